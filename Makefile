@@ -1,0 +1,77 @@
+# One command per task.  Every target makes the environment it needs, in .venv, by itself.
+#
+#   PYTHON=python3.12 make demo     another interpreter (3.11 or newer)
+#   WORKERS=4 make test             more test processes
+#   TORCH=torch==2.13.0 make demo   whatever build of torch pip finds, also the large one for GPUs
+
+PYTHON  ?= python3
+WORKERS ?= 2
+
+# The build of torch without CUDA is called 2.13.0+cpu on Linux, and plain 2.13.0 elsewhere.  It is
+# asked for by its full name: where pip cannot find it, it downloads nothing rather than gigabytes.
+TORCH ?= $(shell sed -n 's/^\(torch==[^ ]*\).*/\1/p' constraints.txt)$(if $(filter Linux,$(shell uname -s)),+cpu)
+
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO := $(VENV)/.demo
+TEST := $(VENV)/.test
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+QUICKSTART := notebooks/quickstart.ipynb
+
+.DEFAULT_GOAL := help
+.PHONY: help demo lab env test check format chromium clean
+
+help:  ## show this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+demo: $(DEMO)  ## run the quickstart notebook and print its result
+	@$(BIN)/python tools/demo.py $(QUICKSTART) build/quickstart.ipynb
+
+lab: $(DEMO)  ## open the quickstart notebook in JupyterLab
+	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) $(QUICKSTART)
+
+env: $(TEST)  ## make the environment for development
+
+test: $(TEST) chromium  ## run every test
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+check: $(TEST)  ## lint and check types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(TEST)  ## mend what can be mended: layout, imports, outputs left in notebooks
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/jupyter nbconvert --log-level=WARN --clear-output --inplace notebooks/*.ipynb
+
+# Browser tests drive the system's Chromium.  Where it can be had, it is installed; where it cannot,
+# those tests are skipped.
+chromium:
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
+		&& echo "Installing Chromium for the browser tests" \
+		&& apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } \
+		|| echo "No Chromium: browser tests are skipped. To run them too: sudo apt-get install chromium"
+
+clean:  ## remove everything that was made
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Development needs Python 3.11 or newer. Try: PYTHON=python3.12 make"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(DEMO): constraints.txt pyproject.toml | $(BIN)/python
+	@echo "Installing torch, then JupyterLab and what the notebook uses: about two minutes, once"
+	@$(PIP) install --quiet --constraint constraints.txt "$(TORCH)" || { printf '%s\n' \
+		"$(TORCH) could not be installed." \
+		"If pip found no such build, either say where torch's CPU builds are" \
+		"  PIP_EXTRA_INDEX_URL=<the address for CPU on https://pytorch.org/get-started/locally/> make demo" \
+		"or, on a machine with GPUs, take the build with CUDA (some gigabytes)" \
+		"  TORCH=$(TORCH:+cpu=) make demo"; exit 1; }
+	$(PIP) install --quiet --constraint constraints.txt --editable ".[demo]"
+	@touch $@
+
+$(TEST): $(DEMO)
+	$(PIP) install --quiet --constraint constraints.txt --editable ".[test]"
+	@touch $@

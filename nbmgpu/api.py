@@ -1,0 +1,159 @@
+"""What the magic does, as plain functions."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import LaunchError, OptionError, compose
+from .kernel import POLL, VALUE, Execution, plan_text
+from .options import RunOptions
+from .run import Run, find_run
+from .surroundings import Surroundings
+
+last_run: Run | None = None
+"""The newest run of this process."""
+
+_background: dict[str, Execution] = {}
+"""Runs of this process that nobody waits for yet, by id."""
+
+
+@dataclass(frozen=True)
+class LaunchResult:
+    """What a function returned: ``value`` on rank 0, ``per_rank`` on each, in rank order."""
+
+    value: Any
+    per_rank: list[Any]
+    run: Run
+
+
+def run(source: str, namespace: dict[str, Any] | None = None, **options: Any) -> Run | None:
+    """Run ``source`` on ranks as if it ran in ``namespace``, and wait for it.
+
+    Args:
+        source: Python, with IPython's magics and shell lines if one likes.
+        namespace: where names are read and bound; the caller's globals by default.
+        options: as the magic's flags, with underscores: ``strategy="ddp"``, ``gpus=2``,
+            ``batch="global"``, ``seed=0``, ``pull=("model",)``, ``timeout=60``, ...
+            With ``background=True`` the call returns at once; ``nbmgpu.attach()`` waits for
+            the run and brings its results home.
+
+    Raises:
+        BaseException: what the source raised on a rank, of its own type.
+        NbmgpuError: the run could not begin.
+    """
+    if namespace is None:
+        namespace = sys._getframe(1).f_globals
+    chosen = RunOptions.of(**options)
+    execution = Execution(source, namespace, chosen, Surroundings.current())
+    return conduct(execution)
+
+
+def launch(function: Callable[..., Any], *args: Any, **options: Any) -> LaunchResult:
+    """Call ``function(*args)`` on every rank; what it changes in ``args`` is changed here.
+
+    Args:
+        function: any function, also one defined in the notebook or in ``__main__``.
+        args: what to call it with.
+        options: as for ``run``.
+    """
+    namespace = function.__globals__ if hasattr(function, "__globals__") else {}
+    call = {**namespace, "_nbmgpu_function": function, "_nbmgpu_args": args}
+    source = "_nbmgpu_function(*_nbmgpu_args)"
+    chosen = RunOptions.of(**options)
+    if chosen.background or chosen.dry_run:
+        what = "nbmgpu.launch waits for the function's result"
+        raise OptionError(compose(what, instead="nbmgpu.run(..., background=True)"))
+    finished = conduct(Execution(source, call, chosen, Surroundings.current()))
+    assert finished is not None
+    ranks = range(finished.record.world_size)
+    per_rank = [finished.results.get(rank, {}).get(VALUE) for rank in ranks]
+    return LaunchResult(per_rank[0], per_rank, finished)
+
+
+def conduct(execution: Execution) -> Run | None:
+    """Take ``execution`` from its preparation to its end, with live output."""
+    refuse_inside_a_rank()
+    execution.prepare()
+    if execution.options.dry_run:
+        print(plan_text(execution))
+        return None
+    run = begin(execution)
+    if execution.options.background:
+        _background[run.id] = execution
+        return run
+    return follow(execution)
+
+
+def follow(execution: Execution) -> Run:
+    """Watch a started ``execution`` to its end, and bring its results home."""
+    from .ui.live import LiveOutput
+
+    output = LiveOutput(execution.run, execution.surroundings)
+    output.start(execution.interrupt)
+    try:
+        execution.wait(output.take)
+        execution.finish()
+    finally:
+        output.finish()
+    return execution.run
+
+
+def attach(name: str = "") -> Run:
+    """Watch the run whose id begins with ``name``, by default the newest, to its end.
+
+    Results come home if this process has started it; other processes' runs are only shown.
+
+    Raises:
+        OptionError: there is no such run.
+        BaseException: what the cell raised on a rank.
+    """
+    from .ui.live import LiveOutput
+
+    run = find_run(name)
+    execution = _background.pop(run.id, None)
+    if execution is not None:
+        execution.taken_over = True
+        return follow(execution)
+    output = LiveOutput(run, Surroundings.current())
+    output.start(run.stop)
+    try:
+        while not run.over:
+            output.take(run.poll())
+            time.sleep(POLL)
+    finally:
+        output.finish()
+    return run
+
+
+def begin(execution: Execution) -> Run:
+    """Start a prepared execution and remember its run as ``nbmgpu.last_run``."""
+    global last_run
+    last_run = execution.start()
+    return last_run
+
+
+def refuse_inside_a_rank() -> None:
+    """Raise LaunchError in a rank: runs do not nest."""
+    from .rank import session
+
+    if session.current is not None:
+        raise LaunchError("This is a rank of a run already; a run cannot start another one.")
+
+
+def log(**values: Any) -> None:
+    """Put metrics on the run's curves: ``nbmgpu.log(acc=0.9)``.
+
+    A value is a number or a tensor with one element; ranks are averaged by their samples.
+    Outside a run this does nothing, so a cell may keep the line.
+
+    Raises:
+        TypeError: a value is not one number.
+    """
+    from .rank import session
+
+    if session.current is not None:
+        session.current.log(values)

@@ -1,0 +1,22 @@
+"""Objects to one file and back, with their identity.
+
+``ship`` writes what a cell reads, ``receive`` maps it in a rank; ``send_back``
+writes what the rank made of it, ``adopt`` puts that into the notebook's own
+objects.
+"""
+
+from .back import Returned, adopt, send_back
+from .copies import read_copies, write_copies
+from .shipping import Received, Shipment, receive, ship
+
+__all__ = [
+    "Received",
+    "Returned",
+    "Shipment",
+    "adopt",
+    "read_copies",
+    "receive",
+    "send_back",
+    "ship",
+    "write_copies",
+]

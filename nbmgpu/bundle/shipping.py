@@ -1,0 +1,143 @@
+"""The way there: from the notebook's namespace to a rank's."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import container
+from .blocks import Block
+from .codec import Memory, Packer, Unpacker, block_table, loading, read_block_table
+from .explain import explain
+
+
+@dataclass
+class Shipment:
+    """What was pickled in the kernel, and what results need to find their way back.
+
+    ``sizes`` maps a name to the bytes that it added; what it shares with an earlier
+    name counts there.  ``originals`` maps a memo index to the notebook's own object
+    and keeps it alive until the results are in.
+    """
+
+    stream: bytes
+    blocks: list[Block]
+    sizes: dict[str, int]
+    originals: dict[int, Any]
+    namespace: dict[str, Any] = field(repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole bundle, without a few for alignment."""
+        return len(self.stream) + sum(block.high - block.low for block in self.blocks)
+
+    def write(self, folder: Path) -> container.Place:
+        """Write the bundle where it fits; the caller closes the place after the run.
+
+        Raises:
+            LaunchError: neither memory nor the disk has room.
+        """
+        place = container.make_place(folder, "bundle", self.nbytes + 4096)
+        blocks = [block.bytes() for block in self.blocks]
+        container.write(place.path, self.stream, block_table(self.blocks), blocks)
+        return place
+
+
+def ship(
+    names: Mapping[str, Any], namespace: dict[str, Any], header: Mapping[str, Any]
+) -> Shipment:
+    """Pickle ``names`` together, so that what they share stays shared.
+
+    Args:
+        names: what the cell reads, by name.
+        namespace: the notebook's namespace; its functions will share the rank's.
+        header: small values for the rank itself, such as random states.
+
+    Raises:
+        ShippingError: a value cannot be pickled; the message has the variable, the
+            path inside it, the type, the reason and the way out.
+    """
+    packer = Packer(namespace)
+    packer.dump((dict(header), list(names)))
+    sizes: dict[str, int] = {}
+    total = 0
+    for name, value in names.items():
+        try:
+            packer.dump(value)
+        except Exception as error:
+            raise explain(name, value, namespace, error) from None
+        now = packer.file.tell() + sum(max(b.high - b.low, 0) for b in packer.blocks.blocks)
+        sizes[name], total = now - total, now
+    blocks = packer.blocks.blocks
+    originals = {index: obj for index, obj in packer.memo.copy().values()}
+    return Shipment(packer.file.getvalue(), blocks, sizes, originals, namespace)
+
+
+@dataclass
+class Received:
+    """A bundle in a rank: the header, and what is known of the objects that came.
+
+    ``known`` maps ``id(object)`` to the memo index by which the kernel knows it;
+    ``keep`` holds the objects, so that no id is given to another one.
+    """
+
+    header: dict[str, Any]
+    names: list[str]
+    known: dict[int, int]
+    keep: dict[int, Any]
+    memory: Memory
+    path: str
+
+
+def receive(path: str, namespace: dict[str, Any], device: str) -> Received:
+    """Map the bundle at ``path`` and bind its names in ``namespace``.
+
+    CUDA tensors arrive on ``device``, or on the CPU when that is ``"cpu"``.
+
+    Raises:
+        ModuleNotFoundError: the rank cannot import what the notebook had imported.
+    """
+    box = container.read(path)
+    memory = Memory(box.blocks, read_block_table(box.table), device)
+    unpacker = Unpacker(box.stream)
+    with loading(memory, namespace):
+        header, names = unpacker.load()
+        for name in names:
+            namespace[name] = unpacker.load()
+    keep = dict(unpacker.memo.copy())
+    _wake_schedulers(keep.values())
+    known = {id(obj): index for index, obj in keep.items()}
+    return Received(header, names, known, keep, memory, path)
+
+
+def _wake_schedulers(objects: Iterable[Any]) -> None:
+    """Wrap the optimizers of pickled LR schedulers as the schedulers had wrapped them.
+
+    A scheduler wraps its optimizer's ``step`` to see that it is called; pickling
+    drops the wrapper, and the scheduler's first step would warn about its loss.
+    """
+    if "torch.optim.lr_scheduler" not in sys.modules:
+        return
+    from torch.optim.lr_scheduler import LRScheduler
+
+    for obj in objects:
+        optimizer = getattr(obj, "optimizer", None) if isinstance(obj, LRScheduler) else None
+        if optimizer is not None and not hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+            _note_steps(optimizer)
+
+
+def _note_steps(optimizer: Any) -> None:
+    step = optimizer.step.__func__
+
+    @functools.wraps(step)
+    def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        self._opt_called = True
+        return step(self, *args, **kwargs)
+
+    noted._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    optimizer.step = types.MethodType(noted, optimizer)

@@ -1,0 +1,73 @@
+"""The commands of ``%mgpu``: each takes the rest of the line and returns what to show."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Any
+
+from . import api
+from .info import info_text
+from .run import Run, find_run, list_runs
+from .ui.summary import summary_html, summary_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class RunSummary:
+    """Shows a run as a notebook or a terminal can."""
+
+    def __init__(self, run: Run) -> None:
+        """Show ``run`` as it is now."""
+        self.run = run
+
+    def _repr_html_(self) -> str:
+        return summary_html(self.run)
+
+    def __repr__(self) -> str:
+        """Return the text for terminals."""
+        return summary_text(self.run)
+
+
+def runs(_rest: str) -> pd.DataFrame:
+    """List the runs, newest first."""
+    import pandas as pd
+
+    rows = [
+        {
+            "run": run.id,
+            "state": run.state,
+            "strategy": run.record.strategy,
+            "ranks": run.record.world_size,
+            "started": datetime.datetime.fromtimestamp(run.record.created).strftime("%d %b %H:%M"),
+            "seconds": round(run.duration, 1),
+            "notebook": run.record.notebook,
+        }
+        for run in list_runs()
+    ]
+    columns = ["run", "state", "strategy", "ranks", "started", "seconds", "notebook"]
+    return pd.DataFrame(rows, columns=columns).set_index("run")
+
+
+def show(rest: str) -> RunSummary:
+    """Show one run: its state, curves, notices and folder."""
+    return RunSummary(find_run(rest))
+
+
+def attach(rest: str) -> None:
+    """Follow a run here, and bring its results back if this notebook has started it."""
+    api.attach(rest)
+
+
+def stop(rest: str) -> str:
+    """Stop a run, by default the newest, and wait until it is over."""
+    run = find_run(rest)
+    if run.over:
+        return f"Run {run.id} is over already: {run.state}."
+    run.stop()
+    return f"Run {run.id}: {run.wait(timeout=10)}."
+
+
+def info(_rest: str) -> Any:
+    """Show devices, versions and what is missing."""
+    print(info_text())

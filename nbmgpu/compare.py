@@ -1,0 +1,46 @@
+"""Do ranks hold the same values?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+TOLERANCE = 1e-5
+"""Relative difference that still counts as rounding."""
+
+
+def differing(own: Mapping[str, Any], others: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the names of ``own`` that some other rank holds with another value.
+
+    Names that a rank does not hold, or that cannot be compared, are passed over.
+    """
+    pairs = [(name, value, other[name]) for other in others for name, value in own.items() if name in other]  # fmt: skip
+    return list(dict.fromkeys(name for name, a, b in pairs if _differ(a, b)))
+
+
+def _differ(a: Any, b: Any) -> bool:
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, bool | str):
+        return bool(a != b)
+    if isinstance(a, int | float):
+        return not (math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=1e-8) or (a != a and b != b))
+    if isinstance(a, dict):
+        return a.keys() != b.keys() or any(_differ(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return len(a) != len(b) or any(_differ(x, y) for x, y in zip(a, b, strict=True))
+    if hasattr(a, "detach"):
+        a, b = a.detach().cpu(), b.detach().cpu()
+        if a.dtype != b.dtype or a.shape != b.shape:
+            return True
+        if not a.dtype.is_floating_point:
+            return not bool((a == b).all())
+        a, b = a.double().numpy(), b.double().numpy()
+    if isinstance(a, np.ndarray) and a.dtype.kind in "biuf":
+        return a.shape != b.shape or not np.allclose(
+            a, b, rtol=TOLERANCE, atol=1e-8, equal_nan=True
+        )
+    return False

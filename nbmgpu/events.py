@@ -1,0 +1,230 @@
+"""What ranks and launchers say: typed events, one JSON object a line.
+
+Each process appends to a file of its own (``events/rank-0.jsonl``,
+``events/launcher.jsonl``); readers tail them.  Nobody shares memory or a
+socket.  A reader tolerates a half-written last line: it waits for the rest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeVar
+
+RankState = Literal["starting", "loading", "running", "collecting", "finished", "failed", "stopped"]
+"""A rank's life: started, reads the bundle, runs the cell, writes the result, and how it ended."""
+
+RunEnding = Literal["finished", "failed", "stopped", "timeout"]
+
+LAUNCHER = KERNEL = -1
+"""The ``rank`` of an event that the launcher or the kernel wrote."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Common to all events: ``time`` in seconds since the epoch, ``rank`` of the writer."""
+
+    kind: ClassVar[str]
+    time: float
+    rank: int
+
+
+@dataclass(frozen=True)
+class Started(Event):
+    """A process of the run exists.  ``create_time`` guards against a reused pid."""
+
+    kind: ClassVar[str] = "started"
+    pid: int
+    create_time: float
+    device: str = ""
+
+
+@dataclass(frozen=True)
+class Status(Event):
+    """A rank entered a state; ``detail`` is one short sentence for people."""
+
+    kind: ClassVar[str] = "status"
+    state: RankState
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Metrics(Event):
+    """New points of one curve, in step order.
+
+    ``weights`` holds what each value counts for when ranks are averaged: the
+    number of samples behind it.  A rank with an empty slice has weight 0.
+    """
+
+    kind: ClassVar[str] = "metrics"
+    name: str
+    steps: list[int]
+    values: list[float]
+    weights: list[float]
+
+
+@dataclass(frozen=True)
+class Progress(Event):
+    """How far a loop is: ``step`` of ``total`` (0 when unknown), shown as ``label``.
+
+    ``key`` names the bar: the training loader's is ``"loader"``, a tqdm bar's its own.
+    ``epoch`` counts passes over the loader from 1, or is 0 where that has no meaning.
+    """
+
+    kind: ClassVar[str] = "progress"
+    key: str
+    label: str
+    step: int
+    total: int
+    epoch: int = 0
+    done: bool = False
+
+
+@dataclass(frozen=True)
+class Display(Event):
+    """A rich output of the cell, to be shown where ``offset`` bytes of log lie before it.
+
+    ``action`` is ``show``, ``update`` (of ``display_id``) or ``clear`` (the output area).
+    """
+
+    kind: ClassVar[str] = "display"
+    offset: int
+    action: Literal["show", "update", "clear"] = "show"
+    data: dict[str, Any] = dataclasses.field(default_factory=dict)
+    metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
+    display_id: str = ""
+
+
+@dataclass(frozen=True)
+class Stderr(Event):
+    """Bytes ``start`` to ``end`` of this rank's log were written to stderr."""
+
+    kind: ClassVar[str] = "stderr"
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Notice(Event):
+    """Something the user must know, above all where numbers differ from one device.
+
+    ``topic`` is a stable identifier (``dropout``, ``batch-norm``, ...): a reader shows
+    each topic once, whatever the number of ranks that said it.
+    """
+
+    kind: ClassVar[str] = "notice"
+    topic: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Failure(Event):
+    """An exception ended the cell on this rank.
+
+    ``line`` is the cell's own line (1-based, 0 when unknown); ``traceback`` is ANSI
+    coloured; ``pickled`` is the exception itself in base64, or empty.
+    """
+
+    kind: ClassVar[str] = "failure"
+    type: str
+    message: str
+    line: int
+    traceback: list[str]
+    pickled: str = ""
+
+
+@dataclass(frozen=True)
+class Exited(Event):
+    """The launcher saw a rank end.
+
+    ``code`` is negative for a signal, as in subprocess; ``asked`` says that the launcher
+    was ending the run by then, so that the signal may be its own.
+    """
+
+    kind: ClassVar[str] = "exited"
+    of_rank: int
+    code: int
+    asked: bool = False
+
+
+@dataclass(frozen=True)
+class Ended(Event):
+    """The launcher's last word: every rank is gone."""
+
+    kind: ClassVar[str] = "ended"
+    ending: RunEnding
+    detail: str = ""
+
+
+EVENT_TYPES: dict[str, type[Event]] = {
+    cls.kind: cls
+    for cls in (
+        Started, Status, Metrics, Progress, Display, Stderr, Notice, Failure, Exited, Ended,
+    )
+}  # fmt: skip
+
+E = TypeVar("E", bound=Event)
+
+
+def encode(event: Event) -> str:
+    """Return the event as one line of JSON, without the newline."""
+    fields = {f.name: getattr(event, f.name) for f in dataclasses.fields(event)}
+    return json.dumps({"kind": event.kind, **fields}, separators=(",", ":"))
+
+
+def decode(line: str) -> Event | None:
+    """Return the event of a line, or None for one that this version cannot read."""
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        return None  # cut short by a full disk
+    cls = EVENT_TYPES.get(fields.pop("kind", ""))
+    if cls is None:
+        return None
+    known = {f.name for f in dataclasses.fields(cls)}
+    return cls(**{k: v for k, v in fields.items() if k in known})
+
+
+class EventWriter:
+    """Appends one process's events to its file.  Each event is one ``write`` call."""
+
+    def __init__(self, path: Path, rank: int) -> None:
+        """Open ``path`` for appending; ``rank`` is stamped on every event."""
+        self.path = path
+        self.rank = rank
+        self._file = path.open("ab", buffering=0)
+
+    def emit(self, cls: type[E], **fields: Any) -> E:
+        """Write an event of type ``cls`` with the time of now; return it."""
+        event = cls(time=time.time(), rank=self.rank, **fields)
+        self._file.write(encode(event).encode() + b"\n")
+        return event
+
+    def close(self) -> None:
+        """Close the file; later events would raise ValueError."""
+        self._file.close()
+
+
+class EventTail:
+    """Reads what was appended to an event file since the last look."""
+
+    def __init__(self, path: Path) -> None:
+        """Follow ``path``, which need not exist yet."""
+        self.path = path
+        self._offset = 0
+        self._rest = b""
+
+    def read(self) -> list[Event]:
+        """Return the new whole events, oldest first; none when nothing was added."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        self._offset += len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [event for line in lines if (event := decode(line.decode())) is not None]

@@ -1,0 +1,125 @@
+"""What the notebook raises when a run did not end well.
+
+The exception is the rank's own, of its own type, shown with the rank's traceback.
+A rank that died without one is explained by the signal that ended it.
+"""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import signal
+
+from .errors import LaunchError, RankError, RankKilledError, RunTimeoutError
+from .events import Failure
+from .run import Run
+
+EXPLANATIONS = {
+    signal.SIGKILL: (
+        "it was killed, probably because the machine ran out of memory. "
+        "Try: fewer ranks, a smaller batch, or less data in the cell"
+    ),
+    signal.SIGSEGV: "it crashed in compiled code (segmentation fault); see its log",
+    signal.SIGABRT: "compiled code gave up (abort); see its log",
+    signal.SIGBUS: (
+        "it could not get memory that it had mapped; memory or /dev/shm is full. "
+        "Try: fewer DataLoader workers, or less data in the cell"
+    ),
+    signal.SIGFPE: "it crashed in compiled code (arithmetic error); see its log",
+    signal.SIGILL: "it met an instruction that this processor does not have; see its log",
+    signal.SIGTERM: "somebody or a job scheduler asked it to end",
+}
+TAIL = 15
+"""Lines of a log that go into a message."""
+
+
+class RankTraceback(Exception):
+    """The cause of an exception that was raised in a rank: its traceback there, as text."""
+
+    def __init__(self, text: str) -> None:
+        """Hold the formatted traceback."""
+        super().__init__(text)
+
+    def __str__(self) -> str:
+        """Return the traceback, below an empty line."""
+        return "\n" + str(self.args[0])
+
+
+def exception_of(run: Run) -> BaseException | None:
+    """Return what a run that is over has to raise, None when it finished."""
+    state, view = run.state, run.view
+    if state == "finished":
+        return None
+    if state == "stopped":
+        return _plain(KeyboardInterrupt(f"run {run.id} was stopped; {_what_is_back(run)}"))
+    if state == "timeout":
+        return _plain(
+            RunTimeoutError(
+                f"Run {run.id} took longer than --timeout {run.record.timeout:g}: it was stopped; "
+                f"{_what_is_back(run)}"
+            )
+        )
+    if view.killed:
+        return _killed(run, view.killed[0])
+    if view.failure is not None:
+        return _raised(run, view.failure)
+    return LaunchError(
+        f"Run {run.id} ended without a word ({state}).\nFolder: {run.folder}\n{_launcher_log(run)}"
+    )
+
+
+def _what_is_back(run: Run) -> str:
+    if run.results:
+        return "what was trained so far is back in the notebook"
+    return "rank 0 was killed before it could send its results"
+
+
+def _plain(error: BaseException) -> BaseException:
+    """Let IPython show the message alone: the notebook's own frames explain nothing."""
+    lines = [f"{type(error).__name__}: {error}"]
+    error._render_traceback_ = lambda *_: lines  # type: ignore[attr-defined]
+    return error
+
+
+def _killed(run: Run, rank: int) -> RankKilledError:
+    code = run.view.ranks[rank].exit_code or 0
+    name = signal.Signals(-code).name
+    why = EXPLANATIONS.get(signal.Signals(-code), "see its log")
+    error = RankKilledError(
+        f"Rank {rank} of {run.record.world_size} was ended by {name}: {why}.\n"
+        f"Log: {run.log_path(rank)}\n{_tail(run.log(rank))}".rstrip()
+    )
+    _plain(error)
+    return error
+
+
+def _raised(run: Run, failure: Failure) -> BaseException:
+    error = _unpickled(failure) or RankError(f"{failure.type}: {failure.message}")
+    where = f"Rank {failure.rank} of {run.record.world_size} raised {failure.type}"
+    if failure.line:
+        source = run.cell.splitlines()[failure.line - 1].strip()
+        where += f", line {failure.line} of the cell: {source}"
+    lines = [where, *failure.traceback]
+    error.__cause__ = RankTraceback("\n".join(lines))
+    error._render_traceback_ = lambda *_: lines  # type: ignore[attr-defined]
+    return error
+
+
+def _unpickled(failure: Failure) -> BaseException | None:
+    if not failure.pickled:
+        return None
+    try:
+        error = pickle.loads(base64.b64decode(failure.pickled))
+    except Exception:
+        return None  # its class cannot be imported here
+    return error if isinstance(error, BaseException) else None
+
+
+def _launcher_log(run: Run) -> str:
+    logs = [run.folder / "logs" / f"{name}.log" for name in ("torchrun", "launcher")]
+    texts = [log.read_text(errors="replace") for log in logs if log.exists()]
+    return _tail("\n".join([*texts, run.log(0)]))
+
+
+def _tail(text: str) -> str:
+    return "\n".join(text.strip().splitlines()[-TAIL:])

@@ -1,0 +1,247 @@
+"""The flags of ``%%mgpu``: one table, from which parser, Tab completion and help are made.
+
+A value is checked in one place, its flag's ``read``, whether it came as text on
+a line or as a Python value.  A wrong one comes with the value most likely meant,
+so that an error can end with a line that works.
+"""
+
+from __future__ import annotations
+
+import keyword
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from .errors import closest
+
+GpuRequest: TypeAlias = int | Literal["all"] | tuple[int, ...] | None
+"""How many GPUs, ``"all"`` of them, which ones by index, or None: all there are, else CPU ranks."""
+
+COMMANDS = {
+    "runs": "list the runs, newest first",
+    "show": "show one run: its state, curves and log",
+    "attach": "follow a run here, and bring its results back",
+    "stop": "stop a run",
+    "info": "show devices, versions and what is missing",
+}
+"""The subcommands of the line magic ``%mgpu``."""
+
+
+@dataclass(frozen=True)
+class Slip:
+    """One thing that is wrong with what was asked: what was given, what is allowed."""
+
+    what: str
+    allowed: str = ""
+
+
+class MisreadError(Exception):
+    """A value cannot be used; ``mend`` is the one most likely meant."""
+
+    def __init__(self, slip: Slip, mend: object) -> None:
+        """Carry what is wrong and a valid value in its place."""
+        super().__init__(slip)
+        self.slip = slip
+        self.mend = mend
+
+
+def _integer(value: object) -> int:
+    """Return the whole number that ``value`` is or spells; ValueError for anything else."""
+    if isinstance(value, str):
+        return int(value)
+    if isinstance(value, bool):  # True is no number of GPUs
+        raise ValueError(value)
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ValueError(value) from None
+
+
+def known_strategies() -> tuple[str, ...]:
+    """Return the names that ``--strategy`` takes."""
+    from .strategies import strategy_names
+
+    return strategy_names()
+
+
+def _read_strategy(value: object) -> str:
+    names = known_strategies()
+    if isinstance(value, str) and value in names:
+        return value
+    slip = Slip(f"There is no strategy {value!r}", f"Strategies: {', '.join(names)}")
+    raise MisreadError(slip, closest(str(value).lower(), names) or "ddp")
+
+
+def _read_gpus(value: object) -> GpuRequest:
+    def misread(what: str, mend: GpuRequest) -> MisreadError:
+        forms = "a number (2), all, or a list by index (0,2; a single one: 2,)"
+        return MisreadError(Slip(what, f"GPUs are given as {forms}"), mend)
+
+    if value is None:
+        return None
+    if isinstance(value, str) and value.lower() == "all":
+        return "all"
+    parts: object = value
+    if isinstance(value, str) and "," in value:
+        parts = [part for part in value.split(",") if part.strip()]
+    try:
+        if isinstance(parts, Iterable) and not isinstance(parts, str):
+            listed = tuple(map(_integer, parts))
+            wanted = tuple(dict.fromkeys(i for i in listed if i >= 0))
+            if not listed:
+                raise misread("The list of GPUs is empty", "all")
+            if min(listed) < 0:
+                raise misread(f"GPU {min(listed)} cannot exist", wanted or "all")
+            if wanted != listed:
+                raise misread("The list of GPUs names one twice", wanted)
+            return listed
+        count = _integer(value)
+    except ValueError:
+        raise misread(f"{value!r} does not say which GPUs", "all") from None
+    if count == 0:
+        raise misread("0 GPUs cannot run a cell; CPU ranks are had with --cpu", 1)
+    if count < 0:
+        raise misread(f"{count} GPUs cannot run a cell", "all")
+    return count
+
+
+def _read_batch(value: object) -> str:
+    if value in ("global", "per-rank"):
+        return str(value)
+    slip = Slip(
+        f"The batch cannot be {value!r}",
+        "global: the batch size in the cell is that of all ranks together; per-rank: of each rank",
+    )
+    raise MisreadError(slip, closest(str(value).lower(), ("global", "per-rank")) or "global")
+
+
+def _read_seed(value: object) -> int | None:
+    try:
+        if value is None or 0 <= (seed := _integer(value)) < 2**32:
+            return None if value is None else seed
+    except ValueError:
+        pass
+    slip = Slip(f"{value!r} is no seed", "A seed is a whole number from 0 to 4294967295")
+    raise MisreadError(slip, 0)
+
+
+def _read_timeout(value: object) -> float | None:
+    if value is None:
+        return None
+    try:
+        seconds = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if 0 < seconds < math.inf:
+        return seconds
+    raise MisreadError(Slip(f"{value!r} is no time limit", "It is given in seconds"), 600.0)
+
+
+def _read_pull(value: object) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    words: tuple[object, ...]
+    if isinstance(value, str):
+        words = tuple(re.split(r"[,\s]+", value.strip(", \t")) if value.strip(", \t") else ())
+    else:
+        words = tuple(value) if isinstance(value, Iterable) else (value,)
+    names, wrong = [], []
+    for word in words:
+        head = word.partition(".")[0] if isinstance(word, str) else ""
+        if word != head or not head.isidentifier() or keyword.iskeyword(head):
+            wrong.append(word)
+        if head.isidentifier() and not keyword.iskeyword(head):
+            names.append(head)
+    if wrong:
+        slip = Slip(
+            f"{', '.join(map(repr, wrong))} cannot be pulled",
+            "Names of the cell come back whole, such as model,loss",
+        )
+        raise MisreadError(slip, tuple(dict.fromkeys(names)) or None)
+    return tuple(dict.fromkeys(names))
+
+
+def _read_switch(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise MisreadError(Slip(f"{value!r} is neither True nor False"), bool(value))
+
+
+def _nothing() -> tuple[str, ...]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One flag: how it is written and which field of ``RunOptions`` it sets.
+
+    ``read`` checks a value, text or not, and returns it in the field's type.
+    ``values`` gives the texts that Tab offers, the likeliest first.  A flag without
+    ``metavar`` is a switch: it takes no value and sets ``constant``.  ``several``
+    means that it takes every word up to the next flag.
+    """
+
+    name: str
+    field: str
+    help: str
+    short: str = ""
+    metavar: str = ""
+    read: Callable[[object], object] = _read_switch
+    values: Callable[[], tuple[str, ...]] = _nothing
+    several: bool = False
+    constant: object = True
+
+    @property
+    def usage(self) -> str:
+        """The flag as help shows it: ``--gpus, -g N|all|0,2``."""
+        spelled = f"{self.name}, {self.short}" if self.short else self.name
+        return f"{spelled} {self.metavar}".rstrip()
+
+
+FLAGS = (
+    Flag(
+        "--strategy", "strategy", "how the ranks share the training (default: ddp)",
+        short="-s", metavar="NAME", read=_read_strategy, values=known_strategies,
+    ),
+    Flag(
+        "--gpus", "gpus", "how many, or which by index (default: all; without any, 2 CPU ranks)",
+        short="-g", metavar="N|all|0,2", read=_read_gpus, values=lambda: ("all",), several=True,
+    ),
+    Flag("--cpu", "cpu", "run on CPU ranks with gloo, whatever GPUs there are"),
+    Flag(
+        "--batch", "batch", "the cell's batch size is all ranks' (global, default) or each one's",
+        metavar="global|per-rank", read=_read_batch, values=lambda: ("global", "per-rank"),
+    ),
+    Flag(
+        "--seed", "seed", "seed every rank's random generators",
+        metavar="N", read=_read_seed, values=lambda: ("0", "42"),
+    ),
+    Flag(
+        "--pull", "pull", "bring back these names alone (default: all that the cell assigns)",
+        metavar="NAMES", read=_read_pull, several=True,
+    ),
+    Flag("--no-pull", "pull", "bring nothing back", read=_read_pull, constant=()),
+    Flag("--background", "background", "return at once; %mgpu attach brings the results back"),
+    Flag(
+        "--timeout", "timeout", "stop the run after this many seconds",
+        metavar="SECONDS", read=_read_timeout, values=lambda: ("600", "3600"),
+    ),
+    Flag("--dry-run", "dry_run", "start nothing; show what would be shipped and what comes back"),
+    Flag("--fresh", "fresh", "start the ranks with torchrun in new processes (slower)"),
+)  # fmt: skip
+"""Every flag of ``%%mgpu``, in the order in which help shows them."""
+
+SPELLINGS = {spelling: flag for flag in FLAGS for spelling in (flag.name, flag.short) if spelling}
+"""The flag that each spelling, long or short, stands for."""
+
+READERS = {flag.field: flag.read for flag in FLAGS}
+"""The check of each field of ``RunOptions``."""
+
+
+def help_text() -> str:
+    """Return one line for each flag of ``%%mgpu``."""
+    width = max(len(flag.usage) for flag in FLAGS)
+    return "\n".join(f"  {flag.usage:<{width}}  {flag.help}" for flag in FLAGS)

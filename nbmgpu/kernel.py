@@ -1,0 +1,232 @@
+"""One run as the kernel lives it: read the cell, ship, launch, watch, take back."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+
+from . import rng
+from .batches import batch_line
+from .bundle import Shipment, adopt, read_copies, ship
+from .bundle.container import Place, make_place
+from .cell import Cell, read_cell
+from .compare import differing
+from .devices import Placement, place, probe
+from .errors import LaunchError
+from .events import KERNEL, Event, EventWriter, Notice
+from .failure import exception_of
+from .launch.local import server
+from .options import RunOptions
+from .run import Run, RunRecord, new_run_id, runs_root
+from .surroundings import Surroundings
+
+POLL = 0.05
+"""Seconds between looks at what the ranks have said."""
+
+VALUE = "__nbmgpu_value__"
+"""Name under which the value of the cell's last line travels."""
+
+
+@dataclass
+class Execution:
+    """A cell on its way through the ranks.
+
+    ``prepare`` reads the cell and packs what it needs; nothing has started then.
+    ``start`` launches the ranks, ``poll`` looks after them, ``finish`` brings the
+    results home.  ``value`` is the cell's last line's, afterwards.
+    """
+
+    source: str
+    namespace: dict[str, Any]
+    options: RunOptions
+    surroundings: Surroundings = field(default_factory=Surroundings)
+    cell: Cell = field(init=False)
+    placement: Placement = field(init=False)
+    shipment: Shipment = field(init=False)
+    run: Run = field(init=False)
+    value: Any = field(init=False, default=None)
+    taken_over: bool = field(init=False, default=False)
+
+    def prepare(self) -> None:
+        """Read the cell, choose devices and pack the bundle.
+
+        Raises:
+            SyntaxError, UnknownNameError: the cell cannot run anywhere.
+            OptionError: the machine does not have what was asked for.
+            ShippingError: a value cannot be sent to the ranks.
+        """
+        self.cell = read_cell(self.source, self.namespace, self.surroundings.transform)
+        self.placement = place(self.options, probe())
+        names = {n: self.namespace[n] for n in self.cell.reads if n in self.namespace}
+        header = {"random": rng.capture(), **self.surroundings.header()}
+        self.shipment = ship(names, self.namespace, header)
+        self.names = names
+        self.batch_line = batch_line(names.values(), self.options.batch, self.placement.world_size)
+
+    def start(self) -> Run:
+        """Write the bundle and launch the ranks."""
+        run_id = new_run_id()
+        folder = runs_root() / run_id
+        bundle = self.shipment.write(folder)
+        ranks = range(self.placement.world_size)
+        results = [make_place(folder, f"result-{r}", self.shipment.nbytes) for r in ranks]
+        self._places: list[Place] = [bundle, *results]
+        self.run = Run.create(self._record(run_id, bundle, results), self.source)
+        writer = EventWriter(self.run.folder / "events" / "kernel.jsonl", KERNEL)
+        for topic, text in (("devices", self.placement.notice), ("bundle", bundle.notice)):
+            if text:
+                writer.emit(Notice, topic=topic, text=text)
+        self._notes = writer
+        server().launch(self.run)
+        return self.run
+
+    def _record(self, run_id: str, bundle: Place, results: list[Place]) -> RunRecord:
+        options, process = self.options, psutil.Process()
+        return RunRecord(
+            id=run_id,
+            created=time.time(),
+            strategy=options.strategy,
+            devices=list(self.placement.devices),
+            batch=options.batch,
+            seed=options.seed,
+            timeout=options.timeout,
+            fresh=options.fresh,
+            cwd=os.getcwd(),
+            sys_path=list(sys.path),
+            bundle=bundle.path,
+            results=[result.path for result in results],
+            kernel_pid=process.pid,
+            kernel_create_time=process.create_time(),
+            notebook=self.surroundings.notebook,
+            threads=self.placement.threads,
+            batch_line=self.batch_line,
+            options=dataclasses.asdict(options),
+        )
+
+    def poll(self) -> list[Event]:
+        """Return what the ranks have said since the last call.
+
+        Raises:
+            LaunchError: the launch server died before it had started the run.
+        """
+        events = self.run.poll()
+        if self.run.view.launcher is None and not server().alive:
+            raise LaunchError(f"The launch server has ended.\n{server().errors()}")
+        return events
+
+    def wait(self, on_events: Callable[[list[Event]], object] = lambda _: None) -> None:
+        """Block until every rank is gone; an interrupt stops the run, a second one kills it."""
+        while True:
+            try:
+                while not self.run.over:
+                    on_events(self.poll())
+                    time.sleep(POLL)
+                return
+            except KeyboardInterrupt:
+                self.interrupt()
+
+    def interrupt(self) -> None:
+        """Stop the run so that partial results come back; the second time, at once."""
+        self.run.stop(force=(self.run.folder / "stop").exists())
+
+    def finish(self) -> None:
+        """Put what came back into the notebook, and free what the run has held.
+
+        Raises:
+            BaseException: what the cell raised in a rank; see ``nbmgpu.failure``.
+        """
+        try:
+            self._adopt()
+            self._read_others()
+        finally:
+            for held in self._places:
+                held.close()
+            self._notes.close()
+            self.run.poll()
+        error = exception_of(self.run)
+        if error is not None:
+            raise error
+
+    def _adopt(self) -> None:
+        try:
+            returned = adopt(self.run.record.results[0], self.shipment)
+        except (OSError, ValueError):
+            return  # rank 0 did not get to write it; the failure says why
+        values = dict(returned.values)
+        self.value = values.pop(VALUE, None)
+        wanted = self.options.pull
+        bound = {n: v for n, v in values.items() if wanted is None or n in wanted}
+        self._note_missing(wanted or (), values)
+        before = {name: self.namespace.get(name) for name in bound}
+        self.namespace.update(bound)
+        for name in returned.header["deleted"]:
+            self.namespace.pop(name, None)
+        rng.restore(returned.header["random"])
+        self.run.results[0] = {n: v for n, v in bound.items() if before[n] is not v} | (
+            {VALUE: self.value} if VALUE in returned.values else {}
+        )
+
+    def _note_missing(self, wanted: Iterable[str], values: dict[str, Any]) -> None:
+        for name in wanted:
+            if name not in values:
+                self._note(f"missing:{name}", f"--pull {name}: the cell did not bind `{name}`.")
+
+    def _read_others(self) -> None:
+        """Read what the other ranks hold, and say which values are rank 0's alone."""
+        for rank, path in enumerate(self.run.record.results[1:], start=1):
+            try:
+                self.run.results[rank] = read_copies(path, self.namespace)
+            except (OSError, ValueError):
+                continue
+        own = self.run.results.get(0, {})
+        others = [values for rank, values in self.run.results.items() if rank]
+        names = differing({n: v for n, v in own.items() if n != VALUE}, others)
+        if names and self.options.strategy != "none":
+            listed = ", ".join(f"`{name}`" for name in names)
+            self._note(
+                "rank-0-values",
+                f"{listed}: rank 0's own value, other ranks hold another (their share of the "
+                "data, or their clock). All of them: nbmgpu.last_run.results",
+            )
+
+    def _note(self, topic: str, text: str) -> None:
+        self._notes.emit(Notice, topic=topic, text=text)
+
+
+def plan_text(execution: Execution) -> str:
+    """Say what a prepared execution would do (``--dry-run``)."""
+    placement, cell, shipment = execution.placement, execution.cell, execution.shipment
+    width = max((len(name) for name in shipment.sizes), default=0)
+    shipped = [f"  {name:<{width}}  {human(size):>10}" for name, size in shipment.sizes.items()]
+    options = execution.options
+    back = [n for n in cell.writes if options.pull is None or n in options.pull]
+    stars = [f"all of {module}" for module in cell.star_imports]
+    lines = [
+        f"{options.command}",
+        f"ranks        {placement.world_size} on {', '.join(placement.devices)}",
+        *([placement.notice] if placement.notice else []),
+        f"batch        {execution.batch_line or 'no DataLoader among what the cell reads'}",
+        f"shipped      {human(shipment.nbytes)} in all"
+        + ("; what is shared counts once" if shipped else ""),
+        *shipped,
+        f"comes back   {', '.join([*back, *stars]) or 'nothing is assigned'}",
+        "             and the state of every object above that the cell changes",
+        "Nothing was started.",
+    ]
+    return "\n".join(lines)
+
+
+def human(size: float) -> str:
+    """Write a number of bytes for people."""
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.2f} GiB"

@@ -1,0 +1,7 @@
+"""How ranks are started, watched and ended.
+
+- ``local``: the kernel's side; asks the launch server for a run.
+- ``server``: a standing process that has torch imported and forks launchers.
+- ``launcher``: one process per run; starts the ranks, ends them all, outlives nobody.
+- ``group``: the launcher's ranks, forked or under a cold torchrun.
+"""

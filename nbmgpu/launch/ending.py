@@ -1,0 +1,70 @@
+"""How ranks are ended: in stages, so that what was trained comes back where it can.
+
+====================  =========================================================
+0 s                   SIGINT to all: the cell gets a KeyboardInterrupt, and rank 0
+                      writes what there is
+0.6 s                 SIGKILL to ranks other than 0; a rank 0 blocked in a
+                      collective with them is freed by that
+1.3 s, 1.7 s          SIGTERM, SIGKILL to rank 0, unless it is writing its result
+60 s                  SIGKILL to whatever is left
+====================  =========================================================
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ..events import RunEnding
+from .group import Ranks
+
+COLLECTING_FILE = "collecting"
+"""Appears when rank 0 has left the cell and writes its result."""
+
+
+class Ending:
+    """The end of a run, once it has begun: its kind, and the stages gone through."""
+
+    def __init__(self, ranks: Ranks, folder: Path) -> None:
+        """Be ready to end ``ranks``; until ``begin`` the run counts as finished by itself."""
+        self.ranks = ranks
+        self.folder = folder
+        self.kind: RunEnding = "finished"
+        self.detail = ""
+        self.force = False
+        self._start: float | None = None
+        self._stages: list[tuple[float, Callable[[], None]]] = [
+            (0.0, lambda: ranks.signal(signal.SIGINT)),
+            (0.6, lambda: ranks.signal(signal.SIGKILL, others=True)),
+            (1.3, lambda: self._unless_collecting(signal.SIGTERM)),
+            (1.7, lambda: self._unless_collecting(signal.SIGKILL)),
+            (60.0, lambda: ranks.signal(signal.SIGKILL)),
+        ]
+
+    @property
+    def begun(self) -> bool:
+        """Whether ranks are being ended."""
+        return self._start is not None
+
+    def begin(self, kind: RunEnding, detail: str = "", force: bool = False) -> None:
+        """Begin to end the run, unless that has begun; ``force`` kills at once in any case."""
+        if not self.begun:
+            self.kind, self.detail = kind, detail
+            self._start = time.monotonic()
+        if force and not self.force:
+            self.force = True
+            self.ranks.signal(signal.SIGKILL)
+
+    def advance(self) -> None:
+        """Go through the stages that are due."""
+        if self._start is None:
+            return
+        elapsed = time.monotonic() - self._start
+        while self._stages and self._stages[0][0] <= elapsed:
+            self._stages.pop(0)[1]()
+
+    def _unless_collecting(self, sig: signal.Signals) -> None:
+        if not (self.folder / COLLECTING_FILE).exists():
+            self.ranks.signal(sig)

@@ -1,0 +1,153 @@
+"""The ranks of a run, as the launcher holds them: by pid, never by name."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+
+import psutil
+
+from ..run import Run
+
+
+class Ranks(ABC):
+    """All ranks of one run.  ``poll`` tells who ended since the last call."""
+
+    def __init__(self, run: Run) -> None:
+        """Hold the ranks of ``run``, not started yet."""
+        self.run = run
+        self.world_size = run.record.world_size
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start every rank."""
+
+    @abstractmethod
+    def alive(self) -> bool:
+        """Tell whether some rank is left whose end ``poll`` has not told."""
+
+    @abstractmethod
+    def poll(self) -> list[tuple[int, int]]:
+        """Return ``(rank, exit code)`` of ranks that ended; codes as in subprocess."""
+
+    @abstractmethod
+    def signal(self, sig: signal.Signals, others: bool = False) -> None:
+        """Send ``sig`` to the ranks that live, with ``others`` to those other than rank 0."""
+
+    def kill_all(self) -> None:
+        """End everything at once."""
+        self.signal(signal.SIGKILL)
+
+    def sweep(self) -> None:
+        """Kill what ranks have left behind: loader workers, shell commands."""
+        for process in psutil.Process().children(recursive=True):
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                pass
+
+
+class ForkedRanks(Ranks):
+    """Ranks forked from the launcher, which has torch imported and one thread."""
+
+    def start(self) -> None:
+        """Fork every rank."""
+        self._pids: dict[int, int] = {}
+        launcher = os.getpid()
+        for rank in range(self.world_size):
+            pid = os.fork()
+            if pid == 0:
+                from ..rank.main import forked
+
+                forked(self.run, rank, launcher)
+            self._pids[rank] = pid
+
+    def alive(self) -> bool:
+        """Tell whether some rank has not been waited for."""
+        return bool(self._pids)
+
+    def poll(self) -> list[tuple[int, int]]:
+        """Wait for ranks that ended."""
+        ended = []
+        for rank, pid in list(self._pids.items()):
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                del self._pids[rank]
+                ended.append((rank, os.waitstatus_to_exitcode(status)))
+        return ended
+
+    def signal(self, sig: signal.Signals, others: bool = False) -> None:
+        """Signal ranks; a pid stays ours until it is waited for."""
+        for rank, pid in self._pids.items():
+            if rank or not others:
+                os.kill(pid, sig)
+
+
+class TorchrunRanks(Ranks):
+    """Ranks started by a cold torchrun, as anybody can do by hand."""
+
+    def start(self) -> None:
+        """Start torchrun on ``python -m nbmgpu.rank <folder>``."""
+        self._log = self.run.folder / "logs" / "torchrun.log"
+        command = [
+            *(sys.executable, "-m", "torch.distributed.run"),
+            *("--nnodes=1", f"--nproc-per-node={self.world_size}"),
+            *("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"),
+            *("-m", "nbmgpu.rank", str(self.run.folder)),
+        ]
+        environment = os.environ | {
+            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "3",
+            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+        }
+        for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"):
+            environment.pop(name)
+        with self._log.open("wb") as log:
+            self._torchrun = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        self._told = False
+
+    def alive(self) -> bool:
+        """Tell whether torchrun runs, or its end was not told yet."""
+        return not self._told
+
+    def poll(self) -> list[tuple[int, int]]:
+        """Return all ranks once torchrun has ended, with the codes that it reports."""
+        code = self._torchrun.poll()
+        if code is None:
+            return []
+        self._told = True
+        report = self._log.read_text(errors="replace")
+        failed = {
+            int(rank): int(exit_code)
+            for rank, exit_code in re.findall(
+                r"rank\s+: (\d+) \(local_rank: \d+\)\s+exitcode\s+: (-?\d+)", report
+            )
+        }
+        if code and not failed:
+            failed = {0: code}
+        return [(rank, failed.get(rank, 0)) for rank in range(self.world_size)]
+
+    def signal(self, sig: signal.Signals, others: bool = False) -> None:
+        """Signal the ranks by the pids they have reported; with SIGKILL, torchrun too."""
+        self.run.refresh()
+        for rank, view in enumerate(self.run.view.ranks):
+            if view.process is not None and (rank or not others):
+                _signal_process(view.process.pid, view.process.create_time, sig)
+        if sig == signal.SIGKILL and not others:
+            time.sleep(0.05)
+            self._torchrun.kill()
+
+
+def _signal_process(pid: int, create_time: float, sig: signal.Signals) -> None:
+    try:
+        process = psutil.Process(pid)
+        if abs(process.create_time() - create_time) < 1:
+            process.send_signal(sig)
+    except psutil.NoSuchProcess:
+        pass

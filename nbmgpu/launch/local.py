@@ -1,0 +1,83 @@
+"""The kernel's side of local launches: the launch server and its requests."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from typing import IO
+
+from ..errors import LaunchError
+from ..run import Run
+
+IDLE = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+"""The server must stay single-threaded: these libraries start threads when they are loaded."""
+
+
+class LaunchServer:
+    """The standing process that launches this kernel's runs."""
+
+    def __init__(self) -> None:
+        """Start the process; it is ready some moments later, requests wait until then."""
+        self._errors: IO[bytes] = tempfile.TemporaryFile()
+        self._owner = os.getpid()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "nbmgpu.launch.server"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=self._errors,
+            env=os.environ | IDLE | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            start_new_session=True,
+        )
+
+    @property
+    def alive(self) -> bool:
+        """Whether the server can take requests of this very process."""
+        return self._owner == os.getpid() and self._process.poll() is None
+
+    def launch(self, run: Run) -> None:
+        """Ask for ``run`` to be started, with the environment of now.
+
+        Raises:
+            LaunchError: the server has died.
+        """
+        request = {"folder": str(run.folder), "environment": dict(os.environ)}
+        try:
+            assert self._process.stdin is not None
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError as error:
+            raise LaunchError(f"The launch server has ended: {error}\n{self.errors()}") from None
+
+    def errors(self) -> str:
+        """Return what the server wrote to stderr, the last lines."""
+        self._errors.seek(0)
+        return self._errors.read().decode(errors="replace")[-4000:]
+
+    def close(self) -> None:
+        """End the server, and with it every run that it has started."""
+        if self._owner != os.getpid():
+            return
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
+
+
+_server: LaunchServer | None = None
+
+
+def server() -> LaunchServer:
+    """Return the launch server of this process, started when there is none."""
+    global _server
+    if _server is None or not _server.alive:
+        _server = LaunchServer()
+        atexit.register(_server.close)
+    return _server

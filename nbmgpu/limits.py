@@ -1,0 +1,76 @@
+"""How much of this machine a process may use: its CPU mask and its containers' limits.
+
+A container may see 64 cores and be allowed the time of two; threads beyond that
+only wait.  The limits stand in control groups, of version 2 or 1.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+CGROUPS = Path("/sys/fs/cgroup")
+MEMBERSHIP = Path("/proc/self/cgroup")
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may keep busy."""
+    if sys.platform == "linux":
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    return max(1, int(min(cores, cpu_quota())))
+
+
+def usable_memory() -> int:
+    """Return the bytes of memory that this process may use."""
+    return min(int(psutil.virtual_memory().total), memory_limit())
+
+
+def cpu_quota(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> float:
+    """Return how many cores' worth of time is allowed; infinity where nothing is said."""
+    cores = []
+    for folder in _cgroups("cpu", root, membership):
+        quota, _, period = _text(folder / "cpu.max").partition(" ")
+        quota = quota or _text(folder / "cpu.cfs_quota_us")
+        period = period or _text(folder / "cpu.cfs_period_us")
+        if quota.isdigit() and period.isdigit():  # no limit is written "max" or -1
+            cores.append(int(quota) / int(period))
+    return min(cores, default=float("inf"))
+
+
+def memory_limit(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int:
+    """Return the bytes that are allowed; a very large number where nothing is said."""
+    folders = list(_cgroups("memory", root, membership))
+    texts = [_text(f / n) for f in folders for n in ("memory.max", "memory.limit_in_bytes")]
+    return min((int(text) for text in texts if text.isdigit()), default=sys.maxsize)
+
+
+def _cgroups(controller: str, root: Path, membership: Path) -> Iterator[Path]:
+    """Yield the folder of each control group around this process, the outermost first.
+
+    Inside a container the path in ``membership`` is often the host's, while ``root``
+    shows the container's own group at its top; folders may therefore not exist.
+    """
+    for line in _text(membership).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        folder = root / controller if controllers else root  # version 2 has one tree for all
+        yield folder
+        for part in path.split("/"):
+            if part not in ("", ".."):
+                folder = folder / part
+                yield folder
+
+
+def _text(path: Path) -> str:
+    """Return a file's text, empty where there is none."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,1 @@
+"""What lives inside a rank: one process per device."""

@@ -1,0 +1,8 @@
+"""``python -m nbmgpu.rank <run folder>``: one rank under torchrun."""
+
+import sys
+
+from .main import under_torchrun
+
+if __name__ == "__main__":
+    under_torchrun(sys.argv[1])

@@ -1,0 +1,157 @@
+"""Is a loop over a loader a training loop?
+
+A loader is split among ranks only where gradients come of it.  A loop that
+cannot reach ``backward()`` (an evaluation, a pass that computes a mean) is
+left whole, so that whatever it computes is what one device computes.  The
+answer is read from the source of the loop and of the functions it calls.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import linecache
+import sys
+import textwrap
+import types
+from collections.abc import Iterator
+from typing import Any
+
+TRAINS = {"backward", "step", "fit", "train_step", "training_step", "manual_backward", "minimize"}
+"""Attribute names whose call may lead to a backward pass in code that is not ours to read."""
+
+LIBRARIES = ("torch", "numpy", "tqdm", "nbmgpu", "enum", "contextlib", "IPython", "accelerate")
+MAX_DEPTH = 6
+
+
+def loop_trains(frame: types.FrameType | None) -> bool | None:
+    """Tell whether the loop that begins in ``frame`` or its callers may train.
+
+    Returns:
+        True or False for a loop or comprehension whose source can be read, None where
+        there is none (``it = iter(loader)``, code without source).  ``next(iter(loader))``,
+        a look at one batch, is not a training loop.
+    """
+    frame = _users_frame(frame)
+    if frame is None:
+        return None
+    lines = linecache.getlines(frame.f_code.co_filename)
+    body = _body_at("".join(lines), frame.f_lineno)
+    if body is None:
+        line = lines[frame.f_lineno - 1] if frame.f_lineno <= len(lines) else ""
+        return False if "next(iter(" in line.replace(" ", "") else None
+    return _may_train(body, {**frame.f_globals, **frame.f_locals}, 0)
+
+
+def _users_frame(frame: types.FrameType | None) -> types.FrameType | None:
+    """Walk out of libraries such as tqdm, whose generators iterate for the user."""
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module.split(".")[0] not in LIBRARIES:
+            return frame
+        frame = frame.f_back
+    return None
+
+
+@functools.lru_cache(maxsize=64)
+def _loops(source: str) -> list[tuple[int, int, list[ast.stmt]]]:
+    """Return first and last header line and body of every loop and comprehension."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return []
+    found: list[tuple[int, int, list[ast.stmt]]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.For | ast.AsyncFor):
+            found.append((node.lineno, node.iter.end_lineno or node.lineno, node.body))
+        elif isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp):
+            found.append((node.lineno, node.end_lineno or node.lineno, [ast.Expr(node.elt)]))
+        elif isinstance(node, ast.DictComp):
+            body: list[ast.stmt] = [ast.Expr(node.key), ast.Expr(node.value)]
+            found.append((node.lineno, node.end_lineno or node.lineno, body))
+    return found
+
+
+def _body_at(source: str, line: int) -> list[ast.stmt] | None:
+    """Return the body of the innermost loop whose header covers ``line``."""
+    covering = [loop for loop in _loops(source) if loop[0] <= line <= loop[1]]
+    return max(covering, key=lambda loop: loop[0], default=(0, 0, None))[2]
+
+
+def _may_train(body: list[ast.stmt], names: dict[str, Any], depth: int) -> bool:
+    for call in _calls(body):
+        function = call.func
+        if isinstance(function, ast.Attribute) and function.attr in TRAINS:
+            if not _is_harmless(function, names):
+                return True
+            continue
+        target = _resolve(function, names)
+        if target is None:
+            continue  # a method of an object made in the loop: its name said nothing
+        if _target_trains(target, depth):
+            return True
+    return False
+
+
+def _calls(body: list[ast.stmt]) -> Iterator[ast.Call]:
+    for statement in body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call):
+                yield node
+
+
+def _is_harmless(function: ast.Attribute, names: dict[str, Any]) -> bool:
+    """Tell whether ``x.step()`` is a profiler's or a progress bar's, not an optimizer's."""
+    target = _resolve(function.value, names)
+    module = type(target).__module__
+    return target is not None and module.startswith(("torch.profiler", "torch.autograd.profiler"))
+
+
+def _resolve(node: ast.expr, names: dict[str, Any]) -> Any:
+    """Return the object a name or dotted name stands for, without running any code of it."""
+    if isinstance(node, ast.Name):
+        return names.get(node.id)
+    if isinstance(node, ast.Attribute):
+        owner = _resolve(node.value, names)
+        if owner is None:
+            return None
+        try:
+            found = inspect.getattr_static(owner, node.attr)
+        except AttributeError:
+            return None
+        return found.__func__ if isinstance(found, staticmethod | classmethod) else found
+    return None
+
+
+def _target_trains(target: Any, depth: int) -> bool:
+    if isinstance(target, functools.partial):
+        target = target.func
+    if isinstance(target, type):
+        target = target.__init__  # type: ignore[misc]
+    if not isinstance(target, types.FunctionType | types.MethodType):
+        # A callable object: a module (its forward does not train) or something with __call__.
+        call = getattr(type(target), "__call__", None)  # noqa: B004 - the function itself is wanted
+        if not isinstance(call, types.FunctionType):
+            return False
+        target = call
+    function = inspect.unwrap(target)
+    if isinstance(function, types.MethodType):
+        function = function.__func__
+    if not isinstance(function, types.FunctionType):
+        return False
+    module = (getattr(function, "__module__", "") or "").split(".")[0]
+    if module in LIBRARIES or module in sys.stdlib_module_names - {"__main__"}:
+        return False
+    return _function_trains(function, depth)
+
+
+def _function_trains(function: types.FunctionType, depth: int) -> bool:
+    if depth >= MAX_DEPTH:
+        return True
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, SyntaxError, TypeError):
+        return "backward" in function.__code__.co_names
+    names = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
+    return _may_train(tree.body, names, depth + 1)

@@ -1,0 +1,204 @@
+"""The life of a rank: unpack, join the group, run the cell, send back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from .. import rng
+from ..bundle import receive, send_back, write_copies
+from ..events import EventWriter, Started, Status
+from ..launch.ending import COLLECTING_FILE
+from ..launch.processes import die_with_parent
+from ..run import Run, RunRecord, own_process, write_atomically
+from ..strategies import load_strategy
+from . import backward, data, failures, notices, output, session, tqdm_tap
+from .recorder import Recorder
+from .shell import VALUE, Outcome, make_shell
+from .units import OptimizerWatch
+
+
+def forked(run: Run, rank: int, launcher: int) -> NoReturn:
+    """Be ``rank`` of ``run``, just forked from the process ``launcher``."""
+    world_size = str(run.record.world_size)
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=world_size, LOCAL_WORLD_SIZE=world_size,
+        GROUP_RANK="0", GROUP_WORLD_SIZE="1", ROLE_RANK=str(rank), ROLE_WORLD_SIZE=world_size,
+        ROLE_NAME="default",
+    )  # fmt: skip
+    _live(run, rank, launcher)
+
+
+def under_torchrun(folder: str) -> NoReturn:
+    """Be the rank that torchrun says, of the run in ``folder``."""
+    run = Run(Path(folder))
+    sys.path[:] = run.record.sys_path
+    _live(run, int(os.environ["RANK"]), os.getppid())
+
+
+def _live(run: Run, rank: int, parent: int) -> NoReturn:
+    """Live from the first moment to the exit, which never runs the interpreter's teardown.
+
+    Teardown sometimes aborts in threads of the process group (measured: 2 of 24).
+    """
+    code = 1
+    try:
+        die_with_parent(parent, signal.SIGKILL)
+        os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        log = run.log_path(rank)
+        output.redirect(log)
+        events = EventWriter(run.folder / "events" / f"rank-{rank}.jsonl", rank)
+        events.emit(Started, **own_process(), device=run.record.devices[rank])
+        code = Rank(run, rank, events, log).live()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError):
+                pass
+        os._exit(code)
+
+
+class Rank:
+    """One rank of one run."""
+
+    def __init__(self, run: Run, rank: int, events: EventWriter, log: Path) -> None:
+        """Know where to read and write."""
+        self.run = run
+        self.record: RunRecord = run.record
+        self.rank = rank
+        self.events = events
+        self.recorder = Recorder(events)
+        self.log = log
+        self.namespace: dict[str, Any] = {}
+
+    def live(self) -> int:
+        """Do everything in order; return the exit code."""
+        try:
+            self.events.emit(Status, state="loading")
+            self._enter_device()
+            watch = OptimizerWatch()
+            watch.install()
+            self._join_group()
+            shell = make_shell(self.events, self.recorder, self.log, self.rank)
+            self.namespace = shell.user_ns
+            self.received = receive(self.record.bundle, self.namespace, self.device)
+            shell.take_sources(self.received.header)
+            self._set_random_state()
+            current = self._open_session(watch)
+            self.events.emit(Status, state="running")
+        except Exception as error:
+            self.recorder.flush()
+            failures.report(self.events, error, cell="")
+            self.events.emit(Status, state="failed")
+            return 1
+        outcome = shell.run(self.run.cell)
+        return self._end(current, outcome)
+
+    def _enter_device(self) -> None:
+        torch.set_num_threads(self.record.threads)
+        device = self.record.devices[self.rank]
+        self.device = "cpu"
+        if device.startswith("cuda"):
+            self._see_only(int(device.split(":")[1]))
+            self.device = "cuda:0"
+            torch.cuda.set_device(0)
+
+    def _see_only(self, index: int) -> None:
+        """Make GPU ``index`` of the kernel the only one, so that "cuda" and "cuda:0" mean it."""
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        names = [name for name in visible.split(",") if name]
+        os.environ["CUDA_VISIBLE_DEVICES"] = names[index] if names else str(index)
+
+    def _join_group(self) -> None:
+        if sys.platform == "linux":  # ranks of one machine talk over the loopback alone
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        backend = "gloo" if self.device == "cpu" else "cpu:gloo,cuda:nccl"
+        dist.init_process_group(backend)
+
+    def _set_random_state(self) -> None:
+        rng.restore(self.received.header["random"])
+        if self.record.seed is not None:
+            rng.seed(self.record.seed)
+
+    def _open_session(self, watch: OptimizerWatch) -> session.Session:
+        record = self.record
+        strategy = load_strategy(record.strategy)(self.rank, record.world_size, self.device)
+        current = session.Session(
+            self.rank, record.world_size, record.batch, strategy, self.recorder, watch
+        )
+        session.current = current
+        data.LoaderTap(current).install()
+        backward.BackwardTap(current).install()
+        tqdm_tap.install(self.recorder)
+        current.watch_steps()
+        return current
+
+    def _end(self, current: session.Session, outcome: Outcome) -> int:
+        """Tell how the cell ended, and send back what there is, also after a failure."""
+        if outcome.error is None:
+            current.strategy.finish()
+        if self.rank == 0:
+            write_atomically(self.run.folder / COLLECTING_FILE, "")
+        stopped = isinstance(outcome.error, KeyboardInterrupt)
+        if outcome.error is not None and not stopped:
+            failures.report(self.events, outcome.error, self.run.cell, outcome.traceback)
+        self.events.emit(Status, state="collecting")
+        if outcome.error is None and current.worked_alone():
+            self.recorder.notice("not-sharded", notices.NOT_SHARDED)
+        current.close()
+        self._send_back(outcome)
+        self.recorder.flush()
+        state = "stopped" if stopped else "failed" if outcome.error else "finished"
+        self.events.emit(Status, state=state)
+        return int(outcome.error is not None)
+
+    def _send_back(self, outcome: Outcome) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        path = self.record.results[self.rank]
+        if self.rank:
+            copies = {n: v for n, v in self.namespace.items() if n in outcome.names and is_small(v)}
+            write_copies(path, copies | outcome.values(), self.namespace)
+            return
+        lost = send_back(
+            path,
+            self.namespace | outcome.values(),
+            [*outcome.names, *outcome.values()],
+            {"random": rng.capture(), "deleted": outcome.deleted},
+            self.received,
+            self.namespace,
+        )
+        for name, reason in lost.items():
+            what = "The value of the last line" if name == VALUE else f"`{name}`"
+            self.recorder.notice(f"lost:{name}", f"{what} did not come back: {reason}")
+
+
+SMALL = 10_000
+"""Elements up to which a value of a rank other than 0 comes back, for comparison."""
+
+
+def is_small(value: Any, depth: int = 3) -> bool:
+    """Tell whether ``value`` is a number, a string, or little data made of these."""
+    if value is None or isinstance(value, bool | int | float | complex):
+        return True
+    if isinstance(value, str):
+        return len(value) < SMALL
+    if isinstance(value, torch.Tensor):
+        return type(value) is torch.Tensor and value.numel() <= SMALL
+    if type(value).__module__ == "numpy":
+        return bool(getattr(value, "size", SMALL + 1) <= SMALL)
+    if depth and type(value) in (list, tuple, dict, set):
+        items = value.values() if isinstance(value, dict) else value
+        return len(value) <= SMALL and all(is_small(item, depth - 1) for item in items)
+    return False

@@ -1,0 +1,167 @@
+"""The state of a rank while its cell runs.
+
+There is one session per rank process, ``current``; outside a run it is None, and
+``nbmgpu.log`` then does nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from . import notices
+
+if TYPE_CHECKING:
+    from ..strategies.base import Strategy, Unit
+    from .losses import LossGraph, Losses
+    from .recorder import Recorder
+    from .units import OptimizerWatch
+
+
+@dataclass(frozen=True)
+class Share:
+    """This rank's part of the current global batch.
+
+    ``empty`` means that the rank runs a stand-in that counts nothing.
+    """
+
+    samples: int
+    whole: int
+    empty: bool = False
+
+    @property
+    def weight(self) -> float:
+        """The part of the global batch, 0 to 1; the weights of all ranks sum to 1."""
+        return 0.0 if self.empty else self.samples / self.whole
+
+
+class Session:
+    """What the taps of a rank share: strategy, units, the current share, step and recorder."""
+
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        batch: str,
+        strategy: Strategy,
+        recorder: Recorder,
+        watch: OptimizerWatch,
+    ) -> None:
+        """Begin with nothing activated."""
+        self.rank = rank
+        self.world_size = world_size
+        self.batch = batch
+        self.strategy = strategy
+        self.recorder = recorder
+        self.watch = watch
+        self.units: list[Unit] = []
+        self.share: Share | None = None
+        self.step = 0
+        self.backwards = 0
+        self.splits = 0
+        self._taken_at = 0
+        self._source: object = None
+        self._doubts: list[Any] = []
+        self._samples = 0
+        self._since = time.monotonic()
+
+    @property
+    def distributes(self) -> bool:
+        """Whether data is split: several ranks and a strategy that wants it."""
+        return self.world_size > 1 and self.strategy.shards_data
+
+    def activate(self) -> None:
+        """Hand optimizers that are new, with their modules, to the strategy."""
+        if self.watch.changed:
+            self.units = self.watch.units()
+            self.strategy.prepare(self.units)
+
+    def has_batch_norm(self) -> bool:
+        """Whether a training module normalises over the batch."""
+        from torch.nn.modules.batchnorm import _BatchNorm
+
+        modules = (m for unit in self.units for root in unit.modules for m in root.modules())
+        return any(isinstance(m, _BatchNorm) and m.training for m in modules)
+
+    def least_samples(self) -> int:
+        """Return the fewest samples a slice may have: batch statistics need two."""
+        return 2 if self.has_batch_norm() else 1
+
+    def take(self, share: Share, source: object) -> None:
+        """Begin a step on a new share of the loader ``source``."""
+        untrained = self.backwards == self._taken_at and self._source not in (None, source)
+        if untrained and self.share is not None and self.share.weight != share.weight:
+            self.recorder.notice("two-loaders", notices.TWO_LOADERS)
+        self._source = source
+        self.share = share
+        self.step += 1
+        self._taken_at = self.backwards
+        self._count(share.whole)
+
+    def note_backward(self, losses: Losses | None) -> None:
+        """Count a backward pass and put its loss on the curve."""
+        self.backwards += 1
+        if self.share is None:
+            self.step += 1
+        if losses is not None:
+            weight = self.share.weight if self.share else 1.0
+            self.recorder.metric(losses.name, self.step, losses.shown.detach(), weight)
+
+    def doubt(self, graph: LossGraph) -> None:
+        """Look into whether a loss has no single weight; tell the user if so.
+
+        The answer may lie on a device; it is fetched for many steps at once.
+        """
+        doubt = graph.doubt()
+        if doubt is not False:
+            self._doubts.append(doubt)
+        if len(self._doubts) >= 50:
+            self.settle_doubts()
+
+    def settle_doubts(self) -> None:
+        """Fetch the answers gathered by ``doubt``."""
+        doubts, self._doubts = self._doubts, []
+        if any(bool(doubt) for doubt in doubts):
+            self.recorder.notice("mixed-loss", notices.MIXED_LOSS)
+
+    def _count(self, samples: int) -> None:
+        self._samples += samples
+        now = time.monotonic()
+        if now - self._since > 0.5:
+            self.recorder.metric("samples/s", self.step, self._samples / (now - self._since))
+            self._samples, self._since = 0, now
+
+    def watch_steps(self) -> None:
+        """Put the learning rate of every optimizer step on a curve."""
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        def note(optimizer: Any, args: Any, kwargs: Any) -> None:
+            number = self._optimizer_number(optimizer)
+            if number is not None:
+                name = "lr" if number == 0 else f"lr {number + 1}"
+                self.recorder.metric(name, self.step, optimizer.param_groups[0].get("lr", 0.0))
+
+        register_optimizer_step_post_hook(note)
+
+    def _optimizer_number(self, optimizer: Any) -> int | None:
+        known = [o for unit in self.units for o in unit.optimizers]
+        return next((i for i, other in enumerate(known) if other is optimizer), None)
+
+    def worked_alone(self) -> bool:
+        """Whether the cell trained, and no rank was spared any of the work."""
+        return self.distributes and self.backwards > 0 and self.splits == 0
+
+    def close(self) -> None:
+        """Take everything off the user's objects and say what is left to say."""
+        self.settle_doubts()
+        self.strategy.release()
+
+    def log(self, values: dict[str, Any]) -> None:
+        """Record metrics of the user at the current step, weighed by the share."""
+        weight = self.share.weight if self.share else 1.0
+        for name, value in values.items():
+            self.recorder.metric(name, self.step, value, weight)
+
+
+current: Session | None = None

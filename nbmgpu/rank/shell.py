@@ -1,0 +1,169 @@
+"""The IPython shell in which a rank runs its cell.
+
+So that the cell means what it means in the notebook: magics, shell lines,
+``display``, top-level ``await``, and the value of the last line.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import types
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from IPython.core.displayhook import DisplayHook
+from IPython.core.displaypub import DisplayPublisher
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+
+from ..events import Display, EventWriter
+from .failures import CELL_FILE_MARK
+from .output import MarkedStderr, log_size
+from .recorder import Recorder
+
+
+VALUE = "__nbmgpu_value__"
+"""Name under which the value of the cell's last line travels."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a cell ended.
+
+    ``names`` are bound in the namespace and may go back, ``deleted`` no longer are;
+    ``value`` is the last line's, if it had one.
+    """
+
+    error: BaseException | None
+    traceback: list[str]
+    value: Any
+    has_value: bool
+    names: list[str]
+    deleted: list[str]
+
+    def values(self) -> dict[str, Any]:
+        """Return the last line's value under the name by which it travels, or nothing."""
+        return {VALUE: self.value} if self.has_value else {}
+
+
+class _Publisher(DisplayPublisher):  # type: ignore[misc]
+    """Writes displays as events, with their place in the log."""
+
+    events: EventWriter
+    log: Path
+
+    def publish(
+        self, data: Any, metadata: Any = None, *args: Any, transient: Any = None,
+        update: bool = False, **kwargs: Any,
+    ) -> None:  # fmt: skip
+        sys.stdout.flush()
+        self.events.emit(
+            Display,
+            offset=log_size(self.log),
+            action="update" if update else "show",
+            data=_as_text(data),
+            metadata=metadata or {},
+            display_id=(transient or {}).get("display_id", ""),
+        )
+
+    def clear_output(self, wait: bool = False) -> None:
+        self.events.emit(Display, offset=log_size(self.log), action="clear")
+
+
+def _as_text(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a MIME bundle in which binary content is base64, as in a notebook file."""
+    from base64 import b64encode
+
+    return {k: b64encode(v).decode() if isinstance(v, bytes) else v for k, v in data.items()}
+
+
+class _NoPublisher(DisplayPublisher):  # type: ignore[misc]
+    """Of ranks other than 0: their displays would only repeat rank 0's."""
+
+    def publish(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def clear_output(self, wait: bool = False) -> None:
+        pass
+
+
+class _Hook(DisplayHook):  # type: ignore[misc]
+    """Keeps the last line's value instead of printing it: the notebook will show it."""
+
+    value: Any = None
+    has_value = False
+
+    def __call__(self, result: Any = None) -> None:
+        if result is not None:
+            self.value, self.has_value = result, True
+            self.exec_result.result = result
+
+
+class RankShell(InteractiveShell):  # type: ignore[misc]
+    """A shell without a terminal, history or prompt."""
+
+    displayhook_class = _Hook
+    last_traceback: list[str]
+
+    def init_io(self) -> None:
+        """Leave the streams alone."""
+
+    def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
+        self.last_traceback = [str(line) for line in stb]
+
+    def take_sources(self, header: dict[str, Any]) -> None:
+        """Know the source of the notebook's earlier cells, for tracebacks and ``inspect``."""
+        for filename, (source, number) in header.get("sources", {}).items():
+            linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+            if number is not None:
+                self.compile._filename_map[filename] = number
+        self.execution_count = header.get("execution_count", 1)
+        self.inline_figures = header.get("inline_figures", False)
+
+    def run(self, cell: str) -> Outcome:
+        """Run ``cell`` and tell how it ended."""
+        if self.inline_figures:
+            self.run_line_magic("matplotlib", "inline")
+        before = dict(self.user_ns)
+        self.last_traceback = []
+        result = self.run_cell(cell, store_history=False, silent=False)
+        error = result.error_before_exec or result.error_in_exec
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        after = {name for name in self.user_ns if not self._is_own(name)}
+        return Outcome(
+            error,
+            self.last_traceback,
+            self.displayhook.value,
+            self.displayhook.has_value,
+            sorted(after),
+            [name for name in before if name not in self.user_ns],
+        )
+
+    def _is_own(self, name: str) -> bool:
+        return name in self.user_ns_hidden or name in OWN_NAMES or name.startswith("_")
+
+
+OWN_NAMES = {"In", "Out", "get_ipython", "exit", "quit", "open"}
+
+
+def make_shell(events: EventWriter, recorder: Recorder, log: Path, rank: int) -> RankShell:
+    """Make the rank's one shell; its namespace is the rank's ``__main__``."""
+    config = Config()
+    config.HistoryManager.enabled = False
+    config.InteractiveShell.colors = "linux"
+    config.InteractiveShell.autoawait = True
+    module = types.ModuleType("__main__")
+    shell = RankShell.instance(config=config, user_module=module, user_ns=module.__dict__)
+    sys.modules["__main__"] = module
+    if rank == 0:
+        shell.display_pub = _Publisher(parent=shell)
+        shell.display_pub.events, shell.display_pub.log = events, log
+    else:
+        shell.display_pub = _NoPublisher(parent=shell)
+    name = shell.compile.get_code_name
+    shell.compile.get_code_name = lambda *args: f"<{CELL_FILE_MARK}-{name(*args)}>"
+    sys.stderr = MarkedStderr(log, recorder.stderr)
+    return shell

@@ -1,0 +1,91 @@
+"""How a global batch is cut: by index lists before loading, or by rows after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from .session import Share
+
+
+def cut(whole: int, rank: int, world_size: int, least: int = 1) -> tuple[slice, Share]:
+    """Return the slice of ``whole`` samples that is the rank's, and its share.
+
+    Slices differ by at most one sample.  Where some rank would get fewer than
+    ``least``, rank 0 takes all and the others stand in: they run the same samples,
+    which count nothing, so that nobody is missing from a collective.
+    """
+    if whole < least * world_size:
+        return slice(0, whole), Share(whole, whole, empty=rank > 0)
+    size, longer = divmod(whole, world_size)
+    start = rank * size + min(rank, longer)
+    stop = start + size + (rank < longer)
+    return slice(start, stop), Share(stop - start, whole)
+
+
+def cut_indices(batch: Sequence[Any], rank: int, world: int, least: int) -> tuple[list[Any], Share]:
+    """Cut the index list of one global batch."""
+    part, share = cut(len(batch), rank, world, least)
+    return list(batch[part]), share
+
+
+def pick_batch(group: Sequence[Sequence[Any]], rank: int) -> tuple[list[Any], Share]:
+    """Return the rank's own batch of a group of one per rank (``--batch per-rank``).
+
+    The last group may be short; ranks without a batch stand in with the first one.
+    """
+    whole = sum(len(batch) for batch in group)
+    if rank < len(group):
+        return list(group[rank]), Share(len(group[rank]), whole)
+    return list(group[0]), Share(len(group[0]), whole, empty=True)
+
+
+def rows(batch: Any) -> int | None:
+    """Return the number of samples of a collated batch, or None if it cannot be cut by rows.
+
+    All its tensors, arrays and lists of plain values must have the same length.
+    """
+    lengths: set[int] = set()
+    if not _collect(batch, lengths) or len(lengths) != 1:
+        return None
+    return lengths.pop()
+
+
+def _collect(item: Any, lengths: set[int]) -> bool:
+    if isinstance(item, torch.Tensor | np.ndarray):
+        if item.ndim:
+            lengths.add(len(item))
+        return True
+    if isinstance(item, Mapping):
+        return all(_collect(value, lengths) for value in item.values())
+    if isinstance(item, list | tuple):
+        if _is_column(item):
+            lengths.add(len(item))
+            return True
+        return all(_collect(value, lengths) for value in item)
+    return item is None or isinstance(item, str | bytes | int | float | bool)
+
+
+def _is_column(item: Sequence[Any]) -> bool:
+    """Tell whether a list holds one plain value per sample, as collated strings do."""
+    return bool(item) and all(isinstance(value, str | bytes | int | float) for value in item)
+
+
+def cut_rows(item: Any, part: slice) -> Any:
+    """Return the rows ``part`` of a batch that ``rows`` has accepted."""
+    if isinstance(item, torch.Tensor | np.ndarray):
+        return item[part] if item.ndim else item
+    if isinstance(item, Mapping):
+        values = {key: cut_rows(value, part) for key, value in item.items()}
+        return values if type(item) is dict else type(item)(values)  # type: ignore[call-arg]
+    if isinstance(item, list | tuple):
+        if _is_column(item):
+            return item[part]
+        values_ = [cut_rows(value, part) for value in item]
+        if hasattr(item, "_fields"):  # a namedtuple
+            return type(item)(*values_)
+        return type(item)(values_)
+    return item

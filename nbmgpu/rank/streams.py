@@ -1,0 +1,63 @@
+"""Random streams of a rank.
+
+The *notebook's stream* is the one that a single device would draw from: samplers
+use it, and so does everything outside a split loader.  All ranks keep it in step;
+rank 0's is handed to the others whenever a split loader begins.  Inside a training
+step torch draws from a stream of the rank's own, so that dropout masks and noise
+differ between ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from .. import rng
+from .shared import from_rank_0
+
+
+class Streams:
+    """The notebook's stream and the rank's own, of which one is in place."""
+
+    def __init__(self, rank: int) -> None:
+        """Begin in the notebook's stream, with rank 0's state on every rank."""
+        self.rank = rank
+        rng.restore(from_rank_0(rng.capture()))
+        self._other: Any = None
+        self._cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+
+    def enter_step(self, seed: int) -> None:
+        """Switch torch to the rank's own stream, begun at ``seed``."""
+        self._other = torch.get_rng_state()
+        torch.manual_seed((seed + 7919 * self.rank) % 2**63)
+
+    @contextmanager
+    def notebooks(self) -> Iterator[None]:
+        """Draw from the notebook's stream for a moment, in the middle of a step."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def _swap(self) -> None:
+        now = torch.get_rng_state()
+        torch.set_rng_state(self._other)
+        self._other = now
+
+    def leave_step(self) -> None:
+        """Return to the notebook's stream for good."""
+        torch.set_rng_state(self._other)
+        if self._cuda is not None:
+            torch.cuda.set_rng_state(self._cuda)
+
+
+def fingerprint() -> tuple[bytes, ...]:
+    """Return a value that changes whenever torch draws a random number on CPU or GPU."""
+    states = [torch.get_rng_state()]
+    if torch.cuda.is_initialized():
+        states.append(torch.cuda.get_rng_state())
+    return tuple(state.numpy().tobytes() for state in states)

@@ -1,0 +1,109 @@
+"""Which objects train: optimizers as they appear, and the modules that own their parameters."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from ..strategies.base import Unit
+
+
+class OptimizerWatch:
+    """Knows every optimizer of this process, wherever it was made or unpickled.
+
+    ``changed`` is set when one appears or gets a new parameter group, until
+    ``units`` is asked for.
+    """
+
+    def __init__(self) -> None:
+        """See nothing until ``install``."""
+        self.seen: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self.order: list[weakref.ref[Optimizer]] = []
+        self.changed = False
+
+    def install(self) -> None:
+        """Hook the creation, unpickling and growth of optimizers."""
+        for method in ("__init__", "__setstate__", "add_param_group"):
+            setattr(Optimizer, method, self._noting(getattr(Optimizer, method)))
+
+    def _noting(self, function: Any) -> Any:
+        @functools.wraps(function)
+        def noted(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+            result = function(optimizer, *args, **kwargs)
+            if optimizer not in self.seen:
+                self.seen.add(optimizer)
+                self.order.append(weakref.ref(optimizer))
+            self.changed = True
+            return result
+
+        return noted
+
+    def optimizers(self) -> list[Optimizer]:
+        """Return the live optimizers that have parameters, in order of appearance.
+
+        A wrapper that shares the groups of another one counts with it.
+        """
+        alive = [o for ref in self.order if (o := ref()) is not None]
+        return [o for o in alive if any(g["params"] for g in getattr(o, "param_groups", []))]
+
+    def units(self) -> list[Unit]:
+        """Group optimizers and the outermost modules that own what they update."""
+        self.changed = False
+        optimizers = self.optimizers()
+        return group_units(optimizers, owners(optimizers))
+
+
+def owners(optimizers: Iterable[Optimizer]) -> list[nn.Module]:
+    """Return the outermost modules that hold a parameter of ``optimizers``.
+
+    Found among all objects of the process, so they may live in a function's frame or in
+    an attribute just as well as in the notebook's namespace.
+    """
+    wanted = {id(p) for o in optimizers for g in o.param_groups for p in g["params"]}
+    modules = [x for x in gc.get_objects() if issubclass(type(x), nn.Module)]
+    holding = [
+        m for m in modules if "_parameters" in m.__dict__ and any(id(p) in wanted for p in m.parameters())
+    ]  # fmt: skip
+    inner = {id(child) for m in holding for child in m.modules() if child is not m}
+    return [m for m in holding if id(m) not in inner]
+
+
+def group_units(optimizers: list[Optimizer], modules: list[nn.Module]) -> list[Unit]:
+    """Join what shares a parameter into one unit, in the order of the optimizers."""
+    parts: list[tuple[set[int], Unit]] = []
+    for optimizer in optimizers:
+        keys = {id(p) for g in optimizer.param_groups for p in g["params"]}
+        parts.append((keys, Unit([], [optimizer])))
+    for module in modules:
+        parts.append(({id(p) for p in module.parameters()}, Unit([module], [])))
+    joined: list[tuple[set[int], Unit]] = []
+    for keys, unit in parts:
+        touching = [entry for entry in joined if entry[0] & keys]
+        for entry in touching[1:]:
+            joined.remove(entry)
+        if not touching:
+            joined.append((keys, unit))
+            continue
+        first_keys, first = touching[0]
+        for other_keys, other in [*touching[1:], (keys, unit)]:
+            first_keys |= other_keys
+            first.modules += other.modules
+            first.optimizers += other.optimizers
+    return [unit for _, unit in joined if unit.optimizers]
+
+
+def training(units: Iterable[Unit]) -> bool:
+    """Tell whether gradients are on and some module of ``units`` is in training mode.
+
+    A unit without modules (an optimizer over bare tensors) counts as training.
+    """
+    return torch.is_grad_enabled() and any(
+        not unit.modules or any(m.training for m in unit.modules) for unit in units
+    )

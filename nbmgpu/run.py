@@ -1,0 +1,284 @@
+"""A run is a folder.
+
+Everything about one run of one cell lies in ``<runs root>/<run id>/``::
+
+    run.json              what was asked; written once, by the kernel
+    cell.py               the cell as written
+    events/rank-K.jsonl   typed events of rank K (see nbmgpu.events)
+    events/launcher.jsonl which processes there are, and how they ended
+    events/kernel.jsonl   what the kernel had to say about the request
+    logs/rank-K.log       stdout and stderr of rank K, whole
+    stop                  appears when somebody asked the run to stop
+
+The state of a run is what its events say; nothing is ever rewritten.  So the
+kernel, a terminal or a server may read a run at any time, and none of them
+needs another to be awake.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from .errors import OptionError, compose
+from .events import Ended, Event, EventTail, Started
+from .view import RunView
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STOP_FILE = "stop"
+ROOT_VARIABLE = "NBMGPU_RUNS"
+
+
+def runs_root() -> Path:
+    """Return the folder of all runs: ``$NBMGPU_RUNS``, or one in Jupyter's runtime folder."""
+    if chosen := os.environ.get(ROOT_VARIABLE):
+        return Path(chosen)
+    from jupyter_core.paths import jupyter_runtime_dir
+
+    return Path(jupyter_runtime_dir()) / "nbmgpu"
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What was asked: the content of ``run.json``.
+
+    ``devices`` has one name per rank (``cuda:1``, ``cpu``).  ``bundle`` and
+    ``results`` are paths to open while the run lives; they may be memory files
+    that vanish with it.  ``batch_line`` is the global batch in words.
+    """
+
+    id: str
+    created: float
+    strategy: str
+    devices: list[str]
+    batch: str
+    seed: int | None
+    timeout: float | None
+    fresh: bool
+    cwd: str
+    sys_path: list[str]
+    bundle: str
+    results: list[str]
+    kernel_pid: int
+    kernel_create_time: float
+    notebook: str = ""
+    threads: int = 1
+    batch_line: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return len(self.devices)
+
+
+class Run:
+    """One run: its folder and a view of what its ranks have said so far.
+
+    ``view`` is the sum of all that was read; ``poll`` hands out what it has not handed
+    out before, so that looking at ``state`` in between loses nothing.  ``results`` maps a
+    rank to what it brought back (small values only for ranks other than 0) once
+    the kernel that started the run has collected them.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Open the run in ``folder``.
+
+        Raises:
+            FileNotFoundError: there is no ``run.json`` in it.
+        """
+        self.folder = folder
+        self.record = RunRecord(**json.loads((folder / "run.json").read_text()))
+        self.view = RunView(self.record.world_size)
+        self.results: dict[int, dict[str, Any]] = {}
+        names = [f"rank-{rank}" for rank in range(self.record.world_size)]
+        self._unseen: list[Event] = []
+        self._tails = [EventTail(folder / "events" / f"{n}.jsonl") for n in ["kernel", "launcher", *names]]
+
+    @classmethod
+    def create(cls, record: RunRecord, cell: str) -> Run:
+        """Make the folder of a new run, readable by its owner alone."""
+        folder = runs_root() / record.id
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name in ("events", "logs"):
+            (folder / name).mkdir()
+        (folder / "cell.py").write_text(cell)
+        write_atomically(folder / "run.json", json.dumps(dataclasses.asdict(record), indent=1))
+        return cls(folder)
+
+    @property
+    def id(self) -> str:
+        """The run's name, ``YYYYMMDD-HHMMSS-xxxx``; unique prefixes are accepted by ``find``."""
+        return self.record.id
+
+    @property
+    def cell(self) -> str:
+        """The source that the ranks run."""
+        return (self.folder / "cell.py").read_text()
+
+    def refresh(self) -> None:
+        """Read the new events of all processes into ``view``, by time."""
+        events = sorted((e for tail in self._tails for e in tail.read()), key=lambda e: e.time)
+        for event in events:
+            self.view.add(event)
+        self._unseen += events
+
+    def poll(self) -> list[Event]:
+        """Return the events that no earlier call has returned."""
+        self.refresh()
+        events, self._unseen = self._unseen, []
+        return events
+
+    @property
+    def state(self) -> str:
+        """``starting``, ``running``, ``finished``, ``failed``, ``stopped``, ``timeout`` or ``lost``.
+
+        ``lost`` means that the launcher is gone without having said how the run ended.
+        """
+        self.refresh()
+        if self.view.ending is None and not self._launcher_lives():
+            self.refresh()
+            return self.view.ending or "lost"
+        return self.view.state
+
+    @property
+    def over(self) -> bool:
+        """Whether no process of the run is left."""
+        return self.state not in ("starting", "running")
+
+    def _launcher_lives(self) -> bool:
+        launcher = self.view.launcher
+        if launcher is None:  # not started yet: it has as long as the kernel that asked for it
+            kernel = self.record.kernel_pid, self.record.kernel_create_time
+            return process_lives(*kernel) and time.time() - self.record.created < 120
+        return process_lives(launcher.pid, launcher.create_time)
+
+    def stop(self, force: bool = False) -> None:
+        """Ask the launcher to end the run: ranks are interrupted, then terminated, then killed.
+
+        With ``force`` they are killed at once, and nothing comes back.
+        """
+        write_atomically(self.folder / STOP_FILE, "force" if force else "stop")
+
+    def wait(self, timeout: float | None = None) -> str:
+        """Block until the run is over or ``timeout`` seconds went by; return the state."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self.over and (deadline is None or time.monotonic() < deadline):
+            time.sleep(0.05)
+        return self.state
+
+    def log_path(self, rank: int = 0) -> Path:
+        """Path of everything that ``rank`` wrote to stdout and stderr."""
+        return self.folder / "logs" / f"rank-{rank}.log"
+
+    def log(self, rank: int = 0) -> str:
+        """Return everything that ``rank`` wrote to stdout and stderr."""
+        try:
+            return self.log_path(rank).read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """Curves averaged over ranks: a column per metric, indexed by step (int)."""
+        import pandas as pd
+
+        self.refresh()
+        columns = {name: curve.series() for name, curve in self.view.curves.items()}
+        frame = pd.DataFrame(columns).sort_index()
+        frame.index.name = "step"
+        return frame
+
+    @property
+    def duration(self) -> float:
+        """Seconds from the request to the end, to now, or to the last word of a lost run."""
+        state = self.state
+        now = time.time() if state in ("starting", "running") else self.view.last_time
+        return max(now - self.record.created, 0.0)
+
+    def delete(self) -> None:
+        """Remove the folder of a run that is over.
+
+        Raises:
+            OptionError: the run still goes on.
+        """
+        if not self.over:
+            raise OptionError(compose(f"Run {self.id} still goes on", instead="%mgpu stop"))
+        shutil.rmtree(self.folder)
+
+    def __repr__(self) -> str:
+        """Show what a person wants to know at a glance."""
+        return (
+            f"<Run {self.id}: {self.state}, {self.record.strategy} on "
+            f"{self.record.world_size} rank(s), {self.duration:.1f} s, folder={str(self.folder)!r}>"
+        )
+
+
+def new_run_id() -> str:
+    """Return a name that sorts by time and cannot collide in practice."""
+    return f"{datetime.datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def list_runs() -> Iterator[Run]:
+    """Yield every run, newest first; folders that cannot be read are passed over."""
+    for folder in sorted(runs_root().glob("*"), reverse=True):
+        try:
+            yield Run(folder)
+        except (OSError, ValueError, TypeError):
+            continue
+
+
+def find_run(name: str = "") -> Run:
+    """Return the run whose id starts with ``name``; the newest one when it is empty.
+
+    Raises:
+        OptionError: none or several match.
+    """
+    found = [run for run in list_runs() if run.id.startswith(name)]
+    if not found:
+        what = f"There is no run {name!r}" if name else "There is no run yet"
+        raise OptionError(compose(what, instead="%mgpu runs"))
+    if name and len(found) > 1 and found[0].id != name:
+        ids = ", ".join(run.id for run in found[:5])
+        raise OptionError(compose(f"{name!r} names several runs: {ids}", instead="a longer prefix"))
+    return found[0]
+
+
+def process_lives(pid: int, create_time: float) -> bool:
+    """Tell whether this very process runs; a pid that was given again does not count."""
+    try:
+        process = psutil.Process(pid)
+        return (
+            abs(process.create_time() - create_time) < 1
+            and process.status() != psutil.STATUS_ZOMBIE
+        )
+    except psutil.NoSuchProcess:
+        return False
+
+
+def own_process() -> dict[str, Any]:
+    """Return this process's pid and creation time, as ``Started`` carries them."""
+    return {"pid": os.getpid(), "create_time": psutil.Process().create_time()}
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write ``text`` so that a reader sees all of it or nothing."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(text)
+    beside.replace(path)
+
+
+__all__ = ["Ended", "Run", "RunRecord", "Started", "find_run", "list_runs", "runs_root"]

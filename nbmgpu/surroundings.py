@@ -1,0 +1,61 @@
+"""What a run takes from the shell it is called in: transformations, sources, its place."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The IPython shell around a run, or none in a plain script."""
+
+    shell: InteractiveShell | None = None
+
+    @classmethod
+    def current(cls) -> Surroundings:
+        """Return those of the calling process, without importing IPython."""
+        ipython = sys.modules.get("IPython")
+        return cls(ipython.get_ipython() if ipython else None)
+
+    @property
+    def transform(self) -> Callable[[str], str] | None:
+        """How the shell turns magics and shell lines into Python."""
+        return self.shell.transform_cell if self.shell else None
+
+    @property
+    def in_jupyter(self) -> bool:
+        """Whether there is a front end that can show widgets."""
+        return self.shell is not None and hasattr(self.shell, "kernel")
+
+    @property
+    def notebook(self) -> str:
+        """Path of the notebook, as far as the server has told the kernel."""
+        return os.environ.get("JPY_SESSION_NAME", "")
+
+    def header(self) -> dict[str, Any]:
+        """Return what a rank's shell must know: earlier cells, the cell's number, figures."""
+        if self.shell is None:
+            return {"sources": _sources(lambda _: None)}
+        numbers = getattr(self.shell.compile, "_filename_map", {})
+        return {
+            "sources": _sources(numbers.get),
+            "execution_count": self.shell.execution_count,
+            "inline_figures": "inline" in os.environ.get("MPLBACKEND", ""),
+        }
+
+
+def _sources(number_of: Callable[[str], int | None]) -> dict[str, tuple[str, int | None]]:
+    """Return the sources that exist in memory only, such as the notebook's cells."""
+    return {
+        filename: ("".join(entry[2]), number_of(filename))
+        for filename, entry in list(linecache.cache.items())
+        if len(entry) == 4 and entry[1] is None and not os.path.exists(filename)
+    }

@@ -1,0 +1,190 @@
+"""A run in the output of its cell, as it happens: rank 0's output, the panel, the summary."""
+
+from __future__ import annotations
+
+import bisect
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from ..events import Display, Event, Stderr
+from ..run import Run
+from ..surroundings import Surroundings
+from .summary import summary_html, summary_text
+
+if TYPE_CHECKING:
+    from .panel import RunPanel
+
+PER_TURN = 1 << 16
+"""Bytes of output shown at most per turn; the rest follows in the next turns."""
+
+IN_ALL = 1 << 20
+"""Bytes shown at most of a run; what is beyond stays in the log file, but for its end."""
+
+END = 1 << 12
+"""Bytes of the log's end that are shown in any case."""
+
+
+class LiveOutput:
+    """Shows one run where the call of ``%%mgpu`` stands."""
+
+    def __init__(self, run: Run, surroundings: Surroundings) -> None:
+        """Show ``run``: with a panel in Jupyter, as text elsewhere."""
+        self.run = run
+        self.in_jupyter = surroundings.in_jupyter
+        self.log = LogPrinter(run)
+        self._panel: RunPanel | None = None
+        self._handle: Any = None
+        self._displays: dict[str, Any] = {}
+
+    def start(self, stop: Callable[[], object]) -> None:
+        """Put the panel up; its Stop button calls ``stop``."""
+        self.run.poll()
+        if not self.in_jupyter:
+            for notice in self.run.view.notices.values():
+                print(notice.text)
+            return
+        from IPython.display import display
+
+        from .panel import RunPanel
+
+        self._panel = RunPanel(self.run)
+        self._panel.on_stop(lambda force: stop())
+        self._handle = display(self._panel, display_id=True)
+
+    def take(self, events: Iterable[Event]) -> None:
+        """Show what is new: rank 0's displays in their place among its prints, the panel."""
+        for event in events:
+            if event.rank != 0:
+                continue
+            if isinstance(event, Stderr):
+                self.log.mark(event.start, event.end)
+            elif isinstance(event, Display):
+                self.log.show_until(event.offset)
+                self._show(event)
+        self.log.show_some()
+        if self._panel is not None:
+            self._panel.refresh()
+
+    def finish(self) -> None:
+        """Show the rest, and leave a summary that needs no widget."""
+        self.take(self.run.poll())
+        self.log.show_end()
+        if self._handle is None:
+            print(summary_text(self.run))
+            return
+        data = {"text/html": summary_html(self.run), "text/plain": summary_text(self.run)}
+        self._handle.update(data, raw=True)
+        if self._panel is not None:
+            self._panel.close()
+
+    def _show(self, event: Display) -> None:
+        from IPython.display import clear_output, display
+
+        if event.action == "clear":
+            clear_output(wait=True)
+            if self._handle is not None and self._panel is not None:
+                self._handle.display(self._panel)
+            return
+        name = f"{self.run.id}-{event.display_id}" if event.display_id else None
+        known = name in self._displays if name else False
+        if event.action == "update" and not known:
+            return
+        if name is None:
+            display(event.data, metadata=event.metadata, raw=True)
+        elif known:
+            self._displays[name].update(event.data, metadata=event.metadata, raw=True)
+        else:
+            self._displays[name] = display(
+                event.data, metadata=event.metadata, raw=True, display_id=name
+            )
+
+
+class LogPrinter:
+    """Prints rank 0's log as it grows, on the stream it was written to.
+
+    A flood is let through a little per turn, and beyond a limit only its end is
+    shown, so that the front end stays alive; the file has everything.
+    """
+
+    def __init__(self, run: Run) -> None:
+        """Print the log of rank 0 of ``run``."""
+        self._path = run.log_path(0)
+        self._position = 0
+        self._shown = 0
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    def mark(self, start: int, end: int) -> None:
+        """Know that bytes ``start`` to ``end`` belong to stderr."""
+        if self._ends and self._ends[-1] == start:
+            self._ends[-1] = end
+        else:
+            self._starts.append(start)
+            self._ends.append(end)
+
+    def show_until(self, offset: int) -> None:
+        """Print what lies before ``offset``, within the limit."""
+        while self._position < offset and self._shown < IN_ALL:
+            if not self._print(min(offset - self._position, PER_TURN)):
+                return
+
+    def show_some(self) -> None:
+        """Print one turn's worth of what is new."""
+        if self._shown < IN_ALL:
+            self._print(PER_TURN)
+
+    def show_end(self) -> None:
+        """Print all that is left, or its end where the limit is passed."""
+        size = self._path.stat().st_size if self._path.exists() else 0
+        self.show_until(size)
+        left = size - self._position
+        if left > END:
+            print(f"\n... {left - END:,} bytes of output more in {self._path} ...\n")
+            self._position = size - END
+        while self._position < size and self._print(size - self._position):
+            pass
+
+    def _print(self, limit: int) -> int:
+        """Print up to ``limit`` bytes, whole characters; return how many."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._position)
+                data = file.read(limit)
+        except FileNotFoundError:
+            return 0
+        data = _whole(data)
+        for piece, is_error in self._pieces(data):
+            stream = sys.stderr if is_error else sys.stdout
+            stream.write(piece.decode("utf-8", "replace"))
+            stream.flush()
+        self._position += len(data)
+        self._shown += len(data)
+        return len(data)
+
+    def _pieces(self, data: bytes) -> Iterable[tuple[bytes, bool]]:
+        """Cut ``data`` where it changes between stdout and stderr."""
+        start, stop = self._position, self._position + len(data)
+        while start < stop:
+            after = bisect.bisect_right(self._starts, start)
+            inside = after > 0 and start < self._ends[after - 1]
+            limits = [stop, self._ends[after - 1] if inside else stop]
+            if not inside and after < len(self._starts):
+                limits.append(self._starts[after])
+            end = min(limits)
+            yield data[start - self._position : end - self._position], inside
+            start = end
+
+
+def _whole(data: bytes) -> bytes:
+    """Cut off a character that is not complete yet."""
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if byte >= 0xC0:
+            need = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return data[:-back] if need > back else data
+        if byte < 0x80:
+            return data
+    return data
+
+

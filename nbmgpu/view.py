@@ -1,0 +1,192 @@
+"""What a run looks like: the sum of its events, for panels, summaries and tests.
+
+A ``RunView`` is fed events in time order and can be asked at any moment.  It
+knows neither files nor widgets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .events import (
+    LAUNCHER,
+    Ended,
+    Event,
+    Exited,
+    Failure,
+    Metrics,
+    Notice,
+    Progress,
+    Started,
+    Status,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass
+class Curve:
+    """One metric over steps, averaged over the ranks that reported the step.
+
+    The average is weighted by the samples behind each rank's value, so that a
+    loss is the one a single device would have shown.  No collective is needed.
+    """
+
+    sums: dict[int, float] = field(default_factory=dict)
+    weights: dict[int, float] = field(default_factory=dict)
+
+    def add(self, points: Metrics) -> None:
+        """Take in points of one rank."""
+        for step, value, weight in zip(points.steps, points.values, points.weights, strict=True):
+            if weight:  # an empty slice counts nothing, and its value may be nan
+                self.sums[step] = self.sums.get(step, 0.0) + weight * value
+                self.weights[step] = self.weights.get(step, 0.0) + weight
+
+    def __len__(self) -> int:
+        """Return the number of steps."""
+        return len(self.sums)
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return steps (int64) and values (float64) in step order."""
+        # Both dictionaries got their keys in the same order, which is nearly always step order.
+        count = len(self.sums)
+        steps = np.fromiter(self.sums, np.int64, count)
+        with np.errstate(invalid="ignore", over="ignore"):
+            values = np.fromiter(self.sums.values(), np.float64, count)
+            values /= np.fromiter(self.weights.values(), np.float64, count)
+        order = np.argsort(steps, kind="stable")
+        return steps[order], values[order]
+
+    def points(self) -> list[tuple[int, float]]:
+        """Return ``(step, value)`` in step order."""
+        steps, values = self.arrays()
+        return list(zip(steps.tolist(), values.tolist(), strict=True))
+
+    @property
+    def last(self) -> float | None:
+        """Return the newest value."""
+        if not self.sums:
+            return None
+        step = max(self.sums)
+        return self.sums[step] / self.weights[step]
+
+    def series(self) -> pd.Series[float]:
+        """Return the curve as a float64 series indexed by step."""
+        import pandas as pd
+
+        steps, values = self.arrays()
+        return pd.Series(values, index=steps, dtype="float64")
+
+
+@dataclass
+class RankView:
+    """One rank: its process, state and, if it failed, why."""
+
+    process: Started | None = None
+    state: str = "starting"
+    detail: str = ""
+    exited: Exited | None = None
+    failure: Failure | None = None
+
+    @property
+    def exit_code(self) -> int | None:
+        """The process's exit code, negative for a signal; None while it lives."""
+        return self.exited.code if self.exited else None
+
+
+class RunView:
+    """Everything known of a run.
+
+    ``notices`` holds each topic once.  ``progress`` maps a bar's key to its newest
+    state on rank 0: ranks walk in step, so one bar stands for all of them.
+    """
+
+    def __init__(self, world_size: int) -> None:
+        """Start with nothing known about ``world_size`` ranks."""
+        self.ranks = [RankView() for _ in range(world_size)]
+        self.launcher: Started | None = None
+        self.curves: dict[str, Curve] = {}
+        self.progress: dict[str, Progress] = {}
+        self.notices: dict[str, Notice] = {}
+        self.ended: Ended | None = None
+        self.first_time: float | None = None
+        self.last_time: float = 0.0
+
+    def add(self, event: Event) -> None:
+        """Take in one event."""
+        self.first_time = event.time if self.first_time is None else self.first_time
+        self.last_time = max(self.last_time, event.time)
+        match event:
+            case Started(rank=-1):
+                self.launcher = event
+            case Status() | Failure() if event.rank == LAUNCHER:
+                pass  # the launcher speaks of ranks in Exited and of the run in Ended
+            case Started():
+                self.ranks[event.rank].process = event
+            case Status():
+                self.ranks[event.rank].state = event.state
+                self.ranks[event.rank].detail = event.detail
+            case Failure():
+                self.ranks[event.rank].failure = event
+            case Exited():
+                self.ranks[event.of_rank].exited = event
+            case Metrics():
+                self.curves.setdefault(event.name, Curve()).add(event)
+            case Progress():
+                if event.rank == 0:
+                    self.progress[event.key] = event
+            case Notice():
+                self.notices.setdefault(event.topic, event)
+            case Ended():
+                self.ended = event
+
+    @property
+    def ending(self) -> str | None:
+        """How the run ended, or None while it goes on."""
+        return self.ended.ending if self.ended else None
+
+    @property
+    def state(self) -> str:
+        """The run's state in one word."""
+        if self.ended:
+            return self.ended.ending
+        begun = any(rank.state not in ("starting", "loading") for rank in self.ranks)
+        return "running" if begun else "starting"
+
+    @property
+    def failure(self) -> Failure | None:
+        """The cause: the earliest failure by time, whatever failed afterwards because of it.
+
+        When rank 0 raised the same exception itself, it is rank 0's that counts.
+        """
+        failures = [rank.failure for rank in self.ranks if rank.failure]
+        cause = min(failures, key=lambda f: f.time, default=None)
+        own = self.ranks[0].failure
+        same = cause and own and (cause.type, cause.message) == (own.type, own.message)
+        return own if same else cause
+
+    @property
+    def killed(self) -> list[int]:
+        """Ranks that a signal ended which the launcher had not sent."""
+        return [
+            number
+            for number, rank in enumerate(self.ranks)
+            if rank.exited and rank.exited.code < 0 and not rank.exited.asked
+        ]
+
+    @property
+    def culprit(self) -> int | None:
+        """The rank that the run failed by: the first with an exception, else the first bad exit.
+
+        None while nothing failed, and for a run that was stopped.
+        """
+        if self.failure:
+            return self.failure.rank
+        if self.ending not in (None, "failed"):
+            return None
+        exits = [rank.exited for rank in self.ranks if rank.exited and rank.exited.code]
+        return min(exits, key=lambda e: e.time).of_rank if exits else None

@@ -1,0 +1,121 @@
+"""A run whose launcher and ranks are played by a test: real files, no processes."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from nbmgpu.events import (
+    Ended,
+    EventWriter,
+    Exited,
+    Failure,
+    Metrics,
+    Notice,
+    Progress,
+    Started,
+    Status,
+)
+from nbmgpu.run import Run, RunRecord, new_run_id, own_process
+
+CELL = "for x, y in loader:\n    loss = criterion(model(x), y)\n    loss.backward()\n"
+
+
+class StagedRun:
+    """A run folder, and a pen for everybody who writes into it."""
+
+    def __init__(self, world_size: int = 2, *, cell: str = CELL, **fields: Any) -> None:
+        kernel = own_process()
+        record = {
+            "id": new_run_id(),
+            "created": time.time(),
+            "strategy": "ddp",
+            "devices": ["cpu"] * world_size,
+            "batch": "global",
+            "seed": None,
+            "timeout": None,
+            "fresh": False,
+            "cwd": os.getcwd(),
+            "sys_path": [],
+            "bundle": "",
+            "results": [],
+            "kernel_pid": kernel["pid"],
+            "kernel_create_time": kernel["create_time"],
+        }
+        self.run = Run.create(RunRecord(**(record | fields)), cell)
+        self.events = self.run.folder / "events"
+        self.launcher = EventWriter(self.events / "launcher.jsonl", -1)
+        self.ranks = [EventWriter(self.events / f"rank-{k}.jsonl", k) for k in range(world_size)]
+
+    def start(self) -> None:
+        """The launcher and all ranks live, and run the cell."""
+        self.launcher.emit(Started, **own_process())
+        for rank in self.ranks:
+            rank.emit(Started, **own_process(), device="cpu")
+            rank.emit(Status, state="running")
+
+    def points(
+        self, name: str, steps: list[int], values: list[float], rank: int = 0, weight: float = 1.0
+    ) -> None:
+        weights = [weight] * len(steps)
+        self.ranks[rank].emit(Metrics, name=name, steps=steps, values=values, weights=weights)
+
+    def progress(self, step: int, total: int, **fields: Any) -> None:
+        fields = {"key": "loader", "label": "epoch 1", "epoch": 1} | fields
+        self.ranks[0].emit(Progress, step=step, total=total, **fields)
+
+    def notice(self, text: str, topic: str = "topic", rank: int = 0) -> None:
+        self.ranks[rank].emit(Notice, topic=topic, text=text)
+
+    def fail(
+        self, rank: int, type: str = "ValueError", message: str = "bad", line: int = 2
+    ) -> None:
+        self.ranks[rank].emit(Failure, type=type, message=message, line=line, traceback=[])
+        self.ranks[rank].emit(Status, state="failed")
+
+    def exit(self, rank: int, code: int) -> None:
+        self.launcher.emit(Exited, of_rank=rank, code=code)
+
+    def finish(self) -> None:
+        """All ranks come to a good end."""
+        for rank in self.ranks:
+            rank.emit(Status, state="finished")
+            self.exit(rank.rank, 0)
+        self.end("finished")
+
+    def end(self, ending: str, detail: str = "") -> None:
+        self.launcher.emit(Ended, ending=ending, detail=detail)
+
+    def log(self, rank: int, text: str | bytes) -> None:
+        data = text if isinstance(text, bytes) else text.encode()
+        with self.run.log_path(rank).open("ab") as file:
+            file.write(data)
+
+    def polled(self) -> Run:
+        """The run after it has read everything."""
+        self.run.poll()
+        return self.run
+
+    def close(self) -> None:
+        """Everybody puts the pen down."""
+        for writer in [self.launcher, *self.ranks]:
+            writer.close()
+
+
+class Stage:
+    """Makes staged runs, and closes them when it is left."""
+
+    def __init__(self) -> None:
+        self.runs: list[StagedRun] = []
+
+    def __call__(self, *args: Any, **fields: Any) -> StagedRun:
+        self.runs.append(StagedRun(*args, **fields))
+        return self.runs[-1]
+
+    def __enter__(self) -> Stage:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for run in self.runs:
+            run.close()

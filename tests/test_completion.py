@@ -1,0 +1,183 @@
+"""Tab, through IPython's own completer and through a real kernel."""
+
+import sys
+import time
+import types
+
+import pytest
+from IPython.core.completer import provisionalcompleter
+from IPython.core.interactiveshell import InteractiveShell
+from jupyter_client.manager import start_new_kernel
+from traitlets.config import Config
+
+from nbmgpu.completion import MATCHER_ID, names_to_pull, register, unregister
+from nbmgpu.events import LAUNCHER, EventWriter, Started
+from nbmgpu.flags import COMMANDS, FLAGS
+from nbmgpu.run import Run, RunRecord, own_process
+from nbmgpu.strategies import strategy_names
+
+ALL_FLAGS = [flag.name for flag in FLAGS]
+
+
+@pytest.fixture(scope="module")
+def shell():
+    """An IPython shell with the matcher, and little else."""
+    main = sys.modules["__main__"]
+    shell = InteractiveShell(config=Config(HistoryManager={"enabled": False}))
+    shell.user_ns |= {"model": object(), "loader": [1], "_private": 1, "math": types}
+    register(shell)
+    yield shell
+    sys.modules["__main__"] = main
+
+
+def tab(shell, text):
+    """Press Tab at ``|``; return each completion as the text would then stand before the cursor."""
+    offset = text.index("|")
+    text = text.replace("|", "")
+    with provisionalcompleter():
+        found = list(shell.Completer.completions(text, offset))
+    return [text[: c.start] + c.text for c in found]
+
+
+def added(shell, text):
+    """What Tab at ``|`` offers, without what stands before it on the line."""
+    line = text[: text.index("|")].split("\n")[-1]
+    stem = line[: max(line.rfind(c) for c in " ,=") + 1]
+    before = text[: text.index("|")].removesuffix(line) + stem
+    return [whole.removeprefix(before) for whole in tab(shell, text)]
+
+
+def test_flags_are_completed(shell):
+    assert added(shell, "%%mgpu |") == ALL_FLAGS
+    assert added(shell, "%%mgpu --st|") == ["--strategy"]
+    assert tab(shell, "%%mgpu --gpus 2 --b|") == [
+        "%%mgpu --gpus 2 --batch",
+        "%%mgpu --gpus 2 --background",
+    ]
+    assert added(shell, "%%mgpu --st| --gpus 2\nx = 1") == ["--strategy"]
+
+
+def test_a_flag_is_offered_once(shell):
+    offered = added(shell, "%%mgpu -s ddp --gpus=2 --no-pull |")
+    taken = {"--strategy", "--gpus", "--pull", "--no-pull"}
+    assert offered == [name for name in ALL_FLAGS if name not in taken]
+
+
+def test_values_are_completed(shell):
+    assert added(shell, "%%mgpu --strategy |") == list(strategy_names())
+    assert added(shell, "%%mgpu -s d|") == [n for n in strategy_names() if n.startswith("d")]
+    assert tab(shell, "%%mgpu --cpu --strategy=dd|") == ["%%mgpu --cpu --strategy=ddp"]
+    assert added(shell, "%%mgpu --batch p|") == ["per-rank"]
+    assert added(shell, "%%mgpu --timeout |") == ["600", "3600"]
+    assert added(shell, "%%mgpu --gpus |")[:3] == ["all", "1", "2"]
+    assert added(shell, "%%mgpu --gpus 0,|")[:1] == ["1"]
+    assert added(shell, "%%mgpu --gpus 2 |")[:2] == ["--strategy", "--cpu"]
+
+
+def test_names_to_pull_are_those_of_the_cell_then_of_the_notebook(shell):
+    cell = "\nfor epoch in range(3):\n    loss = step(model)\n!ls\n%time scale = 1\n"
+    offered = added(shell, "%%mgpu --pull |" + cell)
+    assert offered[:2] == ["epoch", "loss"]
+    assert {"model", "loader"} <= set(offered)
+    assert {"math", "_private", "In", "exit"}.isdisjoint(offered)
+    assert added(shell, "%%mgpu --pull epoch,lo|" + cell) == ["loss", "loader"]
+    assert added(shell, "%%mgpu --pull=mo|" + cell) == ["model"]
+    after_one = added(shell, "%%mgpu --pull epoch |" + cell)
+    assert after_one[0] == "loss"
+    assert "--strategy" in after_one
+    assert added(shell, "%%mgpu --pull epoch --s|" + cell) == ["--strategy", "--seed"]
+
+
+def test_names_of_a_cell_that_is_still_being_written():
+    namespace = {"model": 1, "train": test_values_are_completed}
+    assert names_to_pull("for x in", namespace) == ["model"]
+    assert names_to_pull('pattern = "\\d"; model = 2', namespace) == ["pattern", "model"]
+
+
+def test_other_magics_may_stand_above(shell):
+    assert added(shell, "%%time\n%%mgpu --st|") == ["--strategy"]
+    assert added(shell, "\n%%mgpu --st|") == ["--strategy"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "%%mgpu --gpus 2\nmod|",
+        "%%mgpu --gpus 2\nx = loader.ap|",
+        "mod|",
+        "x = 1\n%%mgpu --st|",
+        "%%mgp|",
+        "%mgpux --st|",
+        "%%timeit --st|",
+        "import o|",
+    ],
+)
+def test_elsewhere_completion_is_untouched(shell, text):
+    with_matcher = tab(shell, text)
+    unregister(shell)
+    try:
+        assert with_matcher == tab(shell, text)
+    finally:
+        register(shell)
+
+
+def test_in_the_cell_python_is_completed(shell):
+    assert "%%mgpu --gpus 2\nloader.append" in tab(shell, "%%mgpu --gpus 2\nloader.ap|")
+
+
+def test_registering_twice_keeps_one_matcher(shell):
+    register(shell)
+    ids = [getattr(m, "matcher_identifier", "") for m in shell.Completer.custom_matchers]
+    assert ids.count(MATCHER_ID) == 1
+
+
+def make_run(name, **process):
+    """A run on one CPU rank whose launcher is ``process``."""
+    kernel = own_process()
+    record = RunRecord(
+        id=name, created=time.time(), strategy="ddp", devices=["cpu"], batch="", seed=None,
+        timeout=None, fresh=False, cwd="", sys_path=[], bundle="", results=[],
+        kernel_pid=kernel["pid"], kernel_create_time=kernel["create_time"],
+    )  # fmt: skip
+    run = Run.create(record, "pass")
+    writer = EventWriter(run.folder / "events/launcher.jsonl", LAUNCHER)
+    writer.emit(Started, **(kernel | process))
+    writer.close()
+
+
+def test_subcommands_and_run_ids_are_completed(shell, tmp_path, monkeypatch):
+    monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
+    make_run("20260101-100000-aaaa", create_time=1.0)  # its launcher is gone
+    make_run("20260101-110000-bbbb")
+    both = ["20260101-110000-bbbb", "20260101-100000-aaaa"]
+    assert added(shell, "%mgpu |") == list(COMMANDS)
+    assert added(shell, "%mgpu s|") == ["show", "stop"]
+    assert added(shell, "x = 1\n  %mgpu at|") == ["attach"]
+    assert added(shell, "%mgpu show |") == both
+    assert added(shell, "%mgpu attach 20260101-10|") == both[1:]
+    assert added(shell, "%mgpu stop |") == both[:1]
+
+
+def test_through_a_kernel(tmp_path):
+    manager, client = start_new_kernel(cwd=str(tmp_path))
+    try:
+        load = "import nbmgpu.completion as c; c.register(get_ipython()); model = 1"
+        assert client.execute(load, reply=True, timeout=60)["content"]["status"] == "ok"
+
+        def ask(code):
+            offset = code.index("|")
+            reply = client.complete(code.replace("|", ""), offset, reply=True, timeout=60)
+            content = reply["content"]
+            return content["matches"], content["cursor_start"] - offset, content["cursor_end"]
+
+        assert ask("%%mgpu --str| --cpu\nx = 1") == (["--strategy"], -5, 12)
+        assert ask("%%mgpu --strategy=dd|\nx = 1")[:2] == (["ddp"], -2)
+        assert ask("%%mgpu --pull x1,|\nx1 = x2 = 1")[0] == ["x2", "model"]
+        assert ask("%%mgpu --cpu\nmode|")[0] == ["model"]
+        legacy = "get_ipython().kernel.use_experimental_completions = False"
+        client.execute(legacy, reply=True, timeout=60)
+        assert ask("%%mgpu --str| --cpu\nx = 1") == (["--strategy"], -5, 12)
+        assert ask("%%mgpu --strategy dd|")[:2] == (["ddp"], -2)
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)

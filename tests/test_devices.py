@@ -1,0 +1,302 @@
+"""Devices: what a machine has, where ranks go, and what ``%mgpu info`` says of it."""
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nbmgpu.devices
+from nbmgpu.devices import MIB, Gpu, Machine, Placement, place, probe, torch_build, visible_gpus
+from nbmgpu.errors import OptionError
+from nbmgpu.info import info_text, version_lines
+from nbmgpu.limits import cpu_quota, memory_limit, usable_cores
+from nbmgpu.options import RunOptions
+
+PACKAGES = Path(nbmgpu.devices.__file__).parents[1]
+ENVIRONMENT = os.environ | {"PYTHONPATH": f"{PACKAGES}:{os.environ.get('PYTHONPATH', '')}"}
+
+A100 = "NVIDIA A100-SXM4-80GB"
+FOUR = tuple(Gpu(i, A100, 80 << 30, 79 << 30, f"GPU-{i}{i}aa-{i}") for i in range(4))
+LAPTOP = Machine(cores=2, memory=16 << 30, why_not="No GPU here")
+SERVER = Machine(cores=32, memory=512 << 30, gpus=FOUR, cuda=True)
+
+NVIDIA_SMI = f"""#!/bin/sh
+test "$1" = --query-gpu=index,name,memory.total,memory.free,uuid || exit 9
+echo "0, {A100}, 81920, 80896, GPU-00aa-0"
+echo "1, {A100}, [N/A], [N/A], GPU-11aa-1"
+"""
+NVML = """
+class Memory: total, free = 80 << 30, 70 << 30
+nvmlInit = nvmlShutdown = lambda: None
+nvmlDeviceGetCount = lambda: 3
+nvmlDeviceGetHandleByIndex = lambda index: index
+nvmlDeviceGetMemoryInfo = lambda handle: Memory
+nvmlDeviceGetName = lambda handle: "NVIDIA H100"
+nvmlDeviceGetUUID = lambda handle: f"GPU-{handle}"
+"""
+
+
+@pytest.fixture
+def probed(tmp_path):
+    """Probe in a new process where torch, nvidia-smi and NVML are what the test says."""
+
+    def run(smi="", nvml="", cuda="12.8", **environment):
+        (tmp_path / "torch").mkdir()
+        (tmp_path / "torch/__init__.py").write_text("raise AssertionError('torch was imported')")
+        (tmp_path / "torch/version.py").write_text(f"__version__ = '2.9'\ncuda = {cuda!r}")
+        if smi:
+            (tmp_path / "nvidia-smi").write_text(smi)
+            (tmp_path / "nvidia-smi").chmod(0o755)
+        if nvml:
+            (tmp_path / "pynvml.py").write_text(nvml)
+        done = subprocess.run(
+            [sys.executable, "-c", "import nbmgpu.devices; print(nbmgpu.devices.probe())"],
+            env={"PATH": str(tmp_path), "PYTHONPATH": f"{tmp_path}:{PACKAGES}", **environment},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return eval(done.stdout, {"Machine": Machine, "Gpu": Gpu})
+
+    return run
+
+
+def test_nvidia_smi_counts_the_gpus(probed):
+    machine = probed(NVIDIA_SMI)
+    assert machine.gpus == (
+        Gpu(0, A100, 81920 * MIB, 80896 * MIB, "GPU-00aa-0"),
+        Gpu(1, A100, 0, 0, "GPU-11aa-1"),
+    )
+    assert machine.cuda
+    assert (machine.why_not, machine.hidden) == ("", 0)
+    assert machine.cores == usable_cores()
+    assert machine.memory > 0
+
+
+def test_nvml_is_asked_before_nvidia_smi(probed):
+    machine = probed(NVIDIA_SMI, NVML)
+    assert [gpu.name for gpu in machine.gpus] == ["NVIDIA H100"] * 3
+    assert machine.gpus[2] == Gpu(2, "NVIDIA H100", 80 << 30, 70 << 30, "GPU-2")
+
+
+def test_an_nvml_that_fails_leaves_it_to_nvidia_smi(probed):
+    broken = "def nvmlInit(): raise RuntimeError('Driver Not Loaded')"
+    assert len(probed(NVIDIA_SMI, broken).gpus) == 2
+
+
+def test_a_machine_without_driver_has_no_gpu(probed):
+    machine = probed()
+    assert (machine.gpus, machine.cuda, machine.why_not) == ((), False, "No GPU here")
+
+
+def test_a_driver_that_fails_is_quoted(probed):
+    says = "#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'\nexit 18\n"
+    why = "nvidia-smi fails (Failed to initialize NVML: Driver/library version mismatch)"
+    assert probed(says).why_not == why
+
+
+def test_a_cpu_build_of_torch_uses_no_gpu(probed):
+    machine = probed(NVIDIA_SMI, cuda=None)
+    assert len(machine.gpus) == 2
+    assert not machine.cuda
+    notice = "torch is a CPU build and leaves 2 GPUs unused: 2 CPU ranks with gloo"
+    assert place(RunOptions(), machine).notice.startswith(notice)
+
+
+def test_gpus_can_be_hidden(probed):
+    machine = probed(NVIDIA_SMI, CUDA_VISIBLE_DEVICES="")
+    assert (machine.gpus, machine.hidden, machine.cuda) == ((), 2, False)
+    assert machine.why_not == "CUDA_VISIBLE_DEVICES= hides 2 GPUs"
+
+
+def test_gpus_are_numbered_as_torch_shows_them(probed):
+    machine = probed(NVIDIA_SMI, CUDA_VISIBLE_DEVICES="1")
+    assert machine.gpus == (Gpu(0, A100, 0, 0, "GPU-11aa-1"),)
+    assert machine.hidden == 1
+
+
+@pytest.mark.parametrize(
+    ("shown", "physical"),
+    [
+        (None, [0, 1, 2, 3]),
+        ("", []),
+        ("-1", []),
+        ("NoDevFiles", []),
+        ("2", [2]),
+        ("3, 1", [3, 1]),
+        ("0,9,1", [0]),
+        ("0,-1,1", [0]),
+        ("1,1", []),
+        ("GPU-33aa-3,GPU-0", [3, 0]),
+        ("GPU-", []),
+        ("GPU-11aa-1,1", []),
+    ],
+)
+def test_cuda_visible_devices_is_read_as_cuda_reads_it(shown, physical):
+    gpus = visible_gpus(FOUR, shown)
+    assert [gpu.uuid for gpu in gpus] == [FOUR[i].uuid for i in physical]
+    assert [gpu.index for gpu in gpus] == list(range(len(physical)))
+
+
+def test_of_mig_slices_one_is_shown():
+    assert [gpu.uuid for gpu in visible_gpus(FOUR, "MIG-a,MIG-b")] == ["MIG-a"]
+
+
+def test_the_build_of_torch_is_known_without_importing_it():
+    code = "import sys, nbmgpu.devices as d; print(d.torch_build(), 'torch' in sys.modules)"
+    said = subprocess.check_output([sys.executable, "-c", code], env=ENVIRONMENT, text=True)
+    assert said.split() == [*str(torch_build()).split(), "False"]
+    torch = pytest.importorskip("torch")
+    assert torch_build().version == torch.__version__
+    assert torch_build().cuda == torch.version.cuda
+
+
+@pytest.mark.parametrize(
+    ("line", "ranks", "threads", "notice"),
+    [
+        ("", 2, 1, "No GPU here: 2 CPU ranks with gloo, 1 thread each."),
+        ("--cpu", 2, 1, "As asked: 2 CPU ranks with gloo, 1 thread each."),
+        ("-g 1", 1, 2, "No GPU here: 1 CPU rank with gloo, 2 threads each."),
+        ("-g all", 2, 1, "No GPU here: 2 CPU ranks with gloo, 1 thread each."),
+        ("-g 0,5,7", 3, 1, "No GPU here: 3 CPU ranks with gloo, 1 thread each, sharing 2 cores."),
+        ("-g 8", 8, 1, "No GPU here: 8 CPU ranks with gloo, 1 thread each, sharing 2 cores."),
+    ],
+)
+def test_without_a_gpu_ranks_run_on_the_cpu(line, ranks, threads, notice):
+    assert place(RunOptions.parse(line), LAPTOP) == Placement(("cpu",) * ranks, threads, notice)
+
+
+def test_too_many_cpu_ranks_are_refused():
+    with pytest.raises(OptionError) as caught:
+        place(RunOptions(gpus=9, seed=1), LAPTOP)
+    assert str(caught.value) == (
+        "9 CPU ranks are too many for 2 cores.\nAt most 4 per core run.\n"
+        "Try: %%mgpu --strategy ddp --gpus 8 --seed 1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "indices", "threads"),
+    [
+        ("", [0, 1, 2, 3], 8),
+        ("-g all", [0, 1, 2, 3], 8),
+        ("-g 2", [0, 1], 16),
+        ("-g 0,2", [0, 2], 16),
+        ("-g 3,1,0", [3, 1, 0], 10),
+        ("-g 2,", [2], 32),
+    ],
+)
+def test_ranks_go_on_the_gpus_asked_for(line, indices, threads):
+    placement = place(RunOptions.parse(line), SERVER)
+    assert placement == Placement(tuple(f"cuda:{i}" for i in indices), threads, "")
+    assert placement.world_size == len(indices)
+
+
+def test_the_cpu_can_be_chosen_over_gpus():
+    placement = place(RunOptions.parse("--cpu"), SERVER)
+    assert placement.devices == ("cpu", "cpu")
+    assert placement.threads == 16
+    assert place(RunOptions.parse("--cpu -g all"), SERVER).world_size == 4
+    assert place(RunOptions.parse("--cpu -g 1,3,5"), SERVER).world_size == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "said", "instead"),
+    [
+        ("-g 8", "8 GPUs asked for, but there are 4", "--gpus 4"),
+        ("-g 0,4,2,7", "There is no GPU 4, 7: there are 4, counted from 0", "--gpus 0,2"),
+        ("-g 4,", "There is no GPU 4", "--gpus all"),
+        ("-g 1000000000", "1000000000 GPUs asked for", "--gpus 4"),
+    ],
+)
+def test_too_few_gpus_are_an_error_with_the_nearest_command(line, said, instead):
+    with pytest.raises(OptionError) as caught:
+        place(RunOptions.parse(line), SERVER)
+    message = str(caught.value)
+    assert message.startswith(said)
+    assert message.endswith(f"\nTry: %%mgpu --strategy ddp {instead}")
+    place(RunOptions.parse(message.partition("%%mgpu")[2]), SERVER)
+
+
+def test_hidden_gpus_and_the_cpu_are_pointed_at():
+    machine = Machine(cores=8, memory=1 << 34, gpus=FOUR[:1], cuda=True, hidden=3)
+    with pytest.raises(OptionError) as caught:
+        place(RunOptions(gpus=4), machine)
+    assert str(caught.value) == (
+        "4 GPUs asked for, but there is 1, and CUDA_VISIBLE_DEVICES hides 3 more.\n"
+        "With --cpu, 4 CPU ranks would run instead.\nTry: %%mgpu --strategy ddp --gpus 1"
+    )
+
+
+def test_every_placement_leaves_a_thread_for_each_rank():
+    for cores in (1, 2, 3, 8):
+        machine = Machine(cores=cores, memory=1 << 34)
+        for gpus in (None, "all", 1, 2, 3, 4):
+            placement = place(RunOptions(gpus=gpus), machine)
+            assert placement.threads >= 1
+            assert placement.threads * placement.world_size <= max(cores, placement.world_size)
+            assert placement.notice.startswith("No GPU here")
+
+
+def test_limits_of_a_container_version_2(tmp_path):
+    membership = tmp_path / "membership"
+    membership.write_text("0::/outer/inner\n")
+    inner = tmp_path / "outer/inner"
+    inner.mkdir(parents=True)
+    assert cpu_quota(tmp_path, membership) == float("inf")
+    (inner / "cpu.max").write_text("max 100000\n")
+    (inner.parent / "cpu.max").write_text("250000 100000\n")
+    (inner / "memory.max").write_text("max\n")
+    (tmp_path / "memory.max").write_text("1073741824\n")
+    assert cpu_quota(tmp_path, membership) == 2.5
+    assert memory_limit(tmp_path, membership) == 1 << 30
+
+
+def test_limits_of_a_container_version_1(tmp_path):
+    membership = tmp_path / "membership"
+    membership.write_text("4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n1:name=systemd:/x\n")
+    for name, text in {
+        "cpu/cpu.cfs_quota_us": "-1",
+        "cpu/cpu.cfs_period_us": "100000",
+        "cpu/docker/abc/cpu.cfs_quota_us": "150000",
+        "cpu/docker/abc/cpu.cfs_period_us": "100000",
+        "memory/memory.limit_in_bytes": "2147483648",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    assert cpu_quota(tmp_path, membership) == 1.5
+    assert memory_limit(tmp_path, membership) == 2 << 30
+
+
+def test_no_limits_where_there_are_no_groups(tmp_path):
+    assert cpu_quota(tmp_path, tmp_path / "none") == float("inf")
+    assert memory_limit(tmp_path, tmp_path / "none") == sys.maxsize
+
+
+def test_info_tells_devices_versions_and_what_is_missing():
+    text = info_text(SERVER)
+    assert f"cuda:3   {A100}, 79.0 GiB free of 80.0 GiB" in text
+    assert "one rank on each of cuda:0, cuda:1, cuda:2, cuda:3" in text
+    assert f"python {platform.python_version()}" in " ".join(text.split())
+    assert "No GPU here: 2 CPU ranks" in info_text(LAPTOP)
+    assert not any(line.endswith(" ") for line in text.splitlines())
+
+
+def test_info_of_this_machine_imports_nothing_heavy():
+    code = (
+        "import sys; from nbmgpu.info import info_text; print(info_text());"
+        "print([m for m in ('torch', 'pandas', 'transformers', 'IPython') if m in sys.modules])"
+    )
+    said = subprocess.check_output([sys.executable, "-c", code], env=ENVIRONMENT, text=True)
+    assert said.splitlines()[-1] == "[]"
+    assert f"cpu {probe().cores} core(s)" in " ".join(said.split())
+    assert f"torch {torch_build().version} ({torch_build().label} build)" in " ".join(said.split())
+
+
+def test_info_names_a_missing_package_and_its_pip_line(monkeypatch):
+    monkeypatch.setattr("nbmgpu.info.OPTIONAL", {"no-such-package-here": "nothing"})
+    assert "pip install no-such-package-here" in info_text(LAPTOP)
+    assert not any("no-such-package-here" in line for line in version_lines())

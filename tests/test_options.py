@@ -1,0 +1,182 @@
+"""Options: every way to write them, and every way to get them wrong."""
+
+import dataclasses
+from random import Random
+
+import pytest
+
+from nbmgpu.errors import OptionError
+from nbmgpu.flags import FLAGS, help_text
+from nbmgpu.options import DEFAULTS, RunOptions
+from nbmgpu.strategies import strategy_names
+
+
+def try_line(message: str) -> str:
+    """The options of the line that an error says to type."""
+    last = message.splitlines()[-1]
+    assert last.startswith("Try: %%mgpu")
+    return last.removeprefix("Try: %%mgpu").strip()
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("", {}),
+        ("--strategy none", {"strategy": "none"}),
+        ("-s none -g 2", {"strategy": "none", "gpus": 2}),
+        ("--gpus=2", {"gpus": 2}),
+        ("-g4", {"gpus": 4}),
+        ("--gpus all", {"gpus": "all"}),
+        ("--gpus 0,2", {"gpus": (0, 2)}),
+        ("--gpus 0, 2", {"gpus": (0, 2)}),
+        ("--gpus 0 2 --cpu", {"gpus": (0, 2), "cpu": True}),
+        ("--gpus 2,", {"gpus": (2,)}),
+        ("--cpu", {"cpu": True}),
+        ("--batch per-rank", {"batch": "per-rank"}),
+        ("--seed 0", {"seed": 0}),
+        ("--pull model", {"pull": ("model",)}),
+        ("--pull model,loss", {"pull": ("model", "loss")}),
+        ("--pull model loss --cpu", {"pull": ("model", "loss"), "cpu": True}),
+        ("--pull 'model, loss' loss", {"pull": ("model", "loss")}),
+        ("--no-pull", {"pull": ()}),
+        ("--background --fresh", {"background": True, "fresh": True}),
+        ("--timeout 1.5", {"timeout": 1.5}),
+        ("--timeout=60", {"timeout": 60.0}),
+        ("--dry-run", {"dry_run": True}),
+        ("--gpus 2  # both of them", {"gpus": 2}),
+    ],
+)
+def test_a_line_is_read(line, expected):
+    options = RunOptions.parse(line)
+    assert dataclasses.asdict(options) == DEFAULTS | expected
+    assert options == RunOptions.of(**expected)
+    assert RunOptions.parse(options.line()) == options
+
+
+def test_the_canonical_line_names_the_strategy_and_what_is_not_default():
+    assert RunOptions().line() == "--strategy ddp"
+    assert RunOptions(gpus=2).command == "%%mgpu --strategy ddp --gpus 2"
+    given = "--seed=3 --no-pull --timeout 1e3 -g 1, --dry-run --batch per-rank --background"
+    assert RunOptions.parse(given).line() == (
+        "--strategy ddp --gpus 1, --batch per-rank --seed 3 --no-pull --background "
+        "--timeout 1000 --dry-run"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "said", "instead"),
+    [
+        ("--gpu 2", "no flag --gpu.\nThe nearest is --gpus", "--strategy ddp --gpus 2"),
+        ("--num_gpus 2", "The nearest is --gpus", "--strategy ddp --gpus 2"),
+        ("--dry_run -g 2", "The nearest is --dry-run", "--strategy ddp --gpus 2 --dry-run"),
+        ("--zorp 3 --cpu", "--background", "--strategy ddp --cpu"),
+        ("--help", "--timeout SECONDS", "--strategy ddp"),
+        ("2", "'2' is not a flag", "--strategy ddp --gpus 2"),
+        ("none --cpu", "'none' is not a flag", "--strategy none --cpu"),
+        ("gpus=2", "'gpus' is not a flag", "--strategy ddp --gpus 2"),
+        ("--seed 1 7 -g 2 8,9", "'7' is not a flag", None),
+        ("--strategy DPP", f"Strategies: {', '.join(strategy_names())}", "--strategy ddp"),
+        ("--strategy", "--strategy has no value", "--strategy ddp"),
+        ("--gpus --cpu", "--gpus has no value", "--strategy ddp --gpus all --cpu"),
+        ("--gpus two", "'two' does not say which GPUs", "--strategy ddp --gpus all"),
+        ("--gpus 0", "CPU ranks are had with --cpu", "--strategy ddp --gpus 1"),
+        ("--gpus -1", "-1 GPUs", "--strategy ddp --gpus all"),
+        ("--gpus 1.5", "'1.5'", "--strategy ddp --gpus all"),
+        ("--gpus 0,0,1", "twice", "--strategy ddp --gpus 0,1"),
+        ("--gpus 0,-2", "GPU -2 cannot exist", "--strategy ddp --gpus 0,"),
+        ("--gpus ,", "empty", "--strategy ddp --gpus all"),
+        ("--gpus 2 --gpus 4", "--gpus is given twice", "--strategy ddp --gpus 2"),
+        ("--cpu=yes", "--cpu takes no value", "--strategy ddp --cpu"),
+        ("--batch perrank", "per-rank: of each rank", "--strategy ddp --batch per-rank"),
+        ("--batch 64", "global: the batch size in the cell", "--strategy ddp"),
+        ("--seed -1", "from 0 to 4294967295", "--strategy ddp --seed 0"),
+        ("--seed x", "'x' is no seed", "--strategy ddp --seed 0"),
+        ("--timeout 5min", "in seconds", "--strategy ddp --timeout 600"),
+        ("--timeout 0", "'0' is no time limit", "--strategy ddp --timeout 600"),
+        ("--timeout nan", "'nan'", "--strategy ddp --timeout 600"),
+        ("--pull", "--pull has no value", "--strategy ddp"),
+        ("--pull model.weight 3x", "'model.weight', '3x'", "--strategy ddp --pull model"),
+        ("--pull class", "'class'", "--strategy ddp"),
+        ("--pull a --no-pull", "contradict each other", "--strategy ddp --pull a"),
+        ("--pull 'a", "A quote is not closed", "--strategy ddp --pull a"),
+        ("--gpu 2 -s dpp --sed 1", "no strategy 'dpp'", "--strategy ddp --gpus 2 --seed 1"),
+    ],
+)
+def test_a_wrong_line_is_refused_with_one_that_works(line, said, instead, capsys):
+    with pytest.raises(OptionError) as caught:
+        RunOptions.parse(line)
+    message = str(caught.value)
+    assert said in message
+    suggested = try_line(message)
+    assert RunOptions.parse(suggested).line() == suggested
+    assert instead is None or suggested == instead
+    assert capsys.readouterr() == ("", "")
+
+
+def test_every_slip_of_a_line_is_said_at_once():
+    with pytest.raises(OptionError) as caught:
+        RunOptions.parse("--gpu 2 --strategy dpp --timeout soon")
+    for said in ("--gpu.", "'dpp'", "'soon'"):
+        assert said in str(caught.value)
+
+
+def test_any_line_is_read_or_refused_with_one_that_works():
+    words = (
+        "--gpus --gpu=2 -g -g2 --gpus= --pull --pull=a.b --no-pull --cpu --cpu=1 -s ddp none "
+        "--seed --timeout=1 --batch global 0,1 , 2, -1 1.5 all x class \" ' # = -- - --zorp \u0663"
+    )
+    random = Random(0)
+    for _ in range(1000):
+        line = " ".join(random.choices(words.split(), k=random.randint(1, 6)))
+        try:
+            options = RunOptions.parse(line)
+        except OptionError as error:
+            options = RunOptions.parse(try_line(str(error)))
+        assert RunOptions.parse(options.line()) == options
+
+
+@pytest.mark.parametrize(
+    ("keywords", "said", "instead"),
+    [
+        ({"gpu": 2}, "no option 'gpu'", "gpus=2"),
+        ({"gpus": True}, "True does not say", "gpus='all'"),
+        ({"gpus": 2.0}, "2.0 does not say", "gpus='all'"),
+        ({"gpus": []}, "empty", "gpus='all'"),
+        ({"gpus": (1, 1)}, "twice", "gpus=(1,)"),
+        ({"cpu": 1}, "neither True nor False", "cpu=True"),
+        ({"timeout": True}, "no time limit", "timeout=600.0"),
+        ({"seed": 1.0, "strategy": 3}, "no strategy 3", "strategy='ddp', seed=0"),
+        ({"pull": 3}, "cannot be pulled", "pull=None"),
+    ],
+)
+def test_a_python_caller_meets_the_same_checks(keywords, said, instead):
+    with pytest.raises(OptionError) as caught:
+        RunOptions.of(**keywords)
+    assert said in str(caught.value)
+    assert str(caught.value).endswith(f"Try: {instead}")
+
+
+def test_a_python_caller_may_give_text_lists_and_json():
+    assert RunOptions.of(gpus=[0, 2], pull=["a", "b"]) == RunOptions(gpus=(0, 2), pull=("a", "b"))
+    assert RunOptions.of(gpus="0,2", pull="a, b", timeout=3) == RunOptions.parse(
+        "--gpus 0,2 --pull a,b --timeout 3"
+    )
+    assert RunOptions.of(pull="") == RunOptions.of(pull=[]) == RunOptions.parse("--no-pull")
+    options = RunOptions.parse("--gpus 1, --pull a")
+    assert RunOptions.of(**dataclasses.asdict(options)) == options
+
+
+def test_options_are_fixed_and_comparable():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        RunOptions().gpus = 2
+    assert len({RunOptions(gpus=2), RunOptions.parse("-g 2")}) == 1
+    with pytest.raises(OptionError, match="cannot exist"):
+        dataclasses.replace(RunOptions(), gpus=(-1,))
+
+
+def test_the_table_of_flags_covers_the_options_and_the_help():
+    assert {flag.field for flag in FLAGS} == set(DEFAULTS)
+    assert all(flag.usage in help_text() and flag.help in help_text() for flag in FLAGS)
+    for flag in FLAGS:
+        for value in flag.values():
+            RunOptions.parse(f"{flag.name} {value}")

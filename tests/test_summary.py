@@ -1,0 +1,172 @@
+"""The summary in text and in HTML."""
+
+import math
+import re
+import time
+from html.parser import HTMLParser
+
+import pytest
+from staged import Stage
+
+from nbmgpu.ui.summary import summary_html, summary_text
+
+EVIL = "<script>alert('é \"✓\"')</script>"
+
+
+@pytest.fixture
+def staged(monkeypatch, tmp_path):
+    monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
+    with Stage() as stage:
+        yield stage
+
+
+class Reader(HTMLParser):
+    """Collects tags, attributes and text; notes what was opened and not closed."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.names, self.text, self.open = set(), set(), "", []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.names |= {name for name, _ in attrs}
+        if tag != "br":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.add(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def read(html):
+    reader = Reader(html)
+    assert reader.open == []
+    return reader
+
+
+def test_text_of_a_finished_run(staged):
+    run = staged(2, batch_line="64 = 2 x 32", created=time.time() - 12)
+    run.start()
+    run.points("lr", [0, 1], [0.1, 0.1])
+    run.points("loss", [0, 1], [2.5, 0.25])
+    run.notice("x did not come back: it cannot be pickled")
+    run.finish()
+    text = summary_text(run.polled())
+    assert re.sub(r"\d\d\.\d s", "12.0 s", text) == (
+        "finished  ddp on 2 ranks (cpu), 12.0 s\n"
+        "batch     64 = 2 x 32\n"
+        "loss      2.5 → 0.25\n"
+        "lr        0.1\n"
+        "note      x did not come back: it cannot be pickled\n"
+        f"folder    {run.run.folder}"
+    )
+
+
+def test_text_of_a_failed_run(staged):
+    run = staged(2)
+    run.start()
+    run.fail(1, "ValueError", "bad\nvalue")
+    run.exit(1, 1)
+    run.exit(0, -15)
+    run.end("failed")
+    lines = summary_text(run.polled()).splitlines()
+    assert lines[0].startswith("failed   ddp on 2 ranks (cpu), ")
+    assert lines[1:5] == [
+        "failure  rank 1: ValueError: bad",
+        "         value",
+        "         line 2: loss = criterion(model(x), y)",
+        "ranks    0 ended (SIGTERM), 1 failed (exit 1)",
+    ]
+
+
+def test_html_of_a_failed_run(staged):
+    run = staged(2)
+    run.start()
+    run.fail(1, "ValueError", "bad value")
+    run.end("failed")
+    text = read(summary_html(run.polled())).text
+    assert "✗ failed" in text
+    assert "rank 1 failed" in text
+    assert "ValueError: bad value" in text
+    assert "line 2:  loss = criterion(model(x), y)" in text
+
+
+@pytest.mark.parametrize("summary", [summary_text, summary_html])
+def test_of_an_empty_run(staged, summary):
+    assert "starting" in summary(staged(1).run)
+
+
+@pytest.mark.parametrize("summary", [summary_text, summary_html])
+def test_of_a_lost_run(staged, summary):
+    run = staged(1, kernel_pid=1, kernel_create_time=0.0, created=time.time() - 1e6)
+    text = summary(run.run)
+    assert "lost" in text
+    assert "has not said how the run ended" in text
+
+
+def test_html_needs_nothing_and_runs_nothing(staged):
+    run = staged(1, strategy=EVIL, batch_line=EVIL, cell=EVIL)
+    run.start()
+    run.points(EVIL, [0, 1, 2], [1.0, 2.0, 3.0])
+    run.notice(EVIL)
+    run.fail(0, "ValueError", EVIL, line=1)
+    run.end("failed", EVIL)
+    page = read(summary_html(run.polled()))
+    assert page.tags <= {
+        "div", "p", "b", "br", "small", "ul", "li", "pre", "svg", "polyline",
+    }  # fmt: skip
+    assert not {name for name in page.names if name.startswith("on") or name in ("src", "href")}
+    assert page.text.count(EVIL) == 6
+
+
+@pytest.mark.parametrize(
+    ("values", "lines"),
+    [
+        ([1.0, 2.0, 3.0], 1),
+        ([1.0], 1),
+        ([1.0, math.nan, 2.0, 3.0], 2),
+        ([math.nan, math.inf], 0),
+        ([5.0, 5.0], 1),
+        ([-1.7e308, 1.7e308], 1),
+    ],
+)
+def test_html_draws_finite_lines(staged, values, lines):
+    run = staged(1)
+    run.points("loss", list(range(len(values))), values)
+    html = summary_html(run.polled())
+    drawn = re.findall(r'points="([^"]*)"', html)
+    assert len(drawn) == lines
+    places = [float(n) for line in drawn for n in re.split("[ ,]", line)]
+    assert all(0 <= place <= 150 for place in places)
+
+
+def test_100_000_points_stay_fast_and_small(staged):
+    run = staged(1)
+    for name in ("loss", "lr", "acc"):
+        run.points(name, list(range(100_000)), [math.sin(i / 1000) for i in range(100_000)])
+    run.run.poll()
+    begun = time.perf_counter()
+    html = summary_html(run.run)
+    assert time.perf_counter() - begun < 1.5
+    assert len(html) < 20_000
+
+
+def test_many_curves_are_counted_not_listed(staged):
+    run = staged(1)
+    for index in range(30):
+        run.points(f"metric {index}", [0], [1.0])
+    assert "18 more in nbmgpu.last_run.metrics" in summary_text(run.polled())
+    assert "18 more in nbmgpu.last_run.metrics" in summary_html(run.run)
+
+
+def test_terminal_gets_no_control_characters(staged):
+    run = staged(1)
+    run.fail(0, "ValueError", "\x1b[31mred\x1b[0m\x07")
+    assert "ValueError: red\n" in summary_text(run.polled())

@@ -1,0 +1,168 @@
+"""The sum of a run's events: curves, ranks, causes."""
+
+import math
+import time
+
+import pytest
+
+from nbmgpu.events import (
+    LAUNCHER,
+    Ended,
+    Exited,
+    Failure,
+    Metrics,
+    Notice,
+    Progress,
+    Started,
+    Status,
+)
+from nbmgpu.view import Curve, RunView
+
+
+def metrics(steps, values, weights=None, rank=0):
+    weights = [1.0] * len(steps) if weights is None else weights
+    return Metrics(0.0, rank, "loss", steps, values, weights)
+
+
+def failure(rank, time, message="bad"):
+    return Failure(time, rank, "ValueError", message, 1, [])
+
+
+class TestCurve:
+    def test_averages_ranks_by_the_samples_behind_each_value(self):
+        curve = Curve()
+        curve.add(metrics([0], [1.0], [3.0]))
+        curve.add(metrics([0], [5.0], [1.0], rank=1))
+        assert curve.points() == [(0, 2.0)]
+        assert curve.last == 2.0
+
+    def test_ignores_the_value_of_an_empty_slice(self):
+        curve = Curve()
+        curve.add(metrics([0, 1], [1.0, 2.0]))
+        curve.add(metrics([0, 1], [math.nan, math.nan], [0.0, 0.0], rank=1))
+        assert curve.points() == [(0, 1.0), (1, 2.0)]
+
+    def test_is_in_step_order_whatever_came_first(self):
+        curve = Curve()
+        curve.add(metrics([5, 6], [5.0, 6.0]))
+        curve.add(metrics([1, 2], [1.0, 2.0], rank=1))
+        assert curve.points() == [(1, 1.0), (2, 2.0), (5, 5.0), (6, 6.0)]
+        assert curve.last == 6.0
+
+    def test_keeps_nan_and_inf(self):
+        curve = Curve()
+        curve.add(metrics([0, 1, 2], [math.inf, -math.inf, math.nan]))
+        curve.add(metrics([0, 1, 2], [1.0, math.inf, 1.0], rank=1))
+        _, values = curve.arrays()
+        assert values[0] == math.inf
+        assert math.isnan(values[1])
+        assert math.isnan(values[2])
+
+    def test_of_nothing_is_empty(self):
+        curve = Curve()
+        assert curve.points() == []
+        assert curve.last is None
+        assert len(curve) == 0
+        assert curve.series().empty
+
+    def test_series_is_float_by_step(self):
+        curve = Curve()
+        curve.add(metrics([0, 2], [1, 0]))
+        series = curve.series()
+        assert series.dtype == "float64"
+        assert series.to_dict() == {0: 1.0, 2: 0.0}
+
+    def test_of_100_000_points_is_fast(self):
+        curve = Curve()
+        for start in range(0, 100_000, 100):
+            steps = list(range(start, start + 100))
+            for rank in range(2):
+                curve.add(metrics(steps, [1.0] * 100, rank=rank))
+        begun = time.perf_counter()
+        steps, values = curve.arrays()
+        assert time.perf_counter() - begun < 0.5
+        assert len(steps) == len(values) == 100_000
+
+
+class TestState:
+    def test_of_an_empty_run_is_starting(self):
+        view = RunView(2)
+        assert view.state == "starting"
+        assert view.ending is None
+        assert view.failure is None
+        assert view.culprit is None
+
+    def test_is_running_once_a_rank_runs(self):
+        view = RunView(2)
+        view.add(Status(1.0, 0, "loading"))
+        assert view.state == "starting"
+        view.add(Status(2.0, 1, "running"))
+        assert view.state == "running"
+        assert (view.first_time, view.last_time) == (1.0, 2.0)
+
+    @pytest.mark.parametrize("ending", ["finished", "failed", "stopped", "timeout"])
+    def test_is_the_ending_once_over(self, ending):
+        view = RunView(1)
+        view.add(Ended(1.0, LAUNCHER, ending))
+        assert view.state == view.ending == ending
+
+
+class TestProcesses:
+    def test_launcher_and_ranks_are_told_apart(self):
+        view = RunView(2)
+        view.add(Started(1.0, LAUNCHER, 10, 1.0))
+        view.add(Started(1.0, 1, 11, 1.0, "cuda:1"))
+        assert view.launcher.pid == 10
+        assert view.ranks[0].process is None
+        assert view.ranks[1].process.pid == 11
+
+    def test_what_the_launcher_says_of_itself_falls_on_no_rank(self):
+        view = RunView(2)
+        view.add(Status(1.0, LAUNCHER, "failed"))
+        view.add(failure(LAUNCHER, 1.0))
+        assert [rank.state for rank in view.ranks] == ["starting", "starting"]
+        assert view.failure is None
+
+    def test_exit_codes(self):
+        view = RunView(2)
+        view.add(Exited(1.0, LAUNCHER, of_rank=1, code=-9))
+        assert [rank.exit_code for rank in view.ranks] == [None, -9]
+
+
+class TestCulprit:
+    def test_is_the_earliest_exception(self):
+        view = RunView(3)
+        view.add(failure(2, 5.0, "closed by peer"))
+        view.add(failure(1, 4.0, "cause"))
+        assert view.failure.message == "cause"
+        assert view.culprit == 1
+
+    def test_is_the_first_bad_exit_without_one(self):
+        view = RunView(3)
+        view.add(Exited(1.0, LAUNCHER, of_rank=0, code=0))
+        view.add(Exited(3.0, LAUNCHER, of_rank=1, code=-15))
+        view.add(Exited(2.0, LAUNCHER, of_rank=2, code=-9))
+        assert view.culprit == 2
+
+    def test_nobody_fails_in_a_stopped_run(self):
+        view = RunView(2)
+        view.add(Exited(1.0, LAUNCHER, of_rank=0, code=-2))
+        view.add(Ended(2.0, LAUNCHER, "stopped"))
+        assert view.culprit is None
+
+
+class TestNoticesAndProgress:
+    def test_each_topic_is_kept_once(self):
+        view = RunView(2)
+        view.add(Notice(1.0, 1, "dropout", "first"))
+        view.add(Notice(2.0, 0, "dropout", "second"))
+        view.add(Notice(3.0, 0, "batch-norm", "third"))
+        assert [n.text for n in view.notices.values()] == ["first", "third"]
+
+    def test_a_bar_is_rank_0s(self):
+        view = RunView(2)
+        view.add(Progress(1.0, 0, "loader", "train", 3, 10))
+        view.add(Progress(2.0, 1, "loader", "train", 9, 10))
+        view.add(Progress(2.0, 1, "other", "mine", 1, 2))
+        assert view.progress["loader"].step == 3
+        assert "other" not in view.progress
