@@ -38,7 +38,7 @@ SHELL_OWN = frozenset({
 """Names that every IPython shell has for itself; they are never taken from the notebook."""
 
 SHELL_FUNCTIONS = frozenset({"get_ipython", "display", "exit", "quit", "open"})
-"""Names that IPython provides; they are taken from the notebook only if it means its own."""
+"""Names that IPython provides; they are taken from the notebook only if it has rebound them."""
 
 HISTORY = re.compile(r"_{1,3}|_i{1,3}|_i?\d+")
 """Earlier inputs and outputs, such as ``_`` and ``_12``."""
@@ -84,7 +84,7 @@ def read_cell(
     if transform is None:
         from IPython.core.inputtransformer2 import TransformerManager
 
-        transform = TransformerManager().transform_cell  # type: ignore[no-untyped-call]
+        transform = TransformerManager().transform_cell
     written = CellSource(source, transform)
     reader = NameReader(written.parse)
     with warnings.catch_warnings():

@@ -188,11 +188,16 @@ class NameReader(Flow):
     def _inner(self, kind: Literal["class", "function"], owner: str = "") -> Scope:
         return Scope(kind, parent=self._scope, owner=owner or self._scope.owner)
 
-    def _visit_function(self, args: list[ast.arg], body: Sequence[ast.AST]) -> None:
-        """Visit a body that runs later, or never: at the earliest now."""
+    def _visit_function(
+        self, args: list[ast.arg], body: Sequence[ast.AST], exist: Settled = frozenset()
+    ) -> None:
+        """Visit a body that runs later, or never: at the earliest now, with what will ``exist``."""
         scope = LocalNames(self._inner("function")).read([*args, *body])
+        before = self.settled
+        self.settled = (before or frozenset()) | exist
         with self._inside(scope):
-            self._visit_perhaps(body)
+            self._visit_all(body)
+        self.settled = before
 
     def _visit_annotations(self, annotations: Iterable[ast.expr | None]) -> None:
         if not self._late_annotations:
@@ -217,11 +222,8 @@ class NameReader(Flow):
         with self._inside(scope):
             self._visit_annotations([*(arg.annotation for arg in args), node.returns])
         self._bind(node.name)
-        before = self.settled
-        self.settled = (before or frozenset()) | self._classes
         with self._inside(scope):
-            self._visit_function(args, node.body)
-        self.settled = before
+            self._visit_function(args, node.body, exist=self._classes)
 
     visit_AsyncFunctionDef = visit_FunctionDef
 

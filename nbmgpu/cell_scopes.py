@@ -57,13 +57,13 @@ class LocalNames(ast.NodeVisitor):
     def __init__(self, scope: Scope) -> None:
         """Fill in the names of ``scope``."""
         self.scope = scope
-        self.elsewhere: set[str] = set()
+        self._nonlocal: set[str] = set()
 
     def read(self, nodes: Iterable[ast.AST]) -> Scope:
         """Add the variables of a body; return the scope."""
         for node in nodes:
             self.visit(node)
-        self.scope.locals -= self.elsewhere
+        self.scope.locals -= self._nonlocal
         return self.scope
 
     def _add(self, name: str | None) -> None:
@@ -99,12 +99,10 @@ class LocalNames(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Global(self, node: ast.Global) -> None:
-        names = {self.scope.mangled(name) for name in node.names}
-        self.scope.globals |= names
-        self.elsewhere |= names
+        self.scope.globals |= {self.scope.mangled(name) for name in node.names}
 
     def visit_Nonlocal(self, node: ast.Nonlocal) -> None:
-        self.elsewhere |= {self.scope.mangled(name) for name in node.names}
+        self._nonlocal |= {self.scope.mangled(name) for name in node.names}
 
     def _visit_inner(self, node: Any) -> None:
         # Of an inner block, only := outside its body can bind a variable here.

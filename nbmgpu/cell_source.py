@@ -57,7 +57,7 @@ class CellSource:
         # IPython drops empty first lines, indentation and prompts, and joins continued lines.
         written, made = ([line.strip() for line in text] for text in (self.lines, code.split("\n")))
         lines = {}
-        matcher = difflib.SequenceMatcher(None, written, made, autojunk=False)
+        matcher = difflib.SequenceMatcher(lambda line: not line, written, made, autojunk=False)
         for _, start, end, first, last in matcher.get_opcodes():
             for number in range(first, last):
                 lines[number + 1] = min(start + number - first, max(start, end - 1)) + 1

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,9 +20,9 @@ from .cell import Cell, read_cell
 from .compare import differing
 from .devices import Placement, place, probe
 from .errors import LaunchError
-from .events import KERNEL, Event, EventWriter, Notice
+from .events import KERNEL, Ended, EventWriter, Notice
 from .failure import exception_of
-from .launch.local import server
+from .launch.local import LaunchServer, server
 from .options import RunOptions
 from .run import Run, RunRecord, new_run_id, runs_root
 from .surroundings import Surroundings
@@ -39,8 +39,8 @@ class Execution:
     """A cell on its way through the ranks.
 
     ``prepare`` reads the cell and packs what it needs; nothing has started then.
-    ``start`` launches the ranks, ``poll`` looks after them, ``finish`` brings the
-    results home.  ``value`` is the cell's last line's, afterwards.
+    ``start`` launches the ranks, ``over`` tells when they are gone, ``finish`` brings
+    the results home.  ``value`` is the cell's last line's, afterwards.
     """
 
     source: str
@@ -71,20 +71,38 @@ class Execution:
         self.batch_line = batch_line(names.values(), self.options.batch, self.placement.world_size)
 
     def start(self) -> Run:
-        """Write the bundle and launch the ranks."""
+        """Write the bundle and launch the ranks.
+
+        Raises:
+            LaunchError: there is no room for the bundle, or no launch server.
+        """
+        self._places: list[Place] = []
+        try:
+            return self._launched()
+        except BaseException:
+            self._free()
+            raise
+
+    def _launched(self) -> Run:
         run_id = new_run_id()
         folder = runs_root() / run_id
         bundle = self.shipment.write(folder)
-        ranks = range(self.placement.world_size)
-        results = [make_place(folder, f"result-{r}", self.shipment.nbytes) for r in ranks]
-        self._places: list[Place] = [bundle, *results]
+        self._places.append(bundle)
+        results: list[Place] = []
+        for rank in range(self.placement.world_size):
+            results.append(make_place(folder, f"result-{rank}", self.shipment.nbytes))
+            self._places.append(results[-1])
         self.run = Run.create(self._record(run_id, bundle, results), self.source)
-        writer = EventWriter(self.run.folder / "events" / "kernel.jsonl", KERNEL)
+        self._words = EventWriter(self.run.folder / "events" / "kernel.jsonl", KERNEL)
         for topic, text in (("devices", self.placement.notice), ("bundle", bundle.notice)):
             if text:
-                writer.emit(Notice, topic=topic, text=text)
-        self._notes = writer
-        server().launch(self.run)
+                self._note(topic, text)
+        self._server: LaunchServer = server()
+        try:
+            self._server.launch(self.run)
+        except LaunchError as error:
+            self._words.emit(Ended, ending="failed", detail=str(error))
+            raise
         return self.run
 
     def _record(self, run_id: str, bundle: Place, results: list[Place]) -> RunRecord:
@@ -110,27 +128,14 @@ class Execution:
             options=dataclasses.asdict(options),
         )
 
-    def poll(self) -> list[Event]:
-        """Return what the ranks have said since the last call.
-
-        Raises:
-            LaunchError: the launch server died before it had started the run.
-        """
-        events = self.run.poll()
-        if self.run.view.launcher is None and not server().alive:
-            raise LaunchError(f"The launch server has ended.\n{server().errors()}")
-        return events
-
-    def wait(self, on_events: Callable[[list[Event]], object] = lambda _: None) -> None:
-        """Block until every rank is gone; an interrupt stops the run, a second one kills it."""
-        while True:
-            try:
-                while not self.run.over:
-                    on_events(self.poll())
-                    time.sleep(POLL)
-                return
-            except KeyboardInterrupt:
-                self.interrupt()
+    @property
+    def over(self) -> bool:
+        """Whether every rank is gone, or none will ever come."""
+        run = self.run
+        if not run.over and run.view.launcher is None and not self._server.alive:
+            detail = f"The launch server has ended.\n{self._server.errors()}".rstrip()
+            self._words.emit(Ended, ending="failed", detail=detail)
+        return run.over
 
     def interrupt(self) -> None:
         """Stop the run so that partial results come back; the second time, at once."""
@@ -146,13 +151,23 @@ class Execution:
             self._adopt()
             self._read_others()
         finally:
-            for held in self._places:
-                held.close()
-            self._notes.close()
-            self.run.poll()
+            self._free()
         error = exception_of(self.run)
         if error is not None:
             raise error
+
+    def abandon(self) -> None:
+        """End a run that cannot be watched any more; nothing comes back."""
+        if not self.run.over:
+            self.run.stop(force=True)
+            self.run.wait(timeout=5)
+        self._free()
+
+    def _free(self) -> None:
+        while self._places:
+            self._places.pop().close()
+        if hasattr(self, "_words"):
+            self._words.close()
 
     def _adopt(self) -> None:
         try:
@@ -197,7 +212,7 @@ class Execution:
             )
 
     def _note(self, topic: str, text: str) -> None:
-        self._notes.emit(Notice, topic=topic, text=text)
+        self._words.emit(Notice, topic=topic, text=text)
 
 
 def plan_text(execution: Execution) -> str:

@@ -41,14 +41,13 @@ class Surroundings:
         return os.environ.get("JPY_SESSION_NAME", "")
 
     def header(self) -> dict[str, Any]:
-        """Return what a rank's shell must know: earlier cells, the cell's number, figures."""
+        """Return what a rank's shell must know: earlier cells and the cell's number."""
         if self.shell is None:
             return {"sources": _sources(lambda _: None)}
         numbers = getattr(self.shell.compile, "_filename_map", {})
         return {
             "sources": _sources(numbers.get),
             "execution_count": self.shell.execution_count,
-            "inline_figures": "inline" in os.environ.get("MPLBACKEND", ""),
         }
 
 

@@ -19,9 +19,9 @@ from ..launch.ending import COLLECTING_FILE
 from ..launch.processes import die_with_parent
 from ..run import Run, RunRecord, own_process, write_atomically
 from ..strategies import load_strategy
-from . import backward, data, failures, notices, output, session, tqdm_tap
+from . import backward, data, failures, files, notices, output, session, tqdm_tap
 from .recorder import Recorder
-from .shell import VALUE, Outcome, make_shell
+from .shell import VALUE, Outcome, RankShell, make_shell
 from .units import OptimizerWatch
 
 
@@ -81,6 +81,7 @@ class Rank:
         self.events = events
         self.recorder = Recorder(events)
         self.log = log
+        self.files = files.FileTap(rank, run.folder / "shadows" / f"rank-{rank}")
         self.namespace: dict[str, Any] = {}
 
     def live(self) -> int:
@@ -96,7 +97,7 @@ class Rank:
             self.received = receive(self.record.bundle, self.namespace, self.device)
             shell.take_sources(self.received.header)
             self._set_random_state()
-            current = self._open_session(watch)
+            current = self._open_session(watch, shell)
             self.events.emit(Status, state="running")
         except Exception as error:
             self.recorder.flush()
@@ -132,7 +133,7 @@ class Rank:
         if self.record.seed is not None:
             rng.seed(self.record.seed)
 
-    def _open_session(self, watch: OptimizerWatch) -> session.Session:
+    def _open_session(self, watch: OptimizerWatch, shell: RankShell) -> session.Session:
         record = self.record
         strategy = load_strategy(record.strategy)(self.rank, record.world_size, self.device)
         current = session.Session(
@@ -143,7 +144,16 @@ class Rank:
         backward.BackwardTap(current).install()
         tqdm_tap.install(self.recorder)
         current.watch_steps()
+        if current.distributes:
+            self._be_one_of_many(shell)
         return current
+
+    def _be_one_of_many(self, shell: RankShell) -> None:
+        """Let what the cell does to the outside world happen once."""
+        self.files.install()
+        shell.share_commands(self.rank)
+        if self.rank:
+            os.environ["WANDB_MODE"] = "disabled"
 
     def _end(self, current: session.Session, outcome: Outcome) -> int:
         """Tell how the cell ended, and send back what there is, also after a failure."""
@@ -158,6 +168,7 @@ class Rank:
         if outcome.error is None and current.worked_alone():
             self.recorder.notice("not-sharded", notices.NOT_SHARDED)
         current.close()
+        self.files.remove()
         self._send_back(outcome)
         self.recorder.flush()
         state = "stopped" if stopped else "failed" if outcome.error else "finished"
@@ -198,7 +209,7 @@ def is_small(value: Any, depth: int = 3) -> bool:
         return type(value) is torch.Tensor and value.numel() <= SMALL
     if type(value).__module__ == "numpy":
         return bool(getattr(value, "size", SMALL + 1) <= SMALL)
-    if depth and type(value) in (list, tuple, dict, set):
+    if depth and isinstance(value, list | tuple | dict | set):
         items = value.values() if isinstance(value, dict) else value
         return len(value) <= SMALL and all(is_small(item, depth - 1) for item in items)
     return False

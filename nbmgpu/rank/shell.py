@@ -22,6 +22,7 @@ from ..events import Display, EventWriter
 from .failures import CELL_FILE_MARK
 from .output import MarkedStderr, log_size
 from .recorder import Recorder
+from .shared import from_rank_0
 
 
 VALUE = "__nbmgpu_value__"
@@ -110,6 +111,9 @@ class RankShell(InteractiveShell):  # type: ignore[misc]
     def init_io(self) -> None:
         """Leave the streams alone."""
 
+    def enable_gui(self, gui: str | None = None) -> None:
+        """Start no event loop: a rank's figures are inline, as the kernel's environment says."""
+
     def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
         self.last_traceback = [str(line) for line in stb]
 
@@ -120,12 +124,23 @@ class RankShell(InteractiveShell):  # type: ignore[misc]
             if number is not None:
                 self.compile._filename_map[filename] = number
         self.execution_count = header.get("execution_count", 1)
-        self.inline_figures = header.get("inline_figures", False)
+
+    def share_commands(self, rank: int) -> None:
+        """Run shell lines on rank 0 alone, and give their results to all ranks."""
+        run, read = self.system, self.getoutput
+
+        def system(command: str) -> None:
+            if rank == 0:
+                run(command)
+            self.user_ns["_exit_code"] = from_rank_0(self.user_ns.get("_exit_code"))
+
+        def getoutput(command: str, *args: Any, **kwargs: Any) -> Any:
+            return from_rank_0(read(command, *args, **kwargs) if rank == 0 else None)
+
+        self.system, self.getoutput = system, getoutput
 
     def run(self, cell: str) -> Outcome:
         """Run ``cell`` and tell how it ended."""
-        if self.inline_figures:
-            self.run_line_magic("matplotlib", "inline")
         before = dict(self.user_ns)
         self.last_traceback = []
         result = self.run_cell(cell, store_history=False, silent=False)
@@ -157,6 +172,7 @@ def make_shell(events: EventWriter, recorder: Recorder, log: Path, rank: int) ->
     config.InteractiveShell.autoawait = True
     module = types.ModuleType("__main__")
     shell = RankShell.instance(config=config, user_module=module, user_ns=module.__dict__)
+    del shell.user_ns["open"]  # IPython's own would pass by what the rank does to files
     sys.modules["__main__"] = module
     if rank == 0:
         shell.display_pub = _Publisher(parent=shell)

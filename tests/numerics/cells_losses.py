@@ -1,0 +1,256 @@
+"""What a loss may be, and how it may be reduced."""
+
+from idiom import TRAIN, idiom
+
+
+def with_loss(expression: str, opt: str = "SGD(model.parameters(), lr=0.05)") -> str:
+    """Return the training loop with another loss."""
+    loop = TRAIN.replace("F.cross_entropy(model(x), y)", expression)
+    return f"opt = torch.optim.{opt}\n{loop}"
+
+
+TARGETS = "loader = DataLoader(TensorDataset(X, Y, W), 7, shuffle=True)"
+REGRESSION = "loader = DataLoader(TensorDataset(X, torch.randn(44, 4)), 7, shuffle=True)"
+TOKENS = """
+    ids = torch.randint(10, (44, 6))
+    labels = ids.roll(-1, 1)
+    lengths = torch.randint(1, 7, (44,))
+    labels[torch.arange(6) >= lengths[:, None]] = -100
+    model = nn.Sequential(nn.Embedding(10, 8), nn.Linear(8, 10))
+    opt = torch.optim.Adam(model.parameters(), lr=1e-2)
+    loader = DataLoader(TensorDataset(ids, labels), batch_size=8, shuffle=True)
+"""
+
+IDIOMS = [
+    idiom("nn.MSELoss", with_loss("nn.MSELoss()(model(x), y)"), setup=REGRESSION),
+    idiom("L1 and smooth L1", with_loss(
+        "F.l1_loss(model(x), y) + 2 * F.smooth_l1_loss(model(x), y)"), setup=REGRESSION),
+    idiom("BCE with logits", with_loss(
+        "F.binary_cross_entropy_with_logits(model(x)[:, 0], y.float() / 3)")),
+    idiom("KL divergence, batchmean", with_loss(
+        "F.kl_div(model(x).log_softmax(1), y.softmax(1), reduction='batchmean')"),
+        setup=REGRESSION, ranks=(2, 3)),
+    idiom("cosine embedding and triplets", with_loss(
+        "F.triplet_margin_loss(model(x), model(x * 0.9), model(x.flip(1)))")),
+    idiom("a mean written out", with_loss("((model(x) - y) ** 2).mean()"), setup=REGRESSION),
+    idiom("a sum over classes, a mean over samples", with_loss(
+        "((model(x) - y) ** 2).sum(1).mean()"), setup=REGRESSION),
+    idiom("a mean per class", with_loss("((model(x) - y) ** 2).mean(0).sum()"), setup=REGRESSION,
+        ranks=(2, 3)),
+    idiom("torch.mean(torch.stack([...]))", with_loss(
+        "torch.stack([F.cross_entropy(model(x), y), model(x).pow(2).mean()]).mean()")),
+    idiom("sum([...]) of two terms", with_loss(
+        "sum([F.cross_entropy(model(x), y), 0.1 * model(x).pow(2).mean()])")),
+    idiom("log of a mean", with_loss("torch.log1p(F.mse_loss(model(x), y))"), setup=REGRESSION,
+        ranks=()),
+    idiom("class weights", with_loss(
+        "F.cross_entropy(model(x), y, weight=torch.tensor([0.2, 1.0, 3.0, 0.5]))"),
+        setup="loader = DataLoader(dataset, 7, shuffle=True)", ranks=(2, 3)),
+    idiom("label smoothing", with_loss("F.cross_entropy(model(x), y, label_smoothing=0.1)"),
+        setup="loader = DataLoader(dataset, 7, shuffle=True)", ranks=(2, 3)),
+    idiom("soft targets", with_loss("F.cross_entropy(model(x), y.softmax(1))"), setup=REGRESSION),
+    idiom("nll_loss", with_loss("F.nll_loss(F.log_softmax(model(x), 1), y)")),
+    idiom("ignore_index, uneven counts", """
+        for x, y in loader:
+            opt.zero_grad()
+            loss = F.cross_entropy(model(x).view(-1, 10), y.view(-1))
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup=TOKENS, ranks=(2, 3)),
+    idiom("ignore_index, classes in the middle", """
+        for x, y in loader:
+            opt.zero_grad()
+            loss = F.cross_entropy(model(x).transpose(1, 2), y)
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup=TOKENS),
+    idiom("ignore_index, a rank with none left", """
+        for x, y in loader:
+            opt.zero_grad()
+            loss = F.cross_entropy(model(x), y, ignore_index=3)
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup="""
+        Y[4:8], Y[22] = 3, 0
+        loader = DataLoader(dataset, batch_size=8)
+        """, ranks=(2, 3)),
+    idiom("label smoothing and ignore_index", """
+        for x, y in loader:
+            opt.zero_grad()
+            loss = F.cross_entropy(model(x).view(-1, 10), y.view(-1), label_smoothing=0.1)
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup=TOKENS),
+    idiom("a masked mean", """
+        for x, y in loader:
+            mask = (y != -100).float()
+            l = F.cross_entropy(model(x).transpose(1, 2), y, reduction="none")
+            loss = (l * mask).sum() / mask.sum()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup=TOKENS, shares="mask l", ranks=(2, 3)),
+    idiom("a masked mean by indexing", """
+        for x, y in loader:
+            mask = y != -100
+            loss = F.cross_entropy(model(x)[mask], y[mask])
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup=TOKENS, shares="mask", ranks=(2, 3)),
+    idiom("a masked sum, clamped count", """
+        for x, y in loader:
+            mask = (y != -100).float()
+            l = F.cross_entropy(model(x).transpose(1, 2), y, reduction="none")
+            loss = (l * mask).sum() / mask.sum().clamp(min=1)
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup=TOKENS, shares="mask l"),
+    idiom("a sum", with_loss("F.cross_entropy(model(x), y, reduction='sum')",
+        "SGD(model.parameters(), lr=0.01)"), ranks=(2, 3)),
+    idiom("a sum written out", with_loss("((model(x) - y) ** 2).sum()",
+        "SGD(model.parameters(), lr=0.001)"), setup=REGRESSION),
+    idiom("a sum / len(x)", with_loss(
+        "F.cross_entropy(model(x), y, reduction='none').sum() / len(x)"),
+        setup="loader = DataLoader(dataset, 7)", ranks=(2, 3)),
+    idiom("a sum / x.size(0), reduction sum", with_loss(
+        "F.mse_loss(model(x), y, reduction='sum') / x.size(0)"), setup=REGRESSION, ranks=(2, 3)),
+    idiom("a sum / the batch size as a constant", with_loss(
+        "F.cross_entropy(model(x), y, reduction='sum') / 8")),
+    idiom("a sum / loader.batch_size, uneven", with_loss(
+        "F.cross_entropy(model(x), y, reduction='sum') / loader.batch_size"), ranks=(2, 3)),
+    idiom("a sum / a constant", with_loss(
+        "F.cross_entropy(model(x), y, reduction='sum') / 10"), ranks=(2, 3)),
+    idiom("a sum * a constant", with_loss(
+        "F.cross_entropy(model(x), y, reduction='sum') * 0.1"), ranks=(2, 3)),
+    idiom("weights per sample, mean", """
+        for x, y, w in loader:
+            opt.zero_grad()
+            loss = (F.cross_entropy(model(x), y, reduction="none") * w).mean()
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup="W = torch.rand(44)\n" + TARGETS, shares="w"),
+    idiom("weights per sample, normalised", """
+        for x, y, w in loader:
+            opt.zero_grad()
+            l = F.cross_entropy(model(x), y, reduction="none")
+            loss = (l * w).sum() / w.sum()
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup="W = torch.rand(44)\n" + TARGETS, shares="w l", ranks=(2, 3)),
+    idiom("two tasks, two means", """
+        for x, y, w in loader:
+            opt.zero_grad()
+            logits = model(x)
+            first = F.cross_entropy(logits, y)
+            second = F.mse_loss(logits[:, 0], w)
+            loss = first + 0.5 * second
+            loss.backward()
+            opt.step()
+            losses.append((loss.item(), first.item(), second.item()))
+        """, setup="W = torch.rand(44)\n" + TARGETS, shares="w logits", ranks=(2, 3)),
+    idiom("learned uncertainties of two tasks", """
+        for x, y, w in loader:
+            opt.zero_grad()
+            logits = model(x)
+            first, second = F.cross_entropy(logits, y), F.mse_loss(logits[:, 0], w)
+            loss = (torch.exp(-s) * torch.stack([first, second]) + s).sum()
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup="""
+        W = torch.rand(44)
+        s = nn.Parameter(torch.zeros(2))
+        opt = torch.optim.SGD([*model.parameters(), s], lr=0.05)
+        loader = DataLoader(TensorDataset(X, Y, W), 7, shuffle=True)
+        """, shares="w logits"),
+    idiom("two backwards, one step", """
+        for x, y, w in loader:
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            loss = F.mse_loss(model(x)[:, 0], w)
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup="W = torch.rand(44)\n" + TARGETS, shares="w"),
+    idiom("an L2 penalty on parameters", with_loss(
+        "F.cross_entropy(model(x), y) + 1e-2 * sum((p ** 2).sum() for p in model.parameters())"),
+        setup="loader = DataLoader(dataset, 7)", ranks=(2, 3)),
+    idiom("an L1 penalty on parameters", with_loss(
+        "F.cross_entropy(model(x), y) + 1e-2 * sum(p.abs().sum() for p in model.parameters())")),
+    idiom("p.norm() as a penalty", with_loss(
+        "F.cross_entropy(model(x), y) + 1e-2 * sum(p.norm() for p in model.parameters())"),
+        setup="loader = DataLoader(dataset, 7)"),
+    idiom("a penalty on all parameters as one vector", with_loss(
+        "F.cross_entropy(model(x), y)"
+        " + 1e-3 * torch.cat([p.view(-1) for p in model.parameters()]).pow(2).sum()"),
+        setup="loader = DataLoader(dataset, 7)"),
+    idiom("a penalty on activations", with_loss(
+        "F.cross_entropy(model(x), y) + 1e-2 * model.body(x).abs().mean()"), ranks=(2, 3)),
+    idiom("a gradient penalty", """
+        for x, y in loader:
+            x.requires_grad_()
+            loss = F.cross_entropy(model(x), y)
+            grad, = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+            loss = loss + 0.1 * (grad.norm(dim=1) - 1).pow(2).mean()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup="loader = DataLoader(dataset, 7)", shares="grad", ranks=(2, 3)),
+    idiom("backward(retain_graph=True), twice", """
+        for x, y in loader:
+            out = model(x)
+            first = F.cross_entropy(out, y)
+            second = out.pow(2).mean()
+            opt.zero_grad()
+            first.backward(retain_graph=True)
+            second.backward()
+            opt.step()
+        """, shares="first second"),
+    idiom("torch.autograd.backward of two losses", """
+        for x, y in loader:
+            out = model(x)
+            opt.zero_grad()
+            torch.autograd.backward([F.cross_entropy(out, y), out.pow(2).mean()])
+            opt.step()
+        """, setup="loader = DataLoader(dataset, 7)"),
+    idiom("backward(gradient=...)", """
+        for x, y in loader:
+            opt.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward(torch.tensor(0.5))
+            opt.step()
+            losses.append(loss.item())
+        """),
+    idiom("scaled for accumulation, read unscaled", """
+        for step, (x, y) in enumerate(loader):
+            loss = F.cross_entropy(model(x), y)
+            (loss / 2).backward()
+            losses.append(loss.item())
+            if step % 2:
+                opt.step()
+                opt.zero_grad()
+        """),
+    idiom("autograd.grad and a manual step", """
+        for x, y in loader:
+            loss = F.cross_entropy(model(x), y)
+            grads = torch.autograd.grad(loss, list(model.parameters()))
+            with torch.no_grad():
+                for p, g in zip(model.parameters(), grads):
+                    p -= 0.1 * g
+            losses.append(loss.item())
+        """, setup="loader = DataLoader(dataset, 7)"),
+    idiom("contrastive, samples against each other", with_loss(
+        "F.cross_entropy(model(x) @ model(x * 0.9).T, torch.arange(len(x)))"), ranks=()),
+]  # fmt: skip

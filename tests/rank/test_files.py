@@ -1,0 +1,67 @@
+"""What a cell writes is written once, by rank 0, and every rank can read it back."""
+
+import numpy as np
+import pytest
+import torch
+
+import nbmgpu
+
+CELL = """
+import json, numpy as np
+with open("history.csv", "a") as history:
+    for x, y in loader:
+        opt.zero_grad()
+        loss = ((model(x) - y) ** 2).mean()
+        loss.backward()
+        opt.step()
+        print(loss.item(), file=history)
+        torch.save(model.state_dict(), "best.pt")
+np.save("array.npy", np.arange(3))
+json.dump({"a": 1}, open("settings.json", "w"))
+lines = len(open("history.csv").readlines())
+best = torch.load("best.pt")
+same = all(torch.equal(best[k], v) for k, v in model.state_dict().items())
+!echo once >> shell.txt
+names = !ls
+"""
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cell")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("NBMGPU_RUNS", str(tmp_path_factory.mktemp("runs")))
+        model = torch.nn.Linear(4, 1)
+        data = torch.utils.data.TensorDataset(torch.randn(20, 4), torch.randn(20, 1))
+        namespace = {
+            "__name__": "__main__",
+            "torch": torch,
+            "model": model,
+            "opt": torch.optim.SGD(model.parameters(), 0.1),
+            "loader": torch.utils.data.DataLoader(data, batch_size=4),
+        }
+        (folder / "history.csv").write_text("before\n")
+        run = nbmgpu.run(CELL, namespace, gpus=2)
+    return folder, namespace, run
+
+
+def test_each_file_is_written_once(outcome):
+    folder, _, _ = outcome
+    assert len((folder / "history.csv").read_text().splitlines()) == 6
+    assert (folder / "shell.txt").read_text() == "once\n"
+    assert np.load(folder / "array.npy").tolist() == [0, 1, 2]
+    assert torch.load(folder / "best.pt").keys() == {"weight", "bias"}
+
+
+def test_every_rank_reads_its_own_writes(outcome):
+    _, namespace, run = outcome
+    assert namespace["same"] is True
+    assert run.results[1]["same"] is True
+    assert namespace["lines"] == run.results[1]["lines"] == 6
+    assert list(namespace["names"]) == list(run.results[1]["names"])
+
+
+def test_no_shadow_is_left(outcome):
+    _, _, run = outcome
+    assert not list((run.folder / "shadows").glob("*"))

@@ -1,0 +1,101 @@
+"""A loop is split only if it can reach a backward pass."""
+
+import linecache
+import sys
+import textwrap
+
+import pytest
+
+from nbmgpu.rank.loops import loop_trains
+
+HELPERS = """
+import torch
+from tqdm import tqdm
+
+def train_step(x):
+    deeper(x)
+
+def deeper(x):
+    x.backward()
+
+def measure(x):
+    return x.mean()
+
+class Trainer:
+    def one(self, x):
+        x.backward()
+    def look(self, x):
+        return x
+    def fit(self, loader):
+        for x in loader:
+            self.one(x)
+
+trainer = Trainer()
+model = torch.nn.Linear(1, 1)
+"""
+
+
+class Probe:
+    """A loader that asks, when it is iterated, what kind of loop it stands in."""
+
+    def __init__(self):
+        self.answer = "never asked"
+
+    def __iter__(self):
+        self.answer = loop_trains(sys._getframe(1))
+        return iter(())
+
+
+def answer(source):
+    """Run ``source`` with ``loader`` as a probe; return what the probe found."""
+    name = f"<probe {abs(hash(source))}>"
+    namespace = {"__name__": "__main__", "loader": Probe()}
+    text = HELPERS + textwrap.dedent(source)
+    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+    exec(compile(text, name, "exec"), namespace)
+    return namespace["loader"].answer
+
+
+TRAINING = {
+    "plain": "for x in loader:\n    x.backward()",
+    "optimizer step alone": "for x in loader:\n    opt.step()",
+    "through functions": "for x in loader:\n    train_step(x)",
+    "through a method": "for x in loader:\n    trainer.one(x)",
+    "inside a method": "trainer.fit(loader)",
+    "enumerate": "for i, x in enumerate(loader):\n    train_step(x)",
+    "zip": "for a, b in zip(loader, [1]):\n    a.backward()",
+    "tqdm": "for x in tqdm(loader, disable=True):\n    x.backward()",
+    "comprehension": "losses = [train_step(x) for x in loader]",
+    "deep in branches": "for x in loader:\n    if x:\n        with torch.no_grad():\n            pass\n        x.backward()",
+    "several lines": "for x in enumerate(\n    loader,\n    1,\n):\n    x.backward()",
+}
+LOOKING = {
+    "mean": "for x in loader:\n    m = x.mean()",
+    "no_grad inside": "for x in loader:\n    with torch.no_grad():\n        y = model(x)",
+    "a function that only looks": "for x in loader:\n    measure(x)",
+    "a method that only looks": "for x in loader:\n    trainer.look(x)",
+    "comprehension": "m = [measure(x) for x in loader]",
+    "generator": "m = sum(measure(x) for x in loader)",
+    "one batch": "next(iter(loader), None)",
+    "unknown object's method": "for x in loader:\n    x.add(1).sum().item()",
+}
+
+
+@pytest.mark.parametrize("source", TRAINING.values(), ids=TRAINING.keys())
+def test_a_loop_that_reaches_backward_trains(source):
+    assert answer(source) is True
+
+
+@pytest.mark.parametrize("source", LOOKING.values(), ids=LOOKING.keys())
+def test_a_loop_that_cannot_reach_backward_does_not(source):
+    assert answer(source) is False
+
+
+def test_a_bare_iterator_is_not_known():
+    assert answer("it = iter(loader)") is None
+
+
+def test_code_without_source_is_not_known():
+    namespace = {"__name__": "__main__", "loader": Probe()}
+    exec("for x in loader:\n    x.backward()", namespace)
+    assert namespace["loader"].answer is None

@@ -1,0 +1,88 @@
+"""How a loss reduces over samples, read from its graph."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from nbmgpu.rank.losses import find_losses, read_graph
+
+torch.manual_seed(0)
+MODEL = torch.nn.Linear(4, 3)
+X = torch.randn(8, 4)
+Y = torch.randint(0, 3, (8,))
+IGNORING = torch.where(torch.arange(8) < 3, -100, Y)
+MASK = (torch.arange(8) > 0).float()
+
+
+def penalty():
+    return 0.01 * sum((p**2).sum() for p in MODEL.parameters())
+
+
+CASES = {
+    "cross entropy": (lambda: F.cross_entropy(MODEL(X), Y), "mean", [8]),
+    "ignored targets": (lambda: F.cross_entropy(MODEL(X), IGNORING), "mean", [5]),
+    "summed": (lambda: F.cross_entropy(MODEL(X), Y, reduction="sum"), "sum", []),
+    "with a penalty": (lambda: F.cross_entropy(MODEL(X), Y) + penalty(), "mean", [8]),
+    "summed with a penalty": (lambda: (MODEL(X) ** 2).sum() + penalty(), "sum", []),
+    "mse": (lambda: F.mse_loss(MODEL(X), X[:, :3]), "mean", []),
+    "l1": (lambda: F.l1_loss(MODEL(X), X[:, :3]), "mean", []),
+    "binary": (lambda: F.binary_cross_entropy_with_logits(MODEL(X)[:, 0], MASK), "mean", []),
+    "divided mean": (lambda: (MODEL(X) ** 2).mean() / 4, "mean", []),
+    "sum over own count": (lambda: (MODEL(X) ** 2).sum() / len(X), "mean", [8]),
+    "sum over the global batch": (lambda: (MODEL(X) ** 2).sum() / 16, "sum", []),
+    "masked mean": (lambda: (MODEL(X).sum(1) * MASK).sum() / MASK.sum(), "mean", [7]),
+    "smoothed": (lambda: F.cross_entropy(MODEL(X), Y, label_smoothing=0.1), "mean", [8, 8]),
+    "smoothed, ignoring": (
+        lambda: F.cross_entropy(MODEL(X), IGNORING, label_smoothing=0.1), "mean", [5, 5],
+    ),
+    "batchmean": (
+        lambda: F.kl_div(F.log_softmax(MODEL(X), -1), X[:, :3].softmax(-1), reduction="batchmean"),
+        "mean", [8],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "reduction", "counts"), CASES.values(), ids=CASES.keys())
+def test_reduction_and_counts(make, reduction, counts):
+    graph = read_graph(make(), whole=16)
+    assert graph.reduction == reduction
+    assert [float(count) for count, _ in graph.counts] == counts
+    assert not graph.doubt()
+
+
+MIXED = {
+    "mean and sum": lambda: F.mse_loss(MODEL(X), X[:, :3]) + MODEL(X).sum(),
+    "ignoring and mean": lambda: F.cross_entropy(MODEL(X), IGNORING) + F.mse_loss(MODEL(X), X[:, :3]),
+    "two different counts": lambda: F.cross_entropy(MODEL(X), IGNORING) + F.cross_entropy(MODEL(X), Y),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("make", MIXED.values(), ids=MIXED.keys())
+def test_terms_that_count_differently_are_doubted(make):
+    assert read_graph(make(), whole=16).doubt()
+
+
+def test_equal_means_are_not_doubted():
+    loss = F.cross_entropy(MODEL(X), Y) + F.mse_loss(MODEL(X), X[:, :3])
+    assert not read_graph(loss, whole=16).doubt()
+
+
+def test_a_bias_free_layer_is_not_taken_for_a_penalty():
+    layer = torch.nn.Linear(4, 1, bias=False)
+    assert read_graph(layer(X).sum(), whole=16).reduction == "sum"
+
+
+def test_losses_in_variables_are_found_nearest_first():
+    real, fake = F.mse_loss(MODEL(X), X[:, :3]), MODEL(X).mean()
+    total = real + fake
+    scaled = total * 1024
+    variables = {"fake": fake, "total": total, "other": MODEL(X).sum(), "x": X, "n": 3}
+    found = find_losses(scaled, read_graph(scaled, 16), variables)
+    assert found.name == "total"
+    assert found.shown is total
+    assert [id(t) for t in found.all] == [id(scaled), id(total), id(fake)]
+
+
+def test_an_anonymous_loss_is_called_loss():
+    loss = MODEL(X).mean()
+    assert find_losses(loss, read_graph(loss, 16), {}).name == "loss"

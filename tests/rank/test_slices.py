@@ -1,0 +1,64 @@
+"""How batches are cut."""
+
+import collections
+
+import numpy as np
+import pytest
+import torch
+
+from nbmgpu.rank.slices import cut, cut_rows, pick_batch, rows
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+@pytest.mark.parametrize("whole", [1, 2, 3, 7, 8, 9, 64])
+@pytest.mark.parametrize("least", [1, 2])
+def test_slices_cover_the_batch_once(whole, world_size, least):
+    parts = [cut(whole, rank, world_size, least) for rank in range(world_size)]
+    covered = [i for part, share in parts if not share.empty for i in range(*part.indices(whole))]
+    assert covered == list(range(whole))
+    assert sum(share.weight for _, share in parts) == pytest.approx(1)
+    sizes = [share.samples for _, share in parts if not share.empty]
+    assert max(sizes) - min(sizes) <= 1
+    assert min(sizes) >= min(least, whole)
+
+
+def test_nobody_is_without_work_when_a_batch_is_tiny():
+    part, share = cut(1, 1, 2)
+    assert (part, share.empty, share.weight) == (slice(0, 1), True, 0.0)
+
+
+def test_a_batch_per_rank():
+    group = [[0, 1], [2, 3], [4]]
+    assert pick_batch(group, 2)[0] == [4]
+    assert pick_batch(group, 2)[1].weight == pytest.approx(1 / 5)
+    indices, share = pick_batch([[0, 1]], 1)
+    assert indices == [0, 1]
+    assert share.empty
+
+
+Pair = collections.namedtuple("Pair", "x y")
+X = torch.arange(12).reshape(6, 2)
+CUTTABLE = {
+    "tuple": (X, torch.arange(6)),
+    "dict": {"x": X, "words": list("abcdef"), "temperature": torch.tensor(1.0)},
+    "namedtuple": Pair(X, np.arange(6)),
+    "nested": [{"a": X}, (X, None, "same for all")],
+}
+WHOLE = {
+    "different lengths": (X, torch.arange(5)),
+    "an object": (X, object()),
+    "nothing to cut": {"a": 1},
+}
+
+
+@pytest.mark.parametrize("batch", CUTTABLE.values(), ids=CUTTABLE.keys())
+def test_rows_of_a_batch(batch):
+    assert rows(batch) == 6
+    half = cut_rows(batch, slice(0, 3))
+    assert rows(half) == 3
+    assert type(half) is type(batch)
+
+
+@pytest.mark.parametrize("batch", WHOLE.values(), ids=WHOLE.keys())
+def test_what_cannot_be_cut_stays_whole(batch):
+    assert rows(batch) is None

@@ -1,0 +1,140 @@
+"""A run is a folder: what can be read from it, and by whom."""
+
+import os
+import stat
+import time
+
+import pytest
+
+from nbmgpu.errors import OptionError
+from nbmgpu.events import Ended, Exited, Failure, Notice, Started
+from nbmgpu.run import Run, find_run, list_runs, process_lives
+
+from staged import Stage
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path / "runs"))
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def stage():
+    with Stage() as stage:
+        yield stage
+
+
+def test_only_the_owner_can_read_a_run(stage):
+    staged = stage(1)
+    assert stat.S_IMODE(staged.run.folder.stat().st_mode) == 0o700
+
+
+def test_a_second_reader_sees_the_same(stage):
+    staged = stage(2)
+    staged.start()
+    staged.points("loss", [1, 2], [2.0, 4.0], rank=0, weight=1.0)
+    staged.points("loss", [1, 2], [4.0, 8.0], rank=1, weight=3.0)
+    other = Run(staged.run.folder)
+    assert other.state == "running"
+    assert other.metrics["loss"].tolist() == [3.5, 7.0]
+    assert other.cell == staged.run.cell
+
+
+def test_looking_at_the_state_takes_no_event_from_the_watcher(stage):
+    staged = stage(1)
+    staged.start()
+    assert staged.run.state == "running"
+    assert staged.run.metrics.empty
+    kinds = [event.kind for event in staged.run.poll()]
+    assert kinds.count("started") == 2
+    assert staged.run.poll() == []
+
+
+def test_a_run_whose_launcher_is_gone_is_lost(stage):
+    staged = stage(1)
+    staged.launcher.emit(Started, pid=os.getpid(), create_time=1.0)
+    assert staged.run.state == "lost"
+    assert staged.run.over
+
+
+def test_a_run_whose_kernel_is_gone_before_the_launcher_came_is_lost(stage):
+    staged = stage(1, kernel_create_time=1.0)
+    assert staged.run.state == "lost"
+
+
+def test_stop_is_a_file(stage):
+    staged = stage(1)
+    staged.run.stop()
+    assert (staged.run.folder / "stop").read_text() == "stop"
+    staged.run.stop(force=True)
+    assert (staged.run.folder / "stop").read_text() == "force"
+
+
+def test_runs_are_listed_newest_first_and_found_by_prefix(runs, stage):
+    names = ["20260101-000000-aaaa", "20260102-000000-bbbb"]
+    for name in names:
+        stage(1, id=name)
+    (runs / "20260103-broken").mkdir()
+    assert [run.id for run in list_runs()] == names[::-1]
+    assert find_run().id == names[1]
+    assert find_run("20260101").id == names[0]
+    with pytest.raises(OptionError, match="several runs"):
+        find_run("2026")
+    with pytest.raises(OptionError, match="no run 'x'"):
+        find_run("x")
+
+
+def test_a_run_that_goes_on_cannot_be_deleted(stage):
+    staged = stage(1)
+    staged.start()
+    with pytest.raises(OptionError, match="still goes on"):
+        staged.run.delete()
+    staged.launcher.emit(Ended, ending="finished")
+    staged.run.delete()
+    assert not staged.run.folder.exists()
+
+
+def test_a_reused_pid_is_not_the_same_process(stage):
+    own = stage(1).run.record
+    assert process_lives(os.getpid(), own.kernel_create_time)
+    assert not process_lives(os.getpid(), own.kernel_create_time - 100)
+
+
+def fail(writer, message, kind="ValueError"):
+    writer.emit(Failure, type=kind, message=message, line=1, traceback=[])
+    time.sleep(0.002)
+
+
+def test_the_earliest_failure_is_the_cause(stage):
+    staged = stage(2)
+    fail(staged.ranks[1], "the cause")
+    fail(staged.ranks[0], "Connection closed by peer", "RuntimeError")
+    staged.run.refresh()
+    assert staged.run.view.failure.message == "the cause"
+
+
+def test_of_the_same_exception_rank_0s_is_shown(stage):
+    staged = stage(2)
+    fail(staged.ranks[1], "same")
+    fail(staged.ranks[0], "same")
+    staged.run.refresh()
+    assert staged.run.view.failure.rank == 0
+
+
+def test_a_signal_that_the_launcher_sent_is_no_cause(stage):
+    staged = stage(2)
+    staged.launcher.emit(Exited, of_rank=1, code=-9, asked=True)
+    staged.run.refresh()
+    assert staged.run.view.killed == []
+    staged.launcher.emit(Exited, of_rank=0, code=-9, asked=False)
+    staged.run.refresh()
+    assert staged.run.view.killed == [0]
+
+
+def test_a_notice_is_shown_once_whatever_the_number_of_ranks(stage):
+    staged = stage(2)
+    for rank in staged.ranks:
+        rank.emit(Notice, topic="dropout", text="said")
+    staged.run.refresh()
+    assert list(staged.run.view.notices) == ["dropout"]
