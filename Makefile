@@ -65,7 +65,7 @@ $(DEMO): constraints.txt pyproject.toml | $(BIN)/python
 	@echo "Installing torch, then JupyterLab and what the notebook uses: about two minutes, once"
 	@$(PIP) install -qq --constraint constraints.txt "$(TORCH)" || { printf '%s\n' \
 		"$(TORCH) could not be installed." \
-		"If pip found no such build, either say where torch's CPU builds are" \
+		"If pip knows no such build (it then speaks of conflicts), either say where torch's CPU builds are" \
 		"  PIP_EXTRA_INDEX_URL=<the address for CPU on https://pytorch.org/get-started/locally/> make demo" \
 		"or, on a machine with GPUs, take the build with CUDA (some gigabytes)" \
 		"  TORCH=$(TORCH:+cpu=) make demo"; exit 1; }

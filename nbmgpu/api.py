@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import LaunchError, OptionError, compose
+from .interrupts import interrupts_to
 from .kernel import POLL, VALUE, Execution, plan_text
 from .options import RunOptions
 from .run import Run, find_run
 from .surroundings import Surroundings
+
+if TYPE_CHECKING:
+    from .ui.live import LiveOutput
 
 last_run: Run | None = None
 """The newest run of this process."""
@@ -81,25 +86,40 @@ def conduct(execution: Execution) -> Run | None:
     if execution.options.dry_run:
         print(plan_text(execution))
         return None
-    run = begin(execution)
     if execution.options.background:
+        run = begin(execution)
         _background[run.id] = execution
         return run
-    return follow(execution)
+    with interrupts_to(execution.interrupt):
+        begin(execution)
+        return follow(execution, execution.run)
 
 
-def follow(execution: Execution) -> Run:
-    """Watch a started ``execution`` to its end, and bring its results home."""
+def follow(execution: Execution, run: Run) -> Run:
+    """Watch a started ``execution`` to its end through ``run``, and bring its results home."""
+    with showing(execution, run) as output:
+        while not execution.over:
+            output.take()
+            time.sleep(POLL)
+        output.take()
+        execution.finish()
+    return execution.run
+
+
+@contextmanager
+def showing(execution: Execution, run: Run) -> Iterator[LiveOutput]:
+    """Show the run of ``execution`` as ``run`` reads it; end it if watching it fails."""
     from .ui.live import LiveOutput
 
-    output = LiveOutput(execution.run, execution.surroundings)
+    output = LiveOutput(run, execution.surroundings)
     output.start(execution.interrupt)
     try:
-        execution.wait(output.take)
-        execution.finish()
+        yield output
     finally:
+        _background.pop(run.id, None)
+        if not execution.over:
+            execution.abandon()
         output.finish()
-    return execution.run
 
 
 def attach(name: str = "") -> Run:
@@ -117,12 +137,13 @@ def attach(name: str = "") -> Run:
     execution = _background.pop(run.id, None)
     if execution is not None:
         execution.taken_over = True
-        return follow(execution)
+        with interrupts_to(execution.interrupt):
+            return follow(execution, run)
     output = LiveOutput(run, Surroundings.current())
     output.start(run.stop)
     try:
         while not run.over:
-            output.take(run.poll())
+            output.take()
             time.sleep(POLL)
     finally:
         output.finish()

@@ -9,10 +9,14 @@ from __future__ import annotations
 import base64
 import pickle
 import signal
+from typing import TypeVar
 
 from .errors import LaunchError, RankError, RankKilledError, RunTimeoutError
 from .events import Failure
 from .run import Run
+from .view import RunView
+
+ErrorT = TypeVar("ErrorT", bound=BaseException)
 
 EXPLANATIONS = {
     signal.SIGKILL: (
@@ -51,54 +55,81 @@ def exception_of(run: Run) -> BaseException | None:
     if state == "finished":
         return None
     if state == "stopped":
-        return _plain(KeyboardInterrupt(f"run {run.id} was stopped; {_what_is_back(run)}"))
+        return plain(KeyboardInterrupt(f"run {run.id} was stopped; {_what_is_back(run)}"))
     if state == "timeout":
-        return _plain(
+        return plain(
             RunTimeoutError(
                 f"Run {run.id} took longer than --timeout {run.record.timeout:g}: it was stopped; "
                 f"{_what_is_back(run)}"
             )
         )
-    if view.killed:
-        return _killed(run, view.killed[0])
+    if view.ended and view.ended.detail:
+        return plain(LaunchError(f"{view.ended.detail}\nFolder: {run.folder}"))
+    first = _first_to_leave(view)
+    if first is not None and view.ranks[first].failure is None:
+        return plain(_silent(run, first))
     if view.failure is not None:
         return _raised(run, view.failure)
-    return LaunchError(
-        f"Run {run.id} ended without a word ({state}).\nFolder: {run.folder}\n{_launcher_log(run)}"
+    return plain(
+        LaunchError(
+            f"Run {run.id} ended without a word ({state}): its launcher was killed or has failed.\n"
+            f"Folder: {run.folder}\n{_launcher_log(run)}".rstrip()
+        )
     )
 
 
+def _first_to_leave(view: RunView) -> int | None:
+    """Return the rank that left before it had finished, and before ranks were being ended."""
+    exits = [
+        rank.exited
+        for rank in view.ranks
+        if rank.exited and not rank.exited.asked and (rank.exited.code or rank.state != "finished")
+    ]
+    return min(exits, key=lambda e: e.time).of_rank if exits else None
+
+
 def _what_is_back(run: Run) -> str:
-    if run.results:
+    if 0 in run.results:
         return "what was trained so far is back in the notebook"
     return "rank 0 was killed before it could send its results"
 
 
-def _plain(error: BaseException) -> BaseException:
+def plain(error: ErrorT) -> ErrorT:
     """Let IPython show the message alone: the notebook's own frames explain nothing."""
     lines = [f"{type(error).__name__}: {error}"]
     error._render_traceback_ = lambda *_: lines  # type: ignore[attr-defined]
     return error
 
 
-def _killed(run: Run, rank: int) -> RankKilledError:
+def _silent(run: Run, rank: int) -> BaseException:
+    """Explain a rank that left without an exception to show."""
+    who = f"Rank {rank} of {run.record.world_size}"
     code = run.view.ranks[rank].exit_code or 0
-    name = signal.Signals(-code).name
-    why = EXPLANATIONS.get(signal.Signals(-code), "see its log")
-    error = RankKilledError(
-        f"Rank {rank} of {run.record.world_size} was ended by {name}: {why}.\n"
-        f"Log: {run.log_path(rank)}\n{_tail(run.log(rank))}".rstrip()
+    if run.view.ranks[rank].state == "stopped":
+        return KeyboardInterrupt(f"{who} was interrupted, by its cell or by a signal from outside")
+    end = f"\nLog: {run.log_path(rank)}\n{_tail(run.log(rank))}".rstrip()
+    if code < 0:
+        name, why = _signal(-code)
+        return RankKilledError(f"{who} was ended by {name}: {why}.{end}")
+    return RankError(
+        f"{who} left with exit code {code} and without an exception: something in it called "
+        f"os._exit, or exit in compiled code.{end}"
     )
-    _plain(error)
-    return error
+
+
+def _signal(number: int) -> tuple[str, str]:
+    try:
+        known = signal.Signals(number)
+    except ValueError:
+        return f"signal {number}", "see its log"
+    return known.name, EXPLANATIONS.get(known, "see its log")
 
 
 def _raised(run: Run, failure: Failure) -> BaseException:
     error = _unpickled(failure) or RankError(f"{failure.type}: {failure.message}")
     where = f"Rank {failure.rank} of {run.record.world_size} raised {failure.type}"
-    if failure.line:
-        source = run.cell.splitlines()[failure.line - 1].strip()
-        where += f", line {failure.line} of the cell: {source}"
+    if 0 < failure.line <= len(cell := run.cell.splitlines()):
+        where += f", line {failure.line} of the cell: {cell[failure.line - 1].strip()}"
     lines = [where, *failure.traceback]
     error.__cause__ = RankTraceback("\n".join(lines))
     error._render_traceback_ = lambda *_: lines  # type: ignore[attr-defined]

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
 from . import api, completion, flags
-from .errors import OptionError, closest, compose
+from .errors import NbmgpuError, OptionError, closest, compose
+from .failure import plain
+from .interrupts import interrupts_to
 from .kernel import POLL, Execution
 from .launch.local import server
 from .options import RunOptions
@@ -62,11 +66,20 @@ def _inside_a_magic() -> bool:
     return False
 
 
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Let errors that nbmgpu itself raises be shown without nbmgpu's own frames."""
+    try:
+        yield
+    except NbmgpuError as error:
+        raise error if hasattr(error, "_render_traceback_") else plain(error) from None
+
+
 @magics_class
 class MgpuMagics(Magics):  # type: ignore[misc]
     """The magics of a shell."""
 
-    _watching: ClassVar[set[asyncio.Future[None]]] = set()
+    _watching: ClassVar[set[asyncio.Task[None] | None]] = set()
 
     def _execution(self, line: str, cell: str) -> Execution:
         options = RunOptions.parse(line)
@@ -75,24 +88,25 @@ class MgpuMagics(Magics):  # type: ignore[misc]
     @cell_magic
     def mgpu(self, line: str, cell: str) -> Any:
         """Run the cell on several ranks."""
-        execution = self._execution(line, cell)
-        api.conduct(execution)
+        with plain_errors():
+            execution = self._execution(line, cell)
+            api.conduct(execution)
         return execution.value
 
     @cell_magic
     async def mgpu_awaited(self, line: str, cell: str) -> Any:
         """Run the cell on several ranks while the kernel's loop goes on."""
-        execution = self._execution(line, cell)
-        if execution.options.dry_run:
-            api.conduct(execution)
-        elif execution.options.background:
-            api.conduct(execution)
-            self._watching.add(asyncio.ensure_future(self._watch(execution)))
-        else:
+        with plain_errors():
+            execution = self._execution(line, cell)
+            if execution.options.dry_run or execution.options.background:
+                if api.conduct(execution) is not None:
+                    self._watching.add(asyncio.ensure_future(self._watch(execution)))
+                return None
             api.refuse_inside_a_rank()
             execution.prepare()
-            api.begin(execution)
-            await follow_awaited(execution)
+            with interrupts_to(execution.interrupt):
+                api.begin(execution)
+                await follow_awaited(execution)
         return execution.value
 
     async def _watch(self, execution: Execution) -> None:
@@ -101,8 +115,10 @@ class MgpuMagics(Magics):  # type: ignore[misc]
             await follow_awaited(execution)
         except KeyboardInterrupt:
             pass  # it was stopped; the summary says so
-        except BaseException:
+        except Exception:
             self.shell.showtraceback()
+        finally:
+            self._watching.discard(asyncio.current_task())
 
     @line_magic("mgpu")
     def mgpu_line(self, line: str) -> Any:
@@ -112,26 +128,19 @@ class MgpuMagics(Magics):  # type: ignore[misc]
             near = closest(command, flags.COMMANDS) or "runs"
             what = f"There is no %mgpu {command}" if command else "%mgpu needs a command"
             allowed = f"Commands: {', '.join(flags.COMMANDS)}"
-            raise OptionError(compose(what, allowed, f"%mgpu {near}"))
+            raise plain(OptionError(compose(what, allowed, f"%mgpu {near}")))
         from . import commands
 
-        return getattr(commands, command)(rest.strip())
+        with plain_errors():
+            return getattr(commands, command)(rest.strip())
 
 
 async def follow_awaited(execution: Execution) -> None:
     """Do what ``api.follow`` does, awaiting between looks at the run."""
-    from .ui.live import LiveOutput
-
-    output = LiveOutput(execution.run, execution.surroundings)
-    output.start(execution.interrupt)
-    try:
-        while not execution.run.over:
-            output.take(execution.poll())
-            try:
-                await asyncio.sleep(POLL)
-            except asyncio.CancelledError:  # how an interrupt reaches a coroutine
-                execution.interrupt()
+    with api.showing(execution, execution.run) as output:
+        while not execution.over:
+            output.take()
+            await asyncio.sleep(POLL)
+        output.take()
         if not execution.taken_over:  # `%mgpu attach` may have done the rest meanwhile
             execution.finish()
-    finally:
-        output.finish()

@@ -496,15 +496,24 @@ def test_syntax_error(source: str, message: str, line: int, offset: int, text: s
     assert error.end_lineno is None or error.end_lineno >= line
 
 
-def test_a_syntax_error_without_an_end_keeps_none() -> None:
+@pytest.mark.parametrize(
+    ("source", "offset", "end"), [("\n  x = (", 7, 0), ("\n  x = 1\n    y = 2", 4, -1)]
+)
+def test_a_syntax_error_without_an_end_keeps_none(source: str, offset: int, end: int) -> None:
     with pytest.raises(SyntaxError) as caught:
-        read_cell("\n  x = (", NOTEBOOK)
-    assert (caught.value.offset, caught.value.end_offset) == (7, 0)
+        read_cell(source, NOTEBOOK)
+    assert caught.value.text == source.splitlines()[-1] + "\n"
+    assert (caught.value.offset, caught.value.end_offset) == (offset, end)
 
 
 def test_indentation_error_keeps_its_type() -> None:
     with pytest.raises(IndentationError):
         read_cell("if x:\nprint(x)", NOTEBOOK)
+
+
+def test_a_long_cell_is_no_problem() -> None:
+    chain = "".join(f"{'el' if i else ''}if x == {i}: y\n" for i in range(80))
+    assert read(chain + "z = " + " + ".join(["a"] * 200)).reads == ("x", "y", "a")
 
 
 def test_no_syntax_warning_is_shown_twice() -> None:

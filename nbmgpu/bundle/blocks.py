@@ -1,112 +1,124 @@
 """Memory blocks: the bytes behind tensors and arrays, found once however many views there are.
 
-A tensor or array is pickled as a *view* (dtype, shape, strides, offset) of a
-block.  Blocks are recognised by their address, so views keep sharing memory,
-tied weights stay tied, and ``torch.from_numpy`` pairs stay pairs.  Only the
-range that some view uses is shipped.
+A tensor or array is pickled as a *view*: dtype, shape, strides, and the address
+at which it begins on the sending side.  Memory is known by its address alone, so
+views keep sharing it, tied weights stay tied, and so do ``torch.from_numpy`` and
+``Tensor.numpy`` pairs.  Only the bytes that some view covers are shipped.
 """
 
 from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from pickle import PicklingError
 from typing import Any
 
 import numpy as np
-
-from .container import ALIGNMENT
 
 CPU = "cpu"
 
 
 @dataclass(eq=False)
 class Block:
-    """A piece of memory on the sending side.
+    """Bytes ``low`` to ``high`` (addresses) of one memory ``space``.
 
-    ``owner`` keeps the memory alive; ``low`` and ``high`` bound the bytes that
-    views use, relative to ``address``.  ``origin`` is the index of the block in
-    the bundle it came from, or None for memory that is new.
+    CPU memory is one space; on a GPU every storage is its own.  ``owners`` are the
+    storages and arrays, by id, that keep the memory alive.
     """
 
-    address: int
-    nbytes: int
+    space: str
     device: str
-    owner: Any
     low: int
     high: int
-    origin: int | None = None
-    unchanged: bool = False
+    owners: dict[int, Any]
 
-    def widen(self, low: int, high: int) -> None:
-        """Make the shipped range cover bytes ``low`` to ``high``.
-
-        ``low`` is rounded down, so that elements stay aligned on the other side.
-        """
-        self.low, self.high = min(self.low, low // ALIGNMENT * ALIGNMENT), max(self.high, high)
+    @property
+    def nbytes(self) -> int:
+        """Length in bytes."""
+        return self.high - self.low
 
     def bytes(self) -> memoryview:
-        """Return the used range as bytes on the CPU."""
-        if self.unchanged or self.high <= self.low:
-            return memoryview(b"")
+        """Return the bytes in CPU memory: the memory itself, or a copy of a GPU's."""
         if self.device == CPU:
-            return view_memory(self.address + self.low, self.high - self.low)
-        data = untyped_bytes(self.owner)[self.low : self.high].cpu().numpy()
-        return memoryview(data)
+            return view_memory(self.low, self.nbytes, self.owners)
+        return memoryview(self.on_device().cpu().numpy())
+
+    def on_device(self) -> Any:
+        """Return the bytes as a uint8 tensor over the one storage that a GPU block has."""
+        storage = next(iter(self.owners.values()))
+        start = self.low - storage.data_ptr()
+        return untyped_bytes(storage)[start : start + self.nbytes]
 
 
 class BlockTable:
-    """All blocks of one pickle, by address."""
+    """All blocks of one pickle."""
 
     def __init__(self) -> None:
         """Start empty."""
-        self.blocks: list[Block] = []
-        self._at: dict[tuple[str, int], int] = {}
+        self._merged: list[Block] = []
+        self._new: list[Block] = []
 
-    def index(self, address: int, nbytes: int, device: str, owner: Any) -> int:
-        """Return the index of the block at ``address``, adding it when it is new."""
-        key = (device, address if nbytes else -id(owner))
-        if key not in self._at:
-            self._at[key] = len(self.blocks)
-            self.blocks.append(Block(address, nbytes, device, owner, nbytes, 0))
-        return self._at[key]
+    @property
+    def blocks(self) -> list[Block]:
+        """The blocks by space and address; no two of them touch."""
+        if self._new:
+            ordered = sorted(self._merged + self._new, key=lambda block: (block.space, block.low))
+            self._merged, self._new = [], []
+            for block in ordered:
+                last = self._merged[-1] if self._merged else None
+                if last and last.space == block.space and block.low <= last.high:
+                    last.high = max(last.high, block.high)
+                    last.owners.update(block.owners)
+                else:
+                    self._merged.append(block)
+        return self._merged
 
-    def of_tensor(self, tensor: Any) -> int:
-        """Return the block index of a strided tensor and widen the block to it."""
-        storage = tensor.untyped_storage()
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all blocks; memory that several views cover counts once."""
+        return sum(block.nbytes for block in self.blocks)
+
+    def place(self, device: str, low: int, high: int, owner: Any) -> tuple[str, int]:
+        """Take in the bytes at ``low`` to ``high``; return the space and address of the first."""
+        space = device if device == CPU else f"{device} {owner.data_ptr():x}"
+        self._new.append(Block(space, device, low, high, {id(owner): owner}))
+        return space, low
+
+    def place_tensor(self, tensor: Any) -> tuple[str, int]:
+        """Take in the bytes of a strided tensor; return where it begins.
+
+        Raises:
+            PicklingError: the tensor's storage has been freed.
+        """
         device = str(tensor.device)
-        index = self.index(storage.data_ptr(), storage.nbytes(), device, storage)
-        item = tensor.element_size()
-        low = tensor.storage_offset() * item
+        if not tensor.numel():
+            return device, 0
+        storage, item = tensor.untyped_storage(), tensor.element_size()
         reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-        if tensor.numel():
-            self.blocks[index].widen(low, low + (reach + 1) * item)
-        return index
+        end = (tensor.storage_offset() + reach + 1) * item
+        if end > storage.nbytes():
+            raise PicklingError("the tensor's memory has been freed (its storage was resized)")
+        base = storage.data_ptr()
+        return self.place(device, base + tensor.storage_offset() * item, base + end, storage)
 
-    def of_array(self, array: np.ndarray[Any, Any]) -> tuple[int, int]:
-        """Return the block index of an array and its byte offset there."""
-        low, high = np.lib.array_utils.byte_bounds(array) if array.size else (0, 0)
-        if type(array.base).__module__ == "torch":  # made by Tensor.numpy()
-            index = self.of_tensor(array.base)
-            address = self.blocks[index].address
-            self.blocks[index].widen(low - address, high - address)
-            return index, array.__array_interface__["data"][0] - address
-        root = array
-        while isinstance(root.base, np.ndarray) and type(root.base) is np.ndarray:
-            root = root.base
-        base_low, base_high = np.lib.array_utils.byte_bounds(root) if root.size else (0, 0)
-        if not base_low <= low <= high <= base_high:
-            root, base_low, base_high = array, low, high  # a view made by hand, out of its base
-        index = self.index(base_low, base_high - base_low, CPU, root)
-        block = self.blocks[index]
-        if array.size:
-            block.widen(low - base_low, high - base_low)
-        first = array.__array_interface__["data"][0] if array.size else base_low
-        return index, first - base_low
+    def place_array(self, array: np.ndarray[Any, Any]) -> tuple[str, int]:
+        """Take in the bytes of an array; return where its first element lies."""
+        if not array.size:
+            return CPU, 0
+        first: int = array.__array_interface__["data"][0]
+        low, high = np.lib.array_utils.byte_bounds(array)
+        space, start = self.place(CPU, low, high, array)
+        return space, start + first - low
 
 
-def view_memory(address: int, nbytes: int) -> memoryview:
-    """Return ``nbytes`` of this process's memory at ``address``, writable."""
-    return memoryview((ctypes.c_char * nbytes).from_address(address)).cast("B")
+def view_memory(address: int, nbytes: int, owners: object = None) -> memoryview:
+    """Return ``nbytes`` of this process's memory at ``address``, writable.
+
+    The view keeps ``owners`` alive, and with them the memory.
+    """
+    memory = (ctypes.c_char * nbytes).from_address(address)
+    memory.owners = owners  # type: ignore[attr-defined]
+    return memoryview(memory).cast("B")
 
 
 def untyped_bytes(storage: Any) -> Any:

@@ -5,7 +5,7 @@
                       writes what there is
 0.6 s                 SIGKILL to ranks other than 0; a rank 0 blocked in a
                       collective with them is freed by that
-1.3 s, 1.7 s          SIGTERM, SIGKILL to rank 0, unless it is writing its result
+1.2 s, 1.7 s          SIGINT again, SIGKILL to rank 0, unless it is writing its result
 60 s                  SIGKILL to whatever is left
 ====================  =========================================================
 """
@@ -38,7 +38,7 @@ class Ending:
         self._stages: list[tuple[float, Callable[[], None]]] = [
             (0.0, lambda: ranks.signal(signal.SIGINT)),
             (0.6, lambda: ranks.signal(signal.SIGKILL, others=True)),
-            (1.3, lambda: self._unless_collecting(signal.SIGTERM)),
+            (1.2, lambda: self._unless_collecting(signal.SIGINT)),
             (1.7, lambda: self._unless_collecting(signal.SIGKILL)),
             (60.0, lambda: ranks.signal(signal.SIGKILL)),
         ]

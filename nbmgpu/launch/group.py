@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 import psutil
 
 from ..run import Run
+from .processes import die_with_parent
 
 
 class Ranks(ABC):
@@ -44,12 +45,15 @@ class Ranks(ABC):
         self.signal(signal.SIGKILL)
 
     def sweep(self) -> None:
-        """Kill what ranks have left behind: loader workers, shell commands."""
-        for process in psutil.Process().children(recursive=True):
-            try:
-                process.kill()
-            except psutil.NoSuchProcess:
-                pass
+        """Kill what ranks have left behind: loader workers, shell commands, and theirs."""
+        deadline = time.monotonic() + 5
+        while (left := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
+            for process in left:
+                try:
+                    process.kill()
+                except psutil.NoSuchProcess:
+                    pass
+            psutil.wait_procs(left, timeout=0.5)
 
 
 class ForkedRanks(Ranks):
@@ -106,10 +110,12 @@ class TorchrunRanks(Ranks):
         }
         for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"):
             environment.pop(name)
+        launcher = os.getpid()
         with self._log.open("wb") as log:
             self._torchrun = subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                preexec_fn=lambda: die_with_parent(launcher, signal.SIGKILL),
+            )  # fmt: skip
         self._told = False
 
     def alive(self) -> bool:
@@ -117,21 +123,19 @@ class TorchrunRanks(Ranks):
         return not self._told
 
     def poll(self) -> list[tuple[int, int]]:
-        """Return all ranks once torchrun has ended, with the codes that it reports."""
+        """Return all ranks once torchrun has ended, the first to fail first."""
         code = self._torchrun.poll()
         if code is None:
             return []
         self._told = True
         report = self._log.read_text(errors="replace")
-        failed = {
-            int(rank): int(exit_code)
-            for rank, exit_code in re.findall(
-                r"rank\s+: (\d+) \(local_rank: \d+\)\s+exitcode\s+: (-?\d+)", report
-            )
-        }
+        found = re.findall(
+            r"time\s+: (\S+)\s+host\s+: .*\s+rank\s+: (\d+) .*\s+exitcode\s+: (-?\d+)", report
+        )
+        failed = {int(rank): int(exit_code) for _, rank, exit_code in sorted(found)}
         if code and not failed:
             failed = {0: code}
-        return [(rank, failed.get(rank, 0)) for rank in range(self.world_size)]
+        return list((failed | dict.fromkeys(set(range(self.world_size)) - failed.keys(), 0)).items())
 
     def signal(self, sig: signal.Signals, others: bool = False) -> None:
         """Signal the ranks by the pids they have reported; with SIGKILL, torchrun too."""

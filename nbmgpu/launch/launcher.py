@@ -23,17 +23,19 @@ from .processes import adopt_orphans, die_with_parent
 POLL = 0.01
 """Seconds between looks at the ranks."""
 
+DESERTED = "The kernel that had started the run, or its launch server, has ended."
 
-def launch(folder: str, environment: dict[str, str]) -> None:
-    """Run the ranks of the run in ``folder`` from beginning to end."""
+
+def launch(folder: str, environment: dict[str, str], server: int) -> None:
+    """Run the ranks of the run in ``folder`` from beginning to end, for the process ``server``."""
     run = Run(Path(folder))
-    die_with_parent(os.getppid(), signal.SIGTERM)
-    adopt_orphans()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _enter(run.record, environment)
     _redirect(run.folder / "logs" / "launcher.log")
     events = EventWriter(run.folder / "events" / "launcher.jsonl", LAUNCHER)
     events.emit(Started, **own_process())
+    die_with_parent(server, signal.SIGTERM)
+    adopt_orphans()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _enter(run.record, environment)
     listener = socket.create_server(("127.0.0.1", 0))
     os.environ.update(
         MASTER_ADDR="127.0.0.1",
@@ -44,23 +46,23 @@ def launch(folder: str, environment: dict[str, str]) -> None:
         TORCHELASTIC_MAX_RESTARTS="0",
     )
     ranks: Ranks = TorchrunRanks(run) if run.record.fresh else ForkedRanks(run)
-    signal.signal(signal.SIGTERM, lambda *_: ranks.kill_all())
+    ending = Ending(ranks, run.folder)
+    signal.signal(signal.SIGTERM, lambda *_: ending.begin("failed", DESERTED, force=True))
     ranks.start()
     store = None if run.record.fresh else _serve_store(listener)  # after the fork: it has a thread
-    ending = watch(run, ranks, events)
+    watch(run, ranks, events, ending)
     ranks.sweep()
     del store
     events.emit(Ended, ending=ending.kind, detail=ending.detail)
 
 
-def watch(run: Run, ranks: Ranks, events: EventWriter) -> Ending:
+def watch(run: Run, ranks: Ranks, events: EventWriter, ending: Ending) -> None:
     """Wait until every rank is gone; end them all as soon as there is a reason to."""
     deadline = run.record.created + run.record.timeout if run.record.timeout else None
-    ending = Ending(ranks, run.folder)
     while ranks.alive():
         for rank, code in ranks.poll():
             events.emit(Exited, of_rank=rank, code=code, asked=ending.begun)
-            if code != 0:
+            if code != 0 or not _has_finished(run, rank):
                 ending.begin("failed")
         if (reason := _asked_to_stop(run.folder)) is not None:
             ending.begin("stopped", force=reason == "force")
@@ -68,7 +70,12 @@ def watch(run: Run, ranks: Ranks, events: EventWriter) -> Ending:
             ending.begin("timeout", detail=f"longer than {run.record.timeout:g} s")
         ending.advance()
         time.sleep(POLL)
-    return ending
+
+
+def _has_finished(run: Run, rank: int) -> bool:
+    """Tell whether ``rank`` got to its end; ``os._exit(0)`` in a cell looks as good as that."""
+    run.refresh()
+    return run.view.ranks[rank].state == "finished"
 
 
 def _asked_to_stop(folder: Path) -> str | None:

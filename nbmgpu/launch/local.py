@@ -61,13 +61,10 @@ class LaunchServer:
         """End the server, and with it every run that it has started."""
         if self._owner != os.getpid():
             return
+        self._process.kill()  # launchers are told by the system, and end their ranks
+        self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
         self._errors.close()
 
 

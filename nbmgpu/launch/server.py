@@ -43,6 +43,7 @@ def _preload() -> None:
     import IPython.core.interactiveshell
     import numpy as np
     import torch
+    import torch._dynamo  # replicate() imports it: more than a second in every rank
     import torch.distributed as dist
     import torch.utils.data
 
@@ -54,6 +55,7 @@ def _preload() -> None:
 
 
 def _fork_launcher(request: dict[str, Any]) -> None:
+    server = os.getpid()
     if os.fork():
         return
     code = 1
@@ -64,7 +66,7 @@ def _fork_launcher(request: dict[str, Any]) -> None:
             os.dup2(null, fd)
         from .launcher import launch
 
-        launch(request["folder"], request["environment"])
+        launch(request["folder"], request["environment"], server)
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -83,3 +85,4 @@ def _reap() -> None:
 
 if __name__ == "__main__":
     main()
+    os._exit(0)  # tearing torch down takes longer than all the rest

@@ -51,7 +51,7 @@ class LoaderTap:
             split = tap.splits.get(loader)
             if split is None:
                 split = tap.splits[loader] = SplitLoader(loader, tap)
-            return split.run()
+            return split.run(loader)
 
         @functools.wraps(DataLoader.__len__)
         def length(loader: DataLoader[Any]) -> int:
@@ -97,7 +97,6 @@ class SplitLoader:
 
     def __init__(self, loader: DataLoader[Any], tap: LoaderTap) -> None:
         """Prepare to split ``loader``."""
-        self.loader = weakref.ref(loader)
         self.tap = tap
         self.session = tap.session
         self.epoch = 0
@@ -129,10 +128,9 @@ class SplitLoader:
             **workers,
         )
 
-    def run(self) -> Iterator[Any]:
-        """Iterate once over the rank's part of the loader."""
-        loader, session = self.loader(), self.session
-        assert loader is not None
+    def run(self, loader: DataLoader[Any]) -> Iterator[Any]:
+        """Iterate once over the rank's part of ``loader``, which only this pass may hold."""
+        session = self.session
         self.epoch += 1
         before, steps, outer = session.backwards, 0, session.share
         streams = Streams(session.rank)

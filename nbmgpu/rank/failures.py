@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import traceback
+from typing import Any
 
 import cloudpickle
 
@@ -21,7 +22,7 @@ def report(
     return events.emit(
         Failure,
         type=type(error).__qualname__,
-        message=str(error),
+        message=_message(error),
         line=cell_line(error, cell),
         traceback=lines,
         pickled=_pickle(error),
@@ -37,11 +38,49 @@ def cell_line(error: BaseException, cell: str) -> int:
     return lines[-1] if cell and lines else 0
 
 
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "(the exception cannot be printed)"
+
+
 def _pickle(error: BaseException) -> str:
     """Return the exception in base64, or nothing when it cannot make the journey."""
+    bare = error.with_traceback(None)
+    own = {name: value for name, value in vars(error).items() if _travels(value)}
+    for form in (bare, _Rebuilt(type(error), error.args, own)):
+        if _travels(form):
+            data = cloudpickle.dumps(form)
+            return base64.b64encode(data).decode() if len(data) < 1 << 20 else ""
+    return ""
+
+
+def _travels(value: object) -> bool:
     try:
-        data = cloudpickle.dumps(error.with_traceback(None))
-        cloudpickle.loads(data)
+        cloudpickle.loads(cloudpickle.dumps(value))
     except Exception:
-        return ""
-    return base64.b64encode(data).decode() if len(data) < 1 << 20 else ""
+        return False
+    return True
+
+
+class _Rebuilt:
+    """Unpickles as an exception whose own ``__init__`` wants other arguments than ``args``."""
+
+    def __init__(
+        self, cls: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]
+    ) -> None:
+        self.parts = cls, args, state
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return rebuild, self.parts
+
+
+def rebuild(
+    cls: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]
+) -> BaseException:
+    """Return an exception of type ``cls`` without calling its ``__init__``."""
+    error = cls.__new__(cls, *args)
+    error.args = args
+    vars(error).update(state)
+    return error

@@ -95,9 +95,10 @@ class _Hook(DisplayHook):  # type: ignore[misc]
 
     value: Any = None
     has_value = False
+    silenced = False
 
     def __call__(self, result: Any = None) -> None:
-        if result is not None:
+        if result is not None and not self.silenced:
             self.value, self.has_value = result, True
             self.exec_result.result = result
 
@@ -113,6 +114,11 @@ class RankShell(InteractiveShell):  # type: ignore[misc]
 
     def enable_gui(self, gui: str | None = None) -> None:
         """Start no event loop: a rank's figures are inline, as the kernel's environment says."""
+
+    def showtraceback(self, *args: Any, **kwargs: Any) -> None:
+        """Format the exception, except for an interrupt: the rank has better to do by then."""
+        if not isinstance(sys.exc_info()[1], KeyboardInterrupt):
+            super().showtraceback(*args, **kwargs)
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
         self.last_traceback = [str(line) for line in stb]
@@ -143,6 +149,7 @@ class RankShell(InteractiveShell):  # type: ignore[misc]
         """Run ``cell`` and tell how it ended."""
         before = dict(self.user_ns)
         self.last_traceback = []
+        self.displayhook.silenced = DisplayHook.semicolon_at_end_of_expression(cell)
         result = self.run_cell(cell, store_history=False, silent=False)
         error = result.error_before_exec or result.error_in_exec
         for stream in (sys.stdout, sys.stderr):

@@ -1,9 +1,14 @@
-"""tqdm bars of a rank become progress events: one display per run, not one per rank."""
+"""tqdm bars of a rank become progress events: one display per run, not one per rank.
+
+A bar is known by its line, as in a terminal: a loop's inner bar is one bar, however
+often it begins anew.
+"""
 
 from __future__ import annotations
 
 import io
 import sys
+import types
 from typing import Any
 
 from .recorder import Recorder
@@ -23,37 +28,51 @@ def install(recorder: Recorder) -> None:
     except ImportError:
         return
     silence = _Silence()
-    original = tqdm.__init__
-    counter = iter(range(1_000_000))
+    original, shown, closed = tqdm.__init__, tqdm.display, tqdm.close
 
     def begin(bar: Any, *args: Any, **kwargs: Any) -> None:
-        file = kwargs.get("file")
-        tapped = file is None or file in (sys.stderr, sys.stdout)
-        if tapped:
+        bar._nbmgpu_tapped = kwargs.get("file") in (None, sys.stderr, sys.stdout)
+        if bar._nbmgpu_tapped:
             kwargs["file"] = silence
         original(bar, *args, **kwargs)
-        bar._nbmgpu_key = f"tqdm:{next(counter)}" if tapped else None
 
     def display(bar: Any, msg: str | None = None, pos: int | None = None) -> bool:
-        key = getattr(bar, "_nbmgpu_key", None)
-        if key is None:
+        if not _is_tapped(bar):
             return bool(shown(bar, msg, pos))
-        _report(recorder, bar, key)
+        if not bar.disable:
+            _report(recorder, bar)
         return True
 
     def close(bar: Any) -> None:
-        if getattr(bar, "_nbmgpu_key", None) is not None and not bar.disable:
-            _report(recorder, bar, bar._nbmgpu_key, done=True)
+        was_open = _is_tapped(bar) and not bar.disable
         closed(bar)
+        if was_open:
+            _report(recorder, bar, done=True)
 
-    shown, closed = tqdm.display, tqdm.close
     tqdm.__init__, tqdm.display, tqdm.close = begin, display, close
+    _replace_widgets(tqdm)
 
 
-def _report(recorder: Recorder, bar: Any, key: str, done: bool = False) -> None:
+def _replace_widgets(tqdm: type) -> None:
+    """Let ``tqdm.notebook`` give plain bars: a rank has no front end for its widgets."""
+    from tqdm.std import trange
+
+    module: Any = types.ModuleType("tqdm.notebook")
+    module.tqdm = module.tqdm_notebook = tqdm
+    module.trange = module.tnrange = trange
+    sys.modules["tqdm.notebook"] = module
+
+
+def _is_tapped(bar: Any) -> bool:
+    return getattr(bar, "_nbmgpu_tapped", False)
+
+
+def _report(recorder: Recorder, bar: Any, done: bool = False) -> None:
     label = (getattr(bar, "desc", "") or "").rstrip(": ")
     postfix = getattr(bar, "postfix", None)
     if postfix:
         label = f"{label} {postfix}".strip()
     total = int(bar.total) if bar.total else 0
-    recorder.progress(key, label=label, step=int(bar.n), total=total, done=done)
+    recorder.progress(
+        f"tqdm:{abs(bar.pos)}", label=label, step=int(bar.n), total=total, done=done
+    )

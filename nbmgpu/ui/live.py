@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import bisect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..events import Display, Event, Stderr
+from ..events import Display, Stderr
 from ..run import Run
 from ..surroundings import Surroundings
 from .summary import summary_html, summary_text
@@ -23,6 +23,9 @@ IN_ALL = 1 << 20
 
 END = 1 << 12
 """Bytes of the log's end that are shown in any case."""
+
+PIECE = 256
+"""Bytes that a piece counts for at least: between stdout and stderr lies a message each."""
 
 
 class LiveOutput:
@@ -52,9 +55,10 @@ class LiveOutput:
         self._panel.on_stop(lambda force: stop())
         self._handle = display(self._panel, display_id=True)
 
-    def take(self, events: Iterable[Event]) -> None:
+    def take(self) -> None:
         """Show what is new: rank 0's displays in their place among its prints, the panel."""
-        for event in events:
+        size = self.log.size()  # measured first: the events of all bytes before are there then
+        for event in self.run.poll():
             if event.rank != 0:
                 continue
             if isinstance(event, Stderr):
@@ -62,13 +66,13 @@ class LiveOutput:
             elif isinstance(event, Display):
                 self.log.show_until(event.offset)
                 self._show(event)
-        self.log.show_some()
+        self.log.show_until(size, PER_TURN)
         if self._panel is not None:
             self._panel.refresh()
 
     def finish(self) -> None:
         """Show the rest, and leave a summary that needs no widget."""
-        self.take(self.run.poll())
+        self.take()
         self.log.show_end()
         if self._handle is None:
             print(summary_text(self.run))
@@ -123,46 +127,46 @@ class LogPrinter:
             self._starts.append(start)
             self._ends.append(end)
 
-    def show_until(self, offset: int) -> None:
-        """Print what lies before ``offset``, within the limit."""
-        while self._position < offset and self._shown < IN_ALL:
-            if not self._print(min(offset - self._position, PER_TURN)):
-                return
+    def size(self) -> int:
+        """Return how much has been logged so far."""
+        return self._path.stat().st_size if self._path.exists() else 0
 
-    def show_some(self) -> None:
-        """Print one turn's worth of what is new."""
-        if self._shown < IN_ALL:
-            self._print(PER_TURN)
+    def show_until(self, offset: int, at_most: int = IN_ALL) -> None:
+        """Print what lies before ``offset``, within the limits."""
+        limit = min(self._shown + at_most, IN_ALL)
+        while self._position < offset and self._shown < limit:
+            if not self._print(min(offset - self._position, PER_TURN), limit):
+                return
 
     def show_end(self) -> None:
         """Print all that is left, or its end where the limit is passed."""
-        size = self._path.stat().st_size if self._path.exists() else 0
+        size = self.size()
         self.show_until(size)
         left = size - self._position
         if left > END:
             print(f"\n... {left - END:,} bytes of output more in {self._path} ...\n")
             self._position = size - END
-        while self._position < size and self._print(size - self._position):
-            pass
+        self._print(size - self._position, self._shown + 2 * END)
 
-    def _print(self, limit: int) -> int:
-        """Print up to ``limit`` bytes, whole characters; return how many."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._position)
-                data = file.read(limit)
-        except FileNotFoundError:
+    def _print(self, length: int, limit: int) -> int:
+        """Print up to ``length`` bytes, whole characters; return how many."""
+        if length <= 0:
             return 0
-        data = _whole(data)
+        with self._path.open("rb") as file:
+            file.seek(self._position)
+            data = _whole(file.read(length))
+        begin = self._position
         for piece, is_error in self._pieces(data):
             stream = sys.stderr if is_error else sys.stdout
             stream.write(piece.decode("utf-8", "replace"))
-            stream.flush()
-        self._position += len(data)
-        self._shown += len(data)
-        return len(data)
+            stream.flush()  # the two streams are in order only if each is sent at once
+            self._position += len(piece)
+            self._shown += max(len(piece), PIECE)
+            if self._shown >= limit:
+                break
+        return self._position - begin
 
-    def _pieces(self, data: bytes) -> Iterable[tuple[bytes, bool]]:
+    def _pieces(self, data: bytes) -> Iterator[tuple[bytes, bool]]:
         """Cut ``data`` where it changes between stdout and stderr."""
         start, stop = self._position, self._position + len(data)
         while start < stop:

@@ -17,7 +17,7 @@ import ast
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from .cell_scopes import Scope
+from .scopes import Scope
 
 Settled = frozenset[tuple[Scope, str]]
 """Names that are settled, each with the scope it belongs to."""

@@ -1,6 +1,6 @@
 """Which names a piece of Python reads from the namespace it runs in, and which it binds there.
 
-A name that is read where it is not settled (see ``nbmgpu.cell_flow``) has to be there
+A name that is read where it is not settled (see ``nbmgpu.cell.flow``) has to be there
 beforehand.
 """
 
@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from .cell_flow import Flow, Settled
-from .cell_magics import Magic, magic_of, words
-from .cell_scopes import LocalNames, Scope, all_args, imported_name
-from .cell_source import Fragment
+from .flow import Flow, Settled
+from .magics import Magic, magic_of, words
+from .scopes import LocalNames, Scope, all_args, imported_name
+from .source import Fragment
 
 Site = tuple[int, int]
 """Where a name is read: line and column."""

@@ -23,10 +23,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 
-from .cell_magics import names_of
-from .cell_names import NameReader, Site
-from .cell_source import CellSource, Transform
-from .errors import UnknownNameError, closest, compose
+from ..errors import UnknownNameError, closest, compose
+from .magics import names_of
+from .names import NameReader, Site
+from .source import CellSource, Transform
 
 DYNAMIC = frozenset({"globals", "locals", "exec", "eval", "get_ipython"})
 """Functions through which a cell can use names that are not in its source."""

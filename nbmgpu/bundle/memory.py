@@ -1,0 +1,122 @@
+"""Memory on the receiving side: where the views of a pickle find their bytes."""
+
+from __future__ import annotations
+
+import bisect
+import pickle
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .blocks import CPU, Block
+from .container import ALIGNMENT
+
+
+class BlockEntry(NamedTuple):
+    """What a receiver must know of a block: its place on the sending side."""
+
+    space: str
+    device: str
+    low: int
+
+
+class BufferEntry(NamedTuple):
+    """A buffer that a type of another library handed out: its place on the sending side."""
+
+    space: str
+    address: int
+    nbytes: int
+
+
+def dump_table(blocks: Sequence[Block], buffers: Sequence[BufferEntry]) -> bytes:
+    """Pickle what a receiver must know of blocks and buffers."""
+    entries = [(block.space, block.device, block.low) for block in blocks]
+    return pickle.dumps((entries, [tuple(buffer) for buffer in buffers]))
+
+
+def load_table(table: memoryview) -> tuple[list[BlockEntry], list[BufferEntry]]:
+    """Read what ``dump_table`` wrote."""
+    entries, buffers = pickle.loads(table)
+    return [BlockEntry(*entry) for entry in entries], [BufferEntry(*entry) for entry in buffers]
+
+
+class Area:
+    """A block that arrived.  GPU blocks go to ``device``; so "cpu" keeps all in CPU memory."""
+
+    def __init__(self, raw: memoryview, device: str = CPU) -> None:
+        """Lie over ``raw``, the bytes in CPU memory."""
+        self.raw = raw
+        self.device = device
+        self._storage: Any = None
+
+    def buffer(self) -> memoryview:
+        """Return the bytes in CPU memory."""
+        return self.raw
+
+    def storage(self, offset: int) -> tuple[Any, int]:
+        """Return an untyped torch storage that holds byte ``offset``, and where it does."""
+        import torch
+
+        if self._storage is None:
+            data = torch.frombuffer(self.raw, dtype=torch.uint8)
+            self._storage = data.to(self.device).untyped_storage()
+        return self._storage, offset
+
+    def span(self) -> tuple[str, int, int]:
+        """Return the device and the addresses where the bytes lie in this process."""
+        if self.device == CPU or self._storage is None:
+            address = address_of(self.raw)
+            return CPU, address, address + self.raw.nbytes
+        address = self._storage.data_ptr()
+        return self.device, address, address + self._storage.nbytes()
+
+
+class Memory:
+    """The areas of a bundle, found by their addresses on the sending side."""
+
+    def __init__(self, entries: Sequence[BlockEntry], areas: Sequence[Area]) -> None:
+        """Take areas with their entries, in the order of ``BlockTable.blocks``."""
+        self.areas = list(areas)
+        self._starts: dict[str, list[int]] = {}
+        self._areas: dict[str, list[Area]] = {}
+        for entry, area in zip(entries, areas, strict=True):
+            self._starts.setdefault(entry.space, []).append(entry.low)
+            self._areas.setdefault(entry.space, []).append(area)
+
+    def find(self, space: str, address: int) -> tuple[Area, int]:
+        """Return the area that holds ``address`` of ``space``, and the offset there."""
+        starts = self._starts[space]
+        index = bisect.bisect_right(starts, address) - 1
+        return self._areas[space][index], address - starts[index]
+
+    def buffers(self, entries: Sequence[BufferEntry]) -> Iterator[memoryview]:
+        """Yield the buffers of a pickle in its order."""
+        for space, address, nbytes in entries:
+            area, offset = self.find(space, address)
+            yield area.buffer()[offset : offset + nbytes]
+
+
+def arrived(entries: Sequence[BlockEntry], blocks: Sequence[memoryview], device: str) -> Memory:
+    """Return the memory of a bundle as it is mapped; GPU blocks are copied to ``device``."""
+    pairs = zip(entries, blocks, strict=True)
+    areas = [Area(raw, CPU if entry.device == CPU else device) for entry, raw in pairs]
+    return Memory(entries, areas)
+
+
+def owned(raw: memoryview, low: int) -> Area:
+    """Return a copy of ``raw``, so that a small result does not keep a whole file mapped.
+
+    The copy is aligned as the memory at address ``low`` is on the sending side.
+    """
+    import torch
+
+    skew = low % ALIGNMENT
+    memory = memoryview(torch.empty(skew + raw.nbytes, dtype=torch.uint8).numpy())[skew:]
+    memory[:] = raw
+    return Area(memory)
+
+
+def address_of(raw: memoryview) -> int:
+    """Return the address of the first byte of ``raw``."""
+    return int(np.frombuffer(raw, np.uint8).__array_interface__["data"][0])
