@@ -109,16 +109,27 @@ def follow(execution: Execution, run: Run) -> Run:
 @contextmanager
 def showing(execution: Execution, run: Run) -> Iterator[LiveOutput]:
     """Show the run of ``execution`` as ``run`` reads it; end it if watching it fails."""
+    with shown(run, execution.surroundings, execution.interrupt) as output:
+        try:
+            yield output
+        finally:
+            _background.pop(run.id, None)
+            if not execution.over:
+                execution.abandon()
+
+
+@contextmanager
+def shown(
+    run: Run, surroundings: Surroundings, stop: Callable[[], object]
+) -> Iterator[LiveOutput]:
+    """Show ``run`` here; its Stop button calls ``stop``."""
     from .ui.live import LiveOutput
 
-    output = LiveOutput(run, execution.surroundings)
-    output.start(execution.interrupt)
+    output = LiveOutput(run, surroundings)
+    output.start(stop)
     try:
         yield output
     finally:
-        _background.pop(run.id, None)
-        if not execution.over:
-            execution.abandon()
         output.finish()
 
 
@@ -131,23 +142,24 @@ def attach(name: str = "") -> Run:
         OptionError: there is no such run.
         BaseException: what the cell raised on a rank.
     """
-    from .ui.live import LiveOutput
-
     run = find_run(name)
-    execution = _background.pop(run.id, None)
+    execution = take_over(run)
     if execution is not None:
-        execution.taken_over = True
         with interrupts_to(execution.interrupt):
             return follow(execution, run)
-    output = LiveOutput(run, Surroundings.current())
-    output.start(run.stop)
-    try:
+    with shown(run, Surroundings.current(), run.stop) as output:
         while not run.over:
             output.take()
             time.sleep(POLL)
-    finally:
-        output.finish()
     return run
+
+
+def take_over(run: Run) -> Execution | None:
+    """Return the execution of a run in the background: the caller now brings its results home."""
+    execution = _background.pop(run.id, None)
+    if execution is not None:
+        execution.taken_over = True
+    return execution
 
 
 def begin(execution: Execution) -> Run:

@@ -59,13 +59,14 @@ def attach(rest: str) -> None:
     api.attach(rest)
 
 
-def stop(rest: str) -> str:
+def stop(rest: str) -> None:
     """Stop a run, by default the newest, and wait until it is over."""
     run = find_run(rest)
     if run.over:
-        return f"Run {run.id} is over already: {run.state}."
+        print(f"Run {run.id} is over already: {run.state}.")
+        return
     run.stop()
-    return f"Run {run.id}: {run.wait(timeout=10)}."
+    print(f"Run {run.id}: {run.wait(timeout=10)}.")
 
 
 def info(_rest: str) -> Any:

@@ -105,6 +105,8 @@ def _silent(run: Run, rank: int) -> BaseException:
     """Explain a rank that left without an exception to show."""
     who = f"Rank {rank} of {run.record.world_size}"
     code = run.view.ranks[rank].exit_code or 0
+    if run.view.ranks[rank].process is None:
+        return LaunchError(f"{who} did not start (exit code {code}).\n{_launcher_log(run)}")
     if run.view.ranks[rank].state == "stopped":
         return KeyboardInterrupt(f"{who} was interrupted, by its cell or by a signal from outside")
     end = f"\nLog: {run.log_path(rank)}\n{_tail(run.log(rank))}".rstrip()
@@ -152,5 +154,12 @@ def _launcher_log(run: Run) -> str:
     return _tail("\n".join([*texts, run.log(0)]))
 
 
+CRASH = "Fatal Python error"
+"""How Python's own report of a crash in compiled code begins; the innermost lines come first."""
+
+
 def _tail(text: str) -> str:
+    if CRASH in text:
+        report = text[text.rindex(CRASH) :].strip()
+        return "\n".join(report.splitlines()[:TAIL])
     return "\n".join(text.strip().splitlines()[-TAIL:])

@@ -200,6 +200,8 @@ class Execution:
                 self.run.results[rank] = read_copies(path, self.namespace)
             except (OSError, ValueError):
                 continue
+        if self.run.state != "finished":
+            return  # ranks that stopped somewhere differ for that reason
         own = self.run.results.get(0, {})
         others = [values for rank, values in self.run.results.items() if rank]
         names = differing({n: v for n, v in own.items() if n != VALUE}, others)

@@ -16,19 +16,25 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
 from . import api, completion, flags
-from .errors import NbmgpuError, OptionError, closest, compose
+from .errors import CellError, NbmgpuError, OptionError, closest, compose
 from .failure import plain
 from .interrupts import interrupts_to
 from .kernel import POLL, Execution
 from .launch.local import server
 from .options import RunOptions
+from .run import Run, find_run
 from .surroundings import Surroundings
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-CALL = "get_ipython().run_cell_magic('mgpu'"
-AWAITED_CALL = "await get_ipython().run_cell_magic('mgpu_awaited'"
+AWAITED = {
+    "get_ipython().run_cell_magic('mgpu'": "await get_ipython().run_cell_magic('mgpu_awaited'",
+    "get_ipython().run_line_magic('mgpu', 'attach": (
+        "await get_ipython().run_line_magic('mgpu_awaited', 'attach"
+    ),
+}
+"""Calls that IPython makes of a cell, and what to make of them where awaiting is possible."""
 
 
 def register(shell: InteractiveShell) -> None:
@@ -48,13 +54,18 @@ def unregister(shell: InteractiveShell) -> None:
 
 
 def await_magic(lines: list[str]) -> list[str]:
-    """Turn a call of ``%%mgpu`` into an awaited one, where awaiting is possible.
+    """Turn calls of the magics into awaited ones, where awaiting is possible.
 
     A magic that runs the rest of its cell itself (``%%time``) cannot await.
     """
-    if _inside_a_magic():
-        return lines
-    return [line.replace(CALL, AWAITED_CALL, 1) if line.startswith(CALL) else line for line in lines]  # fmt: skip
+    return lines if _inside_a_magic() else [_awaited(line) for line in lines]
+
+
+def _awaited(line: str) -> str:
+    for call, awaited in AWAITED.items():
+        if line.startswith(call):
+            return awaited + line[len(call) :]
+    return line
 
 
 def _inside_a_magic() -> bool:
@@ -67,12 +78,34 @@ def _inside_a_magic() -> bool:
 
 
 @contextmanager
-def plain_errors() -> Iterator[None]:
-    """Let errors that nbmgpu itself raises be shown without nbmgpu's own frames."""
+def plain_errors(shell: InteractiveShell, cell: str = "") -> Iterator[None]:
+    """Let errors of nbmgpu itself, and syntax errors of ``cell``, be shown without its frames."""
     try:
         yield
     except NbmgpuError as error:
         raise error if hasattr(error, "_render_traceback_") else plain(error) from None
+    except SyntaxError as error:
+        error.filename = shell.compile.cache(cell, shell.execution_count)
+        shown = shell.SyntaxTB.structured_traceback(type(error), error)
+        raise CellSyntaxError(shown) from None
+
+
+class CellSyntaxError(CellError):
+    """A syntax error of the cell as IPython shows one.
+
+    IPython has no way to show a real one without the frames that it came through.
+    """
+
+    def __init__(self, shown: list[str]) -> None:
+        """Be shown as the lines ``shown``."""
+        super().__init__(shown[-1].strip())
+        self._shown = shown
+
+    def _render_traceback_(self) -> list[str]:
+        return self._shown
+
+
+CellSyntaxError.__name__ = "SyntaxError"
 
 
 @magics_class
@@ -88,7 +121,7 @@ class MgpuMagics(Magics):  # type: ignore[misc]
     @cell_magic
     def mgpu(self, line: str, cell: str) -> Any:
         """Run the cell on several ranks."""
-        with plain_errors():
+        with plain_errors(self.shell, cell):
             execution = self._execution(line, cell)
             api.conduct(execution)
         return execution.value
@@ -96,7 +129,7 @@ class MgpuMagics(Magics):  # type: ignore[misc]
     @cell_magic
     async def mgpu_awaited(self, line: str, cell: str) -> Any:
         """Run the cell on several ranks while the kernel's loop goes on."""
-        with plain_errors():
+        with plain_errors(self.shell, cell):
             execution = self._execution(line, cell)
             if execution.options.dry_run or execution.options.background:
                 if api.conduct(execution) is not None:
@@ -106,13 +139,13 @@ class MgpuMagics(Magics):  # type: ignore[misc]
             execution.prepare()
             with interrupts_to(execution.interrupt):
                 api.begin(execution)
-                await follow_awaited(execution)
+                await follow_awaited(execution, execution.run)
         return execution.value
 
     async def _watch(self, execution: Execution) -> None:
         """Follow a run in the background; whatever it raises is shown where it began."""
         try:
-            await follow_awaited(execution)
+            await follow_awaited(execution, execution.run)
         except KeyboardInterrupt:
             pass  # it was stopped; the summary says so
         except Exception:
@@ -131,16 +164,36 @@ class MgpuMagics(Magics):  # type: ignore[misc]
             raise plain(OptionError(compose(what, allowed, f"%mgpu {near}")))
         from . import commands
 
-        with plain_errors():
+        with plain_errors(self.shell):
             return getattr(commands, command)(rest.strip())
 
+    @line_magic("mgpu_awaited")
+    async def mgpu_line_awaited(self, line: str) -> None:
+        """Attach to a run while the kernel's loop goes on."""
+        with plain_errors(self.shell):
+            run = find_run(line.partition(" ")[2].strip())
+            execution = api.take_over(run)
+            if execution is None:
+                await watch_awaited(run)
+                return
+            with interrupts_to(execution.interrupt):
+                await follow_awaited(execution, run)
 
-async def follow_awaited(execution: Execution) -> None:
+
+async def follow_awaited(execution: Execution, run: Run) -> None:
     """Do what ``api.follow`` does, awaiting between looks at the run."""
-    with api.showing(execution, execution.run) as output:
+    with api.showing(execution, run) as output:
         while not execution.over:
             output.take()
             await asyncio.sleep(POLL)
         output.take()
-        if not execution.taken_over:  # `%mgpu attach` may have done the rest meanwhile
+        if run is not execution.run or not execution.taken_over:
             execution.finish()
+
+
+async def watch_awaited(run: Run) -> None:
+    """Show a run of another process to its end."""
+    with api.shown(run, Surroundings.current(), run.stop) as output:
+        while not run.over:
+            output.take()
+            await asyncio.sleep(POLL)

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 
 CPU = "cpu"
+NOWHERE = -1
+"""The address of what has no elements."""
 
 
 @dataclass(eq=False)
@@ -92,7 +94,7 @@ class BlockTable:
         """
         device = str(tensor.device)
         if not tensor.numel():
-            return device, 0
+            return device, NOWHERE
         storage, item = tensor.untyped_storage(), tensor.element_size()
         reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
         end = (tensor.storage_offset() + reach + 1) * item
@@ -104,7 +106,7 @@ class BlockTable:
     def place_array(self, array: np.ndarray[Any, Any]) -> tuple[str, int]:
         """Take in the bytes of an array; return where its first element lies."""
         if not array.size:
-            return CPU, 0
+            return CPU, NOWHERE
         first: int = array.__array_interface__["data"][0]
         low, high = np.lib.array_utils.byte_bounds(array)
         space, start = self.place(CPU, low, high, array)

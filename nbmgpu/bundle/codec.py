@@ -13,18 +13,21 @@ What they add to cloudpickle:
 from __future__ import annotations
 
 import io
+import mmap
 import pickle
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import cloudpickle
 import numpy as np
 
-from .blocks import CPU, Block, BlockTable
+from .blocks import CPU, NOWHERE, BlockTable
+from .memory import BufferEntry, Memory, address_of
 
-INLINE = 1024
-"""Arrays below this many bytes are cheaper inside the pickle stream than as a block."""
+INLINE = 4096
+"""Buffers of other libraries below this many bytes stay inside the pickle stream."""
 
 
 class _Namespace:
@@ -35,127 +38,129 @@ class _Namespace:
 
 
 class Packer(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles objects one after another into one stream with one memo."""
+    """Pickles objects one after another into one stream with one memo.
+
+    ``detached`` counts tensors that leave an autograd graph behind.
+    """
 
     def __init__(self, namespace: dict[str, Any]) -> None:
         """Treat the globals of functions in ``namespace`` as the shared namespace."""
         self.file = io.BytesIO()
-        super().__init__(self.file, protocol=5)
+        super().__init__(self.file, protocol=5, buffer_callback=self._take_buffer)
         self.blocks = BlockTable()
+        self.buffers: list[BufferEntry] = []
+        self.detached = 0
         self.globals_ref[id(namespace)] = _Namespace()
 
     def reducer_override(self, obj: Any) -> Any:
-        """Reduce tensors and arrays to views; leave the rest to cloudpickle."""
+        """Reduce tensors and arrays to views, mend a few types, leave the rest to cloudpickle."""
+        import torch
+
         if isinstance(obj, np.ndarray):
             return self._reduce_array(obj)
-        kind = type(obj)
-        if kind.__module__.startswith("torch") and _is_plain_tensor(obj):
-            return self._reduce_tensor(obj)
-        return super().reducer_override(obj)
+        if isinstance(obj, torch.Tensor):
+            if obj.requires_grad and not obj.is_leaf:
+                self.detached += 1
+                obj = obj.detach()
+            return self._reduce_tensor(obj) if _is_view(obj) else NotImplemented
+        mended = mended_reduce(obj)
+        return super().reducer_override(obj) if mended is None else mended
 
     def _reduce_array(self, array: np.ndarray[Any, Any]) -> Any:
-        if type(array) is np.memmap and array.filename and array.base is not None:
-            mode = "r+" if array.mode == "w+" else array.mode
-            offset = array.offset
-            order = "C" if array.flags.c_contiguous else "F"
-            args = (array.filename, array.dtype, mode, offset, array.shape, order)
-            return np.memmap, args
-        if type(array) is not np.ndarray or array.dtype.hasobject or array.nbytes < INLINE:
+        if is_mapped_file(array):
+            return _load_mapped_file, _place_in_file(array)
+        if isinstance(array, np.memmap):
+            array = array.view(np.ndarray)
+        if type(array) is not np.ndarray or array.dtype.hasobject:
             return NotImplemented
-        index, offset = self.blocks.of_array(array)
-        args = (index, array.dtype, array.shape, array.strides, offset, array.flags.writeable)
-        return load_array, args
+        space, address = self.blocks.place_array(array)
+        writeable = array.flags.writeable
+        return load_array, (space, address, array.dtype, array.shape, array.strides, writeable)
 
     def _reduce_tensor(self, tensor: Any) -> Any:
-        index = self.blocks.of_tensor(tensor)
-        leaf = tensor.is_leaf
-        args = (
-            index,
-            tensor.dtype,
-            tensor.storage_offset(),
-            tuple(tensor.shape),
-            tensor.stride(),
-            tensor.requires_grad and leaf,
-            type(tensor),
-        )
-        grad = tensor.grad if leaf else None
-        hooks = list((tensor._backward_hooks or {}).values()) if leaf else []
-        extra = dict(tensor.__dict__)
+        import torch
+
+        with torch._C.DisableTorchFunctionSubclass():
+            space, address = self.blocks.place_tensor(tensor)
+            form = tensor.dtype, tuple(tensor.shape), tensor.stride()
+            args = (space, address, *form, tensor.requires_grad, type(tensor))
+            hooks = list((tensor._backward_hooks or {}).values())
+            grad, extra = tensor.grad, dict(tensor.__dict__)
         if grad is None and not hooks and not extra:
             return load_tensor, args
-        return load_tensor, args, (grad, hooks, extra), None, None, set_tensor_state
+        return load_tensor, args, (grad, hooks, extra), None, None, _set_tensor_state
+
+    def _take_buffer(self, buffer: pickle.PickleBuffer) -> bool:
+        """Keep a large buffer out of the stream; return whether it goes into it."""
+        raw = buffer.raw()
+        if raw.nbytes < INLINE:
+            return True
+        low = address_of(raw)
+        space, address = self.blocks.place(CPU, low, low + raw.nbytes, raw)
+        self.buffers.append(BufferEntry(space, address, raw.nbytes))
+        return False
 
 
-def _is_plain_tensor(obj: Any) -> bool:
-    """Tell whether ``obj`` is a dense tensor or parameter in CPU or CUDA memory."""
+def _is_view(tensor: Any) -> bool:
+    """Tell whether a tensor is a plain view of CPU or CUDA memory."""
     import torch
 
-    if type(obj) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-        return False
+    kind: Any = type(tensor)
+    plain: tuple[Any, ...] = (torch.Tensor.__reduce_ex__, torch.nn.Parameter.__reduce_ex__)
     return (
-        obj.layout is torch.strided
-        and obj.device.type in (CPU, "cuda")
-        and not (obj.is_quantized or obj.is_conj() or obj.is_neg() or obj.is_nested)
+        kind.__reduce_ex__ in plain
+        and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+        and tensor.layout is torch.strided
+        and tensor.device.type in (CPU, "cuda")
+        and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor.is_nested)
     )
+
+
+def is_mapped_file(array: Any) -> bool:
+    """Tell whether an array is a file that ranks can map for themselves.
+
+    A copy-on-write map is not: what was written to it is in no file.
+    """
+    if not isinstance(array, np.memmap) or getattr(array, "_mmap", None) is None:
+        return False
+    if not array.filename:
+        return False
+    return array.mode != "c" and not array.dtype.hasobject and array.size > 0
+
+
+def _place_in_file(array: Any) -> tuple[Any, ...]:
+    mapped = memoryview(array._mmap)
+    whole = np.frombuffer(mapped, np.uint8).__array_interface__["data"][0]
+    # The map begins where the page of the first element does.
+    page = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
+    offset = array.__array_interface__["data"][0] - whole + page
+    mode = "r+" if array.flags.writeable else "r"
+    return str(array.filename), mode, offset, array.dtype, array.shape, array.strides
+
+
+def mended_reduce(obj: Any) -> Any:
+    """Reduce types whose own way loses something; return None for all others."""
+    from torch.utils.data import DataLoader
+
+    if isinstance(obj, BaseException):
+        kind = type(obj)
+        if kind.__reduce__ is BaseException.__reduce__ and isinstance(
+            kind.__init__, types.FunctionType
+        ):  # whose arguments need not be ``args``
+            return _rebuild_exception, (kind, obj.args), dict(obj.__dict__)
+    elif isinstance(obj, DataLoader) and obj._iterator is not None:
+        reduced: Any = obj.__reduce_ex__(4)
+        function, args, state, *rest = reduced
+        return function, args, {**state, "_iterator": None}, *rest  # its workers stay here
+    return None
 
 
 class Unpacker(pickle.Unpickler):
     """Loads what a ``Packer`` wrote, with a memo that stays readable."""
 
-    def __init__(self, stream: memoryview) -> None:
+    def __init__(self, stream: memoryview, buffers: Iterable[memoryview]) -> None:
         """Read objects from ``stream`` one after another."""
-        super().__init__(io.BytesIO(stream))
-
-
-class Memory:
-    """The blocks of a bundle on the receiving side, made on first use.
-
-    ``storage(i)`` gives block ``i`` as a torch storage on its device, ``buffer(i)``
-    as CPU bytes; ``low(i)`` is the offset in the sender's memory where it starts.
-    """
-
-    def __init__(self, blocks: list[memoryview], table: list[BlockEntry], device: str) -> None:
-        """Take blocks and what is known of them; CUDA blocks go to ``device``."""
-        self.raw = blocks
-        self.table = table
-        self.device = device
-        self._storages: dict[int, Any] = {}
-
-    def low(self, index: int) -> int:
-        """Return the sender's offset of the first byte that travelled."""
-        return self.table[index].low
-
-    def buffer(self, index: int) -> memoryview:
-        """Return the bytes of block ``index`` in CPU memory."""
-        return self.raw[index]
-
-    def storage(self, index: int) -> Any:
-        """Return block ``index`` as an untyped torch storage."""
-        import torch
-
-        if index not in self._storages:
-            raw, device = self.raw[index], self.table[index].device
-            if raw.nbytes:
-                data = torch.frombuffer(raw, dtype=torch.uint8)
-            else:
-                data = torch.empty(0, dtype=torch.uint8)
-            if device != CPU and self.device != CPU:
-                data = data.to(self.device)
-            self._storages[index] = data.untyped_storage()
-        return self._storages[index]
-
-    def known(self) -> Iterator[tuple[int, int, str]]:
-        """Yield ``(index, address, device)`` of every block in this process."""
-        for index, raw in enumerate(self.raw):
-            if raw.nbytes:
-                yield index, address_of(raw), CPU
-            if (storage := self._storages.get(index)) is not None and storage.device.type != CPU:
-                yield index, storage.data_ptr(), str(storage.device)
-
-
-def address_of(raw: memoryview) -> int:
-    """Return the address of the first byte of ``raw``."""
-    return int(np.frombuffer(raw, np.uint8).__array_interface__["data"][0])
+        super().__init__(io.BytesIO(stream), buffers=buffers)
 
 
 _memory: Memory | None = None
@@ -179,47 +184,51 @@ def _loading_namespace() -> dict[str, Any]:
 
 
 def load_array(
-    index: int,
+    space: str,
+    address: int,
     dtype: np.dtype[Any],
     shape: tuple[int, ...],
     strides: tuple[int, ...],
-    offset: int,
     writeable: bool,
 ) -> np.ndarray[Any, Any]:
-    """Rebuild an array as a view of block ``index``; ``offset`` in the sender's bytes."""
+    """Rebuild an array as a view of the memory that was at ``address``."""
     assert _memory is not None
-    array: np.ndarray[Any, Any] = np.ndarray(
-        shape, dtype, _memory.buffer(index), offset - _memory.low(index), strides
-    )
+    array: np.ndarray[Any, Any]
+    if address == NOWHERE:
+        array = np.empty(shape, dtype)
+    else:
+        area, offset = _memory.find(space, address)
+        array = np.ndarray(shape, dtype, area.buffer(), offset, strides)
     array.flags.writeable = writeable
     return array
 
 
 def load_tensor(
-    index: int,
+    space: str,
+    address: int,
     dtype: Any,
-    offset: int,
     shape: tuple[int, ...],
     stride: tuple[int, ...],
     requires_grad: bool,
     kind: type,
 ) -> Any:
-    """Rebuild a tensor as a view of block ``index``; ``offset`` in the sender's elements."""
+    """Rebuild a tensor as a view of the memory that was at ``address``."""
     import torch
 
     assert _memory is not None
-    storage = _memory.storage(index)
-    item = torch.empty(0, dtype=dtype).element_size()
-    start = offset - _memory.low(index) // item if storage.nbytes() else 0
-    tensor = torch.empty(0, dtype=dtype, device=storage.device).set_(storage, start, shape, stride)
-    if kind is not torch.Tensor:
-        tensor = kind(tensor, requires_grad) if kind is torch.nn.Parameter else kind(tensor)
-    elif requires_grad:
-        tensor.requires_grad_()
-    return tensor
+    if address == NOWHERE:
+        tensor = torch.empty_strided(shape, stride, dtype=dtype, device=_memory.device(space))
+    else:
+        area, offset = _memory.find(space, address)
+        storage, start = area.storage(offset)
+        tensor = torch.empty(0, dtype=dtype, device=storage.device)
+        tensor.set_(storage, start // tensor.element_size(), shape, stride)
+    if kind is torch.Tensor:
+        return tensor.requires_grad_() if requires_grad else tensor
+    return torch.Tensor._make_subclass(kind, tensor, requires_grad)
 
 
-def set_tensor_state(tensor: Any, state: tuple[Any, list[Any], dict[str, Any]]) -> None:
+def _set_tensor_state(tensor: Any, state: tuple[Any, list[Any], dict[str, Any]]) -> None:
     """Give a rebuilt tensor its ``.grad``, its hooks and its Python attributes."""
     grad, hooks, extra = state
     tensor.grad = grad
@@ -228,28 +237,23 @@ def set_tensor_state(tensor: Any, state: tuple[Any, list[Any], dict[str, Any]]) 
     tensor.__dict__.update(extra)
 
 
-class BlockEntry(NamedTuple):
-    """What a receiver must know of a block.
-
-    ``low`` is the sender's offset of the first byte that travelled.  ``origin`` is set
-    for memory that came in a bundle and goes back: the block's index there;
-    ``unchanged`` says that the bytes are as they were, and did not travel.
-    """
-
-    device: str
-    low: int
-    origin: int | None
-    unchanged: bool
-
-
-def block_table(blocks: list[Block]) -> bytes:
-    """Pickle one ``BlockEntry`` per block."""
-    entries = [
-        tuple(BlockEntry(b.device, min(b.low, b.nbytes), b.origin, b.unchanged)) for b in blocks
-    ]
-    return pickle.dumps(entries)
+def _load_mapped_file(
+    filename: str,
+    mode: Any,
+    offset: int,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+) -> Any:
+    lowest = offset + sum(min(0, (n - 1) * s) for n, s in zip(shape, strides, strict=True))
+    reach = sum(abs((n - 1) * s) for n, s in zip(shape, strides, strict=True)) + dtype.itemsize
+    whole = np.memmap(filename, np.uint8, mode, lowest, (reach,))
+    array: Any = np.ndarray(shape, dtype, whole, offset - lowest, strides).view(np.memmap)
+    array.__array_finalize__(whole)  # it is a view of the same file
+    return array
 
 
-def read_block_table(table: memoryview) -> list[BlockEntry]:
-    """Read what ``block_table`` wrote."""
-    return [BlockEntry(*entry) for entry in pickle.loads(table)]
+def _rebuild_exception(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    return error

@@ -2,13 +2,13 @@
 
 Layout, little endian::
 
-    8 bytes   magic
+    8 bytes   magic; written last, so that half a file is known as one
     u64       length of the pickle stream
     u64       length of the table, a pickle of what the reader must know of each block
     u64       number of blocks
     per block u64 offset in the file, u64 length in bytes
     the pickle stream, the table
-    the blocks, each aligned to 64 bytes
+    the blocks, each aligned as it was in the writer's memory, modulo 64 bytes
 
 Blocks are mapped copy-on-write: all ranks of a machine share one physical copy
 until they write, and a write is seen by the writer alone.
@@ -19,49 +19,57 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from ..errors import LaunchError
+from ..errors import LaunchError, compose
 
-MAGIC = b"NBMGPU\x00\x01"
+MAGIC = b"NBMGPU\x00\x02"
 ALIGNMENT = 64
 RESERVE = 256 * 2**20
 """Bytes of memory left free before a bundle goes to disk instead."""
-
-
-def _aligned(offset: int) -> int:
-    return -(-offset // ALIGNMENT) * ALIGNMENT
-
 
 HEAD = struct.Struct("<8sQQQ")
 ENTRY = struct.Struct("<QQ")
 
 
-def write(path: str, stream: bytes, table: bytes, blocks: Sequence[memoryview]) -> int:
-    """Write a container to ``path``; return its size in bytes."""
-    start = HEAD.size + ENTRY.size * len(blocks)
-    offset = _aligned(start + len(stream) + len(table))
-    index = []
-    for block in blocks:
-        index.append((offset, block.nbytes))
-        offset = _aligned(offset + block.nbytes)
+def write(
+    path: str,
+    stream: bytes | memoryview,
+    table: bytes,
+    spans: Sequence[tuple[int, int]],
+    blocks: Iterable[memoryview],
+) -> None:
+    """Write a container to ``path``.
+
+    Args:
+        path: a file, made or overwritten.
+        stream: the pickles.
+        table: what the reader must know of each block.
+        spans: the address of each block, of which only the alignment is kept, and its length.
+        blocks: their bytes, asked for one at a time.
+    """
+    end = HEAD.size + ENTRY.size * len(spans) + len(stream) + len(table)
+    index = bytearray()
+    for address, nbytes in spans:
+        start = end + (address - end) % ALIGNMENT
+        index += ENTRY.pack(start, nbytes)
+        end = start + nbytes
     with open(path, "wb", buffering=0) as file:
-        head = HEAD.pack(MAGIC, len(stream), len(table), len(blocks))
-        head += b"".join(ENTRY.pack(*entry) for entry in index)
-        for part in (head, stream, table):
+        file.write(bytes(HEAD.size))
+        for part in (index, stream, table):
             _write_all(file.fileno(), part)
-        for (position, _), block in zip(index, blocks, strict=True):
-            os.lseek(file.fileno(), position, os.SEEK_SET)
+        for (start, _), block in zip(ENTRY.iter_unpack(index), blocks, strict=True):
+            os.lseek(file.fileno(), start, os.SEEK_SET)
             _write_all(file.fileno(), block)
-        file.truncate(offset)
-    return offset
+        file.seek(0)
+        file.write(HEAD.pack(MAGIC, len(stream), len(table), len(spans)))
 
 
-def _write_all(fd: int, data: bytes | memoryview) -> None:
+def _write_all(fd: int, data: bytes | bytearray | memoryview) -> None:
     view = memoryview(data).cast("B")
     while view:  # Linux writes at most 2 GiB at a time
         view = view[os.write(fd, view) :]
@@ -84,16 +92,18 @@ def read(path: str) -> Container:
         ValueError: it is not a container, or not a whole one.
     """
     with open(path, "rb") as file:
-        if not os.fstat(file.fileno()).st_size:
+        if os.fstat(file.fileno()).st_size < HEAD.size:
             raise ValueError(f"{path} is empty")
         mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
     magic, length, table, count = HEAD.unpack_from(mapped)
     if magic != MAGIC:
-        raise ValueError(f"{path} is not an nbmgpu bundle")
-    entries = [ENTRY.unpack_from(mapped, HEAD.size + ENTRY.size * i) for i in range(count)]
+        raise ValueError(f"{path} is not an nbmgpu bundle, or not a whole one")
     body = HEAD.size + ENTRY.size * count
     end = body + length
-    blocks = [mapped[offset : offset + size] for offset, size in entries]
+    entries = list(ENTRY.iter_unpack(mapped[HEAD.size : body]))
+    if max([end + table, *(start + size for start, size in entries)]) > mapped.nbytes:
+        raise ValueError(f"{path} has been cut off")
+    blocks = [mapped[start : start + size] for start, size in entries]
     return Container(mapped[body:end], mapped[end : end + table], blocks, path)
 
 
@@ -133,9 +143,12 @@ def make_place(folder: Path, name: str, size: int) -> Place:
     free = psutil.disk_usage(str(folder)).free
     if size > free:
         raise LaunchError(
-            f"The cell's data needs {size / 2**30:.1f} GiB; there is {max(room, 0) / 2**30:.1f} GiB "
-            f"of memory and {free / 2**30:.1f} GiB on disk at {folder}.\n"
-            "Try: set NBMGPU_RUNS to a folder with room, or read less in the cell."
+            compose(
+                f"The cell's data needs {size / 2**30:.1f} GiB",
+                f"There is {max(room, 0) / 2**30:.1f} GiB of memory and "
+                f"{free / 2**30:.1f} GiB on disk at {folder}",
+                "set NBMGPU_RUNS to a folder with room, or read less in the cell",
+            )
         )
     notice = (
         f"The data ({size / 2**30:.2f} GiB) does not fit the memory that is free "
@@ -151,7 +164,9 @@ def available_memory() -> int:
     try:
         limit, used = (root / "memory.max").read_text(), (root / "memory.current").read_text()
         if limit.strip() != "max":
-            available = min(available, int(limit) - int(used))
-    except (OSError, ValueError):
+            counts = dict(line.split() for line in (root / "memory.stat").open())
+            reclaimable = int(counts["inactive_file"])  # file pages that give way
+            available = min(available, int(limit) - int(used) + reclaimable)
+    except (OSError, ValueError, KeyError):
         pass  # no cgroup v2: the machine's own figure stands
     return available

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import container
-from .blocks import CPU
-from .codec import Memory, Packer, Unpacker, block_table, loading, read_block_table
+from .codec import Packer, Unpacker, loading
+from .memory import Memory, OwnedArea, load_table
+from .shipping import write_container
 
 
 def write_copies(path: str, values: Mapping[str, Any], home: dict[str, Any]) -> None:
@@ -21,9 +22,7 @@ def write_copies(path: str, values: Mapping[str, Any], home: dict[str, Any]) -> 
     kept = {name: value for name, value in values.items() if _pickles(value, home)}
     packer = Packer(home)
     packer.dump(kept)
-    blocks = packer.blocks.blocks
-    data = [block.bytes() for block in blocks]
-    container.write(path, packer.file.getvalue(), block_table(blocks), data)
+    write_container(path, packer.file.getbuffer(), packer.blocks, packer.buffers)
 
 
 def _pickles(value: Any, home: dict[str, Any]) -> bool:
@@ -41,7 +40,9 @@ def read_copies(path: str, home: dict[str, Any]) -> dict[str, Any]:
         ValueError: nothing was written.
     """
     box = container.read(path)
-    memory = Memory(box.blocks, read_block_table(box.table), CPU)
+    entries, buffers = load_table(box.table)
+    areas = [OwnedArea(raw, entry.low) for entry, raw in zip(entries, box.blocks, strict=True)]
+    memory = Memory(entries, areas)
     with loading(memory, home):
-        values: dict[str, Any] = Unpacker(box.stream).load()
+        values: dict[str, Any] = Unpacker(box.stream, memory.buffers(buffers)).load()
     return values

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import collections
+import functools
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ..errors import ShippingError
+from ..errors import ShippingError, compose
 from .codec import Packer
 
 WAYS_OUT: tuple[tuple[str, str], ...] = (
@@ -25,6 +27,9 @@ WAYS_OUT: tuple[tuple[str, str], ...] = (
     ("SummaryWriter", "make it inside the cell, on rank 0 only"),
 )
 MAX_DEPTH = 12
+MAX_VISITS = 20_000
+
+Probe = Callable[[Any], Exception | None]
 
 
 def can_pickle(value: Any, namespace: dict[str, Any]) -> Exception | None:
@@ -38,14 +43,22 @@ def can_pickle(value: Any, namespace: dict[str, Any]) -> Exception | None:
 
 def explain(name: str, value: Any, namespace: dict[str, Any], error: Exception) -> ShippingError:
     """Return the error for ``name``, whose value failed to pickle with ``error``."""
-    path, culprit, reason = _deepest(name, value, namespace, error, set(), 0)
+    path, culprit = find_culprit(name, value, functools.partial(can_pickle, namespace=namespace))
+    reason = reason_of(can_pickle(culprit, namespace) or error)
     kind = f"{type(culprit).__module__}.{type(culprit).__qualname__}".removeprefix("builtins.")
     where = f"`{name}`" if path == name else f"`{name}`, at `{path}`"
     return ShippingError(
-        f"The cell reads {where}, which cannot be sent to the ranks.\n"
-        f"Type: {kind}. Reason: {reason}.\n"
-        f"Try: {_way_out(culprit)}."
+        compose(
+            f"The cell reads {where}, which cannot be sent to the ranks",
+            f"Type: {kind}. Reason: {reason}",
+            _way_out(culprit),
+        )
     )
+
+
+def reason_of(error: Exception) -> str:
+    """Return what an exception says, or its name when it says nothing."""
+    return str(error).rstrip(".") or type(error).__name__
 
 
 def _way_out(culprit: Any) -> str:
@@ -56,24 +69,45 @@ def _way_out(culprit: Any) -> str:
     return "make it inside the cell, or give its class a __getstate__ that leaves this part out"
 
 
-def _deepest(
-    path: str, value: Any, namespace: dict[str, Any], error: Exception, seen: set[int], depth: int
-) -> tuple[str, Any, str]:
-    """Follow the first part that fails on its own, as far down as parts can be named."""
-    seen.add(id(value))
-    if depth < MAX_DEPTH:
-        for part, child in _parts(path, value):
-            if id(child) not in seen and (inner := can_pickle(child, namespace)) is not None:
-                return _deepest(part, child, namespace, inner, seen, depth + 1)
-    return path, value, str(error).rstrip(".") or type(error).__name__
+def find_culprit(path: str, value: Any, probe: Probe) -> tuple[str, Any]:
+    """Follow the first part that fails on its own, as far down as parts can be named.
+
+    ``probe`` returns why a value cannot be pickled, or None when it can.
+    """
+    seen: set[int] = set()
+    for _ in range(MAX_DEPTH):
+        seen.add(id(value))
+        for part, child in parts(path, value):
+            if id(child) not in seen and probe(child) is not None:
+                path, value = part, child
+                break
+        else:
+            break
+    return path, value
 
 
-def _parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+def path_to(target: Any, names: Mapping[str, Any]) -> str:
+    """Return how ``target`` is reached from ``names``, or its type when it is not found."""
+    seen: set[int] = set()
+    ahead = collections.deque((name, value) for name, value in names.items())
+    while ahead and len(seen) < MAX_VISITS:
+        path, value = ahead.popleft()
+        if value is target:
+            return path
+        if id(value) not in seen and not isinstance(
+            value, str | bytes | int | float | types.ModuleType
+        ):
+            seen.add(id(value))
+            ahead.extend(parts(path, value))
+    return f"a {type(target).__qualname__}"
+
+
+def parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the named parts of a value: items, attributes, closures and globals."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield f"{path}[{key!r}]", item
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, list | tuple | collections.deque):
         for index, item in enumerate(value):
             yield f"{path}[{index}]", item
     elif isinstance(value, set | frozenset):
@@ -81,19 +115,40 @@ def _parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield f"{path}{{{item!r}}}", item
     elif isinstance(value, types.MethodType):
         yield f"{path}.__self__", value.__self__
+    elif isinstance(value, functools.partial):
+        yield f"{path}.func", value.func
+        yield from parts(f"{path}.args", value.args)
+        yield from parts(f"{path}.keywords", value.keywords)
     elif isinstance(value, types.FunctionType):
-        for free, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
-            yield f"{path}:{free}", cell.cell_contents
-        for used in value.__code__.co_names:
-            if used in value.__globals__:
-                yield f"{path}:{used}", value.__globals__[used]
+        yield from _parts_of_function(path, value)
     elif isinstance(value, type):
         for key, item in vars(value).items():
-            if isinstance(item, types.FunctionType):
+            if not key.startswith("__") or isinstance(item, types.FunctionType):
                 yield f"{path}.{key}", item
     else:
-        for key, item in getattr(value, "__dict__", {}).items():
+        yield from _parts_of_object(path, value)
+
+
+def _parts_of_function(path: str, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    closure = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
+    for free, cell in closure:
+        try:
+            yield f"{path}:{free}", cell.cell_contents
+        except ValueError:
+            pass  # a cell that is still empty
+    for used in function.__code__.co_names:
+        if used in function.__globals__:
+            yield f"{path}:{used}", function.__globals__[used]
+
+
+def _parts_of_object(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    attributes = getattr(value, "__dict__", {})
+    for registry in ("_modules", "_parameters", "_buffers"):  # of an nn.Module: as they are written
+        members = attributes.get(registry)
+        for key, item in members.items() if isinstance(members, dict) else ():
             yield f"{path}.{key}", item
-        for key in getattr(type(value), "__slots__", ()):
-            if isinstance(key, str) and hasattr(value, key):
-                yield f"{path}.{key}", getattr(value, key)
+    for key, item in attributes.items():
+        yield f"{path}.{key}", item
+    for key in getattr(type(value), "__slots__", ()):
+        if isinstance(key, str) and hasattr(value, key):
+            yield f"{path}.{key}", getattr(value, key)

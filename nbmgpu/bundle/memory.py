@@ -49,6 +49,7 @@ class Area:
         self.raw = raw
         self.device = device
         self._storage: Any = None
+        self._base = 0
 
     def buffer(self) -> memoryview:
         """Return the bytes in CPU memory."""
@@ -61,7 +62,7 @@ class Area:
         if self._storage is None:
             data = torch.frombuffer(self.raw, dtype=torch.uint8)
             self._storage = data.to(self.device).untyped_storage()
-        return self._storage, offset
+        return self._storage, self._base + offset
 
     def span(self) -> tuple[str, int, int]:
         """Return the device and the addresses where the bytes lie in this process."""
@@ -69,20 +70,45 @@ class Area:
             address = address_of(self.raw)
             return CPU, address, address + self.raw.nbytes
         address = self._storage.data_ptr()
-        return self.device, address, address + self._storage.nbytes()
+        return str(self._storage.device), address, address + self._storage.nbytes()
+
+
+class OwnedArea(Area):
+    """A copy of a block, so that a small result does not keep a whole file mapped.
+
+    It is aligned as the memory at address ``low`` is on the sending side.
+    """
+
+    def __init__(self, raw: memoryview, low: int) -> None:
+        """Copy ``raw``."""
+        import torch
+
+        skew = low % ALIGNMENT
+        whole = torch.empty(skew + raw.nbytes, dtype=torch.uint8)
+        data: Any = whole.numpy()
+        super().__init__(memoryview(data)[skew:])
+        self.raw[:] = raw
+        self._storage, self._base = whole.untyped_storage(), skew
 
 
 class Memory:
     """The areas of a bundle, found by their addresses on the sending side."""
 
-    def __init__(self, entries: Sequence[BlockEntry], areas: Sequence[Area]) -> None:
+    def __init__(
+        self, entries: Sequence[BlockEntry], areas: Sequence[Area], device: str = CPU
+    ) -> None:
         """Take areas with their entries, in the order of ``BlockTable.blocks``."""
         self.areas = list(areas)
+        self._device = device
         self._starts: dict[str, list[int]] = {}
         self._areas: dict[str, list[Area]] = {}
         for entry, area in zip(entries, areas, strict=True):
             self._starts.setdefault(entry.space, []).append(entry.low)
             self._areas.setdefault(entry.space, []).append(area)
+
+    def device(self, sent_from: str) -> str:
+        """Return the device for what the sender has on ``sent_from``."""
+        return CPU if sent_from == CPU else self._device
 
     def find(self, space: str, address: int) -> tuple[Area, int]:
         """Return the area that holds ``address`` of ``space``, and the offset there."""
@@ -101,20 +127,7 @@ def arrived(entries: Sequence[BlockEntry], blocks: Sequence[memoryview], device:
     """Return the memory of a bundle as it is mapped; GPU blocks are copied to ``device``."""
     pairs = zip(entries, blocks, strict=True)
     areas = [Area(raw, CPU if entry.device == CPU else device) for entry, raw in pairs]
-    return Memory(entries, areas)
-
-
-def owned(raw: memoryview, low: int) -> Area:
-    """Return a copy of ``raw``, so that a small result does not keep a whole file mapped.
-
-    The copy is aligned as the memory at address ``low`` is on the sending side.
-    """
-    import torch
-
-    skew = low % ALIGNMENT
-    memory = memoryview(torch.empty(skew + raw.nbytes, dtype=torch.uint8).numpy())[skew:]
-    memory[:] = raw
-    return Area(memory)
+    return Memory(entries, areas, device)
 
 
 def address_of(raw: memoryview) -> int:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from . import container
-from .blocks import Block
-from .codec import Memory, Packer, Unpacker, block_table, loading, read_block_table
+from .blocks import BlockTable
+from .codec import Packer, Unpacker, loading
 from .explain import explain
+from .memory import BufferEntry, Memory, arrived, dump_table, load_table
+from .states import is_by_value
 
 
 @dataclass
@@ -22,19 +24,22 @@ class Shipment:
 
     ``sizes`` maps a name to the bytes that it added; what it shares with an earlier
     name counts there.  ``originals`` maps a memo index to the notebook's own object
-    and keeps it alive until the results are in.
+    and keeps it alive until the results are in.  ``detached`` are the names whose
+    tensors leave an autograd graph behind: a backward pass in the cell ends at them.
     """
 
-    stream: bytes
-    blocks: list[Block]
+    stream: memoryview
+    table: BlockTable
+    buffers: list[BufferEntry]
     sizes: dict[str, int]
     originals: dict[int, Any]
     namespace: dict[str, Any] = field(repr=False)
+    detached: list[str] = field(default_factory=list)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the whole bundle, without a few for alignment."""
-        return len(self.stream) + sum(block.high - block.low for block in self.blocks)
+        return len(self.stream) + self.table.nbytes
 
     def write(self, folder: Path) -> container.Place:
         """Write the bundle where it fits; the caller closes the place after the run.
@@ -42,10 +47,23 @@ class Shipment:
         Raises:
             LaunchError: neither memory nor the disk has room.
         """
-        place = container.make_place(folder, "bundle", self.nbytes + 4096)
-        blocks = [block.bytes() for block in self.blocks]
-        container.write(place.path, self.stream, block_table(self.blocks), blocks)
+        place = container.make_place(folder, "bundle", self.nbytes)
+        try:
+            write_container(place.path, self.stream, self.table, self.buffers)
+        except BaseException:
+            place.close()
+            raise
         return place
+
+
+def write_container(
+    path: str, stream: memoryview, table: BlockTable, buffers: Sequence[BufferEntry]
+) -> None:
+    """Write what a packer has made to ``path``."""
+    blocks = table.blocks
+    spans = [(block.low, block.nbytes) for block in blocks]
+    data = (block.bytes() for block in blocks)
+    container.write(path, stream, dump_table(blocks, buffers), spans, data)
 
 
 def ship(
@@ -65,17 +83,21 @@ def ship(
     packer = Packer(namespace)
     packer.dump((dict(header), list(names)))
     sizes: dict[str, int] = {}
-    total = 0
+    detached: list[str] = []
+    total = graphs = 0
     for name, value in names.items():
         try:
             packer.dump(value)
         except Exception as error:
             raise explain(name, value, namespace, error) from None
-        now = packer.file.tell() + sum(max(b.high - b.low, 0) for b in packer.blocks.blocks)
+        now = packer.file.tell() + packer.blocks.nbytes
         sizes[name], total = now - total, now
-    blocks = packer.blocks.blocks
-    originals = {index: obj for index, obj in packer.memo.copy().values()}
-    return Shipment(packer.file.getvalue(), blocks, sizes, originals, namespace)
+        if packer.detached > graphs:
+            detached.append(name)
+            graphs = packer.detached
+    originals = dict(packer.memo.copy().values())
+    stream = packer.file.getbuffer()
+    return Shipment(stream, packer.blocks, packer.buffers, sizes, originals, namespace, detached)
 
 
 @dataclass
@@ -83,13 +105,15 @@ class Received:
     """A bundle in a rank: the header, and what is known of the objects that came.
 
     ``known`` maps ``id(object)`` to the memo index by which the kernel knows it;
-    ``keep`` holds the objects, so that no id is given to another one.
+    ``keep`` holds the objects, so that no id is given to another one.  ``classes``
+    has the attributes that classes of the notebook came with, by ``id``.
     """
 
     header: dict[str, Any]
     names: list[str]
     known: dict[int, int]
     keep: dict[int, Any]
+    classes: dict[int, dict[str, Any]]
     memory: Memory
     path: str
 
@@ -103,8 +127,9 @@ def receive(path: str, namespace: dict[str, Any], device: str) -> Received:
         ModuleNotFoundError: the rank cannot import what the notebook had imported.
     """
     box = container.read(path)
-    memory = Memory(box.blocks, read_block_table(box.table), device)
-    unpacker = Unpacker(box.stream)
+    entries, buffers = load_table(box.table)
+    memory = arrived(entries, box.blocks, device)
+    unpacker = Unpacker(box.stream, memory.buffers(buffers))
     with loading(memory, namespace):
         header, names = unpacker.load()
         for name in names:
@@ -112,7 +137,9 @@ def receive(path: str, namespace: dict[str, Any], device: str) -> Received:
     keep = dict(unpacker.memo.copy())
     _wake_schedulers(keep.values())
     known = {id(obj): index for index, obj in keep.items()}
-    return Received(header, names, known, keep, memory, path)
+    notebook_classes = (c for c in keep.values() if isinstance(c, type) and is_by_value(c))
+    classes = {id(kind): dict(vars(kind)) for kind in notebook_classes}
+    return Received(header, names, known, keep, classes, memory, path)
 
 
 def _wake_schedulers(objects: Iterable[Any]) -> None:

@@ -3,6 +3,8 @@
 ====================  =========================================================
 0 s                   SIGINT to all: the cell gets a KeyboardInterrupt, and rank 0
                       writes what there is
+0.3 s                 SIGINT again: the first may have ended a shell command, or been
+                      swallowed
 0.6 s                 SIGKILL to ranks other than 0; a rank 0 blocked in a
                       collective with them is freed by that
 1.2 s, 1.7 s          SIGINT again, SIGKILL to rank 0, unless it is writing its result
@@ -37,6 +39,7 @@ class Ending:
         self._start: float | None = None
         self._stages: list[tuple[float, Callable[[], None]]] = [
             (0.0, lambda: ranks.signal(signal.SIGINT)),
+            (0.3, lambda: self._unless_collecting(signal.SIGINT)),
             (0.6, lambda: ranks.signal(signal.SIGKILL, others=True)),
             (1.2, lambda: self._unless_collecting(signal.SIGINT)),
             (1.7, lambda: self._unless_collecting(signal.SIGKILL)),

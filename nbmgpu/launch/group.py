@@ -129,10 +129,11 @@ class TorchrunRanks(Ranks):
             return []
         self._told = True
         report = self._log.read_text(errors="replace")
+        others, _, root = report.partition("Root Cause")
         found = re.findall(
-            r"time\s+: (\S+)\s+host\s+: .*\s+rank\s+: (\d+) .*\s+exitcode\s+: (-?\d+)", report
+            r"rank\s+: (\d+) \(local_rank: \d+\)\s+exitcode\s+: (-?\d+)", root + others
         )
-        failed = {int(rank): int(exit_code) for _, rank, exit_code in sorted(found)}
+        failed = {int(rank): int(exit_code) for rank, exit_code in found}
         if code and not failed:
             failed = {0: code}
         return list((failed | dict.fromkeys(set(range(self.world_size)) - failed.keys(), 0)).items())

@@ -16,6 +16,10 @@ import sys
 import traceback
 from typing import Any
 
+import psutil
+
+from .processes import adopt_orphans
+
 POLL = 0.25
 """Seconds between looks at whether the kernel still lives."""
 
@@ -23,12 +27,14 @@ POLL = 0.25
 def main() -> None:
     """Import what ranks need, then fork a launcher for every request."""
     kernel = os.getppid()
+    adopt_orphans()
     _preload()
     gc.collect()
     gc.freeze()  # pages stay shared with the children, who need not look at these objects
     pending = b""
+    launchers: set[int] = set()
     while os.getppid() == kernel:
-        _reap()
+        _reap(launchers)
         if not select.select([0], [], [], POLL)[0]:
             continue
         data = os.read(0, 1 << 16)
@@ -36,7 +42,7 @@ def main() -> None:
             return  # the kernel has closed its end
         *lines, pending = (pending + data).split(b"\n")
         for line in lines:
-            _fork_launcher(json.loads(line))
+            launchers.add(_fork_launcher(json.loads(line)))
 
 
 def _preload() -> None:
@@ -54,10 +60,10 @@ def _preload() -> None:
     _ = IPython, np, torch, dist, rank_main
 
 
-def _fork_launcher(request: dict[str, Any]) -> None:
+def _fork_launcher(request: dict[str, Any]) -> int:
     server = os.getpid()
-    if os.fork():
-        return
+    if pid := os.fork():
+        return pid
     code = 1
     try:
         os.setsid()
@@ -75,11 +81,19 @@ def _fork_launcher(request: dict[str, Any]) -> None:
         os._exit(code)
 
 
-def _reap() -> None:
+def _reap(launchers: set[int]) -> None:
+    """Wait for children that ended; kill those that are no launchers.
+
+    A launcher ends what its ranks have started.  Only what a killed one leaves
+    behind comes here.
+    """
     try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
+        while pid := os.waitpid(-1, os.WNOHANG)[0]:
+            launchers.discard(pid)
+            for child in psutil.Process().children():
+                if child.pid not in launchers:
+                    child.kill()
+    except (ChildProcessError, psutil.NoSuchProcess):
         pass
 
 

@@ -69,7 +69,7 @@ class BackwardTap:
         # A graph that is kept may have saved its losses: they must not change under it.
         again = options["retain_graph"] or options["create_graph"]
         plan = self._plan(graph, losses.all if losses and not again else [])
-        if graph.reduction == "sum" and session.share is not None and loss is not None:
+        if loss is not None and self._adds_up(graph):
             grad_tensors = self._seed_of_sum(loss, grad_tensors)
         session.strategy.begin_backward(plan)
         self.original(tensors, grad_tensors, **options)
@@ -79,19 +79,25 @@ class BackwardTap:
     def _plan(self, graph: LossGraph, scalars: list[Tensor]) -> Backward:
         session = self.session
         share, even = session.share, 1.0 / session.world_size
+        totals = [self._adds_up(graph)] * len(scalars)
         if share is None or not session.distributes:
-            return Backward(even, True, scalars, [False] * len(scalars))
-        if share.samples == share.whole:  # one rank has it all, the others stand in
-            return Backward(share.weight, True, scalars, [False] * len(scalars))
-        totals = [graph.reduction == "sum"] * len(scalars)
+            return Backward(even, True, scalars, totals)
+        if share.samples == share.whole:  # one rank has it all, or every rank has
+            return Backward(share.weight, False, scalars, totals)
         session.doubt(graph)
-        if graph.reduction == "sum":
+        if self._adds_up(graph):
             return Backward(even, True, scalars, totals)
         if not graph.counts:
             return Backward(share.weight, True, scalars, totals)
         if share.empty:
             return Backward(0.0, False, scalars, totals)
         return Backward(graph.counts[0][0].detach() / share.whole, False, scalars, totals)
+
+    def _adds_up(self, graph: LossGraph) -> bool:
+        """Tell whether the loss of the whole batch is the sum of the ranks' losses."""
+        share = self.session.share
+        divided = share is not None and share.samples < share.whole
+        return divided and graph.reduction == "sum"
 
     def _seed_of_sum(self, loss: Tensor, grad_tensors: Any) -> Any:
         """Return the gradient to start from so that the ranks' average is the sum."""

@@ -225,7 +225,7 @@ class SplitLoader:
             whole = rows(batch)
             if whole is None:
                 session.recorder.notice("whole-batches", notices.UNCUT_BATCHES)
-                yield batch, Share(1, session.world_size)
+                yield batch, Share(1, 1)
                 continue
             part, share = cut(whole, session.rank, session.world_size, session.least_samples())
             yield cut_rows(batch, part), share

@@ -33,6 +33,7 @@ def forked(run: Run, rank: int, launcher: int) -> NoReturn:
         GROUP_RANK="0", GROUP_WORLD_SIZE="1", ROLE_RANK=str(rank), ROLE_WORLD_SIZE=world_size,
         ROLE_NAME="default",
     )  # fmt: skip
+    os.setsid()  # what interrupts the kernel's group is not for ranks; torchrun does the same
     _live(run, rank, launcher)
 
 
@@ -51,7 +52,6 @@ def _live(run: Run, rank: int, parent: int) -> NoReturn:
     code = 1
     try:
         die_with_parent(parent, signal.SIGKILL)
-        os.setsid()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         log = run.log_path(rank)

@@ -7,8 +7,11 @@ So that the cell means what it means in the notebook: magics, shell lines,
 from __future__ import annotations
 
 import linecache
+import signal
 import sys
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,7 +120,9 @@ class RankShell(InteractiveShell):  # type: ignore[misc]
 
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
         """Format the exception, except for an interrupt: the rank has better to do by then."""
-        if not isinstance(sys.exc_info()[1], KeyboardInterrupt):
+        if isinstance(sys.exc_info()[1], KeyboardInterrupt):
+            return
+        with undisturbed():
             super().showtraceback(*args, **kwargs)
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
@@ -151,6 +156,7 @@ class RankShell(InteractiveShell):  # type: ignore[misc]
         self.last_traceback = []
         self.displayhook.silenced = DisplayHook.semicolon_at_end_of_expression(cell)
         result = self.run_cell(cell, store_history=False, silent=False)
+        ignore_interrupts()  # what has been done shall come back
         error = result.error_before_exec or result.error_in_exec
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -166,6 +172,25 @@ class RankShell(InteractiveShell):  # type: ignore[misc]
 
     def _is_own(self, name: str) -> bool:
         return name in self.user_ns_hidden or name in OWN_NAMES or name.startswith("_")
+
+
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
+
+
+def ignore_interrupts() -> list[Any]:
+    """Ignore the signals that interrupt a cell; return what they have done so far."""
+    return [signal.signal(sig, signal.SIG_IGN) for sig in INTERRUPTS]
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Ignore the signals that interrupt a cell while an exception is on its way out anyway."""
+    before = ignore_interrupts()
+    try:
+        yield
+    finally:
+        for sig, handler in zip(INTERRUPTS, before, strict=True):
+            signal.signal(sig, handler)
 
 
 OWN_NAMES = {"In", "Out", "get_ipython", "exit", "quit", "open"}

@@ -42,7 +42,7 @@ class LiveOutput:
 
     def start(self, stop: Callable[[], object]) -> None:
         """Put the panel up; its Stop button calls ``stop``."""
-        self.run.poll()
+        self.run.refresh()
         if not self.in_jupyter:
             for notice in self.run.view.notices.values():
                 print(notice.text)

@@ -96,7 +96,7 @@ class ExecutedCell:
 
     def until(self, text: str, timeout: float = 60) -> ExecutedCell:
         """Wait until ``text`` is in the output."""
-        wait_for(lambda: any(text in str(o.content) for o in list(self.outputs)), timeout, self)
+        wait_for(lambda: any(text in shown for shown in self.seen), timeout, self)
         return self
 
 

@@ -187,7 +187,7 @@ def _compare_curve(result: Comparison, idiom: Idiom) -> None:
     """Compare the curve of the run with the losses that the cell gathered, one a step."""
     losses = result.alone["losses"]
     curve = result.run.view.curves.get("loss")
-    if losses and curve and len(curve) == len(losses):
+    if curve and len(curve) == len(losses) and isinstance(losses[0], float):
         values = curve.arrays()[1].tolist()
         _compare(result, idiom, "curve of the loss", losses, values, set())
 

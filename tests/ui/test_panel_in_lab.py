@@ -1,9 +1,9 @@
 """What a person sees and does: the panel in JupyterLab, and what a saved notebook keeps."""
 
 import re
-import time
 
 import pytest
+from browsing import open_and_run, panel, save, state
 from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
@@ -40,33 +40,6 @@ panel.refresh()
 print("clicks:", clicks)
 handle.update({{"text/html": summary_html(run), "text/plain": summary_text(run)}}, raw=True)
 """
-
-
-def open_and_run(page, url):
-    page.goto(url)
-    page.locator(".jp-Notebook").wait_for()
-    # The indicator says "idle" before there is a kernel: wait for the name first.
-    expect(page.locator(".jp-KernelName")).to_have_text("Python 3 (ipykernel)")
-    expect(page.locator(".jp-Notebook-ExecutionIndicator")).to_have_attribute("data-status", "idle")
-    page.get_by_role("menuitem", name="Run", exact=True).click()
-    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
-    expect(state(page)).to_have_text("running")
-
-
-def save(page, lab, name):
-    before = (lab.folder / name).stat().st_mtime_ns
-    page.evaluate("window.jupyterapp.commands.execute('docmanager:save')")
-    deadline = time.monotonic() + 20
-    while (lab.folder / name).stat().st_mtime_ns == before and time.monotonic() < deadline:
-        page.wait_for_timeout(50)
-
-
-def panel(page):
-    return page.get_by_role("region", name="Run on several ranks")
-
-
-def state(page):
-    return panel(page).get_by_role("status")
 
 
 def curve(page):
