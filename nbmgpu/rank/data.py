@@ -13,7 +13,7 @@ import functools
 import itertools
 import sys
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -22,8 +22,9 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, sampler
 from . import notices
 from .loops import loop_trains
 from .session import Session, Share
+from .shared import from_rank_0
 from .slices import cut, cut_indices, cut_rows, pick_batch, rows
-from .streams import Streams, fingerprint
+from .streams import Draws, Streams
 from .units import training
 
 WATCHED = 3
@@ -144,10 +145,10 @@ class SplitLoader:
                 session.recorder.progress(
                     "loader", label="epoch", step=steps, total=total, epoch=self.epoch
                 )
-                mark = fingerprint() if session.backwards < WATCHED else None
+                draws = Draws() if session.backwards < WATCHED else None
                 yield batch
-                if mark is not None and session.backwards > before and mark != fingerprint():
-                    session.recorder.notice("random-step", notices.RANDOM_STEP)
+                if draws is not None and session.backwards > before:
+                    self._say_what_was_drawn(draws)
         finally:
             streams.leave_step()
             session.share = outer
@@ -164,6 +165,12 @@ class SplitLoader:
     def _say_what_is_known(self) -> None:
         if self.session.has_batch_norm():
             self.session.recorder.notice("batch-norm", notices.BATCH_NORM)
+
+    def _say_what_was_drawn(self, draws: Draws) -> None:
+        if draws.of_torch:
+            self.session.recorder.notice("random-step", notices.RANDOM_STEP)
+        elif draws.of_host:
+            self.session.recorder.notice("random-host", notices.RANDOM_HOST)
 
     def _draw_seed(self, loader: DataLoader[Any]) -> int:
         """Draw the workers' seed when one device would: per pass, once with lasting workers."""
@@ -182,19 +189,19 @@ class SplitLoader:
             streams.enter_step(seed)
         else:  # it may look at the training, or never end: one batch at a time
             streams.enter_step(seed)
-            batches = _drawn_in(streams, batches)
+            batches = _rank_0s(_drawn_in(streams, batches))
         shares: collections.deque[Share] = collections.deque()
         self.feed.lists = self._lists(batches, shares)
         self.generator.manual_seed((seed + self.session.rank) % 2**63)
         loaded = self.tap.iterate(self.inner)
         watched = self.session.backwards < WATCHED
         while True:
-            mark = fingerprint() if watched else None
+            draws = Draws() if watched else None
             try:
                 batch = next(loaded)
             except StopIteration:
                 return
-            if mark is not None and mark != fingerprint():
+            if draws is not None and (draws.of_torch or draws.of_host):
                 self.session.recorder.notice("random-data", notices.RANDOM_DATA)
             watched = False
             yield batch, shares.popleft()
@@ -221,14 +228,16 @@ class SplitLoader:
         session = self.session
         loaded = self.tap.iterate(loader)
         streams.enter_step(torch.initial_seed())
-        for batch in _drawn_in(streams, loaded):
+        # Workers have generators of their own; else the stream draws from this process's.
+        share = Streams.share_host if loader.num_workers == 0 else None
+        for batch in _drawn_in(streams, loaded, share):
             whole = rows(batch)
             if whole is None:
                 session.recorder.notice("whole-batches", notices.UNCUT_BATCHES)
                 yield batch, Share(1, 1)
                 continue
-            part, share = cut(whole, session.rank, session.world_size, session.least_samples())
-            yield cut_rows(batch, part), share
+            part, mine = cut(whole, session.rank, session.world_size, session.least_samples())
+            yield cut_rows(batch, part), mine
 
 
 def _is_torchs_own(loader: DataLoader[Any]) -> bool:
@@ -237,12 +246,22 @@ def _is_torchs_own(loader: DataLoader[Any]) -> bool:
     return own and type(loader.batch_sampler) is BatchSampler
 
 
-def _drawn_in(streams: Streams, items: Iterator[Any]) -> Iterator[Any]:
-    """Take each item while the notebook's random stream is in place."""
+def _drawn_in(
+    streams: Streams, items: Iterator[Any], before: Callable[[], None] | None = None
+) -> Iterator[Any]:
+    """Take each item while the notebook's random stream is in place, after ``before()``."""
     while True:
+        if before is not None:
+            before()
         with streams.notebooks():
             try:
                 item = next(items)
             except StopIteration:
                 return
+        yield item
+
+
+def _rank_0s(items: Iterator[Any]) -> Iterator[Any]:
+    """Take each item from rank 0: a sampler of the user's may not be the same on all ranks."""
+    while (item := from_rank_0(next(items, None))) is not None:
         yield item

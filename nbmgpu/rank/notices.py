@@ -22,6 +22,10 @@ RANDOM_STEP = (
     "The training step draws random numbers (dropout, noise): ranks draw their own, so the "
     "numbers are those of a different draw than one device's, not equal to it."
 )
+RANDOM_HOST = (
+    "The training step draws random numbers with NumPy or Python's random: all ranks draw the same "
+    "ones. Drawn once per batch they are one device's; drawn per sample they are not."
+)
 RANDOM_DATA = (
     "The dataset draws random numbers (augmentation): each rank draws for its own samples, so the "
     "numbers are those of a different draw than one device's."

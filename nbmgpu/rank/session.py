@@ -84,6 +84,14 @@ class Session:
         modules = (m for unit in self.units for root in unit.modules for m in root.modules())
         return any(isinstance(m, _BatchNorm) and m.training for m in modules)
 
+    def _has_user_hooks(self) -> bool:
+        """Whether somebody but the strategy has put a hook on a parameter."""
+        parameters = [p for unit in self.units for p in unit.parameters()]
+        own = self.strategy.hooks_per_parameter
+        return any(
+            p._backward_hooks or len(p._post_accumulate_grad_hooks or ()) > own for p in parameters
+        )
+
     def least_samples(self) -> int:
         """Return the fewest samples a slice may have: batch statistics need two."""
         return 2 if self.has_batch_norm() else 1
@@ -101,6 +109,8 @@ class Session:
 
     def note_backward(self, losses: Losses | None) -> None:
         """Count a backward pass and put its loss on the curve."""
+        if self.backwards == 0 and self.distributes and self._has_user_hooks():
+            self.recorder.notice("tensor-hooks", notices.TENSOR_HOOKS)
         self.backwards += 1
         if self.share is None:
             self.step += 1

@@ -21,7 +21,9 @@ from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
+from ..cell.read import HISTORY
 from ..events import Display, EventWriter
+from . import tqdm_tap
 from .failures import CELL_FILE_MARK
 from .output import MarkedStderr, log_size
 from .recorder import Recorder
@@ -171,7 +173,8 @@ class RankShell(InteractiveShell):  # type: ignore[misc]
         )
 
     def _is_own(self, name: str) -> bool:
-        return name in self.user_ns_hidden or name in OWN_NAMES or name.startswith("_")
+        own = name in self.user_ns_hidden or name in OWN_NAMES or name.startswith("__")
+        return own or HISTORY.fullmatch(name) is not None
 
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
@@ -214,4 +217,5 @@ def make_shell(events: EventWriter, recorder: Recorder, log: Path, rank: int) ->
     name = shell.compile.get_code_name
     shell.compile.get_code_name = lambda *args: f"<{CELL_FILE_MARK}-{name(*args)}>"
     sys.stderr = MarkedStderr(log, recorder.stderr)
+    tqdm_tap.replace_widgets()
     return shell

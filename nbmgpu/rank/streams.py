@@ -9,10 +9,12 @@ differ between ranks.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 
 from .. import rng
@@ -48,16 +50,48 @@ class Streams:
         torch.set_rng_state(self._other)
         self._other = now
 
+    @staticmethod
+    def share_host() -> None:
+        """Give Python's and NumPy's generators rank 0's state on every rank."""
+        python, numpy = random.getstate(), np.random.get_state()
+        python, numpy = from_rank_0((python, numpy))
+        random.setstate(python)
+        np.random.set_state(numpy)
+
     def leave_step(self) -> None:
         """Return to the notebook's stream for good."""
+        if self._other is None:
+            return  # the loader failed before its first batch
         torch.set_rng_state(self._other)
         if self._cuda is not None:
             torch.cuda.set_rng_state(self._cuda)
 
 
-def fingerprint() -> tuple[bytes, ...]:
-    """Return a value that changes whenever torch draws a random number on CPU or GPU."""
+class Draws:
+    """Tells which generators have been drawn from since it was made."""
+
+    def __init__(self) -> None:
+        """Remember the states of now."""
+        self._torch, self._host = _torch_states(), _host_states()
+
+    @property
+    def of_torch(self) -> bool:
+        """Whether torch has drawn, on the CPU or the GPU."""
+        return self._torch != _torch_states()
+
+    @property
+    def of_host(self) -> bool:
+        """Whether Python's or NumPy's generator has drawn."""
+        return self._host != _host_states()
+
+
+def _torch_states() -> list[bytes]:
     states = [torch.get_rng_state()]
     if torch.cuda.is_initialized():
         states.append(torch.cuda.get_rng_state())
-    return tuple(state.numpy().tobytes() for state in states)
+    return [state.numpy().tobytes() for state in states]
+
+
+def _host_states() -> tuple[Any, ...]:
+    name, keys, position, *_ = np.random.get_state()
+    return random.getstate(), name, np.asarray(keys).tobytes(), position

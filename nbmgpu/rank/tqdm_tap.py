@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import sys
 import types
-from typing import Any
+from typing import Any, NoReturn
 
 from .recorder import Recorder
 
@@ -19,6 +19,9 @@ class _Silence(io.StringIO):
 
     def write(self, text: str) -> int:
         return len(text)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a progress bar cannot leave its rank")
 
 
 def install(recorder: Recorder) -> None:
@@ -50,13 +53,17 @@ def install(recorder: Recorder) -> None:
             _report(recorder, bar, done=True)
 
     tqdm.__init__, tqdm.display, tqdm.close = begin, display, close
-    _replace_widgets(tqdm)
 
 
-def _replace_widgets(tqdm: type) -> None:
-    """Let ``tqdm.notebook`` give plain bars: a rank has no front end for its widgets."""
-    from tqdm.std import trange
+def replace_widgets() -> None:
+    """Let ``tqdm.notebook`` give plain bars: a rank has no front end for its widgets.
 
+    This comes before the bundle, which may refer to that module.
+    """
+    try:
+        from tqdm.std import tqdm, trange
+    except ImportError:
+        return
     module: Any = types.ModuleType("tqdm.notebook")
     module.tqdm = module.tqdm_notebook = tqdm
     module.trange = module.tnrange = trange

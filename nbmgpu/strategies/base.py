@@ -76,6 +76,8 @@ class Strategy(ABC):
     summary: ClassVar[str]
     shards_data: ClassVar[bool] = True
     """Whether each rank takes a slice of every global batch."""
+    hooks_per_parameter: ClassVar[int] = 0
+    """How many hooks for arriving gradients the strategy itself puts on a parameter."""
 
     def __init__(self, rank: int, world_size: int, device: str) -> None:
         """Belong to ``rank`` of ``world_size``; the process group exists already."""

@@ -239,6 +239,7 @@ class DistributedDataParallel(Strategy):
 
     name: ClassVar[str] = "ddp"
     summary: ClassVar[str] = "every rank holds the model; gradients are averaged as they arrive"
+    hooks_per_parameter: ClassVar[int] = 1
 
     def __init__(self, rank: int, world_size: int, device: str) -> None:
         """Start without any unit."""
