@@ -28,7 +28,8 @@ demo: $(DEMO)  ## run the quickstart notebook and print its result
 	@$(BIN)/python tools/demo.py $(QUICKSTART) build/quickstart.ipynb
 
 lab: $(DEMO)  ## open the quickstart notebook in JupyterLab
-	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) $(QUICKSTART)
+	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/$(QUICKSTART) \
+		$(if $(filter 0,$(shell id -u)),--allow-root)
 
 env: $(TEST)  ## make the environment for development
 

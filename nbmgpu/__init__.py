@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
-from .api import LaunchResult, launch, log, run
+from .api import LaunchResult, attach, launch, log, run
 from .errors import NbmgpuError
 from .run import Run, find_run, list_runs
 
@@ -19,6 +19,7 @@ __all__ = [
     "NbmgpuError",
     "Run",
     "__version__",
+    "attach",
     "find_run",
     "last_run",
     "launch",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import pickle
+import re
 import signal
 from typing import TypeVar
 
@@ -37,12 +38,15 @@ TAIL = 15
 """Lines of a log that go into a message."""
 
 
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
 class RankTraceback(Exception):
-    """The cause of an exception that was raised in a rank: its traceback there, as text."""
+    """The cause of an exception that was raised in a rank: its traceback there, as plain text."""
 
     def __init__(self, text: str) -> None:
         """Hold the formatted traceback."""
-        super().__init__(text)
+        super().__init__(COLOURS.sub("", text))
 
     def __str__(self) -> str:
         """Return the traceback, below an empty line."""

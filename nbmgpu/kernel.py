@@ -147,13 +147,15 @@ class Execution:
         Raises:
             BaseException: what the cell raised in a rank; see ``nbmgpu.failure``.
         """
+        broken: Exception | None = None
         try:
             self._adopt()
             self._read_others()
+        except Exception as error:
+            broken = error  # what ended the run comes first
         finally:
             self._free()
-        error = exception_of(self.run)
-        if error is not None:
+        if (error := exception_of(self.run) or broken) is not None:
             raise error
 
     def abandon(self) -> None:

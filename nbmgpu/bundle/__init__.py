@@ -5,7 +5,8 @@ writes what the rank made of it, ``adopt`` puts that into the notebook's own
 objects.
 """
 
-from .back import Returned, adopt, send_back
+from .adoption import Returned, adopt
+from .back import send_back
 from .copies import read_copies, write_copies
 from .shipping import Received, Shipment, receive, ship
 

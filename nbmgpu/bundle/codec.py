@@ -12,9 +12,11 @@ What they add to cloudpickle:
 
 from __future__ import annotations
 
+import enum
 import io
 import mmap
 import pickle
+import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -22,6 +24,7 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
+from cloudpickle.cloudpickle import _class_setstate, _should_pickle_by_reference
 
 from .blocks import CPU, NOWHERE, BlockTable
 from .memory import BufferEntry, Memory, address_of
@@ -43,8 +46,14 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]
     ``detached`` counts tensors that leave an autograd graph behind.
     """
 
-    def __init__(self, namespace: dict[str, Any]) -> None:
-        """Treat the globals of functions in ``namespace`` as the shared namespace."""
+    def __init__(self, namespace: dict[str, Any], names_travel: bool = True) -> None:
+        """Treat ``namespace`` as the shared one.
+
+        When ``names_travel``, its functions bring along what they refer to; otherwise
+        they find their names on the other side.
+        """
+        self._shared = namespace
+        self._names_travel = names_travel
         self.file = io.BytesIO()
         super().__init__(self.file, protocol=5, buffer_callback=self._take_buffer)
         self.blocks = BlockTable()
@@ -64,7 +73,20 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]
                 obj = obj.detach()
             return self._reduce_tensor(obj) if _is_view(obj) else NotImplemented
         mended = mended_reduce(obj)
-        return super().reducer_override(obj) if mended is None else mended
+        reduced = super().reducer_override(obj) if mended is None else mended
+        if isinstance(obj, types.FunctionType) and isinstance(reduced, tuple):
+            return self._mended_function(obj, reduced)
+        if isinstance(obj, type) and isinstance(reduced, tuple) and reduced[-1] is _class_setstate:
+            return _mended_class(reduced)
+        return reduced
+
+    def _mended_function(self, function: types.FunctionType, reduced: Any) -> Any:
+        """Let functions that share a variable share it on the other side; cloudpickle copies it."""
+        make, (*args, _), (attributes, slots), *rest = reduced
+        slots["__closure__"] = None
+        if function.__globals__ is self._shared and not self._names_travel:
+            slots["__globals__"] = {}
+        return make, (*args, function.__closure__), (attributes, slots), *rest
 
     def _reduce_array(self, array: np.ndarray[Any, Any]) -> Any:
         if is_mapped_file(array):
@@ -138,9 +160,23 @@ def _place_in_file(array: Any) -> tuple[Any, ...]:
     return str(array.filename), mode, offset, array.dtype, array.shape, array.strides
 
 
+def is_by_value(obj: Any) -> bool:
+    """Tell whether a class or function is the notebook's own, not a module's."""
+    return not _should_pickle_by_reference(obj)
+
+
+def _mended_class(reduced: Any) -> Any:
+    """Make slots as slots again, which cloudpickle leaves out."""
+    make, (*names, body, number, extra), (attributes, slots), *rest, _ = reduced
+    if "__slots__" in attributes:
+        attributes.pop("__slotnames__", None)
+        body = {**body, "__slots__": attributes.pop("__slots__")}
+    return make, (*names, body, number, extra), (attributes, slots), *rest, _set_new_class
+
+
 def mended_reduce(obj: Any) -> Any:
     """Reduce types whose own way loses something; return None for all others."""
-    from torch.utils.data import DataLoader
+    import torch.utils.data
 
     if isinstance(obj, BaseException):
         kind = type(obj)
@@ -148,11 +184,25 @@ def mended_reduce(obj: Any) -> Any:
             kind.__init__, types.FunctionType
         ):  # whose arguments need not be ``args``
             return _rebuild_exception, (kind, obj.args), dict(obj.__dict__)
-    elif isinstance(obj, DataLoader) and obj._iterator is not None:
+    elif isinstance(obj, types.CellType):
+        return types.CellType, (), cell_content(obj), None, None, _fill_cell
+    elif obj is sys.stdout or obj is sys.stderr:
+        return _stream, ("stdout" if obj is sys.stdout else "stderr",)
+    elif isinstance(obj, io.TextIOWrapper):
+        raise pickle.PicklingError("an open file belongs to the process that has opened it")
+    elif isinstance(obj, torch.utils.data.DataLoader) and obj._iterator is not None:
         reduced: Any = obj.__reduce_ex__(4)
         function, args, state, *rest = reduced
         return function, args, {**state, "_iterator": None}, *rest  # its workers stay here
     return None
+
+
+def cell_content(cell: types.CellType) -> tuple[Any, ...]:
+    """Return the content of a closure's cell as a tuple, which is empty when the cell is."""
+    try:
+        return (cell.cell_contents,)
+    except ValueError:
+        return ()
 
 
 class Unpacker(pickle.Unpickler):
@@ -235,6 +285,23 @@ def _set_tensor_state(tensor: Any, state: tuple[Any, list[Any], dict[str, Any]])
     for hook in hooks:
         tensor.register_hook(hook)
     tensor.__dict__.update(extra)
+
+
+def _stream(name: str) -> Any:
+    return getattr(sys, name)
+
+
+def _set_new_class(kind: type, state: Any) -> None:
+    """Fill a class, unless it is this process's own and has been found again."""
+    attributes, _ = state
+    body = attributes.keys() - {"__module__", "__doc__", "_abc_impl"}
+    if issubclass(kind, enum.Enum) or not body or not body <= vars(kind).keys():
+        _class_setstate(kind, state)
+
+
+def _fill_cell(cell: types.CellType, content: tuple[Any, ...]) -> None:
+    if content:
+        (cell.cell_contents,) = content
 
 
 def _load_mapped_file(

@@ -31,6 +31,7 @@ MAGIC = b"NBMGPU\x00\x02"
 ALIGNMENT = 64
 RESERVE = 256 * 2**20
 """Bytes of memory left free before a bundle goes to disk instead."""
+CGROUP = Path("/sys/fs/cgroup")
 
 HEAD = struct.Struct("<8sQQQ")
 ENTRY = struct.Struct("<QQ")
@@ -55,7 +56,7 @@ def write(
     end = HEAD.size + ENTRY.size * len(spans) + len(stream) + len(table)
     index = bytearray()
     for address, nbytes in spans:
-        start = end + (address - end) % ALIGNMENT
+        start = end + (address - end) % ALIGNMENT if nbytes else end
         index += ENTRY.pack(start, nbytes)
         end = start + nbytes
     with open(path, "wb", buffering=0) as file:
@@ -100,8 +101,9 @@ def read(path: str) -> Container:
         raise ValueError(f"{path} is not an nbmgpu bundle, or not a whole one")
     body = HEAD.size + ENTRY.size * count
     end = body + length
-    entries = list(ENTRY.iter_unpack(mapped[HEAD.size : body]))
-    if max([end + table, *(start + size for start, size in entries)]) > mapped.nbytes:
+    whole = end + table <= mapped.nbytes
+    entries = list(ENTRY.iter_unpack(mapped[HEAD.size : body])) if whole else []
+    if not whole or any(start + size > mapped.nbytes for start, size in entries):
         raise ValueError(f"{path} has been cut off")
     blocks = [mapped[start : start + size] for start, size in entries]
     return Container(mapped[body:end], mapped[end : end + table], blocks, path)
@@ -160,11 +162,11 @@ def make_place(folder: Path, name: str, size: int) -> Place:
 def available_memory() -> int:
     """Return bytes of memory that can be had: the machine's, or the container's if less."""
     available = int(psutil.virtual_memory().available)
-    root = Path("/sys/fs/cgroup")
     try:
-        limit, used = (root / "memory.max").read_text(), (root / "memory.current").read_text()
+        limit, used = (CGROUP / "memory.max").read_text(), (CGROUP / "memory.current").read_text()
         if limit.strip() != "max":
-            counts = dict(line.split() for line in (root / "memory.stat").open())
+            lines = (CGROUP / "memory.stat").read_text().splitlines()
+            counts = dict(line.split() for line in lines)
             reclaimable = int(counts["inactive_file"])  # file pages that give way
             available = min(available, int(limit) - int(used) + reclaimable)
     except (OSError, ValueError, KeyError):

@@ -20,14 +20,14 @@ def write_copies(path: str, values: Mapping[str, Any], home: dict[str, Any]) -> 
     Functions whose globals are ``home`` will have the reader's namespace.
     """
     kept = {name: value for name, value in values.items() if _pickles(value, home)}
-    packer = Packer(home)
+    packer = Packer(home, names_travel=False)
     packer.dump(kept)
     write_container(path, packer.file.getbuffer(), packer.blocks, packer.buffers)
 
 
 def _pickles(value: Any, home: dict[str, Any]) -> bool:
     try:
-        Packer(home).dump(value)
+        Packer(home, names_travel=False).dump(value)
     except Exception:
         return False
     return True

@@ -9,23 +9,34 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ..errors import ShippingError, compose
-from .codec import Packer
+from .codec import Packer, is_by_value
 
-WAYS_OUT: tuple[tuple[str, str], ...] = (
-    ("generator", "make it inside the cell, or ship a list instead"),
-    ("coroutine", "await it before the cell, or inside it"),
-    ("Iter", "ship the loader or the list and call iter() inside the cell"),
-    ("TextIOWrapper", "open the file inside the cell"),
-    ("Buffered", "open the file inside the cell"),
-    ("lock", "make it inside the cell; ranks are processes and cannot share a lock"),
-    ("LockType", "make it inside the cell; ranks are processes and cannot share a lock"),
-    ("Thread", "start it inside the cell"),
-    ("Queue", "make it inside the cell; ranks are processes and share no queue"),
-    ("socket", "connect inside the cell"),
-    ("Connection", "connect inside the cell"),
-    ("Cursor", "connect inside the cell"),
-    ("SummaryWriter", "make it inside the cell, on rank 0 only"),
-)
+WAYS_OUT = {
+    "generator": "make it inside the cell, or ship a list instead",
+    "async_generator": "make it inside the cell, or ship a list instead",
+    "coroutine": "await it before the cell, or inside it",
+    "_BaseDataLoaderIter": "ship the loader and call iter() inside the cell",
+    "_IOBase": "open the file inside the cell",
+    "lock": "make it inside the cell; ranks are processes and cannot share a lock",
+    "RLock": "make it inside the cell; ranks are processes and cannot share a lock",
+    "Condition": "make it inside the cell; ranks are processes and cannot share a lock",
+    "Event": "make it inside the cell; ranks are processes and cannot share an event",
+    "Semaphore": "make it inside the cell; ranks are processes and cannot share a lock",
+    "Thread": "start it inside the cell",
+    "Executor": "start it inside the cell",
+    "Pool": "start it inside the cell",
+    "Queue": "make it inside the cell; ranks are processes and share no queue",
+    "SimpleQueue": "make it inside the cell; ranks are processes and share no queue",
+    "socket": "connect inside the cell",
+    "Connection": "connect inside the cell",
+    "Cursor": "connect inside the cell",
+    "SummaryWriter": "make it inside the cell, on rank 0 only",
+    "ScriptModule": "script or trace it inside the cell",
+}
+"""By the name of a class, or of one that it extends."""
+
+NESTED = "save it to a file and load it inside the cell, or nest it less deeply"
+OTHERWISE = "make it inside the cell, or give its class a __getstate__ that leaves this part out"
 MAX_DEPTH = 12
 MAX_VISITS = 20_000
 
@@ -44,14 +55,15 @@ def can_pickle(value: Any, namespace: dict[str, Any]) -> Exception | None:
 def explain(name: str, value: Any, namespace: dict[str, Any], error: Exception) -> ShippingError:
     """Return the error for ``name``, whose value failed to pickle with ``error``."""
     path, culprit = find_culprit(name, value, functools.partial(can_pickle, namespace=namespace))
-    reason = reason_of(can_pickle(culprit, namespace) or error)
+    error = can_pickle(culprit, namespace) or error
     kind = f"{type(culprit).__module__}.{type(culprit).__qualname__}".removeprefix("builtins.")
     where = f"`{name}`" if path == name else f"`{name}`, at `{path}`"
+    otherwise = NESTED if "recursion" in str(error) else OTHERWISE
     return ShippingError(
         compose(
             f"The cell reads {where}, which cannot be sent to the ranks",
-            f"Type: {kind}. Reason: {reason}",
-            _way_out(culprit),
+            f"Type: {kind}. Reason: {reason_of(error)}",
+            way_out(culprit) or otherwise,
         )
     )
 
@@ -61,12 +73,10 @@ def reason_of(error: Exception) -> str:
     return str(error).rstrip(".") or type(error).__name__
 
 
-def _way_out(culprit: Any) -> str:
-    kind = type(culprit).__qualname__
-    for part, way in WAYS_OUT:
-        if part in kind:
-            return way
-    return "make it inside the cell, or give its class a __getstate__ that leaves this part out"
+def way_out(culprit: Any) -> str | None:
+    """Return what to do about an object of a kind that is known to belong to its process."""
+    kinds = (kind for kind in type(culprit).__mro__ if kind.__module__ != "__main__")
+    return next((WAYS_OUT[kind.__name__] for kind in kinds if kind.__name__ in WAYS_OUT), None)
 
 
 def find_culprit(path: str, value: Any, probe: Probe) -> tuple[str, Any]:
@@ -77,6 +87,8 @@ def find_culprit(path: str, value: Any, probe: Probe) -> tuple[str, Any]:
     seen: set[int] = set()
     for _ in range(MAX_DEPTH):
         seen.add(id(value))
+        if way_out(value):
+            break  # what is inside is the library's own business
         for part, child in parts(path, value):
             if id(child) not in seen and probe(child) is not None:
                 path, value = part, child
@@ -152,3 +164,5 @@ def _parts_of_object(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     for key in getattr(type(value), "__slots__", ()):
         if isinstance(key, str) and hasattr(value, key):
             yield f"{path}.{key}", getattr(value, key)
+    if is_by_value(type(value)):
+        yield from parts(path, type(value))

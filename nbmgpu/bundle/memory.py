@@ -9,8 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .blocks import CPU, Block
+from .blocks import CPU, Block, view_memory
 from .container import ALIGNMENT
+
+HOME = "home"
+"""Begins the space of memory that came with the bundle; the block's number there follows."""
 
 
 class BlockEntry(NamedTuple):
@@ -84,11 +87,10 @@ class OwnedArea(Area):
         import torch
 
         skew = low % ALIGNMENT
-        whole = torch.empty(skew + raw.nbytes, dtype=torch.uint8)
-        data: Any = whole.numpy()
-        super().__init__(memoryview(data)[skew:])
+        storage = torch.empty(skew + raw.nbytes, dtype=torch.uint8).untyped_storage()
+        super().__init__(view_memory(storage.data_ptr() + skew, raw.nbytes, storage))
         self.raw[:] = raw
-        self._storage, self._base = whole.untyped_storage(), skew
+        self._storage, self._base = storage, skew
 
 
 class Memory:

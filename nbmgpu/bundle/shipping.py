@@ -12,10 +12,9 @@ from typing import Any
 
 from . import container
 from .blocks import BlockTable
-from .codec import Packer, Unpacker, loading
+from .codec import Packer, Unpacker, is_by_value, loading
 from .explain import explain
 from .memory import BufferEntry, Memory, arrived, dump_table, load_table
-from .states import is_by_value
 
 
 @dataclass

@@ -7,15 +7,15 @@ object.  A state is a tuple whose first word says of what kind it is.
 from __future__ import annotations
 
 import collections
+import copyreg
 import enum
 import types
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from cloudpickle.cloudpickle import _should_pickle_by_reference
 
-from .codec import is_mapped_file, mended_reduce
+from .codec import cell_content, is_by_value, is_mapped_file, mended_reduce
 
 State = tuple[Any, ...]
 
@@ -23,16 +23,13 @@ VALUES = (str, bytes, int, float, complex, bool, type(None), tuple, frozenset, r
 """Equal is as good as the same, and a tuple may hold other things now."""
 
 FROZEN = (enum.Enum, np.dtype, types.ModuleType, types.BuiltinFunctionType)
-FROZEN_LIBRARIES = ("pyarrow", "datetime", "pathlib", "re", "logging", "decimal", "uuid")
+FROZEN_MODULES = (
+    "pyarrow.", "datasets.table.", "datetime.", "pathlib.", "re.", "logging.", "uuid.",
+)  # fmt: skip
 """Types that have no state to change, or none that is the cell's."""
 
-EMPTY = "<empty>"
-"""Stands for the content of a closure's cell that has none yet."""
-
-
-def is_by_value(obj: Any) -> bool:
-    """Tell whether a class or function is the notebook's own, not a module's."""
-    return not _should_pickle_by_reference(obj)
+ABSENT = object()
+"""Stands for an attribute that is not there."""
 
 
 def is_frozen(obj: Any) -> bool:
@@ -41,8 +38,8 @@ def is_frozen(obj: Any) -> bool:
         return is_mapped_file(obj)
     if isinstance(obj, type | types.FunctionType):
         return not is_by_value(obj)
-    library = type(obj).__module__.partition(".")[0]
-    return isinstance(obj, FROZEN) or library in FROZEN_LIBRARIES
+    module = f"{type(obj).__module__}."
+    return isinstance(obj, FROZEN) or module.startswith(FROZEN_MODULES)
 
 
 def state_of(obj: Any, before: dict[str, Any] | None = None) -> State | None:
@@ -69,9 +66,11 @@ def state_of(obj: Any, before: dict[str, Any] | None = None) -> State | None:
         return "class", *_class_changes(obj, before or {})
     if isinstance(obj, types.FunctionType):
         return _function_state(obj)
+    if isinstance(obj, types.CellType):
+        return "cell", cell_content(obj)
     if _is_tensor(obj):
         grad = obj.grad if obj.is_leaf else None
-        data = obj.detach() if _has_data(obj) else obj
+        data = obj.detach() if has_data(obj) else obj
         return "tensor", data, obj.requires_grad and obj.is_leaf, grad, dict(obj.__dict__)
     return _object_state(obj)
 
@@ -82,7 +81,7 @@ def _is_tensor(obj: Any) -> bool:
     return isinstance(obj, torch.Tensor)
 
 
-def _has_data(tensor: Any) -> bool:
+def has_data(tensor: Any) -> bool:
     """Tell whether a tensor is more than a lazy module's promise of one."""
     from torch.nn.parameter import is_lazy
 
@@ -95,7 +94,7 @@ def _class_changes(kind: type, before: dict[str, Any]) -> tuple[dict[str, Any], 
     changed = {
         name: value
         for name, value in now.items()
-        if before.get(name, EMPTY) is not value or _may_change(value)
+        if before.get(name, ABSENT) is not value or _may_change(value)
     }
     gone = [name for name, v in before.items() if name not in now and not _is_internal(name, v)]
     return changed, gone
@@ -113,14 +112,9 @@ def _is_internal(name: str, value: Any) -> bool:
 
 
 def _function_state(function: types.FunctionType) -> State:
-    cells = []
-    for cell in function.__closure__ or ():
-        try:
-            cells.append(cell.cell_contents)
-        except ValueError:
-            cells.append(EMPTY)
     defaults = function.__defaults__, function.__kwdefaults__
-    return "function", dict(function.__dict__), defaults, cells
+    # The cells are named so that their own states, the variables, come along.
+    return "function", dict(function.__dict__), defaults, function.__closure__
 
 
 def _object_state(obj: Any) -> State | None:
@@ -154,8 +148,11 @@ def put_state(obj: Any, state: State) -> None:
             _put_array(obj, array)
         case ("class", changed, gone):
             _put_class(obj, changed, gone)
-        case ("function", attributes, defaults, cells):
-            _put_function(obj, attributes, defaults, cells)
+        case ("function", attributes, defaults, _):
+            _put_function(obj, attributes, defaults)
+        case ("cell", content):
+            for value in content:
+                obj.cell_contents = value
         case ("tensor", data, requires_grad, grad, extra):
             _put_tensor(obj, data, requires_grad, grad, extra)
         case ("object", kind, inner, items, pairs):
@@ -201,29 +198,24 @@ def _put_array(obj: Any, array: Any) -> None:
 
 def _put_class(kind: type, changed: dict[str, Any], gone: list[str]) -> None:
     for name, value in changed.items():
-        if vars(kind).get(name, EMPTY) is not value:
+        if vars(kind).get(name, ABSENT) is not value:
             setattr(kind, name, value)
     for name in gone:
         if name in vars(kind):
             delattr(kind, name)
 
 
-def _put_function(
-    function: Any, attributes: dict[str, Any], defaults: Any, cells: list[Any]
-) -> None:
+def _put_function(function: Any, attributes: dict[str, Any], defaults: Any) -> None:
     function.__dict__.clear()
     function.__dict__.update(attributes)
     function.__defaults__, function.__kwdefaults__ = defaults
-    for cell, content in zip(function.__closure__ or (), cells, strict=True):
-        if not (type(content) is str and content == EMPTY):
-            cell.cell_contents = content
 
 
 def _put_tensor(obj: Any, data: Any, requires_grad: bool, grad: Any, extra: dict[str, Any]) -> None:
     import torch
 
-    if not _has_data(obj):
-        if not _has_data(data):
+    if not has_data(obj):
+        if not has_data(data):
             return
         obj.materialize(data.shape, data.device, data.dtype)
     with torch.inference_mode(obj.is_inference()), torch._C.DisableTorchFunctionSubclass():
@@ -241,9 +233,8 @@ def _put_data(obj: Any, data: Any) -> None:
 
     like = obj.shape == data.shape and obj.dtype == data.dtype and obj.layout == data.layout
     if like and obj.layout is torch.strided and _same_memory(obj, data):
-        if not obj.is_inference():
-            torch.autograd.graph.increment_version(obj)
-    elif like and obj.device == data.device:
+        return
+    if like and obj.device == data.device:
         # Written over, not replaced: other views of this memory are to see it.
         obj.detach().copy_(data)
     else:
@@ -265,25 +256,31 @@ def _put_object(obj: Any, kind: type, state: Any, items: Any, pairs: Any) -> Non
     if hasattr(kind, "__setstate__"):
         if state is not None:
             obj.__setstate__(state)
-        plain = state if isinstance(state, dict) else None
     else:
         plain, slots = state if isinstance(state, tuple) else (state, None)
-        plain = plain or {}
+        if plain:
+            obj.__dict__.update(plain)
         for key, value in (slots or {}).items():
             object.__setattr__(obj, key, value)
-        if hasattr(obj, "__dict__"):
-            obj.__dict__.update(plain)
-    if plain is not None and hasattr(obj, "__dict__") and _shows_all(kind):
-        for key in obj.__dict__.keys() - plain.keys():
-            del obj.__dict__[key]
+    _drop_attributes(obj, _attributes(state))
 
 
-def _shows_all(kind: type) -> bool:
-    """Tell whether the state of an object is all of its attributes: Python's own way."""
-    return all(
-        getattr(kind, name, None) is getattr(object, name, None)
-        for name in ("__getstate__", "__reduce__", "__reduce_ex__")
-    )
+def _drop_attributes(obj: Any, kept: dict[str, Any]) -> None:
+    """Delete what the cell has deleted: attributes that would have travelled, but came not back."""
+    slots = copyreg._slotnames(type(obj))  # type: ignore[attr-defined]
+    present = {*getattr(obj, "__dict__", {}), *(name for name in slots if hasattr(obj, name))}
+    if surplus := present - kept.keys():
+        state = _object_state(obj)
+        for key in surplus & _attributes(state and state[2]).keys():
+            object.__delattr__(obj, key)
+
+
+def _attributes(inner: Any) -> dict[str, Any]:
+    """Return the attributes in an object's inner state, as far as it is made of attributes."""
+    found: dict[str, Any] = {}
+    for part in inner if isinstance(inner, tuple) else (inner,):
+        found.update(part if isinstance(part, dict) else {})
+    return found
 
 
 def trimmed(
@@ -291,29 +288,30 @@ def trimmed(
 ) -> tuple[State | None, dict[str, Exception]]:
     """Return ``state`` without the parts for which ``fails`` gives a reason, and the reasons.
 
+    Reasons are kept under the part as it is written behind its object, as ``.lock``.
     The state is None when it cannot do without such a part.
     """
     lost: dict[str, Exception] = {}
 
-    def kept(items: Any) -> list[Any]:
+    def kept(items: Any, form: str = ".{}") -> list[Any]:
         good = []
         for key, value in items:
             if (reason := fails(value)) is None:
                 good.append((key, value))
             else:
-                lost[str(key)] = reason
+                lost[form.format(key)] = reason
         return good
 
     match state:
         case ("pairs", pairs):
-            state = "pairs", kept(pairs)
+            state = "pairs", kept(pairs, "[{!r}]")
         case ("class", changed, gone):
             state = "class", dict(kept(changed.items())), gone
-        case ("function", attributes, defaults, cells):
-            state = "function", dict(kept(attributes.items())), defaults, cells
+        case ("function", attributes, *others):
+            state = "function", dict(kept(attributes.items())), *others
         case ("tensor", data, requires_grad, grad, extra):
             state = "tensor", data, requires_grad, grad, dict(kept(extra.items()))
         case ("object", kind, dict() as inner, items, pairs):
-            pairs = pairs and kept(pairs)
+            pairs = pairs and kept(pairs, "[{!r}]")
             state = "object", kind, dict(kept(inner.items())), items, pairs
     return (None if fails(state) else state), lost

@@ -57,8 +57,11 @@ class LoaderTap:
         @functools.wraps(DataLoader.__len__)
         def length(loader: DataLoader[Any]) -> int:
             count, session = tap.length(loader), tap.session
-            per_rank = session.batch == "per-rank" and not isinstance(loader, _InnerLoader)
-            if per_rank and session.distributes and training(session.units):
+            if session.batch == "global" or isinstance(loader, _InnerLoader):
+                return count
+            if session.distributes and torch.is_grad_enabled():
+                session.activate()  # a schedule may ask before the first batch is drawn
+            if session.distributes and training(session.units):
                 return -(-count // session.world_size)
             return count
 
@@ -184,7 +187,8 @@ class SplitLoader:
         assert self.inner is not None
         batches = iter(loader.batch_sampler)  # type: ignore[arg-type]
         seed = self._draw_seed(loader)
-        if _is_torchs_own(loader):
+        at_once = _is_torchs_own(loader)
+        if at_once:
             batches = iter(list(batches))
             streams.enter_step(seed)
         else:  # it may look at the training, or never end: one batch at a time
@@ -201,7 +205,8 @@ class SplitLoader:
                 batch = next(loaded)
             except StopIteration:
                 return
-            if draws is not None and (draws.of_torch or draws.of_host):
+            # A sampler that draws as it goes does so in here; torch's stream is not the rank's then.
+            if draws is not None and (draws.of_torch or (at_once and draws.of_host)):
                 self.session.recorder.notice("random-data", notices.RANDOM_DATA)
             watched = False
             yield batch, shares.popleft()

@@ -61,13 +61,14 @@ def replace_widgets() -> None:
     This comes before the bundle, which may refer to that module.
     """
     try:
-        from tqdm.std import tqdm, trange
+        import tqdm
     except ImportError:
         return
+    package: Any = tqdm
     module: Any = types.ModuleType("tqdm.notebook")
-    module.tqdm = module.tqdm_notebook = tqdm
-    module.trange = module.tnrange = trange
-    sys.modules["tqdm.notebook"] = module
+    module.tqdm = module.tqdm_notebook = package.tqdm
+    module.trange = module.tnrange = package.trange
+    package.notebook = sys.modules["tqdm.notebook"] = module
 
 
 def _is_tapped(bar: Any) -> bool:

@@ -156,7 +156,7 @@ class LogPrinter:
             file.seek(self._position)
             data = _whole(file.read(length))
         begin = self._position
-        for piece, is_error in self._pieces(data):
+        for piece, is_error in self._pieces(data, begin):
             stream = sys.stderr if is_error else sys.stdout
             stream.write(piece.decode("utf-8", "replace"))
             stream.flush()  # the two streams are in order only if each is sent at once
@@ -166,9 +166,9 @@ class LogPrinter:
                 break
         return self._position - begin
 
-    def _pieces(self, data: bytes) -> Iterator[tuple[bytes, bool]]:
-        """Cut ``data`` where it changes between stdout and stderr."""
-        start, stop = self._position, self._position + len(data)
+    def _pieces(self, data: bytes, start: int) -> Iterator[tuple[bytes, bool]]:
+        """Cut ``data``, which begins at ``start``, where it changes between stdout and stderr."""
+        begin, stop = start, start + len(data)
         while start < stop:
             after = bisect.bisect_right(self._starts, start)
             inside = after > 0 and start < self._ends[after - 1]
@@ -176,7 +176,7 @@ class LogPrinter:
             if not inside and after < len(self._starts):
                 limits.append(self._starts[after])
             end = min(limits)
-            yield data[start - self._position : end - self._position], inside
+            yield data[start - begin : end - begin], inside
             start = end
 
 

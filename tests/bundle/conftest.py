@@ -21,6 +21,7 @@ def live(bundle: str, result: str, cell: str, path: list[str], pipe: Any) -> Non
     """Be a rank: receive, run the cell, send back; answer with an error's traceback."""
     try:
         sys.path[:] = path
+        multiprocessing.set_start_method("fork", force=True)  # of a loader's workers, as usual
         main = types.ModuleType("__main__")
         sys.modules["__main__"] = main
         namespace = main.__dict__

@@ -88,7 +88,8 @@ opt.step(); sched.step(*[1.0] * (type(sched).__name__ == "ReduceLROnPlateau"))
         cells(
             notebook,
             NET + "model.b.weight = model.a.weight",
-            "assert model.a.weight is model.b.weight\nwith torch.no_grad(): model.a.weight.fill_(7)",
+            "assert model.a.weight is model.b.weight\n"
+            "with torch.no_grad(): model.a.weight.fill_(7)",
             "assert model.a.weight is model.b.weight and (model.b.weight == 7).all()",
         )
 
@@ -99,7 +100,9 @@ model(torch.ones(1, 4)).sum().backward()
 frozen = model.a.bias.requires_grad_(False)
 w = model.a.weight.detach().clone()
 """
-        cell = "assert model.a.weight.grad is not None and not model.a.bias.requires_grad\nopt.step()"
+        cell = (
+            "assert model.a.weight.grad is not None and not model.a.bias.requires_grad\nopt.step()"
+        )
         cells(notebook, NET + before, cell, "assert not torch.equal(w, model.a.weight)")
 
     def test_averaged_and_copied_models(self, notebook):
@@ -150,7 +153,8 @@ model.b.weight.register_hook(lambda grad: grad * 0)
             notebook,
             NET + "scaler = torch.amp.GradScaler('cpu', init_scale=8.0, growth_interval=1)\n"
             "opt = torch.optim.SGD(model.parameters(), lr=0.1)",
-            "scaler.scale(model(torch.ones(1, 4)).sum()).backward(); scaler.step(opt); scaler.update()",
+            "scaler.scale(model(torch.ones(1, 4)).sum()).backward(); scaler.step(opt); "
+            "scaler.update()",
             "assert scaler.get_scale() == 16.0",
         )
 
@@ -181,8 +185,17 @@ class TestTensors:
             "torch.randn(100)[10:20:3]",
             "torch.randn(100)[60:60]",
             "torch.eye(5).to_sparse()",
-            "torch.eye(5).to_sparse_csr()",
-            "torch.quantize_per_tensor(torch.randn(5), 0.1, 0, torch.qint8)",
+            pytest.param(
+                "torch.eye(5).to_sparse_csr()",
+                marks=pytest.mark.filterwarnings("ignore:Sparse CSR"),
+            ),
+            pytest.param(
+                "torch.quantize_per_tensor(torch.randn(5), 0.1, 0, torch.qint8)",
+                marks=[
+                    pytest.mark.filterwarnings("ignore:.*quantize_per_tensor"),
+                    pytest.mark.filterwarnings("ignore:TypedStorage is deprecated"),
+                ],
+            ),
             "torch.randn(3, requires_grad=True)",
             "torch.zeros(3, 4, device='meta')",
         ],
@@ -199,7 +212,9 @@ back = x.clone()
         assert returned.lost == returned.refused == {}
         conj = x.is_conj()
         assert notebook["form"] == (x.dtype, x.shape, x.layout, x.requires_grad, conj, "here")
-        assert notebook["strides"] == (x.stride() if x.layout is notebook["torch"].strided else None)
+        assert notebook["strides"] == (
+            x.stride() if x.layout is notebook["torch"].strided else None
+        )
         assert notebook["x"] is x
         back = notebook["back"]
         if x.device.type != "meta":
@@ -210,7 +225,9 @@ back = x.clone()
     def test_views_share_storage(self, notebook):
         cells(
             notebook,
-            IMPORTS + SHARE + "X = torch.arange(100.); v = X[10:20]; r = X.view(10, 10)[:, 3]; e = X[:0]",
+            IMPORTS
+            + SHARE
+            + "X = torch.arange(100.); v = X[10:20]; r = X.view(10, 10)[:, 3]; e = X[:0]",
             "assert same_storage(X, v) and same_storage(X, r) and e.shape == (0,)\n"
             "v.zero_(); r.fill_(5); first = X[:10]",
             "assert X[10] == 0 and X[13] == 5 and X[3] == 5 and same_storage(first, X)\n"
@@ -224,7 +241,8 @@ back = x.clone()
             "a.fill_(1); b.fill_(2); c.fill_(3)\n"
             "assert a[9] == 1 and a[10] == 2",
             "assert X[:10].equal(torch.arange(10.)) and X[10:20].eq(1).all()\n"
-            "assert X[20:40].eq(2).all() and X[40:900].equal(torch.arange(40., 900.)) and X[900] == 3",
+            "assert X[20:40].eq(2).all() and X[40:900].equal(torch.arange(40., 900.))\n"
+            "assert X[900] == 3",
             "a", "b", "c", "torch",
         )  # fmt: skip
 
@@ -255,7 +273,8 @@ back.add_(1); assert back[12] == 78
         cells(
             notebook,
             IMPORTS,
-            "a = np.arange(10.); t = torch.from_numpy(a); p = nn.Parameter(torch.ones(3)); q = p.data",
+            "a = np.arange(10.); t = torch.from_numpy(a); p = nn.Parameter(torch.ones(3)); "
+            "q = p.data",
             "t[3] = 33; assert a[3] == 33\nq[0] = 5; assert p[0] == 5 and type(p) is nn.Parameter\n"
             "q.resize_(5)",
         )
@@ -332,10 +351,13 @@ class TestArrays:
     def test_views_share_memory(self, notebook):
         ids = cells(
             notebook,
-            IMPORTS + "a = np.arange(1000.); v = a[100:200]; r = a[::-1]; o = np.array([v, {}], object)",
-            "v[0] = -1; r[0] = -2; o[1]['x'] = 1\nassert a[100] == -1 and a[999] == -2 and o[0] is v\n"
+            IMPORTS
+            + "a = np.arange(1000.); v = a[100:200]; r = a[::-1]; o = np.array([v, {}], object)",
+            "v[0] = -1; r[0] = -2; o[1]['x'] = 1\n"
+            "assert a[100] == -1 and a[999] == -2 and o[0] is v\n"
             "head = a[:3]",
-            "assert a[100] == v[0] == -1 and a[-1] == r[0] == -2 and o[0] is v and o[1] == {'x': 1}\n"
+            "assert a[100] == v[0] == -1 and a[-1] == r[0] == -2\n"
+            "assert o[0] is v and o[1] == {'x': 1}\n"
             "head[0] = 9; assert a[0] == 9\ndel a, v, r; head += 1",
         )
         assert_in_place(notebook, ids, "o")
@@ -464,19 +486,21 @@ class Child(Cfg):
     def make(cls): return cls()
     @staticmethod
     def three(): return 3
-red, flag, cfg, frozen, slots, old = Color.RED, Flag.A | Flag.B, Cfg(), Frozen(1, []), Slots(1, []), Old()
+red, flag, cfg, frozen = Color.RED, Flag.A | Flag.B, Cfg(), Frozen(1, [])
+slots, old = Slots(1, []), Old()
 old.a = 1; child = Child(); KEY = object(); where = {Color.RED: "r", KEY: 1}
 """
         cell = """
 assert red is Color.RED and flag == Flag.A | Flag.B and isinstance(child, Cfg) and KEY in where
 cfg.lr = 0.5; cfg.tags.append(1); frozen.y.append(2); slots.y.append(3); old.b = 2; del old.a
-other = Child.make(); blue = Color.BLUE; made = Slots(2, []); child.extra = child.twice
+other = Child.make(); blue = Color.BLUE; made = Slots(2, [])
+fresh = Old(); fresh.b = 1; child.extra = child.twice
 assert Child.count == 2
 """
         after = """
 assert blue is Color.BLUE and red is Color.RED and where[Color.RED] == "r" and KEY in where
 assert cfg.lr == 0.5 and cfg.tags == [1] and frozen.y == [2] and slots.y == [3]
-assert old.b == 2 and not hasattr(old, "a")
+assert old.b == 2 and not hasattr(old, "a") and fresh.b == 1 and not hasattr(fresh, "__dict__")
 assert isinstance(other, Child) and type(made) is Slots and child.extra == 0.2
 assert Child.count == 2 and Child.registry == [child, other] and Child.three() == 3
 """
@@ -536,21 +560,28 @@ factor = 3; assert later(1) == 2 and new.method() == (new, 3) and isinstance(new
 assert later.__globals__ is globals() and New.method.__globals__ is globals()
 """
         ids = cells(notebook, before, cell, after)
-        assert_in_place(notebook, ids, "count", "up", "read", "remember", "tagged", "k", "K", "part")
+        assert_in_place(
+            notebook, ids, "count", "up", "read", "remember", "tagged", "k", "K", "part"
+        )
 
     def test_functions_of_files_and_other_namespaces(self, notebook, tmp_path, monkeypatch):
-        (tmp_path / "mylib.py").write_text("FACTOR = 3\ndef f(x): return x * FACTOR\nclass C: pass\n")
+        (tmp_path / "mylib.py").write_text(
+            "FACTOR = 3\ndef f(x): return x * FACTOR\nclass C: pass\n"
+        )
         monkeypatch.syspath_prepend(tmp_path)
         cells(
             notebook,
             "import mylib as m, logging, re, pathlib, datetime\nfrom mylib import f, C\nc = C()\n"
-            "space = {'__name__': 'gen', 'k': 4}; exec('def g(x): return x * k', space); g = space['g']\n"
-            "log = logging.getLogger('a.b'); pattern = re.compile('x+'); path = pathlib.Path('/a')\n"
+            "space = {'__name__': 'gen', 'k': 4}; exec('def g(x): return x * k', space); "
+            "g = space['g']\n"
+            "log = logging.getLogger('a.b'); pattern = re.compile('x+'); "
+            "path = pathlib.Path('/a')\n"
             "when = datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone.utc)",
             "assert f(2) == 6 and m.f(2) == 6 and type(c) is C is m.C and g(2) == 8\n"
             "assert log is logging.getLogger('a.b') and pattern.match('xx') and path.name == 'a'\n"
             "exec('def h(x): return x + z', other := {'z': 5}); h = other['h']; c.x = 1",
-            "import sys; assert sys.modules['mylib'] is m and c.x == 1 and g(2) == 8 and h(1) == 6\n"
+            "import sys; "
+            "assert sys.modules['mylib'] is m and c.x == 1 and g(2) == 8 and h(1) == 6\n"
             "assert log is logging.getLogger('a.b')",
         )  # fmt: skip
 
@@ -568,7 +599,8 @@ assert later.__globals__ is globals() and New.method.__globals__ is globals()
     def test_deep_structures_change(self, notebook):
         cells(
             notebook,
-            "class N: pass\nroot = N(); at = root\nfor _ in range(50): at.n = N(); at = at.n\nat.v = 0",
+            "class N: pass\nroot = N(); at = root\nfor _ in range(50): at.n = N(); "
+            "at = at.n\nat.v = 0",
             "at.v = 1\nx = root\nwhile hasattr(x, 'n'): x = x.n\nassert x is at",
             "x2 = root\nwhile hasattr(x2, 'n'): x2 = x2.n\nassert x2.v == 1 and x is x2",
             "root", "at", "N",

@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 from jupyter_client.manager import KernelManager
+from jupyter_core.utils import ensure_event_loop
 
 REPOSITORY = Path(__file__).parents[2]
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -77,20 +78,25 @@ class ExecutedCell:
     def seen(self) -> list[str]:
         """What a reader of the cell sees, in order: prints, displays and the result."""
         found: list[str] = []
-        for output in self.outputs:
+        streams = False
+        for output in list(self.outputs):
             match output.kind:
                 case "stream":
-                    found.append(output.content["text"])
+                    text = output.content["text"]
+                    found[len(found) - streams :] = [found[-1] + text if streams else text]
                 case "display_data" | "execute_result":
                     data = output.content["data"]
                     if WIDGET not in data:
                         found.append("<png>" if "image/png" in data else data["text/plain"])
+                case _:
+                    continue
+            streams = output.kind == "stream"
         return found
 
     def time_of(self, text: str) -> float:
-        """The moment at which ``text`` was first in the output, from the cell's start."""
-        for output in self.outputs:
-            if text in str(output.content.get("text", output.content.get("data", ""))):
+        """The moment at which ``text`` was first printed, from the cell's start."""
+        for output in self.of("stream"):
+            if text in output.content["text"]:
                 return output.time - self.started
         raise AssertionError(f"{text!r} is not in {self.outputs}")
 
@@ -115,19 +121,20 @@ class Notebook:
             "PYTHONPATH": str(REPOSITORY),
         }
         self.environment |= environment
+        if "NBMGPU_RUNS" in environment:
+            self.runs = Path(environment["NBMGPU_RUNS"])
         for name in ("runtime", "work"):
             (home / name).mkdir(parents=True, exist_ok=True)
         self.manager = KernelManager(connection_file=str(home / "runtime" / "kernel.json"))
-        self.manager._kernel_spec = None
-        command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
         spec = self.manager.kernel_spec
         assert spec is not None
-        spec.argv = command
+        spec.argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
         self.manager.start_kernel(env=self.environment, cwd=str(home / "work"))
         self.client = self.manager.blocking_client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=60)
         self.cells: dict[str, ExecutedCell] = {}
+        self._lock = threading.Lock()
         self._stopping = False
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
@@ -140,19 +147,24 @@ class Notebook:
                 message = self.client.get_iopub_msg(timeout=0.2)
             except queue.Empty:
                 continue
+            self._receive(message)
+        ensure_event_loop().close()  # the client's own, one for each thread
+
+    def _receive(self, message: dict[str, Any]) -> None:
+        with self._lock:
             cell = self.cells.get(message["parent_header"].get("msg_id", ""))
-            if cell is None:
-                continue
-            if message["msg_type"] == "status":
-                if message["content"]["execution_state"] == "idle":
-                    cell.idle.set()
-            else:
-                cell.outputs.append(Output(message))
+        if cell is None:
+            return
+        if message["msg_type"] != "status":
+            cell.outputs.append(Output(message))
+        elif message["content"]["execution_state"] == "idle":
+            cell.idle.set()
 
     def send(self, source: str) -> ExecutedCell:
         """Begin to execute a cell."""
         cell = ExecutedCell(self, source)
-        self.cells[self.client.execute(source)] = cell
+        with self._lock:  # its first messages may be there before we know its name
+            self.cells[self.client.execute(source)] = cell
         return cell
 
     def run(self, source: str, timeout: float = 60) -> ExecutedCell:
@@ -175,8 +187,12 @@ class Notebook:
         """Return a value of the kernel, through its repr."""
         import ast
 
-        shown = self.run(f"print(repr({expression}), end='')").text()
+        shown = self.run(f"print(repr(({expression})), end='')").text()
         return ast.literal_eval(shown)
+
+    def newest_log(self, rank: int) -> str:
+        """What a rank of the newest run has written."""
+        return (max(self.runs.iterdir()) / "logs" / f"rank-{rank}.log").read_text()
 
     def interrupt(self) -> float:
         """Interrupt the kernel as a front end does; return when."""
@@ -221,6 +237,7 @@ class Notebook:
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=False)
         self.manager.cleanup_resources()
+        ensure_event_loop().close()
 
 
 def wait_for(condition: Callable[[], object], timeout: float, explain: Any = None) -> None:

@@ -152,7 +152,7 @@ IDIOMS = [
     ),
     idiom(
         "a generator made in the cell",
-        "loader = DataLoader(dataset, 8, shuffle=True, generator=torch.Generator().manual_seed(1))\n"
+        "loader = DataLoader(dataset, 8, True, generator=torch.Generator().manual_seed(1))\n"
         + TRAIN,
     ),
     idiom(
@@ -379,8 +379,8 @@ IDIOMS = [
             it = iter(loader)
             return next(it)
 
-        example = peek(loader)[0].shape
-        """ + TRAIN.replace("\n", "\n        "),
+        example = peek(loader)
+        """ + TRAIN.replace("\n", "\n        "), shares="example", notices="not-trained",
         setup="loader = DataLoader(dataset, batch_size=8, shuffle=True)"),
     idiom("it = iter(loader); next(it)", """
         it = iter(loader)
@@ -397,7 +397,8 @@ IDIOMS = [
             opt.step()
             losses.append(loss.item())
             step += 1
-        """, setup="loader = DataLoader(dataset, batch_size=8, shuffle=True)", shares="it"),
+        """, setup="loader = DataLoader(dataset, batch_size=8, shuffle=True)",
+        shares="it", notices="lost:it"),
     idiom("while (batch := next(it, None))", """
         it = iter(loader)
         while (batch := next(it, None)) is not None:
@@ -407,7 +408,7 @@ IDIOMS = [
             loss.backward()
             opt.step()
             losses.append(loss.item())
-        """, shares="it"),
+        """, shares="it", notices="lost:it"),
     idiom("itertools.cycle", """
         for step, (x, y) in zip(range(9), itertools.cycle(loader)):
             opt.zero_grad()
@@ -435,7 +436,7 @@ IDIOMS = [
             opt.step()
             losses.append(loss.item())
             bar.set_postfix(loss=loss.item())
-        """, shares="bar"),
+        """, shares="bar", notices="lost:bar"),
     idiom("an endless generator over the loader", """
         def endless(loader):
             while True:
@@ -450,7 +451,7 @@ IDIOMS = [
             loss.backward()
             opt.step()
             losses.append(loss.item())
-        """, shares="batches"),
+        """, shares="batches", notices="lost:batches"),
     idiom("zip of two loaders", """
         for (x, y), (x2, _) in zip(loader, other):
             opt.zero_grad()
@@ -537,5 +538,6 @@ IDIOMS = [
                 loss.backward()
                 opt.step()
                 losses.append(loss.item())
-        """, split=False, notices="not-sharded"),
+        """, setup="loader = DataLoader(dataset, batch_size=7, shuffle=True)",
+        split=False, notices="not-sharded"),
 ]  # fmt: skip

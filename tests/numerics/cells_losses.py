@@ -41,8 +41,21 @@ IDIOMS = [
         "torch.stack([F.cross_entropy(model(x), y), model(x).pow(2).mean()]).mean()")),
     idiom("sum([...]) of two terms", with_loss(
         "sum([F.cross_entropy(model(x), y), 0.1 * model(x).pow(2).mean()])")),
-    idiom("log of a mean", with_loss("torch.log1p(F.mse_loss(model(x), y))"), setup=REGRESSION,
-        ranks=()),
+    idiom("a mean over the elements of a sum", with_loss(
+        "((model(x) - y) ** 2).sum() / y.numel()"), setup=REGRESSION, ranks=(2, 3)),
+    idiom("a sum over samples, a mean over classes", with_loss(
+        "((model(x) - y) ** 2).sum(0).mean()", "SGD(model.parameters(), lr=0.01)"),
+        setup=REGRESSION, ranks=(2, 3)),
+    idiom("a sum / a constant / len(x)", with_loss(
+        "F.cross_entropy(model(x), y, reduction='sum') / 3 / len(x)"), ranks=(2, 3)),
+    idiom("an evidence bound, sums", with_loss(
+        "F.mse_loss(model(x), y, reduction='sum')"
+        " - 0.5 * torch.sum(1 + model(x) - model(x).pow(2) - model(x).exp())",
+        "SGD(model.parameters(), lr=0.001)"), setup=REGRESSION, ranks=(2, 3), rtol=1e-4),
+    idiom("a policy gradient with entropy", with_loss(
+        "-(model(x).log_softmax(1)[:, 0] * y[:, 0]).mean()"
+        " - 0.01 * torch.distributions.Categorical(logits=model(x)).entropy().mean()"),
+        setup=REGRESSION),
     idiom("class weights", with_loss(
         "F.cross_entropy(model(x), y, weight=torch.tensor([0.2, 1.0, 3.0, 0.5]))"),
         setup="loader = DataLoader(dataset, 7, shuffle=True)", ranks=(2, 3)),
@@ -182,7 +195,7 @@ IDIOMS = [
             loss.backward()
             opt.step()
             losses.append(loss.item())
-        """, setup="W = torch.rand(44)\n" + TARGETS, shares="w"),
+        """, setup="W = torch.rand(44)\n" + TARGETS, shares="w", curve=False),
     idiom("an L2 penalty on parameters", with_loss(
         "F.cross_entropy(model(x), y) + 1e-2 * sum((p ** 2).sum() for p in model.parameters())"),
         setup="loader = DataLoader(dataset, 7)", ranks=(2, 3)),
@@ -250,7 +263,13 @@ IDIOMS = [
                 for p, g in zip(model.parameters(), grads):
                     p -= 0.1 * g
             losses.append(loss.item())
-        """, setup="loader = DataLoader(dataset, 7)"),
-    idiom("contrastive, samples against each other", with_loss(
-        "F.cross_entropy(model(x) @ model(x * 0.9).T, torch.arange(len(x)))"), ranks=()),
+        """, setup="loader = DataLoader(dataset, 7)", split=False),
+    idiom("autograd.grad, then opt.step()", """
+        for x, y in loader:
+            loss = F.cross_entropy(model(x), y)
+            for p, g in zip(model.parameters(), torch.autograd.grad(loss, model.parameters())):
+                p.grad = g
+            opt.step()
+            losses.append(loss.item())
+        """, setup="loader = DataLoader(dataset, 7)", split=False),
 ]  # fmt: skip

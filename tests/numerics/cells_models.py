@@ -28,7 +28,7 @@ IDIOMS = [
             fake = generator(z)
             real_score, fake_score = critic(x), critic(fake.detach())
             d_loss = (F.binary_cross_entropy_with_logits(real_score, torch.ones_like(real_score))
-                      + F.binary_cross_entropy_with_logits(fake_score, torch.zeros_like(fake_score)))
+                      + F.binary_cross_entropy_with_logits(fake_score, 0 * fake_score.detach()))
             d_opt.zero_grad()
             d_loss.backward()
             d_opt.step()
@@ -174,7 +174,7 @@ IDIOMS = [
                 p.grad = q.grad.clone()
             opt.step()
             losses.append(outer.item())
-        """, setup="loader = DataLoader(dataset, 7)", shares="_"),
+        """, setup="loader = DataLoader(dataset, 7)", shares="_", curve=False),
     idiom("unused parameters", setup="""
         model.spare = nn.Linear(5, 5)
         opt = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.1)
@@ -312,9 +312,13 @@ IDIOMS = [
             with torch.no_grad():
                 for k, p in model.named_parameters():
                     p -= 0.1 * grads[k]
-        """, setup="loader = DataLoader(dataset, 7)", shares="grads", split=False,
-        notices="not-sharded"),
-    idiom("weight_norm", setup="""
+        """, setup="loader = DataLoader(dataset, 7)", shares="grads", split=False),
+    idiom("weight_norm", """
+        model = Net()
+        nn.utils.parametrizations.weight_norm(model.body)
+        opt = torch.optim.SGD(model.parameters(), lr=0.1)
+        """ + TRAIN.replace("\n", "\n        ")),
+    idiom("weight_norm in the kernel", setup="""
         nn.utils.parametrizations.weight_norm(model.body)
         opt = torch.optim.SGD(model.parameters(), lr=0.1)
         """),
@@ -334,7 +338,7 @@ IDIOMS = [
     idiom("an LSTM", step("loss = F.cross_entropy(head(lstm(x)[0][:, -1]), y)",
         loader="x, n, y in loader"), setup=SEQUENCES + """
     lstm, head = nn.LSTM(8, 10, num_layers=2, batch_first=True), nn.Linear(10, 4)
-    opt = torch.optim.Adam([*lstm.parameters(), *head.parameters()], lr=1e-2)
+    opt = torch.optim.SGD([*lstm.parameters(), *head.parameters()], lr=0.1, momentum=0.9)
         """, shares="n"),
     idiom("packed sequences", step("""
     packed = nn.utils.rnn.pack_padded_sequence(x, n, batch_first=True, enforce_sorted=False)
@@ -358,7 +362,7 @@ IDIOMS = [
         setup=SEQUENCES + """
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, activation="gelu", batch_first=True)
     encoder, head = nn.TransformerEncoder(layer, 2), nn.Linear(8, 4)
-    opt = torch.optim.AdamW([*encoder.parameters(), *head.parameters()], lr=1e-3)
+    opt = torch.optim.SGD([*encoder.parameters(), *head.parameters()], lr=0.05)
         """, shares="n"),
     idiom("convolutions and layer normalisation", step(
         "loss = F.cross_entropy(model(x.view(-1, 1, 2, 4)), y)"), setup="""
@@ -381,8 +385,8 @@ IDIOMS = [
         model = nn.Sequential(nn.Linear(8, 12), nn.BatchNorm1d(12), nn.Tanh(), nn.Linear(12, 4))
         model.train()
         opt = torch.optim.SGD(model.parameters(), lr=0.1)
-        """),
-    idiom("trained in eval()", "model.eval()\n" + TRAIN),
+        """, split=False, notices="not-sharded"),
+    idiom("trained in eval()", "model.eval()\n" + TRAIN, split=False, notices="not-sharded"),
     idiom("forward hooks", TRAIN, setup="""
         seen = []
         handle = model.body.register_forward_hook(lambda m, args, out: seen.append(out.ndim))
@@ -393,17 +397,4 @@ IDIOMS = [
 
         handle = model.head.register_full_backward_hook(half)
         """),
-    idiom("post-accumulate hooks: the step in the backward pass", """
-        def apply(p):
-            optimizers[p].step()
-            optimizers[p].zero_grad()
-
-        for p in model.parameters():
-            p.register_post_accumulate_grad_hook(apply)
-        for x, y in loader:
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            losses.append(loss.item())
-        """, setup="optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}",
-        ranks=()),
 ]  # fmt: skip

@@ -27,13 +27,19 @@ CLOSURE = """
 
 IDIOMS = [
     idiom("AdamW", setup=ADAM, ranks=(2, 3)),
-    idiom("RMSprop, momentum", setup="opt = torch.optim.RMSprop(model.parameters(), 1e-3, momentum=0.9)"),
+    idiom("RMSprop, momentum", setup="""
+        opt = torch.optim.RMSprop(model.parameters(), 1e-3, momentum=0.9)
+        """),
     idiom("Adagrad", setup="opt = torch.optim.Adagrad(model.parameters(), lr=1e-2)"),
     idiom("NAdam, foreach=False", setup="""
         opt = torch.optim.NAdam(model.parameters(), lr=1e-2, foreach=False)
         """),
-    idiom("AdamW, fused", setup="opt = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)"),
-    idiom("AdamW, amsgrad", setup="opt = torch.optim.AdamW(model.parameters(), 1e-2, amsgrad=True)"),
+    idiom("AdamW, fused", setup="""
+        opt = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+        """),
+    idiom("AdamW, amsgrad", setup="""
+        opt = torch.optim.AdamW(model.parameters(), 1e-2, amsgrad=True)
+        """),
     idiom("an own Optimizer", setup="""
         class Sign(torch.optim.Optimizer):
             def __init__(self, params, lr):
@@ -50,9 +56,12 @@ IDIOMS = [
 
         opt = Sign(model.parameters(), 0.3)
         """),
-    idiom("warm Adam from the kernel", setup=ADAM + "        for x, y in loader:\n"
-        "            opt.zero_grad(); F.cross_entropy(model(x), y).backward(); opt.step()"
-        .replace("        ", "", 1).replace("\n        ", "\n")),
+    idiom("warm Adam from the kernel", setup=ADAM + """
+for x, y in loader:
+    opt.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    opt.step()
+        """),
     idiom("gradients from the kernel", "opt.step()\n" + TRAIN,
         setup="F.cross_entropy(model(X), Y).backward()"),
     idiom("load_state_dict of the optimizer", "opt.load_state_dict(saved)\n" + TRAIN, setup=ADAM + """
@@ -123,6 +132,9 @@ opt.step()
     idiom("LBFGS, strong Wolfe", CLOSURE, setup="""
         opt = torch.optim.LBFGS(model.parameters(), max_iter=4, line_search_fn="strong_wolfe")
         """, shares="closure", atol=1e-4, rtol=1e-3),
+    idiom("LBFGS made in the cell", """
+        opt = torch.optim.LBFGS(model.parameters(), max_iter=4, line_search_fn="strong_wolfe")
+        """ + CLOSURE, shares="closure", atol=1e-4, rtol=1e-3, ranks=(2, 3)),
     idiom("LBFGS on the whole data", """
         def closure():
             opt.zero_grad()
@@ -279,7 +291,7 @@ opt.step()
             losses.append(loss.item())
         """, setup="scaler = torch.amp.GradScaler('cpu', growth_interval=3)", ranks=(2, 3)),
     idiom("GradScaler made in the cell, fp16", """
-        scaler = torch.amp.GradScaler("cpu", init_scale=2.0 ** 20, growth_interval=2)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0 ** 8, growth_interval=3)
         for x, y in loader:
             opt.zero_grad()
             with torch.autocast("cpu", dtype=torch.float16):
@@ -309,7 +321,7 @@ opt.step()
         model = Net().double()
         opt = torch.optim.Adam(model.parameters(), lr=1e-2)
         loader = DataLoader(TensorDataset(X.double(), Y), batch_size=7)
-        """, rtol=1e-12, atol=1e-12),
+        """, rtol=1e-6, atol=1e-7),
     idiom("parts of different precision", TRAIN, setup="""
         class Mixed(Net):
             def forward(self, x):

@@ -10,10 +10,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import linecache
-import math
 import random
 import textwrap
-from collections.abc import Iterator
 from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
@@ -24,7 +22,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 import nbmgpu
-from nbmgpu.events import EventTail, Metrics
+from nbmgpu.events import EventTail, Progress
 
 PRELUDE = """
 import copy, itertools, math, random
@@ -79,6 +77,7 @@ class Idiom:
 
     ``shares`` are names that hold a rank's share, besides ``SHARES``.  ``split`` tells
     whether a loader is to be split.  ``notices`` are the topics that must be given.
+    ``curve`` tells whether the losses gathered are the run's curve, one for one.
     """
 
     name: str
@@ -90,13 +89,20 @@ class Idiom:
     rtol: float = 1e-5
     atol: float = 1e-6
     ranks: tuple[int, ...] = (2,)
+    curve: bool = True
 
     def __str__(self) -> str:
         return self.name
 
 
 def idiom(
-    name: str, cell: str = TRAIN, *, setup: str = "", shares: str = "", notices: str = "", **more: Any
+    name: str,
+    cell: str = TRAIN,
+    *,
+    setup: str = "",
+    shares: str = "",
+    notices: str = "",
+    **more: Any,
 ) -> Idiom:
     """Make an idiom from indented sources and words separated by spaces."""
     sets = {"shares": frozenset(shares.split()), "notices": frozenset(notices.split())}
@@ -141,10 +147,9 @@ class Comparison:
         return set(self.run.view.notices) - {"devices"}
 
     def split(self) -> bool:
-        """Whether rank 1 ever had less than all of a batch."""
+        """Whether rank 1 had a share of some loader."""
         events = EventTail(self.run.folder / "events" / "rank-1.jsonl").read()
-        points = [e for e in events if isinstance(e, Metrics) and e.name[:2] not in ("lr", "sa")]
-        return any(weight < 1 for e in points for weight in e.weights)
+        return any(isinstance(e, Progress) and e.key == "loader" for e in events)
 
 
 def compare(idiom: Idiom, ranks: int = 2, **options: Any) -> Comparison:
@@ -187,12 +192,12 @@ def _compare_curve(result: Comparison, idiom: Idiom) -> None:
     """Compare the curve of the run with the losses that the cell gathered, one a step."""
     losses = result.alone["losses"]
     curve = result.run.view.curves.get("loss")
-    if curve and len(curve) == len(losses) and isinstance(losses[0], float):
+    if idiom.curve and curve and len(curve) == len(losses) and isinstance(losses[0], float):
         values = curve.arrays()[1].tolist()
         _compare(result, idiom, "curve of the loss", losses, values, set())
 
 
-def _compare(
+def _compare(  # noqa: PLR0917
     result: Comparison, idiom: Idiom, path: str, a: Any, b: Any, seen: set[int]
 ) -> None:
     """Compare ``a`` of one device with ``b`` of ranks, and their parts."""
@@ -270,18 +275,3 @@ def _parts(value: Any) -> dict[str, Any]:
     if isinstance(value, OPAQUE) or type(value).__module__ != "__main__":
         return {}
     return {key: part for key, part in vars(value).items() if not isinstance(part, OPAQUE)}
-
-
-def moved(result: Comparison, before: dict[str, Any]) -> Iterator[str]:
-    """Yield the names of models that differ from what they were."""
-    for name, value in before.items():
-        if isinstance(value, nn.Module):
-            old = value.state_dict()
-            new = result.ranks[name].state_dict()
-            if any(not torch.equal(old[key], new[key]) for key in old):
-                yield name
-
-
-def is_finite(values: list[float]) -> bool:
-    """Tell whether there are values, none of them nan or infinite."""
-    return bool(values) and all(math.isfinite(value) for value in values)

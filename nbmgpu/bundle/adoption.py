@@ -1,0 +1,161 @@
+"""The end of the way back: what a rank has sent becomes the state of the notebook's objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import ShippingError, compose
+from . import container
+from .blocks import CPU, Block
+from .codec import Unpacker, loading
+from .explain import path_to
+from .memory import HOME, Area, BlockEntry, Memory, OwnedArea, load_table
+from .shipping import Shipment
+from .states import State, has_data, put_state, put_turn
+
+
+@dataclass(frozen=True)
+class Returned:
+    """What came back: ``values`` to bind, ``lost`` names with the reason, a small ``header``.
+
+    ``lost`` has what could not leave the rank, by name or path; ``refused`` the
+    notebook's objects that would not take their new state.
+    """
+
+    values: dict[str, Any]
+    lost: dict[str, str]
+    header: dict[str, Any]
+    refused: dict[str, str]
+
+
+class _ReturnUnpacker(Unpacker):
+    """Resolves tokens to the notebook's own objects."""
+
+    def __init__(
+        self, stream: memoryview, buffers: Iterable[memoryview], originals: dict[int, Any]
+    ) -> None:
+        super().__init__(stream, buffers)
+        self._originals = originals
+
+    def persistent_load(self, index: int) -> Any:
+        return self._originals[index]
+
+    def states(self) -> Iterator[tuple[Any, State]]:
+        """Yield the notebook's objects with their new states."""
+        while (entry := self.load()) is not None:
+            index, state = entry
+            yield self._originals[index], state
+
+
+class _HomeArea(Area):
+    """Memory of the notebook itself, with the bytes that came back for it."""
+
+    def __init__(self, raw: memoryview, block: Block) -> None:
+        super().__init__(raw)
+        self._block = block
+        self._storages = [s for s in block.owners.values() if hasattr(s, "data_ptr")]
+        if not all(self._holds(storage) for storage in self._storages):
+            raise ValueError("a tensor has been resized in the notebook while the cell ran")
+        self.written = {storage.data_ptr() for storage in self._storages if raw.nbytes}
+        if raw.nbytes:
+            self._overwrite()
+
+    def _holds(self, storage: Any) -> bool:
+        start, block = storage.data_ptr(), self._block
+        return bool(start < block.high and block.low < start + storage.nbytes())
+
+    def _overwrite(self) -> None:
+        if self._block.device == CPU:
+            self._block.bytes()[:] = self.raw
+        else:
+            import torch
+
+            self._block.on_device().copy_(torch.frombuffer(self.raw, dtype=torch.uint8))
+
+    def buffer(self) -> memoryview:
+        return self._block.bytes()
+
+    def storage(self, offset: int) -> tuple[Any, int]:
+        address = self._block.low + offset
+        for storage in self._storages:
+            start = storage.data_ptr()
+            if start <= address < start + storage.nbytes():
+                return storage, address - start
+        self.raw = self.buffer()  # an array's: a storage is laid over it
+        return super().storage(offset)
+
+
+def _area_at_home(entry: BlockEntry, raw: memoryview, blocks: list[Block], device: str) -> Area:
+    if entry.space.startswith(HOME):
+        return _HomeArea(raw, blocks[int(entry.space.removeprefix(HOME))])
+    if CPU not in (entry.device, device):
+        return Area(raw, device)
+    return OwnedArea(raw, entry.low)
+
+
+def _gpu_at_home(blocks: list[Block]) -> str:
+    """Return the notebook's device for what the cell has made on a GPU."""
+    import torch
+
+    used = [block.device for block in blocks if block.device != CPU]
+    return min(used, default="cuda" if torch.cuda.is_available() else CPU)
+
+
+def adopt(path: str, shipment: Shipment) -> Returned:
+    """Read a result: update the notebook's objects in place, return what is to be bound.
+
+    Raises:
+        ValueError: the rank did not get to write its result.
+        ShippingError: the notebook cannot make sense of a value.
+    """
+    box = container.read(path)
+    entries, buffers = load_table(box.table)
+    blocks = shipment.table.blocks
+    device = _gpu_at_home(blocks)
+    pairs = zip(entries, box.blocks, strict=True)
+    areas = [_area_at_home(entry, raw, blocks, device) for entry, raw in pairs]
+    memory = Memory(entries, areas, device)
+    unpacker = _ReturnUnpacker(box.stream, memory.buffers(buffers), shipment.originals)
+    with loading(memory, shipment.namespace):
+        try:
+            header, names, lost = unpacker.load()
+            values = {name: unpacker.load() for name in names}
+            states = list(unpacker.states())
+        except Exception as error:
+            raise ShippingError(
+                compose(
+                    "The cell's results cannot be read in the notebook",
+                    f"Reason: {type(error).__name__}: {error}",
+                    "save them to a file inside the cell, or leave them out with --pull",
+                )
+            ) from error
+        _count_versions(states, areas)
+        refused = _put_states(
+            states, {name: shipment.namespace.get(name) for name in shipment.sizes}
+        )
+    return Returned(values, lost, header, refused)
+
+
+def _count_versions(states: list[tuple[Any, State]], areas: list[Area]) -> None:
+    """Tell autograd which of the notebook's tensors have been written to."""
+    import torch
+
+    written: set[int] = set().union(*(a.written for a in areas if isinstance(a, _HomeArea)))
+    for obj, (kind, *_) in states:
+        if kind != "tensor" or not has_data(obj) or obj.is_inference():
+            continue
+        if obj.layout is torch.strided and obj.untyped_storage().data_ptr() in written:
+            torch.autograd.graph.increment_version(obj)
+
+
+def _put_states(states: list[tuple[Any, State]], names: Mapping[str, Any]) -> dict[str, str]:
+    """Give the notebook's objects their states; return those that refused, with the reason."""
+    refused: dict[str, str] = {}
+    for obj, state in sorted(states, key=lambda entry: put_turn(*entry)):
+        try:
+            put_state(obj, state)
+        except Exception as error:
+            refused[path_to(obj, names)] = f"{type(error).__name__}: {error}"
+    return refused

@@ -1,0 +1,268 @@
+"""What a cell does to the notebook's objects happens to those very objects."""
+
+import os
+
+import pytest
+
+NET = """
+import torch, copy
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.fc = nn.Linear(4, 4), nn.Linear(4, 2)
+        self.note = "old"
+    def forward(self, x):
+        return self.fc(self.body(x))
+model = Net()
+opt = torch.optim.Adam(model.body.parameters(), lr=0.1)
+"""
+
+
+def run(notebook, before, cell, after="", *names):
+    notebook.cell(before)
+    returned = notebook.mgpu(cell, *names)
+    notebook.cell(after)
+    return returned
+
+
+class TestModels:
+    def test_a_layer_and_a_parameter_are_replaced(self, notebook):
+        after = """
+assert model is kept and model.fc is not fc and model.fc.out_features == 7
+assert model.body.weight is new_weight
+assert model.note == "new"
+assert not hasattr(model, "gone")
+assert len(opt.param_groups) == 2 and opt.param_groups[1]["params"][0] is model.fc.weight
+assert opt.param_groups[0]["params"][0] is old_weight
+assert model(torch.ones(1, 4)).shape == (1, 7)
+assert [n for n, _ in model.named_parameters()][-1] == "fc.bias"
+assert isinstance(model.extra, nn.Dropout) and model.extra is extra
+"""
+        run(
+            notebook,
+            NET + "kept, fc, old_weight = model, model.fc, model.body.weight; model.gone = 1",
+            """
+model.fc = nn.Linear(4, 7)
+model.body.weight = new_weight = nn.Parameter(torch.ones(4, 4))
+model.note = "new"; del model.gone
+opt.add_param_group({"params": model.fc.parameters()})
+model.extra = extra = nn.Dropout()
+""",
+            after,
+        )
+
+    def test_optimizer_state_is_kept_by_the_notebooks_parameters(self, notebook):
+        run(
+            notebook,
+            NET + "x = torch.ones(1, 4)\n"
+            "def step():\n    opt.zero_grad(); model(x).sum().backward(); opt.step()\nstep()",
+            "for _ in range(2): step()\nexpected = copy.deepcopy(model); oo = copy.deepcopy(opt)",
+            "p = model.body.weight\n"
+            "assert list(opt.state)[0] is p and opt.state[p]['step'] == 3 and len(opt.state) == 2\n"
+            "step(); assert opt.state[p]['step'] == 4",
+        )
+
+    def test_half_cast_and_frozen_models(self, notebook):
+        run(
+            notebook,
+            NET + "w = model.body.weight",
+            "model.half(); model.fc.requires_grad_(False); model.eval()",
+            "assert model.body.weight is w and w.dtype is torch.float16\n"
+            "assert not model.fc.weight.requires_grad and not model.training",
+        )
+
+    def test_new_objects_hold_the_notebooks_own(self, notebook):
+        run(
+            notebook,
+            NET + "results = {}",
+            """
+best_model, fresh = model, copy.deepcopy(model)
+results["model"], results["layers"] = model, [model.fc, nn.Identity()]
+class Trainer:
+    def __init__(self, model): self.model, self.opt = model, opt
+    def run(self): return self.model(torch.ones(1, 4))
+trainer = Trainer(model)
+def predict(): return trainer.run()
+""",
+            """
+assert best_model is model and results["model"] is model and results["layers"][0] is model.fc
+assert trainer.model is model and trainer.opt is opt and fresh is not model
+assert fresh.fc.weight.data_ptr() != model.fc.weight.data_ptr()
+model.fc.weight.data.zero_(); model.fc.bias.data.zero_()
+assert predict().eq(0).all() and trainer.run.__globals__ is globals()
+""",
+        )
+
+    def test_a_notebooks_alias_sees_the_training(self, notebook):
+        run(
+            notebook,
+            NET + "alias = model.fc.weight.detach()",
+            "with torch.no_grad(): model.fc.weight.fill_(3)",
+            "assert alias.eq(3).all()",
+            "model", "torch",
+        )  # fmt: skip
+
+    def test_saved_graphs_know_that_weights_have_changed(self, notebook):
+        notebook.cell(NET + "y = model(torch.ones(1, 4, requires_grad=True)).sum()")
+        notebook.mgpu("with torch.no_grad(): model.fc.weight.add_(1)", "model", "torch")
+        with pytest.raises(RuntimeError, match="inplace"):
+            notebook["y"].backward()
+
+
+class TestTensors:
+    def test_resized_and_retyped(self, notebook):
+        run(
+            notebook,
+            "import torch\n"
+            "a, b, c, d = torch.zeros(4), torch.zeros(4), torch.zeros(4), torch.zeros(8)\n"
+            "ids = [id(t) for t in (a, b, c, d)]",
+            "a.data = torch.ones(2, 3); b.data = b.double() + 1; c.requires_grad_(); d.resize_(3)\n"
+            "c.grad = torch.ones(4); c.tag = 'x'",
+            "assert [id(t) for t in (a, b, c, d)] == ids and a.shape == (2, 3) and a.sum() == 6\n"
+            "assert b.dtype == torch.float64 and b[0] == 1\n"
+            "assert c.requires_grad and c.grad.sum() == 4\n"
+            "assert c.tag == 'x' and d.shape == (3,)\na.resize_(50)",
+        )
+
+    def test_views_of_the_notebook_see_changes_of_storage(self, notebook):
+        run(
+            notebook,
+            "import torch, numpy as np\nX = torch.zeros(100); v = X[3:5]; unsent = X[50:]\n"
+            "a = np.zeros(100); unsent_array = a[50:]",
+            "X[4] = 1; X[60] = 2; a[70] = 3; w = X[4:6]",
+            "assert v[1] == 1 and unsent[10] == 2 and unsent_array[20] == 3 and w[0] == 1\n"
+            "w[0] = 9; assert X[4] == 9",
+            "X", "a", "torch",
+        )  # fmt: skip
+
+    def test_arrays_reshaped_and_replaced_in_place(self, notebook):
+        run(
+            notebook,
+            "import numpy as np\na = np.zeros(6); b = np.zeros(3); b.flags.writeable = False",
+            "a[:] = range(6); b = b + 1",
+            "assert a[5] == 5 and b[0] == 1",
+        )
+
+    def test_a_set_finds_its_changed_members(self, notebook):
+        run(
+            notebook,
+            "class P:\n"
+            "    def __init__(self, k): self.k = k\n"
+            "    def __hash__(self): return hash(self.k)\n"
+            "    def __eq__(self, o): return self.k == o.k\n"
+            "p = P(1); s = set(); d = {}",
+            "p.k = 2; s.add(p); d[p] = 1; s.add(P(3))",
+            "assert p in s and d[p] == 1 and P(3) in s and P(2) in s",
+        )
+
+
+class TestClassesAndModules:
+    def test_class_attributes_methods_and_bases(self, notebook):
+        run(
+            notebook,
+            "class A:\n    n = 0; seen = []; gone = 1; limit = None\n    def f(self): return 1\n"
+            "class B(A): pass\na = A(); b = B()",
+            "A.n += 1; A.seen.append(a); del A.gone; A.limit = {'x': b}\n"
+            "def f(self): return 2\nA.f = f; A.__len__ = lambda self: 5; b.__class__ = A; "
+            "B.new = 1",
+            "assert A.n == 1 and A.seen == [a] and not hasattr(A, 'gone') and A.limit['x'] is b\n"
+            "assert a.f() == 2 and len(a) == 5 and type(b) is A and B.new == 1",
+        )
+
+    def test_the_state_of_modules_stays(self, notebook):
+        """A module is a module on either side; what a cell sets there is not sent back."""
+        import colorsys
+
+        notebook.cell("import colorsys")
+        notebook.mgpu("colorsys.mark = 1")
+        assert not hasattr(colorsys, "mark")
+
+
+class TestLost:
+    def test_a_new_value(self, notebook):
+        returned = run(
+            notebook,
+            "hist = []",
+            "import threading\nlock = threading.Lock(); gen = (i for i in []); hist.append(1)\n"
+            "deep = {'a': [1, lock]}; good = 5",
+        )
+        assert set(returned.lost) == {"lock", "gen", "deep"}
+        assert "cannot pickle '_thread.lock' object" in returned.lost["lock"]
+        assert "`deep['a'][1]`" in returned.lost["deep"]
+        assert "generator" in returned.lost["gen"]
+        assert notebook["hist"] == [1]
+        assert notebook["good"] == 5
+        assert "lock" not in notebook.namespace
+
+    def test_an_attribute_of_a_shipped_object(self, notebook):
+        returned = run(
+            notebook,
+            NET + "d = {'x': 1}; l = [1]; holder = [model]; l2 = []",
+            "import threading\nmodel.lock = threading.Lock(); model.note = 'new'\n"
+            "with torch.no_grad(): model.fc.weight.fill_(4)\n"
+            "d['y'] = 2; d['lock'] = model.lock; l.append(model.lock); l2.append(3)\n"
+            "model.body.hook = threading.Lock(); best = model",
+            "assert model.note == 'new' and model.fc.weight.eq(4).all() and d == {'x': 1, 'y': 2}\n"
+            "assert l == [1] and l2 == [3] and best is model and not hasattr(model, 'lock')",
+        )
+        assert set(returned.lost) == {"model.lock", "d['lock']", "l", "model.body.hook"}
+        assert all("_thread.lock" in reason for reason in returned.lost.values())
+
+    def test_an_object_whose_own_pickling_fails(self, notebook):
+        returned = run(
+            notebook,
+            "class Bad:\n    broken = False\n    def __getstate__(self):\n"
+            "        if self.broken: raise RuntimeError('not now')\n        return {'x': 1}\n"
+            "bad = Bad(); other = []",
+            "bad.broken = True; other.append(1); new = Bad(); new.broken = True",
+        )
+        assert notebook["other"] == [1]
+        assert "not now" in returned.lost["new"]
+        assert "not now" in returned.lost["bad"]
+
+    def test_an_object_that_refuses_its_state(self, notebook):
+        returned = run(
+            notebook,
+            "class Stubborn:\n    x = 0\n    def __setstate__(self, state):\n"
+            "        if hasattr(self, 'here'): raise ValueError('no')\n"
+            "        self.__dict__ = state\n"
+            "s = Stubborn(); s.here = 1; l = []",
+            "s.x = 1; l.append(2)",
+        )
+        assert returned.refused == {"s": "ValueError: no"}
+        assert notebook["l"] == [2]
+
+    def test_closures_and_class_attributes(self, notebook):
+        returned = run(
+            notebook,
+            "def make():\n    kept = 1\n    def f(x=None):\n        nonlocal kept\n"
+            "        if x is not None: kept = x\n        return kept\n    return f\n"
+            "f = make()\nclass A: pass",
+            "import threading\nf(threading.Lock()); A.lock = threading.Lock(); A.n = 2; f.n = 3",
+        )
+        assert notebook["A"].n == 2
+        assert notebook["f"]() == 1
+        assert notebook["f"].n == 3
+        assert "A.lock" in returned.lost
+        assert len(returned.lost) == 2
+
+
+class TestSizes:
+    def test_unchanged_data_is_not_sent_back(self, notebook):
+        notebook.cell(
+            "import torch, numpy as np, pandas as pd\nX = torch.ones(5_000_000); "
+            "a = np.ones(3_000_000)\n"
+            "df = pd.DataFrame({'x': np.ones(1_000_000)}); w = torch.ones(1000); keep = X[5:]"
+        )
+        shipment = notebook.ship()
+        rank = notebook.start(notebook.write(shipment), "w += 1; first = X[:10]; s = X.sum()")
+        rank.wait()
+        assert os.stat(rank.result.path).st_size < 30_000
+
+    def test_only_the_changed_part_is_sent_back(self, notebook):
+        notebook.cell("import torch\nX = torch.ones(5_000_000); Y = torch.ones(1_000_000)")
+        shipment = notebook.ship()
+        rank = notebook.start(notebook.write(shipment), "Y[-1] = 0")
+        rank.wait()
+        assert 4_000_000 < os.stat(rank.result.path).st_size < 4_100_000

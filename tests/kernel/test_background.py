@@ -1,0 +1,160 @@
+"""Runs in the background, other kernels, and the ways to call ``%%mgpu``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from kernels import WIDGET, Notebook, wait_for
+
+COUNTING = """
+total = 0
+for number in range(4):
+    print("step", number)
+    time.sleep(0.3)
+    total += 1
+"""
+ENDLESS = 'print("ready")\nn = 3\ntime.sleep(1000)\n'
+
+
+def test_other_cells_run_meanwhile_and_the_output_goes_where_it_began(notebook: Notebook) -> None:
+    notebook.run("total = None")
+    cell = notebook.send(f"%%mgpu --gpus 2 --background\n{COUNTING}").ok()
+    assert cell.replied - cell.started < 1
+    assert notebook.run("print('other')").seen == ["other\n"]
+    assert notebook.value("total") is None
+    assert "running" in notebook.run("%mgpu runs").seen[0]
+    cell.until("step 3")
+    wait_for(lambda: notebook.value("total") == 4, 10)
+    assert cell.text() == "".join(f"step {n}\n" for n in range(4))
+    assert "finished" in cell.of("update_display_data")[-1].content["data"]["text/plain"]
+
+
+def test_attach_shows_all_of_it_and_brings_the_results(notebook: Notebook) -> None:
+    source = f"from IPython.display import HTML, display\ndisplay(HTML('x'))\n{COUNTING}"
+    origin = notebook.send(f"%%mgpu --gpus 2 --background\n{source}").until("step 1")
+    attached = notebook.run("%mgpu attach")
+    assert notebook.value("total") == 4
+    whole = ["<IPython.core.display.HTML object>", "".join(f"step {n}\n" for n in range(4))]
+    assert attached.seen == whole
+    wait_for(lambda: origin.of("comm_close"), 5, origin)
+    assert origin.seen == whole
+    assert "finished" in notebook.run("%mgpu show").seen[0]
+    assert notebook.run("%mgpu attach").seen[-1] == whole[-1], "also when it is over"
+
+
+def test_attach_can_be_interrupted_and_ends_the_run(notebook: Notebook) -> None:
+    notebook.run("n = 0")
+    notebook.send(f"%%mgpu --gpus 2 --background\n{ENDLESS}").until("ready")
+    attached = notebook.send("%mgpu attach").until("ready")
+    notebook.interrupt()
+    attached.fails("KeyboardInterrupt", 5)
+    assert notebook.value("n") == 3
+
+
+def test_stop_brings_what_there_is(notebook: Notebook) -> None:
+    notebook.run("n = 0")
+    cell = notebook.send(f"%%mgpu --gpus 2 --background\n{ENDLESS}").until("ready")
+    assert notebook.run("%mgpu stop").text().endswith(": stopped.\n")
+    wait_for(lambda: notebook.value("n") == 3, 5)
+    assert cell.of("error") == []
+    assert "is over already: stopped" in notebook.run("%mgpu stop").text()
+
+
+def test_an_error_in_the_background_shows_where_it_began(notebook: Notebook) -> None:
+    cell = notebook.send("%%mgpu --gpus 2 --background\n1 / 0").ok()
+    wait_for(lambda: cell.of("error"), 10, cell)
+    assert cell.of("error")[0].content["ename"] == "ZeroDivisionError"
+    assert notebook.run("1").seen == ["1"]
+
+
+def test_another_kernel_sees_the_run_and_can_stop_it(
+    notebook: Notebook, new_notebook: Callable[..., Notebook]
+) -> None:
+    other = new_notebook("other", NBMGPU_RUNS=str(notebook.runs))
+    cell = notebook.send(f"%%mgpu --gpus 2\n{ENDLESS}").until("ready")
+    assert "running" in other.run("%mgpu runs").seen[0]
+    watching = other.send("%mgpu attach").until("ready")
+    other.interrupt()
+    watching.wait()
+    assert watching.reply["status"] == "error", "it only stops watching"
+    assert "running" in other.run("%mgpu runs").seen[0]
+    assert other.run("%mgpu stop").text().endswith(": stopped.\n")
+    cell.fails("KeyboardInterrupt", 5)
+
+
+@pytest.mark.parametrize("head", ["%%time\n", "%%capture captured\n"])
+def test_other_magics_may_stand_above(notebook: Notebook, head: str) -> None:
+    cell = notebook.run(f"{head}%%mgpu --gpus 2\nprint('x')\nz = 3\n5")
+    assert notebook.value("z") == 3
+    if "time" in head:
+        assert "x\n" in cell.text()
+        assert "Wall time" in cell.text()
+        assert cell.seen[-1] == "5"
+    else:
+        assert cell.seen == []
+        assert notebook.value("captured.stdout") == "x\n"
+        assert not any(WIDGET in o.content["data"] for o in cell.of("display_data"))
+
+
+def test_a_dry_run_starts_nothing(notebook: Notebook) -> None:
+    runs = len(list(notebook.runs.iterdir()))
+    text = notebook.run("""%%mgpu --gpus 2 --dry-run
+for x, y in loader:
+    loss = F.cross_entropy(model(x), y)
+""").text()
+    for part in ("2 on cpu, cpu", "global batch 8 = 2 ranks x 4", "loader", "KiB", "x, y, loss"):
+        assert part in text
+    assert text.endswith("Nothing was started.\n")
+    assert len(list(notebook.runs.iterdir())) == runs
+
+
+def test_pull_chooses_what_is_bound(notebook: Notebook) -> None:
+    notebook.run("a = b = 0")
+    notebook.run("%%mgpu --gpus 2 --pull a\na = 1; b = 1")
+    assert notebook.value("a, b") == (1, 0)
+    notebook.run("%%mgpu --gpus 2 --no-pull\na = 2; b = 2")
+    assert notebook.value("a, b") == (1, 0)
+
+
+def test_a_seed_is_the_notebooks_seed(notebook: Notebook) -> None:
+    drawn = [notebook.run("%%mgpu --gpus 2 --seed 3\ntorch.rand(1).item()").seen for _ in "ab"]
+    assert drawn == [notebook.run("torch.manual_seed(3); torch.rand(1).item()").seen] * 2
+
+
+def test_info_names_versions_and_devices(notebook: Notebook) -> None:
+    text = notebook.run("%mgpu info").text()
+    assert "torch" in text
+    assert "cpu" in text
+
+
+@pytest.mark.slow
+def test_a_cold_torchrun_does_the_same(notebook: Notebook) -> None:
+    train = """%%mgpu --gpus 2 {}
+for x, y in loader:
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+print("ready")
+rank = dist.get_rank()
+n = 3
+"""
+    notebook.run("import copy; start = copy.deepcopy(model.state_dict())")
+    notebook.run(train.format(""))
+    notebook.run("warm = model.weight.detach().clone(); model.load_state_dict(start)")
+    assert notebook.run(train.format("--fresh")).seen == ["ready\n"]
+    assert notebook.value("(warm - model.weight).abs().max().item()") <= 1e-6
+    fresh = train.format("--fresh")
+    shown = notebook.send(f"{fresh}if rank == 1: raise ValueError('one')\ndist.barrier()").fails(
+        "ValueError"
+    )
+    assert "Rank 1 of 2 raised ValueError, line 8" in shown
+    killed = notebook.send(f"{fresh}if rank: os.kill(os.getpid(), 9)\ntime.sleep(100)")
+    assert "Rank 1 of 2 was ended by SIGKILL" in killed.fails("RankKilledError")
+    notebook.run("n = 0")
+    cell = notebook.send(f"{fresh}if rank: time.sleep(100)\ndist.barrier()").until("ready")
+    at = notebook.interrupt()
+    notebook.gone(10)
+    cell.fails("KeyboardInterrupt", 5)
+    assert cell.replied - at < 3
+    assert notebook.value("n") == 3

@@ -1,0 +1,157 @@
+"""What a cell that fails leaves: the exception itself, from the rank, with the cell's lines."""
+
+from __future__ import annotations
+
+import pytest
+from kernels import Notebook
+
+RANK = "rank = dist.get_rank()\n"
+SOON = 2.0
+"""Seconds from a raise to the reply."""
+
+
+def test_an_error_in_rank_1_shows_while_rank_0_sits_in_a_collective(notebook: Notebook) -> None:
+    cell = notebook.send(f"""%%mgpu --gpus 2 --strategy none
+{RANK}x = torch.ones(1)
+if rank == 1:
+    time.sleep(0.5)
+    raise ValueError(time.time())
+dist.all_reduce(x)
+""")
+    shown = cell.fails("ValueError")
+    assert "Rank 1 of 2 raised ValueError, line 5 of the cell" in shown
+    assert "----> 5     raise ValueError(time.time())" in shown
+    assert "Connection" not in shown
+    raised = float(cell.reply["evalue"])
+    assert notebook.value("time.time()") - raised < SOON
+    assert cell.text("stderr") == ""
+
+
+def test_an_error_in_rank_1_of_a_training_cell(notebook: Notebook) -> None:
+    notebook.run("""class Broken(Exception):
+    def __init__(self, text, size):
+        super().__init__(text)
+        self.size = size
+
+def check(x):
+    size = len(x)
+    raise Broken("too much", size)
+""")
+    cell = notebook.send(f"""%%mgpu --gpus 2
+{RANK}for x, y in loader:
+    if rank == 1:
+        check(x)
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+""")
+    shown = cell.fails("Broken")
+    assert "Rank 1 of 2 raised Broken" in shown
+    assert "check(x)" in shown
+    assert '----> 8     raise Broken("too much", size)' in shown, "the earlier cell's own line"
+    assert notebook.value("isinstance(sys.last_value, Broken), sys.last_value.size") == (True, 4)
+
+
+def test_the_original_type_comes_also_from_torch_and_from_the_cell(notebook: Notebook) -> None:
+    shown = notebook.send("""%%mgpu --gpus 2
+raise torch.OutOfMemoryError("no memory")
+""").fails("OutOfMemoryError")
+    assert "Rank 0 of 2" in shown
+    assert notebook.value("isinstance(sys.last_value, torch.OutOfMemoryError)")
+    notebook.send("%%mgpu --gpus 2\nclass Mine(Exception): pass\nraise Mine(1)").fails("Mine")
+    assert notebook.value("isinstance(sys.last_value, Mine)")
+
+
+def test_it_can_be_caught(notebook: Notebook) -> None:
+    cell = notebook.run("""
+try:
+    nbmgpu.run("int('a')", gpus=2)
+except ValueError as error:
+    print("caught", error, "line 1 of the cell" in str(error.__cause__))
+""")
+    assert "caught invalid literal for int() with base 10: 'a' True" in cell.text()
+
+
+def test_what_was_trained_before_the_error_is_back(notebook: Notebook) -> None:
+    notebook.run("before = model.weight.detach().clone()")
+    notebook.send("""%%mgpu --gpus 2
+for x, y in loader:
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+steps = 3
+1 / 0
+""").fails("ZeroDivisionError")
+    assert notebook.value("steps, torch.equal(before, model.weight)") == (3, False)
+
+
+def test_a_syntax_error_looks_as_ever(notebook: Notebook) -> None:
+    cell = notebook.send("%%mgpu --gpus 2\nx = 1\nif x\n    y = 1")
+    lines = cell.fails("SyntaxError").splitlines()
+    assert [line.strip() for line in lines] == [
+        lines[0].strip(), "if x", "^", "SyntaxError: expected ':'",
+    ]  # fmt: skip
+    assert lines[0].startswith("  Cell In[")
+    assert lines[0].endswith("line 2")
+
+
+def test_an_unknown_name_fails_before_anything_starts(notebook: Notebook) -> None:
+    runs = len(list(notebook.runs.iterdir()))
+    shown = notebook.send("%%mgpu --gpus 2\nprint(modell)").fails("UnknownNameError")
+    assert "'modell'" in shown
+    assert "Try: print(model)" in shown
+    assert "magic.py" not in shown
+    assert len(list(notebook.runs.iterdir())) == runs
+
+
+def test_what_cannot_be_sent_is_named(notebook: Notebook) -> None:
+    notebook.run("import threading; lock = threading.Lock()")
+    shown = notebook.send("%%mgpu --gpus 2\nlock").fails("ShippingError")
+    assert "`lock`" in shown
+    assert "Try:" in shown
+    assert "magic.py" not in shown
+
+
+def test_a_wrong_flag_is_explained(notebook: Notebook) -> None:
+    assert "--gpus" in notebook.send("%%mgpu --gpuss 2\n1").fails("OptionError")
+    assert "%mgpu runs" in notebook.send("%mgpu rums").fails("OptionError")
+    assert "already" in notebook.send("%%mgpu --gpus 2\nnbmgpu.run('1')").fails("LaunchError")
+
+
+@pytest.mark.parametrize(
+    ("end", "ename", "says"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "RankKilledError", "SIGKILL: it was killed"),
+        ("import ctypes; ctypes.string_at(0)", "RankKilledError", "SIGSEGV: it crashed"),
+        ("os.abort()", "RankKilledError", "SIGABRT: compiled code gave up"),
+        ("os._exit(3)", "RankError", "left with exit code 3 and without an exception"),
+        ("os._exit(0)", "RankError", "left with exit code 0 and without an exception"),
+        ("sys.exit(3)", "SystemExit", "3"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt", "was interrupted, by its cell"),
+    ],
+)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_just_leaves_is_explained(
+    notebook: Notebook, rank: int, end: str, ename: str, says: str
+) -> None:
+    cell = notebook.send(f"""%%mgpu --gpus 2 --strategy none
+print("a last word")
+if dist.get_rank() == {rank}:
+    {end}
+time.sleep(60)
+""")
+    shown = cell.fails(ename)
+    assert says in shown
+    if ename.startswith("Rank"):
+        assert f"Rank {rank} of 2" in shown
+        assert "a last word" in shown or "Fatal Python error" in shown, "the log's end"
+    assert cell.replied - cell.started < 10
+    assert notebook.run("%%mgpu --gpus 2\n6 * 7").seen == ["42"]
+
+
+def test_a_crash_in_compiled_code_shows_the_line_that_led_to_it(notebook: Notebook) -> None:
+    shown = notebook.send("""%%mgpu --gpus 2
+import ctypes
+def crash():
+    ctypes.string_at(0)
+crash()
+""").fails("RankKilledError")
+    assert "line 3 in crash" in shown

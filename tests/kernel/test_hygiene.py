@@ -1,0 +1,85 @@
+"""What many runs leave in the kernel, and what a saved notebook keeps."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import psutil
+from kernels import WIDGET, Notebook
+from nbclient import NotebookClient
+
+HOLDINGS = "len(os.listdir('/proc/self/fd')), threading.active_count()"
+
+
+def test_twenty_runs_leave_nothing_in_the_kernel(notebook: Notebook) -> None:
+    notebook.run("import threading")
+    shm = set(os.listdir("/dev/shm"))
+    notebook.run("%%mgpu --gpus 2\nfor x, y in loader: pass")
+    notebook.send("%%mgpu --gpus 2\n1 / 0").fails("ZeroDivisionError")
+    before = notebook.value(HOLDINGS)
+    for number in range(20):
+        if number % 5 == 4:
+            notebook.send("%%mgpu --gpus 2\n1 / 0").fails("ZeroDivisionError")
+        else:
+            notebook.run("%%mgpu --gpus 2\nfor x, y in loader: pass")
+    assert notebook.value(HOLDINGS) == before
+    notebook.gone(5)
+    (server,) = notebook.descendants()
+    assert server.num_threads() == 1
+    assert server.num_fds() < 20
+    assert set(os.listdir("/dev/shm")) <= shm
+    assert [p for p in psutil.Process(notebook.pid).children() if _is_zombie(p)] == []
+
+
+def _is_zombie(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    return False
+
+
+def test_a_saved_notebook_has_a_summary_and_no_widget(tmp_path: Path) -> None:
+    book = nbformat.v4.new_notebook(
+        cells=[
+            nbformat.v4.new_code_cell(source)
+            for source in (
+                "%load_ext nbmgpu",
+                "import torch, torch.nn as nn, torch.nn.functional as F\n"
+                "from torch.utils.data import DataLoader, TensorDataset\n"
+                "model = nn.Linear(4, 2)\n"
+                "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+                "data = TensorDataset(torch.randn(20, 4), torch.randint(0, 2, (20,)))\n"
+                "loader = DataLoader(data, batch_size=8)",
+                "%%mgpu --gpus 2\n"
+                "print('begin')\n"
+                "for x, y in loader:\n"
+                "    loss = F.cross_entropy(model(x), y)\n"
+                "    loss.backward()\n"
+                "    optimizer.step()\n"
+                "loss.shape",
+            )
+        ],
+        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
+    )
+    folders = {
+        "NBMGPU_RUNS": str(tmp_path / "runs"),
+        "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime"),
+        "IPYTHONDIR": str(tmp_path / "ipython"),
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    (tmp_path / "runtime").mkdir()
+    client = NotebookClient(book, timeout=120, resources={"metadata": {"path": str(tmp_path)}})
+    client.execute(env=os.environ | folders)
+    nbformat.write(book, tmp_path / "executed.ipynb")
+    outputs: list[Any] = nbformat.read(tmp_path / "executed.ipynb", as_version=4).cells[2].outputs
+    assert [output.output_type for output in outputs] == ["display_data", "stream", "execute_result"]
+    summary = outputs[0].data
+    assert set(summary) == {"text/html", "text/plain"}
+    assert "finished" in summary["text/plain"]
+    assert "<svg" in summary["text/html"]
+    assert outputs[1].text == "begin\n"
+    assert outputs[2].data["text/plain"] == "torch.Size([])"
+    assert WIDGET not in nbformat.writes(book).replace("\\", "")

@@ -1,0 +1,89 @@
+"""``--batch per-rank`` and ``--seed``: other promises, held as well."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from idiom import TRAIN, compare, execute, idiom, notebook
+
+import nbmgpu
+
+SHUFFLED = "loader = DataLoader(dataset, batch_size={}, shuffle=True)"
+SCHEDULED = TRAIN.replace("opt.step()", "opt.step(); sched.step()")
+SCHEDULE = "\nsched = torch.optim.lr_scheduler.OneCycleLR(opt, 0.1, epochs=2, steps_per_epoch={})"
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_batch_per_rank_is_one_device_with_the_larger_batch(ranks: int) -> None:
+    alone = notebook(SHUFFLED.format(4 * ranks))
+    execute(TRAIN, alone)
+    namespace = notebook(SHUFFLED.format(4))
+    run = nbmgpu.run(TRAIN, namespace, gpus=ranks, cpu=True, batch="per-rank")
+    assert namespace["losses"] == pytest.approx(alone["losses"], rel=1e-5)
+    for mine, theirs in zip(
+        alone["model"].parameters(), namespace["model"].parameters(), strict=True
+    ):
+        torch.testing.assert_close(theirs, mine, rtol=1e-5, atol=1e-6)
+    assert run.record.batch_line == f"global batch {4 * ranks} = {ranks} ranks x 4"
+
+
+def test_schedules_see_the_shorter_epoch_of_a_batch_per_rank() -> None:
+    cell = SCHEDULE.format("len(loader)") + SCHEDULED
+    alone = notebook(SHUFFLED.format(8))
+    execute(cell, alone)
+    namespace = notebook(SHUFFLED.format(4))
+    nbmgpu.run(cell, namespace, gpus=2, cpu=True, batch="per-rank")
+    assert len(namespace["losses"]) == len(alone["losses"])
+    assert namespace["sched"].get_last_lr() == pytest.approx(alone["sched"].get_last_lr())
+    assert namespace["losses"] == pytest.approx(alone["losses"], rel=1e-5)
+
+
+def test_a_seed_is_the_cells_first_line() -> None:
+    cell = "model = Net()\nopt = torch.optim.SGD(model.parameters(), lr=0.1)\n" + TRAIN
+    shuffled = idiom("seeded", cell, setup=SHUFFLED.format(8))
+    alone = dataclasses.replace(shuffled, cell="torch.manual_seed(5)\n" + cell)
+    expected, namespace = notebook(alone.setup), notebook(shuffled.setup)
+    execute("import random, numpy\nrandom.seed(5); numpy.random.seed(5)\n" + alone.cell, expected)
+    torch.manual_seed(99)
+    nbmgpu.run(cell, namespace, gpus=2, cpu=True, seed=5)
+    assert namespace["losses"] == pytest.approx(expected["losses"], rel=1e-5)
+
+
+def test_without_a_seed_the_notebooks_random_state_goes_on() -> None:
+    first = notebook(SHUFFLED.format(8))
+    nbmgpu.run(TRAIN, first, gpus=2, cpu=True)
+    after = torch.rand(3)
+    second = notebook(SHUFFLED.format(8))
+    execute(TRAIN, second)
+    assert torch.equal(after, torch.rand(3))
+
+
+def test_two_runs_in_a_row_are_one_longer_one() -> None:
+    result = compare(idiom("first", TRAIN, setup=SHUFFLED.format(8)))
+    state = torch.get_rng_state()
+    nbmgpu.run(TRAIN, result.ranks, gpus=2, cpu=True)
+    torch.set_rng_state(state)
+    execute(TRAIN, result.alone)
+    assert result.ranks["losses"] == pytest.approx(result.alone["losses"], rel=1e-5)
+
+
+def test_dropout_masks_differ_between_ranks() -> None:
+    cell = (
+        """
+for x, y in DataLoader(TensorDataset(torch.ones(8, 6)), batch_size=8):
+    pass
+""".replace("x, y", "(x,)")
+        + """
+seen = None
+for (x,) in loader:
+    out = F.dropout(x, 0.5)
+    seen = out.clone() if seen is None else seen
+    (model(out) ** 2).mean().backward()
+    opt.step()
+"""
+    )
+    setup = "loader = DataLoader(TensorDataset(torch.ones(32, 8)), batch_size=8)"
+    run = nbmgpu.run(cell, notebook(setup), gpus=2, cpu=True)
+    assert not torch.equal(run.results[0]["seen"], run.results[1]["seen"])

@@ -1,0 +1,149 @@
+"""What cannot be equal is said, each topic when it is due."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+from idiom import TRAIN, compare, idiom, notebook
+
+import nbmgpu
+
+DROPOUT = """
+    model = nn.Sequential(nn.Linear(8, 12), nn.Dropout(0.5), nn.Linear(12, 4))
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+BATCH_NORM = """
+    model = nn.Sequential(nn.Linear(8, 12), nn.BatchNorm1d(12), nn.Linear(12, 4))
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+AUGMENTED = """
+    class Noisy(Dataset):
+        def __len__(self):
+            return 44
+        def __getitem__(self, i):
+            return X[i] + {noise}, Y[i]
+
+    loader = DataLoader(Noisy(), batch_size=8)
+"""
+RAGGED = """
+    class Ragged(IterableDataset):
+        def __iter__(self):
+            for start in range(0, 40, 8):
+                yield [(x, y) for x, y in zip(X[start:start + 8], Y[start:start + 8])]
+
+    loader = DataLoader(Ragged(), batch_size=2, collate_fn=lambda batches: sum(batches, []))
+"""
+
+
+def with_loss(expression: str) -> str:
+    return TRAIN.replace("F.cross_entropy(model(x), y)", expression)
+
+
+DUE = {
+    "dropout": ("random-step", TRAIN, DROPOUT),
+    "noise in the step": ("random-step", with_loss(
+        "F.cross_entropy(model(x + 0.1 * torch.randn_like(x)), y)"), ""),
+    "batch normalisation": ("batch-norm", TRAIN, BATCH_NORM),
+    "augmentation, torch": ("random-data", TRAIN, AUGMENTED.format(noise="torch.randn(8)")),
+    "augmentation, numpy": ("random-data", TRAIN, AUGMENTED.format(
+        noise="torch.from_numpy(np.random.randn(8)).float()")),
+    "augmentation, random": ("random-data", TRAIN, AUGMENTED.format(noise="random.random()")),
+    "a mean and a sum": ("mixed-loss", with_loss(
+        "F.cross_entropy(model(x), y) + 1e-3 * model(x).pow(2).sum()"), ""),
+    "means over different counts": ("mixed-loss", with_loss(
+        "F.cross_entropy(model(x), y) + F.cross_entropy(model(x), y, ignore_index=0)"), ""),
+    "the root of a mean": ("mixed-loss", with_loss(
+        "F.mse_loss(model(x)[:, 0], y.float()).sqrt()"), ""),
+    "a ratio of sums": ("mixed-loss", with_loss(
+        "1 - model(x).softmax(1)[:, 0].sum() / (1 + model(x).pow(2).sum())"), ""),
+    "a norm over the batch": ("mixed-loss", with_loss("(model(x)[:, 0] - y).norm()"), ""),
+    "a loop that does not train": ("not-trained", """
+        opt.zero_grad()
+        it = iter(loader)
+        total = 0
+        for _ in range(3):
+            total += len(next(it)[0])
+        del it
+        """, ""),
+    "two loaders that split differently": ("two-loaders", """
+        for (x, y), (x2, y2) in zip(loader, other):
+            loss = F.cross_entropy(model(x), y) + F.cross_entropy(model(x2), y2)
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        """, "    other = DataLoader(dataset, batch_size=7)"),
+    "no loader": ("not-sharded", "F.cross_entropy(model(X), Y).backward()\nopt.step()", ""),
+    "samples instead of batches": ("whole-batches", """
+        for x, y in loader:
+            F.cross_entropy(model(x[None]), y[None]).backward()
+            opt.step()
+        """, "    loader = DataLoader(dataset, batch_size=None)"),
+    "batches that cannot be cut": ("whole-batches", """
+        for batch in loader:
+            loss = sum(F.cross_entropy(model(x), y) for x, y in batch) / len(batch)
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        """, RAGGED),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("topic", "cell", "setup"), DUE.values(), ids=DUE.keys())
+def test_a_notice_is_given_when_it_is_due(topic: str, cell: str, setup: str) -> None:
+    namespace = notebook(textwrap.dedent(setup))
+    run = nbmgpu.run(textwrap.dedent(cell), namespace, gpus=2, cpu=True)
+    topics = set(run.view.notices) - {"devices", "rank-0-values"}
+    assert topics - {"not-sharded"} == {topic} - {"not-sharded"}
+    assert topic in topics
+
+
+QUIET = {
+    "dropout without probability": (TRAIN, DROPOUT.replace("0.5", "0.0")),
+    "dropout in evaluation": (
+        "model.eval()\nwith torch.no_grad():\n    out = [model(x) for x, _ in loader]\n", DROPOUT
+    ),
+    "batch normalisation in evaluation": (
+        "model.eval()\nwith torch.no_grad():\n    out = [model(x) for x, _ in loader]\n", BATCH_NORM
+    ),
+    "random numbers between the epochs": (
+        TRAIN.replace("    for x", "    noise = torch.randn(3)\n    for x"), ""
+    ),
+    "two loaders that split alike": ("""
+        for (x, y), (x2, y2) in zip(loader, other):
+            loss = F.cross_entropy(model(x), y) + F.cross_entropy(model(x2), y2)
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        """, "    other = DataLoader(dataset, batch_size=4)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("cell", "setup"), QUIET.values(), ids=QUIET.keys())
+def test_a_notice_is_not_given_when_it_is_not_due(cell: str, setup: str) -> None:
+    namespace = notebook(textwrap.dedent(setup))
+    run = nbmgpu.run(textwrap.dedent(cell), namespace, gpus=2, cpu=True)
+    assert set(run.view.notices) <= {"devices", "rank-0-values"}
+
+
+def test_batches_that_cannot_be_cut_leave_one_devices_numbers() -> None:
+    _, cell, setup = DUE["batches that cannot be cut"]
+    result = compare(idiom("uncut", cell, setup=setup))
+    assert not result.wrong
+
+
+def test_values_of_rank_0_alone_are_named() -> None:
+    cell = TRAIN + "\nfirst = x[0, 0].item()\n"
+    run = nbmgpu.run(cell, notebook(""), gpus=2, cpu=True)
+    assert "`first`" in run.view.notices["rank-0-values"].text
+    assert "`losses`" not in run.view.notices["rank-0-values"].text
+    assert run.results[1]["first"] != run.results[0]["first"]
+
+
+def test_running_statistics_are_the_same_on_all_ranks() -> None:
+    namespace = notebook(textwrap.dedent(BATCH_NORM))
+    run = nbmgpu.run(
+        TRAIN + "\nmean = model[1].running_mean.clone()\n", namespace, gpus=2, cpu=True
+    )
+    assert run.results[0]["mean"].allclose(run.results[1]["mean"])
+    assert namespace["model"][1].running_mean.abs().sum() > 0

@@ -1,0 +1,46 @@
+"""A cell that saves leaves one file, written once, with all that was trained."""
+
+from __future__ import annotations
+
+import torch
+from idiom import TRAIN, execute, notebook
+
+import nbmgpu
+
+SAVE = (
+    TRAIN
+    + """
+    torch.save({"model": model.state_dict(), "opt": opt.state_dict(), "epoch": epoch}, PATH)
+"""
+)
+RESUME = (
+    """
+checkpoint = torch.load(PATH)
+model.load_state_dict(checkpoint["model"])
+opt.load_state_dict(checkpoint["opt"])
+"""
+    + TRAIN
+)
+
+
+def test_torch_save_writes_one_file_that_loads(tmp_path) -> None:
+    alone, namespace = notebook(""), notebook("")
+    alone["PATH"], namespace["PATH"] = str(tmp_path / "alone.pt"), str(tmp_path / "ranks.pt")
+    execute(SAVE, alone)
+    nbmgpu.run(SAVE, namespace, gpus=2, cpu=True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["alone.pt", "ranks.pt"]
+    expected, saved = torch.load(alone["PATH"]), torch.load(namespace["PATH"])
+    assert saved["epoch"] == expected["epoch"] == 1
+    for key, value in expected["model"].items():
+        torch.testing.assert_close(saved["model"][key], value, rtol=1e-5, atol=1e-6)
+
+
+def test_a_checkpoint_of_the_cell_itself_is_resumed(tmp_path) -> None:
+    alone, namespace = notebook(""), notebook("")
+    alone["PATH"], namespace["PATH"] = str(tmp_path / "alone.pt"), str(tmp_path / "ranks.pt")
+    execute(SAVE + RESUME, alone)
+    nbmgpu.run(SAVE + RESUME, namespace, gpus=2, cpu=True)
+    for mine, theirs in zip(
+        alone["model"].parameters(), namespace["model"].parameters(), strict=True
+    ):
+        torch.testing.assert_close(theirs, mine, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,178 @@
+"""Runs from plain Python: scripts that people start by hand, without IPython."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+
+HEAD = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+import nbmgpu
+
+print("the script begins")
+"""
+
+
+class Script(subprocess.Popen[str]):
+    """A script that runs, in folders of its own."""
+
+    def __init__(self, folder: Path, source: str) -> None:
+        path = folder / "script.py"
+        path.write_text(HEAD + source)
+        self.runs = folder / "runs"
+        environment = os.environ | {
+            "NBMGPU_RUNS": str(self.runs),
+            "PYTHONPATH": str(REPOSITORY),
+            "PYTHONUNBUFFERED": "1",
+        }
+        super().__init__(
+            [sys.executable, str(path)], env=environment, cwd=folder, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        self.shm = set(os.listdir("/dev/shm"))
+        self.processes: list[psutil.Process] = []
+        self.read = ""
+
+    def until(self, line: str) -> None:
+        """Read until ``line`` comes, and note every process that there is then."""
+        assert self.stdout is not None
+        for text in self.stdout:
+            self.read += text
+            if line in text:
+                break
+        else:
+            assert self.stderr is not None
+            raise AssertionError(self.read + self.stderr.read())
+        self.processes = psutil.Process(self.pid).children(recursive=True)
+
+    def end(self, code: int = 0) -> tuple[str, str]:
+        """Wait for the end; return what it wrote.  Nothing may be left."""
+        out, err = self.communicate(timeout=60)
+        assert self.returncode == code, out + err
+        _, alive = psutil.wait_procs(self.processes, timeout=5)
+        assert alive == []
+        assert set(os.listdir("/dev/shm")) <= self.shm
+        return self.read + out, err
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Iterator[Callable[[str], Script]]:
+    started: list[Script] = []
+
+    def start(source: str) -> Script:
+        started.append(Script(tmp_path, source))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_functions_and_source_run_and_leave_what_they_would_have_left_here(
+    script: Callable[[str], Script],
+) -> None:
+    out, _ = script("""
+def train(model, rate, seen):
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    model(torch.ones(2, 1)).sum().backward()
+    optimizer.step()
+    seen.append(dist.get_rank())
+    print("trained")
+    return dist.get_rank() * 10
+
+if __name__ == "__main__":
+    model, seen = torch.nn.Linear(1, 1), []
+    bias = model.bias.item()
+    result = nbmgpu.launch(train, model, 0.5, seen, gpus=2, strategy="none")
+    print(result.value, result.per_rank, result.run.state, seen)
+    print("changed by", round(bias - model.bias.item(), 3))
+
+    x, _hidden, values = 5, 1, []
+    run = nbmgpu.run("x = x + 1; _hidden = 2; values.append(x)\\nx", gpus=2)
+    print(x, _hidden, values, run.state, run.results[1]["x"])
+    inner = {"y": 1}
+    nbmgpu.run("y += 1", inner, gpus=2)
+    print(inner["y"], "y" in globals())
+
+    run = nbmgpu.run("x = 1\\nprint('from the rank')", gpus=2, background=True)
+    print("meanwhile", x)
+    print(nbmgpu.attach(run.id).state, x)
+""").end()
+    for lines in (
+        "0 [0, 10] finished [0]\nchanged by 1.0\n",
+        "6 2 [6] finished 6\n",
+        "2 False\n",
+        "meanwhile 6\n",
+        "finished 1\n",
+    ):
+        assert lines in out
+    for line in ("the script begins", "trained", "from the rank"):
+        assert out.count(line) == 1
+
+
+def test_an_exception_is_the_ranks_own_with_its_traceback_as_cause(
+    script: Callable[[str], Script],
+) -> None:
+    out, err = script("""
+class Boom(Exception):
+    pass
+
+def fail():
+    raise Boom("here")
+
+try:
+    nbmgpu.run("int('a')", gpus=2)
+except ValueError as error:
+    print("caught", error)
+nbmgpu.launch(fail, gpus=2)
+""").end(1)
+    assert "caught invalid literal" in out
+    assert "Rank 0 of 2 raised Boom" in err
+    assert 'raise Boom("here")' in err
+    assert "\x1b" not in err
+    assert err.splitlines()[-1].endswith("Boom: here")
+
+
+def test_ctrl_c_stops_the_run_and_not_the_script(script: Callable[[str], Script]) -> None:
+    process = script("""
+n = 0
+try:
+    nbmgpu.run("n = 3\\nprint('ready')\\nimport time; time.sleep(100)", gpus=2)
+except KeyboardInterrupt as error:
+    print(type(error).__name__, n)
+print(nbmgpu.run("n + 1\\nn", gpus=2).results[0])
+""")
+    process.until("ready")
+    at = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)
+    process.until("KeyboardInterrupt 3")
+    assert time.monotonic() - at < 3
+    process.end()
+
+
+def test_a_script_that_is_killed_takes_its_ranks_along(script: Callable[[str], Script]) -> None:
+    process = script("nbmgpu.run(\"print('ready')\\nimport time; time.sleep(100)\", gpus=2)")
+    process.until("ready")
+    process.kill()
+    process.end(-signal.SIGKILL)
+
+
+def test_a_script_that_never_runs_anything_ends_at_once(script: Callable[[str], Script]) -> None:
+    process = script("from nbmgpu.launch.local import server; server(); print('ready')")
+    process.until("ready")
+    at = time.monotonic()
+    process.end()
+    assert time.monotonic() - at < 3
