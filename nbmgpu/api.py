@@ -119,9 +119,7 @@ def showing(execution: Execution, run: Run) -> Iterator[LiveOutput]:
 
 
 @contextmanager
-def shown(
-    run: Run, surroundings: Surroundings, stop: Callable[[], object]
-) -> Iterator[LiveOutput]:
+def shown(run: Run, surroundings: Surroundings, stop: Callable[[], object]) -> Iterator[LiveOutput]:
     """Show ``run`` here; its Stop button calls ``stop``."""
     from .ui.live import LiveOutput
 

@@ -155,8 +155,9 @@ class Execution:
             broken = error  # what ended the run comes first
         finally:
             self._free()
-        if (error := exception_of(self.run) or broken) is not None:
-            raise error
+        cause = exception_of(self.run) or broken
+        if cause is not None:
+            raise cause
 
     def abandon(self) -> None:
         """End a run that cannot be watched any more; nothing comes back."""

@@ -109,19 +109,24 @@ CellSyntaxError.__name__ = "SyntaxError"
 
 
 @magics_class
-class MgpuMagics(Magics):  # type: ignore[misc]
+class MgpuMagics(Magics):
     """The magics of a shell."""
 
     _watching: ClassVar[set[asyncio.Task[None] | None]] = set()
 
+    @property
+    def _shell(self) -> InteractiveShell:
+        assert self.shell is not None
+        return self.shell
+
     def _execution(self, line: str, cell: str) -> Execution:
         options = RunOptions.parse(line)
-        return Execution(cell, self.shell.user_ns, options, Surroundings(self.shell))
+        return Execution(cell, self._shell.user_ns, options, Surroundings(self._shell))
 
     @cell_magic
     def mgpu(self, line: str, cell: str) -> Any:
         """Run the cell on several ranks."""
-        with plain_errors(self.shell, cell):
+        with plain_errors(self._shell, cell):
             execution = self._execution(line, cell)
             api.conduct(execution)
         return execution.value
@@ -129,7 +134,7 @@ class MgpuMagics(Magics):  # type: ignore[misc]
     @cell_magic
     async def mgpu_awaited(self, line: str, cell: str) -> Any:
         """Run the cell on several ranks while the kernel's loop goes on."""
-        with plain_errors(self.shell, cell):
+        with plain_errors(self._shell, cell):
             execution = self._execution(line, cell)
             if execution.options.dry_run or execution.options.background:
                 if api.conduct(execution) is not None:
@@ -149,11 +154,11 @@ class MgpuMagics(Magics):  # type: ignore[misc]
         except KeyboardInterrupt:
             pass  # it was stopped; the summary says so
         except Exception:
-            self.shell.showtraceback()
+            self._shell.showtraceback()
         finally:
             self._watching.discard(asyncio.current_task())
 
-    @line_magic("mgpu")
+    @line_magic("mgpu")  # type: ignore[arg-type]
     def mgpu_line(self, line: str) -> Any:
         """Look after runs: runs, show, attach, stop, info."""
         command, _, rest = line.strip().partition(" ")
@@ -164,13 +169,13 @@ class MgpuMagics(Magics):  # type: ignore[misc]
             raise plain(OptionError(compose(what, allowed, f"%mgpu {near}")))
         from . import commands
 
-        with plain_errors(self.shell):
+        with plain_errors(self._shell):
             return getattr(commands, command)(rest.strip())
 
-    @line_magic("mgpu_awaited")
+    @line_magic("mgpu_awaited")  # type: ignore[arg-type]
     async def mgpu_line_awaited(self, line: str) -> None:
         """Attach to a run while the kernel's loop goes on."""
-        with plain_errors(self.shell):
+        with plain_errors(self._shell):
             run = find_run(line.partition(" ")[2].strip())
             execution = api.take_over(run)
             if execution is None:

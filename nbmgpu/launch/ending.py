@@ -19,7 +19,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ..events import RunEnding
+from nbmgpu.events import RunEnding
+
 from .group import Ranks
 
 COLLECTING_FILE = "collecting"

@@ -12,7 +12,8 @@ from abc import ABC, abstractmethod
 
 import psutil
 
-from ..run import Run
+from nbmgpu.run import Run
+
 from .processes import die_with_parent
 
 
@@ -66,7 +67,7 @@ class ForkedRanks(Ranks):
         for rank in range(self.world_size):
             pid = os.fork()
             if pid == 0:
-                from ..rank.main import forked
+                from nbmgpu.rank.main import forked
 
                 forked(self.run, rank, launcher)
             self._pids[rank] = pid
@@ -114,7 +115,7 @@ class TorchrunRanks(Ranks):
         with self._log.open("wb") as log:
             self._torchrun = subprocess.Popen(
                 command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                preexec_fn=lambda: die_with_parent(launcher, signal.SIGKILL),
+                preexec_fn=lambda: die_with_parent(launcher, signal.SIGKILL),  # noqa: PLW1509
             )  # fmt: skip
         self._told = False
 
@@ -136,7 +137,8 @@ class TorchrunRanks(Ranks):
         failed = {int(rank): int(exit_code) for rank, exit_code in found}
         if code and not failed:
             failed = {0: code}
-        return list((failed | dict.fromkeys(set(range(self.world_size)) - failed.keys(), 0)).items())
+        well = dict.fromkeys(set(range(self.world_size)) - failed.keys(), 0)
+        return [*failed.items(), *well.items()]
 
     def signal(self, sig: signal.Signals, others: bool = False) -> None:
         """Signal the ranks by the pids they have reported; with SIGKILL, torchrun too."""

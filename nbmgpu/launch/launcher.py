@@ -14,8 +14,9 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-from ..events import LAUNCHER, Ended, EventWriter, Exited, RunEnding, Started
-from ..run import STOP_FILE, Run, RunRecord, own_process
+from nbmgpu.events import LAUNCHER, Ended, EventWriter, Exited, RunEnding, Started
+from nbmgpu.run import STOP_FILE, Run, RunRecord, own_process
+
 from .ending import Ending
 from .group import ForkedRanks, Ranks, TorchrunRanks
 from .processes import adopt_orphans, die_with_parent
@@ -102,10 +103,10 @@ def _redirect(log: Path) -> None:
 
 def _serve_store(listener: socket.socket) -> object:
     """Serve the ranks' rendezvous on a socket that is bound to the loopback alone."""
-    from torch.distributed import TCPStore
+    import torch.distributed as dist
 
     port = listener.getsockname()[1]
-    return TCPStore(
+    return dist.TCPStore(  # type: ignore[attr-defined]
         "127.0.0.1",
         port,
         is_master=True,

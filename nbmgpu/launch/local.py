@@ -10,8 +10,8 @@ import sys
 import tempfile
 from typing import IO
 
-from ..errors import LaunchError
-from ..run import Run
+from nbmgpu.errors import LaunchError
+from nbmgpu.run import Run
 
 IDLE = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """The server must stay single-threaded: these libraries start threads when they are loaded."""
@@ -22,7 +22,7 @@ class LaunchServer:
 
     def __init__(self) -> None:
         """Start the process; it is ready some moments later, requests wait until then."""
-        self._errors: IO[bytes] = tempfile.TemporaryFile()
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
         self._owner = os.getpid()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "nbmgpu.launch.server"],

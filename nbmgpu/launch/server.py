@@ -53,8 +53,8 @@ def _preload() -> None:
     import torch.distributed as dist
     import torch.utils.data
 
-    from ..rank import main as rank_main
-    from ..strategies import load_strategy
+    from nbmgpu.rank import main as rank_main
+    from nbmgpu.strategies import load_strategy
 
     load_strategy("ddp")
     _ = IPython, np, torch, dist, rank_main

@@ -55,7 +55,7 @@ class BackwardTap:
             finally:
                 self.inside = False
 
-        torch.autograd.backward = backward
+        torch.autograd.backward = backward  # type: ignore[assignment]
 
     def _backward(self, tensors: Any, grad_tensors: Any, options: dict[str, Any]) -> None:
         session = self.session
@@ -64,7 +64,8 @@ class BackwardTap:
         loss = roots[0] if len(roots) == 1 and roots[0].numel() == 1 else None
         graph, losses = LossGraph(), None
         if loss is not None and loss.grad_fn is not None:
-            graph = read_graph(loss, session.share.whole if session.share else 0)
+            share = session.share
+            graph = read_graph(loss, *((share.samples, share.whole) if share else (0, 0)))
             losses = find_losses(loss, graph, _users_variables())
         # A graph that is kept may have saved its losses: they must not change under it.
         again = options["retain_graph"] or options["create_graph"]

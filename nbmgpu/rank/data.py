@@ -39,6 +39,8 @@ class LoaderTap:
         self.session = session
         self.iterate = DataLoader.__iter__
         self.length = DataLoader.__len__
+        self.streams = Streams(session.rank)
+        self.split: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
         self.splits: weakref.WeakKeyDictionary[Any, SplitLoader] = weakref.WeakKeyDictionary()
 
     def install(self) -> None:
@@ -47,8 +49,11 @@ class LoaderTap:
 
         @functools.wraps(DataLoader.__iter__)
         def iterate(loader: DataLoader[Any]) -> Iterator[Any]:
-            if isinstance(loader, _InnerLoader) or not tap.splits_now(loader, sys._getframe(1)):
+            if isinstance(loader, _InnerLoader):
                 return tap.iterate(loader)
+            tap.split[loader] = tap.splits_now(loader, sys._getframe(1))
+            if not tap.split[loader]:
+                return tap.whole(loader)
             split = tap.splits.get(loader)
             if split is None:
                 split = tap.splits[loader] = SplitLoader(loader, tap)
@@ -57,16 +62,27 @@ class LoaderTap:
         @functools.wraps(DataLoader.__len__)
         def length(loader: DataLoader[Any]) -> int:
             count, session = tap.length(loader), tap.session
-            if session.batch == "global" or isinstance(loader, _InnerLoader):
-                return count
-            if session.distributes and torch.is_grad_enabled():
-                session.activate()  # a schedule may ask before the first batch is drawn
-            if session.distributes and training(session.units):
+            per_rank = session.batch == "per-rank" and not isinstance(loader, _InnerLoader)
+            if per_rank and session.distributes and tap.will_split(loader):
                 return -(-count // session.world_size)
             return count
 
         DataLoader.__iter__ = iterate  # type: ignore[method-assign, assignment]
         DataLoader.__len__ = length  # type: ignore[method-assign]
+
+    def will_split(self, loader: DataLoader[Any]) -> bool:
+        """Tell whether ``loader`` was split when it was last iterated, or else would be now."""
+        if loader in self.split:
+            return self.split[loader]
+        watch = self.session.watch
+        return training(watch.peek() if watch.changed else self.session.units)
+
+    def whole(self, loader: DataLoader[Any]) -> Iterator[Any]:
+        """Iterate over all of ``loader``; in a training step, it draws as outside of it."""
+        if not self.streams.in_step:
+            return self.iterate(loader)
+        with self.streams.notebooks():
+            return _drawn_in(self.streams, self.iterate(loader))
 
     def splits_now(self, loader: DataLoader[Any], frame: Any) -> bool:
         """Tell whether this iteration of ``loader`` is to be split among ranks."""
@@ -122,7 +138,7 @@ class SplitLoader:
         )
         return _InnerLoader(
             loader.dataset,
-            batch_sampler=self.feed,  # type: ignore[arg-type]
+            batch_sampler=self.feed,
             num_workers=loader.num_workers,
             collate_fn=loader.collate_fn,
             pin_memory=loader.pin_memory,
@@ -137,9 +153,12 @@ class SplitLoader:
         session = self.session
         self.epoch += 1
         before, steps, outer = session.backwards, 0, session.share
-        streams = Streams(session.rank)
+        streams, this_pass = self.tap.streams, object()
+        streams.agree()
+        with streams.notebooks():
+            seed, parts = (self._indexed if self.indexed else self._streamed)(loader)
+        streams.enter_step(this_pass, seed)
         total = self._total(loader)
-        parts = (self._indexed if self.indexed else self._streamed)(loader, streams)
         self._say_what_is_known()
         try:
             for batch, share in parts:
@@ -153,7 +172,7 @@ class SplitLoader:
                 if draws is not None and session.backwards > before:
                     self._say_what_was_drawn(draws)
         finally:
-            streams.leave_step()
+            streams.leave_step(this_pass)
             session.share = outer
             session.splits += 1
             if steps and session.backwards == before:
@@ -182,18 +201,19 @@ class SplitLoader:
             self.seed = int(drawn.item())
         return self.seed
 
-    def _indexed(self, loader: DataLoader[Any], streams: Streams) -> Iterator[tuple[Any, Share]]:
-        """Load the samples of the rank's slices."""
-        assert self.inner is not None
+    def _indexed(self, loader: DataLoader[Any]) -> tuple[int, Iterator[tuple[Any, Share]]]:
+        """Draw the batches as one device would; return the seed, and what loads our slices."""
         batches = iter(loader.batch_sampler)  # type: ignore[arg-type]
         seed = self._draw_seed(loader)
-        at_once = _is_torchs_own(loader)
-        if at_once:
-            batches = iter(list(batches))
-            streams.enter_step(seed)
-        else:  # it may look at the training, or never end: one batch at a time
-            streams.enter_step(seed)
-            batches = _rank_0s(_drawn_in(streams, batches))
+        ahead = _is_torchs_own(loader)
+        # A user's sampler may look at the training, or never end: one batch at a time.
+        lazily = _rank_0s(_drawn_in(self.tap.streams, batches))
+        batches = iter(list(batches)) if ahead else lazily
+        return seed, self._load(batches, seed, ahead)
+
+    def _load(self, batches: Iterator[Any], seed: int, ahead: bool) -> Iterator[tuple[Any, Share]]:
+        """Load the samples of the rank's slices; ``ahead``: all batches are drawn already."""
+        assert self.inner is not None
         shares: collections.deque[Share] = collections.deque()
         self.feed.lists = self._lists(batches, shares)
         self.generator.manual_seed((seed + self.session.rank) % 2**63)
@@ -205,8 +225,7 @@ class SplitLoader:
                 batch = next(loaded)
             except StopIteration:
                 return
-            # A sampler that draws as it goes does so in here; torch's stream is not the rank's then.
-            if draws is not None and (draws.of_torch or (at_once and draws.of_host)):
+            if draws is not None and (draws.of_torch or (ahead and draws.of_host)):
                 self.session.recorder.notice("random-data", notices.RANDOM_DATA)
             watched = False
             yield batch, shares.popleft()
@@ -228,16 +247,24 @@ class SplitLoader:
             shares.append(share)
             yield indices
 
-    def _streamed(self, loader: DataLoader[Any], streams: Streams) -> Iterator[tuple[Any, Share]]:
-        """Read the whole stream and keep the rank's rows of every batch."""
-        session = self.session
+    def _streamed(self, loader: DataLoader[Any]) -> tuple[int, Iterator[tuple[Any, Share]]]:
+        """Read the whole stream as one device would; return a seed, and what keeps our rows."""
         loaded = self.tap.iterate(loader)
-        streams.enter_step(torch.initial_seed())
         # Workers have generators of their own; else the stream draws from this process's.
         share = Streams.share_host if loader.num_workers == 0 else None
-        for batch in _drawn_in(streams, loaded, share):
+        batches = _drawn_in(self.tap.streams, loaded, share)
+        return torch.initial_seed(), self._cut(batches, loader.batch_size)
+
+    def _cut(self, batches: Iterator[Any], size: int | None) -> Iterator[tuple[Any, Share]]:
+        """Keep the rank's rows of every batch.
+
+        What has ``size`` rows, or less after such batches, is taken for a batch of samples.
+        """
+        session, known = self.session, False
+        for batch in batches:
             whole = rows(batch)
-            if whole is None:
+            known = known or whole == size
+            if whole is None or not known or whole > (size or 0):
                 session.recorder.notice("whole-batches", notices.UNCUT_BATCHES)
                 yield batch, Share(1, 1)
                 continue

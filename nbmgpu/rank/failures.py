@@ -8,7 +8,7 @@ from typing import Any
 
 import cloudpickle
 
-from ..events import EventWriter, Failure
+from nbmgpu.events import EventWriter, Failure
 
 CELL_FILE_MARK = "nbmgpu-cell"
 

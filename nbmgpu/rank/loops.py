@@ -12,6 +12,7 @@ import ast
 import functools
 import inspect
 import linecache
+import re
 import sys
 import textwrap
 import types
@@ -24,6 +25,9 @@ TRAINS = {"backward", "step", "fit", "train_step", "training_step", "manual_back
 LIBRARIES = ("torch", "numpy", "tqdm", "nbmgpu", "enum", "contextlib", "IPython", "accelerate")
 MAX_DEPTH = 6
 
+WHOLE = re.compile(r"\bnext\(\s*iter\(|\b(list|tuple|sorted)\(\s*\w+\s*\)")
+"""A line that takes one batch to look at, or all of them to keep."""
+
 
 def loop_trains(frame: types.FrameType | None) -> bool | None:
     """Tell whether the loop that begins in ``frame`` or its callers may train.
@@ -31,17 +35,29 @@ def loop_trains(frame: types.FrameType | None) -> bool | None:
     Returns:
         True or False for a loop or comprehension whose source can be read, None where
         there is none (``it = iter(loader)``, code without source).  ``next(iter(loader))``,
-        a look at one batch, is not a training loop.
+        a look at one batch, is not a training loop, nor is ``list(loader)``.  Of a
+        generator that hands batches on, it is the loop around it that counts.
     """
     frame = _users_frame(frame)
     if frame is None:
         return None
     lines = linecache.getlines(frame.f_code.co_filename)
+    line = lines[frame.f_lineno - 1] if frame.f_lineno <= len(lines) else ""
+    if WHOLE.search(line):
+        return False
     body = _body_at("".join(lines), frame.f_lineno)
     if body is None:
-        line = lines[frame.f_lineno - 1] if frame.f_lineno <= len(lines) else ""
-        return False if "next(iter(" in line.replace(" ", "") else None
-    return _may_train(body, {**frame.f_globals, **frame.f_locals}, 0)
+        return None
+    if _may_train(body, {**frame.f_globals, **frame.f_locals}, 0):
+        return True
+    hands_on = frame.f_code.co_flags & inspect.CO_GENERATOR and _yields(body)
+    return loop_trains(frame.f_back) if hands_on else False
+
+
+def _yields(body: list[ast.stmt]) -> bool:
+    """Tell whether a loop hands its batches on to a loop around a generator."""
+    nodes = (node for statement in body for node in ast.walk(statement))
+    return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in nodes)
 
 
 def _users_frame(frame: types.FrameType | None) -> types.FrameType | None:
@@ -80,9 +96,11 @@ def _body_at(source: str, line: int) -> list[ast.stmt] | None:
 
 
 def _may_train(body: list[ast.stmt], names: dict[str, Any], depth: int) -> bool:
+    called = {c.func.attr for c in _calls(body) if isinstance(c.func, ast.Attribute)}
+    trains = TRAINS - {"step"} if "grad" in called else TRAINS  # gradients that nobody averages
     for call in _calls(body):
         function = call.func
-        if isinstance(function, ast.Attribute) and function.attr in TRAINS:
+        if isinstance(function, ast.Attribute) and function.attr in trains:
             if not _is_harmless(function, names):
                 return True
             continue

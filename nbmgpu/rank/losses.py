@@ -16,18 +16,42 @@ weight, and is reported.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    from torch import Tensor
+import torch
+from torch import Tensor
 
 Reduction = Literal["mean", "sum"]
 
 MAX_NODES = 400
+MAX_CHAIN = 16
+SMALL = 16
+"""Parts up to which a container of the cell is looked into for losses."""
+
 NLL = ("NllLossBackward0", "NllLoss2DBackward0", "NllLossNdBackward0")
-MEAN, SUM = 1, 2
-"""Values of ``_saved_reduction`` in autograd's loss nodes (ATen's Reduction enum)."""
+MEAN = 1
+"""Value of ``_saved_reduction`` in autograd's loss nodes (ATen's Reduction enum)."""
+
+ACCUMULATE = "torch::autograd::AccumulateGrad"
+
+NORMS = {"LinalgVectorNorm", "Norm", "Std", "Var", "Logsumexp", "Max", "Min", "Prod"}
+"""Nodes that make one number of many in no linear way."""
+
+BENDING = NORMS | {
+    "Sqrt", "Rsqrt", "Pow", "Log", "Log1P", "Log2", "Log10", "Exp", "Expm1", "Reciprocal",
+    "Sigmoid", "LogSigmoid", "Tanh", "Softplus", "Relu", "Abs", "Clamp", "ClampMin", "ClampMax",
+    "Maximum", "Minimum",
+}  # fmt: skip
+"""Nodes after which the mean of the ranks' losses is not the loss of their mean."""
+
+VIEWS = {"View", "Reshape", "UnsafeView", "T", "Permute", "Transpose", "Cat", "Stack"}
+ELEMENTWISE = {
+    "Pow", "Abs", "Mul", "Div", "Sub", "Add", "Neg", "Sqrt", "Clamp", "Clone", "ToCopy", "Sgn",
+}  # fmt: skip
+"""Nodes that a penalty on parameters may pass through."""
 
 
 @dataclass
@@ -37,6 +61,8 @@ class LossGraph:
     ``nodes`` maps an autograd node to its distance from the loss; ``kinds`` are the
     reductions met.  ``counts`` are the weights of means over a count of their own, with
     the number of elements that the count would be if nothing were left out (or None).
+    ``bent`` says that the loss is not a linear function of its reductions (the root of a
+    mean, a ratio of two sums), so that no weights make it exact.
 
     What is read here is the structure of the graph, which is the same on all ranks, so
     that all of them weigh alike.
@@ -45,6 +71,7 @@ class LossGraph:
     nodes: dict[Any, int] = field(default_factory=dict)
     counts: list[tuple[Tensor, int | None]] = field(default_factory=list)
     kinds: set[str] = field(default_factory=set)
+    bent: bool = False
 
     @property
     def reduction(self) -> Reduction:
@@ -56,6 +83,8 @@ class LossGraph:
 
         A tensor (bool, shape ()) when the answer depends on values on a device.
         """
+        if self.bent:
+            return True
         if len(self.kinds) + max(len(self.counts) - 1, 0) < 2:
             return False
         if "sum" in self.kinds:
@@ -63,92 +92,184 @@ class LossGraph:
         first, elements = self.counts[0]
         if "mean" in self.kinds and elements is None:
             return True
-        differ = [count != first for count, _ in self.counts[1:]]
+        # Terms that leave nothing out count by samples, however many elements a sample has.
+        left_out: bool | Tensor = (
+            sum(count != (-1 if n is None else n) for count, n in self.counts) > 0
+        )
+        differ: bool | Tensor = sum(count != first for count, _ in self.counts[1:]) > 0
         if "mean" in self.kinds:
-            differ.append(first != elements)
-        return sum(differ) > 0  # type: ignore[no-any-return]
+            return left_out
+        return differ & left_out
 
 
-def read_graph(loss: Tensor, whole: int) -> LossGraph:
-    """Walk from ``loss``, of shape (), to the nodes that reduce over samples.
+@dataclass(frozen=True)
+class _Path:
+    """What lies between the loss and a node: divisions, and what is not linear.
+
+    ``factor`` is the nearest product or ratio of two terms, and the term the node is in.
+    """
+
+    depth: int = 0
+    divisors: tuple[Any, ...] = ()
+    bent: bool = False
+    factor: tuple[Any, int] | None = None
+
+    def through(self, node: Any, index: int = 0) -> _Path:
+        """Return the path to the child ``index`` of ``node``."""
+        kind, divisors = _kind(node), self.divisors
+        other = getattr(node, "_saved_other", None)
+        if kind == "Div" and other is not None:
+            divisors = (*divisors, other)
+        two = kind in ("Mul", "Div") and len(_children(node)) > 1
+        factor = (node, index) if two else self.factor
+        return _Path(self.depth + 1, divisors, self.bent or kind in BENDING, factor)
+
+
+def read_graph(loss: Tensor, samples: int, whole: int) -> LossGraph:
+    """Walk from ``loss``, of one element, to the nodes that reduce over samples.
 
     Args:
         loss: the tensor that ``backward()`` is called on.
+        samples: samples in the rank's slice.
         whole: samples in the global batch.
     """
     graph = LossGraph()
-    stack: list[tuple[Any, int, Any]] = [(loss.grad_fn, 0, None)]
-    while stack and len(graph.nodes) < MAX_NODES:
-        node, depth, divisor = stack.pop(0)
-        if node is None or node in graph.nodes or not _is_scalar(node):
+    sides: dict[Any, int] = {}
+    queue = [(loss.grad_fn, _Path())]
+    while queue and len(graph.nodes) < MAX_NODES:
+        node, path = queue.pop(0)
+        if node in graph.nodes or _size(node) != 1:
             continue
-        graph.nodes[node] = depth
-        if _read_reduction(graph, node, divisor, whole):
-            continue
-        if node.name() == "DivBackward0":
-            divisor = node._saved_other if node._saved_other is not None else divisor
-        stack.extend((child, depth + 1, divisor) for child, _ in node.next_functions)
+        graph.nodes[node] = path.depth
+        if not _reduces(node):
+            queue += [(child, path.through(node, i)) for i, child in enumerate(_children(node))]
+        elif not _is_penalty(node):
+            for source, inner in _sources(node, path):
+                if _kind(source) == "Stack":  # of scalars: each has a reduction of its own
+                    queue += [(child, inner) for child in _children(source)]
+                    continue
+                _read_reduction(graph, source, inner.divisors, samples, whole)
+                graph.bent |= inner.bent or _kind(source) in NORMS
+                if inner.factor is not None:  # both sides of a product reduce over samples
+                    term, index = inner.factor
+                    graph.bent |= sides.setdefault(term, index) != index
     return graph
 
 
-def _is_scalar(node: Any) -> bool:
-    """Tell whether the node's forward output has one element."""
+def _kind(node: Any) -> str:
+    """Return what a node undoes: ``Mul`` for ``MulBackward0``."""
+    return str(node.name()).partition("Backward")[0]
+
+
+def _children(node: Any) -> list[Any]:
+    return [child for child, _ in node.next_functions if child is not None]
+
+
+def _shape(node: Any) -> tuple[int, ...]:
+    """Return the shape of what the node's forward gave."""
+    if node.name() == ACCUMULATE:
+        return tuple(node.variable.shape)
     metadata = node._input_metadata
-    return bool(metadata) and all(n == 1 for n in metadata[0].shape)
+    return tuple(metadata[0].shape) if metadata else (0,)
 
 
-def _read_reduction(graph: LossGraph, node: Any, divisor: Any, whole: int) -> bool:
-    """Record what ``node`` reduces; return whether it is a reduction at all."""
-    name = node.name()
-    if name in NLL and node._saved_reduction == MEAN:
+def _size(node: Any) -> int:
+    return math.prod(_shape(node))
+
+
+def _reduces(node: Any) -> bool:
+    """Tell whether ``node`` makes one number of many."""
+    return _kind(node) in ("Mean", "Sum", *NORMS) or getattr(node, "_saved_reduction", 0) > 0
+
+
+def _sources(node: Any, path: _Path) -> list[tuple[Any, _Path]]:
+    """Return what decides how ``node`` counts samples: mostly ``node`` itself.
+
+    A sum or mean may only add up the classes of what was averaged over samples before, or
+    a few scalars that were stacked.
+    """
+    if _kind(node) not in ("Mean", "Sum"):
+        return [(node, path)]
+    shape = tuple(node._saved_self_sym_sizes)
+    found, todo = [], [(child, path) for child in _children(node)]
+    for _ in range(MAX_CHAIN):
+        if not todo:
+            break
+        below, inner = todo.pop(0)
+        if _shape(below) != shape:
+            continue
+        scalars = _kind(below) == "Stack" and all(_shape(c) == () for c in _children(below))
+        if scalars or 0 in _reduced_dims(below):
+            found.append((below, inner))
+        elif not _reduced_dims(below):
+            todo += [(child, inner.through(below, i)) for i, child in enumerate(_children(below))]
+    return found or [(node, path)]
+
+
+def _reduced_dims(node: Any) -> tuple[int, ...]:
+    """Return the dimensions that a mean, sum or norm over some dimensions takes away."""
+    dims = getattr(node, "_saved_dim", None) if _kind(node) in {"Mean", "Sum", *NORMS} else None
+    return (dims,) if isinstance(dims, int) else tuple(dims or ())
+
+
+def _read_reduction(
+    graph: LossGraph, node: Any, divisors: tuple[Any, ...], samples: int, whole: int
+) -> None:
+    """Record what ``node`` reduces; a sum is divided by ``divisors`` further up."""
+    mean = getattr(node, "_saved_reduction", None) == MEAN
+    if mean and node.name() in NLL:
         graph.counts.append((node._saved_total_weight, node._saved_target.numel()))
         graph.kinds.add("counted")
-        return True
-    if hasattr(node, "_saved_reduction"):
-        kind = {MEAN: "mean", SUM: "sum"}.get(node._saved_reduction)
-        if kind == "sum":
-            _read_sum(graph, divisor, whole)
-        elif kind:
-            graph.kinds.add(kind)
-        return kind is not None
-    if name.startswith("MeanBackward"):
-        if not _is_penalty(node):
-            graph.kinds.add("mean")
-        return True
-    if name.startswith("SumBackward"):
-        if not _is_penalty(node):
-            _read_sum(graph, divisor, whole)
-        return True
-    return False
-
-
-def _read_sum(graph: LossGraph, divisor: Any, whole: int) -> None:
-    """Record a sum, divided by ``divisor`` further up (a tensor of shape (), or None)."""
-    if divisor is None or divisor.numel() != 1:
-        graph.kinds.add("sum")
-    elif _is_number(divisor) and float(divisor) == whole:
-        graph.kinds.add("sum")  # divided by the size of the global batch, a constant
-    else:
-        graph.counts.append((divisor, None))
+        return
+    if mean or _kind(node) == "Mean":
+        graph.kinds.add("mean")
+        return
+    numbers = {samples, _elements(node)} - {whole}
+    for divisor in divisors:
+        if not _is_number(divisor):
+            graph.bent |= divisor.numel() != 1
+            graph.counts.append((divisor, None))
+        elif any(math.isclose(divisor, number, rel_tol=1e-6) for number in numbers):
+            graph.counts.append((torch.as_tensor(divisor), round(float(divisor))))
+        else:
+            continue  # a constant: the size of the global batch, steps of accumulation
         graph.kinds.add("counted")
+        return
+    graph.kinds.add("sum")
 
 
-def _is_number(divisor: Tensor) -> bool:
-    """Tell whether a saved divisor was a Python number: autograd keeps those as int64 or float64."""
-    return divisor.device.type == "cpu" and str(divisor.dtype) in ("torch.int64", "torch.float64")
+def _elements(node: Any) -> int:
+    """Return how many elements a sum adds up."""
+    if hasattr(node, "_saved_self_sym_sizes"):
+        return math.prod(node._saved_self_sym_sizes)
+    saved = getattr(node, "_saved_target" if node.name() in NLL else "_saved_self", None)
+    return saved.numel() if saved is not None else 0
+
+
+def _is_number(value: Any) -> bool:
+    """Tell whether a saved operand was a Python number: such a tensor yields to any other."""
+    if not isinstance(value, torch.Tensor):
+        return True
+    if value.ndim or value.device.type != "cpu":
+        return False
+    low = torch.float16 if value.dtype.is_floating_point else torch.int8
+    return torch.result_type(torch.zeros((), dtype=low), value) == low != value.dtype
 
 
 def _is_penalty(node: Any) -> bool:
-    """Tell whether a reduction is over a parameter (weight decay), not over samples."""
-    shape = tuple(node._saved_self_sym_sizes)
-    for _ in range(8):
-        children = [child for child, _ in node.next_functions if child is not None]
-        if len({id(child) for child in children}) != 1:
-            return False
-        node = children[0]
-        if node.name() == "torch::autograd::AccumulateGrad":
-            return tuple(node.variable.shape) == shape
-    return False
+    """Tell whether a reduction is over parameters (weight decay), not over samples."""
+    return all(_is_of_parameters(child, MAX_CHAIN) for child in _children(node))
+
+
+def _is_of_parameters(node: Any, limit: int) -> bool:
+    """Tell whether every element that ``node`` gives stands for one of a parameter."""
+    if node.name() == ACCUMULATE:
+        return True
+    kind, children = _kind(node), _children(node)
+    if not limit or not children or kind not in ELEMENTWISE | VIEWS:
+        return False
+    alike = kind in VIEWS or all(_shape(child) == _shape(node) for child in children)
+    return alike and all(_is_of_parameters(child, limit - 1) for child in children)
 
 
 @dataclass(frozen=True)
@@ -166,17 +287,36 @@ class Losses:
 
 def find_losses(loss: Tensor, graph: LossGraph, variables: dict[str, Any]) -> Losses:
     """Find which of the cell's ``variables`` are losses in ``graph``."""
-    import torch
-
     found = [
         (graph.nodes[value.grad_fn], name, value)
-        for name, value in variables.items()
-        if type(value) is torch.Tensor
-        and value.dim() == 0
-        and value.grad_fn in graph.nodes
-        and not name.startswith("_")
+        for name, value in _tensors(variables)
+        if value.dim() == 0 and value.grad_fn in graph.nodes
     ]
     found.sort(key=lambda item: item[0])
     _, name, shown = found[0] if found else (0, "loss", loss)
     others = {id(value): value for _, _, value in found if value is not loss}
     return Losses(name, shown, [loss, *others.values()])
+
+
+def _tensors(variables: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors among ``variables``, and those one level inside them (``out.loss``)."""
+    for name, value in variables.items():
+        if name.startswith("_"):
+            continue
+        if type(value) is torch.Tensor:
+            yield name, value
+            continue
+        for inner, part in _parts(value):
+            if type(part) is torch.Tensor:
+                yield inner or name, part
+
+
+def _parts(value: Any) -> Iterable[tuple[str, Any]]:
+    """Return the parts of a small container or object, with the names that they have there."""
+    if isinstance(value, Mapping):
+        return [(str(key), part) for key, part in value.items()] if len(value) <= SMALL else []
+    if isinstance(value, list | tuple):
+        return [("", part) for part in value] if len(value) <= SMALL else []
+    if type(value).__module__ == "__main__":
+        return list(vars(value).items()) if hasattr(value, "__dict__") else []
+    return []

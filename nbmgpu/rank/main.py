@@ -140,7 +140,8 @@ class Rank:
             self.rank, record.world_size, record.batch, strategy, self.recorder, watch
         )
         session.current = current
-        data.LoaderTap(current).install()
+        self.loaders = data.LoaderTap(current)
+        self.loaders.install()
         backward.BackwardTap(current).install()
         tqdm_tap.install(self.recorder)
         current.watch_steps()
@@ -168,6 +169,7 @@ class Rank:
         if outcome.error is None and current.worked_alone():
             self.recorder.notice("not-sharded", notices.NOT_SHARDED)
         current.close()
+        self.loaders.streams.leave()
         self.files.remove()
         self._send_back(outcome)
         self.recorder.flush()

@@ -6,8 +6,9 @@ Each text says what differs, why, and what to do about it.  The documentation
 
 MIXED_LOSS = (
     "The loss adds terms that count differently (a mean and a sum, or means over different "
-    "numbers of targets). Ranks are averaged by the first term's count, so the others are not "
-    "exactly one device's. Average all terms over the same samples to have equal numbers."
+    "numbers of targets), or is a root, a ratio or another curve of such terms. Ranks are "
+    "averaged by the first term's count, so the step is not exactly one device's. Average all "
+    "terms over the same samples, and nothing after that, to have equal numbers."
 )
 TWO_LOADERS = (
     "One step uses batches of two loaders that split in different proportions. Ranks are averaged "

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ..events import EventWriter, Metrics, Notice, Progress, Stderr
+from nbmgpu.events import EventWriter, Metrics, Notice, Progress, Stderr
 
 INTERVAL = 0.1
 """Seconds between writes."""

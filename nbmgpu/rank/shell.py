@@ -21,14 +21,14 @@ from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
-from ..cell.read import HISTORY
-from ..events import Display, EventWriter
+from nbmgpu.cell.read import HISTORY
+from nbmgpu.events import Display, EventWriter
+
 from . import tqdm_tap
 from .failures import CELL_FILE_MARK
 from .output import MarkedStderr, log_size
 from .recorder import Recorder
 from .shared import from_rank_0
-
 
 VALUE = "__nbmgpu_value__"
 """Name under which the value of the cell's last line travels."""
@@ -54,7 +54,7 @@ class Outcome:
         return {VALUE: self.value} if self.has_value else {}
 
 
-class _Publisher(DisplayPublisher):  # type: ignore[misc]
+class _Publisher(DisplayPublisher):
     """Writes displays as events, with their place in the log."""
 
     events: EventWriter
@@ -85,7 +85,7 @@ def _as_text(data: dict[str, Any]) -> dict[str, Any]:
     return {k: b64encode(v).decode() if isinstance(v, bytes) else v for k, v in data.items()}
 
 
-class _NoPublisher(DisplayPublisher):  # type: ignore[misc]
+class _NoPublisher(DisplayPublisher):
     """Of ranks other than 0: their displays would only repeat rank 0's."""
 
     def publish(self, *args: Any, **kwargs: Any) -> None:
@@ -95,7 +95,7 @@ class _NoPublisher(DisplayPublisher):  # type: ignore[misc]
         pass
 
 
-class _Hook(DisplayHook):  # type: ignore[misc]
+class _Hook(DisplayHook):
     """Keeps the last line's value instead of printing it: the notebook will show it."""
 
     value: Any = None
@@ -105,13 +105,15 @@ class _Hook(DisplayHook):  # type: ignore[misc]
     def __call__(self, result: Any = None) -> None:
         if result is not None and not self.silenced:
             self.value, self.has_value = result, True
-            self.exec_result.result = result
+            if self.exec_result is not None:
+                self.exec_result.result = result
 
 
-class RankShell(InteractiveShell):  # type: ignore[misc]
+class RankShell(InteractiveShell):
     """A shell without a terminal, history or prompt."""
 
     displayhook_class = _Hook
+    displayhook: _Hook
     last_traceback: list[str]
 
     def init_io(self) -> None:
@@ -140,7 +142,8 @@ class RankShell(InteractiveShell):  # type: ignore[misc]
 
     def share_commands(self, rank: int) -> None:
         """Run shell lines on rank 0 alone, and give their results to all ranks."""
-        run, read = self.system, self.getoutput
+        shell: Any = self
+        run, read = shell.system, shell.getoutput
 
         def system(command: str) -> None:
             if rank == 0:
@@ -150,14 +153,15 @@ class RankShell(InteractiveShell):  # type: ignore[misc]
         def getoutput(command: str, *args: Any, **kwargs: Any) -> Any:
             return from_rank_0(read(command, *args, **kwargs) if rank == 0 else None)
 
-        self.system, self.getoutput = system, getoutput
+        shell.system, shell.getoutput = system, getoutput
 
     def run(self, cell: str) -> Outcome:
         """Run ``cell`` and tell how it ended."""
         before = dict(self.user_ns)
         self.last_traceback = []
         self.displayhook.silenced = DisplayHook.semicolon_at_end_of_expression(cell)
-        result = self.run_cell(cell, store_history=False, silent=False)
+        run: Any = self.run_cell
+        result = run(cell, store_history=False, silent=False)
         ignore_interrupts()  # what has been done shall come back
         error = result.error_before_exec or result.error_in_exec
         for stream in (sys.stdout, sys.stderr):
@@ -209,13 +213,13 @@ def make_shell(events: EventWriter, recorder: Recorder, log: Path, rank: int) ->
     shell = RankShell.instance(config=config, user_module=module, user_ns=module.__dict__)
     del shell.user_ns["open"]  # IPython's own would pass by what the rank does to files
     sys.modules["__main__"] = module
-    if rank == 0:
-        shell.display_pub = _Publisher(parent=shell)
-        shell.display_pub.events, shell.display_pub.log = events, log
-    else:
-        shell.display_pub = _NoPublisher(parent=shell)
-    name = shell.compile.get_code_name
-    shell.compile.get_code_name = lambda *args: f"<{CELL_FILE_MARK}-{name(*args)}>"
+    make: Any = _NoPublisher if rank else _Publisher
+    publisher = make(parent=shell)
+    publisher.events, publisher.log = events, log
+    shell.display_pub = publisher
+    compiler: Any = shell.compile
+    name = compiler.get_code_name
+    compiler.get_code_name = lambda *args: f"<{CELL_FILE_MARK}-{name(*args)}>"
     sys.stderr = MarkedStderr(log, recorder.stderr)
     tqdm_tap.replace_widgets()
     return shell

@@ -22,28 +22,48 @@ from .shared import from_rank_0
 
 
 class Streams:
-    """The notebook's stream and the rank's own, of which one is in place."""
+    """The notebook's stream and the rank's own, of which one is in place.
+
+    The rank's own is in place while some pass over a split loader is under way; passes
+    may lie within each other or side by side, as with ``zip``.
+    """
 
     def __init__(self, rank: int) -> None:
-        """Begin in the notebook's stream, with rank 0's state on every rank."""
+        """Begin in the notebook's stream."""
         self.rank = rank
-        rng.restore(from_rank_0(rng.capture()))
+        self._passes: set[int] = set()
         self._other: Any = None
-        self._cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+        self._cuda: Any = None
 
-    def enter_step(self, seed: int) -> None:
-        """Switch torch to the rank's own stream, begun at ``seed``."""
-        self._other = torch.get_rng_state()
-        torch.manual_seed((seed + 7919 * self.rank) % 2**63)
+    @property
+    def in_step(self) -> bool:
+        """Whether the rank's own stream is in place."""
+        return bool(self._passes)
+
+    def agree(self) -> None:
+        """Put rank 0's notebook stream in place on every rank."""
+        with self.notebooks():
+            rng.restore(from_rank_0(rng.capture()))
+
+    def enter_step(self, of: object, seed: int) -> None:
+        """Switch torch to the rank's own stream for the pass ``of``; begin it at ``seed``."""
+        if not self._passes:
+            self._cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+            self._other = torch.get_rng_state()
+            torch.manual_seed((seed + 7919 * self.rank) % 2**63)
+        self._passes.add(id(of))
 
     @contextmanager
     def notebooks(self) -> Iterator[None]:
-        """Draw from the notebook's stream for a moment, in the middle of a step."""
-        self._swap()
+        """Draw from the notebook's stream for a moment, also in the middle of a step."""
+        in_step = self.in_step
+        if in_step:
+            self._swap()
         try:
             yield
         finally:
-            self._swap()
+            if in_step:
+                self._swap()
 
     def _swap(self) -> None:
         now = torch.get_rng_state()
@@ -58,13 +78,19 @@ class Streams:
         random.setstate(python)
         np.random.set_state(numpy)
 
-    def leave_step(self) -> None:
-        """Return to the notebook's stream for good."""
-        if self._other is None:
-            return  # the loader failed before its first batch
-        torch.set_rng_state(self._other)
-        if self._cuda is not None:
-            torch.cuda.set_rng_state(self._cuda)
+    def leave_step(self, of: object) -> None:
+        """Return to the notebook's stream if the pass ``of`` was the last one under way."""
+        if self._passes == {id(of)}:
+            self.leave()
+        self._passes.discard(id(of))
+
+    def leave(self) -> None:
+        """Return to the notebook's stream, whatever passes were left unfinished."""
+        if self._passes:
+            torch.set_rng_state(self._other)
+            if self._cuda is not None:
+                torch.cuda.set_rng_state(self._cuda)
+        self._passes.clear()
 
 
 class Draws:

@@ -81,6 +81,4 @@ def _report(recorder: Recorder, bar: Any, done: bool = False) -> None:
     if postfix:
         label = f"{label} {postfix}".strip()
     total = int(bar.total) if bar.total else 0
-    recorder.progress(
-        f"tqdm:{abs(bar.pos)}", label=label, step=int(bar.n), total=total, done=done
-    )
+    recorder.progress(f"tqdm:{abs(bar.pos)}", label=label, step=int(bar.n), total=total, done=done)

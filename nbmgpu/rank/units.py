@@ -56,6 +56,10 @@ class OptimizerWatch:
     def units(self) -> list[Unit]:
         """Group optimizers and the outermost modules that own what they update."""
         self.changed = False
+        return self.peek()
+
+    def peek(self) -> list[Unit]:
+        """Return what ``units`` would, without having asked."""
         optimizers = self.optimizers()
         return group_units(optimizers, owners(optimizers))
 

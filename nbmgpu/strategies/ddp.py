@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from .base import Backward, Strategy, Unit
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
 FIRST_BUCKET = 1 * 2**20
 BUCKET = 25 * 2**20
@@ -199,7 +200,12 @@ class Reducer:
 
     def _average_statistics(self, backward: Backward, total: Tensor) -> None:
         """Average running statistics that changed, so that ranks evaluate alike."""
-        changed = [b for b, v in zip(self.statistics, self.versions, strict=True) if b._version > v]
+        normalised = self._running_statistics()
+        changed = [
+            buffer
+            for buffer, version in zip(self.statistics, self.versions, strict=True)
+            if buffer._version > version or id(buffer) in normalised
+        ]
         if not changed:
             return
         flat = torch.cat([b.reshape(-1).float() for b in changed]) * backward.weight
@@ -207,6 +213,12 @@ class Reducer:
         for buffer, part in zip(changed, flat.split([b.numel() for b in changed]), strict=True):
             buffer.copy_((part if backward.normalized else part / total).view(buffer.shape))
         self.versions = [b._version for b in self.statistics]
+
+    def _running_statistics(self) -> set[int]:
+        """Return the buffers of batch normalisation, which change without a new version."""
+        modules = (m for root in self.unit.modules for m in root.modules())
+        layers = [m for m in modules if isinstance(m, nn.modules.batchnorm._NormBase)]
+        return {id(b) for m in layers if m.training for b in m.buffers(recurse=False)}
 
     def close(self) -> None:
         """Take the hooks off."""

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..events import Display, Stderr
-from ..run import Run
-from ..surroundings import Surroundings
+from nbmgpu.events import Display, Stderr
+from nbmgpu.run import Run
+from nbmgpu.surroundings import Surroundings
+
 from .summary import summary_html, summary_text
 
 if TYPE_CHECKING:
@@ -190,5 +191,3 @@ def _whole(data: bytes) -> bytes:
         if byte < 0x80:
             return data
     return data
-
-

@@ -57,7 +57,7 @@ class ExecutedCell:
     def ok(self, timeout: float = 60) -> ExecutedCell:
         """Wait, and fail unless the cell succeeded."""
         self.wait(timeout)
-        assert self.reply["status"] == "ok", "\n".join(self.reply.get("traceback", [])) or self.reply
+        assert self.reply["status"] == "ok", "\n".join(self.reply.get("traceback", ["aborted"]))
         return self
 
     def fails(self, ename: str, timeout: float = 60) -> str:
@@ -202,6 +202,12 @@ class Notebook:
     def descendants(self) -> list[psutil.Process]:
         """Every process below the kernel."""
         return psutil.Process(self.pid).children(recursive=True)
+
+    def server(self) -> psutil.Process:
+        """The launch server."""
+        children = psutil.Process(self.pid).children()
+        (server,) = (p for p in children if p.status() != psutil.STATUS_ZOMBIE)
+        return server
 
     def workers(self) -> list[psutil.Process]:
         """Processes of runs: all below the kernel but the launch server."""

@@ -23,6 +23,7 @@ def test_other_cells_run_meanwhile_and_the_output_goes_where_it_began(notebook: 
     assert cell.replied - cell.started < 1
     assert notebook.run("print('other')").seen == ["other\n"]
     assert notebook.value("total") is None
+    cell.until("step 0")
     assert "running" in notebook.run("%mgpu runs").seen[0]
     cell.until("step 3")
     wait_for(lambda: notebook.value("total") == 4, 10)

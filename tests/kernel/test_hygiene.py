@@ -28,7 +28,7 @@ def test_twenty_runs_leave_nothing_in_the_kernel(notebook: Notebook) -> None:
             notebook.run("%%mgpu --gpus 2\nfor x, y in loader: pass")
     assert notebook.value(HOLDINGS) == before
     notebook.gone(5)
-    (server,) = notebook.descendants()
+    server = notebook.server()
     assert server.num_threads() == 1
     assert server.num_fds() < 20
     assert set(os.listdir("/dev/shm")) <= shm
@@ -75,7 +75,8 @@ def test_a_saved_notebook_has_a_summary_and_no_widget(tmp_path: Path) -> None:
     client.execute(env=os.environ | folders)
     nbformat.write(book, tmp_path / "executed.ipynb")
     outputs: list[Any] = nbformat.read(tmp_path / "executed.ipynb", as_version=4).cells[2].outputs
-    assert [output.output_type for output in outputs] == ["display_data", "stream", "execute_result"]
+    kinds = [output.output_type for output in outputs]
+    assert kinds == ["display_data", "stream", "execute_result"]
     summary = outputs[0].data
     assert set(summary) == {"text/html", "text/plain"}
     assert "finished" in summary["text/plain"]

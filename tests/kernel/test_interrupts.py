@@ -75,7 +75,8 @@ def test_a_long_call_of_compiled_code_is_cut_off(notebook: Notebook) -> None:
 
 
 def test_an_interrupt_that_the_cell_swallows_comes_again(notebook: Notebook) -> None:
-    interrupted(notebook, "try:\n    time.sleep(100)\nexcept KeyboardInterrupt:\n    time.sleep(100)")
+    sleep = "time.sleep(100)"
+    interrupted(notebook, f"try:\n    {sleep}\nexcept KeyboardInterrupt:\n    {sleep}")
     assert_all_is_back(notebook)
 
 

@@ -43,7 +43,7 @@ class Scene:
         self.shm = set(os.listdir("/dev/shm"))
         self.cell = notebook.send(f"%%mgpu --gpus 2\n{SITUATIONS[situation]}").until("ready")
         self.processes = notebook.descendants()
-        self.server = next(p for p in self.processes if p.ppid() == notebook.pid)
+        self.server = notebook.server()
         self.launcher = next(p for p in self.processes if p.ppid() == self.server.pid)
 
     def left(self) -> list[str]:
@@ -84,14 +84,14 @@ def test_a_killed_launch_server_is_replaced(notebook: Notebook) -> None:
     scene.assert_nothing_is_left()
     assert notebook.run("%%mgpu --gpus 2\n6 * 7").seen == ["42"]
     notebook.gone(5)
-    (server,) = notebook.descendants()
+    server = notebook.server()
     server.kill()
     wait_for(lambda: server.status() == psutil.STATUS_ZOMBIE, 5)
     assert notebook.run("%%mgpu --gpus 2\n6 * 7").seen == ["42"]
 
 
 def test_a_launch_server_that_dies_with_a_request_is_an_error(notebook: Notebook) -> None:
-    server = next(p for p in notebook.descendants() if p.status() != psutil.STATUS_ZOMBIE)
+    server = notebook.server()
     server.suspend()
     before = set(notebook.runs.iterdir())
     cell = notebook.send("%%mgpu --gpus 2\n1")

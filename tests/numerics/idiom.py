@@ -204,9 +204,11 @@ def _compare(  # noqa: PLR0917
     if id(a) in seen:
         return
     seen.add(id(a))
-    if isinstance(a, torch.Tensor):
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
         a, b = _array(a), _array(b)
-    if isinstance(a, np.ndarray | float | int) and not isinstance(a, bool):
+    if type(a).__name__ != type(b).__name__:
+        result.wrong.append(f"{path}: {type(a)} on one device, {type(b)} on ranks")
+    elif isinstance(a, np.ndarray | float | int) and not isinstance(a, bool):
         _compare_numbers(result, idiom, path, np.asarray(a), np.asarray(b))
     elif isinstance(a, str | bool | bytes | None):
         if a != b:

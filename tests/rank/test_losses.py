@@ -44,7 +44,7 @@ CASES = {
 
 @pytest.mark.parametrize(("make", "reduction", "counts"), CASES.values(), ids=CASES.keys())
 def test_reduction_and_counts(make, reduction, counts):
-    graph = read_graph(make(), whole=16)
+    graph = read_graph(make(), samples=8, whole=16)
     assert graph.reduction == reduction
     assert [float(count) for count, _ in graph.counts] == counts
     assert not graph.doubt()
@@ -59,17 +59,17 @@ MIXED = {
 
 @pytest.mark.parametrize("make", MIXED.values(), ids=MIXED.keys())
 def test_terms_that_count_differently_are_doubted(make):
-    assert read_graph(make(), whole=16).doubt()
+    assert read_graph(make(), samples=8, whole=16).doubt()
 
 
 def test_equal_means_are_not_doubted():
     loss = F.cross_entropy(MODEL(X), Y) + F.mse_loss(MODEL(X), X[:, :3])
-    assert not read_graph(loss, whole=16).doubt()
+    assert not read_graph(loss, samples=8, whole=16).doubt()
 
 
 def test_a_bias_free_layer_is_not_taken_for_a_penalty():
     layer = torch.nn.Linear(4, 1, bias=False)
-    assert read_graph(layer(X).sum(), whole=16).reduction == "sum"
+    assert read_graph(layer(X).sum(), samples=8, whole=16).reduction == "sum"
 
 
 def test_losses_in_variables_are_found_nearest_first():
@@ -77,7 +77,7 @@ def test_losses_in_variables_are_found_nearest_first():
     total = real + fake
     scaled = total * 1024
     variables = {"fake": fake, "total": total, "other": MODEL(X).sum(), "x": X, "n": 3}
-    found = find_losses(scaled, read_graph(scaled, 16), variables)
+    found = find_losses(scaled, read_graph(scaled, 8, 16), variables)
     assert found.name == "total"
     assert found.shown is total
     assert [id(t) for t in found.all] == [id(scaled), id(total), id(fake)]
@@ -85,4 +85,4 @@ def test_losses_in_variables_are_found_nearest_first():
 
 def test_an_anonymous_loss_is_called_loss():
     loss = MODEL(X).mean()
-    assert find_losses(loss, read_graph(loss, 16), {}).name == "loss"
+    assert find_losses(loss, read_graph(loss, 8, 16), {}).name == "loss"
