@@ -13,6 +13,7 @@ What they add to cloudpickle:
 from __future__ import annotations
 
 import enum
+import copyreg
 import io
 import mmap
 import pickle
@@ -177,6 +178,7 @@ def _mended_class(reduced: Any) -> Any:
 def mended_reduce(obj: Any) -> Any:
     """Reduce types whose own way loses something; return None for all others."""
     import torch.utils.data
+    from torch.nn.utils.parametrize import is_parametrized
 
     if isinstance(obj, BaseException):
         kind = type(obj)
@@ -194,7 +196,27 @@ def mended_reduce(obj: Any) -> Any:
         reduced: Any = obj.__reduce_ex__(4)
         function, args, state, *rest = reduced
         return function, args, {**state, "_iterator": None}, *rest  # its workers stay here
+    elif isinstance(obj, torch.optim.Optimizer) and _has_torchs_state(obj):
+        state = {k: v for k, v in obj.__dict__.items() if k not in NOT_OF_AN_OPTIMIZER}
+        return copyreg.__newobj__, (type(obj),), state  # type: ignore[attr-defined]
+    elif isinstance(obj, torch.nn.Module) and is_parametrized(obj):
+        return copyreg.__newobj__, (type(obj),), dict(obj.__dict__)  # type: ignore[attr-defined]
     return None
+
+
+NOT_OF_AN_OPTIMIZER = ("step", "_zero_grad_profile_name")
+"""Attributes that a scheduler or ``__init__`` puts on an optimizer and can put there again."""
+
+
+def _has_torchs_state(optimizer: Any) -> bool:
+    """Tell whether an optimizer pickles as torch's do: without attributes of its own.
+
+    LBFGS has such attributes, and so have optimizers that users write.
+    """
+    import torch
+
+    own: Any = type(optimizer).__getstate__
+    return own is torch.optim.Optimizer.__getstate__
 
 
 def cell_content(cell: types.CellType) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ for number in range(4):
     time.sleep(0.3)
     total += 1
 """
-ENDLESS = 'print("ready")\nn = 3\ntime.sleep(1000)\n'
+ENDLESS = 'n = 3\nprint("ready")\ntime.sleep(1000)\n'
 
 
 def test_other_cells_run_meanwhile_and_the_output_goes_where_it_began(notebook: Notebook) -> None:
