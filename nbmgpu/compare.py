@@ -17,8 +17,13 @@ def differing(own: Mapping[str, Any], others: Iterable[Mapping[str, Any]]) -> li
 
     Names that a rank does not hold, or that cannot be compared, are passed over.
     """
-    pairs = [(name, value, other[name]) for other in others for name, value in own.items() if name in other]  # fmt: skip
-    return list(dict.fromkeys(name for name, a, b in pairs if _differ(a, b)))
+    found = (
+        name
+        for other in others
+        for name, value in own.items()
+        if name in other and _differ(value, other[name])
+    )
+    return list(dict.fromkeys(found))
 
 
 def _differ(a: Any, b: Any) -> bool:
@@ -27,7 +32,8 @@ def _differ(a: Any, b: Any) -> bool:
     if isinstance(a, bool | str):
         return bool(a != b)
     if isinstance(a, int | float):
-        return not (math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=1e-8) or (a != a and b != b))
+        both_nan = math.isnan(a) and math.isnan(b)
+        return not (both_nan or math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=1e-8))
     if isinstance(a, dict):
         return a.keys() != b.keys() or any(_differ(a[key], b[key]) for key in a)
     if isinstance(a, list | tuple):

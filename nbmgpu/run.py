@@ -106,7 +106,9 @@ class Run:
         self.results: dict[int, dict[str, Any]] = {}
         names = [f"rank-{rank}" for rank in range(self.record.world_size)]
         self._unseen: list[Event] = []
-        self._tails = [EventTail(folder / "events" / f"{n}.jsonl") for n in ["kernel", "launcher", *names]]
+        self._tails = [
+            EventTail(folder / "events" / f"{n}.jsonl") for n in ["kernel", "launcher", *names]
+        ]
 
     @classmethod
     def create(cls, record: RunRecord, cell: str) -> Run:
@@ -144,7 +146,7 @@ class Run:
 
     @property
     def state(self) -> str:
-        """``starting``, ``running``, ``finished``, ``failed``, ``stopped``, ``timeout`` or ``lost``.
+        """One of starting, running, finished, failed, stopped, timeout and lost.
 
         ``lost`` means that the launcher is gone without having said how the run ended.
         """

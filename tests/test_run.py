@@ -5,12 +5,11 @@ import stat
 import time
 
 import pytest
+from staged import Stage
 
 from nbmgpu.errors import OptionError
 from nbmgpu.events import Ended, Exited, Failure, Notice, Started
 from nbmgpu.run import Run, find_run, list_runs, process_lives
-
-from staged import Stage
 
 
 @pytest.fixture(autouse=True)

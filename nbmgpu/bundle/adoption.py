@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import ShippingError, compose
+from nbmgpu.errors import ShippingError, compose
+
 from . import container
 from .blocks import CPU, Block
 from .codec import Unpacker, loading

@@ -12,8 +12,8 @@ What they add to cloudpickle:
 
 from __future__ import annotations
 
-import enum
 import copyreg
+import enum
 import io
 import mmap
 import pickle

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import psutil
 
-from ..errors import LaunchError, compose
+from nbmgpu.errors import LaunchError, compose
 
 MAGIC = b"NBMGPU\x00\x02"
 ALIGNMENT = 64

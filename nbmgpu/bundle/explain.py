@@ -8,7 +8,8 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ..errors import ShippingError, compose
+from nbmgpu.errors import ShippingError, compose
+
 from .codec import Packer, is_by_value
 
 WAYS_OUT = {

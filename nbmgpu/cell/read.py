@@ -23,7 +23,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 
-from ..errors import UnknownNameError, closest, compose
+from nbmgpu.errors import UnknownNameError, closest, compose
+
 from .magics import names_of
 from .names import NameReader, Site
 from .source import CellSource, Transform

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..strategies.base import Backward
+from nbmgpu.strategies.base import Backward
+
 from .losses import LossGraph, find_losses, read_graph
 
 if TYPE_CHECKING:

@@ -12,13 +12,14 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from .. import rng
-from ..bundle import receive, send_back, write_copies
-from ..events import EventWriter, Started, Status
-from ..launch.ending import COLLECTING_FILE
-from ..launch.processes import die_with_parent
-from ..run import Run, RunRecord, own_process, write_atomically
-from ..strategies import load_strategy
+from nbmgpu import rng
+from nbmgpu.bundle import receive, send_back, write_copies
+from nbmgpu.events import EventWriter, Started, Status
+from nbmgpu.launch.ending import COLLECTING_FILE
+from nbmgpu.launch.processes import die_with_parent
+from nbmgpu.run import Run, RunRecord, own_process, write_atomically
+from nbmgpu.strategies import load_strategy
+
 from . import backward, data, failures, files, notices, output, session, tqdm_tap
 from .recorder import Recorder
 from .shell import VALUE, Outcome, RankShell, make_shell

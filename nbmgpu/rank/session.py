@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from . import notices
 
 if TYPE_CHECKING:
-    from ..strategies.base import Strategy, Unit
-    from .losses import LossGraph, Losses
+    from nbmgpu.strategies.base import Strategy, Unit
+
+    from .losses import Losses, LossGraph
     from .recorder import Recorder
     from .units import OptimizerWatch
 

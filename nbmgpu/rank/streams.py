@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import rng
+from nbmgpu import rng
+
 from .shared import from_rank_0
 
 

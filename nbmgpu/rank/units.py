@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ..strategies.base import Unit
+from nbmgpu.strategies.base import Unit
 
 
 class OptimizerWatch:
@@ -72,9 +72,8 @@ def owners(optimizers: Iterable[Optimizer]) -> list[nn.Module]:
     """
     wanted = {id(p) for o in optimizers for g in o.param_groups for p in g["params"]}
     modules = [x for x in gc.get_objects() if issubclass(type(x), nn.Module)]
-    holding = [
-        m for m in modules if "_parameters" in m.__dict__ and any(id(p) in wanted for p in m.parameters())
-    ]  # fmt: skip
+    whole = [m for m in modules if "_parameters" in m.__dict__]  # not one being built
+    holding = [m for m in whole if any(id(p) in wanted for p in m.parameters())]
     inner = {id(child) for m in holding for child in m.modules() if child is not m}
     return [m for m in holding if id(m) not in inner]
 

@@ -11,7 +11,7 @@ import functools
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING
 
-from ..errors import OptionError, closest, compose
+from nbmgpu.errors import OptionError, closest, compose
 
 if TYPE_CHECKING:
     from .base import Strategy

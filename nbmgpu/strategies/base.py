@@ -97,7 +97,7 @@ class Strategy(ABC):
     def end_backward(self, backward: Backward) -> None:
         """Leave in every ``.grad`` what one device would have computed."""
 
-    def finish(self) -> None:
+    def finish(self) -> None:  # noqa: B027 - most strategies have nothing to collect
         """Collect what is spread over ranks; called on all ranks after a cell that succeeded."""
 
     @abstractmethod

@@ -197,9 +197,7 @@ def _compare_curve(result: Comparison, idiom: Idiom) -> None:
         _compare(result, idiom, "curve of the loss", losses, values, set())
 
 
-def _compare(  # noqa: PLR0917
-    result: Comparison, idiom: Idiom, path: str, a: Any, b: Any, seen: set[int]
-) -> None:
+def _compare(result: Comparison, idiom: Idiom, path: str, a: Any, b: Any, seen: set[int]) -> None:
     """Compare ``a`` of one device with ``b`` of ranks, and their parts."""
     if id(a) in seen:
         return

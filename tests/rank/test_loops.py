@@ -66,7 +66,7 @@ TRAINING = {
     "zip": "for a, b in zip(loader, [1]):\n    a.backward()",
     "tqdm": "for x in tqdm(loader, disable=True):\n    x.backward()",
     "comprehension": "losses = [train_step(x) for x in loader]",
-    "deep in branches": "for x in loader:\n    if x:\n        with torch.no_grad():\n            pass\n        x.backward()",
+    "deep in branches": "for x in loader:\n    if x:\n        while x:\n            x.backward()",
     "several lines": "for x in enumerate(\n    loader,\n    1,\n):\n    x.backward()",
 }
 LOOKING = {

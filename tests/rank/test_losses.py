@@ -52,9 +52,13 @@ def test_reduction_and_counts(make, reduction, counts):
 
 MIXED = {
     "mean and sum": lambda: F.mse_loss(MODEL(X), X[:, :3]) + MODEL(X).sum(),
-    "ignoring and mean": lambda: F.cross_entropy(MODEL(X), IGNORING) + F.mse_loss(MODEL(X), X[:, :3]),
-    "two different counts": lambda: F.cross_entropy(MODEL(X), IGNORING) + F.cross_entropy(MODEL(X), Y),
-}  # fmt: skip
+    "ignoring and mean": lambda: (
+        F.cross_entropy(MODEL(X), IGNORING) + F.mse_loss(MODEL(X), X[:, :3])
+    ),
+    "two different counts": lambda: (
+        F.cross_entropy(MODEL(X), IGNORING) + F.cross_entropy(MODEL(X), Y)
+    ),
+}
 
 
 @pytest.mark.parametrize("make", MIXED.values(), ids=MIXED.keys())
