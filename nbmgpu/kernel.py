@@ -27,6 +27,11 @@ from .options import RunOptions
 from .run import Run, RunRecord, new_run_id, runs_root
 from .surroundings import Surroundings
 
+DETACHED = (
+    "{}: computed in the notebook with gradients; the graph stays there, so a backward pass in "
+    "the cell ends at these tensors."
+)
+
 POLL = 0.05
 """Seconds between looks at what the ranks have said."""
 
@@ -94,7 +99,13 @@ class Execution:
             self._places.append(results[-1])
         self.run = Run.create(self._record(run_id, bundle, results), self.source)
         self._words = EventWriter(self.run.folder / "events" / "kernel.jsonl", KERNEL)
-        for topic, text in (("devices", self.placement.notice), ("bundle", bundle.notice)):
+        detached = ", ".join(f"`{name}`" for name in self.shipment.detached)
+        notices = {
+            "devices": self.placement.notice,
+            "bundle": bundle.notice,
+            "detached": detached and DETACHED.format(detached),
+        }
+        for topic, text in notices.items():
             if text:
                 self._note(topic, text)
         self._server: LaunchServer = server()
@@ -175,8 +186,13 @@ class Execution:
     def _adopt(self) -> None:
         try:
             returned = adopt(self.run.record.results[0], self.shipment)
-        except (OSError, ValueError):
-            return  # rank 0 did not get to write it; the failure says why
+        except (OSError, ValueError) as error:
+            if self.run.state == "finished":  # else the failure says why there is no result
+                self._note("no-results", f"Nothing came back: {error}.")
+            return
+        for name, reason in {**returned.lost, **returned.refused}.items():
+            what = "The value of the last line" if name == VALUE else f"`{name}`"
+            self._note(f"lost:{name}", f"{what} did not come back: {reason}.")
         values = dict(returned.values)
         self.value = values.pop(VALUE, None)
         wanted = self.options.pull

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nbmgpu.errors import ShippingError, compose
-
 from . import container
 from .blocks import CPU, Block
 from .codec import Unpacker, loading
@@ -15,6 +13,9 @@ from .explain import path_to
 from .memory import HOME, Area, BlockEntry, Memory, OwnedArea, load_table
 from .shipping import Shipment
 from .states import State, has_data, put_state, put_turn
+
+Values = dict[str, Any]
+States = list[tuple[Any, State]]
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,11 @@ class _ReturnUnpacker(Unpacker):
 
     def persistent_load(self, index: int) -> Any:
         return self._originals[index]
+
+    def part(self, names: list[str] | None = None) -> tuple[Values, States]:
+        """Load named values, and the states that follow them."""
+        names = self.load() if names is None else names
+        return {name: self.load() for name in names}, list(self.states())
 
     def states(self) -> Iterator[tuple[Any, State]]:
         """Yield the notebook's objects with their new states."""
@@ -109,7 +115,6 @@ def adopt(path: str, shipment: Shipment) -> Returned:
 
     Raises:
         ValueError: the rank did not get to write its result.
-        ShippingError: the notebook cannot make sense of a value.
     """
     box = container.read(path)
     entries, buffers = load_table(box.table)
@@ -120,18 +125,16 @@ def adopt(path: str, shipment: Shipment) -> Returned:
     memory = Memory(entries, areas, device)
     unpacker = _ReturnUnpacker(box.stream, memory.buffers(buffers), shipment.originals)
     with loading(memory, shipment.namespace):
+        header, lost = unpacker.load()
+        values, states = unpacker.part()
+        new = unpacker.load()
         try:
-            header, names, lost = unpacker.load()
-            values = {name: unpacker.load() for name in names}
-            states = list(unpacker.states())
-        except Exception as error:
-            raise ShippingError(
-                compose(
-                    "The cell's results cannot be read in the notebook",
-                    f"Reason: {type(error).__name__}: {error}",
-                    "save them to a file inside the cell, or leave them out with --pull",
-                )
-            ) from error
+            new_values, new_states = unpacker.part(new)
+        except Exception as error:  # a constructor that needs what only ranks have
+            reason = f"it cannot be read in the notebook: {type(error).__name__}: {error}"
+            lost = lost | dict.fromkeys(new, reason)
+        else:
+            values, states = values | new_values, states + new_states
         _count_versions(states, areas)
         refused = _put_states(
             states, {name: shipment.namespace.get(name) for name in shipment.sizes}

@@ -183,19 +183,39 @@ class _ReturnPacker(Packer):
         return index
 
     def dump_all(self) -> None:
-        """Write names, values, and the states of all objects met so far or in doing so.
+        """Write what came with its states, then what is new with the states that it adds.
+
+        So the notebook has its own objects back even when something new cannot be read there.
 
         Raises:
             _Unsendable: something cannot be pickled; without it, another packer may succeed.
         """
         out = self._outgoing
-        self.dump((out.header, list(out.values), out.lost))
-        for name, value in out.values.items():
-            try:
-                self.dump(value)
-            except Exception:
-                out.drop_name(name)
-                raise _Unsendable from None
+        came = {n: v for n, v in out.values.items() if id(v) in self._known}
+        new = {n: v for n, v in out.values.items() if n not in came}
+        for root in out.received.roots:  # also those whose name stands for something else now
+            self.persistent_id(root)
+        self.dump((out.header, out.lost))
+        for values in (came, new):
+            self.dump(list(values))
+            for name, value in values.items():
+                try:
+                    self.dump(value)
+                except Exception:
+                    out.drop_name(name)
+                    raise _Unsendable from None
+            self._dump_states()
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Take a model out of the wrapper that ties it to the ranks' process group."""
+        from torch.nn.parallel import DistributedDataParallel
+
+        if isinstance(obj, DistributedDataParallel):
+            return _same, (obj.module,)
+        return super().reducer_override(obj)
+
+    def _dump_states(self) -> None:
+        out = self._outgoing
         while self._queue:
             index, obj, state = self._queue.popleft()
             try:
@@ -206,6 +226,10 @@ class _ReturnPacker(Packer):
                 out.drop_parts(index, obj, state)
                 raise _Unsendable from None
         self.dump(None)
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def send_back(

@@ -105,7 +105,8 @@ class Received:
 
     ``known`` maps ``id(object)`` to the memo index by which the kernel knows it;
     ``keep`` holds the objects, so that no id is given to another one.  ``classes``
-    has the attributes that classes of the notebook came with, by ``id``.
+    has the attributes that classes of the notebook came with, by ``id``; ``roots`` are
+    the values that came under a name, whatever the name stands for later.
     """
 
     header: dict[str, Any]
@@ -113,6 +114,7 @@ class Received:
     known: dict[int, int]
     keep: dict[int, Any]
     classes: dict[int, dict[str, Any]]
+    roots: list[Any]
     memory: Memory
     path: str
 
@@ -138,7 +140,8 @@ def receive(path: str, namespace: dict[str, Any], device: str) -> Received:
     known = {id(obj): index for index, obj in keep.items()}
     notebook_classes = (c for c in keep.values() if isinstance(c, type) and is_by_value(c))
     classes = {id(kind): dict(vars(kind)) for kind in notebook_classes}
-    return Received(header, names, known, keep, classes, memory, path)
+    roots = [namespace[name] for name in names]
+    return Received(header, names, known, keep, classes, roots, memory, path)
 
 
 def _wake_schedulers(objects: Iterable[Any]) -> None:

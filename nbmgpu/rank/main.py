@@ -22,7 +22,7 @@ from nbmgpu.strategies import load_strategy
 
 from . import backward, data, failures, files, notices, output, session, tqdm_tap
 from .recorder import Recorder
-from .shell import VALUE, Outcome, RankShell, make_shell
+from .shell import Outcome, RankShell, make_shell
 from .units import OptimizerWatch
 
 
@@ -185,7 +185,7 @@ class Rank:
             copies = {n: v for n, v in self.namespace.items() if n in outcome.names and is_small(v)}
             write_copies(path, copies | outcome.values(), self.namespace)
             return
-        lost = send_back(
+        send_back(
             path,
             self.namespace | outcome.values(),
             [*outcome.names, *outcome.values()],
@@ -193,9 +193,6 @@ class Rank:
             self.received,
             self.namespace,
         )
-        for name, reason in lost.items():
-            what = "The value of the last line" if name == VALUE else f"`{name}`"
-            self.recorder.notice(f"lost:{name}", f"{what} did not come back: {reason}")
 
 
 SMALL = 10_000

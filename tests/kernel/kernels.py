@@ -129,6 +129,7 @@ class Notebook:
         spec = self.manager.kernel_spec
         assert spec is not None
         spec.argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        spec.argv.append("--HistoryManager.enabled=False")  # its journal comes and goes
         self.manager.start_kernel(env=self.environment, cwd=str(home / "work"))
         self.client = self.manager.blocking_client()
         self.client.start_channels()
