@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, sampler
 
 from . import notices
-from .loops import loop_trains
+from .loops import loop_counts_samples, loop_trains
 from .session import Session, Share
 from .shared import from_rank_0
 from .slices import cut, cut_indices, cut_rows, pick_batch, rows
@@ -95,6 +95,8 @@ class LoaderTap:
         if loader.batch_size is None and loader.batch_sampler is None:
             session.recorder.notice("whole-batches", notices.WHOLE_BATCHES)
             return False
+        if loop_counts_samples(frame):
+            session.recorder.notice("batch-sizes", notices.BATCH_SIZES)
         return True
 
 

@@ -17,7 +17,7 @@ import sys
 import textwrap
 import types
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 TRAINS = {"backward", "step", "fit", "train_step", "training_step", "manual_backward", "minimize"}
 """Attribute names whose call may lead to a backward pass in code that is not ours to read."""
@@ -25,33 +25,71 @@ TRAINS = {"backward", "step", "fit", "train_step", "training_step", "manual_back
 LIBRARIES = ("torch", "numpy", "tqdm", "nbmgpu", "enum", "contextlib", "IPython", "accelerate")
 MAX_DEPTH = 6
 
-WHOLE = re.compile(r"\bnext\(\s*iter\(|\b(list|tuple|sorted)\(\s*\w+\s*\)")
-"""A line that takes one batch to look at, or all of them to keep."""
+HANDED = re.compile(r"\b(iter|next)\(")
+"""A line that takes batches one by one, for a loop that cannot be seen from here."""
+
+PEEK = re.compile(r"\bnext\(\s*iter\(")
+"""A line that takes one batch to look at."""
 
 
 def loop_trains(frame: types.FrameType | None) -> bool | None:
     """Tell whether the loop that begins in ``frame`` or its callers may train.
 
     Returns:
-        True or False for a loop or comprehension whose source can be read, None where
-        there is none (``it = iter(loader)``, code without source).  ``next(iter(loader))``,
-        a look at one batch, is not a training loop, nor is ``list(loader)``.  Of a
-        generator that hands batches on, it is the loop around it that counts.
+        True or False for a loop or comprehension whose source can be read, None for
+        ``it = iter(loader)``, which may feed any loop.  ``next(iter(loader))``, a look at
+        one batch, is not a training loop, nor is ``list(loader)`` or whatever else takes
+        the batches out of sight.  Of a generator that hands batches on, it is the loop
+        around it that counts.
     """
     frame = _users_frame(frame)
     if frame is None:
-        return None
-    lines = linecache.getlines(frame.f_code.co_filename)
-    line = lines[frame.f_lineno - 1] if frame.f_lineno <= len(lines) else ""
-    if WHOLE.search(line):
         return False
-    body = _body_at("".join(lines), frame.f_lineno)
+    body, line = _body_in(frame)
     if body is None:
-        return None
+        return None if HANDED.search(line) and not PEEK.search(line) else False
     if _may_train(body, {**frame.f_globals, **frame.f_locals}, 0):
         return True
     hands_on = frame.f_code.co_flags & inspect.CO_GENERATOR and _yields(body)
     return loop_trains(frame.f_back) if hands_on else False
+
+
+def loop_counts_samples(frame: types.FrameType | None) -> bool:
+    """Tell whether the loop adds up sizes of batches: ``total += loss.item() * len(x)``.
+
+    In a split loop such a sum covers the rank's share.  All ranks may agree on it, so
+    comparing them afterwards would not show it.
+    """
+    frame = _users_frame(frame)
+    body = _body_in(frame)[0] if frame is not None else None
+    sums = (
+        node.value
+        for statement in body or []
+        for node in ast.walk(statement)
+        if isinstance(node, ast.AugAssign) or _adds_to_itself(node)
+    )
+    return any(_is_size(part) for value in sums for part in ast.walk(value))
+
+
+def _adds_to_itself(node: ast.AST) -> TypeGuard[ast.Assign]:
+    if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.BinOp):
+        return False
+    names = {part.id for part in ast.walk(node.value) if isinstance(part, ast.Name)}
+    return any(isinstance(target, ast.Name) and target.id in names for target in node.targets)
+
+
+def _is_size(node: ast.AST) -> bool:
+    """Tell whether an expression is ``len(x)``, ``x.size(...)``, ``x.shape`` or ``x.numel()``."""
+    if isinstance(node, ast.Attribute):
+        return node.attr in ("size", "shape", "numel")
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len"
+
+
+def _body_in(frame: types.FrameType) -> tuple[list[ast.stmt] | None, str]:
+    """Return the body of the loop that ``frame`` is about to enter, and the current line."""
+    lines = linecache.getlines(frame.f_code.co_filename)
+    line = lines[frame.f_lineno - 1] if frame.f_lineno <= len(lines) else ""
+    return _body_at("".join(lines), frame.f_lineno), line
 
 
 def _yields(body: list[ast.stmt]) -> bool:

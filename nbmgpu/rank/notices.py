@@ -36,6 +36,11 @@ BATCH_NORM = (
     "of its own share of the batch, so the numbers are not one device's. Running statistics are "
     "averaged over ranks."
 )
+BATCH_SIZES = (
+    "The training loop adds up sizes of batches (such as `total += loss.item() * len(x)`): len(x) "
+    "is this rank's share of the batch, so the sum is not one device's. Count batches instead, as "
+    "in `total += loss.item()`, or measure in a loop under torch.no_grad()."
+)
 NOT_SHARDED = (
     "No training loader was split: every rank did the whole work, with one device's result and "
     "no speed-up. Iterate over a torch DataLoader to share it."

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from nbmgpu.rank.loops import loop_trains
+from nbmgpu.rank.loops import loop_counts_samples, loop_trains
 
 HELPERS = """
 import torch
@@ -46,10 +46,10 @@ class Probe:
         return iter(())
 
 
-def answer(source):
+def answer(source, kind=None):
     """Run ``source`` with ``loader`` as a probe; return what the probe found."""
     name = f"<probe {abs(hash(source))}>"
-    namespace = {"__name__": "__main__", "loader": Probe()}
+    namespace = {"__name__": "__main__", "loader": (kind or Probe)()}
     text = HELPERS + textwrap.dedent(source)
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     exec(compile(text, name, "exec"), namespace)
@@ -95,7 +95,36 @@ def test_a_bare_iterator_is_not_known():
     assert answer("it = iter(loader)") is None
 
 
-def test_code_without_source_is_not_known():
+def test_code_without_source_is_left_whole():
     namespace = {"__name__": "__main__", "loader": Probe()}
     exec("for x in loader:\n    x.backward()", namespace)
-    assert namespace["loader"].answer is None
+    assert namespace["loader"].answer is False
+
+
+COUNTING = [
+    "total += loss.item() * x.size(0)",
+    "total += loss.item() * len(x)",
+    "n += y.shape[0]",
+    "total = total + loss.item() * len(x)",
+]
+NOT_COUNTING = [
+    "total += loss.item()",
+    "x = x.view(x.size(0), -1)",
+    "n = len(x)",
+    "losses.append(loss.item() / len(x))",
+]
+
+
+class Asking(Probe):
+    """A loader that asks whether its loop adds up sizes."""
+
+    def __iter__(self):
+        self.answer = loop_counts_samples(sys._getframe(1))
+        return iter(())
+
+
+@pytest.mark.parametrize("line", [*COUNTING, *NOT_COUNTING])
+def test_sums_of_batch_sizes_are_noticed(line):
+    assert answer(f"for x, y in loader:\n    {line}\n    loss.backward()", Asking) is (
+        line in COUNTING
+    )
