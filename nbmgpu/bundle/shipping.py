@@ -83,7 +83,7 @@ def ship(
     packer.dump((dict(header), list(names)))
     sizes: dict[str, int] = {}
     detached: list[str] = []
-    total = graphs = 0
+    total, graphs = packer.file.tell(), 0
     for name, value in names.items():
         try:
             packer.dump(value)
