@@ -18,7 +18,8 @@ class TestSizes:
     def test_sizes_sum_to_the_whole(self, notebook):
         notebook.cell("import torch\nX = torch.zeros(1000); v = X[5:]; m = torch.nn.Linear(50, 50)")
         shipment = notebook.ship()
-        assert sum(shipment.sizes.values()) == shipment.nbytes
+        header = shipment.nbytes - sum(shipment.sizes.values())
+        assert 0 < header < 100  # which no name is to blame for
         assert list(shipment.sizes) == ["torch", "X", "v", "m"]
 
     def test_shared_memory_counts_once(self, notebook):
