@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from . import rng
+from . import rng, settings
 from .batches import batch_line
 from .bundle import Shipment, adopt, read_copies, ship
 from .bundle.container import Place, make_place
@@ -70,7 +70,11 @@ class Execution:
         self.cell = read_cell(self.source, self.namespace, self.surroundings.transform)
         self.placement = place(self.options, probe())
         names = {n: self.namespace[n] for n in self.cell.reads if n in self.namespace}
-        header = {"random": rng.capture(), **self.surroundings.header()}
+        header = {
+            "random": rng.capture(),
+            "settings": settings.capture(),
+            **self.surroundings.header(),
+        }
         self.shipment = ship(names, self.namespace, header)
         self.names = names
         self.batch_line = batch_line(names.values(), self.options.batch, self.placement.world_size)

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from nbmgpu import rng
+from nbmgpu import rng, settings
 from nbmgpu.bundle import receive, send_back, write_copies
 from nbmgpu.events import EventWriter, Started, Status
 from nbmgpu.launch.ending import COLLECTING_FILE
@@ -130,6 +130,7 @@ class Rank:
         dist.init_process_group(backend)
 
     def _set_random_state(self) -> None:
+        settings.apply(self.received.header["settings"])
         rng.restore(self.received.header["random"])
         if self.record.seed is not None:
             rng.seed(self.record.seed)

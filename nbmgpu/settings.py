@@ -1,0 +1,39 @@
+"""torch's global settings, which decide what numbers a cell computes."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def capture() -> dict[str, Any]:
+    """Return the settings of this process; none where torch is not imported."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return {}
+    return {
+        "dtype": torch.get_default_dtype(),
+        "matmul": torch.get_float32_matmul_precision(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "cudnn": {
+            name: getattr(torch.backends.cudnn, name)
+            for name in ("benchmark", "deterministic", "enabled")
+        },
+        "anomaly": torch.is_anomaly_enabled(),
+    }
+
+
+def apply(settings: dict[str, Any]) -> None:
+    """Give this process the settings of another one."""
+    if not settings:
+        return
+    import torch
+
+    torch.set_default_dtype(settings["dtype"])
+    torch.set_float32_matmul_precision(settings["matmul"])
+    deterministic, warn_only = settings["deterministic"], settings["warn_only"]
+    torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+    for name, value in settings["cudnn"].items():
+        setattr(torch.backends.cudnn, name, value)
+    torch.autograd.set_detect_anomaly(settings["anomaly"])
