@@ -1,0 +1,95 @@
+"""A round trip as a run makes it: the notebook ships, a process of its own runs the cell."""
+
+import multiprocessing
+import sys
+import traceback
+import types
+from dataclasses import dataclass, field
+from typing import Any
+
+from nbmgpu.bundle import Returned, Shipment, adopt, receive, send_back, ship
+from nbmgpu.bundle.container import Place, make_place
+
+# The processes are forked from a server that has never run a tensor operation.
+RANKS = multiprocessing.get_context("forkserver")
+RANKS.set_forkserver_preload(["torch", "numpy", "pandas", "nbmgpu.bundle"])
+
+
+def live(bundle: str, result: str, cell: str, path: list[str], pipe: Any) -> None:
+    """Be a rank: receive, run the cell, send back; answer with an error's traceback."""
+    try:
+        sys.path[:] = path
+        multiprocessing.set_start_method("fork", force=True)  # of a loader's workers, as usual
+        main = types.ModuleType("__main__")
+        sys.modules["__main__"] = main
+        namespace = main.__dict__
+        received = receive(bundle, namespace, "cpu")
+        namespace["_received"] = received
+        exec(compile(cell, "<cell>", "exec"), namespace)
+        names = [name for name in namespace if not name.startswith("_")]
+        pipe.send((None, send_back(result, namespace, names, {}, received, namespace)))
+    except BaseException:
+        pipe.send((traceback.format_exc(), {}))
+
+
+@dataclass
+class Rank:
+    """A process that runs a cell."""
+
+    process: Any
+    pipe: Any
+    result: Place
+
+    def wait(self) -> dict[str, str]:
+        """Wait for the end; raise what the cell raised."""
+        error, lost = self.pipe.recv()
+        self.process.join()
+        self.pipe.close()
+        self.process.close()
+        if error is not None:
+            raise AssertionError(f"in the rank:\n{error}")
+        return lost
+
+
+@dataclass
+class Notebook:
+    """A namespace of a notebook, and its runs."""
+
+    folder: Any
+    namespace: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})
+    places: list[Place] = field(default_factory=list)
+
+    def cell(self, source: str) -> None:
+        """Run a cell here."""
+        exec(compile(source, "<notebook>", "exec"), self.namespace)
+
+    def ship(self, *names: str) -> Shipment:
+        """Pack ``names``, or all that there is."""
+        names = names or tuple(n for n in self.namespace if not n.startswith("__"))
+        return ship({n: self.namespace[n] for n in names}, self.namespace, {})
+
+    def write(self, shipment: Shipment) -> Place:
+        self.places.append(shipment.write(self.folder))
+        return self.places[-1]
+
+    def start(self, bundle: Place, cell: str) -> Rank:
+        """Start a rank on ``cell``."""
+        self.places.append(make_place(self.folder, f"result-{len(self.places)}", 0))
+        ours, theirs = RANKS.Pipe()
+        args = (bundle.path, self.places[-1].path, cell, sys.path, theirs)
+        process = RANKS.Process(target=live, args=args)
+        process.start()
+        theirs.close()
+        return Rank(process, ours, self.places[-1])
+
+    def mgpu(self, cell: str, *names: str) -> Returned:
+        """Run a cell in a rank and take back what it made."""
+        shipment = self.ship(*names)
+        rank = self.start(self.write(shipment), cell)
+        rank.wait()
+        returned = adopt(rank.result.path, shipment)
+        self.namespace.update(returned.values)
+        return returned
+
+    def __getitem__(self, name: str) -> Any:
+        return self.namespace[name]
