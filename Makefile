@@ -34,7 +34,8 @@ lab: $(DEMO)  ## open the quickstart notebook in JupyterLab
 env: $(TEST)  ## make the environment for development
 
 test: $(TEST) chromium  ## run every test
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --ignore=tests/kernel --ignore=tests/test_launch.py
+	$(BIN)/python -m pytest tests/kernel tests/test_launch.py  # they time endings: alone
 
 check: $(TEST)  ## lint and check types
 	$(BIN)/ruff check .
