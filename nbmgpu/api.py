@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .bundle import VALUE
 from .errors import LaunchError, OptionError, compose
 from .interrupts import interrupts_to
-from .kernel import POLL, VALUE, Execution, plan_text
+from .kernel import POLL, Execution, plan_text
 from .options import RunOptions
 from .run import Run, find_run
 from .surroundings import Surroundings

@@ -14,7 +14,7 @@ import psutil
 
 from . import rng, settings
 from .batches import batch_line
-from .bundle import Shipment, adopt, read_copies, ship
+from .bundle import VALUE, Shipment, adopt, read_copies, ship
 from .bundle.container import Place, make_place
 from .cell import Cell, read_cell
 from .compare import differing
@@ -34,9 +34,6 @@ DETACHED = (
 
 POLL = 0.05
 """Seconds between looks at what the ranks have said."""
-
-VALUE = "__nbmgpu_value__"
-"""Name under which the value of the cell's last line travels."""
 
 
 @dataclass
@@ -76,7 +73,6 @@ class Execution:
             **self.surroundings.header(),
         }
         self.shipment = ship(names, self.namespace, header)
-        self.names = names
         self.batch_line = batch_line(names.values(), self.options.batch, self.placement.world_size)
 
     def start(self) -> Run:

@@ -10,7 +10,11 @@ from .back import send_back
 from .copies import read_copies, write_copies
 from .shipping import Received, Shipment, receive, ship
 
+VALUE = "__nbmgpu_value__"
+"""Name under which the value of the cell's last line travels."""
+
 __all__ = [
+    "VALUE",
     "Received",
     "Returned",
     "Shipment",

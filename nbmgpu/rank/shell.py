@@ -21,6 +21,7 @@ from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
+from nbmgpu.bundle import VALUE
 from nbmgpu.cell.read import HISTORY
 from nbmgpu.events import Display, EventWriter
 
@@ -29,9 +30,6 @@ from .failures import CELL_FILE_MARK
 from .output import MarkedStderr, log_size
 from .recorder import Recorder
 from .shared import from_rank_0
-
-VALUE = "__nbmgpu_value__"
-"""Name under which the value of the cell's last line travels."""
 
 
 @dataclass(frozen=True)
