@@ -123,7 +123,7 @@ class Run:
 
     @property
     def id(self) -> str:
-        """The run's name, ``YYYYMMDD-HHMMSS-xxxx``; unique prefixes are accepted by ``find``."""
+        """The run's name, ``YYYYMMDD-HHMMSS-xxxxx``; unique prefixes are accepted by ``find``."""
         return self.record.id
 
     @property
@@ -230,8 +230,12 @@ class Run:
 
 
 def new_run_id() -> str:
-    """Return a name that sorts by time and cannot collide in practice."""
-    return f"{datetime.datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    """Return a name that sorts by time and cannot collide in practice.
+
+    To the millisecond: of two runs within a second, the newest must be the later one.
+    """
+    now = datetime.datetime.now()
+    return f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03d}{secrets.token_hex(1)}"
 
 
 def list_runs() -> Iterator[Run]:

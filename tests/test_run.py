@@ -9,7 +9,7 @@ from staged import Stage
 
 from nbmgpu.errors import OptionError
 from nbmgpu.events import Ended, Exited, Failure, Notice, Started
-from nbmgpu.run import Run, find_run, list_runs, process_lives
+from nbmgpu.run import Run, find_run, list_runs, new_run_id, process_lives
 
 
 @pytest.fixture(autouse=True)
@@ -137,3 +137,11 @@ def test_a_notice_is_shown_once_whatever_the_number_of_ranks(stage):
         rank.emit(Notice, topic="dropout", text="said")
     staged.run.refresh()
     assert list(staged.run.view.notices) == ["dropout"]
+
+
+def test_names_of_runs_sort_by_time_within_a_second():
+    names = []
+    for _ in range(20):
+        names.append(new_run_id())
+        time.sleep(0.002)
+    assert names == sorted(names)

@@ -56,7 +56,8 @@ def test_attach_can_be_interrupted_and_ends_the_run(notebook: Notebook) -> None:
 def test_stop_brings_what_there_is(notebook: Notebook) -> None:
     notebook.run("n = 0")
     cell = notebook.send(f"%%mgpu --gpus 2 --background\n{ENDLESS}").until("ready")
-    assert notebook.run("%mgpu stop").text().endswith(": stopped.\n")
+    run = notebook.value("nbmgpu.last_run.id")
+    assert notebook.run("%mgpu stop").text() == f"Run {run}: stopped.\n"
     wait_for(lambda: notebook.value("n") == 3, 5)
     assert cell.of("error") == []
     assert "is over already: stopped" in notebook.run("%mgpu stop").text()
@@ -80,7 +81,8 @@ def test_another_kernel_sees_the_run_and_can_stop_it(
     watching.wait()
     assert watching.reply["status"] == "error", "it only stops watching"
     assert "running" in other.run("%mgpu runs").seen[0]
-    assert other.run("%mgpu stop").text().endswith(": stopped.\n")
+    assert "over already" not in (said := other.run("%mgpu stop").text())
+    assert said.endswith(": stopped.\n")
     cell.fails("KeyboardInterrupt", 5)
 
 
