@@ -24,6 +24,7 @@ from .errors import OptionError, compose
 from .flags import GpuRequest
 from .limits import usable_cores, usable_memory
 from .options import RunOptions
+from .strategies import profile_of
 
 DEFAULT_CPU_RANKS = 2
 """CPU ranks when no number was asked for: the fewest that show a distributed run."""
@@ -210,15 +211,20 @@ def place(options: RunOptions, machine: Machine) -> Placement:
 
     On GPUs: all by default, the first N, or those listed.  Without a usable GPU, or
     with ``--cpu``: N CPU ranks (2 by default), as many as a list names, or for
-    ``all`` one for each core up to 4.
+    ``all`` one for each core up to 4.  A strategy that works in one process has one rank
+    with all of that: several GPUs are then one device, ``cuda:0,1``.
 
     Raises:
         OptionError: the machine has too few GPUs, or too few cores, for what was asked.
     """
+    one_process = profile_of(options.strategy).in_one_process
     if machine.cuda and not options.cpu:
         devices = _choose_gpus(options, machine)
+        if one_process:
+            indices = ",".join(device.removeprefix("cuda:") for device in devices)
+            devices = (f"cuda:{indices}",)
         return Placement(devices, max(1, machine.cores // len(devices)))
-    ranks = _count_cpu_ranks(options, machine)
+    ranks = 1 if one_process else _count_cpu_ranks(options, machine)
     threads = max(1, machine.cores // ranks)
     notice = (
         f"{'As asked' if options.cpu else machine.why_not or 'No GPU here'}: "

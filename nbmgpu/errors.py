@@ -47,6 +47,10 @@ class RankKilledError(RankError):
     """A rank was ended by a signal, for example by the kernel's memory killer."""
 
 
+class StrategyError(NbmgpuError, RuntimeError):
+    """The strategy cannot train this cell with the numbers of one device."""
+
+
 class RunTimeoutError(NbmgpuError, TimeoutError):
     """The run took longer than ``--timeout`` allowed."""
 

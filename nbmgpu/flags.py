@@ -10,6 +10,7 @@ from __future__ import annotations
 import keyword
 import math
 import operator
+import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -68,11 +69,13 @@ def known_strategies() -> tuple[str, ...]:
 
 
 def _read_strategy(value: object) -> str:
-    names = known_strategies()
-    if isinstance(value, str) and value in names:
-        return value
-    slip = Slip(f"There is no strategy {value!r}", f"Strategies: {', '.join(names)}")
-    raise MisreadError(slip, closest(str(value).lower(), names) or "ddp")
+    from .strategies import canonical, nearest
+
+    name = canonical(value) if isinstance(value, str) else None
+    if name is not None:
+        return name
+    slip = Slip(f"There is no strategy {value!r}", f"Strategies: {', '.join(known_strategies())}")
+    raise MisreadError(slip, nearest(str(value)))
 
 
 def _read_gpus(value: object) -> GpuRequest:
@@ -108,14 +111,86 @@ def _read_gpus(value: object) -> GpuRequest:
     return count
 
 
-def _read_batch(value: object) -> str:
-    if value in ("global", "per-rank"):
-        return str(value)
+def _one_of(*choices: str, what: str, meaning: str) -> Callable[[object], str | None]:
+    """Return a check for one word of several; None, where nothing was given, passes."""
+
+    def read(value: object) -> str | None:
+        if value is None or value in choices:
+            return value if value is None else str(value)
+        near = closest(str(value).lower(), choices) or choices[0]
+        raise MisreadError(Slip(f"{what} cannot be {value!r}", meaning), near)
+
+    return read
+
+
+_read_batch = _one_of(
+    "global", "per-rank", what="The batch",
+    meaning="global: the batch size in the cell is that of all ranks together; "
+    "per-rank: of each rank",
+)  # fmt: skip
+_read_precision = _one_of(
+    "bf16", "fp16", "fp32", what="The precision",
+    meaning="What the forward pass computes in: bf16, fp16 (with a gradient scaler) or fp32",
+)  # fmt: skip
+_read_compress = _one_of(
+    "bf16", "fp16", what="The compression", meaning="Gradients travel in bf16 or in fp16"
+)
+
+
+def _read_accumulate(value: object) -> int:
+    try:
+        if (passes := _integer(value)) >= 1:
+            return passes
+    except ValueError:
+        pass
     slip = Slip(
-        f"The batch cannot be {value!r}",
-        "global: the batch size in the cell is that of all ranks together; per-rank: of each rank",
+        f"{value!r} is no number of batches to accumulate",
+        "A step then follows on that many batches: a whole number from 1",
     )
-    raise MisreadError(slip, closest(str(value).lower(), ("global", "per-rank")) or "global")
+    raise MisreadError(slip, 2)
+
+
+def _read_clip(value: object) -> float | None:
+    if value is None:
+        return None
+    norm = _number(value)
+    if 0 < norm < math.inf:
+        return norm
+    raise MisreadError(Slip(f"{value!r} is no norm to clip at", "It is a number above 0"), 1.0)
+
+
+def _number(value: object) -> float:
+    """Return the number that ``value`` is or spells, nan for anything else."""
+    try:
+        return math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _read_path(value: object) -> str | None:
+    if value is None:
+        return None
+    path = os.path.expanduser(os.fspath(value)) if isinstance(value, str | os.PathLike) else ""
+    if path and os.path.isfile(path):
+        return str(os.path.abspath(path))
+    slip = Slip(f"There is no file {value!r}", f"It is looked for in {os.getcwd()}")
+    raise MisreadError(slip, None)
+
+
+def _read_classes(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        words: tuple[object, ...] = tuple(re.split(r"[,\s]+", value.strip(", \t")))
+    else:
+        words = tuple(value) if isinstance(value, Iterable) else (value,)
+    names = [w for w in words if isinstance(w, str) and w.isidentifier()]
+    if len(names) == len(words):
+        return tuple(dict.fromkeys(names))
+    wrong = ", ".join(repr(w) for w in words if w not in names)
+    slip = Slip(
+        f"{wrong} cannot be the class of a module",
+        "Names of classes, such as BertLayer,BertEmbeddings",
+    )
+    raise MisreadError(slip, tuple(dict.fromkeys(names)))
 
 
 def _read_seed(value: object) -> int | None:
@@ -131,10 +206,7 @@ def _read_seed(value: object) -> int | None:
 def _read_timeout(value: object) -> float | None:
     if value is None:
         return None
-    try:
-        seconds = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        seconds = math.nan
+    seconds = _number(value)
     if 0 < seconds < math.inf:
         return seconds
     raise MisreadError(Slip(f"{value!r} is no time limit", "It is given in seconds"), 600.0)
@@ -231,6 +303,37 @@ FLAGS = (
     ),
     Flag("--dry-run", "dry_run", "start nothing; show what would be shipped and what comes back"),
     Flag("--fresh", "fresh", "start the ranks with torchrun in new processes (slower)"),
+    Flag(
+        "--accumulate", "accumulate", "take an optimizer step on every N batches only",
+        metavar="N", read=_read_accumulate, values=lambda: ("2", "4", "8"),
+    ),
+    Flag(
+        "--precision", "precision", "what the forward pass computes in (default: as the cell says)",
+        metavar="bf16|fp16|fp32", read=_read_precision, values=lambda: ("bf16", "fp16", "fp32"),
+    ),
+    Flag("--compile", "compile", "compile the model with torch.compile"),
+    Flag(
+        "--clip", "clip", "clip the gradients' norm before each step",
+        metavar="NORM", read=_read_clip, values=lambda: ("1.0",),
+    ),
+    Flag("--checkpointing", "checkpointing", "recompute activations in the backward pass"),
+    Flag("--sync-batchnorm", "sync_batchnorm", "batch statistics over the global batch"),
+    Flag("--find-unused", "find_unused", "allow parts that a loss does not use (ddp always does)"),
+    Flag("--static-graph", "static_graph", "every loss uses the same parameters (ddp)"),
+    Flag("--bucket-views", "bucket_views", "gradients lie in the buckets they travel in (ddp)"),
+    Flag(
+        "--compress", "compress", "let gradients travel in fewer bits (ddp)",
+        metavar="bf16|fp16", read=_read_compress, values=lambda: ("bf16", "fp16"),
+    ),
+    Flag(
+        "--fsdp-units", "fsdp_units", "classes of modules to shard one by one (default: found)",
+        metavar="CLASSES", read=_read_classes, several=True,
+    ),
+    Flag("--cpu-offload", "cpu_offload", "keep shards in the memory of the host (fsdp, zero2)"),
+    Flag(
+        "--deepspeed-config", "deepspeed_config", "a DeepSpeed configuration of your own",
+        metavar="FILE", read=_read_path,
+    ),
 )  # fmt: skip
 """Every flag of ``%%mgpu``, in the order in which help shows them."""
 

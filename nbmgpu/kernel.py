@@ -19,12 +19,13 @@ from .bundle.container import Place, make_place
 from .cell import Cell, read_cell
 from .compare import differing
 from .devices import Placement, place, probe
-from .errors import LaunchError
+from .errors import LaunchError, OptionError, compose
 from .events import KERNEL, Ended, EventWriter, Notice
 from .failure import exception_of
 from .launch.local import LaunchServer, server
 from .options import RunOptions
 from .run import Run, RunRecord, new_run_id, runs_root
+from .strategies import missing_packages, profile_of
 from .surroundings import Surroundings
 
 DETACHED = (
@@ -65,6 +66,7 @@ class Execution:
             ShippingError: a value cannot be sent to the ranks.
         """
         self.cell = read_cell(self.source, self.namespace, self.surroundings.transform)
+        self._check_packages()
         self.placement = place(self.options, probe())
         names = {n: self.namespace[n] for n in self.cell.reads if n in self.namespace}
         header = {
@@ -74,6 +76,12 @@ class Execution:
         }
         self.shipment = ship(names, self.namespace, header)
         self.batch_line = batch_line(names.values(), self.options.batch, self.placement.world_size)
+
+    def _check_packages(self) -> None:
+        name = self.options.strategy
+        if missing := missing_packages(name):
+            what = f"Strategy {name} needs {' and '.join(missing)}, which is not installed here"
+            raise OptionError(compose(what, instead=f"%pip install {' '.join(missing)}"))
 
     def start(self) -> Run:
         """Write the bundle and launch the ranks.
@@ -137,6 +145,7 @@ class Execution:
             threads=self.placement.threads,
             batch_line=self.batch_line,
             options=dataclasses.asdict(options),
+            packages=list(profile_of(options.strategy).packages),
         )
 
     @property

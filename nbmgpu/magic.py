@@ -43,6 +43,7 @@ def register(shell: InteractiveShell) -> None:
     if hasattr(shell, "kernel") and await_magic not in shell.input_transformers_post:
         shell.input_transformers_post.append(await_magic)
     completion.register(shell)
+    shell.events.register("post_run_cell", preload)
     server()
 
 
@@ -51,6 +52,12 @@ def unregister(shell: InteractiveShell) -> None:
     if await_magic in shell.input_transformers_post:
         shell.input_transformers_post.remove(await_magic)
     completion.unregister(shell)
+    shell.events.unregister("post_run_cell", preload)
+
+
+def preload(*_: object) -> None:
+    """Let ranks have what the cell before has imported."""
+    server().preload()
 
 
 def await_magic(lines: list[str]) -> list[str]:

@@ -25,8 +25,9 @@ from .flags import (
     MisreadError,
     Slip,
     help_text,
-    known_strategies,
 )
+from .strategies import canonical, profile_of
+from .strategies.tuning import Precision, Tuning
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class RunOptions:
     ``gpus`` is a count, ``"all"``, a tuple of indices, or None for all there are (two
     CPU ranks when there is none).  ``cpu`` means: as if the machine had no GPU, so
     that a list then only says how many ranks.  ``pull`` holds the names to bring
-    back: None for every name the cell assigns, ``()`` for nothing.
+    back: None for every name the cell assigns, ``()`` for nothing.  The fields from
+    ``accumulate`` on are those of ``nbmgpu.strategies.tuning.Tuning``.
     """
 
     strategy: str = "ddp"
@@ -49,11 +51,25 @@ class RunOptions:
     timeout: float | None = None
     dry_run: bool = False
     fresh: bool = False
+    accumulate: int = 1
+    precision: Precision | None = None
+    compile: bool = False
+    clip: float | None = None
+    checkpointing: bool = False
+    sync_batchnorm: bool = False
+    find_unused: bool = False
+    static_graph: bool = False
+    bucket_views: bool = False
+    compress: Literal["bf16", "fp16"] | None = None
+    fsdp_units: tuple[str, ...] = ()
+    cpu_offload: bool = False
+    deepspeed_config: str | None = None
 
     def __post_init__(self) -> None:
         """Bring every field into its type, or say what is wrong with it."""
         given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         values, slips = _read_values(given)
+        slips |= _refusals(values)
         if slips:
             mended = ", ".join(f"{name}={values[name]!r}" for name in slips)
             raise OptionError(_explain(slips.values(), mended))
@@ -84,6 +100,7 @@ class RunOptions:
         """
         given, slips = _split_line(line)
         values, more = _read_values(given)
+        more |= _refusals(values)
         options = cls(**values)
         if slips or more:
             raise OptionError(_explain([*slips, *more.values()], options.command))
@@ -134,6 +151,27 @@ def _read_values(given: Mapping[str, object]) -> tuple[dict[str, Any], dict[str,
             values[name] = misread.mend
             slips[name] = misread.slip
     return values, slips
+
+
+def _refusals(values: dict[str, Any]) -> dict[str, Slip]:
+    """Return a slip for each option that the strategy cannot have, and mend ``values``.
+
+    The nearest that works is another strategy if the profile names one, else the same
+    without the option.
+    """
+    profile = profile_of(values.get("strategy", DEFAULTS["strategy"]))
+    given = Tuning.of(values).given()
+    slips = {}
+    for name in given:
+        if reason := profile.reason(name):
+            flag = next(flag for flag in FLAGS if flag.field == name)
+            slips[name] = Slip(f"{profile.name} cannot have {flag.name}: {reason}")
+            other = profile.instead.get(name)
+            if other and not any(profile_of(other).reason(option) for option in given):
+                values["strategy"] = other
+            else:
+                values[name] = DEFAULTS[name]
+    return slips
 
 
 def _split_line(line: str) -> tuple[dict[str, object], list[Slip]]:
@@ -191,8 +229,10 @@ def _guess(word: str, given: Mapping[str, object]) -> tuple[Flag | None, bool]:
     """Return the flag most likely meant, and whether the word is its value rather than its name."""
     if re.fullmatch(r"[\d,]+|all", word):
         return (None if "gpus" in given else SPELLINGS["--gpus"]), True
-    if word in known_strategies():
+    if canonical(word):
         return (None if "strategy" in given else SPELLINGS["--strategy"]), True
+    if word in ("--help", "-h", "help", "?"):
+        return None, False
     near = closest("--" + word.lstrip("-").replace("_", "-").lower(), SPELLINGS)
     return (SPELLINGS[near] if near else None), False
 

@@ -49,12 +49,12 @@ def added(shell, text):
 
 def test_flags_are_completed(shell):
     assert added(shell, "%%mgpu |") == ALL_FLAGS
-    assert added(shell, "%%mgpu --st|") == ["--strategy"]
-    assert tab(shell, "%%mgpu --gpus 2 --b|") == [
+    assert added(shell, "%%mgpu --str|") == ["--strategy"]
+    assert tab(shell, "%%mgpu --gpus 2 --ba|") == [
         "%%mgpu --gpus 2 --batch",
         "%%mgpu --gpus 2 --background",
     ]
-    assert added(shell, "%%mgpu --st| --gpus 2\nx = 1") == ["--strategy"]
+    assert added(shell, "%%mgpu --str| --gpus 2\nx = 1") == ["--strategy"]
 
 
 def test_a_flag_is_offered_once(shell):
@@ -85,7 +85,7 @@ def test_names_to_pull_are_those_of_the_cell_then_of_the_notebook(shell):
     after_one = added(shell, "%%mgpu --pull epoch |" + cell)
     assert after_one[0] == "loss"
     assert "--strategy" in after_one
-    assert added(shell, "%%mgpu --pull epoch --s|" + cell) == ["--strategy", "--seed"]
+    assert added(shell, "%%mgpu --pull epoch --se|" + cell) == ["--seed"]
 
 
 def test_names_of_a_cell_that_is_still_being_written():
@@ -95,8 +95,8 @@ def test_names_of_a_cell_that_is_still_being_written():
 
 
 def test_other_magics_may_stand_above(shell):
-    assert added(shell, "%%time\n%%mgpu --st|") == ["--strategy"]
-    assert added(shell, "\n%%mgpu --st|") == ["--strategy"]
+    assert added(shell, "%%time\n%%mgpu --str|") == ["--strategy"]
+    assert added(shell, "\n%%mgpu --str|") == ["--strategy"]
 
 
 @pytest.mark.parametrize(

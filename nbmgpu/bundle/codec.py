@@ -19,6 +19,7 @@ import mmap
 import pickle
 import sys
 import types
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -190,6 +191,14 @@ def mended_reduce(obj: Any) -> Any:
         return types.CellType, (), cell_content(obj), None, None, _fill_cell
     elif obj is sys.stdout or obj is sys.stderr:
         return _stream, ("stdout" if obj is sys.stdout else "stderr",)
+    elif isinstance(obj, weakref.ReferenceType):
+        return _reference, (obj(),)
+    elif _shares_its_state(obj):
+        return _one_of_many, (type(obj),), dict(obj.__reduce_ex__(4)[2])
+    elif type(obj).__name__ == "LeafSpec" and type(obj).__module__ == "torch.utils._pytree":
+        return _leaf_spec, ()
+    elif type(obj).__name__ == "ConvertOutputsToFp32":  # accelerate's, which refuses
+        return type(obj), (obj.model_forward,)
     elif isinstance(obj, io.TextIOWrapper):
         raise pickle.PicklingError("an open file belongs to the process that has opened it")
     elif isinstance(obj, torch.utils.data.DataLoader) and obj._iterator is not None:
@@ -319,6 +328,34 @@ def _set_new_class(kind: type, state: Any) -> None:
     body = attributes.keys() - {"__module__", "__doc__", "_abc_impl"}
     if issubclass(kind, enum.Enum) or not body or not body <= vars(kind).keys():
         _class_setstate(kind, state)
+
+
+def _leaf_spec() -> Any:
+    """Make what Lightning's loaders keep of a single loader; torch deprecates making it by hand."""
+    from torch.utils._pytree import tree_structure  # private, as Lightning's own use of it
+
+    return tree_structure(0)
+
+
+class _Gone:
+    """What a dead reference has referred to."""
+
+
+def _reference(referent: Any) -> Any:
+    return weakref.ref(_Gone() if referent is None else referent)
+
+
+def _shares_its_state(obj: Any) -> bool:
+    """Tell whether all instances have one ``__dict__``: Alex Martelli's Borg, as in accelerate."""
+    shared = getattr(type(obj), "_shared_state", None)
+    return shared is not None and getattr(obj, "__dict__", None) is shared
+
+
+def _one_of_many(kind: Any) -> Any:
+    """Make one more instance that shares its class's state with all others."""
+    instance = kind.__new__(kind)
+    instance.__dict__ = kind._shared_state
+    return instance
 
 
 def _fill_cell(cell: types.CellType, content: tuple[Any, ...]) -> None:

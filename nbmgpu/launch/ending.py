@@ -5,8 +5,9 @@
                       writes what there is
 0.3 s                 SIGINT again: the first may have ended a shell command, or been
                       swallowed
-0.6 s                 SIGKILL to ranks other than 0; a rank 0 blocked in a
-                      collective with them is freed by that
+0.6 s, 1.5 s          SIGKILL to ranks other than 0; a rank 0 blocked in a
+                      collective with them is freed by that.  The later time is for a
+                      model that is spread over ranks, until it is gathered
 1.2 s, 1.7 s          SIGINT again, SIGKILL to rank 0, unless it is writing its result
 60 s                  SIGKILL to whatever is left
 ====================  =========================================================
@@ -26,6 +27,9 @@ from .group import Ranks
 COLLECTING_FILE = "collecting"
 """Appears when rank 0 has left the cell and writes its result."""
 
+HOLDING_FILE = "holding"
+"""Appears when ranks that hold parts of a model are about to stop together."""
+
 
 class Ending:
     """The end of a run, once it has begun: its kind, and the stages gone through."""
@@ -41,8 +45,9 @@ class Ending:
         self._stages: list[tuple[float, Callable[[], None]]] = [
             (0.0, lambda: ranks.signal(signal.SIGINT)),
             (0.3, lambda: self._unless_collecting(signal.SIGINT)),
-            (0.6, lambda: ranks.signal(signal.SIGKILL, others=True)),
+            (0.6, lambda: self._kill_others(unless=HOLDING_FILE)),
             (1.2, lambda: self._unless_collecting(signal.SIGINT)),
+            (1.5, lambda: self._kill_others(unless=COLLECTING_FILE)),
             (1.7, lambda: self._unless_collecting(signal.SIGKILL)),
             (60.0, lambda: ranks.signal(signal.SIGKILL)),
         ]
@@ -68,6 +73,10 @@ class Ending:
         elapsed = time.monotonic() - self._start
         while self._stages and self._stages[0][0] <= elapsed:
             self._stages.pop(0)[1]()
+
+    def _kill_others(self, unless: str) -> None:
+        if not (self.folder / unless).exists():
+            self.ranks.signal(signal.SIGKILL, others=True)
 
     def _unless_collecting(self, sig: signal.Signals) -> None:
         if not (self.folder / COLLECTING_FILE).exists():

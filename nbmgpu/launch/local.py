@@ -8,13 +8,25 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Iterable
 from typing import IO
 
 from nbmgpu.errors import LaunchError
 from nbmgpu.run import Run
 
-IDLE = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""The server must stay single-threaded: these libraries start threads when they are loaded."""
+from .preload import libraries_here
+
+IDLE = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    "DS_ACCELERATOR": "cpu",
+}
+"""The server must stay single-threaded: these libraries start threads when they are loaded.
+And whoever asks torch for GPUs there must not open one."""
 
 
 class LaunchServer:
@@ -24,6 +36,8 @@ class LaunchServer:
         """Start the process; it is ready some moments later, requests wait until then."""
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
         self._owner = os.getpid()
+        self._wished: set[str] = set()
+        self._writing = threading.Lock()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "nbmgpu.launch.server"],
             stdin=subprocess.PIPE,
@@ -44,13 +58,33 @@ class LaunchServer:
         Raises:
             LaunchError: the server has died.
         """
-        request = {"folder": str(run.folder), "environment": dict(os.environ)}
         try:
-            assert self._process.stdin is not None
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
+            self._ask({"folder": str(run.folder)})
         except OSError as error:
             raise LaunchError(f"The launch server has ended: {error}\n{self.errors()}") from None
+        self.preload(run.record.packages)
+
+    def preload(self, packages: Iterable[str] = ()) -> None:
+        """Let the server import ``packages``, and the libraries that this process has imported."""
+        wanted = {*libraries_here(), *packages} - self._wished
+        if wanted and self.alive:
+            self._wished |= wanted
+            # More than a pipe holds: the server may take its time to read it.
+            request = {"modules": sorted(wanted)}
+            threading.Thread(target=self._wish, args=(request,), daemon=True).start()
+
+    def _wish(self, request: dict[str, object]) -> None:
+        try:
+            self._ask(request)
+        except (OSError, ValueError):
+            pass  # the server has ended; the next run says so
+
+    def _ask(self, request: dict[str, object]) -> None:
+        line = json.dumps(request | {"environment": dict(os.environ)}).encode() + b"\n"
+        with self._writing:
+            assert self._process.stdin is not None
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
 
     def errors(self) -> str:
         """Return what the server wrote to stderr, the last lines."""

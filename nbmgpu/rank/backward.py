@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,19 @@ import torch
 
 from nbmgpu.strategies.base import Backward
 
+from . import notices
 from .losses import LossGraph, find_losses, read_graph
+from .weights import share_out
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from .session import Session
+
+BETWEEN = (
+    "torch", "nbmgpu", "accelerate", "lightning", "pytorch_lightning", "lightning_fabric",
+)  # fmt: skip
+"""Packages that may lie between the code that has a loss and ``torch.autograd.backward``."""
 
 
 class BackwardTap:
@@ -61,53 +69,108 @@ class BackwardTap:
     def _backward(self, tensors: Any, grad_tensors: Any, options: dict[str, Any]) -> None:
         session = self.session
         session.activate()
+        if session.interruption is not None:
+            session.interruption.agree()
         roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         loss = roots[0] if len(roots) == 1 and roots[0].numel() == 1 else None
         graph, losses = LossGraph(), None
         if loss is not None and loss.grad_fn is not None:
             share = session.share
-            graph = read_graph(loss, *((share.samples, share.whole) if share else (0, 0)))
-            losses = find_losses(loss, graph, _users_variables())
+            sizes = (share.samples, share.whole) if share else (0, 0)
+            graph = read_graph(loss, *sizes, session.totals)
+            session.shaping.check_loss(graph)
+            held, session.held_losses = session.held_losses, {}
+            losses = find_losses(loss, graph, held or _users_variables())
         # A graph that is kept may have saved its losses: they must not change under it.
         again = options["retain_graph"] or options["create_graph"]
-        plan = self._plan(graph, losses.all if losses and not again else [])
-        if loss is not None and self._adds_up(graph):
-            grad_tensors = self._seed_of_sum(loss, grad_tensors)
+        settled = losses.all if losses and not again else []
+        session.settled += [weakref.ref(loss) for loss in settled]
+        plan = self._plan(graph, settled)
+        factor: Any = self._factor_of_sum() if loss is not None and self._adds_up(graph) else 1.0
+        session.accumulation.check(session.units)
+        if session.weighs_losses:
+            factor, plan = self._weigh(plan, roots[0], factor, graph.reduction == "sum")
+            factor = factor * session.strategy.loss_scale()
+        scale = session.shaping.scale
+        scale.begin(session.units)
         session.strategy.begin_backward(plan)
-        self.original(tensors, grad_tensors, **options)
+        if (inputs := options["inputs"]) is not None:
+            given = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
+            options["inputs"] = session.strategy.backward_inputs(given)
+        self.original(tensors, _times(factor * scale.value, roots, grad_tensors), **options)
         session.strategy.end_backward(plan)
+        scale.end(session.units)
+        session.accumulation.settle(session.units)
         session.note_backward(losses)
 
     def _plan(self, graph: LossGraph, scalars: list[Tensor]) -> Backward:
         session = self.session
         share, even = session.share, 1.0 / session.world_size
         totals = [self._adds_up(graph)] * len(scalars)
-        if share is None or not session.distributes:
+        if share is None:
             return Backward(even, True, scalars, totals)
+        counts = graph.counts[0][0].detach() / share.whole if graph.counts else None
+        if graph.reduction == "sum" and (session.batch == "per-rank" or session.accumulation.on):
+            session.recorder.notice("summed-loss", notices.SUMMED_LOSS)
         if share.samples == share.whole:  # one rank has it all, or every rank has
-            return Backward(share.weight, False, scalars, totals)
+            counted = counts if session.accumulation.on and not share.empty else None
+            return Backward(share.weight if counted is None else counted, False, scalars, totals)
         session.doubt(graph)
-        if self._adds_up(graph):
-            return Backward(even, True, scalars, totals)
-        if not graph.counts:
+        if graph.reduction == "sum":
+            stands_in = share.empty and not any(totals)
+            return Backward(0.0 if stands_in else even, True, scalars, totals)
+        if counts is None:
             return Backward(share.weight, True, scalars, totals)
-        if share.empty:
-            return Backward(0.0, False, scalars, totals)
-        return Backward(graph.counts[0][0].detach() / share.whole, False, scalars, totals)
+        return Backward(0.0 if share.empty else counts, False, scalars, totals)
 
     def _adds_up(self, graph: LossGraph) -> bool:
-        """Tell whether the loss of the whole batch is the sum of the ranks' losses."""
+        """Tell whether the loss of the whole batch is the sum of the ranks' losses.
+
+        With a batch per rank it is a batch of the cell that each rank has: these are
+        averaged, also if their losses are sums, as DistributedDataParallel does.
+        """
         share = self.session.share
         divided = share is not None and share.samples < share.whole
-        return divided and graph.reduction == "sum"
+        return divided and graph.reduction == "sum" and self.session.batch == "global"
 
-    def _seed_of_sum(self, loss: Tensor, grad_tensors: Any) -> Any:
-        """Return the gradient to start from so that the ranks' average is the sum."""
+    def _factor_of_sum(self) -> float:
+        """Return what a summed loss is multiplied by so that the ranks' average is the sum."""
         share, world_size = self.session.share, self.session.world_size
-        factor = 0.0 if share is not None and share.empty else float(world_size)
-        given = grad_tensors[0] if isinstance(grad_tensors, tuple | list) else grad_tensors
-        seed = torch.ones_like(loss) if given is None else given
-        return seed * factor
+        return 0.0 if share is not None and share.empty else float(world_size)
+
+    def _weigh(self, plan: Backward, like: Tensor, factor: Any, sums: bool) -> tuple[Any, Backward]:
+        """Weigh the loss beforehand, so that the plain average over ranks is the gradient.
+
+        Args:
+            plan: how the ranks' losses combine.
+            like: a tensor on the loss's device.
+            factor: what a summed loss is multiplied by, else 1.
+            sums: whether the loss is a sum, so that a group of batches averages their sums.
+
+        Returns:
+            The factor for the gradient that starts the pass, and what is left to do.
+        """
+        session, share = self.session, self.session.share
+        total = share_out(plan, like)
+        if factor == 1.0:
+            weighed = plan.weight * session.world_size / total
+            factor = torch.where(total > 0, weighed, 0.0)
+        samples = 1.0 if sums or share is None else float(share.whole)
+        group = session.accumulation.weigh(total * samples, samples)
+        return factor * group, Backward(
+            1.0 / session.world_size, True, closes=session.accumulation.closes
+        )
+
+
+def _times(factor: Any, roots: Sequence[Tensor], given: Any) -> Any:
+    """Return the gradients that start a pass, multiplied by ``factor``; None for plain ones."""
+    if isinstance(factor, float) and factor == 1.0:
+        return given
+    seeds = list(given) if isinstance(given, tuple | list) else [given] * len(roots)
+    for place, root in enumerate(roots):
+        if seeds[place] is None and root.numel() == 1:  # else autograd says what is missing
+            seeds[place] = torch.ones_like(root)
+    return [None if seed is None else (seed * factor).to(seed.dtype) for seed in seeds]
 
 
 def _users_variables() -> dict[str, Any]:
@@ -115,7 +178,7 @@ def _users_variables() -> dict[str, Any]:
     frame = sys._getframe(1)
     while frame.f_back is not None:
         module = frame.f_globals.get("__name__", "")
-        if module.split(".")[0] not in ("torch", "nbmgpu", "accelerate"):
+        if module.split(".")[0] not in BETWEEN:
             return frame.f_locals
         frame = frame.f_back
     return {}

@@ -20,6 +20,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, sampler
 
 from . import notices
+from .ahead import Event
 from .loops import loop_counts_samples, loop_trains
 from .session import Session, Share
 from .shared import from_rank_0
@@ -39,7 +40,8 @@ class LoaderTap:
         self.session = session
         self.iterate = DataLoader.__iter__
         self.length = DataLoader.__len__
-        self.streams = Streams(session.rank)
+        session.loaders = self
+        self.streams = session.streams = Streams(session.rank)
         self.split: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
         self.splits: weakref.WeakKeyDictionary[Any, SplitLoader] = weakref.WeakKeyDictionary()
 
@@ -53,7 +55,7 @@ class LoaderTap:
                 return tap.iterate(loader)
             tap.split[loader] = tap.splits_now(loader, sys._getframe(1))
             if not tap.split[loader]:
-                return tap.whole(loader)
+                return tap.grouped(tap.whole(loader), sys._getframe(1))
             split = tap.splits.get(loader)
             if split is None:
                 split = tap.splits[loader] = SplitLoader(loader, tap)
@@ -83,6 +85,26 @@ class LoaderTap:
             return self.iterate(loader)
         with self.streams.notebooks():
             return _drawn_in(self.streams, self.iterate(loader))
+
+    def grouped(self, batches: Iterator[Any], frame: Any) -> Iterator[Any]:
+        """Let gradients accumulate over batches that this rank trains on whole."""
+        session = self.session
+        if not session.accumulation.on or not torch.is_grad_enabled():
+            return batches
+        session.activate()
+        trains = training(session.units) and loop_trains(frame) is not False
+        return self._counted(session.accumulation.marked(batches)) if trains else batches
+
+    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Take each batch as a share that is the whole."""
+        outer = self.session.share
+        try:
+            for batch in batches:
+                size = rows(batch) or 1
+                self.session.take(Share(size, size), self)
+                yield batch
+        finally:
+            self.session.share = outer
 
     def splits_now(self, loader: DataLoader[Any], frame: Any) -> bool:
         """Tell whether this iteration of ``loader`` is to be split among ranks."""
@@ -151,34 +173,54 @@ class SplitLoader:
         )
 
     def run(self, loader: DataLoader[Any]) -> Iterator[Any]:
-        """Iterate once over the rank's part of ``loader``, which only this pass may hold."""
+        """Begin to iterate over the rank's part of ``loader``, with one device's draws."""
+        self.tap.streams.agree()
+        with self.tap.streams.notebooks():
+            seed, parts = (self._indexed if self.indexed else self._streamed)(loader)
+        return self._pass(loader, seed, parts)
+
+    def _pass(
+        self, loader: DataLoader[Any], seed: int, parts: Iterator[tuple[Any, Share]]
+    ) -> Iterator[Any]:
+        """Iterate once over ``parts`` of ``loader``, which only this pass may hold."""
         session = self.session
         self.epoch += 1
         before, steps, outer = session.backwards, 0, session.share
         streams, this_pass = self.tap.streams, object()
-        streams.agree()
-        with streams.notebooks():
-            seed, parts = (self._indexed if self.indexed else self._streamed)(loader)
         streams.enter_step(this_pass, seed)
         total = self._total(loader)
         self._say_what_is_known()
         try:
-            for batch, share in parts:
+            for batch, share in session.accumulation.marked(parts):
                 steps += 1
-                session.take(share, self)
-                session.recorder.progress(
-                    "loader", label="epoch", step=steps, total=total, epoch=self.epoch
-                )
+                last = session.accumulation.last
+                begin = functools.partial(self._begin, share, last, steps, total)
+                session.ahead.play(Event(begin, begins=True, share=share))
                 draws = Draws() if session.backwards < WATCHED else None
                 yield batch
                 if draws is not None and session.backwards > before:
                     self._say_what_was_drawn(draws)
         finally:
-            streams.leave_step(this_pass)
-            session.share = outer
-            session.splits += 1
-            if steps and session.backwards == before:
-                session.recorder.notice("not-trained", notices.NOT_TRAINED)
+            leave = functools.partial(self._leave, this_pass, outer, before if steps else None)
+            session.ahead.play(Event(leave, begins=False))
+
+    def _begin(self, share: Share, last: bool, step: int, total: int) -> None:
+        """Begin the step of a batch."""
+        self.session.accumulation.last = last
+        self.session.take(share, self)
+        self.session.recorder.progress(
+            "loader", label="epoch", step=step, total=total, epoch=self.epoch
+        )
+
+    def _leave(self, this_pass: object, outer: Share | None, backwards: int | None) -> None:
+        """Let the pass be over; before its first batch there had been ``backwards``."""
+        session = self.session
+        self.tap.streams.leave_step(this_pass)
+        session.accumulation.last = False
+        session.share = outer
+        session.splits += 1
+        if session.backwards == backwards:
+            session.recorder.notice("not-trained", notices.NOT_TRAINED)
 
     def _total(self, loader: DataLoader[Any]) -> int:
         try:
@@ -208,9 +250,12 @@ class SplitLoader:
         batches = iter(loader.batch_sampler)  # type: ignore[arg-type]
         seed = self._draw_seed(loader)
         ahead = _is_torchs_own(loader)
-        # A user's sampler may look at the training, or never end: one batch at a time.
-        lazily = _rank_0s(_drawn_in(self.tap.streams, batches))
-        batches = iter(list(batches)) if ahead else lazily
+        if ahead and loader.num_workers:  # they are told their first batches at once
+            batches = iter(list(batches))
+        else:
+            drawn = _drawn_in(self.tap.streams, batches)
+            # A user's sampler may look at the training, or never end: one batch at a time.
+            batches = _at_once(drawn) if ahead else _rank_0s(drawn)
         return seed, self._load(batches, seed, ahead)
 
     def _load(self, batches: Iterator[Any], seed: int, ahead: bool) -> Iterator[tuple[Any, Share]]:
@@ -293,6 +338,11 @@ def _drawn_in(
             except StopIteration:
                 return
         yield item
+
+
+def _at_once(items: Iterator[Any]) -> Iterator[Any]:
+    """Take all items when the first is asked for."""
+    yield from list(items)
 
 
 def _rank_0s(items: Iterator[Any]) -> Iterator[Any]:

@@ -2,10 +2,12 @@
 
 All ranks run the cell, and would all write the same path.  So on the others
 
-- ``torch.save`` and ``safetensors`` write nothing; reading such a path back waits
-  until rank 0 has written it;
+- ``torch.save``, ``safetensors`` and ``tokenizers`` write nothing; reading such a path
+  back waits until rank 0 has written it;
 - ``open(path, "w")`` and its kin write to a shadow of the path in the run's folder,
-  which reading the path then finds: each rank sees its own writes.
+  which reading the path then finds: each rank sees its own writes;
+- what deletes or renames files does so with shadows alone, and a folder that another
+  rank has made a moment earlier is no error.
 
 Caches and temporary files, which libraries write for themselves, are left alone.
 """
@@ -14,18 +16,46 @@ from __future__ import annotations
 
 import builtins
 import functools
+import importlib
+import io
 import os
 import shutil
 import site
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from . import session
+
 WRITING = frozenset("wax+")
+
+_plain_open = builtins.open
+_apart = 0
+"""How many functions are under way that keep files of their own, on every rank."""
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Let a library write and move its own files, such as caches, wherever they are.
+
+    ``open`` is Python's own meanwhile, on all ranks: datasets looks for a function's result
+    by a hash of the function and of all that it calls.
+    """
+    global _apart
+    _apart += 1
+    ours = builtins.open, io.open
+    builtins.open = io.open = _plain_open
+    try:
+        yield
+    finally:
+        builtins.open, io.open = ours
+        _apart -= 1
 
 
 class FileTap:
@@ -39,30 +69,53 @@ class FileTap:
         self.home = os.path.realpath(os.getcwd())
         self.others_own = [os.path.realpath(p) for p in _places_of_libraries()]
         self.open: Callable[..., Any] = builtins.open
+        self.began = time.time()
+        self.made: set[str] = set()
+        self.originals: dict[tuple[Any, str], Any] = {}
 
     def install(self) -> None:
         """Put the tap in place, for the rest of this process."""
         torch.save = self._saving(torch.save, place=1)
         torch.load = self._loading(torch.load)
-        try:
-            import safetensors.torch as safe
-        except ImportError:
-            pass
-        else:
-            safe.save_file = self._saving(safe.save_file, place=1)
-            safe.load_file = self._loading(safe.load_file)
+        self._install_for_rust()
+        self._replace(os, "mkdir", self._making(os.mkdir))
         if self.rank:
-            builtins.open = self._open
+            for module in (builtins, io):
+                self._replace(module, "open", self._open)
+            for module, name in ((os, "remove"), (os, "unlink"), (os, "rmdir"), (shutil, "rmtree")):
+                self._replace(module, name, self._deleting(getattr(module, name)))
+            for name in ("rename", "replace"):
+                self._replace(os, name, self._renaming(getattr(os, name)))
+
+    def _install_for_rust(self) -> None:
+        """Stand before what is not written in Python, where all names for it come together."""
+        try:
+            safe: Any = importlib.import_module("safetensors.torch")
+        except ImportError:
+            return  # nothing else here comes without it
+        safe.serialize_file = self._saving(safe.serialize_file, place=1)
+        safe.load_file = self._loading(safe.load_file)
+        try:
+            tokenizers: Any = importlib.import_module("tokenizers")
+        except ImportError:
+            return
+        tokenizers.Tokenizer.save = self._saving(tokenizers.Tokenizer.save, place=1)
+
+    def _replace(self, owner: Any, name: str, by: Any) -> None:
+        self.originals[owner, name] = getattr(owner, name)
+        setattr(owner, name, by)
 
     def remove(self) -> None:
         """Let this process write again, and delete the shadows of its rank."""
-        builtins.open = self.open
+        for (owner, name), original in self.originals.items():
+            setattr(owner, name, original)
+        self.originals.clear()
         shutil.rmtree(self.shadows, ignore_errors=True)
 
     def _saving(self, save: Callable[..., Any], place: int) -> Callable[..., Any]:
         @functools.wraps(save)
         def saving(*args: Any, **kwargs: Any) -> Any:
-            names = ("f", "filename")
+            names = ("f", "filename", "path")
             target = args[place] if len(args) > place else next(
                 (kwargs[n] for n in names if n in kwargs), None
             )  # fmt: skip
@@ -70,6 +123,8 @@ class FileTap:
                 return save(*args, **kwargs)
             key = self._count(os.path.realpath(target))
             if self.rank:
+                if session.current is not None:
+                    session.current.strategy.attend(args[0] if args else kwargs.get("obj"))
                 return None
             result = save(*args, **kwargs)
             _store().set(key, b"1")
@@ -93,9 +148,9 @@ class FileTap:
         return _key(path, self.saves[path])
 
     def _open(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        if isinstance(file, str | os.PathLike):
+        if isinstance(file, str | os.PathLike) and not _apart:
             path = os.path.realpath(file)
-            shadow = self.shadows / path.lstrip("/")
+            shadow = self._shadow(path)
             if WRITING & set(mode):
                 if self._belongs_to_cell(path):
                     self._begin_shadow(Path(path), shadow, mode)
@@ -103,6 +158,65 @@ class FileTap:
             elif shadow.exists():
                 file = shadow
         return self.open(file, mode, *args, **kwargs)
+
+    def _shadow(self, path: str) -> Path:
+        return self.shadows / path.lstrip("/")
+
+    def _making(self, mkdir: Callable[..., None]) -> Callable[..., None]:
+        """Let a folder be there already if it is another rank that has just made it."""
+
+        @functools.wraps(mkdir)
+        def making(path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+            if dir_fd is not None:
+                mkdir(path, mode, dir_fd=dir_fd)
+                return
+            place = os.path.realpath(path)
+            try:
+                mkdir(path, mode)
+            except FileExistsError:
+                new = os.path.isdir(place) and os.stat(place).st_ctime >= self.began
+                if place in self.made or not new:
+                    raise
+            self.made.add(place)
+
+        return making
+
+    def _deleting(self, delete: Callable[..., None]) -> Callable[..., None]:
+        """Delete the rank's own shadow; what is shared is rank 0's to delete."""
+
+        @functools.wraps(delete)
+        def deleting(path: Any, *args: Any, **kwargs: Any) -> None:
+            if _apart or kwargs.get("dir_fd") is not None or not self._is_cells(path):
+                delete(path, *args, **kwargs)
+                return
+            place = os.path.realpath(path)
+            self.made.discard(place)
+            shadow = self._shadow(place)
+            if shadow.is_dir():
+                shutil.rmtree(shadow)
+            elif shadow.exists():
+                shadow.unlink()
+
+        return deleting
+
+    def _renaming(self, rename: Callable[..., None]) -> Callable[..., None]:
+        """Rename the rank's own shadow; what is shared is rank 0's to rename."""
+
+        @functools.wraps(rename)
+        def renaming(src: Any, dst: Any, **kwargs: Any) -> None:
+            if _apart or kwargs or not (self._is_cells(src) and self._is_cells(dst)):
+                rename(src, dst, **kwargs)
+                return
+            old, new = (self._shadow(os.path.realpath(path)) for path in (src, dst))
+            if old.exists():
+                new.parent.mkdir(parents=True, exist_ok=True)
+                rename(old, new)
+
+        return renaming
+
+    def _is_cells(self, path: Any) -> bool:
+        named = isinstance(path, str | os.PathLike)
+        return named and self._belongs_to_cell(os.path.realpath(path))
 
     def _begin_shadow(self, path: Path, shadow: Path, mode: str) -> None:
         if not path.parent.is_dir():
@@ -112,7 +226,7 @@ class FileTap:
             shutil.copyfile(path, shadow)
 
     def _belongs_to_cell(self, path: str) -> bool:
-        if path.startswith(("/dev/", "/proc/", "/sys/")):
+        if path.startswith(("/dev/", "/proc/", "/sys/")) or _within(path, str(self.shadows)):
             return False
         if _within(path, self.home):
             return True

@@ -16,13 +16,16 @@ import re
 import sys
 import textwrap
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeGuard
 
 TRAINS = {"backward", "step", "fit", "train_step", "training_step", "manual_backward", "minimize"}
 """Attribute names whose call may lead to a backward pass in code that is not ours to read."""
 
-LIBRARIES = ("torch", "numpy", "tqdm", "nbmgpu", "enum", "contextlib", "IPython", "accelerate")
+LIBRARIES = (
+    "torch", "numpy", "tqdm", "nbmgpu", "enum", "contextlib", "IPython", "accelerate",
+    "lightning", "pytorch_lightning", "lightning_fabric",
+)  # fmt: skip
 MAX_DEPTH = 6
 
 HANDED = re.compile(r"\b(iter|next)\(")
@@ -30,6 +33,9 @@ HANDED = re.compile(r"\b(iter|next)\(")
 
 PEEK = re.compile(r"\bnext\(\s*iter\(")
 """A line that takes one batch to look at."""
+
+known: list[Callable[[types.FrameType | None], bool | None]] = []
+"""What libraries with loops of their own answer for ``loop_trains``; None: not theirs."""
 
 
 def loop_trains(frame: types.FrameType | None) -> bool | None:
@@ -42,6 +48,9 @@ def loop_trains(frame: types.FrameType | None) -> bool | None:
         the batches out of sight.  Of a generator that hands batches on, it is the loop
         around it that counts.
     """
+    for library in known:
+        if (answer := library(frame)) is not None:
+            return answer
     frame = _users_frame(frame)
     if frame is None:
         return False
@@ -62,9 +71,21 @@ def loop_counts_samples(frame: types.FrameType | None) -> bool:
     """
     frame = _users_frame(frame)
     body = _body_in(frame)[0] if frame is not None else None
+    return _counts_samples(body or [])
+
+
+def function_counts_samples(function: Any) -> bool:
+    """Tell whether ``function``, which is called with each batch, adds up sizes of batches."""
+    try:
+        return _counts_samples(ast.parse(textwrap.dedent(inspect.getsource(function))).body)
+    except (OSError, SyntaxError, TypeError):
+        return False
+
+
+def _counts_samples(body: list[ast.stmt]) -> bool:
     sums = (
         node.value
-        for statement in body or []
+        for statement in body
         for node in ast.walk(statement)
         if isinstance(node, ast.AugAssign) or _adds_to_itself(node)
     )

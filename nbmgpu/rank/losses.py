@@ -17,7 +17,7 @@ weight, and is reported.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -47,7 +47,7 @@ BENDING = NORMS | {
 }  # fmt: skip
 """Nodes after which the mean of the ranks' losses is not the loss of their mean."""
 
-VIEWS = {"View", "Reshape", "UnsafeView", "T", "Permute", "Transpose", "Cat", "Stack"}
+VIEWS = {"View", "Reshape", "UnsafeView", "T", "Permute", "Transpose", "Cat", "Stack", "Whole"}
 ELEMENTWISE = {
     "Pow", "Abs", "Mul", "Div", "Sub", "Add", "Neg", "Sqrt", "Clamp", "Clone", "ToCopy", "Sgn",
 }  # fmt: skip
@@ -96,7 +96,8 @@ class LossGraph:
         left_out: bool | Tensor = (
             sum(count != (-1 if n is None else n) for count, n in self.counts) > 0
         )
-        differ: bool | Tensor = sum(count != first for count, _ in self.counts[1:]) > 0
+        # Counts of the same things, such as targets and targets times classes, weigh alike.
+        differ: bool | Tensor = sum(count % first != 0 for count, _ in self.counts[1:]) > 0
         if "mean" in self.kinds:
             return left_out
         return differ & left_out
@@ -125,13 +126,15 @@ class _Path:
         return _Path(self.depth + 1, divisors, self.bent or kind in BENDING, factor)
 
 
-def read_graph(loss: Tensor, samples: int, whole: int) -> LossGraph:
+def read_graph(loss: Tensor, samples: int, whole: int, totals: Sequence[Tensor] = ()) -> LossGraph:
     """Walk from ``loss``, of one element, to the nodes that reduce over samples.
 
     Args:
         loss: the tensor that ``backward()`` is called on.
         samples: samples in the rank's slice.
         whole: samples in the global batch.
+        totals: counts over the global batch, the same on all ranks; a sum that is divided
+            by one of them, or by a multiple, adds up over ranks.
     """
     graph = LossGraph()
     sides: dict[Any, int] = {}
@@ -148,7 +151,8 @@ def read_graph(loss: Tensor, samples: int, whole: int) -> LossGraph:
                 if _kind(source) == "Stack":  # of scalars: each has a reduction of its own
                     queue += [(child, inner) for child in _children(source)]
                     continue
-                _read_reduction(graph, source, inner.divisors, samples, whole)
+                divisors = [d for d in inner.divisors if not _is_total(d, totals)]
+                _read_reduction(graph, source, divisors, samples, whole)
                 graph.bent |= inner.bent or _kind(source) in NORMS
                 if inner.factor is not None:  # both sides of a product reduce over samples
                     term, index = inner.factor
@@ -213,7 +217,7 @@ def _reduced_dims(node: Any) -> tuple[int, ...]:
 
 
 def _read_reduction(
-    graph: LossGraph, node: Any, divisors: tuple[Any, ...], samples: int, whole: int
+    graph: LossGraph, node: Any, divisors: Sequence[Any], samples: int, whole: int
 ) -> None:
     """Record what ``node`` reduces; a sum is divided by ``divisors`` further up."""
     mean = getattr(node, "_saved_reduction", None) == MEAN
@@ -236,6 +240,19 @@ def _read_reduction(
         graph.kinds.add("counted")
         return
     graph.kinds.add("sum")
+
+
+def _is_total(divisor: Any, totals: Sequence[Tensor]) -> bool:
+    """Tell whether a divisor is one of ``totals``, or an integer multiple of one.
+
+    Only for other tensors than these themselves are values read.
+    """
+    if not totals or not isinstance(divisor, Tensor) or divisor.numel() != 1:
+        return False
+    if any(divisor is total or divisor.data_ptr() == total.data_ptr() for total in totals):
+        return True
+    ratios = [float(divisor) / max(float(total), 1e-30) for total in totals]
+    return any(r > 0.5 and math.isclose(r, round(r), rel_tol=1e-6) for r in ratios)
 
 
 def _elements(node: Any) -> int:

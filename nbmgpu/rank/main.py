@@ -18,9 +18,11 @@ from nbmgpu.events import EventWriter, Started, Status
 from nbmgpu.launch.ending import COLLECTING_FILE
 from nbmgpu.launch.processes import die_with_parent
 from nbmgpu.run import Run, RunRecord, own_process, write_atomically
-from nbmgpu.strategies import load_strategy
+from nbmgpu.strategies import Tuning, load_strategy
+from nbmgpu.strategies.base import Setting
 
-from . import backward, data, failures, files, notices, output, session, tqdm_tap
+from . import backward, data, failures, files, frameworks, notices, output, session, steps, tqdm_tap
+from .interruption import Interruption
 from .recorder import Recorder
 from .shell import Outcome, RankShell, make_shell
 from .units import OptimizerWatch
@@ -95,10 +97,12 @@ class Rank:
             self._join_group()
             shell = make_shell(self.events, self.recorder, self.log, self.rank)
             self.namespace = shell.user_ns
+            current = self._open_session(watch)
             self.received = receive(self.record.bundle, self.namespace, self.device)
             shell.take_sources(self.received.header)
             self._set_random_state()
-            current = self._open_session(watch, shell)
+            if current.distributes:
+                self._be_one_of_many(shell)
             self.events.emit(Status, state="running")
         except Exception as error:
             self.recorder.flush()
@@ -113,15 +117,16 @@ class Rank:
         device = self.record.devices[self.rank]
         self.device = "cpu"
         if device.startswith("cuda"):
-            self._see_only(int(device.split(":")[1]))
+            self._see_only([int(index) for index in device.split(":")[1].split(",")])
             self.device = "cuda:0"
             torch.cuda.set_device(0)
 
-    def _see_only(self, index: int) -> None:
-        """Make GPU ``index`` of the kernel the only one, so that "cuda" and "cuda:0" mean it."""
+    def _see_only(self, indices: list[int]) -> None:
+        """Show no other GPUs of the kernel's, so that "cuda" and "cuda:0" mean the rank's own."""
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         names = [name for name in visible.split(",") if name]
-        os.environ["CUDA_VISIBLE_DEVICES"] = names[index] if names else str(index)
+        chosen = [names[index] if names else str(index) for index in indices]
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(chosen)
 
     def _join_group(self) -> None:
         if sys.platform == "linux":  # ranks of one machine talk over the loopback alone
@@ -135,21 +140,34 @@ class Rank:
         if self.record.seed is not None:
             rng.seed(self.record.seed)
 
-    def _open_session(self, watch: OptimizerWatch, shell: RankShell) -> session.Session:
+    def _open_session(self, watch: OptimizerWatch) -> session.Session:
+        """Put the taps in place; libraries' before the bundle, whose objects they take in."""
         record = self.record
-        strategy = load_strategy(record.strategy)(self.rank, record.world_size, self.device)
+        strategy = load_strategy(record.strategy)(self._setting())
         current = session.Session(
             self.rank, record.world_size, record.batch, strategy, self.recorder, watch
         )
         session.current = current
+        if current.distributes and strategy.spreads:
+            current.interruption = Interruption(self.run.folder)
+            current.interruption.install()
         self.loaders = data.LoaderTap(current)
         self.loaders.install()
         backward.BackwardTap(current).install()
+        self.steps = steps.StepTap(current)
+        self.steps.install()
         tqdm_tap.install(self.recorder)
-        current.watch_steps()
-        if current.distributes:
-            self._be_one_of_many(shell)
+        frameworks.install(current)
         return current
+
+    def _setting(self) -> Setting:
+        return Setting(
+            self.rank,
+            self.record.world_size,
+            self.device,
+            Tuning.of(self.record.options),
+            self.recorder.notice,
+        )
 
     def _be_one_of_many(self, shell: RankShell) -> None:
         """Let what the cell does to the outside world happen once."""
@@ -160,17 +178,23 @@ class Rank:
 
     def _end(self, current: session.Session, outcome: Outcome) -> int:
         """Tell how the cell ended, and send back what there is, also after a failure."""
+        stopped = isinstance(outcome.error, KeyboardInterrupt)
+        together = stopped and current.interruption and current.interruption.together
         if outcome.error is None:
             current.strategy.finish()
         if self.rank == 0:
             write_atomically(self.run.folder / COLLECTING_FILE, "")
-        stopped = isinstance(outcome.error, KeyboardInterrupt)
+        if together:
+            current.strategy.finish()
         if outcome.error is not None and not stopped:
-            failures.report(self.events, outcome.error, self.run.cell, outcome.traceback)
+            hint = current.strategy.explain(outcome.error)
+            lines = [*outcome.traceback, *([f"\n{hint}"] if hint else [])]
+            failures.report(self.events, outcome.error, self.run.cell, lines)
         self.events.emit(Status, state="collecting")
         if outcome.error is None and current.worked_alone():
             self.recorder.notice("not-sharded", notices.NOT_SHARDED)
         current.close()
+        self.steps.remove()
         self.loaders.streams.leave()
         self.files.remove()
         self._send_back(outcome)

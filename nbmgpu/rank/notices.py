@@ -34,7 +34,16 @@ RANDOM_DATA = (
 BATCH_NORM = (
     "The model has batch normalisation in training mode: each rank normalises with the statistics "
     "of its own share of the batch, so the numbers are not one device's. Running statistics are "
-    "averaged over ranks."
+    "averaged over ranks. With --sync-batchnorm they are those of the global batch, exactly."
+)
+AUTOCAST_OFF = (
+    "The cell runs its model under autocast, and --precision fp32 asks for float32: autocast is "
+    "off inside the model. Leave --precision out to train as the cell says."
+)
+NO_BLOCKS = (
+    "--checkpointing found no blocks to compute again in the backward pass: it looks for members "
+    "of a ModuleList, or of a Sequential if they have parts of their own, without batch "
+    "normalisation. The model trains as it is."
 )
 BATCH_SIZES = (
     "The training loop adds up sizes of batches (such as `total += loss.item() * len(x)`): len(x) "
@@ -53,7 +62,25 @@ UNCUT_BATCHES = (
     "A loader's batches cannot be cut by rows (they hold objects, or tensors of different "
     "lengths): every rank trains on all of them, with one device's result and no speed-up."
 )
+SUMMED_LOSS = (
+    "The loss is a sum over its batch. Batches of ranks (--batch per-rank), or accumulated ones "
+    "(--accumulate), are averaged as DistributedDataParallel does, so the gradient is the mean of "
+    "their sums, not the sum over a larger batch."
+)
 TENSOR_HOOKS = (
     "Gradients pass through hooks that the notebook registered on tensors: they see each rank's "
     "own gradient, before the average over ranks."
+)
+LOGGED_ON_SOME = (
+    "A training step of Lightning logged different values on different ranks (on a condition that "
+    "depends on the share of the batch): what was logged in such a step is rank 0's. Log on every "
+    "rank, or on a condition of the step's number, to have global values."
+)
+METRIC_SHARE = (
+    "A metric is updated or gathered in the training loop: there it covers rank 0's share of each "
+    "batch, not all of it. In an evaluation (under torch.no_grad()) it is exact."
+)
+AUTO_BATCH_SIZE = (
+    "auto_find_batch_size is left out: ranks cannot look for a batch size together. An error for "
+    "want of memory ends the run; then set a smaller batch."
 )

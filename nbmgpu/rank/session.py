@@ -7,16 +7,26 @@ There is one session per rank process, ``current``; outside a run it is None, an
 from __future__ import annotations
 
 import time
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import notices
+from .accumulation import Accumulation
+from .ahead import ReadAhead
+from .batchnorm import is_synchronised
+from .interruption import Interruption
+from .shaping import Shaping
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from nbmgpu.strategies.base import Strategy, Unit
 
+    from .data import LoaderTap
     from .losses import Losses, LossGraph
     from .recorder import Recorder
+    from .streams import Streams
     from .units import OptimizerWatch
 
 
@@ -50,14 +60,26 @@ class Session:
         watch: OptimizerWatch,
     ) -> None:
         """Begin with nothing activated."""
+        tuning, own = strategy.tuning, strategy.profile.own
+        self.interruption: Interruption | None = None
+        self.accumulation = Accumulation(1 if "accumulate" in own else tuning.accumulate)
+        self.clips_at = None if "clip" in own else tuning.clip
         self.rank = rank
         self.world_size = world_size
         self.batch = batch
         self.strategy = strategy
         self.recorder = recorder
         self.watch = watch
+        self.shaping = Shaping(self)
         self.units: list[Unit] = []
+        self.ahead = ReadAhead()
+        self.totals: list[Tensor] = []
+        self.loaders: LoaderTap
         self.share: Share | None = None
+        self.streams: Streams
+        self.held_losses: dict[str, Tensor] = {}
+        self.settled: list[weakref.ref[Tensor]] = []
+        self.draws_losses = True
         self.step = 0
         self.backwards = 0
         self.splits = 0
@@ -70,20 +92,28 @@ class Session:
     @property
     def distributes(self) -> bool:
         """Whether data is split: several ranks and a strategy that wants it."""
-        return self.world_size > 1 and self.strategy.shards_data
+        return self.world_size > 1 and self.strategy.profile.shards_data
+
+    @property
+    def weighs_losses(self) -> bool:
+        """Whether losses are weighed before their backward pass, and not gradients after it."""
+        # Statistics over the global batch mix the ranks' losses in their gradients.
+        return self.strategy.weighs_losses or self.accumulation.on or self.shaping.syncs
 
     def activate(self) -> None:
         """Hand optimizers that are new, with their modules, to the strategy."""
         if self.watch.changed:
             self.units = self.watch.units()
+            self.shaping.apply(self.units)
             self.strategy.prepare(self.units)
 
     def has_batch_norm(self) -> bool:
-        """Whether a training module normalises over the batch."""
+        """Whether a training module normalises over the rank's slice of the batch."""
         from torch.nn.modules.batchnorm import _BatchNorm
 
         modules = (m for unit in self.units for root in unit.modules for m in root.modules())
-        return any(isinstance(m, _BatchNorm) and m.training for m in modules)
+        layers = [m for m in modules if isinstance(m, _BatchNorm) and m.training]
+        return not all(is_synchronised(m) for m in layers)
 
     def _has_user_hooks(self) -> bool:
         """Whether somebody but the strategy has put a hook on a parameter."""
@@ -102,7 +132,9 @@ class Session:
         untrained = self.backwards == self._taken_at and self._source not in (None, source)
         if untrained and self.share is not None and self.share.weight != share.weight:
             self.recorder.notice("two-loaders", notices.TWO_LOADERS)
+        self.accumulation.begin_batch()
         self._source = source
+        self.settled.clear()
         self.share = share
         self.step += 1
         self._taken_at = self.backwards
@@ -115,7 +147,7 @@ class Session:
         self.backwards += 1
         if self.share is None:
             self.step += 1
-        if losses is not None:
+        if losses is not None and self.draws_losses:
             weight = self.share.weight if self.share else 1.0
             self.recorder.metric(losses.name, self.step, losses.shown.detach(), weight)
 
@@ -143,17 +175,12 @@ class Session:
             self.recorder.metric("samples/s", self.step, self._samples / (now - self._since))
             self._samples, self._since = 0, now
 
-    def watch_steps(self) -> None:
-        """Put the learning rate of every optimizer step on a curve."""
-        from torch.optim.optimizer import register_optimizer_step_post_hook
-
-        def note(optimizer: Any, args: Any, kwargs: Any) -> None:
-            number = self._optimizer_number(optimizer)
-            if number is not None:
-                name = "lr" if number == 0 else f"lr {number + 1}"
-                self.recorder.metric(name, self.step, optimizer.param_groups[0].get("lr", 0.0))
-
-        register_optimizer_step_post_hook(note)
+    def note_step(self, optimizer: Any) -> None:
+        """Put the learning rate of an optimizer step on a curve."""
+        number = self._optimizer_number(optimizer)
+        if number is not None:
+            name = "lr" if number == 0 else f"lr {number + 1}"
+            self.recorder.metric(name, self.step, optimizer.param_groups[0].get("lr", 0.0))
 
     def _optimizer_number(self, optimizer: Any) -> int | None:
         known = [o for unit in self.units for o in unit.optimizers]
@@ -167,6 +194,7 @@ class Session:
         """Take everything off the user's objects and say what is left to say."""
         self.settle_doubts()
         self.strategy.release()
+        self.shaping.release()
 
     def log(self, values: dict[str, Any]) -> None:
         """Record metrics of the user at the current step, weighed by the share."""

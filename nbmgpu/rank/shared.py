@@ -14,6 +14,9 @@ import torch.distributed as dist
 T = TypeVar("T")
 
 _count = 0
+_meetings = 0
+_sums = 0
+_passed: dict[str, int] = {}
 KEEP = 8
 """Keys kept behind the newest one, for ranks that read late."""
 
@@ -31,3 +34,41 @@ def from_rank_0(value: T) -> T:
         return value
     received: T = pickle.loads(store.get(key))
     return received
+
+
+def meet() -> None:
+    """Wait until every rank is here."""
+    global _meetings
+    store: Any = dist.distributed_c10d._get_default_store()
+    key = f"nbmgpu/met/{_meetings}"
+    _meetings += 1
+    if store.add(key, 1) == dist.get_world_size():
+        store.set(f"{key}/all", b"")
+    store.wait([f"{key}/all"])
+
+
+def after_rank_0(what: str) -> None:
+    """Wait until rank 0 has come by here as often as this rank has.
+
+    Rank 0 itself does not wait, so it may come by alone.
+    """
+    _passed[what] = passed = _passed.get(what, 0) + 1
+    store: Any = dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == 0:
+        store.set(f"nbmgpu/after/{what}/{passed}", b"")
+    else:
+        store.wait([f"nbmgpu/after/{what}/{passed}"])
+
+
+def sum_over_ranks(values: list[float]) -> list[float]:
+    """Return the sums of all ranks' ``values``, as many on each."""
+    global _sums
+    store: Any = dist.distributed_c10d._get_default_store()
+    rank, ranks = dist.get_rank(), range(dist.get_world_size())
+    key = f"nbmgpu/sum/{_sums}"
+    store.set(f"{key}/{rank}", pickle.dumps(values))
+    rows = [pickle.loads(row) for row in store.multi_get([f"{key}/{r}" for r in ranks])]
+    if _sums:  # all have read the sum before: they have sent their parts of this one
+        store.delete_key(f"nbmgpu/sum/{_sums - 1}/{rank}")
+    _sums += 1
+    return [sum(column) for column in zip(*rows, strict=True)]

@@ -33,13 +33,14 @@ class Streams:
         """Begin in the notebook's stream."""
         self.rank = rank
         self._passes: set[int] = set()
+        self._outside = False
         self._other: Any = None
         self._cuda: Any = None
 
     @property
     def in_step(self) -> bool:
         """Whether the rank's own stream is in place."""
-        return bool(self._passes)
+        return bool(self._passes) and not self._outside
 
     def agree(self) -> None:
         """Put rank 0's notebook stream in place on every rank."""
@@ -57,19 +58,26 @@ class Streams:
     @contextmanager
     def notebooks(self) -> Iterator[None]:
         """Draw from the notebook's stream for a moment, also in the middle of a step."""
-        in_step = self.in_step
-        if in_step:
-            self._swap()
+        if not self.in_step:
+            yield
+            return
+        self._swap()
+        self._outside = True
         try:
             yield
         finally:
-            if in_step:
+            self._outside = False
+            if self._passes:
                 self._swap()
 
     def _swap(self) -> None:
         now = torch.get_rng_state()
         torch.set_rng_state(self._other)
         self._other = now
+        if self._cuda is not None:
+            now = torch.cuda.get_rng_state()
+            torch.cuda.set_rng_state(self._cuda)
+            self._cuda = now
 
     @staticmethod
     def share_host() -> None:
@@ -87,7 +95,7 @@ class Streams:
 
     def leave(self) -> None:
         """Return to the notebook's stream, whatever passes were left unfinished."""
-        if self._passes:
+        if self.in_step:
             torch.set_rng_state(self._other)
             if self._cuda is not None:
                 torch.cuda.set_rng_state(self._cuda)

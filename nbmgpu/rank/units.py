@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ class OptimizerWatch:
     """Knows every optimizer of this process, wherever it was made or unpickled.
 
     ``changed`` is set when one appears or gets a new parameter group, until
-    ``units`` is asked for.
+    ``units`` is asked for.  ``on_class`` is called with the class of each.
     """
 
     def __init__(self) -> None:
@@ -27,6 +27,7 @@ class OptimizerWatch:
         self.seen: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self.order: list[weakref.ref[Optimizer]] = []
         self.changed = False
+        self.on_class: Callable[[type[Optimizer]], None] = lambda cls: None
 
     def install(self) -> None:
         """Hook the creation, unpickling and growth of optimizers."""
@@ -37,13 +38,22 @@ class OptimizerWatch:
         @functools.wraps(function)
         def noted(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
             result = function(optimizer, *args, **kwargs)
+            if hasattr(optimizer, "of_engine"):  # a strategy's own, behind one of the cell
+                return result
             if optimizer not in self.seen:
+                self.on_class(type(optimizer))
                 self.seen.add(optimizer)
                 self.order.append(weakref.ref(optimizer))
             self.changed = True
             return result
 
         return noted
+
+    def forget(self, gone: Iterable[Optimizer]) -> None:
+        """Leave out optimizers that will not step any more, though something keeps them."""
+        known = {id(optimizer) for optimizer in gone}
+        self.order = [ref for ref in self.order if id(ref()) not in known]
+        self.changed = True
 
     def optimizers(self) -> list[Optimizer]:
         """Return the live optimizers that have parameters, in order of appearance.

@@ -8,13 +8,19 @@ groups, and nothing of notebooks, files or widgets.
 from __future__ import annotations
 
 import functools
+import importlib.util
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING
 
 from nbmgpu.errors import OptionError, closest, compose
 
+from .catalogue import BUILT_IN, Profile
+from .tuning import Tuning
+
 if TYPE_CHECKING:
     from .base import Strategy
+
+__all__ = ["Profile", "Tuning", "canonical", "load_strategy", "profile_of", "strategy_names"]
 
 GROUP = "nbmgpu.strategies"
 
@@ -24,9 +30,50 @@ def _entry_points() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
+@functools.cache
 def strategy_names() -> tuple[str, ...]:
-    """Return the names that ``--strategy`` accepts, sorted."""
-    return tuple(sorted(_entry_points()))
+    """Return the names that ``--strategy`` accepts, without aliases: ours first, then others'."""
+    found = _entry_points()
+    return (*(n for n in BUILT_IN if n in found), *sorted(found.keys() - BUILT_IN.keys()))
+
+
+@functools.cache
+def _aliases() -> dict[str, str]:
+    known = strategy_names()
+    return {alias: p.name for p in BUILT_IN.values() if p.name in known for alias in p.aliases}
+
+
+def canonical(name: str) -> str | None:
+    """Return the strategy meant by ``name`` or by an alias, however it is spelled; None if none.
+
+    ``FSDP2``, ``zero-3`` and ``deepspeed_stage_3`` are all names that some tool uses.
+    """
+    if name in strategy_names():
+        return name
+    plain = name.strip().lower().replace("-", "_").replace(" ", "_")
+    return plain if plain in strategy_names() else _aliases().get(plain)
+
+
+def nearest(name: str) -> str:
+    """Return the strategy most likely meant by a name that is none."""
+    plain = name.strip().lower().replace("-", "_").replace(" ", "_")
+    names = [n for n in (*strategy_names(), *_aliases()) if n != "dp"]  # "dpp" means ddp
+    near = closest(plain, names)
+    return (canonical(near) if near else None) or "ddp"
+
+
+def profile_of(name: str) -> Profile:
+    """Return what is known of the strategy called ``name``; ours are not imported for it.
+
+    Raises:
+        OptionError: there is none of that name.
+    """
+    return BUILT_IN[name] if name in BUILT_IN else load_strategy(name).profile
+
+
+def missing_packages(name: str) -> list[str]:
+    """Return the packages that the strategy needs and that are not installed."""
+    return [p for p in profile_of(name).packages if importlib.util.find_spec(p) is None]
 
 
 def load_strategy(name: str) -> type[Strategy]:
@@ -38,12 +85,11 @@ def load_strategy(name: str) -> type[Strategy]:
     found = _entry_points().get(name)
     if found is None:
         names = strategy_names()
-        near = closest(name, names) or "ddp"
         raise OptionError(
             compose(
                 f"There is no strategy {name!r}",
                 f"Strategies: {', '.join(names)}",
-                f"%%mgpu --strategy {near}",
+                f"%%mgpu --strategy {nearest(name)}",
             )
         )
     strategy: type[Strategy] = found.load()

@@ -1,21 +1,41 @@
 """What every strategy is made of, and what it is told.
 
-A rank tells its strategy three things: which *units* train (``prepare``), that
-a backward pass begins and ends (``begin_backward``, ``end_backward``), and that
-the cell is over (``release``).  A strategy may replace parameters, own a device
-mesh, or run in one process; the cell must not notice.
+A rank tells its strategy which *units* train (``prepare``), that a backward pass
+begins and ends (``begin_backward``, ``end_backward``), that the cell takes a step
+or clips (``step``, ``clip_grad_norm``), and that the cell is over (``finish``,
+``release``).  A strategy may replace parameters, own a device mesh, or run in one
+process; the cell must not notice.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from .tuning import Tuning
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
+
+    from .catalogue import Profile
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where a strategy works, with what options, and how it speaks to the user.
+
+    ``device`` is ``cpu`` or ``cuda:0``; the process group exists already.  ``say``
+    takes a stable topic and a text, and shows the text once per topic and run.
+    """
+
+    rank: int
+    world_size: int
+    device: str
+    tuning: Tuning
+    say: Callable[[str, str], None]
 
 
 @dataclass(eq=False)
@@ -61,33 +81,59 @@ class Backward:
             afterwards; changed in place.
         totals: for each scalar, whether ranks' values add up (a summed loss) instead
             of being averaged by weight.
+        closes: whether an optimizer step may follow; False while gradients accumulate.
     """
 
     weight: float | Tensor
     normalized: bool
     scalars: list[Tensor] = field(default_factory=list)
     totals: list[bool] = field(default_factory=list)
+    closes: bool = True
 
 
 class Strategy(ABC):
-    """Base of all strategies.  ``summary`` is one line for people."""
+    """Base of all strategies."""
 
-    name: ClassVar[str]
-    summary: ClassVar[str]
-    shards_data: ClassVar[bool] = True
-    """Whether each rank takes a slice of every global batch."""
+    profile: ClassVar[Profile]
+    """Name, options and documentation, without torch."""
+
+    weighs_losses: ClassVar[bool] = False
+    """Whether ranks' losses are weighed before their backward passes.
+
+    For engines that average gradients by themselves: the gradient that starts a pass
+    is then multiplied by world_size * w_r / sum(w), so that the plain average over
+    ranks is the global gradient; the losses are global before the pass begins.  Else
+    the strategy weighs gradients itself, as ``Backward`` says.
+    """
+
+    spreads: ClassVar[bool] = False
+    """Whether ranks hold different parts, which only all of them together can bring home."""
+
     hooks_per_parameter: ClassVar[int] = 0
     """How many hooks for arriving gradients the strategy itself puts on a parameter."""
 
-    def __init__(self, rank: int, world_size: int, device: str) -> None:
-        """Belong to ``rank`` of ``world_size``; the process group exists already."""
-        self.rank = rank
-        self.world_size = world_size
-        self.device = device
+    def __init__(self, setting: Setting) -> None:
+        """Belong to one rank."""
+        self.setting = setting
+        self.rank = setting.rank
+        self.world_size = setting.world_size
+        self.device = setting.device
+        self.tuning = setting.tuning
 
     @abstractmethod
     def prepare(self, units: list[Unit]) -> None:
-        """Make new units train as one; called whenever optimizers appear or change."""
+        """Make units train as one; called whenever optimizers appear or change.
+
+        Raises:
+            StrategyError: the strategy cannot train a unit exactly.
+        """
+
+    def loss_scale(self) -> float:
+        """Return what losses are multiplied by before a backward pass, if they are weighed.
+
+        The strategy divides the gradients by it: small ones vanish in float16.
+        """
+        return 1.0
 
     @abstractmethod
     def begin_backward(self, backward: Backward) -> None:
@@ -96,6 +142,35 @@ class Strategy(ABC):
     @abstractmethod
     def end_backward(self, backward: Backward) -> None:
         """Leave in every ``.grad`` what one device would have computed."""
+
+    def backward_inputs(self, inputs: list[Tensor]) -> list[Tensor]:
+        """Return what stands in autograd's graph for ``inputs``, given to ``backward(inputs=)``."""
+        return inputs
+
+    def step(self, optimizer: Optimizer, plain: Callable[[], Any]) -> Any:
+        """Do the cell's ``optimizer.step()``, of which ``plain()`` is the optimizer's own."""
+        return plain()
+
+    def zero_grad(self, optimizer: Optimizer, plain: Callable[[], None]) -> None:
+        """Do the cell's ``optimizer.zero_grad()``."""
+        plain()
+
+    def clip_grad_norm(
+        self,
+        parameters: list[Tensor],
+        max_norm: float,
+        norm_type: float,
+        plain: Callable[[list[Tensor]], Tensor],
+    ) -> Tensor:
+        """Clip gradients as one device would; return their norm before, a tensor of shape ()."""
+        return plain(parameters)
+
+    def attend(self, value: Any) -> None:  # noqa: B027 - most strategies have all on rank 0
+        """Take part, on the other ranks, while rank 0 pickles ``value`` to save it."""
+
+    def explain(self, error: BaseException) -> str:
+        """Return what ``error`` means under this strategy, and the way out; empty if unknown."""
+        return ""
 
     def finish(self) -> None:  # noqa: B027 - most strategies have nothing to collect
         """Collect what is spread over ranks; called on all ranks after a cell that succeeded."""

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from . import catalogue
 from .base import Backward, Strategy, Unit
+from .catalogue import Profile
 
 
 class NoStrategy(Strategy):
     """Leaves models, optimizers and loaders alone."""
 
-    name: ClassVar[str] = "none"
-    summary: ClassVar[str] = "ranks with a process group, nothing touched: you distribute"
-    shards_data: ClassVar[bool] = False
+    profile: ClassVar[Profile] = catalogue.NONE
 
     def prepare(self, units: list[Unit]) -> None:
         """Do nothing."""

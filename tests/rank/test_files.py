@@ -21,6 +21,15 @@ json.dump({"a": 1}, open("settings.json", "w"))
 lines = len(open("history.csv").readlines())
 best = torch.load("best.pt")
 same = all(torch.equal(best[k], v) for k, v in model.state_dict().items())
+import os, pathlib, shutil
+os.mkdir("made")
+pathlib.Path("made/note.txt").write_text("a note")
+with open("new.tmp", "w") as file:
+    file.write("whole")
+os.replace("new.tmp", "new.txt")
+moved = open("new.txt").read()
+pathlib.Path("old.txt").unlink()
+shutil.rmtree("olds")
 !echo once >> shell.txt
 names = !ls
 """
@@ -42,6 +51,9 @@ def outcome(tmp_path_factory):
             "loader": torch.utils.data.DataLoader(data, batch_size=4),
         }
         (folder / "history.csv").write_text("before\n")
+        (folder / "old.txt").write_text("old")
+        (folder / "olds").mkdir()
+        (folder / "olds" / "old.txt").write_text("old")
         run = nbmgpu.run(CELL, namespace, gpus=2)
     return folder, namespace, run
 
@@ -52,6 +64,14 @@ def test_each_file_is_written_once(outcome):
     assert (folder / "shell.txt").read_text() == "once\n"
     assert np.load(folder / "array.npy").tolist() == [0, 1, 2]
     assert torch.load(folder / "best.pt").keys() == {"weight", "bias"}
+
+
+def test_files_are_moved_and_deleted_once(outcome):
+    folder, namespace, run = outcome
+    assert (folder / "made" / "note.txt").read_text() == "a note"
+    assert (folder / "new.txt").read_text() == "whole"
+    assert namespace["moved"] == run.results[1]["moved"] == "whole"
+    assert not any((folder / name).exists() for name in ("new.tmp", "old.txt", "olds"))
 
 
 def test_every_rank_reads_its_own_writes(outcome):

@@ -90,3 +90,23 @@ def test_losses_in_variables_are_found_nearest_first():
 def test_an_anonymous_loss_is_called_loss():
     loss = MODEL(X).mean()
     assert find_losses(loss, read_graph(loss, 8, 16), {}).name == "loss"
+
+
+TOTAL = torch.tensor(20.0)
+
+
+@pytest.mark.parametrize(
+    ("divisor", "reduction"),
+    [(TOTAL, "sum"), (TOTAL * 3, "sum"), (torch.tensor(7.0), "mean"), (TOTAL.clone(), "sum")],
+    ids=["the total", "a multiple of it", "a count of the slice", "a copy of it"],
+)
+def test_a_sum_over_a_count_of_all_ranks_adds_up(divisor, reduction):
+    loss = (MODEL(X) ** 2).sum() / divisor
+    assert read_graph(loss, 8, 16, [TOTAL]).reduction == reduction
+
+
+def test_means_over_the_same_things_and_their_classes_weigh_alike():
+    out = MODEL(X) ** 2
+    count = MASK.sum()
+    loss = (out[:, 0] * MASK).sum() / count + (out * MASK[:, None]).sum() / (count * 3)
+    assert not read_graph(loss, 8, 16).doubt()

@@ -1,0 +1,166 @@
+"""Libraries of the notebook, imported ahead of time in the launch server.
+
+What the notebook has imported, its ranks will import too: seconds for transformers, in
+each of them.  The server imports it once, and ranks forked from it have it.
+
+A server has to stay what ranks can be forked from: one thread, no GPU.  So every package is
+imported in a child first, with the environment that the kernel has; only if the child is
+clean afterwards does the server import it as well.  Modules of the user's own are never
+imported here, for they may be edited; a library that was installed anew is forgotten.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import site
+import sys
+import sysconfig
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+KERNELS = frozenset({
+    "IPython", "_pytest", "anywidget", "coverage", "debugpy", "execnet", "ipykernel", "ipywidgets",
+    "jupyter_client", "jupyter_core", "nbmgpu", "pip", "playwright", "pluggy", "pytest", "tornado",
+    "xdist", "zmq",
+})  # fmt: skip
+"""Packages that serve the kernel, and that no cell needs."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """Modules of one package to import, with the environment that the kernel has."""
+
+    package: str
+    modules: tuple[str, ...]
+    environment: dict[str, str]
+
+
+def libraries_here() -> list[str]:
+    """Return the names of all modules in this process that were installed as libraries."""
+    homes = _library_folders()
+    found = []
+    for name, module in list(sys.modules.items()):
+        origin = getattr(getattr(module, "__spec__", None), "origin", None) or ""
+        if origin.startswith(homes) and name.partition(".")[0] not in KERNELS:
+            found.append(name)
+    return found
+
+
+def _library_folders() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    folders = {paths["purelib"], paths["platlib"], site.getusersitepackages()}
+    return tuple(folder.rstrip(os.sep) + os.sep for folder in folders)
+
+
+class Preloader:
+    """The server's side: wishes that wait, the child that tries one, what is loaded."""
+
+    def __init__(self) -> None:
+        """Have nothing but what the server itself has imported."""
+        self._waiting: deque[Wish] = deque()
+        self._trying: tuple[int, Wish] | None = None
+        self._refused: set[str] = set()
+        self._stamps: dict[str, float] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is tried or waits."""
+        return bool(self._waiting or self._trying)
+
+    def wish(self, names: Iterable[str], environment: dict[str, str]) -> None:
+        """Import ``names`` when there is time, package by package."""
+        if sys.platform != "linux":
+            return  # elsewhere nothing tells whether a process is clean
+        packages: dict[str, list[str]] = {}
+        for name in names:
+            package = name.partition(".")[0]
+            if name not in sys.modules and package not in self._refused:
+                packages.setdefault(package, []).append(name)
+        known = {wish.package for wish in self._waiting}
+        self._waiting += [
+            Wish(package, tuple(modules), environment)
+            for package, modules in packages.items()
+            if package not in known
+        ]
+
+    def turn(self) -> None:
+        """Try the next wish in a child, if none is being tried."""
+        if self._trying or not self._waiting:
+            return
+        wish = self._waiting.popleft()
+        if pid := os.fork():
+            self._trying = pid, wish
+            return
+        code = 1
+        try:
+            os.nice(10)
+            null = os.open(os.devnull, os.O_RDWR)
+            for fd in (0, 1, 2):
+                os.dup2(null, fd)
+            _import(wish)
+            code = 0 if clean() else 1
+        finally:
+            os._exit(code)
+
+    def is_trying(self, pid: int) -> bool:
+        """Tell whether ``pid`` is the child that tries a wish."""
+        return self._trying is not None and self._trying[0] == pid
+
+    def tried(self, code: int) -> None:
+        """Import here what a child has tried, if it ended with ``code`` 0."""
+        assert self._trying is not None
+        _, wish = self._trying
+        self._trying = None
+        if code != 0:
+            self._refused.add(wish.package)
+            return
+        _import(wish)
+        self._stamps.setdefault(wish.package, _stamp(wish.package))
+        gc.collect()
+        gc.freeze()
+
+    def forget_stale(self) -> None:
+        """Forget libraries that were installed anew; called in a launcher, before its ranks."""
+        for package, stamp in self._stamps.items():
+            if _stamp(package) != stamp:
+                for name in [n for n in sys.modules if n.partition(".")[0] == package]:
+                    del sys.modules[name]
+
+
+def _import(wish: Wish) -> None:
+    mine = dict(os.environ)
+    os.environ.update(wish.environment)
+    try:
+        for name in wish.modules:
+            try:
+                importlib.import_module(name)
+            except Exception:  # a rank that needs it will say why
+                continue
+    finally:
+        os.environ.clear()
+        os.environ.update(mine)
+
+
+def _stamp(package: str) -> float:
+    """Return when ``package`` was installed, 0 when that cannot be told."""
+    origin = getattr(getattr(sys.modules.get(package), "__spec__", None), "origin", None)
+    try:
+        return os.stat(origin).st_mtime if origin else 0.0
+    except OSError:
+        return -1.0
+
+
+def clean() -> bool:
+    """Tell whether processes can be forked from this one: a single thread, and no GPU opened."""
+    if len(os.listdir("/proc/self/task")) > 1:
+        return False
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{fd}").startswith("/dev/nvidia"):
+                return False
+        except OSError:
+            continue  # closed meanwhile: the listing's own
+    return True

@@ -1,0 +1,155 @@
+"""``--accumulate N``: an optimizer step on every N batches, as if they were one batch.
+
+The gradient of a group of batches is that of the mean over all of their samples, so
+N batches of B leave the weights that one batch of N * B leaves.  A group ends after N
+batches, or with the last batch of a pass over the loader.  Until then the cell's
+``step``, ``zero_grad``, gradient clipping and schedulers' ``step`` do nothing.
+
+A gradient of batch k weighs T_k / S while a group is open, T_k being the samples (or
+targets) behind its loss and S the samples of the first batch; all are multiplied by
+S / sum(T) when the group closes, for nobody knows sum(T) before.  Numbers near 1 keep
+half precision from overflowing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+
+from nbmgpu.errors import StrategyError, compose
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from nbmgpu.strategies.base import Unit
+
+T = TypeVar("T")
+
+
+class Accumulation:
+    """The group of batches under way.  With ``size`` 1 every batch is a group."""
+
+    def __init__(self, size: int) -> None:
+        """Take a step on every ``size`` batches."""
+        self.size = size
+        self.batches = 0
+        self.last = False
+        self.skipped = False
+        self._parts = 0
+        self._unit: Tensor | float | None = None
+        self._batch: Tensor | float = 0.0
+        self._sum: Tensor | float = 0.0
+        self._holding: set[int] = set()
+
+    @property
+    def on(self) -> bool:
+        """Whether batches are grouped at all."""
+        return self.size > 1
+
+    @property
+    def closes(self) -> bool:
+        """Whether the group ends with the batch under way; always, when batches are not grouped."""
+        return self.last or self.batches + 1 >= self.size
+
+    @property
+    def open(self) -> bool:
+        """Whether gradients of earlier batches are kept for the step to come."""
+        return self.on and self.batches > 0
+
+    def marked(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield ``items``, having noted of each whether it is the last."""
+        if not self.on:
+            yield from items
+            return
+        ahead = iter(items)
+        try:
+            item = next(ahead)
+        except StopIteration:
+            return
+        for following in ahead:
+            self.last = False
+            yield item
+            item = following
+        self.last = True
+        yield item
+        self.last = False
+
+    def weigh(self, total: Tensor | float, samples: float) -> Tensor | float:
+        """Return what a backward pass counts for while its group is open.
+
+        Several passes of one batch add up; the first tells what the batch counts for.
+
+        Args:
+            total: the sum of all ranks' weights behind the loss.
+            samples: the samples of the batch, on all ranks.
+        """
+        if not self.on:
+            return 1.0
+        if self._parts == 0:
+            self._batch = total
+            self._sum = self._sum + total
+            self._unit = samples if self._unit is None else self._unit
+        self._parts += 1
+        assert self._unit is not None
+        return self._batch / self._unit
+
+    def check(self, units: list[Unit]) -> None:
+        """Refuse what cannot be accumulated; called before each backward pass.
+
+        Raises:
+            StrategyError: there are several optimizers, or gradients of the group are gone.
+        """
+        if not self.on:
+            return
+        if sum(len(unit.optimizers) for unit in units) > 1:
+            what = "--accumulate works for one optimizer; this cell has several"
+            raise StrategyError(compose(what, instead="accumulating in the cell itself"))
+        gone = self._holding - {id(p) for p in _with_gradient(units)}
+        if self.open and gone:
+            what = "--accumulate keeps gradients between steps, but the cell has removed some"
+            raise StrategyError(compose(what, instead="optimizer.zero_grad()"))
+
+    def settle(self, units: list[Unit]) -> None:
+        """Bring the gradients to the mean over the group, if it ends; after a backward pass."""
+        if not self.on:
+            return
+        parameters = _with_gradient(units)
+        self._holding = {id(p) for p in parameters}
+        if self.closes and self._unit is not None:
+            scale = float(self._unit / self._sum) if self._sum else 0.0
+            torch._foreach_mul_([local(p.grad) for p in parameters if p.grad is not None], scale)
+            self._unit = self._sum  # for a second pass of this batch
+
+    def begin_batch(self) -> None:
+        """Refuse a cell that leaves out steps by itself; called when it takes a batch.
+
+        Raises:
+            StrategyError: the batch before had a backward pass and no step.
+        """
+        if self.on and self._parts:
+            what = f"--accumulate {self.size} needs a cell that steps on every batch"
+            allowed = "This one accumulates by itself"
+            raise StrategyError(compose(what, allowed, "%%mgpu without --accumulate"))
+
+    def takes_step(self) -> bool:
+        """Count the cell's step; return whether it is to be done."""
+        done = not self.on or self.closes
+        self.skipped = not done
+        self._parts = 0
+        self.batches = 0 if done else self.batches + 1
+        if done:
+            self._unit, self._sum = None, 0.0
+            self._holding = set()
+        return done
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Return this rank's part of a sharded tensor, in place; a plain tensor is its own."""
+    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part
+
+
+def _with_gradient(units: list[Unit]) -> list[nn.Parameter]:
+    return [p for unit in units for p in unit.parameters() if p.grad is not None]

@@ -1,0 +1,336 @@
+"""Lightning in a rank: its Trainer trains on one device, and the rank's taps distribute that.
+
+A Trainer, built in the notebook or in the cell, stays what it is: single-device, unaware
+of the process group.  Its loops take batches from a DataLoader that is split, and call
+``backward`` and ``step`` like any cell.  What is left to do here is to
+
+- tell which of its loops train (``_trains``), and let evaluation draw the notebook's
+  random numbers, the same on all ranks;
+- let Lightning's own files be written once, and decisions be rank 0's (``lightning_files``);
+- refuse a distribution of the user's own (``_refuse``);
+- make what training steps log global, and put it on curves (``lightning_values``);
+- replace its progress bars by the panel's.
+
+Both names of the library are served, ``lightning.pytorch`` and ``pytorch_lightning``: they
+are two copies of the same code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import types
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from nbmgpu.errors import StrategyError, compose
+from nbmgpu.rank import loops, notices
+from nbmgpu.rank.ahead import Queue
+from nbmgpu.rank.session import Session
+
+from .lightning_copy import Copy, replace
+from .lightning_files import Coordination
+from .lightning_values import LoggedValues
+
+PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+
+TRAINED = (
+    "_lightning_module", "_model", "_optimizers", "_lightning_optimizers", "lr_scheduler_configs",
+)  # fmt: skip
+"""What a strategy of Lightning's holds of what is trained."""
+
+_tapped: set[str] = set()
+
+
+def tap(session: Session) -> None:
+    """Tap what has been imported of Lightning; once a copy.
+
+    Under ``--strategy none`` Lightning finds the environment that torchrun would give it,
+    and distributes by itself.
+    """
+    for package in PACKAGES:
+        if hasattr(sys.modules.get(package), "Trainer") and package not in _tapped:
+            _tapped.add(package)
+            lightning = LightningTap(session, Copy(package))
+            if session.strategy.profile.shards_data:
+                lightning.install()
+            else:  # a rank has IPython's shell, and is no notebook all the same
+                connector = lightning.of("trainer.connectors.accelerator_connector")
+                connector._IS_INTERACTIVE = False
+
+
+class LightningTap:
+    """One copy of Lightning in this rank."""
+
+    def __init__(self, session: Session, copy: Copy) -> None:
+        """Serve ``session`` in ``copy``."""
+        self.session = session
+        self.copy = copy
+        self.of = copy.of
+        self.queues: weakref.WeakKeyDictionary[Any, deque[Queue]] = weakref.WeakKeyDictionary()
+        self.evaluated = 0
+        self.coordination = Coordination(session.rank, copy)
+
+    def install(self) -> None:
+        """Put all taps in place, for the rest of this process."""
+        loops.known.append(self._trains)
+        self._meet_trainers()
+        self._meet_fetchers()
+        self._meet_training()
+        self._meet_evaluation()
+        self._silence_bars()
+        self.coordination.install()
+        LoggedValues(self.session, self.copy).install()
+
+    def _trains(self, frame: types.FrameType | None) -> bool | None:
+        """Tell whether a loop of Lightning that begins in ``frame`` trains; None for others."""
+        fit, epoch = self.of("loops.fit_loop"), self.of("loops.training_epoch_loop")
+        loop_class = self.of("loops.loop")._Loop
+        while frame is not None and frame.f_globals.get("__name__", "").startswith(
+            self.copy.package
+        ):
+            loop = frame.f_locals.get("self")
+            if isinstance(loop, loop_class):
+                training = isinstance(loop, fit._FitLoop | epoch._TrainingEpochLoop)
+                # Without backward passes it only looks at the data, as for the batch
+                # statistics of averaged weights.
+                return training and not loop.trainer.fit_loop._skip_backward
+            frame = frame.f_back
+        return None
+
+    def _meet_trainers(self) -> None:
+        """Keep Trainers on the rank's device, and refuse those that distribute."""
+        rank_device = self.session.strategy.device
+
+        def connect(original: Any) -> Any:
+            def init(connector: Any, *args: Any, **given: Any) -> None:
+                _refuse(given.get("strategy", "auto"), given.get("num_nodes", 1))
+                if rank_device == "cpu" and given.get("accelerator", "auto") == "auto":
+                    given["accelerator"] = "cpu"  # also where the machine has a GPU
+                given["devices"] = 1  # however many there were to be: these are the ranks
+                original(connector, *args, **given)
+
+            return init
+
+        def run(original: Any) -> Any:
+            def call(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+                with self._on_one_device(trainer._accelerator_connector):
+                    self.coordination.agree_on_folders(trainer)
+                    try:
+                        return original(trainer, *args, **kwargs)
+                    except SystemExit as end:
+                        # Lightning ends the process on an interrupt; a rank has results to send.
+                        if isinstance(end.__context__, KeyboardInterrupt):
+                            raise end.__context__ from None
+                        raise
+
+            return call
+
+        connector = self.of("trainer.connectors.accelerator_connector")._AcceleratorConnector
+        replace(connector, "__init__", connect)
+        replace(self.of("trainer.call"), "_call_and_handle_interrupt", run)
+
+    @contextlib.contextmanager
+    def _on_one_device(self, connector: Any) -> Iterator[None]:
+        """Let a Trainer of the notebook use the rank's device, and get back what it had.
+
+        For several devices a Trainer in a notebook has chosen to fork processes; that was
+        ``devices=2``, which means the ranks.
+        """
+        chosen, single = connector.strategy, self.of("strategies").SingleDeviceStrategy
+        forks = getattr(chosen, "_start_method", "") == "fork" and chosen.num_nodes == 1
+        if not forks:
+            _refuse(chosen, getattr(chosen, "num_nodes", 1), "Trainer of the notebook")
+        device = torch.device(self.session.strategy.device)
+        if chosen.root_device.type == "cpu":
+            device = chosen.root_device  # as the user has asked
+        if chosen.root_device == device and not forks:
+            yield
+            return
+        on_cpu = device.type == "cpu"
+        accelerator = self.of("accelerators").CPUAccelerator() if on_cpu else chosen.accelerator
+        strategy = single(device, accelerator, chosen._checkpoint_io, chosen.precision_plugin)
+        connector.strategy = strategy
+        vars(strategy).update({name: getattr(chosen, name) for name in TRAINED})
+        try:
+            yield
+        finally:
+            connector.strategy = chosen
+            vars(chosen).update({name: getattr(strategy, name) for name in TRAINED})
+
+    def _meet_fetchers(self) -> None:
+        """Let a batch's share begin with its step: loaders without a length are read ahead."""
+        fetchers, session, queues = self.of("loops.fetchers"), self.session, self.queues
+
+        def fetch(original: Any) -> Any:
+            def next_(fetcher: Any) -> Any:
+                if not isinstance(fetcher, fetchers._PrefetchDataFetcher):
+                    return original(fetcher)
+                queue = Queue()
+                queues.setdefault(fetcher, deque()).append(queue)
+                with session.ahead.into(queue):
+                    return original(fetcher)
+
+            return next_
+
+        def hand_out(original: Any) -> Any:
+            def next_(fetcher: Any) -> Any:
+                batch = original(fetcher)
+                queue = queues[fetcher].popleft()
+                while queue:
+                    session.ahead.begin_next(queue)
+                return batch
+
+            return next_
+
+        def reset(original: Any) -> Any:
+            def forget(fetcher: Any) -> None:
+                self._end_passes(fetcher)
+                original(fetcher)
+
+            return forget
+
+        replace(fetchers._DataFetcher, "__next__", fetch)
+        replace(fetchers._DataFetcher, "reset", reset)
+        replace(fetchers._PrefetchDataFetcher, "__next__", hand_out)
+
+    def _end_passes(self, fetcher: Any) -> None:
+        for queue in self.queues.pop(fetcher, ()):
+            self.session.ahead.end(queue)
+
+    def _meet_training(self) -> None:
+        """End an epoch's passes with the epoch, and let steps follow their backward pass."""
+
+        def run(original: Any) -> Any:
+            def epoch(loop: Any, fetcher: Any) -> None:
+                if loops.function_counts_samples(loop.trainer.lightning_module.training_step):
+                    self.session.recorder.notice("batch-sizes", notices.BATCH_SIZES)
+                original(loop, fetcher)
+                # Lightning counts batches and does not ask for one more: a pass would last
+                # until the next epoch, and what comes between would draw its random numbers.
+                combined = fetcher.combined_loader._iterator
+                for iterator in getattr(combined, "iterators", []):
+                    if isinstance(iterator, types.GeneratorType):
+                        iterator.close()
+                self._end_passes(fetcher)
+
+            return epoch
+
+        def step(original: Any) -> Any:
+            def optimizer_step(
+                plugin: Any, optimizer: Any, model: Any, closure: Any, **more: Any
+            ) -> Any:
+                if not _steps_once(optimizer):
+                    return original(plugin, optimizer, model=model, closure=closure, **more)
+                # As optimizers do it first thing in step(); strategies see a plain loop.
+                with torch.enable_grad():
+                    result = plugin._wrap_closure(model, optimizer, closure)
+                return optimizer.step(closure=lambda: result, **more)
+
+            return optimizer_step
+
+        def setup(original: Any) -> Any:
+            def setup_optimizers(strategy: Any, trainer: Any) -> None:
+                earlier = [*strategy.optimizers, *getattr(strategy, "_lightning_optimizers", [])]
+                original(strategy, trainer)
+                kept = {id(optimizer) for optimizer in strategy.optimizers}
+                self.session.watch.forget(o for o in earlier if id(o) not in kept)
+
+            return setup_optimizers
+
+        replace(self.of("strategies.strategy").Strategy, "setup_optimizers", setup)
+        replace(self.of("loops.training_epoch_loop")._TrainingEpochLoop, "run", run)
+        replace(self.of("plugins.precision.precision").Precision, "optimizer_step", step)
+
+    def _meet_evaluation(self) -> None:
+        """Evaluate the whole data on every rank, with the notebook's random numbers."""
+
+        def run(original: Any) -> Any:
+            def evaluate(loop: Any) -> Any:
+                with self._evaluation(loop):
+                    return original(loop)
+
+            return evaluate
+
+        def step(original: Any) -> Any:
+            def one(loop: Any, *args: Any, **kwargs: Any) -> Any:
+                self._progress(loop)
+                return original(loop, *args, **kwargs)
+
+            return one
+
+        for loop, method in (
+            (self.of("loops.evaluation_loop")._EvaluationLoop, "_evaluation_step"),
+            (self.of("loops.prediction_loop")._PredictionLoop, "_predict_step"),
+        ):
+            replace(loop, "run", run)
+            replace(loop, method, step)
+            replace(loop, "setup_data", torch.no_grad())  # or its loader would seem to train
+
+    @contextlib.contextmanager
+    def _evaluation(self, loop: Any) -> Iterator[None]:
+        """Stand outside of the training step for the time of an evaluation."""
+        session = self.session
+        outer, session.share = session.share, None
+        mode, loop.inference_mode = loop.inference_mode, False  # collectives know no such tensors
+        self.evaluated = 0
+        try:
+            with session.streams.notebooks():
+                yield
+        finally:
+            loop.inference_mode = mode
+            session.share = outer
+            if self.evaluated:
+                self._progress(loop, done=True)
+
+    def _progress(self, loop: Any, done: bool = False) -> None:
+        self.evaluated += not done
+        total = sum(loop.max_batches)
+        self.session.recorder.progress(
+            "evaluation",
+            label=loop.trainer.state.stage.value.replace("_", " "),
+            step=self.evaluated,
+            total=int(total) if total < float("inf") else 0,
+            done=done,
+        )
+
+    def _silence_bars(self) -> None:
+        """Let the panel's bars stand for Lightning's own."""
+        callbacks = self.of("callbacks")
+        for bar in (callbacks.TQDMProgressBar, callbacks.RichProgressBar):
+            bar.is_enabled = property(lambda bar: False)
+
+
+def _steps_once(optimizer: Any) -> bool:
+    """Tell whether an optimizer calls its closure once, before anything else."""
+    own = type(optimizer).__module__.startswith("torch.optim")
+    return own and not isinstance(optimizer, torch.optim.LBFGS)
+
+
+def _refuse(strategy: Any, num_nodes: int, where: str = "Trainer") -> None:
+    """Refuse a Trainer that distributes by itself.
+
+    Raises:
+        StrategyError: it does.
+    """
+    name = strategy if isinstance(strategy, str) else getattr(strategy, "strategy_name", "")
+    if num_nodes == 1 and (name in ("auto", "single_device") or _is_single(strategy)):
+        return
+    asked = f"strategy={name or type(strategy).__name__!r}" if num_nodes == 1 else f"{num_nodes=}"
+    family = next((f for f in ("deepspeed", "fsdp") if f in str(name)), "ddp")
+    raise StrategyError(
+        compose(
+            f"This {where} distributes by itself ({asked}), and so do the ranks of %%mgpu",
+            "A Trainer under %%mgpu is written as for one device; --strategy says how ranks "
+            "share its work. To let Lightning distribute: %%mgpu --strategy none",
+            f"Trainer() without strategy= and num_nodes=, under %%mgpu --strategy {family}",
+        )
+    )
+
+
+def _is_single(strategy: Any) -> bool:
+    return any(cls.__name__ == "SingleDeviceStrategy" for cls in type(strategy).__mro__)

@@ -1,0 +1,329 @@
+"""What Lightning's training steps log is made global, and drawn.
+
+A training step sees the rank's share of the batch, so what it logs is the rank's.  Values
+are noted as they are logged, and made global together when the step has returned: means
+are averaged by the samples behind them, a summed loss or ``reduce_fx="sum"`` adds up, and
+so do batch sizes, so that the mean over an epoch is weighted as on one device.
+
+Ranks first compare *what* they have logged: a value logged on a condition that not all
+ranks meet stays the rank's, and is reported.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from nbmgpu.errors import StrategyError, compose
+from nbmgpu.rank import notices
+from nbmgpu.rank.losses import read_graph
+from nbmgpu.rank.session import Session, Share
+
+from .lightning_copy import Copy, replace
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Function = Callable[..., Any]
+
+STATE = ("value", "cumulated_batch_size", "_forward_cache", "_computed")
+"""What an update changes in Lightning's record of a logged value."""
+
+_SKIPPED = compose(
+    "training_step returned None on some ranks and a loss on others, each for its share of the "
+    "batch",
+    "All ranks must skip a batch, or none",
+    "return 0.0 * loss instead of None",
+)
+
+
+@dataclass(frozen=True)
+class Counting:
+    """How the ranks' values of one thing combine: ``kind``, and what a mean counts by.
+
+    ``weight`` is None for a mean over the samples of the share.
+    """
+
+    kind: str = "mean"
+    weight: Tensor | None = None
+
+
+@dataclass
+class Logged:
+    """A value that a training step has logged, with Lightning's record before it."""
+
+    metric: Any
+    value: Tensor
+    batch_size: int
+    counting: Counting
+    before: dict[str, Any]
+
+
+class LoggedValues:
+    """Makes global what one copy of Lightning logs."""
+
+    def __init__(self, session: Session, copy: Copy) -> None:
+        """Serve ``session`` in ``copy``."""
+        self.session = session
+        self.of = copy.of
+        self.stepping = False
+        self.logged: list[Logged] = []
+        self.counting = Counting()
+
+    def install(self) -> None:
+        """Put the taps in place, for the rest of this process."""
+        automatic, manual = (
+            self.of("loops.optimization.automatic"),
+            self.of("loops.optimization.manual"),
+        )
+        replace(automatic._AutomaticOptimization, "_training_step", self._step)
+        replace(manual._ManualOptimization, "run", self._step)
+        replace(automatic.ClosureResult, "from_training_step_output", self._automatic_end)
+        replace(manual.ManualResult, "from_training_step_output", self._manual_end)
+        replace(self.of("core.module").LightningModule, "log", self._log)
+        connector = self.of("trainer.connectors.logger_connector")
+        replace(connector.result._ResultMetric, "forward", self._forward)
+        logger = connector.logger_connector._LoggerConnector
+        replace(logger, "on_batch_end", self._drawing_steps)
+        replace(logger, "update_train_epoch_metrics", self._drawing_epochs)
+        replace(logger, "log_eval_end_metrics", self._drawing_evaluations)
+
+    @property
+    def share(self) -> Share | None:
+        """The share of the step under way, where data is split."""
+        return self.session.share if self.session.distributes else None
+
+    def _step(self, original: Function) -> Function:
+        def step(loop: Any, *args: Any, **kwargs: Any) -> Any:
+            self.stepping = True
+            self.session.held_losses = {}
+            self.logged.clear()
+            try:
+                return original(loop, *args, **kwargs)
+            finally:
+                self.stepping = False
+
+        return step
+
+    def _log(self, original: Function) -> Any:
+        def log(module: Any, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+            # Lightning detaches what it logs; its graph tells how it counts samples.
+            if self.stepping and self.share is not None and isinstance(value, torch.Tensor):
+                settled = any(loss() is value for loss in self.session.settled)
+                # What has been through backward is global: ranks average the same.
+                self.counting = Counting() if settled else _counting(value, self.share)
+            try:
+                original(module, name, value, *args, **kwargs)
+            finally:
+                self.counting = Counting()
+
+        return log
+
+    def _forward(self, original: Function) -> Any:
+        def forward(metric: Any, value: Any, batch_size: int) -> None:
+            share = self.share
+            if share is not None and metric.is_tensor:
+                if self.stepping:
+                    before = {k: v for k, v in vars(metric).items() if k in STATE}
+                    counting = _reduced(metric.meta, self.counting)
+                    self.logged.append(
+                        Logged(metric, value.detach().clone(), batch_size, counting, before)
+                    )
+                elif batch_size == share.samples:  # a hook of the training loop
+                    batch_size = share.whole
+            original(metric, value, batch_size)
+
+        self.update = original
+        return forward
+
+    def _automatic_end(self, original: Any) -> Any:
+        def end(cls: Any, output: Any, normalize: int = 1) -> Any:
+            result = original.__func__(cls, output, normalize)
+            losses = output if isinstance(output, dict) else {"loss": output}
+            self.session.held_losses = {
+                name: value
+                for name, value in losses.items()
+                if isinstance(value, torch.Tensor) and value.dim() == 0 and value.requires_grad
+            }
+            self.stepping = False
+            if self.share is not None:
+                value = self._make_global(losses.get("loss"), skips=output is None)
+                if value is not None:
+                    result.loss = (value / normalize).to(result.loss.dtype)
+            return result
+
+        return classmethod(end)
+
+    def _manual_end(self, original: Any) -> Any:
+        def end(cls: Any, output: Any) -> Any:
+            self.stepping = False
+            if self.share is not None:
+                self._make_global(None)
+            return original.__func__(cls, output)
+
+        return classmethod(end)
+
+    def _make_global(self, loss: Tensor | None, skips: bool = False) -> Tensor | None:
+        """Replace what was logged by the values over the global batch; collective.
+
+        Returns:
+            The global value of ``loss``, float64 of shape ().
+
+        Raises:
+            StrategyError: some ranks skip the batch, and others do not.
+        """
+        share, logged = self.share, list(self.logged)
+        assert share is not None
+        self.logged.clear()
+        names = "\n".join(f"{entry.metric.meta.fx}.{entry.metric.meta.name}" for entry in logged)
+        same = sum(_is_same(entry.value, loss) << place for place, entry in enumerate(logged[:60]))
+        ranks = _compared([skips, zlib.crc32(names.encode()), same])
+        if len({skipped for skipped, _, _ in ranks}) > 1:
+            raise StrategyError(_SKIPPED)
+        if len({logs for _, logs, _ in ranks}) > 1:
+            self.session.recorder.notice("logged-on-some", notices.LOGGED_ON_SOME)
+            logged = []
+        same = functools.reduce(operator.and_, (mask for _, _, mask in ranks))
+        entries = [(entry.value, entry.batch_size, entry.counting) for entry in logged]
+        if loss is not None:
+            counting = _counting(loss, share)
+            for place, (value, size, _) in enumerate(entries):
+                if same >> place & 1:  # the loss as a number, or detached
+                    entries[place] = value, size, _reduced(logged[place].metric.meta, counting)
+            entries.append((loss.detach(), share.samples, counting))
+        if not entries:
+            return None
+        values, sizes = combine(entries, share, self.session.strategy.device)
+        for entry in reversed(logged):
+            vars(entry.metric).update(entry.before)
+        for entry, value, total in zip(logged, values, sizes, strict=False):
+            like = (
+                entry.value.double() if entry.value.dtype == torch.float64 else entry.value.float()
+            )
+            self.update(entry.metric, value.to(like), total.to(like.device))
+        return values[-1] if loss is not None else None
+
+    def _drawing_steps(self, original: Function) -> Any:
+        def end(connector: Any) -> None:
+            original(connector)
+            if connector.trainer.training:
+                self._draw(connector.metrics["log"])
+
+        return end
+
+    def _drawing_epochs(self, original: Function) -> Any:
+        def update(connector: Any) -> None:
+            self._draw(connector.metrics["log"])
+            original(connector)
+
+        return update
+
+    def _drawing_evaluations(self, original: Function) -> Any:
+        def log(connector: Any, metrics: Any) -> None:
+            if not connector.trainer.sanity_checking:
+                self._draw(metrics)
+            original(connector, metrics)
+
+        return log
+
+    def _draw(self, metrics: dict[str, Any]) -> None:
+        """Put what was logged on curves; it is the same on all ranks."""
+        session = self.session
+        if "loss" in metrics:
+            session.draws_losses = False  # the user draws a curve of that name
+        if session.rank == 0:
+            for name, value in metrics.items():
+                if not isinstance(value, torch.Tensor) or value.numel() == 1:
+                    session.recorder.metric(name, session.step, value)
+
+
+def combine(
+    entries: list[tuple[Tensor, int, Counting]], share: Share, device: str
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Combine the ranks' values; collective.
+
+    Args:
+        entries: for each, the rank's value (shape ()), its batch size and its counting.
+        share: the rank's share of the batch.
+        device: where the ranks exchange the numbers.
+
+    Returns:
+        The global values (float64) and batch sizes (int64), of shape ().
+    """
+    mine = torch.zeros(len(entries) + 1, 3, dtype=torch.float64, device=device)
+    mine[-1] = torch.tensor([share.weight, not share.empty, share.whole], dtype=torch.float64)
+    for place, (value, size, counting) in enumerate(entries):
+        mine[place, 0] = value
+        mine[place, 1] = size
+        mine[place, 2] = 0.0 if counting.weight is None else counting.weight
+    ranks = _gathered(mine)
+    weights, real, whole = ranks[:, -1].T
+    values: list[Tensor] = []
+    sizes: list[Tensor] = []
+    for place, (_, _, counting) in enumerate(entries):
+        value, size, count = ranks[:, place].T
+        value = torch.where(real > 0, value, 0.0)  # a stand-in may have given nan
+        alike = (size == size[0]).all()
+        if counting.kind == "mean":
+            by_size = torch.where(alike, weights, size * real)
+            by = count * real if counting.weight is not None else by_size
+            values.append((value * by).sum() / by.sum())
+        elif counting.kind == "sum":
+            values.append(value.sum())
+        else:
+            off = torch.where(real > 0, value, float("-inf" if counting.kind == "max" else "inf"))
+            values.append(off.max() if counting.kind == "max" else off.min())
+        # A stand-in has the samples of rank 0; a size that is the same everywhere, whatever the
+        # shares, is a constant, which counts once a rank.
+        constant = alike & (size[0] != whole[0])
+        sizes.append(torch.where(constant, size.sum(), (size * real).sum()).long())
+    return values, sizes
+
+
+def _counting(value: Tensor, share: Share) -> Counting:
+    """Read from a loss's graph how the ranks' values combine."""
+    if value.grad_fn is None or value.numel() != 1:
+        return Counting()
+    try:
+        graph = read_graph(value, share.samples, share.whole)
+    except RuntimeError:  # its saved tensors are gone: it has been through a backward pass
+        return Counting()
+    if graph.reduction == "sum":
+        return Counting("sum")
+    if graph.counts:
+        return Counting("mean", torch.as_tensor(graph.counts[0][0]).detach())
+    return Counting()
+
+
+def _reduced(meta: Any, counting: Counting) -> Counting:
+    """Return ``counting`` unless the user has said how values of steps are reduced."""
+    for kind in ("sum", "max", "min"):
+        if getattr(meta, f"is_{kind}_reduction"):
+            return Counting(kind)
+    return counting
+
+
+def _is_same(value: Tensor, loss: Tensor | None) -> bool:
+    """Tell whether a logged number is the loss; on a GPU nobody looks, it would wait."""
+    if loss is None or value.device.type != "cpu" or loss.numel() != 1:
+        return False
+    return float(value) == float(loss.detach())
+
+
+def _compared(numbers: list[int]) -> list[tuple[int, ...]]:
+    """Return the numbers of every rank; on the CPU, so that no device has to wait."""
+    return [tuple(row) for row in _gathered(torch.tensor(numbers)).tolist()]
+
+
+def _gathered(mine: Tensor) -> Tensor:
+    """Return the tensors of all ranks, stacked; collective."""
+    ranks = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(ranks, mine)
+    return torch.stack(ranks)

@@ -1,0 +1,123 @@
+"""What DeepSpeed trains exactly, decided before its engine takes a model apart.
+
+Its partitions are flat: a rank updates some elements of a parameter, another the rest.
+An optimizer that looks at a parameter as a whole (its norm, its rows) would do something
+else there.  So each is tried on a tiny matrix, whole and in two flat pieces.
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from nbmgpu import rng
+from nbmgpu.errors import StrategyError, compose
+from nbmgpu.strategies.separable import own_step
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.optim import Optimizer
+
+    from nbmgpu.strategies.base import Unit
+
+CUTS = (0, 10, 24)
+"""Where the 24 elements of the tiny matrix are cut; not at the end of a row."""
+
+EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+
+SCALES = (1e-2, 1.0, 1e2)
+"""Sizes of the gradients of the trial steps."""
+
+
+def check_unit(unit: Unit, stage: int) -> None:
+    """Refuse a unit that DeepSpeed cannot train exactly.
+
+    Raises:
+        StrategyError: it says why, and what can.
+    """
+    problem = _problem_of_parameters(unit, stage)
+    for optimizer in unit.optimizers:
+        problem = problem or _problem_of_optimizer(optimizer)
+    if problem:
+        what = f"DeepSpeed cannot train this exactly: {problem[0]}"
+        raise StrategyError(compose(what, "", f"%%mgpu --strategy {problem[1]}"))
+
+
+def _problem_of_parameters(unit: Unit, stage: int) -> tuple[str, str] | None:
+    """Return what is in the way, and the nearest strategy that has no such problem."""
+    nearest = {1: "zero1", 2: "zero2", 3: "fsdp"}[stage]
+    owned = {id(p) for module in unit.modules for p in module.parameters()}
+    trained = [p for o in unit.optimizers for g in o.param_groups for p in g["params"]]
+    if any(id(p) not in owned for p in trained):
+        return "the optimizer updates tensors that belong to no module", "ddp"
+    if any(type(p) is not nn.Parameter for p in trained if p.requires_grad):
+        return "a parameter has a class of its own", "ddp"
+    modules = [m for root in unit.modules for m in root.modules()]
+    if any(getattr(m, "sparse", False) for m in modules if isinstance(m, EMBEDDINGS)):
+        return "an embedding has sparse gradients", "ddp"
+    dtypes = {p.dtype for p in trained if p.requires_grad}
+    if dtypes != {torch.float32}:
+        named = ", ".join(sorted(str(d).removeprefix("torch.") for d in dtypes))
+        return f"its partitions are float32, the parameters are {named}", nearest
+    return None
+
+
+def _problem_of_optimizer(optimizer: Optimizer) -> tuple[str, str] | None:
+    name = type(optimizer).__name__
+    before = rng.capture()
+    try:
+        with torch.random.fork_rng(devices=()):
+            whole = _trial(optimizer, in_pieces=False)
+            pieces = _trial(optimizer, in_pieces=True)
+    except Exception as error:
+        return f"a trial step of {name} failed ({type(error).__name__}: {error})", "ddp"
+    finally:
+        rng.restore(before)
+    if torch.allclose(whole, pieces, rtol=1e-9, atol=1e-12, equal_nan=True):
+        return None
+    reason = f"{name} looks at a parameter as a whole, and DeepSpeed cuts parameters into pieces"
+    return reason, "zero1"
+
+
+def _trial(optimizer: Optimizer, in_pieces: bool) -> Tensor:
+    """Return the tiny matrix, flat, after some steps of a twin of ``optimizer``."""
+    generator = torch.Generator().manual_seed(0)
+    matrix = torch.randn(4, 6, generator=generator, dtype=torch.float64, device="cpu")
+    cuts = list(itertools.pairwise(CUTS))
+    parts = [matrix.reshape(-1)[a:b].clone() for a, b in cuts] if in_pieces else [matrix]
+    tensors = [nn.Parameter(part) for part in parts]
+    twin = _twin(optimizer, tensors)
+    for number, scale in enumerate(SCALES):
+        gradient = torch.randn(4, 6, generator=generator, dtype=torch.float64, device="cpu") * scale
+        pieces = [gradient.reshape(-1)[a:b] for a, b in cuts] if in_pieces else [gradient]
+        for tensor, piece in zip(tensors, pieces, strict=True):
+            tensor.grad = piece.clone()
+        torch.manual_seed(number)
+        own_step(optimizer)(twin)
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+
+
+def _twin(optimizer: Optimizer, tensors: list[nn.Parameter]) -> Optimizer:
+    """Return an optimizer like ``optimizer``, without state, over ``tensors`` in every group."""
+    memo: dict[int, Any] = {id(t): t for t in tensors}
+    twin = object.__new__(type(optimizer))
+    memo[id(optimizer)] = twin
+    groups = []
+    for group in optimizer.param_groups:
+        memo |= dict.fromkeys(map(id, group["params"]), tensors[0])
+        rates = {"lr": 1e-2} if "lr" in group else {}  # a warm-up may begin at 0
+        groups.append({**group, **rates, "params": []})
+    groups[0]["params"] = tensors
+    for key, value in vars(optimizer).items():
+        if "_hooks" in key:  # those of the cell shall not see the trial
+            setattr(twin, key, type(value)())
+        elif key not in ("state", "param_groups", "step"):
+            setattr(twin, key, copy.deepcopy(value, memo))
+    twin.param_groups = copy.deepcopy(groups, memo)
+    twin.state = collections.defaultdict(dict)
+    return twin

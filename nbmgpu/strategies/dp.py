@@ -1,0 +1,138 @@
+"""``dp``: one process, which copies the model to every GPU at each step (``nn.DataParallel``).
+
+For teaching: it is how several GPUs were used before DistributedDataParallel, and it needs
+no ranks.  The forward pass of each outermost module is taken apart as in
+``nn.parallel.data_parallel``: inputs are cut along dimension 0, copies of the module run in
+threads, outputs are put together on the first GPU.  The backward pass follows the graph
+back, so gradients are one device's as they are.  With fewer than two GPUs the cell runs
+as it would in the notebook.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import parallel_apply, replicate
+from torch.nn.parallel.scatter_gather import scatter_kwargs
+
+from . import catalogue
+from .base import Backward, Setting, Strategy, Unit
+from .catalogue import Profile
+
+WHY_DDP = (
+    "ddp is better nearly always: a process per GPU, so that Python's global lock does not hold "
+    "them up; the model stays where it is instead of being copied at each step; and gradients "
+    "travel while the backward pass runs."
+)
+ALONE = (
+    "dp is nn.DataParallel: one process that splits each batch over the GPUs it sees. Here it "
+    "sees {count}, so nothing is parallel: the cell runs as on one device, with its numbers. "
+)
+PARALLEL = (
+    "dp is nn.DataParallel: one process splits each batch over {count} GPUs, and copies the model "
+    "to all of them at each step. A loss computed inside the model is averaged over the GPUs by "
+    "their samples, which is not exact if it counts something else; batch normalisation sees one "
+    "GPU's slice. "
+)
+
+
+class DataParallel(Strategy):
+    """One process for all devices."""
+
+    profile: ClassVar[Profile] = catalogue.DP
+
+    def __init__(self, setting: Setting) -> None:
+        """Use the GPUs that this process sees."""
+        super().__init__(setting)
+        on_gpu = self.device.startswith("cuda")
+        self.devices = list(range(torch.cuda.device_count())) if on_gpu else []
+        self.modules: list[nn.Module] = []
+
+    def prepare(self, units: list[Unit]) -> None:
+        """Spread the forward pass of modules over the GPUs, and say what dp is."""
+        count = len(self.devices)
+        if count < 2:
+            seen = "one GPU" if count else "none"
+            self.setting.say("dp", ALONE.format(count=seen) + WHY_DDP)
+            return
+        self.setting.say("dp", PARALLEL.format(count=count) + WHY_DDP)
+        for module in (module for unit in units for module in unit.modules):
+            if "forward" not in vars(module):  # one that is patched already has its own ways
+                module.forward = functools.partial(forward, module, self.devices)
+                self.modules.append(module)
+
+    def begin_backward(self, backward: Backward) -> None:
+        """Do nothing: gradients flow back through the copies by themselves."""
+
+    def end_backward(self, backward: Backward) -> None:
+        """Do nothing."""
+
+    def release(self) -> None:
+        """Give modules their own forward back."""
+        for module in self.modules:
+            vars(module).pop("forward", None)
+        self.modules = []
+
+
+class Body(nn.Module):
+    """The forward pass of a module, without the module's hooks: these are the whole batch's."""
+
+    def __init__(self, module: nn.Module) -> None:
+        """Stand for ``module``."""
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Do what the class of the module does."""
+        return type(self.module).forward(self.module, *inputs, **kwargs)
+
+
+def forward(module: nn.Module, devices: list[int], *inputs: Any, **kwargs: Any) -> Any:
+    """Run the forward pass of ``module`` on slices of ``inputs``, on all ``devices`` at once.
+
+    Returns:
+        The outputs, joined on the first device.
+    """
+    slices, named = scatter_kwargs(inputs, kwargs, devices, 0)
+    body = Body(module)
+    if len(slices) < 2:
+        return body(*inputs, **kwargs)
+    used = devices[: len(slices)]
+    outputs = parallel_apply(replicate(body, used), slices, named, used)
+    sizes = [next((t.shape[0] for t in _tensors(part) if t.dim()), 1)
+             for part in zip(slices, named, strict=True)]  # fmt: skip
+    return join(outputs, sizes, torch.device("cuda", devices[0]))
+
+
+def join(outputs: list[Any], sizes: list[int], device: torch.device) -> Any:
+    """Put outputs of slices together on ``device``.
+
+    Tensors are joined along dimension 0; those of shape (), such as losses, are averaged
+    by ``sizes``, the samples of each slice.
+    """
+    first = outputs[0]
+    if isinstance(first, Tensor):
+        parts = [output.to(device) for output in outputs]
+        if first.dim():
+            return torch.cat(parts)
+        weighed = [part * size for part, size in zip(parts, sizes, strict=True)]
+        return torch.stack(weighed).sum() / sum(sizes)
+    if isinstance(first, dict):
+        items = [(key, join([o[key] for o in outputs], sizes, device)) for key in first]
+        return type(first)(items)
+    if isinstance(first, list | tuple):
+        joined = [join(list(members), sizes, device) for members in zip(*outputs, strict=True)]
+        return type(first)(*joined) if hasattr(first, "_fields") else type(first)(joined)
+    return first
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(inner)

@@ -1,0 +1,176 @@
+"""Which modules are sharded, and as which units: what is gathered together and freed together."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from nbmgpu.errors import StrategyError, compose
+
+SMALL = 1 << 16
+"""Parameters from which on a guessed unit is worth a gather of its own."""
+
+NOT_UNITS = frozenset({"BertEmbeddings"})
+"""Classes in ``_no_split_modules`` whose weights others use directly (BERT's tied decoder)."""
+
+
+@dataclass
+class Plan:
+    """What is to be done with one outermost module.
+
+    Attributes:
+        root: sharded last, with all that no unit has.
+        units: sharded on their own, inner ones first.
+        keep: parameters in it that stay whole on every rank.
+    """
+
+    root: nn.Module
+    units: list[nn.Module]
+    keep: set[nn.Parameter] = field(default_factory=set)
+
+
+def plans(
+    modules: list[nn.Module], device: torch.device, named: tuple[str, ...], hooked: bool = True
+) -> list[Plan]:
+    """Plan how ``modules``, and all they hold, are sharded.
+
+    Args:
+        modules: outermost modules, not sharded yet.
+        device: what is elsewhere is kept whole.
+        named: classes that the user wants as units; found by itself if empty.
+        hooked: whether to leave parameters with hooks whole.
+
+    Raises:
+        StrategyError: no module is of a class in ``named``.
+    """
+    roots = [root for module in modules for root in _entries(module)]
+    if named:
+        _check_names(roots, named)
+    counts = collections.Counter(id(p) for root in roots for p in root.parameters())
+    made = []
+    for root in roots:
+        keep = {p for p in root.parameters() if counts[id(p)] > 1 or not _can_shard(p, device)}
+        keep |= _of_odd_modules(root)
+        units = list(_units(root, named))
+        keep |= _of_rare_dtypes(root, units, keep)
+        if any(p not in keep for p in root.parameters()):
+            made.append(Plan(root, units, keep))
+    return made
+
+
+def _entries(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the outermost modules that are called: a container or LightningModule is not."""
+    forward = getattr(type(module), "forward", None)
+    uncalled = forward is getattr(nn.Module, "forward", None) or any(
+        cls.__name__ == "LightningModule" for cls in type(module).__mro__
+    )
+    own = next(module.parameters(recurse=False), None) is not None
+    if not uncalled or own:
+        yield module
+        return
+    for child in module.children():
+        yield from _entries(child)
+
+
+def _can_shard(parameter: nn.Parameter, device: torch.device) -> bool:
+    """Tell whether FSDP2 can deal out ``parameter`` and nothing of it would be lost."""
+    return (
+        type(parameter) is nn.Parameter
+        and not is_lazy(parameter)
+        and parameter.dim() > 0
+        and parameter.numel() > 0
+        and parameter.is_floating_point()
+        and parameter.is_contiguous()
+        and parameter.device == device
+        and not parameter._backward_hooks
+        and not parameter._post_accumulate_grad_hooks
+    )
+
+
+def _of_odd_modules(root: nn.Module) -> set[nn.Parameter]:
+    """Return the parameters with sparse gradients, and those of compiled TorchScript."""
+    odd: set[nn.Parameter] = set()
+    for module in root.modules():
+        if getattr(module, "sparse", False) is True or isinstance(module, torch.jit.ScriptModule):
+            odd.update(module.parameters())
+    return odd
+
+
+def _of_rare_dtypes(
+    root: nn.Module, units: list[nn.Module], keep: set[nn.Parameter]
+) -> set[nn.Parameter]:
+    """Return what has not its group's dtype: FSDP2 gathers and reduces a group as one piece."""
+    rare: set[nn.Parameter] = set()
+    seen: set[nn.Parameter] = set(keep)
+    for group in (*units, root):
+        mine = [p for p in group.parameters() if p not in seen]
+        seen.update(mine)
+        if mine:
+            sizes: collections.Counter[torch.dtype] = collections.Counter()
+            for parameter in mine:
+                sizes[parameter.dtype] += parameter.numel()
+            common = sizes.most_common(1)[0][0]
+            rare.update(p for p in mine if p.dtype != common)
+    return rare
+
+
+def _units(root: nn.Module, named: tuple[str, ...]) -> Iterator[nn.Module]:
+    """Yield the units below ``root``, inner ones first."""
+    chosen = list(dict.fromkeys(_chosen(root, named)))
+    users = collections.Counter(
+        id(p) for m in root.modules() for p in set(m.parameters(recurse=False))
+    )
+    for module in reversed(chosen):
+        inside = collections.Counter(
+            id(p) for m in module.modules() for p in set(m.parameters(recurse=False))
+        )
+        shared = any(users[key] > count for key, count in inside.items())
+        if inside and not shared and module is not root:
+            yield module
+
+
+def _chosen(root: nn.Module, named: tuple[str, ...]) -> Iterator[nn.Module]:
+    if named:
+        yield from (m for m in root.modules() if type(m).__name__ in named)
+        return
+    known = _no_split(root) - NOT_UNITS
+    found = [m for m in root.modules() if type(m).__name__ in known]
+    if found:
+        yield from found
+        return
+    for module in root.modules():
+        if isinstance(module, nn.ModuleList | nn.Sequential):
+            for child in module.children():
+                if sum(p.numel() for p in child.parameters()) >= SMALL and _is_called(child):
+                    yield child
+
+
+def _no_split(root: nn.Module) -> set[str]:
+    """Return the classes that a model of transformers, or one inside, names as its blocks."""
+    lists = (getattr(m, "_no_split_modules", None) or () for m in root.modules())
+    return set(itertools.chain.from_iterable(lists))
+
+
+def _is_called(module: nn.Module) -> bool:
+    return list(_entries(module)) == [module]
+
+
+def _check_names(roots: Iterable[nn.Module], named: tuple[str, ...]) -> None:
+    """Refuse names of classes that are nowhere in the models."""
+    present = {type(m).__name__ for root in roots for m in root.modules()}
+    missing = [name for name in named if name not in present]
+    if missing:
+        some = next((n for n in sorted(present) if n[:4] == missing[0][:4]), min(present))
+        raise StrategyError(
+            compose(
+                f"--fsdp-units: no module is a {' or a '.join(missing)}",
+                f"Classes in the model: {', '.join(sorted(present))}",
+                f"--fsdp-units {some}",
+            )
+        )

@@ -1,0 +1,71 @@
+"""What keeps whole copies of a model alike besides gradients: first values and statistics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .base import Unit
+
+
+class RunningStatistics:
+    """The buffers of a unit that a forward pass changes, such as those of batch normalisation."""
+
+    def __init__(self, unit: Unit) -> None:
+        """Watch the floating point buffers of ``unit``."""
+        self.unit = unit
+        self.buffers = list(unit.buffers())
+        self.versions = [b._version for b in self.buffers]
+
+    def average(self, weight: float | Tensor, total: Tensor | None = None) -> None:
+        """Average what has changed, so that ranks evaluate alike; collective if anything has.
+
+        Ranks' ``weight`` sum to ``total``, a tensor of shape (), or to 1 when it is None.
+        """
+        normalised = self._of_batch_norm()
+        changed = [
+            buffer
+            for buffer, version in zip(self.buffers, self.versions, strict=True)
+            if buffer._version > version or id(buffer) in normalised
+        ]
+        if not changed:
+            return
+        flat = torch.cat([b.reshape(-1).float() for b in changed]) * weight
+        dist.all_reduce(flat)
+        for buffer, part in zip(changed, flat.split([b.numel() for b in changed]), strict=True):
+            buffer.copy_((part if total is None else part / total).view(buffer.shape))
+        self.versions = [b._version for b in self.buffers]
+
+    def _of_batch_norm(self) -> set[int]:
+        """Return the buffers of batch normalisation, which change without a new version."""
+        modules = (m for root in self.unit.modules for m in root.modules())
+        layers = [m for m in modules if isinstance(m, nn.modules.batchnorm._NormBase)]
+        return {id(b) for m in layers if m.training for b in m.buffers(recurse=False)}
+
+
+def broadcast_unless_equal(tensors: list[Tensor]) -> None:
+    """Give every rank rank 0's values.
+
+    Objects that came from the notebook are equal already; comparing a checksum is
+    much cheaper than sending them.
+    """
+    groups: dict[torch.device, list[Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault(tensor.device, []).append(tensor.detach())
+    for members in groups.values():
+        sums = [m.sum(dtype=torch.float64) for m in members if m.numel()]
+        if not sums:
+            continue
+        mine = torch.nan_to_num(torch.stack(sums))
+        low, high = mine.clone(), mine.clone()
+        dist.all_reduce(low, dist.ReduceOp.MIN)
+        dist.all_reduce(high, dist.ReduceOp.MAX)
+        if not torch.equal(low, high):
+            for member in members:
+                dist.broadcast(member, 0)

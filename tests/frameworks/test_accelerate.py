@@ -1,0 +1,144 @@
+"""Cells with accelerate, datasets and torchmetrics leave on ranks what they leave on one device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sides import both, notebook
+
+import nbmgpu
+from nbmgpu.errors import StrategyError
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries, in this process
+
+SETUP = """
+import torch, torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from accelerate import Accelerator
+
+X, Y = torch.randn(45, 8), torch.randint(0, 4, (45,))
+
+def objects():
+    model = nn.Sequential(nn.Linear(8, 12), nn.Tanh(), nn.Linear(12, 4))
+    opt = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    sched = torch.optim.lr_scheduler.LinearLR(opt, 1.0, 0.1, 12)
+    return model, opt, DataLoader(TensorDataset(X, Y), batch_size=8, shuffle=True), sched
+
+val = DataLoader(TensorDataset(X.flip(0) * 0.9, Y.flip(0)), batch_size=7)
+losses, counts = [], []
+"""
+PREPARE = """
+accelerator = Accelerator(gradient_accumulation_steps=2)
+model, opt, loader, sched = accelerator.prepare(*objects())
+val = accelerator.prepare(val)
+"""
+CELL = """
+for epoch in range(2):
+    model.train()
+    for x, y in loader:
+        with accelerator.accumulate(model):
+            loss = F.cross_entropy(model(x), y)
+            accelerator.backward(loss)
+            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(model.parameters(), 0.5)
+            opt.step()
+            sched.step()
+            opt.zero_grad()
+        losses.append(loss.item())
+    model.eval()
+    right = total = 0
+    for x, y in val:
+        with torch.no_grad():
+            p, t = accelerator.gather_for_metrics((model(x).argmax(-1), y))
+        right += (p == t).sum().item()
+        total += len(t)
+    counts.append((right, total))
+    accelerator.save_state("state")
+    accelerator.wait_for_everyone()
+    if epoch == 0:
+        accelerator.load_state("state")
+accelerator.print("done", accelerator.is_main_process)
+plain = accelerator.unwrap_model(model)
+"""
+
+
+@pytest.mark.parametrize("built", ["in the notebook", "in the cell"])
+def test_an_accelerator_trains_as_on_one_device(tmp_path: Path, built: str) -> None:
+    parts = (SETUP + PREPARE, CELL) if built == "in the notebook" else (SETUP, PREPARE + CELL)
+    sides = both(tmp_path, *parts)
+    for name in ("model", "plain", "opt", "losses", "counts"):
+        assert sides.error(name) < 1e-5, name
+    assert "done True\n" in sides.run.log()
+    assert not sides.notices
+    names = [sorted(p.name for p in (tmp_path / s / "state").iterdir()) for s in ("alone", "ranks")]
+    assert names[0] == names[1]
+    held = sides.ranks["accelerator"], sides.ranks["opt"], sides.ranks["sched"]
+    assert len({id(vars(x.gradient_state)) for x in held}) == 1
+    assert held[0].num_processes == 1
+
+
+def test_another_distribution_is_refused(tmp_path: Path) -> None:
+    shared = notebook(tmp_path / "ranks", SETUP)
+    cell = "Accelerator(parallelism_config=object())"
+    with pytest.raises(StrategyError, match=r"parallelism_config=.*\n.*\nTry: %%mgpu --strat"):
+        nbmgpu.run(cell, shared, gpus=2, cpu=True)
+
+
+DATASETS = """
+import datasets, os, time
+data = datasets.load_dataset("json", data_files="rows.json", split="train", cache_dir="cache")
+
+def slow(row):
+    with open("/proc/self/stat") as stat:
+        pid = stat.read().split()[0]
+    os.system(f"echo {pid} >> calls.txt")
+    return {"y": row["x"] * 2}
+
+doubled = data.map(slow)
+even = doubled.filter(lambda row: row["y"] % 4 == 0)
+total = sum(even["y"])
+try:
+    data.map(lambda row: 1 / 0)
+except ZeroDivisionError:
+    failed = True
+doubled.save_to_disk("saved")
+read = len(datasets.load_from_disk("saved"))
+"""
+
+
+def test_datasets_are_read_and_mapped_once(tmp_path: Path) -> None:
+    shared = notebook(tmp_path, "")
+    (tmp_path / "rows.json").write_text("\n".join(f'{{"x": {i}}}' for i in range(6)))
+    run = nbmgpu.run(DATASETS, shared, gpus=2, cpu=True)
+    for rank in (0, 1):
+        assert run.results[rank]["total"] == 12
+        assert run.results[rank]["read"] == 6
+        assert run.results[rank]["failed"] is True
+    assert len(set((tmp_path / "calls.txt").read_text().split())) == 1
+
+
+METRICS = """
+import torchmetrics
+seen, evaluated = torchmetrics.SumMetric(), torchmetrics.SumMetric()
+model, opt, loader, _ = objects()
+for x, y in loader:
+    opt.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    opt.step()
+    if trained:
+        seen.update(float(len(x)))
+with torch.no_grad():
+    for x, y in val:
+        evaluated.update(float(len(x)))
+count = evaluated.compute().item()
+"""
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_metrics_of_a_training_loop_are_the_ranks_share(tmp_path: Path, trained: bool) -> None:
+    shared = notebook(tmp_path / "ranks", SETUP + f"trained = {trained}\n")
+    run = nbmgpu.run(METRICS, shared, gpus=2, cpu=True)
+    assert shared["count"] == 45
+    assert ("metric-share" in run.view.notices) == trained

@@ -1,0 +1,82 @@
+"""Names, refusals and documentation of the strategies, without starting anything."""
+
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nbmgpu.errors import OptionError
+from nbmgpu.options import RunOptions
+from nbmgpu.strategies import canonical, load_strategy, profile_of, strategy_names
+from nbmgpu.strategies.catalogue import BUILT_IN
+from nbmgpu.strategies.tuning import FIELDS, Tuning
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("ddp", "ddp"), ("DDP", "ddp"), ("ddp_notebook", "ddp"), ("ddp_sharded", "zero1"),
+        ("zero-1", "zero1"), ("FSDP2", "fsdp"), ("zero3", "fsdp"), ("shard_grad_op", "zero2"),
+        ("full_shard", "fsdp"), ("deepspeed", "deepspeed_stage_2"), ("ds3", "deepspeed_stage_3"),
+        ("deepspeed_stage_3_offload", "deepspeed_stage_3_offload"), ("DataParallel", "dp"),
+        ("nonsense", None),
+    ],
+)  # fmt: skip
+def test_names_of_other_tools_are_understood(written, meant):
+    assert canonical(written) == meant
+    if meant:
+        assert RunOptions.parse(f"--strategy {written}").strategy == meant
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # DeepSpeed's, when it is imported
+def test_every_name_is_unique_and_every_class_loads():
+    names = [name for p in BUILT_IN.values() for name in (p.name, *p.aliases)]
+    assert len(names) == len(set(names))
+    assert set(BUILT_IN) == set(strategy_names())
+    for name in strategy_names():
+        assert load_strategy(name).profile is profile_of(name)
+
+
+def test_tuning_has_the_options_fields_and_defaults():
+    assert Tuning.of(vars(RunOptions())) == Tuning()
+    assert set(FIELDS) <= set(vars(RunOptions()))
+    for profile in BUILT_IN.values():
+        assert profile.own <= profile.takes <= set(FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason", "instead"),
+    [
+        ("-s zero1 --cpu-offload", "the model is not sharded", "--strategy fsdp --cpu-offload"),
+        ("-s ddp --fsdp-units Block", "only fsdp and zero2", "--strategy fsdp --fsdp-units Block"),
+        ("-s none --clip 1 --accumulate 2", "nothing is touched", "--strategy none"),
+        ("-s ds2 --compile", "compiles its engine", "--strategy zero2 --compile"),
+        ("-s ds2 --cpu-offload", "part of the name", "--strategy deepspeed_stage_2"),
+        ("-s dp --sync-batchnorm -g 2", "alone", "--strategy ddp --gpus 2 --sync-batchnorm"),
+        ("-s fsdp --find-unused", "ddp's reducer", "--strategy fsdp"),
+    ],
+)
+def test_what_a_strategy_cannot_have_is_refused_with_a_line_that_works(line, reason, instead):
+    with pytest.raises(OptionError) as caught:
+        RunOptions.parse(line)
+    assert reason in str(caught.value)
+    assert str(caught.value).endswith(f"Try: %%mgpu {instead}")
+    RunOptions.parse(instead)
+
+
+def test_the_table_in_the_documentation_is_that_of_the_catalogue():
+    table = runpy.run_path(str(REPOSITORY / "tools" / "strategy_table.py"))["table"]()
+    assert table in (REPOSITORY / "docs" / "strategies.md").read_text(), "tools/strategy_table.py"
+
+
+def test_options_are_checked_without_torch():
+    code = (
+        "import sys; from nbmgpu.options import RunOptions;"
+        "[RunOptions.parse('--strategy ' + n) for n in ('fsdp', 'deepspeed', 'zero2')];"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

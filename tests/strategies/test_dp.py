@@ -1,0 +1,86 @@
+"""dp: one process; without several GPUs it is one device, and says so."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+import pytest
+import torch
+from numerics.idiom import TRAIN, compare, idiom, notebook
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+import nbmgpu
+from nbmgpu.errors import OptionError
+from nbmgpu.strategies import dp
+
+CPU = torch.device("cpu")
+
+CASES = [
+    idiom("SGD"),
+    idiom("dropout", setup="""
+        model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 4))
+        opt = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        """),
+    idiom("batch normalisation", setup="""
+        model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 4))
+        opt = torch.optim.SGD(model.parameters(), lr=0.1)
+        """),
+    idiom("LBFGS", """
+        for x, y in loader:
+            def closure():
+                opt.zero_grad()
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+                return loss
+            losses.append(opt.step(closure).item())
+        """, setup="opt = torch.optim.LBFGS(model.parameters(), max_iter=3)",
+        shares="closure", curve=False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_dp_on_cpu_is_one_device_and_says_so(case) -> None:
+    result = compare(case, 2, strategy="dp")
+    assert not result.wrong, "\n".join(result.wrong)
+    assert result.error == 0
+    assert result.notices == {"dp"}
+    text = result.run.view.notices["dp"].text
+    assert "nothing is parallel" in text
+    assert "ddp is better" in text
+    assert result.run.record.world_size == 1
+
+
+def test_the_model_stays_what_it_is() -> None:
+    namespace = notebook("")
+    model = namespace["model"]
+    cell = TRAIN + "kind, own = type(model).__name__, 'forward' in vars(model)\n"
+    nbmgpu.run(cell, namespace, gpus=2, cpu=True, strategy="dp")
+    assert namespace["model"] is model
+    assert (namespace["kind"], namespace["own"]) == ("Net", False)
+
+
+def test_sync_batchnorm_is_refused() -> None:
+    with pytest.raises(OptionError, match="--sync-batchnorm"):
+        nbmgpu.run(TRAIN, notebook(""), gpus=2, cpu=True, strategy="dp", sync_batchnorm=True)
+
+
+Pair = namedtuple("Pair", "logits mask")
+
+
+def test_outputs_of_slices_are_joined() -> None:
+    a, b = torch.randn(3, 2), torch.randn(1, 2)
+    joined = dp.join([(a, [a.sum()], None), (b, [b.sum()], None)], [3, 1], CPU)
+    assert torch.equal(joined[0], torch.cat([a, b]))
+    assert torch.allclose(joined[1][0], (3 * a.sum() + b.sum()) / 4)
+    assert joined[2] is None
+    pair = dp.join([Pair(a, a > 0), Pair(b, b > 0)], [3, 1], CPU)
+    assert torch.equal(pair.mask, torch.cat([a, b]) > 0)
+
+
+def test_outputs_of_transformers_are_joined() -> None:
+    parts = [SequenceClassifierOutput(loss=torch.tensor(1.0), logits=torch.ones(3, 2)),
+             SequenceClassifierOutput(loss=torch.tensor(3.0), logits=torch.ones(1, 2))]  # fmt: skip
+    joined = dp.join(parts, [3, 1], CPU)
+    assert isinstance(joined, SequenceClassifierOutput)
+    assert joined.loss == 1.5
+    assert joined.logits.shape == (4, 2)

@@ -1,0 +1,58 @@
+"""Every idiom under every strategy: the numbers of one device, or a refusal, never a silence.
+
+The tables of exceptions name each idiom that is not equal, with the reason.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+import pytest
+from idiom import Idiom, compare
+
+from nbmgpu.errors import StrategyError
+
+TABLES = ("loaders", "evaluation", "losses", "optimizers", "models", "transformers")
+IDIOMS = [i for table in TABLES for i in importlib.import_module(f"cells_{table}").IDIOMS]
+QUIET = {"rank-0-values"}
+
+
+def exceptions(strategy: str) -> dict[str, tuple[str, str]]:
+    """Return the idioms that are not equal under ``strategy``: what happens instead, and why."""
+    family = "deepspeed" if strategy.startswith("deepspeed") else strategy
+    tables: ModuleType = importlib.import_module(
+        f"exceptions_{'fsdp' if family == 'zero2' else family}"
+    )
+    found = tables.EXCEPTIONS
+    return found[strategy] if family == "deepspeed" else found
+
+
+CASES = [
+    pytest.param(strategy, idiom, id=f"{strategy}: {idiom}")
+    for strategy in ("zero1", "zero2", "fsdp", *(f"deepspeed_stage_{n}" for n in (1, 2, 3)))
+    for idiom in IDIOMS
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("strategy", "idiom"), CASES)
+def test_ranks_leave_what_one_device_leaves(strategy: str, idiom: Idiom) -> None:
+    kind, reason = exceptions(strategy).get(idiom.name, ("", ""))
+    if kind == "refused":
+        with pytest.raises(StrategyError):
+            compare(idiom, 2, strategy=strategy)
+        return
+    result = compare(idiom, 2, strategy=strategy)
+    if kind == "differs":
+        assert result.wrong, f"{idiom} is equal now: strike it off the table"
+        assert result.notices - QUIET, "it differs, and nobody was told"
+        pytest.xfail(reason)
+    assert not result.wrong, "\n".join(result.wrong)
+    assert result.split() == idiom.split
+    assert idiom.notices <= result.notices
+
+
+@pytest.mark.parametrize("strategy", ["zero1", "fsdp", "deepspeed_stage_2"])
+def test_the_tables_name_idioms_that_exist(strategy: str) -> None:
+    assert exceptions(strategy).keys() <= {idiom.name for idiom in IDIOMS}

@@ -1,0 +1,98 @@
+"""The launch server has what the notebook has imported, and stays what can be forked."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+PRELUDE = """
+import os, sys, time
+from pathlib import Path
+from nbmgpu.launch.preload import Preloader, clean, libraries_here
+
+preloader = Preloader()
+
+def settle():
+    while preloader.busy:
+        preloader.turn()
+        pid, status = os.waitpid(-1, 0)
+        assert preloader.is_trying(pid)
+        preloader.tried(os.waitstatus_to_exitcode(status))
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Runs a script that finds the package ``lib``, of the source given."""
+
+    def run(library: str, source: str) -> None:
+        (tmp_path / "lib").mkdir()
+        (tmp_path / "lib" / "__init__.py").write_text(textwrap.dedent(library))
+        code = PRELUDE + textwrap.dedent(source)
+        found = subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert found.returncode == 0, found.stderr
+
+    return run
+
+
+def test_a_library_is_imported_with_the_environment_of_the_kernel(script):
+    script(
+        "import os; home = os.environ.get('LIB_HOME')",
+        """
+        preloader.wish(["lib", "lib.none"], {"LIB_HOME": "there"})
+        settle()
+        assert sys.modules["lib"].home == "there"
+        assert "LIB_HOME" not in os.environ
+        """,
+    )
+
+
+def test_a_library_that_starts_a_thread_is_left_to_the_ranks(script):
+    script(
+        "from threading import Timer; timer = Timer(9, print); timer.daemon = True; timer.start()",
+        """
+        preloader.wish(["lib"], {})
+        settle()
+        assert "lib" not in sys.modules and clean()
+        preloader.wish(["lib"], {})
+        assert not preloader.busy, "it is not tried again"
+        """,
+    )
+
+
+def test_a_library_that_ends_the_process_does_no_harm(script):
+    script("import os; os._exit(3)", "preloader.wish(['lib'], {}); settle()")
+
+
+def test_a_library_that_was_installed_anew_is_forgotten(script):
+    script(
+        "value = 1",
+        """
+        preloader.wish(["lib"], {})
+        settle()
+        preloader.forget_stale()
+        path = Path(sys.modules["lib"].__file__)
+        path.write_text("value = 22")
+        os.utime(path, (1, 1))
+        preloader.forget_stale()
+        import lib
+        assert lib.value == 22
+        """,
+    )
+
+
+def test_only_installed_libraries_of_cells_are_wished_for():
+    code = (
+        "import sys, pandas, nbmgpu, IPython, this\n"
+        "from nbmgpu.launch.preload import libraries_here\n"
+        "tops = {n.partition('.')[0] for n in libraries_here()}\n"
+        "assert 'pandas' in tops and not tops & {'nbmgpu', 'IPython', 'this', 'json', '__main__'}"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
