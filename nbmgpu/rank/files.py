@@ -75,7 +75,7 @@ class FileTap:
 
     def install(self) -> None:
         """Put the tap in place, for the rest of this process."""
-        torch.save = self._saving(torch.save, place=1)
+        torch.save = self._saving(torch.save, place=1, pickles=True)
         torch.load = self._loading(torch.load)
         self._install_for_rust()
         self._replace(os, "mkdir", self._making(os.mkdir))
@@ -112,7 +112,11 @@ class FileTap:
         self.originals.clear()
         shutil.rmtree(self.shadows, ignore_errors=True)
 
-    def _saving(self, save: Callable[..., Any], place: int) -> Callable[..., Any]:
+    def _saving(
+        self, save: Callable[..., Any], place: int, pickles: bool = False
+    ) -> Callable[..., Any]:
+        """Write on rank 0 alone; what it ``pickles`` may have to be gathered by all."""
+
         @functools.wraps(save)
         def saving(*args: Any, **kwargs: Any) -> Any:
             names = ("f", "filename", "path")
@@ -123,7 +127,7 @@ class FileTap:
                 return save(*args, **kwargs)
             key = self._count(os.path.realpath(target))
             if self.rank:
-                if session.current is not None:
+                if pickles and session.current is not None:
                     session.current.strategy.attend(args[0] if args else kwargs.get("obj"))
                 return None
             result = save(*args, **kwargs)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from numerics.idiom import execute
+from idiom import execute
 
 import nbmgpu
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 ROOMS = {
     "accelerate": "accelerate",
+    "transformers.modeling_utils": "pretrained",
     "transformers.trainer": "huggingface",
     "transformers.utils.notebook": "trainer_reports",
     "datasets": "datasets",

@@ -128,10 +128,11 @@ class TrainerTap:
         The other ranks' metrics may differ from it in the last digit.
         """
         before, self.evaluating = self.evaluating, True
+        share, self.session.share = self.session.share, None  # a batch of it is nobody's share
         try:
             output = original(trainer, *args, **kwargs)
         finally:
-            self.evaluating = before
+            self.evaluating, self.session.share = before, share
         if not trainer.is_in_train or not self.session.distributes:
             return output
         return output._replace(metrics=from_rank_0(output.metrics))

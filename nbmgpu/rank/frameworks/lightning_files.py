@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+from nbmgpu.rank import session
 from nbmgpu.rank.shared import from_rank_0, meet
 
 from .lightning_copy import Copy, replace
@@ -35,8 +36,9 @@ class Coordination:
         single.barrier = lambda strategy, *args, **kwargs: meet()
         single.broadcast = lambda strategy, obj, src=0: from_rank_0(obj)
         single.reduce_boolean_decision = lambda strategy, decision, all=True: from_rank_0(decision)
-        for name in ("save_checkpoint", "remove_checkpoint"):
-            replace(self.of("strategies.strategy").Strategy, name, self._alone)
+        strategy = self.of("strategies.strategy").Strategy
+        replace(strategy, "save_checkpoint", lambda write: self._alone(write, self._attend))
+        replace(strategy, "remove_checkpoint", self._alone)
         checkpoint = self.of("callbacks.model_checkpoint").ModelCheckpoint
         if self.rank:  # rank 0 makes the link, and meets the others afterwards
             checkpoint._link_checkpoint = staticmethod(lambda *args: meet())
@@ -46,16 +48,23 @@ class Coordination:
         results._distributed_is_initialized = lambda: False
         self.of("trainer.connectors.data_connector")._InfiniteBarrier = contextlib.nullcontext
 
-    def _alone(self, write: Any) -> Any:
-        """Let rank 0 do it while the others wait."""
+    def _alone(self, write: Any, meanwhile: Any = None) -> Any:
+        """Let rank 0 do it while the others wait, or do something ``meanwhile``."""
 
         def written(*args: Any, **kwargs: Any) -> None:
             meet()  # nobody reads what is to be replaced or removed
             if self.rank == 0:
                 write(*args, **kwargs)
+            elif meanwhile is not None:
+                meanwhile(*args, **kwargs)
             meet()
 
         return written
+
+    def _attend(self, _: Any, checkpoint: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+        """Gather with rank 0 what it pickles, where a model is spread over ranks."""
+        assert session.current is not None
+        session.current.strategy.attend(checkpoint)
 
     def _prepare_data_first(self) -> None:
         """Let rank 0 prepare the data, and the others find what is there."""
