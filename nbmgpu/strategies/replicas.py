@@ -36,7 +36,9 @@ class RunningStatistics:
         ]
         if not changed:
             return
-        flat = torch.cat([b.reshape(-1).float() for b in changed]) * weight
+        double = any(b.dtype == torch.float64 for b in changed)
+        wide = torch.float64 if double else torch.float32  # half precision has too few digits
+        flat = torch.cat([b.reshape(-1).to(wide) for b in changed]) * weight
         dist.all_reduce(flat)
         for buffer, part in zip(changed, flat.split([b.numel() for b in changed]), strict=True):
             buffer.copy_((part if total is None else part / total).view(buffer.shape))

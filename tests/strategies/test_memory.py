@@ -22,6 +22,7 @@ CELL = """
 import gc
 
 def held():
+    gc.collect()
     sizes = {}
     with torch._C.DisableTorchFunctionSubclass():
         for thing in gc.get_objects():
@@ -35,6 +36,9 @@ def held():
                         continue  # there is none, or it has no memory of its own
     return sum(sizes.values())
 
+# Made in the cell: what is mapped from the notebook's bundle is one copy for all ranks.
+model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
+opt = torch.optim.Adam(model.parameters())
 for x, y in loader:
     opt.zero_grad()
     loss = nn.functional.mse_loss(model(x), y)
@@ -56,10 +60,8 @@ FORMULAS: dict[str, Callable[[int], float]] = {
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_rank_holds_its_part(strategy: str, ranks: int, record_property) -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
-    opt = torch.optim.Adam(model.parameters())
     data = TensorDataset(torch.randn(8, WIDTH), torch.randn(8, WIDTH))
-    names = {"model": model, "opt": opt, "nn": nn, "torch": torch}
+    names = {"nn": nn, "torch": torch, "WIDTH": WIDTH, "LAYERS": LAYERS}
     names["loader"] = DataLoader(data, batch_size=8)
     run = nbmgpu.run(CELL, names, gpus=ranks, cpu=True, strategy=strategy)
     held = [run.results[rank]["bytes_held"] / PARAMETERS for rank in range(1, ranks)]
