@@ -89,6 +89,11 @@ class TorchBuild:
     hip: str | None
 
     @property
+    def release(self) -> tuple[int, ...]:
+        """Major and minor version."""
+        return tuple(int(part) for part in self.version.split(".")[:2])
+
+    @property
     def label(self) -> str:
         """The build in two words: ``CUDA 12.8``, ``ROCm 6.4`` or ``CPU``."""
         return f"CUDA {self.cuda}" if self.cuda else f"ROCm {self.hip}" if self.hip else "CPU"

@@ -18,7 +18,7 @@ from .bundle import VALUE, Shipment, adopt, read_copies, ship
 from .bundle.container import Place, make_place
 from .cell import Cell, read_cell
 from .compare import differing
-from .devices import Placement, place, probe
+from .devices import Placement, place, probe, torch_build
 from .errors import LaunchError, OptionError, compose
 from .events import KERNEL, Ended, EventWriter, Notice
 from .failure import exception_of
@@ -82,6 +82,12 @@ class Execution:
         if missing := missing_packages(name):
             what = f"Strategy {name} needs {' and '.join(missing)}, which is not installed here"
             raise OptionError(compose(what, instead=f"%pip install {' '.join(missing)}"))
+        least = profile_of(name).least_torch
+        build = torch_build() if any(least) else None
+        if build is not None and build.release < least:
+            wanted = ".".join(map(str, least))
+            what = f"Strategy {name} needs torch {wanted} or newer, and this is {build.version}"
+            raise OptionError(compose(what, instead=f"%pip install 'torch>={wanted}'"))
 
     def start(self) -> Run:
         """Write the bundle and launch the ranks.

@@ -49,6 +49,7 @@ class Profile:
         shards_data: whether each rank takes a slice of every global batch.
         in_one_process: whether one rank holds all devices.
         packages: what must be installed beside torch.
+        least_torch: the oldest version of torch that it works with, if that is not any.
         needs, saves, costs: columns of the documentation.
     """
 
@@ -62,6 +63,7 @@ class Profile:
     shards_data: bool = True
     in_one_process: bool = False
     packages: tuple[str, ...] = ()
+    least_torch: tuple[int, int] = (0, 0)
     needs: str = ""
     saves: str = ""
     costs: str = ""
@@ -137,6 +139,7 @@ FSDP = Profile(
     ),
     takes=GENERAL | OF_FSDP | {"sync_batchnorm"},
     own=OF_FSDP | {"precision"},
+    least_torch=(2, 13),  # it reaches into private parts of FSDP2
     needs="an optimizer that updates each element by itself, or knows DTensor",
     saves="parameters, gradients and states: 1/N of all three per rank",
     costs="an all-gather of each unit's parameters in forward and again in backward",
@@ -148,6 +151,7 @@ ZERO2 = Profile(
     aliases=("zero_2", "zero_stage_2", "shard_grad_op", "fsdp_shard_grad_op"),
     takes=GENERAL | OF_FSDP | {"sync_batchnorm"},
     own=OF_FSDP | {"precision"},
+    least_torch=(2, 13),  # it reaches into private parts of FSDP2
     needs="what fsdp needs, and room for all parameters from forward to backward",
     saves="gradients and states: 1/N of both per rank; parameters between steps",
     costs="one all-gather of the parameters per step",

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import nbmgpu
+from nbmgpu.devices import TorchBuild
 from nbmgpu.errors import OptionError
 from nbmgpu.options import RunOptions
 from nbmgpu.strategies import canonical, load_strategy, profile_of, strategy_names
@@ -71,6 +73,18 @@ def test_what_a_strategy_cannot_have_is_refused_with_a_line_that_works(line, rea
 def test_the_table_in_the_documentation_is_that_of_the_catalogue():
     table = runpy.run_path(str(REPOSITORY / "tools" / "strategy_table.py"))["table"]()
     assert table in (REPOSITORY / "docs" / "strategies.md").read_text(), "tools/strategy_table.py"
+
+
+def test_a_torch_that_is_too_old_is_refused_before_anything_starts(monkeypatch):
+    monkeypatch.setattr("nbmgpu.kernel.torch_build", lambda: TorchBuild("2.9.1+cpu", None, None))
+    with pytest.raises(OptionError, match=r"fsdp needs torch 2\.13 or newer, and this is 2\.9\.1"):
+        nbmgpu.run("pass", {}, strategy="fsdp", gpus=2, cpu=True)
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setattr("nbmgpu.strategies.importlib.util.find_spec", lambda name: None)
+    with pytest.raises(OptionError, match="%pip install deepspeed"):
+        nbmgpu.run("pass", {}, strategy="ds3", gpus=2, cpu=True)
 
 
 def test_options_are_checked_without_torch():
