@@ -17,10 +17,10 @@ TABLES = ("loaders", "evaluation", "losses", "optimizers", "models", "transforme
 IDIOMS = {table: importlib.import_module(f"cells_{table}").IDIOMS for table in TABLES}
 QUIET = {"rank-0-values"}
 
-WHOLE = ("zero1", "fsdp", "deepspeed_stage_2", "deepspeed_stage_3")
+WHOLE = ("zero1", "fsdp", "deepspeed_stage_3")
 """Strategies that run every table."""
 
-KIN = ("zero2", "deepspeed_stage_1")
+KIN = ("zero2", "deepspeed_stage_1", "deepspeed_stage_2")
 """Strategies that share their code with one of those; they run what touches parameters most."""
 
 
