@@ -163,11 +163,13 @@ def _refusals(values: dict[str, Any]) -> dict[str, Slip]:
     given = Tuning.of(values).given()
     slips = {}
     for name in given:
-        if reason := profile.reason(name):
+        value = values[name]
+        if reason := profile.reason(name, value):
             flag = next(flag for flag in FLAGS if flag.field == name)
-            slips[name] = Slip(f"{profile.name} cannot have {flag.name}: {reason}")
-            other = profile.instead.get(name)
-            if other and not any(profile_of(other).reason(option) for option in given):
+            spelled = f"{flag.name} {_spell(value)}" if flag.metavar else flag.name
+            slips[name] = Slip(f"{profile.name} cannot have {spelled}: {reason}")
+            other = profile.instead.get(f"{name}={value}") or profile.instead.get(name)
+            if other and not any(profile_of(other).reason(n, values[n]) for n in given):
                 values["strategy"] = other
             else:
                 values[name] = DEFAULTS[name]

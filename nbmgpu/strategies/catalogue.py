@@ -44,7 +44,8 @@ class Profile:
         aliases: other names for it, from Lightning, accelerate, DeepSpeed and torch.
         takes: fields of ``Tuning`` that it can have.
         own: those of them that it applies itself, instead of the rank.
-        refuses: for fields of ``Tuning`` that it cannot have, why.
+        refuses: for fields of ``Tuning`` that it cannot have, why; ``precision=fp16`` is
+            about a single value.
         instead: for such a field, the strategy to take for it.
         shards_data: whether each rank takes a slice of every global batch.
         in_one_process: whether one rank holds all devices.
@@ -68,10 +69,10 @@ class Profile:
     saves: str = ""
     costs: str = ""
 
-    def reason(self, option: str) -> str:
+    def reason(self, option: str, value: object = None) -> str:
         """Return why ``option``, a field of ``Tuning``, cannot be had; empty if it can."""
         if option in self.takes:
-            return ""
+            return self.refuses.get(f"{option}={value}", "")
         return self.refuses.get(option) or REASONS.get(option, "this strategy has no such thing")
 
 
@@ -139,6 +140,8 @@ FSDP = Profile(
     ),
     takes=GENERAL | OF_FSDP | {"sync_batchnorm"},
     own=OF_FSDP | {"precision"},
+    refuses={"precision=fp16": "its losses are not scaled; bf16 needs no scaling"},
+    instead={"precision=fp16": "ddp"},
     least_torch=(2, 13),  # it reaches into private parts of FSDP2
     needs="an optimizer that updates each element by itself, or knows DTensor",
     saves="parameters, gradients and states: 1/N of all three per rank",
@@ -151,6 +154,8 @@ ZERO2 = Profile(
     aliases=("zero_2", "zero_stage_2", "shard_grad_op", "fsdp_shard_grad_op"),
     takes=GENERAL | OF_FSDP | {"sync_batchnorm"},
     own=OF_FSDP | {"precision"},
+    refuses={"precision=fp16": "its losses are not scaled; bf16 needs no scaling"},
+    instead={"precision=fp16": "ddp"},
     least_torch=(2, 13),  # it reaches into private parts of FSDP2
     needs="what fsdp needs, and room for all parameters from forward to backward",
     saves="gradients and states: 1/N of both per rank; parameters between steps",

@@ -59,6 +59,7 @@ def test_tuning_has_the_options_fields_and_defaults():
         ("-s ds2 --compile", "compiles its engine", "--strategy zero2 --compile"),
         ("-s ds2 --cpu-offload", "part of the name", "--strategy deepspeed_stage_2"),
         ("-s dp --sync-batchnorm -g 2", "alone", "--strategy ddp --gpus 2 --sync-batchnorm"),
+        ("-s fsdp --precision fp16", "not scaled", "--strategy ddp --precision fp16"),
         ("-s fsdp --find-unused", "ddp's reducer", "--strategy fsdp"),
     ],
 )

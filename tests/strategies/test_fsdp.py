@@ -105,11 +105,6 @@ def test_a_class_that_is_nowhere_is_named_with_those_that_are() -> None:
         check(UNITS[0], "fsdp", fsdp_units=("Blok",))
 
 
-def test_fp16_is_refused() -> None:
-    with pytest.raises(Exception, match="bf16"):
-        check(UNITS[0], "fsdp", precision="fp16")
-
-
 def test_bf16_trains_near_to_fp32() -> None:
     near = idiom("bf16", setup=DEEP, rtol=5e-2, atol=5e-2)
     result = compare(near, 2, strategy="fsdp", precision="bf16", fsdp_units=("Block",))

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.optim import Optimizer
 
-from nbmgpu.errors import StrategyError, compose
 from nbmgpu.strategies import catalogue
 from nbmgpu.strategies.base import Backward, Setting, Strategy, Unit
 from nbmgpu.strategies.catalogue import Profile
@@ -81,20 +80,8 @@ class FullyShardedDataParallel(Strategy):
     reshards: ClassVar[bool] = True
 
     def __init__(self, setting: Setting) -> None:
-        """Start without any unit.
-
-        Raises:
-            StrategyError: half precision with 5 exponent bits, which needs loss scaling.
-        """
+        """Start without any unit."""
         super().__init__(setting)
-        if self.tuning.precision == "fp16":
-            raise StrategyError(
-                compose(
-                    f"--precision fp16 does not go with {self.profile.name}: small gradients "
-                    "would vanish when they are reduced",
-                    instead=f"%%mgpu --strategy {self.profile.name} --precision bf16",
-                )
-            )
         self._engine: Engine | None = None
         self._units: list[Unit] = []
         self._reducers: list[Reducer] = []
