@@ -133,6 +133,16 @@ class Accumulation:
             allowed = "This one accumulates by itself"
             raise StrategyError(compose(what, allowed, "%%mgpu without --accumulate"))
 
+    def leave_to(self, trainer: str, option: str) -> None:
+        """Refuse to accumulate in a library's loop, which counts steps and has its own ``option``.
+
+        Raises:
+            StrategyError: batches are grouped.
+        """
+        if self.on:
+            what = f"--accumulate {self.size} does not go with {trainer}, which counts its steps"
+            raise StrategyError(compose(what, instead=option.format(self.size)))
+
     def takes_step(self) -> bool:
         """Count the cell's step; return whether it is to be done."""
         done = not self.on or self.closes

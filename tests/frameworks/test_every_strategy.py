@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from matrix import STRATEGIES
-from sides import both, gap, logged
+from sides import both, gap, logged, notebook
 from test_huggingface import SETUP
+
+import nbmgpu
+from nbmgpu.errors import StrategyError
 
 pytestmark = [
     pytest.mark.slow,
@@ -130,3 +133,17 @@ def test_lightning(tmp_path: Path, strategy: str, built_in: str) -> None:
     ]
     assert gap(*kept) < 1e-5
     sides.ranks["module"].load_state_dict(kept[1])
+
+
+@pytest.mark.parametrize(
+    ("setup", "cell", "instead"),
+    [
+        (SETUP + MORE + BUILD, "trainers[1].train()", "gradient_accumulation_steps=2"),
+        (LIGHTNING + BUILD_LIGHTNING, "trainer.fit(module, loader)", "accumulate_grad_batches=2"),
+    ],
+)
+def test_trainers_accumulate_by_their_own_option(
+    tmp_path: Path, setup: str, cell: str, instead: str
+) -> None:
+    with pytest.raises(StrategyError, match=instead):
+        nbmgpu.run(cell, notebook(tmp_path, setup), gpus=2, cpu=True, accumulate=2)

@@ -119,6 +119,9 @@ class TrainerTap:
 
     def training(self, original: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
         """Follow the training loop from its first loader to its end."""
+        self.session.accumulation.leave_to(
+            "a Trainer", "TrainingArguments(..., gradient_accumulation_steps={})"
+        )
         with Loop(self.session, trainer).followed():
             return original(trainer, *args, **kwargs)
 

@@ -118,6 +118,9 @@ class LightningTap:
 
         def run(original: Any) -> Any:
             def call(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+                self.session.accumulation.leave_to(
+                    "a Trainer", "Trainer(..., accumulate_grad_batches={})"
+                )
                 with self._on_one_device(trainer._accelerator_connector):
                     self.coordination.agree_on_folders(trainer)
                     try:
