@@ -148,6 +148,15 @@ model.b.weight.register_hook(lambda grad: grad * 0)
         after = "assert seen == [model.a] and model.b.weight.grad.abs().sum() == 0"
         cells(notebook, NET + before, cell, after)
 
+    def test_a_weak_reference_means_the_same_object(self, notebook):
+        cells(
+            notebook,
+            "import weakref\nclass A: pass\na = A(); r = weakref.ref(a)",
+            "assert r() is a; a.seen = True",
+            "assert r() is a and a.seen",
+            "r", "a",
+        )  # fmt: skip
+
     def test_grad_scaler(self, notebook):
         cells(
             notebook,
