@@ -58,23 +58,17 @@ class Accumulation:
         """Whether gradients of earlier batches are kept for the step to come."""
         return self.on and self.batches > 0
 
-    def marked(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield ``items``, having noted of each whether it is the last."""
+    def with_last(self, items: Iterable[T]) -> Iterator[tuple[T, bool]]:
+        """Yield each of ``items`` and, where batches are grouped, whether it is the last."""
         if not self.on:
-            yield from items
+            yield from ((item, False) for item in items)
             return
-        ahead = iter(items)
-        try:
-            item = next(ahead)
-        except StopIteration:
-            return
-        for following in ahead:
-            self.last = False
-            yield item
-            item = following
-        self.last = True
-        yield item
-        self.last = False
+        waiting: list[T] = []
+        for item in items:
+            if waiting:
+                yield waiting.pop(), False
+            waiting.append(item)
+        yield from ((item, True) for item in waiting)
 
     def weigh(self, total: Tensor | float, samples: float) -> Tensor | float:
         """Return what a backward pass counts for while its group is open.
@@ -122,8 +116,8 @@ class Accumulation:
             torch._foreach_mul_([local(p.grad) for p in parameters if p.grad is not None], scale)
             self._unit = self._sum  # for a second pass of this batch
 
-    def begin_batch(self) -> None:
-        """Refuse a cell that leaves out steps by itself; called when it takes a batch.
+    def begin_batch(self, last: bool) -> None:
+        """Know whether the batch is the loader's last; refuse a cell that leaves out steps.
 
         Raises:
             StrategyError: the batch before had a backward pass and no step.
@@ -132,6 +126,7 @@ class Accumulation:
             what = f"--accumulate {self.size} needs a cell that steps on every batch"
             allowed = "This one accumulates by itself"
             raise StrategyError(compose(what, allowed, "%%mgpu without --accumulate"))
+        self.last = last
 
     def leave_to(self, trainer: str, option: str) -> None:
         """Refuse to accumulate in a library's loop, which counts steps and has its own ``option``.

@@ -93,18 +93,21 @@ class LoaderTap:
             return batches
         session.activate()
         trains = training(session.units) and loop_trains(frame) is not False
-        return self._counted(session.accumulation.marked(batches)) if trains else batches
+        return self._counted(batches) if trains else batches
 
     def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Take each batch as a share that is the whole."""
-        outer = self.session.share
+        session = self.session
+        outer = session.share
         try:
-            for batch in batches:
+            for batch, last in session.accumulation.with_last(batches):
                 size = rows(batch) or 1
-                self.session.take(Share(size, size), self)
+                begin = functools.partial(session.take, Share(size, size), self, last)
+                session.ahead.play(Event(begin, begins=True))
                 yield batch
         finally:
-            self.session.share = outer
+            leave = functools.partial(session.leave, outer)
+            session.ahead.play(Event(leave, begins=False))
 
     def splits_now(self, loader: DataLoader[Any], frame: Any) -> bool:
         """Tell whether this iteration of ``loader`` is to be split among ranks."""
@@ -191,9 +194,8 @@ class SplitLoader:
         total = self._total(loader)
         self._say_what_is_known()
         try:
-            for batch, share in session.accumulation.marked(parts):
+            for (batch, share), last in session.accumulation.with_last(parts):
                 steps += 1
-                last = session.accumulation.last
                 begin = functools.partial(self._begin, share, last, steps, total)
                 session.ahead.play(Event(begin, begins=True, share=share))
                 draws = Draws() if session.backwards < WATCHED else None
@@ -206,8 +208,7 @@ class SplitLoader:
 
     def _begin(self, share: Share, last: bool, step: int, total: int) -> None:
         """Begin the step of a batch."""
-        self.session.accumulation.last = last
-        self.session.take(share, self)
+        self.session.take(share, self, last)
         self.session.recorder.progress(
             "loader", label="epoch", step=step, total=total, epoch=self.epoch
         )
@@ -216,8 +217,7 @@ class SplitLoader:
         """Let the pass be over; before its first batch there had been ``backwards``."""
         session = self.session
         self.tap.streams.leave_step(this_pass)
-        session.accumulation.last = False
-        session.share = outer
+        session.leave(outer)
         session.splits += 1
         if session.backwards == backwards:
             session.recorder.notice("not-trained", notices.NOT_TRAINED)

@@ -60,10 +60,9 @@ class Session:
         watch: OptimizerWatch,
     ) -> None:
         """Begin with nothing activated."""
-        tuning, own = strategy.tuning, strategy.profile.own
         self.interruption: Interruption | None = None
-        self.accumulation = Accumulation(1 if "accumulate" in own else tuning.accumulate)
-        self.clips_at = None if "clip" in own else tuning.clip
+        self.accumulation = Accumulation(strategy.tuning.accumulate)
+        self.clips_at = strategy.tuning.clip
         self.rank = rank
         self.world_size = world_size
         self.batch = batch
@@ -127,18 +126,23 @@ class Session:
         """Return the fewest samples a slice may have: batch statistics need two."""
         return 2 if self.has_batch_norm() else 1
 
-    def take(self, share: Share, source: object) -> None:
-        """Begin a step on a new share of the loader ``source``."""
+    def take(self, share: Share, source: object, last: bool = False) -> None:
+        """Begin a step on a new share of the loader ``source``, perhaps its ``last``."""
         untrained = self.backwards == self._taken_at and self._source not in (None, source)
         if untrained and self.share is not None and self.share.weight != share.weight:
             self.recorder.notice("two-loaders", notices.TWO_LOADERS)
-        self.accumulation.begin_batch()
+        self.accumulation.begin_batch(last)
         self._source = source
         self.settled.clear()
         self.share = share
         self.step += 1
         self._taken_at = self.backwards
         self._count(share.whole)
+
+    def leave(self, outer: Share | None) -> None:
+        """End a pass over a loader, within which the share was not ``outer``."""
+        self.accumulation.last = False
+        self.share = outer
 
     def note_backward(self, losses: Losses | None) -> None:
         """Count a backward pass and put its loss on the curve."""

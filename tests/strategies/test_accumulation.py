@@ -53,6 +53,27 @@ def test_n_batches_are_one_batch_n_times_as_large(ranks, size):
     assert shared["opt"].param_groups[0]["lr"] == alone["opt"].param_groups[0]["lr"]
 
 
+LOOKING_AHEAD = """
+from accelerate import Accelerator
+accelerator = Accelerator(cpu=True)
+prepared, own, batches = accelerator.prepare(model, opt, loader)
+for epoch in range(2):
+    for x, y in batches:
+        own.zero_grad()
+        loss = nn.functional.cross_entropy(prepared(x), y)
+        accelerator.backward(loss)
+        own.step()
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_loader_that_looks_ahead_does_not_end_the_group_early(ranks):
+    alone, shared = notebook(8, 26), notebook(4, 26)
+    exec(LOOKING_AHEAD, alone)
+    nbmgpu.run(LOOKING_AHEAD, shared, gpus=ranks, cpu=True, accumulate=2)
+    assert gap(alone, shared) <= 1e-6
+
+
 CLASSIC = [0.9472, 0.9440, 0.9527, 0.9687, 0.9570, 0.9343, 0.9411, 0.9186]
 """The weights that the classic comparison of DDP with gradient accumulation prints."""
 
