@@ -150,13 +150,15 @@ def _read_accumulate(value: object) -> int:
     raise MisreadError(slip, 2)
 
 
-def _read_clip(value: object) -> float | None:
-    if value is None:
-        return None
-    norm = _number(value)
-    if 0 < norm < math.inf:
-        return norm
-    raise MisreadError(Slip(f"{value!r} is no norm to clip at", "It is a number above 0"), 1.0)
+def _positive(what: str, allowed: str, mend: float) -> Callable[[object], float | None]:
+    """Return a check for a number above 0; None, where nothing was given, passes."""
+
+    def read(value: object) -> float | None:
+        if value is None or 0 < (number := _number(value)) < math.inf:
+            return None if value is None else number
+        raise MisreadError(Slip(f"{value!r} is {what}", allowed), mend)
+
+    return read
 
 
 def _number(value: object) -> float:
@@ -203,13 +205,8 @@ def _read_seed(value: object) -> int | None:
     raise MisreadError(slip, 0)
 
 
-def _read_timeout(value: object) -> float | None:
-    if value is None:
-        return None
-    seconds = _number(value)
-    if 0 < seconds < math.inf:
-        return seconds
-    raise MisreadError(Slip(f"{value!r} is no time limit", "It is given in seconds"), 600.0)
+_read_clip = _positive("no norm to clip at", "It is a number above 0", 1.0)
+_read_timeout = _positive("no time limit", "It is given in seconds", 600.0)
 
 
 def _read_pull(value: object) -> tuple[str, ...] | None:
