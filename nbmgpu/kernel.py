@@ -125,6 +125,7 @@ class Execution:
         self._server: LaunchServer = server()
         try:
             self._server.launch(self.run)
+            self._server.preload(profile_of(self.options.strategy).packages)
         except LaunchError as error:
             self._words.emit(Ended, ending="failed", detail=str(error))
             raise
@@ -151,7 +152,6 @@ class Execution:
             threads=self.placement.threads,
             batch_line=self.batch_line,
             options=dataclasses.asdict(options),
-            packages=list(profile_of(options.strategy).packages),
         )
 
     @property

@@ -57,8 +57,7 @@ class RunRecord:
 
     ``devices`` has one name per rank (``cuda:1``, ``cpu``).  ``bundle`` and
     ``results`` are paths to open while the run lives; they may be memory files
-    that vanish with it.  ``batch_line`` is the global batch in words,
-    ``packages`` what the strategy needs beside torch.
+    that vanish with it.  ``batch_line`` is the global batch in words.
     """
 
     id: str
@@ -79,7 +78,6 @@ class RunRecord:
     threads: int = 1
     batch_line: str = ""
     options: dict[str, Any] = field(default_factory=dict)
-    packages: list[str] = field(default_factory=list)
 
     @property
     def world_size(self) -> int:

@@ -62,7 +62,6 @@ class LaunchServer:
             self._ask({"folder": str(run.folder)})
         except OSError as error:
             raise LaunchError(f"The launch server has ended: {error}\n{self.errors()}") from None
-        self.preload(run.record.packages)
 
     def preload(self, packages: Iterable[str] = ()) -> None:
         """Let the server import ``packages``, and the libraries that this process has imported."""

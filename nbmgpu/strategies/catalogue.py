@@ -6,7 +6,7 @@ The table of strategies in docs/strategies.md is made from here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 GENERAL = frozenset({"accumulate", "precision", "compile", "clip", "checkpointing"})
 """Options that every strategy can have which trains a plain module."""
@@ -148,15 +148,11 @@ FSDP = Profile(
     costs="an all-gather of each unit's parameters in forward and again in backward",
 )  # fmt: skip
 
-ZERO2 = Profile(
+ZERO2 = replace(
+    FSDP,
     name="zero2",
     summary="gradients and optimizer states are sharded (FSDP2 that keeps gathered parameters)",
     aliases=("zero_2", "zero_stage_2", "shard_grad_op", "fsdp_shard_grad_op"),
-    takes=GENERAL | OF_FSDP | {"sync_batchnorm"},
-    own=OF_FSDP | {"precision"},
-    refuses={"precision=fp16": "its losses are not scaled; bf16 needs no scaling"},
-    instead={"precision=fp16": "ddp"},
-    least_torch=(2, 13),  # it reaches into private parts of FSDP2
     needs="what fsdp needs, and room for all parameters from forward to backward",
     saves="gradients and states: 1/N of both per rank; parameters between steps",
     costs="one all-gather of the parameters per step",
