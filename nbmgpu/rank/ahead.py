@@ -4,15 +4,20 @@ A split loader tells the session which share of the global batch comes next.  So
 take batches from it before they train on earlier ones: accelerate's loaders look one batch
 ahead for the end, and a Trainer gathers all batches of an accumulated step.  Such a reader
 keeps what the loader had to say in a queue, and plays it as it hands its batches out.
+Loops of the cell itself that do so are nobody's to tap: see ``nbmgpu.rank.lag``.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import torch
+
+from .lag import Lag, Weak, memory_of
 
 if TYPE_CHECKING:
     from .session import Share
@@ -22,13 +27,26 @@ if TYPE_CHECKING:
 class Event:
     """Something that a loader wants done.
 
-    ``begins`` tells that it begins the step of a batch, of which ``share`` is the rank's
-    share; None for a batch that is not split.
+    ``begins`` tells that it begins the step of a batch: that of ``source`` which has the
+    tensors ``batch``, of which ``share`` is the rank's share, perhaps the ``last`` one.
     """
 
     do: Callable[[], None]
     begins: bool
+    source: object = None
+    batch: Weak = ()
     share: Share | None = None
+    last: bool = False
+
+    def holds(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Tell whether one of ``tensors`` lies in the memory of the batch."""
+        mine = [tensor for ref in self.batch if (tensor := ref()) is not None]
+        return not memory_of(mine).isdisjoint(memory_of(tensors))
+
+    def has_rows(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Tell whether one of ``tensors`` has as many rows as the rank's share of the batch."""
+        samples = self.share.samples if self.share else 0
+        return any(tensor.ndim and len(tensor) == samples for tensor in tensors)
 
 
 Queue = deque[Event]
@@ -36,18 +54,19 @@ Queue = deque[Event]
 
 
 class ReadAhead:
-    """Does what loaders want done at once, unless somebody is reading ahead."""
+    """Does what loaders want done in the order of use, whoever is reading ahead."""
 
-    def __init__(self) -> None:
-        """Nobody reads ahead."""
+    def __init__(self, lag: Lag) -> None:
+        """Nobody reads ahead; ``lag`` looks after loops that do so by themselves."""
+        self.lag = lag
         self._readers: list[Queue] = []
 
     def play(self, event: Event) -> None:
-        """Do ``event`` now, or keep it for the innermost reader's time."""
+        """Do ``event`` when its batch is used, or keep it for the innermost reader's time."""
         if self._readers:
             self._readers[-1].append(event)
         else:
-            event.do()
+            self.lag.arrive(event)
 
     @contextmanager
     def into(self, queue: Queue) -> Iterator[None]:

@@ -71,6 +71,7 @@ class BackwardTap:
         session.activate()
         if session.interruption is not None:
             session.interruption.agree()
+        session.ahead.lag.use()
         roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         loss = roots[0] if len(roots) == 1 and roots[0].numel() == 1 else None
         graph, losses = LossGraph(), None

@@ -21,6 +21,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, sampler
 
 from . import notices
 from .ahead import Event
+from .lag import weakly
 from .loops import loop_counts_samples, loop_trains
 from .session import Session, Share
 from .shared import from_rank_0
@@ -102,12 +103,13 @@ class LoaderTap:
         try:
             for batch, last in session.accumulation.with_last(batches):
                 size = rows(batch) or 1
-                begin = functools.partial(session.take, Share(size, size), self, last)
-                session.ahead.play(Event(begin, begins=True))
+                share = Share(size, size)
+                begin = functools.partial(session.take, share, batches, last)
+                session.ahead.play(Event(begin, True, batches, weakly(batch), share, last))
                 yield batch
         finally:
             leave = functools.partial(session.leave, outer)
-            session.ahead.play(Event(leave, begins=False))
+            session.ahead.play(Event(leave, begins=False, source=batches))
 
     def splits_now(self, loader: DataLoader[Any], frame: Any) -> bool:
         """Tell whether this iteration of ``loader`` is to be split among ranks."""
@@ -197,14 +199,18 @@ class SplitLoader:
             for (batch, share), last in session.accumulation.with_last(parts):
                 steps += 1
                 begin = functools.partial(self._begin, share, last, steps, total)
-                session.ahead.play(Event(begin, begins=True, share=share))
+                session.ahead.play(Event(begin, True, self, weakly(batch), share, last))
                 draws = Draws() if session.backwards < WATCHED else None
                 yield batch
                 if draws is not None and session.backwards > before:
                     self._say_what_was_drawn(draws)
         finally:
-            leave = functools.partial(self._leave, this_pass, outer, before if steps else None)
-            session.ahead.play(Event(leave, begins=False))
+            streams.leave_step(this_pass)
+            session.splits += 1
+            if steps > 1:  # else a loop that reads ahead has yet to train on it
+                self._say_if_untrained(before)
+            leave = functools.partial(self._leave, outer, before if steps else None)
+            session.ahead.play(Event(leave, begins=False, source=self))
 
     def _begin(self, share: Share, last: bool, step: int, total: int) -> None:
         """Begin the step of a batch."""
@@ -213,14 +219,14 @@ class SplitLoader:
             "loader", label="epoch", step=step, total=total, epoch=self.epoch
         )
 
-    def _leave(self, this_pass: object, outer: Share | None, backwards: int | None) -> None:
+    def _leave(self, outer: Share | None, backwards: int | None) -> None:
         """Let the pass be over; before its first batch there had been ``backwards``."""
-        session = self.session
-        self.tap.streams.leave_step(this_pass)
-        session.leave(outer)
-        session.splits += 1
-        if session.backwards == backwards:
-            session.recorder.notice("not-trained", notices.NOT_TRAINED)
+        self.session.leave(outer)
+        self._say_if_untrained(backwards)
+
+    def _say_if_untrained(self, backwards: int | None) -> None:
+        if self.session.backwards == backwards:
+            self.session.recorder.notice("not-trained", notices.NOT_TRAINED)
 
     def _total(self, loader: DataLoader[Any]) -> int:
         try:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -53,6 +53,9 @@ ELEMENTWISE = {
 }  # fmt: skip
 """Nodes that a penalty on parameters may pass through."""
 
+LINEAR = {"Mul", "Div", "Neg", "Add", "Sub", "Clone", "ToCopy"}
+"""Nodes through which a factor of every element is a factor of their sum."""
+
 
 @dataclass
 class LossGraph:
@@ -62,7 +65,9 @@ class LossGraph:
     reductions met.  ``counts`` are the weights of means over a count of their own, with
     the number of elements that the count would be if nothing were left out (or None).
     ``bent`` says that the loss is not a linear function of its reductions (the root of a
-    mean, a ratio of two sums), so that no weights make it exact.
+    mean, a ratio of two sums), so that no weights make it exact.  ``by_chance`` says
+    whether a number that multiplies a sum is 1 over the rank's samples, which may be a
+    constant or a mean written so; None where no number multiplies one.
 
     What is read here is the structure of the graph, which is the same on all ranks, so
     that all of them weigh alike.
@@ -72,6 +77,7 @@ class LossGraph:
     counts: list[tuple[Tensor, int | None]] = field(default_factory=list)
     kinds: set[str] = field(default_factory=set)
     bent: bool = False
+    by_chance: bool | None = None
 
     @property
     def reduction(self) -> Reduction:
@@ -107,23 +113,35 @@ class LossGraph:
 class _Path:
     """What lies between the loss and a node: divisions, and what is not linear.
 
-    ``factor`` is the nearest product or ratio of two terms, and the term the node is in.
+    ``factors`` are Python numbers that multiply; ``factor`` is the nearest product or ratio
+    of two terms, and the term the node is in.
     """
 
     depth: int = 0
     divisors: tuple[Any, ...] = ()
+    factors: tuple[float, ...] = ()
     bent: bool = False
     factor: tuple[Any, int] | None = None
 
     def through(self, node: Any, index: int = 0) -> _Path:
         """Return the path to the child ``index`` of ``node``."""
-        kind, divisors = _kind(node), self.divisors
+        kind, factors = _kind(node), self.factors
         other = getattr(node, "_saved_other", None)
-        if kind == "Div" and other is not None:
-            divisors = (*divisors, other)
+        if kind == "Mul" and other is not None and _is_number(other):
+            factors = (*factors, float(other))
         two = kind in ("Mul", "Div") and len(_children(node)) > 1
         factor = (node, index) if two else self.factor
-        return _Path(self.depth + 1, divisors, self.bent or kind in BENDING, factor)
+        bent = self.bent or kind in BENDING
+        return _Path(self.depth + 1, self._divided(node), factors, bent, factor)
+
+    def within(self, inner: _Path) -> _Path:
+        """Return this path with what divides or multiplies every element of a sum, as ``inner``."""
+        even = tuple(d for d in inner.divisors if _is_number(d) or d.numel() == 1)
+        return replace(self, divisors=even, factors=inner.factors)
+
+    def _divided(self, node: Any) -> tuple[Any, ...]:
+        other = getattr(node, "_saved_other", None) if _kind(node) == "Div" else None
+        return self.divisors if other is None else (*self.divisors, other)
 
 
 def read_graph(loss: Tensor, samples: int, whole: int, totals: Sequence[Tensor] = ()) -> LossGraph:
@@ -154,6 +172,8 @@ def read_graph(loss: Tensor, samples: int, whole: int, totals: Sequence[Tensor] 
                 divisors = [d for d in inner.divisors if not _is_total(d, totals)]
                 _read_reduction(graph, source, divisors, samples, whole)
                 graph.bent |= inner.bent or _kind(source) in NORMS
+                if inner.factors and graph.kinds == {"sum"} and samples < whole:
+                    graph.by_chance = graph.by_chance or _has_one_over(samples, inner.factors)
                 if inner.factor is not None:  # both sides of a product reduce over samples
                     term, index = inner.factor
                     graph.bent |= sides.setdefault(term, index) != index
@@ -195,7 +215,8 @@ def _sources(node: Any, path: _Path) -> list[tuple[Any, _Path]]:
     if _kind(node) not in ("Mean", "Sum"):
         return [(node, path)]
     shape = tuple(node._saved_self_sym_sizes)
-    found, todo = [], [(child, path) for child in _children(node)]
+    found: list[tuple[Any, _Path]] = []
+    todo = [(child, path) for child in _children(node)]
     for _ in range(MAX_CHAIN):
         if not todo:
             break
@@ -207,7 +228,22 @@ def _sources(node: Any, path: _Path) -> list[tuple[Any, _Path]]:
             found.append((below, inner))
         elif not _reduced_dims(below):
             todo += [(child, inner.through(below, i)) for i, child in enumerate(_children(below))]
-    return found or [(node, path)]
+    return found or [(node, term) for term in _terms(node, path)]
+
+
+def _terms(node: Any, path: _Path) -> list[_Path]:
+    """Return the path to each term that ``node`` adds up, with what divides the term before."""
+    shape, found = tuple(node._saved_self_sym_sizes), []
+    todo = [(child, path) for child in _children(node)]
+    for _ in range(MAX_CHAIN):
+        if not todo:
+            break
+        below, inner = todo.pop(0)
+        if _kind(below) in LINEAR and _shape(below) == shape:
+            todo += [(child, inner.through(below, i)) for i, child in enumerate(_children(below))]
+        else:
+            found.append(path.within(inner))
+    return found or [path]
 
 
 def _reduced_dims(node: Any) -> tuple[int, ...]:
@@ -240,6 +276,11 @@ def _read_reduction(
         graph.kinds.add("counted")
         return
     graph.kinds.add("sum")
+
+
+def _has_one_over(samples: int, factors: Sequence[float]) -> bool:
+    """Tell whether one of ``factors`` is 1 / ``samples``."""
+    return any(math.isclose(factor * samples, 1.0, rel_tol=1e-6) for factor in factors)
 
 
 def _is_total(divisor: Any, totals: Sequence[Tensor]) -> bool:

@@ -10,10 +10,21 @@ MIXED_LOSS = (
     "averaged by the first term's count, so the step is not exactly one device's. Average all "
     "terms over the same samples, and nothing after that, to have equal numbers."
 )
+BY_CHANCE = (
+    "The loss is a sum multiplied by a number that is 1 over the samples of this rank's share. It "
+    "is taken for a constant, so that the ranks' losses add up. If it is meant as a mean, divide "
+    "by the number of samples (`/ len(x)`) or use .mean(): these are recognised."
+)
 TWO_LOADERS = (
     "One step uses batches of two loaders that split in different proportions. Ranks are averaged "
     "by the last one's, so the step is not exactly one device's. Use batch sizes that the number "
     "of ranks divides."
+)
+READS_AHEAD = (
+    "The loop reads batches ahead of those it trains on, and nothing told which of two batches "
+    "with different shares a step used (as many rows each, and copied on the way). Ranks are "
+    "averaged as if batches were used in order. A batch size that the number of ranks divides, "
+    "with drop_last=True, leaves no doubt."
 )
 NOT_TRAINED = (
     "A loader was split among the ranks, but nothing was trained from it: values computed in that "

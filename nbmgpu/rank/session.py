@@ -16,6 +16,7 @@ from .accumulation import Accumulation
 from .ahead import ReadAhead
 from .batchnorm import is_synchronised
 from .interruption import Interruption
+from .lag import Lag
 from .shaping import Shaping
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ class Session:
         self.watch = watch
         self.shaping = Shaping(self)
         self.units: list[Unit] = []
-        self.ahead = ReadAhead()
+        self.ahead = ReadAhead(Lag(self._watch_inputs, self._doubt_order))
+        self._watches_inputs = False
         self.totals: list[Tensor] = []
         self.loaders: LoaderTap
         self.share: Share | None = None
@@ -85,6 +87,7 @@ class Session:
         self._taken_at = 0
         self._source: object = None
         self._doubts: list[Any] = []
+        self._chances: set[bool | None] = set()
         self._samples = 0
         self._since = time.monotonic()
 
@@ -105,6 +108,16 @@ class Session:
             self.units = self.watch.units()
             self.shaping.apply(self.units)
             self.strategy.prepare(self.units)
+            if self._watches_inputs:
+                self._watch_inputs()
+
+    def _watch_inputs(self) -> None:
+        """Look at what models are given, to know which batch it belongs to."""
+        self._watches_inputs = True
+        self.shaping.watch_inputs(self.units, self.ahead.lag.meet)
+
+    def _doubt_order(self) -> None:
+        self.recorder.notice("reads-ahead", notices.READS_AHEAD)
 
     def has_batch_norm(self) -> bool:
         """Whether a training module normalises over the rank's slice of the batch."""
@@ -160,6 +173,7 @@ class Session:
 
         The answer may lie on a device; it is fetched for many steps at once.
         """
+        self._chances.add(graph.by_chance)
         doubt = graph.doubt()
         if doubt is not False:
             self._doubts.append(doubt)
@@ -196,7 +210,11 @@ class Session:
 
     def close(self) -> None:
         """Take everything off the user's objects and say what is left to say."""
+        self.ahead.lag.settle()
         self.settle_doubts()
+        # Rank 0 has the largest shares; one of another size would have told a constant.
+        if self.rank == 0 and True in self._chances and False not in self._chances:
+            self.recorder.notice("by-chance", notices.BY_CHANCE)
         self.strategy.release()
         self.shaping.release()
 

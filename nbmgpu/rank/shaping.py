@@ -49,6 +49,7 @@ class Shaping:
         self.forwards = ForwardTap()
         self._batch_norm: BatchNormTap | None = None
         self._seen: WeakSet[nn.Module] = WeakSet()
+        self._watched: WeakSet[nn.Module] = WeakSet()
         self._compiled: WeakSet[nn.Module] = WeakSet()
         self._undo: list[Callable[[], None]] = []
         if self.scale.on:
@@ -67,6 +68,19 @@ class Shaping:
             if module not in self._seen:
                 self._seen.add(module)
                 self._shape(module)
+
+    def watch_inputs(self, units: list[Unit], meet: Callable[[list[Any]], None]) -> None:
+        """Call ``meet`` with the arguments of every forward pass that may be trained on."""
+
+        def around(call: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+            if torch.is_grad_enabled():
+                meet([*args, *named.values()])
+            return call(*args, **named)
+
+        for module in (module for unit in units for module in unit.modules):
+            if module not in self._watched:
+                self._watched.add(module)
+                self.forwards.add(module, around)
 
     def _shape(self, module: nn.Module) -> None:
         if self.checkpoints:

@@ -35,6 +35,20 @@ BUFFER = """
     loader = DataLoader(Shuffled(), batch_size=8)
 """
 
+UNEVEN = """
+loader = DataLoader(TensorDataset(X[:43], Y[:43]), batch_size=3)
+"""
+"""15 batches; the last is one sample, which on two ranks is one rank's alone."""
+
+TRAIN_ON = """
+def train(x, y):
+    opt.zero_grad()
+    loss = (F.cross_entropy(model(x), y, reduction="none") / len(x)).sum()
+    loss.backward()
+    opt.step()
+    return loss.item()
+"""
+
 IDIOMS = [
     # ------------------------------------------------------------- where things are made
     idiom("plain", ranks=(2, 3)),
@@ -491,6 +505,81 @@ IDIOMS = [
             losses.append(loss.item())
         """, setup="inner = DataLoader(TensorDataset(X[:10] + 0.1, Y[:10]), 4)",
         shares="x2 y2"),
+    # ------------------------------------------------- batches that are read ahead of their use
+    idiom("the next batch is read first", """
+        for epoch in range(2):
+            batches = iter(loader)
+            following = next(batches)
+            while following is not None:
+                x, y = following
+                following = next(batches, None)
+                opt.zero_grad()
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+                opt.step()
+                losses.append(loss.item())
+        """, setup=UNEVEN, shares="following", ranks=(2, 3), notices="lost:batches"),
+    idiom("one batch behind in a for loop", """
+        for epoch in range(2):
+            before = None
+            for batch in loader:
+                if before is not None:
+                    losses.append(train(*before))
+                before = batch
+            losses.append(train(*before))
+        """, setup=UNEVEN + TRAIN_ON, shares="before", ranks=(2, 3)),
+    idiom("a prefetcher that copies", """
+        class Prefetcher:
+            def __init__(self, loader):
+                self.loader = loader
+
+            def __iter__(self):
+                batches = iter(self.loader)
+                ready = self.copy(next(batches))
+                while ready is not None:
+                    given, ready = ready, self.copy(next(batches, None))
+                    yield given
+
+            def copy(self, batch):
+                return batch and [part.clone() for part in batch]
+
+        for epoch in range(2):
+            for x, y in Prefetcher(loader):
+                losses.append(train(x, y))
+        """, setup=UNEVEN + TRAIN_ON, ranks=(2, 3), notices="reads-ahead"),
+    idiom("three batches ahead", """
+        import collections
+        ahead = collections.deque()
+        for epoch in range(2):
+            batches = iter(loader)
+            while True:
+                while len(ahead) < 3 and (batch := next(batches, None)):
+                    ahead.append(batch)
+                if not ahead:
+                    break
+                losses.append(train(*ahead.popleft()))
+        """, setup=UNEVEN + TRAIN_ON, shares="ahead", notices="lost:batches"),
+    idiom("batches that are left out", """
+        for epoch in range(2):
+            for number, (x, y) in enumerate(loader):
+                if number % 3 == 1:
+                    continue
+                losses.append(train(x, y))
+        """, setup=UNEVEN + TRAIN_ON, ranks=(2, 3)),
+    idiom("all the data after a loop that reads ahead", """
+        before = None
+        for batch in loader:
+            if before is not None:
+                losses.append(train(*before))
+            before = batch
+        losses.append(train(*before))
+        noise = torch.randn(4)
+        opt.zero_grad()
+        loss = F.cross_entropy(model(X), Y, reduction="sum") / 44
+        loss.backward()
+        opt.step()
+        losses.append(loss.item())
+        """, setup=UNEVEN + TRAIN_ON, shares="before"),
     # ------------------------------------------------------------- without a loader
     idiom("no loader: the whole data", """
         for epoch in range(5):

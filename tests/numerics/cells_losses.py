@@ -134,6 +134,16 @@ IDIOMS = [
     idiom("a sum / len(x)", with_loss(
         "F.cross_entropy(model(x), y, reduction='none').sum() / len(x)"),
         setup="loader = DataLoader(dataset, 7)", ranks=(2, 3)),
+    idiom("a sum of what was divided by len(x)", with_loss(
+        "(F.cross_entropy(model(x), y, reduction='none') / len(x)).sum()"), ranks=(2, 3)),
+    idiom("a sum of two terms, each divided before", with_loss(
+        "(F.cross_entropy(model(x), y, reduction='none') / len(x)"
+        " + 0.1 * model(x).square().sum(1) / len(x)).sum()"), ranks=(2, 3)),
+    idiom("a sum of terms weighed per sample", with_loss(
+        "(F.cross_entropy(model(x), y, reduction='none') / (y + 1)).sum() / len(x)"), ranks=(2, 3)),
+    idiom("a sum * 1 / 4, the samples of a rank", with_loss(
+        "F.cross_entropy(model(x), y, reduction='sum') * 0.25"),
+        setup="loader = DataLoader(dataset, batch_size=8, drop_last=True)", notices="by-chance"),
     idiom("a sum / x.size(0), reduction sum", with_loss(
         "F.mse_loss(model(x), y, reduction='sum') / x.size(0)"), setup=REGRESSION, ranks=(2, 3)),
     idiom("a sum / the batch size as a constant", with_loss(

@@ -1,6 +1,11 @@
 """What belongs to a batch takes effect when the batch is used, also through two readers."""
 
 from nbmgpu.rank.ahead import Event, Queue, ReadAhead
+from nbmgpu.rank.lag import Lag
+
+
+def read_ahead() -> ReadAhead:
+    return ReadAhead(Lag(on_wait=lambda: None, on_doubt=lambda: None))
 
 
 class Loader:
@@ -38,19 +43,23 @@ def one_ahead(loader):
 
 
 def test_without_a_reader_everything_is_at_once():
-    loader = Loader(ReadAhead())
-    assert [(number, list(loader.said)) for number in loader][1] == (1, ["0", "1"])
+    loader = Loader(read_ahead())
+    for number in loader:
+        assert loader.said[-1] == str(number)
+        loader.ahead.lag.use()
+    assert loader.said == ["0", "1", "2", "3", "end"]
 
 
 def test_a_batch_begins_when_it_is_handed_out():
-    loader = Loader(ReadAhead())
+    loader = Loader(read_ahead())
     for number in one_ahead(loader):
         assert loader.said[-1] == str(number)
+        loader.ahead.lag.use()
     assert loader.said == ["0", "1", "2", "3", "end"]
 
 
 def test_a_reader_of_a_reader_hands_out_in_time_too():
-    loader = Loader(ReadAhead())
+    loader = Loader(read_ahead())
     ahead, queue = loader.ahead, Queue()
     batches = one_ahead(loader)
     for _ in range(2):
@@ -59,6 +68,7 @@ def test_a_reader_of_a_reader_hands_out_in_time_too():
         for number in group:
             ahead.begin_next(queue)
             assert loader.said[-1] == str(number)
+            ahead.lag.use()
     with ahead.into(queue):
         assert next(batches, None) is None
     ahead.end(queue)
@@ -66,11 +76,12 @@ def test_a_reader_of_a_reader_hands_out_in_time_too():
 
 
 def test_what_was_skipped_or_left_over_never_begins():
-    loader = Loader(ReadAhead())
+    loader = Loader(read_ahead())
     ahead, queue = loader.ahead, Queue()
     with ahead.into(queue):
         list(loader)
     ahead.drop_next(queue)
     ahead.begin_next(queue)
+    ahead.lag.use()
     ahead.end(queue)
     assert loader.said == ["1", "end"]
