@@ -26,6 +26,7 @@ from .launch.local import LaunchServer, server
 from .options import RunOptions
 from .run import Run, RunRecord, new_run_id, runs_root
 from .strategies import missing_packages, profile_of
+from .strategies.catalogue import COMPILER
 from .surroundings import Surroundings
 
 DETACHED = (
@@ -125,11 +126,16 @@ class Execution:
         self._server: LaunchServer = server()
         try:
             self._server.launch(self.run)
-            self._server.preload(profile_of(self.options.strategy).packages)
+            self._server.preload(self._modules_ahead())
         except LaunchError as error:
             self._words.emit(Ended, ending="failed", detail=str(error))
             raise
         return self.run
+
+    def _modules_ahead(self) -> tuple[str, ...]:
+        """Return what ranks with these options import; the next run's will have it."""
+        modules = profile_of(self.options.strategy).modules
+        return (*modules, *COMPILER) if self.options.compile else modules
 
     def _record(self, run_id: str, bundle: Place, results: list[Place]) -> RunRecord:
         options, process = self.options, psutil.Process()

@@ -63,9 +63,9 @@ class LaunchServer:
         except OSError as error:
             raise LaunchError(f"The launch server has ended: {error}\n{self.errors()}") from None
 
-    def preload(self, packages: Iterable[str] = ()) -> None:
-        """Let the server import ``packages``, and the libraries that this process has imported."""
-        wanted = {*libraries_here(), *packages} - self._wished
+    def preload(self, modules: Iterable[str] = ()) -> None:
+        """Let the server import ``modules``, and the libraries that this process has imported."""
+        wanted = {*libraries_here(), *modules} - self._wished
         if wanted and self.alive:
             self._wished |= wanted
             # More than a pipe holds: the server may take its time to read it.

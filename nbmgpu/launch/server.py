@@ -59,7 +59,7 @@ def _preload() -> None:
     import IPython.core.interactiveshell
     import numpy as np
     import torch
-    import torch._dynamo  # replicate() imports it: more than a second in every rank
+    import torch._dynamo  # an optimizer imports it when it is made: a second in every rank
     import torch.distributed as dist
     import torch.utils.data
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+COMPILER = ("torch._inductor.compile_fx",)
+"""What ``--compile`` imports, seconds of it."""
+
 GENERAL = frozenset({"accumulate", "precision", "compile", "clip", "checkpointing"})
 """Options that every strategy can have which trains a plain module."""
 
@@ -50,6 +53,7 @@ class Profile:
         shards_data: whether each rank takes a slice of every global batch.
         in_one_process: whether one rank holds all devices.
         packages: what must be installed beside torch.
+        modules: what it imports that takes long: worth having before ranks begin.
         least_torch: the oldest version of torch that it works with, if that is not any.
         needs, saves, costs: columns of the documentation.
     """
@@ -64,6 +68,7 @@ class Profile:
     shards_data: bool = True
     in_one_process: bool = False
     packages: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
     least_torch: tuple[int, int] = (0, 0)
     needs: str = ""
     saves: str = ""
@@ -126,6 +131,7 @@ ZERO1 = Profile(
     takes=GENERAL | OF_DDP | {"sync_batchnorm"},
     own=OF_DDP,
     instead=HOLDERS,
+    modules=("torch.distributed.optim",),
     needs="an optimizer that updates each parameter by itself (not LBFGS)",
     saves="optimizer states: 1/N of them per rank",
     costs="after each step, a broadcast of every rank's updated parameters",
@@ -142,6 +148,7 @@ FSDP = Profile(
     own=OF_FSDP | {"precision"},
     refuses={"precision=fp16": "its losses are not scaled; bf16 needs no scaling"},
     instead={"precision=fp16": "ddp"},
+    modules=("torch.distributed.fsdp",),
     least_torch=(2, 13),  # it reaches into private parts of FSDP2
     needs="an optimizer that updates each element by itself, or knows DTensor",
     saves="parameters, gradients and states: 1/N of all three per rank",
@@ -189,6 +196,7 @@ def _deepspeed(stage: int, offload: bool = False) -> Profile:
             "cpu_offload": f"deepspeed_stage_{max(stage, 2)}_offload",
         },
         packages=("deepspeed",),
+        modules=("deepspeed", "deepspeed.runtime.zero.muon.muon_optimizer"),  # the latter: inductor
         needs="the package deepspeed; float32 parameters; an optimizer that updates each element "
         "by itself",
         saves=f"{shards}: 1/N per rank" + f"; {reduces}" * offload,
