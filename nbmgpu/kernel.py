@@ -25,7 +25,7 @@ from .failure import exception_of
 from .launch.local import LaunchServer, server
 from .options import RunOptions
 from .run import Run, RunRecord, new_run_id, runs_root
-from .strategies import missing_packages, profile_of
+from .strategies import Tuning, missing_packages, profile_of
 from .strategies.catalogue import COMPILER
 from .surroundings import Surroundings
 
@@ -64,10 +64,11 @@ class Execution:
         Raises:
             SyntaxError, UnknownNameError: the cell cannot run anywhere.
             OptionError: the machine does not have what was asked for.
+            StrategyError: the strategy cannot train with these options.
             ShippingError: a value cannot be sent to the ranks.
         """
         self.cell = read_cell(self.source, self.namespace, self.surroundings.transform)
-        self._check_packages()
+        self._check_strategy()
         self.placement = place(self.options, probe())
         names = {n: self.namespace[n] for n in self.cell.reads if n in self.namespace}
         header = {
@@ -78,17 +79,19 @@ class Execution:
         self.shipment = ship(names, self.namespace, header)
         self.batch_line = batch_line(names.values(), self.options.batch, self.placement.world_size)
 
-    def _check_packages(self) -> None:
-        name = self.options.strategy
+    def _check_strategy(self) -> None:
+        name, profile = self.options.strategy, profile_of(self.options.strategy)
         if missing := missing_packages(name):
             what = f"Strategy {name} needs {' and '.join(missing)}, which is not installed here"
             raise OptionError(compose(what, instead=f"%pip install {' '.join(missing)}"))
-        least = profile_of(name).least_torch
+        least = profile.least_torch
         build = torch_build() if any(least) else None
         if build is not None and build.release < least:
             wanted = ".".join(map(str, least))
             what = f"Strategy {name} needs torch {wanted} or newer, and this is {build.version}"
             raise OptionError(compose(what, instead=f"%pip install 'torch>={wanted}'"))
+        if profile.check is not None:
+            profile.check(Tuning.of(dataclasses.asdict(self.options)))
 
     def start(self) -> Run:
         """Write the bundle and launch the ranks.

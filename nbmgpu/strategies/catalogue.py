@@ -5,8 +5,11 @@ The table of strategies in docs/strategies.md is made from here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+
+from .tuning import Tuning
 
 COMPILER = ("torch._inductor.compile_fx",)
 """What ``--compile`` imports, seconds of it."""
@@ -54,6 +57,8 @@ class Profile:
         in_one_process: whether one rank holds all devices.
         packages: what must be installed beside torch.
         modules: what it imports that takes long: worth having before ranks begin.
+        check: refuses what no table can tell, in the kernel and before anything starts; it
+            must not import torch.
         least_torch: the oldest version of torch that it works with, if that is not any.
         needs, saves, costs: columns of the documentation.
     """
@@ -69,6 +74,7 @@ class Profile:
     in_one_process: bool = False
     packages: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
+    check: Callable[[Tuning], None] | None = None
     least_torch: tuple[int, int] = (0, 0)
     needs: str = ""
     saves: str = ""
@@ -166,6 +172,12 @@ ZERO2 = replace(
 )
 
 
+def _check_deepspeed(stage: int, offload: bool, tuning: Tuning) -> None:
+    from .deepspeed.config import check_config
+
+    check_config(tuning, stage, offload)
+
+
 def _deepspeed(stage: int, offload: bool = False) -> Profile:
     """Describe one of DeepSpeed's ZeRO stages."""
     suffix, name = "_offload" * offload, f"deepspeed_stage_{stage}{'_offload' * offload}"
@@ -196,6 +208,7 @@ def _deepspeed(stage: int, offload: bool = False) -> Profile:
             "cpu_offload": f"deepspeed_stage_{max(stage, 2)}_offload",
         },
         packages=("deepspeed",),
+        check=partial(_check_deepspeed, stage, offload),
         modules=("deepspeed", "deepspeed.runtime.zero.muon.muon_optimizer"),  # the latter: inductor
         needs="the package deepspeed; float32 parameters; an optimizer that updates each element "
         "by itself",

@@ -284,6 +284,16 @@ def test_what_would_train_something_else_is_refused(tmp_path, given, words):
         read(tmp_path, given)
 
 
+@pytest.mark.parametrize("text", ['{"zero_optimization": {"stage": 3}}', "{"])
+def test_a_configuration_is_refused_before_anything_starts(tmp_path, monkeypatch, text):
+    monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path / "runs"))
+    path = tmp_path / "ds.json"
+    path.write_text(text)
+    with pytest.raises(StrategyError, match=r"stage 3|cannot be read"):
+        nbmgpu.run("1", {}, strategy="deepspeed_stage_2", deepspeed_config=str(path), cpu=True)
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.parametrize(
     ("stage", "key"), [(1, "reduce_bucket_size"), (2, "reduce_bucket_size"), (3, "sub_group_size")]
 )

@@ -6,6 +6,20 @@ it, ``layout`` and ``parts`` know which piece of a tensor lies where, ``watch`` 
 ``gathering`` show it whole.
 """
 
-from .strategy import Stage1, Stage2, Stage2Offload, Stage3, Stage3Offload
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .strategy import Stage1, Stage2, Stage2Offload, Stage3, Stage3Offload
 
 __all__ = ["Stage1", "Stage2", "Stage2Offload", "Stage3", "Stage3Offload"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import strategies when they are asked for: the kernel reads ``config`` without torch."""
+    if name not in __all__:
+        raise AttributeError(name)
+    from . import strategy
+
+    return getattr(strategy, name)

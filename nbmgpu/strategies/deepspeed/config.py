@@ -106,6 +106,11 @@ def base_config(stage: int, offload: bool, precision: str | None) -> dict[str, A
     }
 
 
+def check_config(tuning: Tuning, stage: int, offload: bool) -> None:
+    """Refuse a user's own file that ``read_config`` would refuse in the ranks."""
+    read_config(tuning, stage, offload, 0, lambda topic, text: None)
+
+
 def read_config(
     tuning: Tuning, stage: int, offload: bool, elements: int, say: Callable[[str, str], None]
 ) -> dict[str, Any]:
