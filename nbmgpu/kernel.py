@@ -15,7 +15,7 @@ import psutil
 from . import rng, settings
 from .batches import batch_line
 from .bundle import VALUE, Shipment, adopt, read_copies, ship
-from .bundle.container import Place, make_place
+from .bundle.place import Place, shelf
 from .cell import Cell, read_cell
 from .compare import differing
 from .devices import Placement, place, probe, torch_build
@@ -99,7 +99,7 @@ class Execution:
         Raises:
             LaunchError: there is no room for the bundle, or no launch server.
         """
-        self._places: list[Place] = []
+        self._places: dict[str, Place] = {}
         try:
             return self._launched()
         except BaseException:
@@ -109,12 +109,12 @@ class Execution:
     def _launched(self) -> Run:
         run_id = new_run_id()
         folder = runs_root() / run_id
-        bundle = self.shipment.write(folder)
-        self._places.append(bundle)
-        results: list[Place] = []
+        self._places["bundle"] = bundle = self.shipment.write(folder)
+        results = []
         for rank in range(self.placement.world_size):
-            results.append(make_place(folder, f"result-{rank}", self.shipment.nbytes))
-            self._places.append(results[-1])
+            name = f"result-{rank}"
+            self._places[name] = shelf.take(folder, name, self.shipment.nbytes)
+            results.append(self._places[name])
         self.run = Run.create(self._record(run_id, bundle, results), self.source)
         self._words = EventWriter(self.run.folder / "events" / "kernel.jsonl", KERNEL)
         detached = ", ".join(f"`{name}`" for name in self.shipment.detached)
@@ -202,8 +202,10 @@ class Execution:
         self._free()
 
     def _free(self) -> None:
+        in_use = hasattr(self, "run") and not self.run.over  # by ranks that would not end
         while self._places:
-            self._places.pop().close()
+            name, place = self._places.popitem()
+            place.close() if in_use else shelf.give_back(name, place)
         if hasattr(self, "_words"):
             self._words.close()
 

@@ -31,6 +31,18 @@ def usable_memory() -> int:
     return min(int(psutil.virtual_memory().total), memory_limit())
 
 
+def available_memory(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int:
+    """Return the bytes of memory that can be had now: the machine's, or what is left of a limit."""
+    available = int(psutil.virtual_memory().available)
+    for folder in _cgroups("memory", root, membership):
+        limit, used = _text(folder / "memory.max"), _text(folder / "memory.current")
+        if limit.isdigit() and used.isdigit():  # no limit is written "max"
+            counts = dict(line.split() for line in _text(folder / "memory.stat").splitlines())
+            reclaimable = int(counts.get("inactive_file", 0))  # file pages that give way
+            available = min(available, int(limit) - int(used) + reclaimable)
+    return available
+
+
 def cpu_quota(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> float:
     """Return how many cores' worth of time is allowed; infinity where nothing is said."""
     cores = []

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nbmgpu.bundle import Returned, Shipment, adopt, receive, send_back, ship
-from nbmgpu.bundle.container import Place, make_place
+from nbmgpu.bundle.place import Place, make_place
 
 # The processes are forked from a server that has never run a tensor operation.
 RANKS = multiprocessing.get_context("forkserver")

@@ -12,7 +12,7 @@ import nbmgpu.devices
 from nbmgpu.devices import MIB, Gpu, Machine, Placement, place, probe, torch_build, visible_gpus
 from nbmgpu.errors import OptionError
 from nbmgpu.info import info_text, version_lines
-from nbmgpu.limits import cpu_quota, memory_limit, usable_cores
+from nbmgpu.limits import available_memory, cpu_quota, memory_limit, usable_cores
 from nbmgpu.options import RunOptions
 
 PACKAGES = Path(nbmgpu.devices.__file__).parents[1]
@@ -253,6 +253,21 @@ def test_limits_of_a_container_version_2(tmp_path):
     (tmp_path / "memory.max").write_text("1073741824\n")
     assert cpu_quota(tmp_path, membership) == 2.5
     assert memory_limit(tmp_path, membership) == 1 << 30
+
+
+def test_what_is_left_of_a_containers_memory(tmp_path):
+    files = {
+        "memory.max": "1000000\n",
+        "memory.current": "900000\n",
+        "memory.stat": "inactive_file 5\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    membership = tmp_path / "cgroup"
+    membership.write_text("0::/\n")
+    assert available_memory(tmp_path, membership) == 100_005
+    (tmp_path / "memory.max").write_text("max\n")
+    assert available_memory(tmp_path, membership) > 10**8
 
 
 def test_limits_of_a_container_version_1(tmp_path):

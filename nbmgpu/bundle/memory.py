@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .blocks import CPU, Block, view_memory
-from .container import ALIGNMENT
+from .layout import ALIGNMENT
 
 HOME = "home"
 """Begins the space of memory that came with the bundle; the block's number there follows."""

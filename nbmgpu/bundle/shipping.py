@@ -14,7 +14,9 @@ from . import container
 from .blocks import BlockTable
 from .codec import Packer, Unpacker, is_by_value, loading
 from .explain import explain
+from .layout import Layout
 from .memory import BufferEntry, Memory, arrived, dump_table, load_table
+from .place import Place, shelf
 
 
 @dataclass
@@ -40,15 +42,15 @@ class Shipment:
         """Bytes of the whole bundle, without a few for alignment."""
         return len(self.stream) + self.table.nbytes
 
-    def write(self, folder: Path) -> container.Place:
-        """Write the bundle where it fits; the caller closes the place after the run.
+    def write(self, folder: Path) -> Place:
+        """Write the bundle where it fits; the caller gives the place back after the run.
 
         Raises:
             LaunchError: neither memory nor the disk has room.
         """
-        place = container.make_place(folder, "bundle", self.nbytes)
+        place = shelf.take(folder, "bundle", self.nbytes)
         try:
-            write_container(place.path, self.stream, self.table, self.buffers)
+            write_container(place.path, self.stream, self.table, self.buffers, place.layout)
         except BaseException:
             place.close()
             raise
@@ -56,13 +58,17 @@ class Shipment:
 
 
 def write_container(
-    path: str, stream: memoryview, table: BlockTable, buffers: Sequence[BufferEntry]
+    path: str,
+    stream: memoryview,
+    table: BlockTable,
+    buffers: Sequence[BufferEntry],
+    layout: Layout | None = None,
 ) -> None:
-    """Write what a packer has made to ``path``."""
+    """Write what a packer has made to ``path``, which may have been written before."""
     blocks = table.blocks
     spans = [(block.low, block.nbytes) for block in blocks]
     data = (block.bytes() for block in blocks)
-    container.write(path, stream, dump_table(blocks, buffers), spans, data)
+    container.write(path, stream, dump_table(blocks, buffers), spans, data, layout)
 
 
 def ship(

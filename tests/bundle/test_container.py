@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nbmgpu.bundle import adopt, container
+from nbmgpu.bundle import adopt, container, place
+from nbmgpu.bundle.place import make_place
 from nbmgpu.errors import LaunchError
 
 
@@ -29,9 +30,9 @@ class TestFormat:
         assert bytes(box.stream) == b"stream"
         assert bytes(box.table) == b"table"
         assert [bytes(block) for block in box.blocks] == [bytes(block) for block in blocks]
-        _, _, _, count = container.HEAD.unpack_from(Path(path).read_bytes())
+        _, index, _, _, count = container.HEAD.unpack_from(Path(path).read_bytes())
         starts = [
-            container.ENTRY.unpack_from(Path(path).read_bytes(), container.HEAD.size + 16 * i)[0]
+            container.ENTRY.unpack_from(Path(path).read_bytes(), index + 16 * i)[0]
             for i in range(count)
         ]
         assert starts[0] % 64 == 16
@@ -77,36 +78,36 @@ class TestPlace:
     def test_memory_leaves_nothing_behind(self, tmp_path):
         shm = set(os.listdir("/dev/shm"))
         fds = len(os.listdir("/proc/self/fd"))
-        place = container.make_place(tmp_path, "bundle", 1000)
-        assert place.fd is not None
-        assert place.notice == ""
-        container.write(place.path, b"stream", b"table", [], [])
-        assert bytes(container.read(place.path).stream) == b"stream"
+        made = make_place(tmp_path, "bundle", 1000)
+        assert made.fd is not None
+        assert made.notice == ""
+        container.write(made.path, b"stream", b"table", [], [])
+        assert bytes(container.read(made.path).stream) == b"stream"
         assert set(os.listdir("/dev/shm")) == shm
-        place.close()
-        place.close()
+        made.close()
+        made.close()
         assert len(os.listdir("/proc/self/fd")) == fds
         assert list(tmp_path.iterdir()) == []
 
     def test_the_disk_is_used_when_memory_is_short(self, notebook, monkeypatch):
-        monkeypatch.setattr(container, "available_memory", lambda: 300 * 2**20)
+        monkeypatch.setattr(place, "available_memory", lambda: 300 * 2**20)
         notebook.cell("import torch\nX = torch.ones(20_000_000)")
         shipment = notebook.ship()
-        place = notebook.write(shipment)
-        assert place.fd is None
-        assert "disk" in place.notice
-        assert "0.07 GiB" in place.notice
-        rank = notebook.start(place, "s = X.sum().item(); X[0] = 5")
+        made = notebook.write(shipment)
+        assert made.fd is None
+        assert "disk" in made.notice
+        assert "0.07 GiB" in made.notice
+        rank = notebook.start(made, "s = X.sum().item(); X[0] = 5")
         rank.wait()
         assert adopt(rank.result.path, shipment).values["s"] == 2e7
         assert notebook["X"][0] == 5
-        place.close()
-        assert not Path(place.path).exists()
+        made.close()
+        assert not Path(made.path).exists()
 
     def test_neither_memory_nor_disk(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(container, "available_memory", lambda: 0)
+        monkeypatch.setattr(place, "available_memory", lambda: 0)
         with pytest.raises(LaunchError, match=r"(?s)needs 1048576.0 GiB.*NBMGPU_RUNS"):
-            container.make_place(tmp_path, "bundle", 2**50)
+            make_place(tmp_path, "bundle", 2**50)
 
     def test_a_full_disk_frees_the_place(self, notebook, monkeypatch):
         notebook.cell("x = 1")
@@ -119,19 +120,6 @@ class TestPlace:
         with pytest.raises(OSError, match="No space"):
             notebook.ship().write(notebook.folder)
         assert len(os.listdir("/proc/self/fd")) == fds
-
-    def test_a_container_limit_counts(self, monkeypatch, tmp_path):
-        files = {
-            "memory.max": "1000000\n",
-            "memory.current": "900000\n",
-            "memory.stat": "inactive_file 5\n",
-        }
-        for name, text in files.items():
-            (tmp_path / name).write_text(text)
-        monkeypatch.setattr(container, "CGROUP", tmp_path)
-        assert container.available_memory() == 100_005
-        (tmp_path / "memory.max").write_text("max\n")
-        assert container.available_memory() > 10**8
 
 
 class TestSharing:
@@ -175,8 +163,8 @@ while not os.path.exists({go!r}): time.sleep(0.01)
         fds = len(os.listdir("/proc/self/fd"))
         maps = Path("/proc/self/maps").read_text().count("nbmgpu")
         notebook.mgpu("y = torch.ones(100_000); n = np.ones(1000); x += 1")
-        for place in notebook.places:
-            place.close()
+        for made in notebook.places:
+            made.close()
         assert notebook["y"].sum() == 100_000
         assert notebook["n"].sum() == 1000
         assert Path("/proc/self/maps").read_text().count("nbmgpu") == maps
@@ -193,4 +181,4 @@ while not os.path.exists({go!r}): time.sleep(0.01)
 
 
 def test_head_is_as_documented():
-    assert struct.calcsize("<8sQQQ") == container.HEAD.size
+    assert struct.calcsize("<8sQQQQ") == container.HEAD.size

@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from nbmgpu.bundle import adopt, container, receive, send_back
+from nbmgpu.bundle import adopt, receive, send_back
+from nbmgpu.bundle.place import make_place
 
 
 class Clock:
@@ -32,7 +33,7 @@ def test_a_gibibyte_costs_about_a_copy(notebook):
     namespace = {"__name__": "__main__"}
     with Clock() as receiving:
         received = receive(place.path, namespace, "cpu")
-    result = container.make_place(notebook.folder, "result", 0)
+    result = make_place(notebook.folder, "result", 0)
     notebook.places.append(result)
     with Clock() as comparing:
         send_back(result.path, namespace, ["X"], {}, received, namespace)
@@ -75,7 +76,7 @@ def test_many_small_things_are_not_pathological(notebook, before):
     namespace = {"__name__": "__main__"}
     with Clock() as receiving:
         received = receive(place.path, namespace, "cpu")
-    result = container.make_place(notebook.folder, "result", 0)
+    result = make_place(notebook.folder, "result", 0)
     notebook.places.append(result)
     with Clock() as sending:
         send_back(result.path, namespace, ["v"], {}, received, namespace)

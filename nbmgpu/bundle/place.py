@@ -1,0 +1,125 @@
+"""Where containers are kept: anonymous memory, or a file when that does not fit."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from nbmgpu.errors import LaunchError, compose
+from nbmgpu.limits import available_memory
+
+from .container import HEAD
+from .layout import Layout
+
+RESERVE = 256 * 2**20
+"""Bytes of memory left free before a bundle goes to disk instead."""
+
+KEPT = 0.25
+"""The part of the memory still free that what is kept for the next run may take at most."""
+
+
+@dataclass
+class Place:
+    """Where a container is kept: anonymous memory, or a file in the run's folder.
+
+    Anonymous memory (``memfd_create``) has no name, so nothing can be left in
+    ``/dev/shm``, and a small ``/dev/shm`` (64 MB in Docker) is no limit.  Other
+    processes of the same user open it through ``path``.
+    """
+
+    path: str
+    fd: int | None = None
+    notice: str = ""
+    layout: Layout = field(default_factory=lambda: Layout(HEAD.size))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that it takes; 0 for a file on the disk."""
+        return 0 if self.fd is None else os.fstat(self.fd).st_size
+
+    def blank(self) -> None:
+        """Take the mark off that a whole container has; its bytes stay."""
+        if self.fd is not None:
+            os.pwrite(self.fd, bytes(HEAD.size), 0)
+
+    def close(self) -> None:
+        """Free the memory, or remove the file."""
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None
+        else:
+            Path(self.path).unlink(missing_ok=True)
+
+
+def make_place(folder: Path, name: str, size: int) -> Place:
+    """Return a place for ``size`` bytes: memory when it fits, else a file in ``folder``.
+
+    Raises:
+        LaunchError: neither memory nor the disk has room.
+    """
+    room = available_memory() - RESERVE
+    if hasattr(os, "memfd_create") and size <= room:
+        fd = os.memfd_create(f"nbmgpu-{name}")
+        return Place(f"/proc/{os.getpid()}/fd/{fd}", fd)
+    folder.mkdir(parents=True, exist_ok=True)
+    free = psutil.disk_usage(str(folder)).free
+    if size > free:
+        raise LaunchError(
+            compose(
+                f"The cell's data needs {size / 2**30:.1f} GiB",
+                f"There is {max(room, 0) / 2**30:.1f} GiB of memory and "
+                f"{free / 2**30:.1f} GiB on disk at {folder}",
+                "set NBMGPU_RUNS to a folder with room, or read less in the cell",
+            )
+        )
+    notice = (
+        f"The data ({size / 2**30:.2f} GiB) does not fit the memory that is free "
+        f"({max(room, 0) / 2**30:.2f} GiB): it goes through the disk, which is slower."
+    )
+    return Place(str(folder / name), notice=notice)
+
+
+class Shelf:
+    """Keeps the memory of the last run for the next one, which writes only what differs.
+
+    What is there already is several times faster to write than new memory.
+    """
+
+    def __init__(self) -> None:
+        """Keep nothing yet."""
+        self._kept: dict[str, Place] = {}
+
+    def take(self, folder: Path, name: str, size: int) -> Place:
+        """Return a place for ``size`` bytes, as ``make_place`` does, the kept one if it will do.
+
+        Raises:
+            LaunchError: neither memory nor the disk has room.
+        """
+        kept = self._kept.pop(name, None)
+        if kept is not None:
+            if size - kept.nbytes <= available_memory() - RESERVE:
+                kept.blank()
+                return kept
+            kept.close()
+        return make_place(folder, name, size)
+
+    def give_back(self, name: str, place: Place) -> None:
+        """Keep ``place``, which nobody reads any more, or close it if that takes too much."""
+        held = sum(kept.nbytes for kept in self._kept.values())
+        fits = 0 < place.nbytes <= KEPT * available_memory() - held
+        if fits and name not in self._kept:
+            self._kept[name] = place
+        else:
+            place.close()
+
+    def clear(self) -> None:
+        """Free what is kept."""
+        while self._kept:
+            self._kept.popitem()[1].close()
+
+
+shelf = Shelf()
+"""This process's."""

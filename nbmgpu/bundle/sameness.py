@@ -1,0 +1,86 @@
+"""Has memory changed?  Told by its bytes, or by the system where that knows at once."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+
+from nbmgpu.limits import usable_cores
+
+T = TypeVar("T")
+
+PIECE = 16 << 20
+"""Bytes that a thread compares at a time; a single piece needs no thread."""
+
+MOST_THREADS = 4
+"""Threads that keep the memory busy; more would only wait for it."""
+
+_memcmp = ctypes.CDLL(None).memcmp if hasattr(ctypes.CDLL(None), "memcmp") else None
+
+
+def same_bytes(a: memoryview, b: memoryview) -> bool:
+    """Tell whether ``a`` and ``b``, of equal length, hold the same bytes."""
+    begins = _equal(a[:PIECE], b[:PIECE])  # what was trained differs there
+    return begins and all(_by_pieces(_equal, a[PIECE:], b[PIECE:]))
+
+
+def update(old: memoryview, new: memoryview) -> None:
+    """Make ``old`` hold the bytes of ``new``, of equal length; what is equal is not written."""
+    _by_pieces(_update, old, new)
+
+
+def _by_pieces(
+    work: Callable[[memoryview, memoryview], T], a: memoryview, b: memoryview
+) -> list[T]:
+    if a.nbytes <= PIECE:
+        return [work(a, b)]
+    starts = range(0, a.nbytes, PIECE)
+    pieces = [(a[start : start + PIECE], b[start : start + PIECE]) for start in starts]
+    with ThreadPoolExecutor(min(MOST_THREADS, usable_cores())) as threads:
+        return list(threads.map(lambda pair: work(*pair), pieces))
+
+
+def _update(old: memoryview, new: memoryview) -> None:
+    if not _equal(old, new):
+        np.copyto(np.frombuffer(old, np.uint8), np.frombuffer(new, np.uint8))
+
+
+def _equal(a: memoryview, b: memoryview) -> bool:
+    first, second = np.frombuffer(a, np.uint8), np.frombuffer(b, np.uint8)
+    if _memcmp is None:
+        return bool(np.array_equal(first, second))
+    addresses = (ctypes.c_void_p(array.ctypes.data) for array in (first, second))
+    return not _memcmp(*addresses, ctypes.c_size_t(first.nbytes))
+
+
+FILE_PAGE, SWAPPED, ENTRY = 1 << 61, 1 << 62, 8
+"""Bits of an entry in ``/proc/self/pagemap``, and its bytes (man proc_pid_pagemap)."""
+
+
+def untouched(view: memoryview) -> bool:
+    """Tell whether this process has surely not written to ``view``, a private map of a file.
+
+    The first write to a page of such a map gives the process a page of its own, which is
+    no longer a page of the file.  False also means: the system does not tell.
+    """
+    if not view.nbytes:
+        return True
+    _ = view[0]  # so that there is a page to tell by
+    page = mmap.PAGESIZE
+    start = np.frombuffer(view, np.uint8).ctypes.data
+    first, last = start // page, (start + view.nbytes - 1) // page
+    try:
+        with open("/proc/self/pagemap", "rb", buffering=0) as file:
+            file.seek(first * ENTRY)
+            data = file.read((last - first + 1) * ENTRY)
+    except OSError:
+        return False
+    entries = np.frombuffer(data, np.uint64)
+    told = len(entries) == last - first + 1 and bool((entries & FILE_PAGE).any())
+    own = (entries & FILE_PAGE == 0) & (entries != 0)
+    return told and not own.any() and not (entries & SWAPPED).any()

@@ -1,0 +1,203 @@
+"""The memory of a bundle is written again, and never tells of what is no more."""
+
+import os
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from nbmgpu.bundle import container, place, receive
+from nbmgpu.bundle.layout import LARGE, Layout
+from nbmgpu.bundle.place import Shelf
+from nbmgpu.bundle.sameness import same_bytes, untouched, update
+
+
+@pytest.fixture
+def shelf(monkeypatch):
+    """A shelf of this test's own, which shipments use."""
+    own = Shelf()
+    monkeypatch.setattr("nbmgpu.bundle.shipping.shelf", own)
+    yield own
+    own.clear()
+
+
+def send(notebook, shelf):
+    """Ship all there is, as a run does; return the place and what a rank finds."""
+    made = notebook.ship().write(notebook.folder)
+    namespace = {"__name__": "__main__"}
+    receive(made.path, namespace, "cpu")
+    shelf.give_back("bundle", made)
+    return made, namespace
+
+
+BIG = LARGE // 4 + 1
+
+
+def test_the_same_memory_is_written_again(notebook, shelf):
+    notebook.cell(f"import torch\nx = torch.ones({BIG})")
+    first, _ = send(notebook, shelf)
+    second, found = send(notebook, shelf)
+    assert second is first
+    assert found["x"].sum() == BIG
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "x[7] = 5",
+        "x.numpy()[7] = 5",
+        "x.data[7] = 5",
+        "x.untyped_storage()[28] = 77",
+        "a[-1] = 5",
+        "memoryview(a)[3] = 5.0",
+        "d.iloc[3, 1] = 5",
+        "d['w'] = 1",
+        "x = x.clone() + 1",
+        "x = torch.zeros(LARGE)",
+        "x, a = None, None",
+        "y = x[:-1]",
+        "x = x.double()",
+        "model.weight.data.mul_(2)",
+        "with torch.no_grad(): model.weight.uniform_()",
+        "model = torch.nn.Linear(600, 600)",
+        "b[100] = 1",
+    ],
+)
+def test_a_change_is_always_noticed(notebook, shelf, change):
+    notebook.cell(
+        f"import torch, numpy as np, pandas as pd\nLARGE = {LARGE}\n"
+        f"x = torch.ones({BIG})\na = np.ones({BIG})\n"
+        f"d = pd.DataFrame({{'u': np.ones({BIG}), 'v': np.zeros({BIG})}})\n"
+        f"b = bytearray(2 * LARGE)\n"
+        "model = torch.nn.Linear(600, 600)"
+    )
+    send(notebook, shelf)
+    notebook.cell(change)
+    _, found = send(notebook, shelf)
+    for name in ("x", "a", "b"):
+        mine, theirs = notebook[name], found[name]
+        assert mine is theirs is None or bytes(memoryview(np.asarray(mine)).cast("B")) == bytes(
+            memoryview(np.asarray(theirs)).cast("B")
+        )
+    assert notebook["d"].equals(found["d"])
+    assert torch.equal(notebook["model"].weight, found["model"].weight)
+
+
+def test_whatever_happens_between_runs_ranks_find_the_notebook(notebook, shelf):
+    draw = random.Random(0)
+    for _ in range(40):
+        for name in "uvwxyz":
+            kind = draw.choice(["new", "change", "drop", "same", "same"])
+            size = draw.choice([10, BIG, BIG, 2 * BIG, BIG + 1])
+            if kind == "new":
+                notebook.namespace[name] = torch.rand(size)
+            elif kind == "drop":
+                notebook.namespace.pop(name, None)
+            elif kind == "change" and name in notebook.namespace:
+                tensor = notebook[name]
+                tensor[draw.randrange(len(tensor))] += 1
+        made, found = send(notebook, shelf)
+        for name in "uvwxyz":
+            assert (name in found) == (name in notebook.namespace)
+            if name in found:
+                assert torch.equal(found[name], notebook[name])
+    assert made.nbytes < 16 * 6 * BIG  # what is gone does not pile up
+
+
+def test_a_place_in_use_is_not_written_to(notebook, shelf):
+    notebook.cell(f"import torch\nx = torch.ones({BIG})")
+    first = notebook.ship().write(notebook.folder)
+    namespace = {"__name__": "__main__"}
+    receive(first.path, namespace, "cpu")
+    notebook["x"].zero_()
+    second = notebook.ship().write(notebook.folder)
+    assert second.path != first.path
+    assert namespace["x"].sum() == BIG
+    shelf.give_back("bundle", first)
+    shelf.give_back("bundle", second)  # one is enough
+    assert second.fd is None
+
+
+def test_no_more_is_kept_than_memory_allows(notebook, shelf, monkeypatch):
+    fds = len(os.listdir("/proc/self/fd"))
+    notebook.cell(f"import torch\nx = torch.ones({BIG})")
+    monkeypatch.setattr(place, "available_memory", lambda: 4 * LARGE)
+    monkeypatch.setattr(place, "RESERVE", 0)
+    send(notebook, shelf)
+    assert len(os.listdir("/proc/self/fd")) == fds
+
+
+def test_a_kept_place_is_given_up_where_it_would_have_to_grow_too_far(notebook, shelf, monkeypatch):
+    notebook.cell(f"import torch\nx = torch.ones({BIG})")
+    first, _ = send(notebook, shelf)
+    notebook.cell(f"y = torch.ones({8 * BIG})")
+    monkeypatch.setattr(place, "available_memory", lambda: LARGE)
+    monkeypatch.setattr(place, "RESERVE", 0)
+    made = notebook.ship().write(notebook.folder)
+    assert first.fd is None
+    assert made.notice  # the disk
+    made.close()
+
+
+def test_a_result_of_the_run_before_is_none(tmp_path):
+    shelf = Shelf()
+    first = shelf.take(tmp_path, "result-0", 100)
+    container.write(first.path, b"old", b"", [], [])
+    shelf.give_back("result-0", first)
+    second = shelf.take(tmp_path, "result-0", 100)
+    assert second is first
+    with pytest.raises(ValueError, match="not a whole one"):
+        container.read(second.path)
+    shelf.clear()
+
+
+def test_half_a_bundle_is_none(notebook, shelf, monkeypatch):
+    notebook.cell(f"import torch\nx = torch.ones({BIG})")
+    made, _ = send(notebook, shelf)
+    monkeypatch.setattr(container, "update", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        notebook.ship().write(notebook.folder)
+    assert made.fd is None
+
+
+def test_spots_do_not_overlap_and_are_aligned():
+    draw = random.Random(1)
+    layout = Layout(40)
+    for _ in range(200):
+        spans, address = [], 4096
+        for _ in range(draw.randrange(8)):
+            address += draw.randrange(1, 5) * 16
+            nbytes = draw.choice([0, 3, 100, LARGE, LARGE, LARGE + 16, 3 * LARGE])
+            spans.append((address, nbytes))
+            address += nbytes
+        spots = layout.arrange(spans)
+        assert [spot.nbytes for spot in spots] == [nbytes for _, nbytes in spans]
+        ends = 40
+        for spot in sorted(spots, key=lambda spot: (spot.start, spot.nbytes)):
+            assert spot.start >= ends
+            ends = spot.start + spot.nbytes
+        pairs = zip(spots, spans, strict=True)
+        assert all((spot.start - low) % 64 == 0 for spot, (low, size) in pairs if size)
+
+
+@pytest.mark.parametrize("size", [1, 5000, (40 << 20) + 3])
+def test_bytes_are_compared_to_the_last(size):
+    a, b = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
+    assert same_bytes(memoryview(a), memoryview(b))
+    a[-1] = 1
+    assert not same_bytes(memoryview(a), memoryview(b))
+    update(memoryview(b), memoryview(a))
+    assert b[-1] == 1
+
+
+def test_the_system_knows_what_was_never_written(tmp_path):
+    path = str(tmp_path / "box")
+    container.write(path, b"", b"", [(0, 50_000)], [memoryview(bytes(50_000))])
+    (block,) = container.read(path).blocks
+    assert untouched(block)
+    assert sum(block) == 0
+    assert untouched(block)
+    block[40_000] = 1
+    assert not untouched(block)
+    assert untouched(block[:8000])
