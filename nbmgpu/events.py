@@ -108,6 +108,32 @@ class Stderr(Event):
 
 
 @dataclass(frozen=True)
+class Vitals(Event):
+    """How a rank is, about once a second: the rank beats, whatever its cell does meanwhile.
+
+    ``step`` is the last one it has taken.  ``step_time`` are the seconds per step since the
+    event before, and ``own_time`` those of them that it was not in a backward pass, where
+    ranks wait for one another; both are 0 when it took no step.  ``cpu`` is in percent of
+    one core.  Memory is in bytes; ``gpu`` is in percent.  What cannot be known is -1.
+    ``logged`` is the size of its log at this moment.
+    """
+
+    kind: ClassVar[str] = "vitals"
+    step: int
+    step_time: float
+    own_time: float
+    cpu: float
+    cores: int
+    memory: int
+    memory_total: int
+    gpu: float = -1
+    gpu_memory: int = -1
+    gpu_memory_total: int = -1
+    gpu_allocated: int = -1
+    logged: int = 0
+
+
+@dataclass(frozen=True)
 class Notice(Event):
     """Something the user must know, above all where numbers differ from one device.
 
@@ -162,7 +188,7 @@ class Ended(Event):
 EVENT_TYPES: dict[str, type[Event]] = {
     cls.kind: cls
     for cls in (
-        Started, Status, Metrics, Progress, Display, Stderr, Notice, Failure, Exited, Ended,
+        Started, Status, Metrics, Progress, Display, Stderr, Vitals, Notice, Failure, Exited, Ended,
     )
 }  # fmt: skip
 

@@ -68,6 +68,7 @@ class BackwardTap:
 
     def _backward(self, tensors: Any, grad_tensors: Any, options: dict[str, Any]) -> None:
         session = self.session
+        session.pace.meet()
         session.activate()
         if session.interruption is not None:
             session.interruption.agree()

@@ -23,6 +23,7 @@ from . import notices
 from .ahead import Event
 from .lag import weakly
 from .loops import loop_counts_samples, loop_trains
+from .pace import tokens_in
 from .session import Session, Share
 from .shared import from_rank_0
 from .slices import cut, cut_indices, cut_rows, pick_batch, rows
@@ -198,7 +199,7 @@ class SplitLoader:
         try:
             for (batch, share), last in session.accumulation.with_last(parts):
                 steps += 1
-                begin = functools.partial(self._begin, share, last, steps, total)
+                begin = functools.partial(self._begin, share, last, steps, total, tokens_in(batch))
                 session.ahead.play(Event(begin, True, self, weakly(batch), share, last))
                 draws = Draws() if session.backwards < WATCHED else None
                 yield batch
@@ -212,8 +213,10 @@ class SplitLoader:
             leave = functools.partial(self._leave, outer, before if steps else None)
             session.ahead.play(Event(leave, begins=False, source=self))
 
-    def _begin(self, share: Share, last: bool, step: int, total: int) -> None:
-        """Begin the step of a batch."""
+    def _begin(self, share: Share, last: bool, step: int, total: int, tokens: int) -> None:
+        """Begin the step of a batch, of which this rank has so many ``tokens``."""
+        if tokens and not share.empty:
+            self.session.note_tokens(tokens * share.whole / share.samples)
         self.session.take(share, self, last)
         self.session.recorder.progress(
             "loader", label="epoch", step=step, total=total, epoch=self.epoch

@@ -65,9 +65,10 @@ class LossGraph:
     reductions met.  ``counts`` are the weights of means over a count of their own, with
     the number of elements that the count would be if nothing were left out (or None).
     ``bent`` says that the loss is not a linear function of its reductions (the root of a
-    mean, a ratio of two sums), so that no weights make it exact.  ``by_chance`` says
-    whether a number that multiplies a sum is 1 over the rank's samples, which may be a
-    constant or a mean written so; None where no number multiplies one.
+    mean, a ratio of two sums), so that no weights make it exact.  ``multiplied`` and
+    ``divided`` say, of Python numbers that multiply or divide a sum, whether one is a size of
+    the rank's share; None where there are none.  ``size`` is the one that divides (see
+    ``nbmgpu.rank.chances``).
 
     What is read here is the structure of the graph, which is the same on all ranks, so
     that all of them weigh alike.
@@ -77,7 +78,9 @@ class LossGraph:
     counts: list[tuple[Tensor, int | None]] = field(default_factory=list)
     kinds: set[str] = field(default_factory=set)
     bent: bool = False
-    by_chance: bool | None = None
+    multiplied: bool | None = None
+    divided: bool | None = None
+    size: float = 0.0
 
     @property
     def reduction(self) -> Reduction:
@@ -173,7 +176,7 @@ def read_graph(loss: Tensor, samples: int, whole: int, totals: Sequence[Tensor] 
                 _read_reduction(graph, source, divisors, samples, whole)
                 graph.bent |= inner.bent or _kind(source) in NORMS
                 if inner.factors and graph.kinds == {"sum"} and samples < whole:
-                    graph.by_chance = graph.by_chance or _has_one_over(samples, inner.factors)
+                    graph.multiplied = graph.multiplied or _has_one_over(samples, inner.factors)
                 if inner.factor is not None:  # both sides of a product reduce over samples
                     term, index = inner.factor
                     graph.bent |= sides.setdefault(term, index) != index
@@ -271,7 +274,9 @@ def _read_reduction(
             graph.counts.append((divisor, None))
         elif any(math.isclose(divisor, number, rel_tol=1e-6) for number in numbers):
             graph.counts.append((torch.as_tensor(divisor), round(float(divisor))))
+            graph.divided, graph.size = True, float(divisor)
         else:
+            graph.divided = graph.divided or False
             continue  # a constant: the size of the global batch, steps of accumulation
         graph.kinds.add("counted")
         return

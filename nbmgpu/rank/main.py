@@ -22,10 +22,12 @@ from nbmgpu.strategies import Tuning, load_strategy
 from nbmgpu.strategies.base import Setting
 
 from . import backward, data, failures, files, frameworks, notices, output, session, steps, tqdm_tap
+from .chances import Code
 from .interruption import Interruption
 from .recorder import Recorder
 from .shell import Outcome, RankShell, make_shell
 from .units import OptimizerWatch
+from .vitals import Pulse
 
 
 def forked(run: Run, rank: int, launcher: int) -> NoReturn:
@@ -61,7 +63,8 @@ def _live(run: Run, rank: int, parent: int) -> NoReturn:
         output.redirect(log)
         events = EventWriter(run.folder / "events" / f"rank-{rank}.jsonl", rank)
         events.emit(Started, **own_process(), device=run.record.devices[rank])
-        code = Rank(run, rank, events, log).live()
+        with Pulse(events, log, run.record.devices[rank]):
+            code = Rank(run, rank, events, log).live()
     except BaseException:
         traceback.print_exc()
     finally:
@@ -193,6 +196,7 @@ class Rank:
         self.events.emit(Status, state="collecting")
         if outcome.error is None and current.worked_alone():
             self.recorder.notice("not-sharded", notices.NOT_SHARDED)
+        self._say_chances(current)
         current.close()
         self.steps.remove()
         self.loaders.streams.leave()
@@ -202,6 +206,12 @@ class Rank:
         state = "stopped" if stopped else "failed" if outcome.error else "finished"
         self.events.emit(Status, state=state)
         return int(outcome.error is not None)
+
+    def _say_chances(self, current: session.Session) -> None:
+        if self.rank:
+            return  # rank 0 has the largest shares: one of another size would have told
+        if text := current.chances.verdict(Code.of(self.run.cell, self.namespace)):
+            self.recorder.notice("by-chance", text)
 
     def _send_back(self, outcome: Outcome) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -10,10 +10,15 @@ MIXED_LOSS = (
     "averaged by the first term's count, so the step is not exactly one device's. Average all "
     "terms over the same samples, and nothing after that, to have equal numbers."
 )
-BY_CHANCE = (
+MULTIPLIED_BY_CHANCE = (
     "The loss is a sum multiplied by a number that is 1 over the samples of this rank's share. It "
     "is taken for a constant, so that the ranks' losses add up. If it is meant as a mean, divide "
     "by the number of samples (`/ len(x)`) or use .mean(): these are recognised."
+)
+DIVIDED_BY_CHANCE = (
+    "The loss is a sum divided by a number that equals the samples of this rank's share. It is "
+    "taken for their number, so that the ranks' losses are averaged. If it is a constant, steps "
+    "are not one device's: multiply by the constant instead (`* 0.25` for `/ 4`)."
 )
 TWO_LOADERS = (
     "One step uses batches of two loaders that split in different proportions. Ranks are averaged "

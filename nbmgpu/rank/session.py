@@ -15,8 +15,10 @@ from . import notices
 from .accumulation import Accumulation
 from .ahead import ReadAhead
 from .batchnorm import is_synchronised
+from .chances import Chances
 from .interruption import Interruption
 from .lag import Lag
+from .pace import Pace
 from .shaping import Shaping
 
 if TYPE_CHECKING:
@@ -87,8 +89,10 @@ class Session:
         self._taken_at = 0
         self._source: object = None
         self._doubts: list[Any] = []
-        self._chances: set[bool | None] = set()
+        self.chances = Chances()
+        self.pace = Pace()
         self._samples = 0
+        self._tokens = 0.0
         self._since = time.monotonic()
 
     @property
@@ -164,6 +168,7 @@ class Session:
         self.backwards += 1
         if self.share is None:
             self.step += 1
+        self.pace.leave(self.step)
         if losses is not None and self.draws_losses:
             weight = self.share.weight if self.share else 1.0
             self.recorder.metric(losses.name, self.step, losses.shown.detach(), weight)
@@ -173,7 +178,7 @@ class Session:
 
         The answer may lie on a device; it is fetched for many steps at once.
         """
-        self._chances.add(graph.by_chance)
+        self.chances.note(graph)
         doubt = graph.doubt()
         if doubt is not False:
             self._doubts.append(doubt)
@@ -186,12 +191,18 @@ class Session:
         if any(bool(doubt) for doubt in doubts):
             self.recorder.notice("mixed-loss", notices.MIXED_LOSS)
 
+    def note_tokens(self, tokens: float) -> None:
+        """Count the tokens of the global batch that comes next."""
+        self._tokens += tokens
+
     def _count(self, samples: int) -> None:
         self._samples += samples
         now = time.monotonic()
         if now - self._since > 0.5:
             self.recorder.metric("samples/s", self.step, self._samples / (now - self._since))
-            self._samples, self._since = 0, now
+            if self._tokens:
+                self.recorder.metric("tokens/s", self.step, self._tokens / (now - self._since))
+            self._samples, self._tokens, self._since = 0, 0.0, now
 
     def note_step(self, optimizer: Any) -> None:
         """Put the learning rate of an optimizer step on a curve."""
@@ -212,9 +223,6 @@ class Session:
         """Take everything off the user's objects and say what is left to say."""
         self.ahead.lag.settle()
         self.settle_doubts()
-        # Rank 0 has the largest shares; one of another size would have told a constant.
-        if self.rank == 0 and True in self._chances and False not in self._chances:
-            self.recorder.notice("by-chance", notices.BY_CHANCE)
         self.strategy.release()
         self.shaping.release()
 

@@ -57,6 +57,11 @@ DUE = {
         "F.mse_loss(model(x)[:, 0], y.float()).sqrt()"), ""),
     "a ratio of sums": ("mixed-loss", with_loss(
         "1 - model(x).softmax(1)[:, 0].sum() / (1 + model(x).pow(2).sum())"), ""),
+    "a sum / 4, the samples of a rank": ("by-chance", with_loss(
+        "F.cross_entropy(model(x), y, reduction='sum') / 4"), "loader = DataLoader(dataset, 8, "
+        "drop_last=True)"),
+    "a sum / 4, once the samples of a rank": ("by-chance", with_loss(
+        "F.cross_entropy(model(x), y, reduction='sum') / 4 + 0 * len(x)"), ""),
     "a norm over the batch": ("mixed-loss", with_loss("(model(x)[:, 0] - y).norm()"), ""),
     "a loop that does not train": ("not-trained", """
         opt.zero_grad()

@@ -1,0 +1,202 @@
+"""A rank's pulse: it beats while the cell works, and ends with the rank."""
+
+import sys
+import threading
+import time
+import types
+
+import pytest
+import torch
+
+import nbmgpu
+from nbmgpu.devices import Gpu, Machine
+from nbmgpu.events import EventTail, EventWriter, Vitals
+from nbmgpu.rank import vitals
+from nbmgpu.rank.pace import Pace, Stretch, tokens_in
+from nbmgpu.rank.vitals import Gpus, Pulse, allocated
+from nbmgpu.report.curves import straggler
+
+
+@pytest.fixture
+def pulse(tmp_path, monkeypatch):
+    """Makes a pulse that beats fast, and reads what it wrote."""
+    monkeypatch.setattr(vitals, "INTERVAL", 0.05)
+    writer = EventWriter(tmp_path / "events", 3)
+    log = tmp_path / "log"
+    log.write_text("five!")
+    tail = EventTail(tmp_path / "events")
+    yield lambda device="cpu": (Pulse(writer, log, device), tail)
+    writer.close()
+
+
+def test_beats_while_the_cell_works_and_a_last_time(pulse):
+    beating, tail = pulse()
+    before = threading.active_count()
+    with beating:
+        deadline = time.monotonic() + 10
+        beats = []
+        while len(beats) < 3 and time.monotonic() < deadline:
+            sum(range(100_000))
+            beats += tail.read()
+        assert threading.active_count() == before + 1
+    assert threading.active_count() == before
+    beats += tail.read()
+    assert len(beats) >= 4
+    assert {type(beat) for beat in beats} == {Vitals}
+    last = beats[-1]
+    assert (last.rank, last.step, last.logged) == (3, 0, 5)
+    assert last.gpu == last.gpu_memory == -1
+    assert any(beat.cpu > 20 for beat in beats)
+    assert 10 << 20 < last.memory < last.memory_total
+    time.sleep(0.2)
+    assert tail.read() == []
+
+
+def test_a_beat_costs_next_to_nothing(pulse):
+    beating, _ = pulse()
+    begun = time.process_time()
+    for _ in range(100):
+        beating._beat()
+    assert (time.process_time() - begun) / 100 < 0.002
+
+
+def test_leaves_random_numbers_alone(pulse):
+    beating, _ = pulse()
+    torch.manual_seed(0)
+    expected = torch.rand(3).tolist()
+    torch.manual_seed(0)
+    with beating:
+        time.sleep(0.2)
+        assert torch.rand(3).tolist() == expected
+
+
+class TestPace:
+    def test_tells_the_time_of_a_step_and_the_ranks_own_part(self, monkeypatch):
+        clock = [0.0]
+        monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+        pace, stretch = Pace(), Stretch()
+
+        def step(number, own, together):
+            clock[0] += own
+            pace.meet()
+            clock[0] += together
+            pace.leave(number)
+
+        assert stretch.take(pace) == (0.0, 0.0)
+        step(1, own=5.0, together=1.0)
+        assert stretch.take(pace) == (0.0, 0.0)  # the first had the start in it
+        step(2, own=0.25, together=0.5)
+        step(3, own=0.75, together=0.5)
+        assert stretch.take(pace) == (1.0, 0.5)
+        assert stretch.take(pace) == (0.0, 0.0)  # none since
+
+    def test_several_backward_passes_of_a_step_are_one_step(self, monkeypatch):
+        clock = [0.0]
+        monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+        pace, stretch = Pace(), Stretch()
+        for number in (1, 1, 2, 2):
+            clock[0] += 1.0
+            pace.meet()
+            pace.leave(number)
+            if number == 1:
+                stretch.take(pace)
+        assert stretch.take(pace)[0] == pytest.approx(3.0)  # since the first pass of step 1
+
+
+NVML = """
+class Bytes:
+    def __init__(self, used, total): self.used, self.total = used, total
+class Rate:
+    def __init__(self, gpu): self.gpu = gpu
+"""
+
+
+class TestGpus:
+    """There is no GPU here: the driver's library is played, the rest is real."""
+
+    @pytest.fixture
+    def nvml(self, monkeypatch):
+        module = types.ModuleType("pynvml")
+        module.__spec__ = types.SimpleNamespace()
+        exec(NVML, vars(module))
+        module.nvmlInit = lambda: None
+        module.nvmlDeviceGetHandleByUUID = lambda uuid: int(uuid[-1])
+        module.nvmlDeviceGetMemoryInfo = lambda handle: module.Bytes(10 * handle, 100)
+        module.nvmlDeviceGetUtilizationRates = lambda handle: module.Rate(20 * handle)
+        monkeypatch.setitem(sys.modules, "pynvml", module)
+        gpus = (Gpu(0, "one", uuid="GPU-1"), Gpu(1, "two", uuid="GPU-2"))
+        monkeypatch.setattr(vitals, "probe", lambda: Machine(1, 1, gpus))
+        return module
+
+    @pytest.mark.usefixtures("nvml")
+    def test_are_taken_together(self):
+        assert Gpus().use() == {"gpu": 30.0, "gpu_memory": 30, "gpu_memory_total": 200}
+
+    def test_a_slice_has_memory_and_no_utilization(self, nvml):
+        def unsupported(_handle):
+            raise RuntimeError("Not Supported")
+
+        nvml.nvmlDeviceGetUtilizationRates = unsupported
+        assert Gpus().use()["gpu"] == -1
+        assert Gpus().use()["gpu_memory"] == 30
+
+    def test_a_driver_that_fails_is_no_driver(self, nvml):
+        def broken():
+            raise RuntimeError("Driver Not Loaded")
+
+        nvml.nvmlInit = broken
+        assert Gpus().use() == {}
+
+
+def test_cuda_is_never_started_to_ask_it():
+    assert allocated() == {}
+    assert not torch.cuda.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("batch", "tokens"),
+    [
+        ({"input_ids": torch.zeros(4, 7, dtype=torch.long)}, 28),
+        ({"input_ids": torch.zeros(7, dtype=torch.long)}, 0),
+        ({"pixels": torch.zeros(4, 7)}, 0),
+        ([torch.zeros(4, 7, dtype=torch.long)], 0),
+        (None, 0),
+    ],
+)
+def test_tokens_are_counted_where_they_are_known_to_be(batch, tokens):
+    assert tokens_in(batch) == tokens
+
+
+REAL = """
+import os, time
+for epoch in range(2):
+    for batch in loader:
+        opt.zero_grad()
+        loss = model(batch["input_ids"].float()).square().mean()
+        time.sleep(0.05 if os.environ["RANK"] == "1" else 0.01)
+        loss.backward()
+        opt.step()
+"""
+
+
+def test_of_a_real_run_whose_second_rank_is_slow(monkeypatch, tmp_path):
+    monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
+    model = torch.nn.Linear(6, 1)
+    data = [{"input_ids": torch.zeros(6, dtype=torch.long)} for _ in range(200)]
+    namespace = {
+        "__name__": "__main__",
+        "model": model,
+        "opt": torch.optim.SGD(model.parameters(), 0.1),
+        "loader": torch.utils.data.DataLoader(data, batch_size=4),
+    }
+    run = nbmgpu.run(REAL, namespace, gpus=2)
+    for seen in run.view.ranks:
+        assert seen.vitals.step == seen.step == 100
+        assert seen.vitals.logged == 0
+        assert seen.paces[-1][1] > 0.05
+    found = straggler(run.view)
+    assert found.rank == 1
+    assert found.own > 0.05
+    assert found.own > 1.5 * found.others
+    samples, tokens = (run.view.curves[name].last for name in ("samples/s", "tokens/s"))
+    assert tokens == pytest.approx(6 * samples)

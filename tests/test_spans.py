@@ -1,0 +1,35 @@
+"""Stretches of a file."""
+
+import pytest
+
+from nbmgpu.spans import Spans
+
+
+@pytest.fixture
+def spans():
+    found = Spans()
+    for start, end in [(2, 4), (4, 6), (9, 10)]:
+        found.add(start, end)
+    return found
+
+
+def test_knows_what_lies_in_a_stretch(spans):
+    assert [n for n in range(12) if n in spans] == [2, 3, 4, 5, 9]
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "pieces"),
+    [
+        (0, 12, [(2, False), (6, True), (9, False), (10, True), (12, False)]),
+        (3, 5, [(5, True)]),
+        (6, 9, [(9, False)]),
+        (10, 11, [(11, False)]),
+        (5, 5, []),
+    ],
+)
+def test_cuts_where_stretches_begin_and_end(spans, start, stop, pieces):
+    assert list(spans.cut(start, stop)) == pieces
+
+
+def test_without_any_everything_is_outside():
+    assert list(Spans().cut(0, 5)) == [(5, False)]
