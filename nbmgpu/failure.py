@@ -115,7 +115,7 @@ def _silent(run: Run, rank: int) -> BaseException:
         return KeyboardInterrupt(f"{who} was interrupted, by its cell or by a signal from outside")
     end = f"\nLog: {run.log_path(rank)}\n{_tail(run.log(rank))}".rstrip()
     if code < 0:
-        name, why = _signal(-code)
+        name, why = explain_signal(-code)
         return RankKilledError(f"{who} was ended by {name}: {why}.{end}")
     return RankError(
         f"{who} left with exit code {code} and without an exception: something in it called "
@@ -123,7 +123,8 @@ def _silent(run: Run, rank: int) -> BaseException:
     )
 
 
-def _signal(number: int) -> tuple[str, str]:
+def explain_signal(number: int) -> tuple[str, str]:
+    """Return a signal's name, and what most likely sent it."""
     try:
         known = signal.Signals(number)
     except ValueError:

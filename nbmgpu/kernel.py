@@ -24,6 +24,7 @@ from .events import KERNEL, Ended, EventWriter, Notice
 from .failure import exception_of
 from .launch.local import LaunchServer, server
 from .options import RunOptions
+from .report.digest import write_digest
 from .run import Run, RunRecord, new_run_id, runs_root
 from .strategies import Tuning, missing_packages, profile_of
 from .strategies.catalogue import COMPILER
@@ -190,6 +191,7 @@ class Execution:
             broken = error  # what ended the run comes first
         finally:
             self._free()
+            write_digest(self.run)  # all of it is read here: lists need not do so again
         cause = exception_of(self.run) or broken
         if cause is not None:
             raise cause

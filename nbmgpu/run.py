@@ -9,6 +9,7 @@ Everything about one run of one cell lies in ``<runs root>/<run id>/``::
     events/kernel.jsonl   what the kernel had to say about the request
     logs/rank-K.log       stdout and stderr of rank K, whole
     stop                  appears when somebody asked the run to stop
+    line.json             a digest of a run that is over (see nbmgpu.report.digest)
 
 The state of a run is what its events say; nothing is ever rewritten.  So the
 kernel, a terminal or a server may read a run at any time, and none of them
@@ -94,8 +95,11 @@ class Run:
     the kernel that started the run has collected them.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, ranks: bool = True) -> None:
         """Open the run in ``folder``.
+
+        Without ``ranks`` only what kernel and launcher say is read: enough to know whether the
+        run is over, and soon read however much the ranks have said.
 
         Raises:
             FileNotFoundError: there is no ``run.json`` in it.
@@ -104,7 +108,7 @@ class Run:
         self.record = RunRecord(**json.loads((folder / "run.json").read_text()))
         self.view = RunView(self.record.world_size)
         self.results: dict[int, dict[str, Any]] = {}
-        names = [f"rank-{rank}" for rank in range(self.record.world_size)]
+        names = [f"rank-{rank}" for rank in range(self.record.world_size if ranks else 0)]
         self._unseen: list[Event] = []
         self._tails = [
             EventTail(folder / "events" / f"{n}.jsonl") for n in ["kernel", "launcher", *names]

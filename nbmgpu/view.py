@@ -13,6 +13,7 @@ import numpy as np
 
 from .events import (
     LAUNCHER,
+    Display,
     Ended,
     Event,
     Exited,
@@ -22,7 +23,10 @@ from .events import (
     Progress,
     Started,
     Status,
+    Stderr,
+    Vitals,
 )
+from .spans import Spans
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,15 +86,92 @@ class Curve:
         return pd.Series(values, index=steps, dtype="float64")
 
 
+RECENT = 20
+"""Points over which a rank's own value of a metric is averaged."""
+
+
+@dataclass
+class Recent:
+    """A rank's own values of one metric: the newest, and the mean of about the last ones."""
+
+    last: float
+    mean: float
+    count: int = 1
+
+    def add(self, value: float) -> None:
+        """Take in the next value."""
+        self.last = value
+        self.count += 1
+        self.mean += (value - self.mean) / min(self.count, RECENT)
+
+
+@dataclass
+class LogMarks:
+    """What is known of when a log was written: before ``times[i]`` it had ``offsets[i]`` bytes."""
+
+    offsets: list[int] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+
+    def add(self, offset: int, time: float) -> None:
+        """Note that ``offset`` bytes were there at ``time``."""
+        if not self.offsets or offset > self.offsets[-1]:  # else nothing was written since
+            self.offsets.append(offset)
+            self.times.append(time)
+
+
 @dataclass
 class RankView:
-    """One rank: its process, state and, if it failed, why."""
+    """One rank: its process, state and health and, if it failed, why.
+
+    ``paces`` has ``(step, step_time, own_time)`` of each beat in which it took a step.
+    """
 
     process: Started | None = None
     state: str = "starting"
     detail: str = ""
     exited: Exited | None = None
     failure: Failure | None = None
+    step: int = 0
+    last_time: float = 0.0
+    vitals: Vitals | None = None
+    paces: list[tuple[int, float, float]] = field(default_factory=list)
+    recent: dict[str, Recent] = field(default_factory=dict)
+    stderr: Spans = field(default_factory=Spans)
+    marks: LogMarks = field(default_factory=LogMarks)
+
+    def add(self, event: Event) -> None:
+        """Take in one event of this rank."""
+        self.last_time = max(self.last_time, event.time)
+        match event:
+            case Started():
+                self.process = event
+            case Status():
+                self.state, self.detail = event.state, event.detail
+            case Failure():
+                self.failure = event
+            case Metrics():
+                self._add_points(event)
+            case Vitals():
+                self.vitals = event
+                self.step = max(self.step, event.step)
+                self.marks.add(event.logged, event.time)
+                if event.step_time:
+                    self.paces.append((event.step, event.step_time, event.own_time))
+            case Stderr():
+                self.stderr.add(event.start, event.end)
+                self.marks.add(event.end, event.time)
+            case Display():
+                self.marks.add(event.offset, event.time)
+
+    def _add_points(self, points: Metrics) -> None:
+        self.step = max(self.step, max(points.steps, default=0))
+        for value, weight in zip(points.values, points.weights, strict=True):
+            if not weight:
+                continue
+            if (recent := self.recent.get(points.name)) is not None:
+                recent.add(value)
+            else:
+                self.recent[points.name] = Recent(value, value)
 
     @property
     def exit_code(self) -> int | None:
@@ -98,11 +179,31 @@ class RankView:
         return self.exited.code if self.exited else None
 
 
+@dataclass
+class Track:
+    """A progress bar as it moved: its first state, where it began anew, and its newest."""
+
+    first: Progress
+    begun: Progress
+    now: Progress
+
+    @classmethod
+    def of(cls, event: Progress) -> Track:
+        """Begin with a bar's first state."""
+        return cls(event, event, event)
+
+    def add(self, event: Progress) -> None:
+        """Take in the bar's next state."""
+        if event.epoch != self.now.epoch or event.step < self.now.step:
+            self.begun = event
+        self.now = event
+
+
 class RunView:
     """Everything known of a run.
 
-    ``notices`` holds each topic once.  ``progress`` maps a bar's key to its newest
-    state on rank 0: ranks walk in step, so one bar stands for all of them.
+    ``notices`` holds each topic once.  ``tracks`` maps a bar's key to how it moved on
+    rank 0: ranks walk in step, so one bar stands for all of them.
     """
 
     def __init__(self, world_size: int) -> None:
@@ -110,7 +211,7 @@ class RunView:
         self.ranks = [RankView() for _ in range(world_size)]
         self.launcher: Started | None = None
         self.curves: dict[str, Curve] = {}
-        self.progress: dict[str, Progress] = {}
+        self.tracks: dict[str, Track] = {}
         self.notices: dict[str, Notice] = {}
         self.ended: Ended | None = None
         self.first_time: float | None = None
@@ -125,24 +226,26 @@ class RunView:
                 self.launcher = event
             case Status() | Failure() if event.rank == LAUNCHER:
                 pass  # the launcher speaks of ranks in Exited and of the run in Ended
-            case Started():
-                self.ranks[event.rank].process = event
-            case Status():
-                self.ranks[event.rank].state = event.state
-                self.ranks[event.rank].detail = event.detail
-            case Failure():
-                self.ranks[event.rank].failure = event
             case Exited():
                 self.ranks[event.of_rank].exited = event
             case Metrics():
                 self.curves.setdefault(event.name, Curve()).add(event)
-            case Progress():
-                if event.rank == 0:
-                    self.progress[event.key] = event
+            case Progress() if event.rank == 0:
+                if track := self.tracks.get(event.key):
+                    track.add(event)
+                else:
+                    self.tracks[event.key] = Track.of(event)
             case Notice():
                 self.notices.setdefault(event.topic, event)
             case Ended():
                 self.ended = event
+        if event.rank >= 0:
+            self.ranks[event.rank].add(event)
+
+    @property
+    def progress(self) -> dict[str, Progress]:
+        """Each bar's newest state, by its key."""
+        return {key: track.now for key, track in self.tracks.items()}
 
     @property
     def ending(self) -> str | None:

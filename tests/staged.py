@@ -8,6 +8,7 @@ from typing import Any
 
 from nbmgpu.events import (
     Ended,
+    Event,
     EventWriter,
     Exited,
     Failure,
@@ -16,6 +17,9 @@ from nbmgpu.events import (
     Progress,
     Started,
     Status,
+    Stderr,
+    Vitals,
+    encode,
 )
 from nbmgpu.run import Run, RunRecord, new_run_id, own_process
 
@@ -65,13 +69,43 @@ class StagedRun:
         fields = {"key": "loader", "label": "epoch 1", "epoch": 1} | fields
         self.ranks[0].emit(Progress, step=step, total=total, **fields)
 
+    def progress_at(self, time: float, step: int, total: int, **fields: Any) -> None:
+        """The same, as if it had been said at ``time``."""
+        fields = {"key": "loader", "label": "epoch", "epoch": 1} | fields
+        self.write(0, Progress(time=time, rank=0, step=step, total=total, **fields))
+
+    def write(self, rank: int, event: Event) -> None:
+        """Write an event as it is."""
+        with (self.events / f"rank-{rank}.jsonl").open("a") as file:
+            file.write(encode(event) + "\n")
+
     def notice(self, text: str, topic: str = "topic", rank: int = 0) -> None:
         self.ranks[rank].emit(Notice, topic=topic, text=text)
 
+    def vitals(self, rank: int, step: int = 0, **fields: Any) -> None:
+        """A beat of a rank, with the size its log has now."""
+        self.vitals_at(time.time(), rank, step, **fields)
+
+    def vitals_at(self, time: float, rank: int, step: int = 0, **fields: Any) -> None:
+        """The same, as if it had been at ``time``."""
+        log = self.run.log_path(rank)
+        known = {
+            "step_time": 0.01, "own_time": 0.004, "cpu": 50.0, "cores": 2,
+            "memory": 1 << 28, "memory_total": 1 << 32,
+            "logged": log.stat().st_size if log.exists() else 0,
+        }  # fmt: skip
+        self.write(rank, Vitals(time=time, rank=rank, step=step, **(known | fields)))
+
     def fail(
-        self, rank: int, type: str = "ValueError", message: str = "bad", line: int = 2
+        self,
+        rank: int,
+        type: str = "ValueError",
+        message: str = "bad",
+        line: int = 2,
+        traceback: tuple[str, ...] = (),
     ) -> None:
-        self.ranks[rank].emit(Failure, type=type, message=message, line=line, traceback=[])
+        fields = {"type": type, "message": message, "line": line, "traceback": list(traceback)}
+        self.ranks[rank].emit(Failure, **fields)
         self.ranks[rank].emit(Status, state="failed")
 
     def exit(self, rank: int, code: int) -> None:
@@ -87,8 +121,12 @@ class StagedRun:
     def end(self, ending: str, detail: str = "") -> None:
         self.launcher.emit(Ended, ending=ending, detail=detail)
 
-    def log(self, rank: int, text: str | bytes) -> None:
+    def log(self, rank: int, text: str | bytes, stderr: bool = False) -> None:
         data = text if isinstance(text, bytes) else text.encode()
+        if stderr:
+            path = self.run.log_path(rank)
+            start = path.stat().st_size if path.exists() else 0
+            self.ranks[rank].emit(Stderr, start=start, end=start + len(data))
         with self.run.log_path(rank).open("ab") as file:
             file.write(data)
 

@@ -95,7 +95,34 @@ def test_html_of_a_failed_run(staged):
     assert "✗ failed" in text
     assert "rank 1 failed" in text
     assert "ValueError: bad value" in text
-    assert "line 2:  loss = criterion(model(x), y)" in text
+    assert "    1  for x, y in loader:\n→   2      loss = criterion(model(x), y)\n" in text
+
+
+def test_a_failure_comes_with_what_is_known_about_it(staged):
+    run = staged(1)
+    run.fail(0, "IndexError", "Target 17 is out of bounds.")
+    run.end("failed")
+    html = read(summary_html(run.polled())).text
+    assert "Likely cause: A label is no class of the model" in html
+    assert "Try: as many outputs" in html
+    lines = summary_text(run.run).splitlines()
+    assert "likely   A label is no class of the model, or a token is not in its embedding." in lines
+    assert any(line.startswith("try      as many outputs") for line in lines)
+
+
+def test_says_how_fast_it_was_and_who_was_slow(staged):
+    run = staged(2)
+    run.points("samples/s", [0], [1234.0])
+    for beat in range(3):
+        for rank, own in enumerate([0.002, 0.008]):
+            run.vitals(rank, step=beat + 1, step_time=0.01, own_time=own)
+    run.finish()
+    (pace,) = [t for t in summary_text(run.polled()).splitlines() if t.startswith("pace")]
+    assert pace.startswith("pace      1,234 samples/s, 10 ms a step; Rank 1 is the slowest: ")
+    page = read(summary_html(run.run)).text
+    assert "samples/s" in page
+    assert "10 ms a step, Rank 1 is the slowest: " in page
+    assert "rank 1 finished (slow: the others wait for it 60 % of the time)" not in page
 
 
 @pytest.mark.parametrize("summary", [summary_text, summary_html])

@@ -15,6 +15,8 @@ from nbmgpu.events import (
     Progress,
     Started,
     Status,
+    Stderr,
+    Vitals,
 )
 from nbmgpu.view import Curve, RunView
 
@@ -166,3 +168,43 @@ class TestNoticesAndProgress:
         view.add(Progress(2.0, 1, "other", "mine", 1, 2))
         assert view.progress["loader"].step == 3
         assert "other" not in view.progress
+
+    def test_a_bar_that_begins_anew_is_tracked_from_there(self):
+        view = RunView(1)
+        for time_, step, epoch in [(1.0, 1, 1), (2.0, 9, 1), (3.0, 1, 2), (4.0, 5, 2)]:
+            view.add(Progress(time_, 0, "loader", "train", step, 10, epoch))
+        track = view.tracks["loader"]
+        assert (track.first.time, track.begun.time, track.now.time) == (1.0, 3.0, 4.0)
+
+
+def vitals(time, rank, step, step_time=0.5, logged=0):
+    return Vitals(time, rank, step, step_time, step_time / 2, 90.0, 2, 1, 2, logged=logged)
+
+
+class TestRanks:
+    def test_health_is_the_newest_beats(self):
+        view = RunView(2)
+        view.add(vitals(1.0, 1, 10))
+        view.add(vitals(2.0, 1, 12))
+        view.add(vitals(3.0, 1, 12, step_time=0.0))  # no step since
+        seen = view.ranks[1]
+        assert (seen.step, seen.last_time, seen.vitals.time) == (12, 3.0, 3.0)
+        assert seen.paces == [(10, 0.5, 0.25), (12, 0.5, 0.25)]
+        assert view.ranks[0].vitals is None
+
+    def test_each_rank_has_its_own_recent_values(self):
+        view = RunView(2)
+        view.add(metrics([1, 2, 3], [1.0, 2.0, 9.0], [1.0, 1.0, 0.0]))
+        view.add(metrics([1, 2], [5.0, math.nan], rank=1))
+        assert (view.ranks[0].recent["loss"].last, view.ranks[0].recent["loss"].mean) == (2.0, 1.5)
+        assert math.isnan(view.ranks[1].recent["loss"].last)
+        assert [rank.step for rank in view.ranks] == [3, 2]
+
+    def test_knows_what_was_stderr_and_when_the_log_was_how_long(self):
+        view = RunView(1)
+        view.add(Stderr(1.0, 0, 10, 20))
+        view.add(vitals(2.0, 0, 1, logged=20))
+        view.add(vitals(3.0, 0, 1, logged=35))
+        seen = view.ranks[0]
+        assert [n for n in (9, 10, 19, 20) if n in seen.stderr] == [10, 19]
+        assert (seen.marks.offsets, seen.marks.times) == ([20, 35], [1.0, 3.0])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import bisect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from nbmgpu.events import Display, Stderr
+from nbmgpu.events import Display
 from nbmgpu.run import Run
 from nbmgpu.surroundings import Surroundings
 
@@ -60,11 +59,7 @@ class LiveOutput:
         """Show what is new: rank 0's displays in their place among its prints, the panel."""
         size = self.log.size()  # measured first: the events of all bytes before are there then
         for event in self.run.poll():
-            if event.rank != 0:
-                continue
-            if isinstance(event, Stderr):
-                self.log.mark(event.start, event.end)
-            elif isinstance(event, Display):
+            if event.rank == 0 and isinstance(event, Display):
                 self.log.show_until(event.offset)
                 self._show(event)
         self.log.show_until(size, PER_TURN)
@@ -117,16 +112,7 @@ class LogPrinter:
         self._path = run.log_path(0)
         self._position = 0
         self._shown = 0
-        self._starts: list[int] = []
-        self._ends: list[int] = []
-
-    def mark(self, start: int, end: int) -> None:
-        """Know that bytes ``start`` to ``end`` belong to stderr."""
-        if self._ends and self._ends[-1] == start:
-            self._ends[-1] = end
-        else:
-            self._starts.append(start)
-            self._ends.append(end)
+        self._stderr = run.view.ranks[0].stderr
 
     def size(self) -> int:
         """Return how much has been logged so far."""
@@ -157,7 +143,8 @@ class LogPrinter:
             file.seek(self._position)
             data = _whole(file.read(length))
         begin = self._position
-        for piece, is_error in self._pieces(data, begin):
+        for end, is_error in self._stderr.cut(begin, begin + len(data)):
+            piece = data[self._position - begin : end - begin]
             stream = sys.stderr if is_error else sys.stdout
             stream.write(piece.decode("utf-8", "replace"))
             stream.flush()  # the two streams are in order only if each is sent at once
@@ -166,19 +153,6 @@ class LogPrinter:
             if self._shown >= limit:
                 break
         return self._position - begin
-
-    def _pieces(self, data: bytes, start: int) -> Iterator[tuple[bytes, bool]]:
-        """Cut ``data``, which begins at ``start``, where it changes between stdout and stderr."""
-        begin, stop = start, start + len(data)
-        while start < stop:
-            after = bisect.bisect_right(self._starts, start)
-            inside = after > 0 and start < self._ends[after - 1]
-            limits = [stop, self._ends[after - 1] if inside else stop]
-            if not inside and after < len(self._starts):
-                limits.append(self._starts[after])
-            end = min(limits)
-            yield data[start - begin : end - begin], inside
-            start = end
 
 
 def _whole(data: bytes) -> bytes:

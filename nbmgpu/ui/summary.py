@@ -11,10 +11,12 @@ from html import escape
 
 import numpy as np
 
+from nbmgpu.report import words
+from nbmgpu.report.cause import Cause, cause
+from nbmgpu.report.curves import RATES, Throughput, curve_names, thin, throughput
+from nbmgpu.report.ranks import RankRow, rows
 from nbmgpu.run import Run
 from nbmgpu.view import Curve
-
-from . import content
 
 POINTS = 240
 """The most points of a curve that are kept in the notebook."""
@@ -31,52 +33,74 @@ COLOURS = {"good": "#2e9e44", "bad": "#e5484d", "note": "#d08700", "line": "#3b8
 def summary_text(run: Run) -> str:
     """Return the run in a few aligned lines, for terminals."""
     state = run.state
-    rows = [(content.state_word(state), _about(run, state))]
-    if batch := content.batch_line(run.record):
-        rows.append(("batch", batch))
-    for name in content.curve_names(run.view)[:CURVES]:
-        rows.append((content.plain(name), _course(run.view.curves[name])))
-    if more := len(run.view.curves) - CURVES:
-        rows += [("", f"{more} more in nbmgpu.last_run.metrics")] if more > 0 else []
-    rows += [("note", text) for text in content.notices(run.view)]
-    if why := content.cause(run, state):
-        rows.append(("failure", f"{why.who}: {why.what}" if why.who else why.what))
-        rows += [("", f"line {why.number}: {why.line}")] if why.number else []
-        rows += [("ranks", ", ".join(f"{mark.rank} {mark.word}" for mark in content.marks(run)))]
-    rows.append(("folder", str(run.folder)))
-    return "\n".join(_aligned(rows))
+    lines = [(words.state_word(state), _about(run, state))]
+    if batch := words.batch_line(run.record):
+        lines.append(("batch", batch))
+    names = _metrics(run)
+    for name in names[:CURVES]:
+        lines.append((words.plain(name), _course(run.view.curves[name])))
+    if len(names) > CURVES:
+        lines.append(("", f"{len(names) - CURVES} more in nbmgpu.last_run.metrics"))
+    if pace := _pace(throughput(run.view)):
+        lines.append(("pace", pace))
+    lines += [("note", text) for text in words.notices(run.view)]
+    if why := cause(run, state):
+        lines.append(("failure", f"{why.who}: {why.what}" if why.who else why.what))
+        lines += [("", f"line {why.number}: {why.line}")] if why.line else []
+        lines += [("likely", why.why)] if why.why else []
+        lines += [("try", why.remedy)] if why.remedy else []
+        lines.append(("ranks", ", ".join(f"{row.rank} {row.word}" for row in _rows(run))))
+    lines.append(("folder", str(run.folder)))
+    return "\n".join(_aligned(lines))
 
 
-def _aligned(rows: list[tuple[str, str]]) -> list[str]:
-    width = min(16, max(len(label) for label, _ in rows))
+def _rows(run: Run) -> list[RankRow]:
+    return rows(run, run.view.last_time)
+
+
+def _metrics(run: Run) -> list[str]:
+    """Return the names of the curves, but for the rates."""
+    return [name for name in curve_names(run.view) if name not in RATES]
+
+
+def _pace(speed: Throughput) -> str:
+    """Return how fast the run was: ``1,234 samples/s, 12 ms a step``."""
+    step = f"{speed.step_time} a step" if speed.step_time else ""
+    pace = ", ".join(filter(None, [speed.rate, step]))
+    return f"{pace}; {speed.words}" if pace and speed.words else pace
+
+
+def _aligned(lines: list[tuple[str, str]]) -> list[str]:
+    width = min(16, max(len(label) for label, _ in lines))
     indent = "\n" + " " * (width + 2)
-    return [f"{label:<{width}}  {text.replace(chr(10), indent)}" for label, text in rows]
+    return [f"{label:<{width}}  {text.replace(chr(10), indent)}" for label, text in lines]
 
 
 def summary_html(run: Run) -> str:
     """Return the run as static HTML: no script, no style sheet, all text escaped."""
     state = run.state
-    parts = [_headline(run, state), _notices(run), _failure(run, state), _curves(run), _ranks(run)]
+    why = cause(run, state)
+    parts = [_headline(run, state), _notices(run), _failure(why), _curves(run), _ranks(run)]
     return f'<div style="max-width: 60em">{"".join(parts)}</div>'
 
 
 def _about(run: Run, state: str) -> str:
     duration = run.view.last_time - run.record.created if state == "lost" else run.duration
-    return f"{content.headline(run.record)}, {content.clock(max(0.0, duration))}"
+    return f"{words.headline(run.record)}, {words.clock(max(0.0, duration))}"
 
 
 def _headline(run: Run, state: str) -> str:
-    tone = content.TONES.get(state, "idle")
+    tone = words.TONES.get(state, "idle")
     colour = f' style="color: {COLOURS[tone]}"' if tone in COLOURS else ""
-    word = f"<b{colour}>{SIGNS[tone]} {escape(content.state_word(state))}</b>"
-    batch = escape(content.batch_line(run.record))
+    word = f"<b{colour}>{SIGNS[tone]} {escape(words.state_word(state))}</b>"
+    batch = escape(words.batch_line(run.record))
     aside = " &nbsp;·&nbsp; ".join(filter(None, [batch, f"run {escape(run.id)}"]))
     about = escape(_about(run, state))
     return f'<p style="margin: 4px 0">{word} &nbsp; {about}<br><small>{aside}</small></p>'
 
 
 def _notices(run: Run) -> str:
-    items = "".join(f"<li>{escape(text)}</li>" for text in content.notices(run.view))
+    items = "".join(f"<li>{escape(text)}</li>" for text in words.notices(run.view))
     if not items:
         return ""
     return (
@@ -85,34 +109,56 @@ def _notices(run: Run) -> str:
     )
 
 
-def _failure(run: Run, state: str) -> str:
-    why = content.cause(run, state)
+def _failure(why: Cause | None) -> str:
     if not why:
         return ""
     who = f"{why.who} failed" if why.who else "The run failed"
-    line = f"\nline {why.number}:  {why.line}" if why.number else ""
+    shown = [why.what, *([""] if why.context else [])]
+    for line in why.context:
+        shown.append(f"{'→' if line.failing else ' '} {line.number:>3}  {line.text}")
+    hints = [("Likely cause", why.why), ("Try", why.remedy)]
+    said = "".join(_line(f"<b>{label}:</b> {escape(text)}") for label, text in hints if text)
     return (
         f'<div style="margin: 6px 0; padding: 2px 10px; border-left: 3px solid {COLOURS["bad"]}">'
-        f"<b>{escape(who)}</b>"
-        f'<pre style="margin: 0; white-space: pre-wrap; background: none; color: inherit">'
-        f"{escape(why.what + line)}</pre></div>"
+        f"<b>{escape(who)}</b>{_pre(_marked(shown))}{said}</div>"
     )
 
 
+def _marked(lines: list[str]) -> str:
+    """Return lines as HTML, with the one that an arrow points at in bold."""
+    texts = [f"<b>{escape(t)}</b>" if t.startswith("→") else escape(t) for t in lines]
+    return "\n".join(texts)
+
+
+def _pre(html: str) -> str:
+    style = "margin: 0; white-space: pre-wrap; background: none; color: inherit"
+    return f'<pre style="{style}">{html}</pre>'
+
+
+def _line(html: str) -> str:
+    return f'<p style="margin: 2px 0">{html}</p>'
+
+
 def _curves(run: Run) -> str:
-    names = content.curve_names(run.view)
-    cells = [_curve(name, run.view.curves[name]) for name in names[:CURVES]]
+    names = _metrics(run)
+    view = run.view
+    drawn = names[:CURVES] + [name for name in RATES if len(view.curves.get(name, ()))]
+    cells = [_curve(name, view.curves[name]) for name in drawn]
     if len(names) > CURVES:
         cells.append(f"<p><small>{len(names) - CURVES} more in nbmgpu.last_run.metrics</small></p>")
+    speed = throughput(view)
+    said = ", ".join(filter(None, [speed.step_time and f"{speed.step_time} a step", speed.words]))
+    if said:
+        cells.append(f'<p style="margin: 2px 0"><small>{escape(said)}</small></p>')
     return f"<div>{''.join(cells)}</div>" if cells else ""
 
 
 def _curve(name: str, curve: Curve) -> str:
-    label = escape(content.plain(name))
+    label = escape(words.plain(name))
     lines = "".join(
         f'<polyline points="{points}" fill="none" stroke="{COLOURS["line"]}" '
         f'stroke-width="1.5" stroke-linejoin="round" stroke-linecap="round"/>'
-        for points in _polylines(*content.thin(curve, POINTS))
+        for points in _polylines(*thin(*curve.arrays(), POINTS))
     )
     svg = (
         f'<svg width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
@@ -150,15 +196,18 @@ def _polylines(steps: np.ndarray, values: np.ndarray) -> list[str]:
 
 def _ranks(run: Run) -> str:
     """Return how each rank ended, where that says more than the headline."""
-    marks = content.marks(run)
-    if all(mark.tone != "bad" for mark in marks):
+    shown = _rows(run)
+    if all(row.tone != "bad" and not row.warning for row in shown):
         return ""
-    words = ", ".join(f"rank {mark.rank} {mark.word}" for mark in marks)
-    return f"<p><small>{escape(words)}</small></p>"
+    said = ", ".join(
+        f"rank {row.rank} {row.word}" + (f" ({row.warning})" if row.warning else "")
+        for row in shown
+    )
+    return f"<p><small>{escape(said)}</small></p>"
 
 
 def _course(curve: Curve) -> str:
     """Return where a curve began and where it is: ``2.303 → 0.1235``."""
     _, values = curve.arrays()
-    first, last = content.number(float(values[0])), content.number(float(values[-1]))
+    first, last = words.number(float(values[0])), words.number(float(values[-1]))
     return last if first == last else f"{first} → {last}"

@@ -1,0 +1,137 @@
+// Colours of terminals.  Python leaves no other codes in the text, so this small reader is all
+// that is needed; libraries for it make markup, and a log must never become markup.
+
+/** A stretch of text in one style; the colours are `0` to `255`, or `rgb(...)`, or empty. */
+export interface IPiece {
+  text: string;
+  colour: string;
+  ground: string;
+  bold: boolean;
+  faint: boolean;
+  italic: boolean;
+  underlined: boolean;
+}
+
+type Style = Omit<IPiece, 'text'>;
+
+const PLAIN: Style = {
+  colour: '',
+  ground: '',
+  bold: false,
+  faint: false,
+  italic: false,
+  underlined: false
+};
+
+const CODE = /\u001b\[([0-9;:]*)m/; // eslint-disable-line no-control-regex
+
+/** A line without its colours. */
+export function uncoloured(line: string): string {
+  return line
+    .split(CODE)
+    .filter((_, index) => index % 2 === 0)
+    .join('');
+}
+
+/** Cut a line where its style changes. */
+export function pieces(line: string): IPiece[] {
+  const parts = line.split(CODE);
+  const found: IPiece[] = [];
+  let style = PLAIN;
+  parts.forEach((part, index) => {
+    if (index % 2) {
+      style = changed(style, part);
+    } else if (part) {
+      found.push({ ...style, text: part });
+    }
+  });
+  return found;
+}
+
+function changed(before: Style, code: string): Style {
+  const numbers = code.split(/[;:]/).map(Number);
+  let style = { ...before };
+  for (let n = numbers.shift(); n !== undefined; n = numbers.shift()) {
+    if (n === 0) {
+      style = { ...PLAIN };
+    } else if (n === 38 || n === 48) {
+      style[n === 38 ? 'colour' : 'ground'] = extended(numbers);
+    } else if (n === 39 || n === 49) {
+      style[n === 39 ? 'colour' : 'ground'] = '';
+    } else if ((n >= 30 && n <= 37) || (n >= 90 && n <= 97)) {
+      style.colour = String(n >= 90 ? n - 82 : n - 30);
+    } else if ((n >= 40 && n <= 47) || (n >= 100 && n <= 107)) {
+      style.ground = String(n >= 100 ? n - 92 : n - 40);
+    } else if (n === 22) {
+      style.bold = style.faint = false;
+    } else if (n <= 4 || (n >= 23 && n <= 24)) {
+      const on = n < 20;
+      style[
+        (['faint', 'italic', 'underlined'] as const)[(on ? n : n - 20) - 2] ?? 'bold'
+      ] = on;
+    }
+  }
+  return style;
+}
+
+/** Read what follows 38 or 48: `5;n` or `2;r;g;b`. */
+function extended(numbers: number[]): string {
+  const kind = numbers.shift();
+  if (kind === 5) {
+    return String(numbers.shift() ?? '');
+  }
+  return kind === 2 ? `rgb(${numbers.splice(0, 3).join(', ')})` : '';
+}
+
+/** The colour in CSS: the first sixteen are the theme's, the rest the usual cube and greys. */
+export function cssColour(colour: string): string {
+  const n = Number(colour);
+  if (colour === '' || Number.isNaN(n)) {
+    return colour;
+  }
+  if (n < 16) {
+    return `var(--nbmgpu-ansi-${n})`;
+  }
+  if (n >= 232) {
+    const grey = 8 + 10 * (n - 232);
+    return `rgb(${grey}, ${grey}, ${grey})`;
+  }
+  const level = (place: number) =>
+    [0, 95, 135, 175, 215, 255][Math.floor((n - 16) / place) % 6];
+  return `rgb(${level(36)}, ${level(6)}, ${level(1)})`;
+}
+
+/** A line as nodes: a text node where it is plain, else a span; what matches is marked. */
+export function nodes(line: string, search = ''): Node[] {
+  return pieces(line).flatMap(piece => {
+    const { text, ...style } = piece;
+    const inner = marked(text, search);
+    if (Object.values(style).every(value => !value)) {
+      return inner;
+    }
+    const span = document.createElement('span');
+    span.style.color = cssColour(piece.colour);
+    span.style.backgroundColor = cssColour(piece.ground);
+    span.style.fontWeight = piece.bold ? 'bold' : '';
+    span.style.opacity = piece.faint ? '0.7' : '';
+    span.style.fontStyle = piece.italic ? 'italic' : '';
+    span.style.textDecoration = piece.underlined ? 'underline' : '';
+    span.append(...inner);
+    return [span];
+  });
+}
+
+function marked(text: string, search: string): Node[] {
+  const found: Node[] = [];
+  const wanted = search.toLowerCase();
+  let at = 0;
+  let next = wanted ? text.toLowerCase().indexOf(wanted) : -1;
+  while (next >= 0) {
+    const node = document.createElement('mark');
+    node.textContent = text.slice(next, next + wanted.length);
+    found.push(document.createTextNode(text.slice(at, next)), node);
+    at = next + wanted.length;
+    next = text.toLowerCase().indexOf(wanted, at);
+  }
+  return [...found, document.createTextNode(text.slice(at))];
+}

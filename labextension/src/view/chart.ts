@@ -1,0 +1,356 @@
+/*!
+ * With uPlot, which comes under this licence:
+ *
+ * The MIT License (MIT)
+ *
+ * Copyright (c) 2022 Leon Sorokin
+ *
+ * Permission is hereby granted, free of charge, to any person obtaining a copy
+ * of this software and associated documentation files (the "Software"), to deal
+ * in the Software without restriction, including without limitation the rights
+ * to use, copy, modify, merge, publish, distribute, sublicense, and/or sell
+ * copies of the Software, and to permit persons to whom the Software is
+ * furnished to do so, subject to the following conditions:
+ *
+ * The above copyright notice and this permission notice shall be included in
+ * all copies or substantial portions of the Software.
+ *
+ * THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR
+ * IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY,
+ * FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE
+ * AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER
+ * LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM,
+ * OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN
+ * THE SOFTWARE.
+ */
+import uPlot from 'uplot';
+import type { CurveLine, CurveRequest } from '../generated/report';
+import { make, mark, write, type IShows } from './dom';
+import { readable, readableTime } from './numbers';
+import { drawable, unpack, type IPoints } from './points';
+import { interpolated, smoothed } from './smooth';
+import type { ITranslate } from './source';
+import { LINE, QUIET, STRIKING, paletteOf, type IPalette } from './theme';
+
+const FAINTER = '59';
+
+/** What one chart shows. */
+export interface IChart {
+  key: string;
+  title: string;
+  last: string;
+  sound: boolean;
+  lines: CurveLine[];
+  /** Whether the values are seconds. */
+  seconds: boolean;
+  /** A line to strike the eye, by its index, or -1. */
+  striking: number;
+}
+
+const NO_CHART: IChart = {
+  key: '',
+  title: '',
+  last: '',
+  sound: true,
+  lines: [],
+  seconds: false,
+  striking: -1
+};
+
+/** What all charts of a view share; the zoom is a stretch of steps. */
+export interface IScaling {
+  smoothing: number;
+  log: boolean;
+  zoom: [number, number] | null;
+  readonly key: string;
+  zoomTo(zoom: [number, number] | null): void;
+}
+
+/** Asks for a stretch of a metric in more detail. */
+export type Detail = (request: CurveRequest) => Promise<CurveLine | null>;
+
+/** One chart: its name, its newest or hovered values, the lines. */
+export class Chart implements IShows<IChart> {
+  readonly node: HTMLElement;
+  private name = make('span', 'chart-name');
+  private value = make('span', 'chart-value');
+  private legend = make('div', 'chart-legend', { 'aria-hidden': 'true' });
+  private plot = make('div', 'chart-plot', { role: 'img', tabindex: '0' });
+  private spec = NO_CHART;
+  /** The lines that are drawn: those of the whole run, or more detail of what is zoomed. */
+  private lines: CurveLine[] = [];
+  private points: IPoints[] = [];
+  private zoomed: IScaling['zoom'] = null;
+  private detailed = false;
+  private data: uPlot.AlignedData = [[]];
+  private drawn: uPlot | null = null;
+  private form = '';
+  private palette: IPalette = { text: '', muted: '', faint: '' };
+  private sizes = new ResizeObserver(() => this.fit());
+
+  constructor(
+    private scaling: IScaling,
+    private trans: ITranslate,
+    private detail?: Detail
+  ) {
+    const head = make('div', 'chart-head', {}, this.name, this.value);
+    this.node = make('figure', 'chart', {}, head, this.plot, this.legend);
+    this.sizes.observe(this.plot);
+    this.plot.addEventListener('keydown', event => this.onKey(event));
+  }
+
+  update(spec: IChart): void {
+    this.spec = spec;
+    const packed = (lines: CurveLine[]) => lines.map(line => line.points).join(' ');
+    if (!this.detailed && packed(this.lines) !== packed(spec.lines)) {
+      this.take(spec.lines);
+    }
+    write(this.name, spec.title);
+    this.name.title = spec.title;
+    this.explain();
+    this.value.toggleAttribute('data-unsound', !spec.sound);
+    this.tell();
+    const steps = spec.lines[0]?.steps ?? 0;
+    const label = this.trans.__('%1: %2 after %3 steps', spec.title, spec.last, steps);
+    mark(this.plot, 'aria-label', label);
+  }
+
+  /** Draw with the scaling as it is now. */
+  draw(): void {
+    if (this.zoomed !== this.scaling.zoom) {
+      this.zoomed = this.scaling.zoom;
+      void this.look();
+      this.take(this.spec.lines);
+      return;
+    }
+    if (!this.points.length || !this.plot.clientWidth) {
+      return; // not in the page: drawn when it has a size
+    }
+    this.data = this.aligned();
+    const form = `${this.points.length} ${this.scaling.log} ${this.spec.striking}`;
+    if (!this.drawn || form !== this.form) {
+      this.form = form;
+      this.drawn?.destroy();
+      this.palette = paletteOf(this.plot);
+      this.drawn = new uPlot(this.options(), this.data, this.plot);
+    } else {
+      this.drawn.setData(this.data);
+    }
+  }
+
+  private take(lines: CurveLine[]): void {
+    this.lines = lines;
+    this.points = lines.map(line => unpack(line.points));
+    this.draw();
+  }
+
+  /** Ask for more detail of what is zoomed, if points were left out of it. */
+  private async look(): Promise<void> {
+    const { zoomed } = this;
+    const [line, ...others] = this.spec.lines;
+    this.detailed = false;
+    if (!this.detail || !zoomed || others.length || !line?.means) {
+      return;
+    }
+    const request = { name: line.name, first: zoomed[0], last: zoomed[1] };
+    const finer = await this.detail(request).catch(() => null);
+    if (finer && zoomed === this.zoomed) {
+      this.detailed = true;
+      this.take([finer]);
+    }
+  }
+
+  /** Take the colours of a new theme. */
+  recolour(): void {
+    this.form = '';
+    this.draw();
+  }
+
+  dispose(): void {
+    this.sizes.disconnect();
+    this.drawn?.destroy();
+  }
+
+  private fit(): void {
+    const width = this.plot.clientWidth;
+    if (!this.drawn) {
+      this.draw();
+    } else if (width && width !== this.drawn.width) {
+      this.drawn.setSize({ width, height: this.plot.clientHeight });
+    }
+  }
+
+  /** Steps, then for each line its values, and its smoothed values where that is wished. */
+  private aligned(): uPlot.AlignedData {
+    const { smoothing, log } = this.scaling;
+    const tables = this.points.map((raw, index): uPlot.AlignedData => {
+      const { means } = this.lines[index];
+      const even = smoothing ? smoothed(means ? unpack(means) : raw, smoothing) : null;
+      const soft = even
+        ? drawable(interpolated(even, raw.x), log)
+        : raw.x.map(() => null);
+      return [raw.x, drawable(raw.y, log), soft];
+    });
+    return tables.length === 1 ? tables[0] : uPlot.join(tables);
+  }
+
+  /** Say which line is which. */
+  private explain(): void {
+    const { lines, striking } = this.spec;
+    const form = `${lines.map(line => line.name).join()} ${striking}`;
+    this.legend.hidden = lines.length < 2;
+    if (this.legend.hidden || this.legend.dataset.form === form) {
+      return;
+    }
+    this.legend.dataset.form = form;
+    const entries = lines.map(({ name }, index) => {
+      const entry = make('span', 'chart-entry', {}, name);
+      entry.style.setProperty('--nbmgpu-line', this.colour(index));
+      return entry;
+    });
+    this.legend.replaceChildren(...entries);
+  }
+
+  private colour(line: number): string {
+    if (line === 0) {
+      return LINE;
+    }
+    return line === this.spec.striking ? STRIKING : QUIET;
+  }
+
+  private options(): uPlot.Options {
+    const { scaling } = this;
+    const series = this.points.flatMap((points, line): uPlot.Series[] => {
+      const colour = this.colour(line);
+      const width = line === 0 || line === this.spec.striking ? 1.5 : 1;
+      const single = points.x.length === 1;
+      const spanGaps = this.points.length > 1;
+      return [
+        {
+          label: this.spec.lines[line].name,
+          stroke: () => (scaling.smoothing ? colour + FAINTER : colour),
+          width,
+          spanGaps,
+          points: { show: single, size: 5 }
+        },
+        { stroke: colour, width: width + 0.5, spanGaps, points: { show: false } }
+      ];
+    });
+    const muted = () => this.palette.muted;
+    const grid = { stroke: () => this.palette.faint, width: 1 };
+    const axis = {
+      stroke: muted,
+      grid,
+      ticks: { show: false },
+      font: '10px system-ui, sans-serif'
+    };
+    return {
+      width: this.plot.clientWidth,
+      height: this.plot.clientHeight,
+      padding: [8, 10, 0, 0],
+      legend: { show: false },
+      cursor: {
+        y: false,
+        sync: { key: scaling.key, setSeries: false, scales: ['x', null] },
+        drag: { x: true, y: false, setScale: false },
+        points: { size: 6, width: 0 },
+        bind: {
+          dblclick: () => () => {
+            scaling.zoomTo(null);
+            return null;
+          }
+        }
+      },
+      scales: {
+        x: {
+          time: false,
+          range: (_, low, high) => scaling.zoom ?? [low, Math.max(high, low + 1)]
+        },
+        y: { distr: scaling.log ? 3 : 1 }
+      },
+      axes: [
+        {
+          ...axis,
+          size: 20,
+          gap: 4,
+          space: 60,
+          values: (_, splits) => splits.map(steps)
+        },
+        {
+          ...axis,
+          size: 46,
+          gap: 4,
+          space: 26,
+          values: (_, splits) => splits.map(v => this.word(v))
+        }
+      ],
+      series: [{}, ...series],
+      hooks: {
+        setCursor: [() => this.tell()],
+        setSelect: [plot => this.onSelect(plot)]
+      }
+    };
+  }
+
+  private word(value: number | null): string {
+    if (value === null || value === undefined) {
+      return '';
+    }
+    return this.spec.seconds ? readableTime(value) : readable(value);
+  }
+
+  /** Say the newest value, or those under the cursor. */
+  private tell(): void {
+    const at = this.drawn?.cursor.idx;
+    const steps = this.data[0];
+    if (at === null || at === undefined || at >= steps.length) {
+      write(this.value, this.spec.last);
+      return;
+    }
+    const values = this.points.map((_, line) => {
+      const value = this.data[2 * line + 1]?.[at];
+      return typeof value === 'number' ? this.word(value) : '';
+    });
+    write(
+      this.value,
+      this.trans.__('%1 at %2', values.filter(Boolean).join(' · ') || '–', steps[at])
+    );
+  }
+
+  private onSelect(plot: uPlot): void {
+    const { left, width } = plot.select;
+    if (width > 4) {
+      this.scaling.zoomTo([plot.posToVal(left, 'x'), plot.posToVal(left + width, 'x')]);
+    }
+    if (width) {
+      plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    }
+  }
+
+  /** Arrow keys walk along the points, Escape leaves them and shows the whole run again. */
+  private onKey(event: KeyboardEvent): void {
+    const plot = this.drawn;
+    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!plot || (!by && event.key !== 'Escape')) {
+      return;
+    }
+    event.preventDefault();
+    if (!by) {
+      plot.setCursor({ left: -10, top: -10 });
+      this.scaling.zoomTo(null);
+      return;
+    }
+    const last = this.data[0].length - 1;
+    const from = plot.cursor.idx ?? (by > 0 ? -1 : last + 1);
+    const step = this.data[0][Math.min(Math.max(from + by, 0), last)];
+    plot.setCursor({ left: plot.valToPos(step, 'x'), top: 10 });
+  }
+}
+
+/** A step on the axis: `1200`, `12k`, `1.5M`. */
+function steps(step: number): string {
+  if (!Number.isInteger(step)) {
+    return '';
+  }
+  return step < 1e4 ? String(step) : step < 1e6 ? `${step / 1e3}k` : `${step / 1e6}M`;
+}

@@ -1,0 +1,160 @@
+import type { CurveLine, Parts } from '../generated/report';
+import { Chart, type IChart, type IScaling } from './chart';
+import { button, freshId, Kept, make, mark, walkable, write } from './dom';
+import { readableTime } from './numbers';
+import type { IContext, IPart } from './part';
+import { unpack } from './points';
+import { onThemeChange } from './theme';
+
+/** Charts shown at first; the others are there as buttons. */
+const FEW = 6;
+
+/** A chart for each metric, for the rates, and for the time of a step. */
+export function charts({ source, trans, memory, read }: IContext): IPart {
+  const empty = make(
+    'div',
+    'empty',
+    {},
+    trans.__('Curves appear with the first training step.')
+  );
+  const grid = make('div', 'charts');
+  const straggler = make('div', 'more');
+  const more = make('div', 'more');
+  const scaling: IScaling = {
+    key: freshId(),
+    smoothing: Number(memory.get('smoothing') ?? 0),
+    log: memory.get('log') === true,
+    zoom: null,
+    zoomTo: zoom => {
+      scaling.zoom = zoom;
+      whole.hidden = !zoom;
+      redraw();
+    }
+  };
+  const chosen = {
+    ...((memory.get('charts') as Record<string, boolean> | undefined) ?? {})
+  };
+  const drawn = new Kept<IChart>(
+    grid,
+    chart => chart.key,
+    () => new Chart(scaling, trans, source.detail?.bind(source))
+  );
+  const redraw = () => drawn.values().forEach(chart => (chart as Chart).draw());
+
+  const chips = make('div', 'chips', {
+    role: 'group',
+    'aria-label': trans.__('Metrics shown')
+  });
+  walkable(chips, 'button');
+  const toggles = new Kept<{ chart: IChart; shown: boolean }>(
+    chips,
+    ({ chart }) => chart.key,
+    ({ chart }) => {
+      const node = button('chip', chart.title, () => {
+        chosen[chart.key] = node.getAttribute('aria-pressed') !== 'true';
+        memory.set('charts', { ...chosen });
+        update();
+      });
+      return {
+        node,
+        update: item => mark(node, 'aria-pressed', String(item.shown))
+      };
+    }
+  );
+
+  const smoothing = make('input', 'smoothing', {
+    type: 'range',
+    min: '0',
+    max: '1',
+    step: '0.05',
+    value: String(scaling.smoothing)
+  });
+  smoothing.addEventListener('input', () => {
+    scaling.smoothing = Number(smoothing.value);
+    memory.set('smoothing', scaling.smoothing);
+    redraw();
+  });
+  const log = button('toggle', trans.__('Log scale'), () => {
+    scaling.log = !scaling.log;
+    mark(log, 'aria-pressed', String(scaling.log));
+    memory.set('log', scaling.log);
+    redraw();
+  });
+  mark(log, 'aria-pressed', String(scaling.log));
+  const whole = button('toggle', trans.__('Whole run'), () => scaling.zoomTo(null));
+  whole.hidden = true;
+  const tools = make(
+    'div',
+    'tools',
+    {},
+    chips,
+    make('label', 'smooth', {}, trans.__('Smoothing'), smoothing),
+    log,
+    whole
+  );
+
+  const update = () => {
+    const all = specs(read('curves'), read('throughput'));
+    const shown = all.map((chart, index) => chosen[chart.key] ?? index < FEW);
+    toggles.update(all.map((chart, index) => ({ chart, shown: shown[index] })));
+    drawn.update(all.filter((_, index) => shown[index]));
+    tools.hidden = !all.length;
+    empty.hidden = all.length > 0;
+    write(straggler, read('throughput').words);
+    straggler.hidden = !straggler.textContent;
+    const hidden = read('curves').hidden;
+    more.hidden = !hidden;
+    write(more, trans.__('%1 more in nbmgpu.last_run.metrics', hidden));
+  };
+  const endTheme = onThemeChange(() => {
+    drawn.values().forEach(chart => (chart as Chart).recolour());
+  });
+  const node = make(
+    'section',
+    'curves',
+    { 'aria-label': trans.__('Curves') },
+    tools,
+    grid,
+    straggler,
+    empty,
+    more
+  );
+  const dispose = () => {
+    endTheme();
+    drawn.dispose();
+  };
+  return { node, shows: ['curves', 'throughput'], update, dispose };
+}
+
+/** The charts there are, in order. */
+function specs(curves: Parts['curves'], throughput: Parts['throughput']): IChart[] {
+  const single = (line: CurveLine): IChart => ({
+    key: line.name,
+    title: line.name,
+    last: line.last,
+    sound: line.sound,
+    lines: [line],
+    seconds: false,
+    striking: -1
+  });
+  const all = [...curves.shown, ...throughput.rates].map(single);
+  if (throughput.step_times.length) {
+    all.push(stepTime(throughput));
+  }
+  return all;
+}
+
+function stepTime(throughput: Parts['throughput']): IChart {
+  const lines = throughput.step_times;
+  const values = unpack(lines[0].points).y;
+  const striking = lines.findIndex(line => line.name === `rank ${throughput.slowest}`);
+  return {
+    key: 'step time',
+    title: 'step time',
+    last: throughput.step_time || readableTime(values[values.length - 1]),
+    sound: true,
+    lines,
+    seconds: true,
+    striking
+  };
+}

@@ -1,0 +1,98 @@
+import type { Cause, OtherRank } from '../generated/report';
+import { nodes } from './ansi';
+import { make } from './dom';
+import type { IContext, IPart } from './part';
+import type { ITranslate } from './source';
+
+/** Which rank failed, by what, in which line, why that may be, and what to try. */
+export function failure({ trans, read }: IContext): IPart {
+  const node = make('section', 'failure', { role: 'alert' });
+  let shown = '';
+  const update = () => {
+    const cause = read('failure');
+    node.hidden = !cause;
+    const text = JSON.stringify(cause);
+    if (text !== shown) {
+      shown = text; // drawn anew only when it differs: what was unfolded stays so
+      node.replaceChildren(...(cause ? card(cause, trans) : []));
+    }
+  };
+  return { node, shows: ['failure'], update };
+}
+
+function card(cause: Cause, trans: ITranslate): Node[] {
+  const who = cause.who ? trans.__('%1 failed', cause.who) : trans.__('The run failed');
+  const parts: Node[] = [
+    make('div', 'who', {}, who),
+    make('div', 'what', {}, cause.what)
+  ];
+  if (cause.context.length) {
+    parts.push(excerpt(cause, trans));
+  }
+  if (cause.why) {
+    parts.push(
+      make('p', 'why', {}, make('b', '', {}, trans.__('Likely cause: ')), cause.why)
+    );
+  }
+  if (cause.remedy) {
+    parts.push(
+      make('p', 'remedy', {}, make('b', '', {}, trans.__('Try: ')), cause.remedy)
+    );
+  }
+  if (cause.traceback) {
+    parts.push(unfold(trans.__('Traceback of %1', cause.who), trace(cause.traceback)));
+  }
+  const told = cause.others.filter(other => other.word);
+  if (told.length) {
+    parts.push(unfold(trans.__('Other ranks (%1)', told.length), ...told.map(otherRank)));
+  }
+  return parts;
+}
+
+/** The cell's lines around the one that failed. */
+function excerpt(cause: Cause, trans: ITranslate): HTMLElement {
+  const lines = cause.context.map(({ number, text, failing }) => {
+    const row = make(
+      'div',
+      'code-line',
+      {},
+      make('span', 'code-number', {}, String(number))
+    );
+    row.append(make('code', '', {}, text || ' '));
+    if (failing) {
+      row.dataset.failing = '';
+      row.setAttribute(
+        'aria-label',
+        trans.__('line %1, which failed: %2', number, text.trim())
+      );
+      row.setAttribute('role', 'mark');
+    }
+    return row;
+  });
+  const label = trans.__('The cell around line %1', cause.number);
+  return make(
+    'div',
+    'code',
+    { role: 'group', 'aria-label': label, tabindex: '0' },
+    ...lines
+  );
+}
+
+function trace(text: string): HTMLElement {
+  const lines = text.split('\n').flatMap(line => [...nodes(line), '\n']);
+  return make('pre', 'trace', { tabindex: '0' }, ...lines);
+}
+
+function unfold(title: string, ...children: Node[]): HTMLElement {
+  return make('details', 'unfold', {}, make('summary', '', {}, title), ...children);
+}
+
+function otherRank(other: OtherRank): HTMLElement {
+  const told = [`rank ${other.rank}: ${other.word}`, other.what]
+    .filter(Boolean)
+    .join('. ');
+  if (!other.traceback) {
+    return make('div', 'other', {}, told);
+  }
+  return unfold(told, trace(other.traceback));
+}

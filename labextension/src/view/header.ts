@@ -1,0 +1,72 @@
+import { button, make, mark, write } from './dom';
+import type { IContext, IPart } from './part';
+
+/** State, what runs where, how long it takes, Stop; the batch and the folder. */
+export function header({ source, trans, read }: IContext): IPart {
+  const dot = make('span', 'dot', { 'aria-hidden': 'true' });
+  const word = make('span', 'state', { role: 'status', 'aria-live': 'polite' });
+  const title = make('span', 'title');
+  const elapsed = make('span', 'elapsed', { 'aria-label': trans.__('Elapsed time') });
+  const remaining = make('span', 'remaining');
+  const stop = button('stop', '', event => {
+    // The second click of a double click must not become a forced stop.
+    if (event.detail < 2) {
+      source.stop(read('status').stopping !== '');
+    }
+  });
+  const batch = make('span', 'batch');
+  const folder = button('folder', '', () => void openOrCopy());
+
+  const openOrCopy = async () => {
+    if (source.openFolder) {
+      source.openFolder();
+      return;
+    }
+    const done = await copy(read('about').folder);
+    write(folder, done ? trans.__('Path copied') : read('about').folder);
+    setTimeout(() => write(folder, trans.__('Run folder')), 2500);
+  };
+
+  const update = () => {
+    const status = read('status');
+    const about = read('about');
+    const asked = status.stopping !== '';
+    mark(dot, 'data-tone', status.tone);
+    mark(word, 'data-tone', status.tone);
+    write(word, status.word);
+    write(title, about.headline);
+    write(elapsed, status.elapsed);
+    write(remaining, status.remaining);
+    write(batch, about.batch);
+    if (!folder.textContent || folder.title !== about.folder) {
+      write(folder, trans.__('Run folder'));
+      folder.title = about.folder;
+    }
+    folder.hidden = !about.folder;
+    write(stop, asked ? trans.__('Force stop') : trans.__('Stop'));
+    stop.title = asked
+      ? trans.__('End the ranks at once: nothing comes back')
+      : trans.__('Interrupt the ranks: weights and values so far come back');
+    stop.hidden = status.over;
+    stop.disabled = status.stopping === 'forced';
+    mark(stop, 'data-forced', String(asked));
+  };
+  const node = make(
+    'div',
+    'header',
+    {},
+    make('div', 'header-line', {}, dot, word, title, elapsed, remaining, stop),
+    make('div', 'header-line', { 'data-small': '' }, batch, folder)
+  );
+  return { node, shows: ['status', 'about'], update };
+}
+
+/** Put `text` on the clipboard; false where the browser does not allow it. */
+async function copy(text: string): Promise<boolean> {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    return false;
+  }
+}

@@ -1,0 +1,14 @@
+// The run view: framework-free, the same in a notebook's output and in JupyterLab's main area.
+export { mountRunView } from './mount';
+export { english, NOTHING } from './source';
+export type {
+  CurveLine,
+  CurveRequest,
+  IMemory,
+  IRunSource,
+  ITranslate,
+  LogPage,
+  LogRequest,
+  PartName,
+  Parts
+} from './source';

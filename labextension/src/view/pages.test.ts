@@ -1,0 +1,106 @@
+import { describe, expect, it } from 'vitest';
+import type { LogPage, LogRequest } from '../generated/report';
+import { PAGE, Pages } from './pages';
+
+/** A log of `total` lines that notes what is asked for. */
+function log(total: number) {
+  const asked: LogRequest[] = [];
+  const read = (request: LogRequest): Promise<LogPage> => {
+    asked.push(request);
+    const first = request.first < 0 ? total - 1 : request.first;
+    const count = Math.max(0, Math.min(request.count, total - first));
+    const lines = Array.from({ length: count }, (_, place) => ({
+      rank: 0,
+      number: first + place,
+      index: first + place,
+      text: `line ${first + place}`,
+      stderr: false
+    }));
+    return Promise.resolve({ rank: 0, search: '', first, total, lines });
+  };
+  const totals: number[] = [];
+  const errors: unknown[] = [];
+  const pages = new Pages(
+    { rank: 0, search: '' },
+    request => read(request),
+    found => totals.push(found),
+    error => errors.push(error)
+  );
+  return {
+    asked,
+    totals,
+    errors,
+    pages,
+    settled: () => new Promise(done => setTimeout(done))
+  };
+}
+
+describe('pages', () => {
+  it('asks for what is in sight, once', async () => {
+    const { asked, pages, totals, settled } = log(1000);
+    pages.want(PAGE - 5, 10);
+    pages.want(PAGE - 5, 10);
+    await settled();
+    pages.want(PAGE - 5, 10);
+    expect(asked.map(({ first, count }) => [first, count])).toEqual([
+      [0, PAGE],
+      [PAGE, PAGE]
+    ]);
+    expect(pages.line(PAGE + 3)?.text).toBe(`line ${PAGE + 3}`);
+    expect(pages.line(5 * PAGE)).toBeUndefined();
+    expect(totals).toEqual([1000, 1000]);
+  });
+
+  it('asks again for what may have changed, and shows the old until then', async () => {
+    const { asked, pages, settled } = log(1000);
+    pages.want(0, 10);
+    pages.want(PAGE, 10);
+    await settled();
+    pages.grown(PAGE + 7);
+    expect(pages.line(PAGE)?.text).toBe(`line ${PAGE}`);
+    pages.want(0, 10);
+    pages.want(PAGE, 10);
+    expect(asked.map(({ first }) => first)).toEqual([0, PAGE, PAGE]);
+  });
+
+  it('keeps few', async () => {
+    const { pages, settled } = log(1_000_000);
+    for (let page = 0; page < 150; page += 1) {
+      pages.want(page * PAGE, 1);
+    }
+    await settled();
+    expect(pages.line(0)).toBeUndefined();
+    expect(pages.line(149 * PAGE)).toBeDefined();
+  });
+
+  it('drops answers that come too late', async () => {
+    const { pages, totals, settled } = log(10);
+    pages.want(0, 5);
+    pages.close();
+    await settled();
+    expect(totals).toEqual([]);
+    expect(pages.line(0)).toBeUndefined();
+  });
+
+  it('says when a log cannot be read, and asks again when there is more', async () => {
+    const errors: unknown[] = [];
+    let calls = 0;
+    const pages = new Pages(
+      { rank: 0, search: '' },
+      () => {
+        calls += 1;
+        return Promise.reject(new Error('gone'));
+      },
+      () => undefined,
+      error => errors.push(error)
+    );
+    pages.want(0, 1);
+    await new Promise(done => setTimeout(done, 20));
+    pages.want(0, 1);
+    expect(calls).toBe(1);
+    pages.grown(0);
+    pages.want(0, 1);
+    expect(calls).toBe(2);
+    expect(String(errors[0])).toContain('gone');
+  });
+});

@@ -1,0 +1,116 @@
+import type { Meter, RankRow } from '../generated/report';
+import { button, Kept, make, mark, write, type IShows } from './dom';
+import type { IContext, IPart } from './part';
+import type { ITranslate } from './source';
+
+/** A row for each rank: what it does and how it fares.  `open` shows a rank's log. */
+export function ranks({ trans, read }: IContext, open: (rank: number) => void): IPart {
+  const titles: [string, string][] = [
+    ['rank', trans.__('Rank')],
+    ['word', trans.__('State')],
+    ['step', trans.__('Step')],
+    ['time', trans.__('Step time')],
+    ['cpu', trans.__('CPU')],
+    ['memory', trans.__('Memory')],
+    ['gpu', trans.__('GPU')],
+    ['gpu-memory', trans.__('GPU memory')]
+  ];
+  const heads = titles.map(([name, title]) =>
+    make('th', `rank-${name}`, { scope: 'col' }, title)
+  );
+  const body = make('tbody');
+  const table = make(
+    'table',
+    'rank-table',
+    { 'aria-label': trans.__('Ranks') },
+    make('thead', '', {}, make('tr', '', {}, ...heads)),
+    body
+  );
+  const node = make('div', 'ranks', {}, table);
+  const rows = new Kept<RankRow>(
+    body,
+    row => String(row.rank),
+    row => rankRow(row.rank, trans, () => open(row.rank))
+  );
+  const update = () => {
+    const all = read('ranks');
+    rows.update(all);
+    table.toggleAttribute(
+      'data-gpu',
+      all.some(row => row.gpu !== null)
+    );
+    table.toggleAttribute(
+      'data-vitals',
+      all.some(row => row.cpu.text !== '')
+    );
+    node.hidden = !all.length;
+  };
+  return { node, shows: ['ranks'], update };
+}
+
+function rankRow(rank: number, trans: ITranslate, open: () => void): IShows<RankRow> {
+  const dot = make('span', 'dot', { 'aria-hidden': 'true' });
+  const device = make('span', 'device');
+  const name = button('rank-button', trans.__('rank %1', rank), open);
+  name.prepend(dot);
+  const word = make('span', 'rank-state');
+  const warning = make('div', 'warning');
+  const step = make('td', 'rank-step');
+  const time = make('td', 'rank-time');
+  const [cpu, memory, gpu, gpuMemory] = [
+    trans.__('CPU of rank %1', rank),
+    trans.__('Memory of rank %1', rank),
+    trans.__('GPU of rank %1', rank),
+    trans.__('GPU memory of rank %1', rank)
+  ].map(meter);
+  const node = make(
+    'tr',
+    'rank',
+    {},
+    make('th', 'rank-rank', { scope: 'row' }, name, device),
+    make('td', 'rank-word', {}, word, warning),
+    step,
+    time,
+    make('td', 'rank-cpu', {}, cpu.node),
+    make('td', 'rank-memory', {}, memory.node),
+    make('td', 'rank-gpu', {}, gpu.node),
+    make('td', 'rank-gpu-memory', {}, gpuMemory.node)
+  );
+  const update = (row: RankRow) => {
+    mark(dot, 'data-tone', row.tone);
+    mark(word, 'data-tone', row.tone);
+    mark(name, 'aria-label', trans.__('Log of rank %1, %2', rank, row.word));
+    name.title = trans.__('Open its log');
+    write(device, row.device);
+    write(word, row.detail ? `${row.word}: ${row.detail}` : row.word);
+    write(warning, row.warning);
+    warning.hidden = !row.warning;
+    write(step, row.step ? row.step.toLocaleString('en-US') : '');
+    write(time, row.step_time);
+    node.toggleAttribute('data-slowest', row.slowest);
+    time.title = row.slowest ? trans.__('The others wait for this rank') : '';
+    cpu.update(row.cpu);
+    memory.update(row.memory);
+    gpu.update(row.gpu ?? { text: '', fraction: -1 });
+    gpuMemory.update(row.gpu_memory ?? { text: '', fraction: -1 });
+  };
+  return { node, update };
+}
+
+function meter(label: string): { node: HTMLElement; update(meter: Meter): void } {
+  const text = make('span', 'meter-text');
+  const fill = make('span', 'meter-fill');
+  const node = make('span', 'meter', { role: 'meter', 'aria-label': label }, text, fill);
+  mark(node, 'aria-valuemin', '0');
+  mark(node, 'aria-valuemax', '100');
+  const update = (value: Meter) => {
+    write(text, value.text);
+    node.hidden = !value.text;
+    const share = Math.max(value.fraction, 0);
+    mark(node, 'aria-valuenow', String(Math.round(100 * share)));
+    mark(node, 'aria-valuetext', value.text);
+    fill.style.width = `${100 * share}%`;
+    fill.toggleAttribute('data-full', share > 0.92);
+  };
+  return { node, update };
+}

@@ -1,0 +1,125 @@
+// The entry point of RunPanel (nbmgpu/ui/panel.py): the run view, fed by a widget's traits.
+import 'uplot/dist/uPlot.min.css';
+import '../../style/view.css';
+import {
+  english,
+  mountRunView,
+  type CurveLine,
+  type CurveRequest,
+  type IRunSource,
+  type LogPage,
+  type LogRequest,
+  type PartName
+} from '../view';
+
+/** The part of an anywidget model that is used here. */
+interface IModel {
+  get(trait: string): unknown;
+  send(message: object): void;
+  on(event: string, handler: (...values: never[]) => void): void;
+  off(event: string, handler: (...values: never[]) => void): void;
+}
+
+const PARTS: PartName[] = [
+  'about',
+  'status',
+  'notices',
+  'failure',
+  'progress',
+  'curves',
+  'throughput',
+  'ranks',
+  'logs'
+];
+
+/** Milliseconds after which a question is given up: the kernel is busy, or gone. */
+const PATIENCE = 15_000;
+
+/** What the kernel answers. */
+interface IAnswer {
+  kind: string;
+  id: number;
+  answer: unknown;
+}
+
+class ModelSource implements IRunSource {
+  private choices: Record<string, unknown>;
+  private waiting = new Map<number, (answer: unknown) => void>();
+  /** Other views of the same model ask as well, so that ids begin anywhere. */
+  private lastId = Math.floor(Math.random() * 1e9);
+
+  constructor(private model: IModel) {
+    this.choices = { ...(model.get('choices') as object) };
+    model.on('msg:custom', this.receive);
+  }
+
+  get = (<Name extends PartName>(part: Name) =>
+    this.model.get(part)) as IRunSource['get'];
+
+  onChange(callback: (parts: PartName[]) => void): () => void {
+    const handlers = PARTS.map(
+      part => [`change:${part}`, () => callback([part])] as const
+    );
+    handlers.forEach(([event, handler]) => this.model.on(event, handler));
+    return () => handlers.forEach(([event, handler]) => this.model.off(event, handler));
+  }
+
+  stop(force: boolean): void {
+    this.model.send({ kind: 'stop', force });
+  }
+
+  logs(request: LogRequest): Promise<LogPage> {
+    return this.ask({ logs: request }) as Promise<LogPage>;
+  }
+
+  detail(request: CurveRequest): Promise<CurveLine | null> {
+    return this.ask({ curve: request }) as Promise<CurveLine | null>;
+  }
+
+  // Traits set in the browser wait until the kernel is idle, which it is not while a cell
+  // runs; messages do not.
+  readonly memory = {
+    get: (key: string) => this.choices[key],
+    set: (key: string, value: unknown) => {
+      this.choices[key] = value;
+      this.model.send({ kind: 'choose', key, value });
+    }
+  };
+
+  dispose(): void {
+    this.model.off('msg:custom', this.receive);
+  }
+
+  private ask(question: object): Promise<unknown> {
+    const id = (this.lastId += 1);
+    return new Promise((resolve, reject) => {
+      const timer = setTimeout(() => {
+        this.waiting.delete(id);
+        reject(new Error('the kernel does not answer'));
+      }, PATIENCE);
+      this.waiting.set(id, answer => {
+        clearTimeout(timer);
+        resolve(answer);
+      });
+      this.model.send({ kind: 'ask', id, ...question });
+    });
+  }
+
+  private receive = ({ kind, id, answer }: IAnswer) => {
+    if (kind === 'answer') {
+      this.waiting.get(id)?.(answer);
+      this.waiting.delete(id);
+    }
+  };
+}
+
+function render({ model, el }: { model: IModel; el: HTMLElement }): () => void {
+  const source = new ModelSource(model);
+  const view = mountRunView(el, source, english);
+  return () => {
+    view.dispose();
+    source.dispose();
+  };
+}
+
+export default { render };

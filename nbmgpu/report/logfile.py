@@ -1,0 +1,125 @@
+"""One log: where its lines begin, what they say, and which of them contain a text.
+
+The file is only ever appended to.  Where lines begin is remembered, so that any page of a
+hundred thousand lines is a few short reads.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+LINE_BYTES = 4000
+"""Bytes of a line that are shown; of longer ones the beginning is."""
+
+CHUNK = 1 << 22
+"""Bytes that are read at once."""
+
+SEARCHES = 8
+"""Searches whose findings are kept."""
+
+
+class LogFile:
+    """One log: where its lines begin, as far as it was read."""
+
+    def __init__(self, path: Path) -> None:
+        """Look at ``path``, which need not exist yet."""
+        self._path = path
+        self._starts = array("Q", [0])
+        self._found: dict[str, Findings] = {}
+        self.size = 0
+
+    @property
+    def lines(self) -> int:
+        """Number of lines; one that has not ended yet counts."""
+        return len(self._starts) - (self._starts[-1] == self.size)
+
+    def start(self, number: int) -> int:
+        """Return the offset of a line."""
+        return int(self._starts[number])
+
+    def ends(self) -> np.ndarray:
+        """Return the offset of each line's end."""
+        starts = np.array(self._starts, np.int64)
+        return np.append(starts[1:], self.size)[: self.lines]
+
+    def update(self) -> None:
+        """Read on to the end of the file; nothing is read while it does not grow."""
+        try:
+            if self._path.stat().st_size <= self.size:
+                return
+            with self._path.open("rb") as file:
+                file.seek(self.size)
+                while data := file.read(CHUNK):
+                    breaks = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
+                    self._starts.frombytes((breaks + self.size + 1).astype(np.uint64).tobytes())
+                    self.size += len(data)
+        except FileNotFoundError:
+            return
+
+    def read(self, numbers: np.ndarray) -> list[str]:
+        """Return the text of lines, without their ends; a very long one is cut."""
+        if not len(numbers):
+            return []
+        with self._path.open("rb") as file:
+            return [self._text(file, number) for number in numbers.tolist()]
+
+    def _text(self, file: BinaryIO, number: int) -> str:
+        start = self._starts[number]
+        end = self._starts[number + 1] if number + 1 < len(self._starts) else self.size
+        file.seek(start)
+        data = file.read(min(end - start, LINE_BYTES))
+        left = end - start - len(data)
+        if left > 0:
+            file.seek(end - LINE_BYTES)
+            tail = file.read(LINE_BYTES)
+            if b"\r" in tail.rstrip(b"\r\n"):  # a bar that is drawn over and over: its last state
+                data = tail.rpartition(b"\r")[2] if not tail.endswith(b"\r") else tail
+            else:
+                data += f" … {left:,} bytes more".encode()
+        return data.rstrip(b"\n").decode("utf-8", "replace")
+
+    def contains(self, search: str) -> np.ndarray:
+        """Tell for each line whether it contains ``search``."""
+        if search not in self._found and len(self._found) >= SEARCHES:
+            self._found.pop(next(iter(self._found)))
+        found = self._found.setdefault(search, Findings(search))
+        flags = np.zeros(self.lines, bool)
+        if self.size:
+            flags[found.update(self._path, self._starts, self.size)] = True
+        return flags
+
+
+class Findings:
+    """The lines of one file that contain a text, as far as it was searched."""
+
+    def __init__(self, search: str) -> None:
+        """Look for ``search``; the case of ASCII letters does not matter."""
+        self._pattern = re.compile(re.escape(search.encode("utf-8", "replace")), re.IGNORECASE)
+        self._lines: list[int] = []
+        self._whole = 0
+
+    def update(self, path: Path, starts: array[int], size: int) -> list[int]:
+        """Search on from the last line that had not ended; return all line numbers."""
+        lines = np.array(starts, np.int64)
+        while self._lines and self._lines[-1] >= self._whole:
+            self._lines.pop()
+        with path.open("rb") as file:
+            first = self._whole
+            while first < len(starts) and starts[first] < size:
+                # Whole lines of about a chunk, or one that is longer.
+                after = int(np.searchsorted(lines, starts[first] + CHUNK, "right")) - 1
+                after = max(after, first + 1)
+                end = starts[after] if after < len(starts) else size
+                file.seek(starts[first])
+                data = file.read(end - starts[first])
+                places = [starts[first] + match.start() for match in self._pattern.finditer(data)]
+                found = np.unique(np.searchsorted(lines, places, "right") - 1)
+                self._lines += found.tolist()
+                first = after
+        self._whole = len(starts) - 1
+        return self._lines

@@ -1,0 +1,172 @@
+"""A run at one moment, in parts; only those that changed need to travel."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from nbmgpu.run import STOP_FILE, Run
+
+from . import words
+from .cause import Cause, cause
+from .curves import Curves, Throughput, curves, throughput
+from .epochs import epochs_in
+from .logs import LogReader, LogSize
+from .progress import Bar, bars, remaining
+from .ranks import RankRow, rows
+from .words import Tone
+
+HEAVY_INTERVAL = 0.25
+"""Seconds between two looks at curves and logs; the other parts know no such rest."""
+
+Stopping = Literal["", "asked", "forced"]
+"""Whether somebody has asked the run to stop, and how."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What was asked; ``created`` in seconds since the epoch."""
+
+    id: str
+    headline: str
+    strategy: str
+    world_size: int
+    devices: str
+    batch: str
+    folder: str
+    notebook: str
+    created: float
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """The run's state, and how long it has gone on and will go on (empty when unknown)."""
+
+    state: str
+    word: str
+    tone: Tone
+    elapsed: str
+    remaining: str
+    over: bool
+    stopping: Stopping
+
+
+@dataclass(frozen=True)
+class Parts:
+    """All there is to show of a run."""
+
+    about: About
+    status: RunStatus
+    notices: list[str]
+    failure: Cause | None
+    progress: list[Bar]
+    curves: Curves
+    throughput: Throughput
+    ranks: list[RankRow]
+    logs: list[LogSize]
+
+
+class Snapshot:
+    """Tells what there is to show of a run, and what of it has changed.
+
+    The run's events belong to whoever polls it; here they are only looked at.
+    """
+
+    def __init__(self, run: Run) -> None:
+        """Look at ``run``."""
+        self.run = run
+        self.logs = LogReader(run)
+        self._epochs = epochs_in(run.cell)
+        self._last: dict[str, Any] = {}
+        self._heavy_after = 0.0
+
+    def whole(self) -> dict[str, Any]:
+        """Return all parts as plain data."""
+        state = self.run.state
+        return {name: _plain(part) for name, part in (self._light(state) | self._heavy()).items()}
+
+    def changed(self) -> dict[str, Any]:
+        """Return the parts that differ from what the last call knew, as plain data.
+
+        Curves and logs are looked at less often, and never for more than a tenth of the
+        time, except once the run has ended.
+        """
+        state = self.run.state
+        parts = self._light(state)
+        begun = time.monotonic()
+        if parts["status"].over or begun >= self._heavy_after:
+            parts |= self._heavy()
+            now = time.monotonic()
+            self._heavy_after = now + max(HEAVY_INTERVAL, 10 * (now - begun))
+        new = {n: part for n, part in parts.items() if n not in self._last or part != self._last[n]}
+        self._last |= new
+        return {name: _plain(part) for name, part in new.items()}
+
+    def _light(self, state: str) -> dict[str, Any]:
+        run, now = self.run, time.time()
+        status = run_status(run, state, now, self._epochs)
+        return {
+            "about": about(run),
+            "status": status,
+            "notices": words.notices(run.view),
+            "failure": cause(run, state),
+            "progress": bars(run.view, self._epochs),
+            "ranks": rows(run, now, bool(status.stopping)),
+        }
+
+    def _heavy(self) -> dict[str, Any]:
+        view = self.run.view
+        return {
+            "curves": curves(view),
+            "throughput": throughput(view),
+            "logs": self.logs.sizes(),
+        }
+
+
+def about(run: Run) -> About:
+    """Return what was asked of ``run``."""
+    record = run.record
+    return About(
+        id=run.id,
+        headline=words.headline(record),
+        strategy=words.plain(record.strategy),
+        world_size=record.world_size,
+        devices=words.device_names(record.devices),
+        batch=words.batch_line(record),
+        folder=str(run.folder),
+        notebook=words.plain(record.notebook),
+        created=record.created,
+    )
+
+
+def run_status(run: Run, state: str, now: float, epochs: int = 0) -> RunStatus:
+    """Return how a run stands that is in ``state`` and will train so many ``epochs`` (or 0)."""
+    over = state not in ("starting", "running")
+    stopping = "" if over else stop_asked(run)
+    end = run.view.last_time if over else now
+    return RunStatus(
+        state=state,
+        word="stopping" if stopping else words.state_word(state),
+        tone=words.TONES[state],
+        elapsed=words.clock(max(end - run.record.created, 0.0), tenths=over),
+        remaining="" if over or stopping else remaining(run.view, now, epochs),
+        over=over,
+        stopping=stopping,
+    )
+
+
+def stop_asked(run: Run) -> Stopping:
+    """Tell whether somebody has asked the run to stop, and how."""
+    try:
+        said = (run.folder / STOP_FILE).read_text()
+    except FileNotFoundError:
+        return ""
+    return "forced" if said.strip() == "force" else "asked"
+
+
+def _plain(part: Any) -> Any:
+    if dataclasses.is_dataclass(part) and not isinstance(part, type):
+        return dataclasses.asdict(part)
+    return [_plain(item) for item in part] if isinstance(part, list) else part

@@ -1,0 +1,220 @@
+"""Pages of logs: right, and quick however long they are."""
+
+import time
+
+import pytest
+
+from nbmgpu.report.logfile import CHUNK, LINE_BYTES
+from nbmgpu.report.logs import ALL, MAX_LINES, LogReader, LogRequest
+
+
+def page(reader, rank=0, first=0, count=10, search=""):
+    return reader.page(LogRequest(rank, first, count, search))
+
+
+def texts(shown):
+    return [line.text for line in shown.lines]
+
+
+class TestOneRank:
+    def test_of_a_rank_that_wrote_nothing(self, staged):
+        reader = LogReader(staged(2).run)
+        shown = page(reader, rank=1)
+        assert (shown.total, shown.lines) == (0, [])
+        assert [size.lines for size in reader.sizes()] == [0, 0]
+
+    @pytest.mark.parametrize("rank", [2, 99, -2])
+    def test_of_a_rank_that_is_none(self, staged, rank):
+        assert page(LogReader(staged(2).run), rank).total == 0
+
+    def test_pages_have_what_was_asked_for(self, staged):
+        run = staged(1)
+        run.log(0, "".join(f"line {n}\n" for n in range(100)))
+        reader = LogReader(run.run)
+        shown = page(reader, first=40, count=3)
+        assert texts(shown) == ["line 40", "line 41", "line 42"]
+        assert [(line.number, line.index) for line in shown.lines] == [(40, 40), (41, 41), (42, 42)]
+        assert (shown.first, shown.total) == (40, 100)
+        assert texts(page(reader, first=-1, count=2)) == ["line 98", "line 99"]
+        assert texts(page(reader, first=99, count=5)) == ["line 99"]
+        assert texts(page(reader, first=200)) == []
+
+    def test_no_page_is_larger_than_allowed(self, staged):
+        run = staged(1)
+        run.log(0, "x\n" * (MAX_LINES + 10))
+        assert len(page(LogReader(run.run), count=10**9).lines) == MAX_LINES
+        assert page(LogReader(run.run), count=-5).lines == []
+
+    def test_grows_with_its_file_also_within_a_line(self, staged):
+        run = staged(1)
+        reader = LogReader(run.run)
+        run.log(0, "one\ntw")
+        assert texts(page(reader)) == ["one", "tw"]
+        run.log(0, "o\nthree\n")
+        assert texts(page(reader)) == ["one", "two", "three"]
+        (size,) = reader.sizes()
+        assert (size.lines, size.size) == (3, 14)
+
+    def test_empty_lines_count(self, staged):
+        run = staged(1)
+        run.log(0, "\n\na\n")
+        assert texts(page(LogReader(run.run))) == ["", "", "a"]
+
+    def test_text_is_what_a_terminal_leaves_with_its_colours(self, staged):
+        run = staged(1)
+        run.log(0, b"\x1b[31mred\x1b[0m\n10%\r50%\r100%\r\n<script>\xc3\xa9\xff\n")
+        assert texts(page(LogReader(run.run))) == ["\x1b[31mred\x1b[0m", "100%", "<script>é�"]
+
+    def test_stderr_is_marked(self, staged):
+        run = staged(1)
+        run.log(0, "out\n")
+        run.log(0, "warning\nmore of it\n", stderr=True)
+        run.log(0, "out\n")
+        shown = page(LogReader(run.polled()))
+        assert [line.stderr for line in shown.lines] == [False, True, True, False]
+
+    def test_an_endless_line_is_cut(self, staged):
+        run = staged(1)
+        run.log(0, "x" * (LINE_BYTES + 5) + "\nnext\n")
+        assert texts(page(LogReader(run.run))) == ["x" * LINE_BYTES + " … 6 bytes more", "next"]
+
+    def test_of_a_bar_that_was_drawn_over_and_over_the_last_state_is_left(self, staged):
+        run = staged(1)
+        run.log(0, "".join(f"\r{n}% done" for n in range(5000)))
+        assert texts(page(LogReader(run.run))) == ["4999% done"]
+
+
+class TestSearch:
+    def test_finds_lines_whatever_the_case(self, staged):
+        run = staged(1)
+        run.log(0, "Alpha\nbeta\nalphabet\n(a+)\n")
+        reader = LogReader(run.run)
+        shown = page(reader, search="alpha")
+        assert texts(shown) == ["Alpha", "alphabet"]
+        assert [line.index for line in shown.lines] == [0, 2]
+        assert texts(page(reader, search="(a+)")) == ["(a+)"]
+        assert page(reader, search="gamma").total == 0
+
+    def test_goes_on_as_the_file_grows(self, staged):
+        run = staged(1)
+        reader = LogReader(run.run)
+        assert page(reader, search="needle").total == 0
+        run.log(0, "hay\nnee")
+        assert page(reader, search="needle").total == 0
+        run.log(0, "dle\nhay\nneedle")
+        assert page(reader, search="needle").total == 2
+        run.log(0, "s and more needles\nneedle\n")
+        assert [line.number for line in page(reader, search="needle").lines] == [1, 3, 4]
+
+    def test_of_all_ranks(self, staged):
+        run = staged(2)
+        run.log(0, "a\nb\n")
+        run.log(1, "b\na\n")
+        shown = page(LogReader(run.run), ALL, search="a")
+        assert [(line.rank, line.number) for line in shown.lines] == [(0, 0), (1, 1)]
+
+
+class TestAllRanks:
+    def ranks(self, shown):
+        return "".join(str(line.rank) for line in shown.lines)
+
+    def test_lines_stand_in_the_order_of_time(self, staged):
+        run = staged(2)
+        for beat in range(3):
+            for rank in (1, 0):
+                run.log(rank, f"beat {beat}\n")
+                run.vitals(rank)
+        shown = page(LogReader(run.polled()), ALL)
+        assert texts(shown) == [f"beat {n // 2}" for n in range(6)]
+        assert self.ranks(shown) == "101010"
+
+    def test_what_has_been_shown_keeps_its_place(self, staged):
+        run = staged(2)
+        reader = LogReader(run.run)
+        run.log(0, "a\n")
+        run.vitals(0)
+        run.log(1, "b\n")
+        run.vitals(1)
+        run.vitals(0)
+        run.polled()
+        before = texts(page(reader, ALL))
+        run.log(1, "c\nd\n")
+        run.log(0, "e\n")
+        for rank in range(2):
+            run.vitals(rank)
+        run.polled()
+        assert texts(page(reader, ALL))[:2] == before == ["a", "b"]
+        assert sorted(texts(page(reader, ALL))[2:]) == ["c", "d", "e"]
+
+    def test_no_line_is_lost_or_shown_twice_while_logs_grow(self, staged):
+        run = staged(3)
+        reader = LogReader(run.run)
+        written = 0
+        for turn in range(40):
+            for rank in range(3):
+                if (turn + rank) % 3:
+                    run.log(rank, f"{rank}:{turn}\n", stderr=turn % 7 == 0)
+                    written += 1
+                if (turn * rank) % 4 == 0:
+                    run.vitals(rank)
+            run.polled()
+            shown = page(reader, ALL, count=1000)
+            assert len({(line.rank, line.number) for line in shown.lines}) == written
+            assert shown.total == written
+        for rank in range(3):  # and each rank's stay in their order
+            own = [line.number for line in shown.lines if line.rank == rank]
+            assert own == sorted(own)
+
+    def test_a_rank_that_is_silent_holds_nobody_back_for_long(self, staged):
+        run = staged(2)
+        now = time.time()
+        run.log(0, "early\n")
+        run.vitals_at(now - 60, 0)
+        run.vitals_at(now - 60, 1)
+        run.log(0, "late\n")
+        run.vitals_at(now, 0)
+        reader = LogReader(run.polled())
+        assert texts(page(reader, ALL)) == ["early", "late"]
+
+    def test_of_a_run_without_beats_all_lines_are_there(self, staged):
+        run = staged(2)
+        run.log(1, "b\n")
+        run.log(0, "a\n")
+        run.finish()
+        assert texts(page(LogReader(run.polled()), ALL)) == ["a", "b"]
+
+
+class TestSpeed:
+    @pytest.fixture
+    def long(self, staged):
+        run = staged(2)
+        for rank in range(2):
+            lines = (f"rank {rank} step {n} loss 0.{n}\n" for n in range(100_000))
+            run.log(rank, "".join(lines))
+            run.vitals(rank)
+        run.polled()
+        return run
+
+    @pytest.mark.parametrize("rank", [0, ALL])
+    @pytest.mark.parametrize("search", ["", "99999"])
+    def test_any_page_of_100_000_lines_comes_at_once(self, long, rank, search):
+        reader = LogReader(long.run)
+        begun = time.perf_counter()
+        page(reader, rank, first=-1, count=200, search=search)
+        assert time.perf_counter() - begun < 0.5  # the files are read for the first time
+        long.log(0, "one more 99999\n")
+        begun = time.perf_counter()
+        shown = page(reader, rank, first=-1, count=200, search=search)
+        assert time.perf_counter() - begun < 0.1
+        assert shown.lines[-1].text == "one more 99999"
+        begun = time.perf_counter()
+        page(reader, rank, first=0, count=200, search=search)
+        assert time.perf_counter() - begun < 0.1
+
+    def test_a_line_across_the_pieces_in_which_a_file_is_read(self, staged):
+        run = staged(1)
+        run.log(0, "x" * (CHUNK - 3) + "needle\nafter\n")
+        reader = LogReader(run.run)
+        assert page(reader).total == 2
+        assert page(reader, search="needle").total == 1
+        assert texts(page(reader, first=1)) == ["after"]

@@ -1,0 +1,135 @@
+"""A row for each rank, and what is wrong with it."""
+
+import math
+import time
+
+import pytest
+
+from nbmgpu.events import Vitals
+from nbmgpu.report.ranks import SILENT, rows
+
+
+def now_of(run):
+    return rows(run.polled(), time.time())
+
+
+def beat(run, rank, ago, step=10, **fields):
+    known = {"step_time": 0.5, "own_time": 0.1, "cpu": 1.0, "cores": 1, "memory": 1}
+    event = Vitals(time=time.time() - ago, rank=rank, step=step, memory_total=1, **known | fields)
+    run.write(rank, event)
+
+
+def test_says_what_a_rank_does_and_uses(staged):
+    run = staged(1, devices=["cuda:3"])
+    run.start()
+    run.vitals(
+        0, step=1234, step_time=0.0123, cpu=150.0, cores=4, memory=1 << 30, memory_total=4 << 30,
+        gpu=87.0, gpu_memory=30 << 30, gpu_memory_total=40 << 30,
+    )  # fmt: skip
+    (row,) = now_of(run)
+    assert (row.device, row.word, row.tone, row.step) == ("cuda:3", "running", "busy", 1234)
+    assert row.step_time == "12 ms"
+    assert (row.cpu.text, row.cpu.fraction) == ("150 %", 0.375)
+    assert (row.memory.text, row.memory.fraction) == ("1.0 GiB", 0.25)
+    assert (row.gpu.text, row.gpu.fraction) == ("87 %", 0.87)
+    assert (row.gpu_memory.text, row.gpu_memory.fraction) == ("30.0 GiB", 0.75)
+    assert row.warning == ""
+
+
+def test_shows_what_tensors_hold_where_the_driver_is_not_asked(staged):
+    run = staged(1, devices=["cuda:0"])
+    run.vitals(0, gpu_allocated=3 << 30)
+    (row,) = now_of(run)
+    assert row.gpu.text == ""
+    assert (row.gpu_memory.text, row.gpu_memory.fraction) == ("3.0 GiB", -1)
+
+
+def test_knows_nothing_before_the_first_beat(staged):
+    row = now_of(staged(2))[1]
+    assert (row.word, row.tone, row.step, row.step_time) == ("starting", "idle", 0, "")
+    assert row.cpu.text == row.memory.text == ""
+    assert row.gpu is row.gpu_memory is None
+
+
+def test_marks_who_failed_and_who_was_ended(staged):
+    run = staged(2)
+    run.start()
+    run.fail(1)
+    run.exit(1, 1)
+    run.exit(0, -15)
+    shown = now_of(run)
+    assert [row.word for row in shown] == ["ended (SIGTERM)", "failed (exit 1)"]
+    assert [row.tone for row in shown] == ["calm", "bad"]
+
+
+def test_ranks_of_a_run_that_stops_do_not_fail(staged):
+    run = staged(1)
+    run.start()
+    run.exit(0, -2)
+    (row,) = rows(run.polled(), time.time(), stopping=True)
+    assert (row.word, row.tone) == ("ended (SIGINT)", "calm")
+
+
+class TestWarnings:
+    def test_a_rank_that_beats_no_more(self, staged):
+        run = staged(2)
+        beat(run, 0, ago=0)
+        beat(run, 1, ago=SILENT + 7)
+        warned = [row.warning for row in now_of(run)]
+        assert warned[0] == ""
+        assert warned[1].startswith("silent for 12 s while others go on")
+
+    def test_all_silent_is_nobodys_fault(self, staged):
+        run = staged(2)
+        for rank in range(2):
+            beat(run, rank, ago=60)
+        assert [row.warning for row in now_of(run)] == ["", ""]
+
+    def test_a_run_that_is_over_is_silent_by_right(self, staged):
+        run = staged(2)
+        beat(run, 1, ago=60)
+        beat(run, 0, ago=0)
+        run.finish()
+        assert [row.warning for row in now_of(run)] == ["", ""]
+
+    @pytest.mark.parametrize(("behind", "warning"), [(40, "40 steps behind rank 0"), (5, "")])
+    def test_a_rank_whose_steps_are_behind(self, staged, behind, warning):
+        run = staged(2)
+        beat(run, 0, ago=0, step=100)  # half a second each: 5 steps are 2.5 s
+        beat(run, 1, ago=0, step=100 - behind)
+        assert [row.warning for row in now_of(run)] == ["", warning]
+
+    def test_a_rank_that_the_others_wait_for(self, staged):
+        run = staged(2)
+        for _ in range(3):
+            run.vitals(0, step=10, step_time=0.01, own_time=0.002)
+            run.vitals(1, step=10, step_time=0.01, own_time=0.008)
+        shown = now_of(run)
+        assert [row.slowest for row in shown] == [False, True]
+        assert shown[1].warning == "slow: the others wait for it 60 % of the time"
+
+    @pytest.mark.parametrize("value", [math.nan, math.inf])
+    def test_a_loss_that_is_no_number(self, staged, value):
+        run = staged(2)
+        run.points("my_loss", [1, 2], [1.0, 0.9], rank=0)
+        run.points("my_loss", [1, 2], [1.0, value], rank=1)
+        assert [row.warning for row in now_of(run)] == ["", f"its my_loss is {value}"]
+
+    def test_a_loss_far_from_the_others(self, staged):
+        run = staged(3)
+        for rank, value in enumerate([0.5, 0.6, 80.0]):
+            run.points("loss", [1, 2, 3], [value] * 3, rank)
+        warned = [row.warning for row in now_of(run)]
+        assert warned == ["", "", "its loss is 80, the other ranks' is about 0.55"]
+
+    def test_ranks_that_differ_as_their_data_does_are_well(self, staged):
+        run = staged(2)
+        for rank, value in enumerate([0.5, 1.5]):
+            run.points("loss", [1, 2, 3], [value] * 3, rank)
+        assert [row.warning for row in now_of(run)] == ["", ""]
+
+    def test_other_metrics_may_differ(self, staged):
+        run = staged(2)
+        for rank, value in enumerate([0.001, 50.0]):
+            run.points("samples", [1, 2, 3], [value] * 3, rank)
+        assert [row.warning for row in now_of(run)] == ["", ""]

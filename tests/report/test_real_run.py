@@ -1,0 +1,71 @@
+"""What is said of real ranks, one of which is suspended for a while."""
+
+import os
+import signal
+import time
+
+import pytest
+import torch
+
+import nbmgpu
+from nbmgpu.report.logs import ALL, LogRequest
+from nbmgpu.report.snapshot import Snapshot
+
+CELL = """
+import os, sys, time
+for epoch in range(400):
+    for x, in loader:
+        opt.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        opt.step()
+        time.sleep(0.02)
+    print("rank", os.environ["RANK"], "epoch", epoch)
+    print("careful", file=sys.stderr)
+"""
+
+
+def wait_for(run, snapshot, what, seconds=30):
+    """Return the first parts of which ``what`` is true."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        run.poll()
+        parts = snapshot.whole()
+        if what(parts):
+            return parts
+        time.sleep(0.2)
+    pytest.fail(f"after {seconds} s: {parts['status']}, {parts['ranks']}")
+
+
+def test_a_suspended_rank_is_missed_and_forgiven(monkeypatch, tmp_path):
+    monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
+    model = torch.nn.Linear(4, 1)
+    data = torch.utils.data.TensorDataset(torch.randn(80, 4))
+    namespace = {
+        "__name__": "__main__",
+        "model": model,
+        "opt": torch.optim.SGD(model.parameters(), 0.1),
+        "loader": torch.utils.data.DataLoader(data, batch_size=4),
+    }
+    run = nbmgpu.run(CELL, namespace, gpus=2, background=True)
+    snapshot = Snapshot(run)
+    try:
+        going = wait_for(run, snapshot, lambda p: all(row["step"] > 40 for row in p["ranks"]))
+        assert "left" in going["status"]["remaining"]
+        assert going["progress"][0]["label"].endswith("of 400")
+        assert [row["warning"] for row in going["ranks"] if "silent" in row["warning"]] == []
+        os.kill(run.view.ranks[1].process.pid, signal.SIGSTOP)
+        silent = wait_for(run, snapshot, lambda p: "silent for" in p["ranks"][1]["warning"])
+        assert silent["ranks"][0]["warning"] == ""
+        os.kill(run.view.ranks[1].process.pid, signal.SIGCONT)
+        wait_for(run, snapshot, lambda p: "silent" not in p["ranks"][1]["warning"])
+        page = snapshot.logs.page(LogRequest(ALL, 0, 100))
+        assert {line.rank for line in page.lines} == {0, 1}
+        assert {line.text for line in page.lines if line.stderr} == {"careful"}
+    finally:
+        run.stop()
+        with pytest.raises(KeyboardInterrupt):
+            nbmgpu.attach(run.id)
+    over = Snapshot(run).whole()
+    assert over["status"]["over"]
+    assert [row["warning"] for row in over["ranks"] if row["warning"].startswith("silent")] == []
