@@ -12,6 +12,9 @@ from .run import Run, find_run, list_runs
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+    from .advisor import advise
+    from .ui.picker import picker
+
     last_run: Run | None
 
 __all__ = [
@@ -19,12 +22,14 @@ __all__ = [
     "NbmgpuError",
     "Run",
     "__version__",
+    "advise",
     "attach",
     "find_run",
     "last_run",
     "launch",
     "list_runs",
     "log",
+    "picker",
     "run",
 ]
 
@@ -43,9 +48,29 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
     unregister(shell)
 
 
+def _jupyter_server_extension_points() -> list[dict[str, Any]]:
+    """Tell Jupyter's server what to load; only it ever asks."""
+    from .server.app import NbmgpuServer
+
+    return [{"module": "nbmgpu.server.app", "app": NbmgpuServer}]
+
+
+def _jupyter_labextension_paths() -> list[dict[str, str]]:
+    """Tell ``jupyter-builder develop`` where JupyterLab's plugins lie once they are built."""
+    return [{"src": "labextension", "dest": "nbmgpu"}]
+
+
 def __getattr__(name: str) -> Any:
     if name == "last_run":
         from . import api
 
         return api.last_run
+    if name == "advise":
+        from .advisor import advise
+
+        return advise
+    if name == "picker":
+        from .ui.picker import picker
+
+        return picker
     raise AttributeError(f"module 'nbmgpu' has no attribute {name!r}")

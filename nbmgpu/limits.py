@@ -55,6 +55,23 @@ def cpu_quota(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> float:
     return min(cores, default=float("inf"))
 
 
+def limited_cpu_time(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> float | None:
+    """Return the seconds of all cores that were used under the tightest quota; None without one.
+
+    Groups of version 1 do not tell beside the quota.
+    """
+    quotas = {}
+    for folder in _cgroups("cpu", root, membership):
+        quota, _, period = _text(folder / "cpu.max").partition(" ")
+        if quota.isdigit() and period.isdigit():
+            quotas[folder] = int(quota) / int(period)
+    if not quotas:
+        return None
+    tightest = min(quotas, key=lambda folder: quotas[folder])
+    counts = dict(line.split() for line in _text(tightest / "cpu.stat").splitlines())
+    return int(counts["usage_usec"]) / 1e6 if "usage_usec" in counts else None
+
+
 def memory_limit(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int:
     """Return the bytes that are allowed; a very large number where nothing is said."""
     folders = list(_cgroups("memory", root, membership))

@@ -12,7 +12,13 @@ import nbmgpu.devices
 from nbmgpu.devices import MIB, Gpu, Machine, Placement, place, probe, torch_build, visible_gpus
 from nbmgpu.errors import OptionError
 from nbmgpu.info import info_text, version_lines
-from nbmgpu.limits import available_memory, cpu_quota, memory_limit, usable_cores
+from nbmgpu.limits import (
+    available_memory,
+    cpu_quota,
+    limited_cpu_time,
+    memory_limit,
+    usable_cores,
+)
 from nbmgpu.options import RunOptions
 
 PACKAGES = Path(nbmgpu.devices.__file__).parents[1]
@@ -268,6 +274,19 @@ def test_what_is_left_of_a_containers_memory(tmp_path):
     assert available_memory(tmp_path, membership) == 100_005
     (tmp_path / "memory.max").write_text("max\n")
     assert available_memory(tmp_path, membership) > 10**8
+
+
+def test_processor_time_under_a_quota(tmp_path):
+    membership = tmp_path / "cgroup"
+    membership.write_text("0::/inner\n")
+    assert limited_cpu_time(tmp_path, membership) is None
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "cpu.stat").write_text("usage_usec 9000000\nuser_usec 1\n")
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert limited_cpu_time(tmp_path, membership) is None
+    (tmp_path / "inner" / "cpu.stat").write_text("usage_usec 2500000\nuser_usec 1\n")
+    (tmp_path / "inner" / "cpu.max").write_text("150000 100000\n")
+    assert limited_cpu_time(tmp_path, membership) == 2.5
 
 
 def test_limits_of_a_container_version_1(tmp_path):

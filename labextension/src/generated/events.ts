@@ -1,0 +1,161 @@
+// Made from Python by tools/typescript_types.py; a change here is lost.
+
+/**
+ * A rank's life: started, reads the bundle, runs the cell, writes the result, and how it
+ * ended.
+ */
+export type RankState =
+  | 'starting'
+  | 'loading'
+  | 'running'
+  | 'collecting'
+  | 'finished'
+  | 'failed'
+  | 'stopped';
+
+export type RunEnding = 'finished' | 'failed' | 'stopped' | 'timeout';
+
+/** Common to all events: `time` in seconds since the epoch, `rank` of the writer. */
+export interface Event {
+  kind: string;
+  time: number;
+  rank: number;
+}
+
+/** A process of the run exists. `create_time` guards against a reused pid. */
+export interface Started extends Event {
+  kind: 'started';
+  pid: number;
+  create_time: number;
+  device: string;
+}
+
+/** A rank entered a state; `detail` is one short sentence for people. */
+export interface Status extends Event {
+  kind: 'status';
+  state: RankState;
+  detail: string;
+}
+
+/**
+ * New points of one curve, in step order.
+ *
+ * `weights` holds what each value counts for when ranks are averaged: the number of
+ * samples behind it. A rank with an empty slice has weight 0.
+ */
+export interface Metrics extends Event {
+  kind: 'metrics';
+  name: string;
+  steps: number[];
+  values: number[];
+  weights: number[];
+}
+
+/**
+ * How far a loop is: `step` of `total` (0 when unknown), shown as `label`.
+ *
+ * `key` names the bar: the training loader's is `"loader"`, a tqdm bar's its own. `epoch`
+ * counts passes over the loader from 1, or is 0 where that has no meaning.
+ */
+export interface Progress extends Event {
+  kind: 'progress';
+  key: string;
+  label: string;
+  step: number;
+  total: number;
+  epoch: number;
+  done: boolean;
+}
+
+/**
+ * A rich output of the cell, to be shown where `offset` bytes of log lie before it.
+ *
+ * `action` is `show`, `update` (of `display_id`) or `clear` (the output area).
+ */
+export interface Display extends Event {
+  kind: 'display';
+  offset: number;
+  action: 'show' | 'update' | 'clear';
+  data: Record<string, unknown>;
+  metadata: Record<string, unknown>;
+  display_id: string;
+}
+
+/** Bytes `start` to `end` of this rank's log were written to stderr. */
+export interface Stderr extends Event {
+  kind: 'stderr';
+  start: number;
+  end: number;
+}
+
+/**
+ * How a rank is, about once a second: the rank beats, whatever its cell does meanwhile.
+ *
+ * `step` is the last one it has taken. `step_time` are the seconds per step since the
+ * event before, and `own_time` those of them that it was not in a backward pass, where
+ * ranks wait for one another; both are 0 when it took no step. `cpu` is in percent of one
+ * core. Memory is in bytes; `gpu` is in percent. What cannot be known is -1. `logged` is
+ * the size of its log at this moment.
+ */
+export interface Vitals extends Event {
+  kind: 'vitals';
+  step: number;
+  step_time: number;
+  own_time: number;
+  cpu: number;
+  cores: number;
+  memory: number;
+  memory_total: number;
+  gpu: number;
+  gpu_memory: number;
+  gpu_memory_total: number;
+  gpu_allocated: number;
+  logged: number;
+}
+
+/**
+ * Something the user must know, above all where numbers differ from one device.
+ *
+ * `topic` is a stable identifier (`dropout`, `batch-norm`, ...): a reader shows each
+ * topic once, whatever the number of ranks that said it.
+ */
+export interface Notice extends Event {
+  kind: 'notice';
+  topic: string;
+  text: string;
+}
+
+/**
+ * An exception ended the cell on this rank.
+ *
+ * `line` is the cell's own line (1-based, 0 when unknown); `traceback` is ANSI coloured;
+ * `pickled` is the exception itself in base64, or empty.
+ */
+export interface Failure extends Event {
+  kind: 'failure';
+  type: string;
+  message: string;
+  line: number;
+  traceback: string[];
+  pickled: string;
+}
+
+/**
+ * The launcher saw a rank end.
+ *
+ * `code` is negative for a signal, as in subprocess; `asked` says that the launcher was
+ * ending the run by then, so that the signal may be its own.
+ */
+export interface Exited extends Event {
+  kind: 'exited';
+  of_rank: number;
+  code: number;
+  asked: boolean;
+}
+
+/** The launcher's last word: every rank is gone. */
+export interface Ended extends Event {
+  kind: 'ended';
+  ending: RunEnding;
+  detail: string;
+}

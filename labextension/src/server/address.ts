@@ -1,0 +1,37 @@
+import { URLExt } from '@jupyterlab/coreutils';
+import type { ServerConnection } from '@jupyterlab/services';
+
+const API = 'nbmgpu/api';
+
+/** What a route is asked for, such as `{ limit: 20 }`. */
+export type Query = Record<string, string | number>;
+
+/** The address of a route, below the server's base URL. */
+export function address(
+  settings: ServerConnection.ISettings,
+  route: string,
+  query: Query = {}
+): string {
+  return URLExt.join(settings.baseUrl, API, route) + queryOf(query);
+}
+
+/** The address of a stream.  A browser sends no headers with it, so the token may stand in it. */
+export function streamAddress(
+  settings: ServerConnection.ISettings,
+  route: string
+): string {
+  const token = settings.appendToken && settings.token;
+  return URLExt.join(settings.wsUrl, API, route) + queryOf(token ? { token } : {});
+}
+
+/** The route of a run, or of a part of it. */
+export function runRoute(id: string, ...parts: (string | number)[]): string {
+  return ['runs', id, ...parts].map(part => encodeURIComponent(part)).join('/');
+}
+
+function queryOf(query: Query): string {
+  const pairs = Object.entries(query).map(
+    ([name, value]) => `${name}=${encodeURIComponent(value)}`
+  );
+  return pairs.length ? `?${pairs.join('&')}` : '';
+}

@@ -1,0 +1,64 @@
+"""``catalogue``: what one can choose on the first line of a cell, while no kernel is needed."""
+
+from __future__ import annotations
+
+from jupyter_server.auth.decorator import authorized
+from tornado import web
+
+from nbmgpu.devices import TorchBuild, torch_build
+from nbmgpu.flags import FLAGS
+from nbmgpu.strategies import missing_packages, strategy_names
+from nbmgpu.strategies.catalogue import BUILT_IN, Profile
+
+from .handler import Handler
+from .payloads import Catalogue, Choice, FlagHelp
+
+
+class CatalogueHandler(Handler):
+    """The strategies and the flags."""
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        """Answer with a ``Catalogue``."""
+        self.answer(await self.services.work(catalogue))
+
+
+def catalogue() -> Catalogue:
+    """Return every strategy and every flag of ``%%mgpu``."""
+    torch = torch_build()
+    return Catalogue(
+        strategies=[choice(name, torch) for name in strategy_names()],
+        flags=[
+            FlagHelp(flag.name, flag.short, flag.metavar, flag.help, list(flag.values()))
+            for flag in FLAGS
+        ],
+    )
+
+
+def choice(name: str, torch: TorchBuild | None) -> Choice:
+    """Return a strategy; of other packages' no more than the name, for those import torch."""
+    profile = BUILT_IN.get(name) or Profile(name, "of another package", takes=frozenset())
+    return Choice(
+        name=profile.name,
+        summary=profile.summary,
+        needs=profile.needs,
+        saves=profile.saves,
+        costs=profile.costs,
+        options=[flag.name for flag in FLAGS if flag.field in profile.takes],
+        shards_data=profile.shards_data,
+        in_one_process=profile.in_one_process,
+        missing=missing(profile, torch),
+    )
+
+
+def missing(profile: Profile, torch: TorchBuild | None) -> str:
+    """Return what a strategy lacks where the server runs, as a sentence; kernels may differ."""
+    if torch is None:
+        return "torch is not installed where this server runs."
+    if profile.name in BUILT_IN and (packages := missing_packages(profile.name)):
+        return f"It needs {', '.join(packages)}. Try: pip install {' '.join(packages)}"
+    if torch.release < profile.least_torch:
+        least = ".".join(map(str, profile.least_torch))
+        return f"It needs torch {least} or newer; this is {torch.version}."
+    return ""

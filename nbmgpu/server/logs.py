@@ -1,0 +1,72 @@
+"""``runs/<id>/logs``: pages of lines, and whole files to download."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jupyter_server.auth.decorator import authorized
+from tornado import web
+from tornado.iostream import StreamClosedError
+
+from nbmgpu.report.logs import ALL, LogRequest
+
+from .folders import NoSuchRunError, open_run, own_file
+from .handler import Handler
+
+PAGE = 200
+"""Lines of a page unless another number is asked for."""
+
+CHUNK = 1 << 18
+"""Bytes of a download that are in memory at a time."""
+
+
+class LogsHandler(Handler):
+    """The lines of a rank, or of all."""
+
+    @web.authenticated
+    @authorized
+    async def get(self, name: str) -> None:
+        """Answer with a ``LogPage``; the query has the fields of ``LogRequest``."""
+        request = LogRequest(
+            rank=self.number("rank", ALL),
+            first=self.number("first", -1),
+            count=self.number("count", PAGE),
+            search=self.get_query_argument("search", "", strip=False),
+        )
+        self.answer(await self.services.work(self.services.opened.page, name, request))
+
+
+class LogFileHandler(Handler):
+    """One rank's log, whole."""
+
+    @web.authenticated
+    @authorized
+    async def get(self, name: str, rank: str) -> None:
+        """Send the file, as an attachment and as plain text whatever it holds."""
+        path = await self.services.work(log_file, name, int(rank))
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.set_header("Content-Disposition", f'attachment; filename="{name}-rank-{rank}.log"')
+        with await self.services.work(path.open, "rb") as file:
+            while chunk := await self.services.work(file.read, CHUNK):
+                self.write(chunk)
+                try:
+                    await self.flush()
+                except StreamClosedError:
+                    return
+        await self.finish(set_content_type="text/plain; charset=utf-8")
+
+
+def log_file(name: str, rank: int) -> Path:
+    """Return the path of a rank's log.
+
+    Raises:
+        NoSuchRunError: there is no such run or rank, or the log is a link.
+    """
+    run = open_run(name)
+    if rank >= run.record.world_size:
+        last = run.record.world_size - 1
+        raise NoSuchRunError(f"Run {name} has no rank {rank}; its last is {last}")
+    try:
+        return own_file(run.folder, run.log_path(rank))
+    except FileNotFoundError:
+        raise NoSuchRunError(f"Rank {rank} of run {name} has written nothing yet") from None

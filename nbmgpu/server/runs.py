@@ -1,0 +1,102 @@
+"""``runs``: list them, show, stop and delete one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from jupyter_server.auth.decorator import authorized
+from tornado import web
+
+from nbmgpu.errors import OptionError
+from nbmgpu.report.snapshot import Snapshot
+
+from .folders import open_run
+from .handler import Handler
+from .lines import NEWEST
+from .payloads import StopRequest
+from .refusals import Refusal
+
+
+class RunsHandler(Handler):
+    """All runs."""
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        """Answer with a ``RunList``: ``limit`` runs, those before the run ``before`` if given."""
+        limit, before = self.number("limit", NEWEST), self.get_query_argument("before", "")
+        self.answer(await self.services.work(self.services.lines.newest, limit, before))
+
+
+class RunHandler(Handler):
+    """One run."""
+
+    @web.authenticated
+    @authorized
+    async def get(self, name: str) -> None:
+        """Answer with all ``Parts`` of it."""
+        self.answer(await self.services.work(whole, name))
+
+    @web.authenticated
+    @authorized
+    async def delete(self, name: str) -> None:
+        """Remove its folder, if it is over."""
+        await self.services.work(delete, name)
+        self.set_status(204)
+        self.finish()
+
+
+class StopHandler(Handler):
+    """The end of a run that goes on."""
+
+    @web.authenticated
+    @authorized
+    async def post(self, name: str) -> None:
+        """Ask the run to end; the body may be a ``StopRequest``."""
+        await self.services.work(stop, name, self._wish())
+        self.answer({}, 202)
+
+    def _wish(self) -> StopRequest:
+        try:
+            body = json.loads(self.request.body or b"{}")
+            wish = StopRequest(**body)
+        except (ValueError, TypeError):
+            wish = None
+        if wish is None or not isinstance(wish.force, bool):
+            what = "The body says neither how to stop nor nothing."
+            raise Refusal(400, what, '{"force": false}')
+        return wish
+
+
+def whole(name: str) -> dict[str, Any]:
+    """Return all there is to show of a run."""
+    run = open_run(name)
+    run.refresh()
+    return Snapshot(run).whole()
+
+
+def stop(name: str, wish: StopRequest) -> None:
+    """Ask the launcher of a run to end it.  It watches the folder, whatever the kernel does."""
+    run = open_run(name, ranks=False)
+    if run.over:
+        raise Refusal(409, f"Run {name} is over already: {over_words(run.state)}.")
+    run.stop(wish.force)
+
+
+def delete(name: str) -> None:
+    """Remove the folder of a run that is over."""
+    run = open_run(name, ranks=False)
+    try:
+        run.delete()
+    except OptionError:
+        raise Refusal(409, f"Run {name} still goes on.", "Stop it first.") from None
+
+
+def over_words(state: str) -> str:
+    """Return how a run ended, in words."""
+    words = {
+        "lost": "its launcher is gone and has not said how it ended",
+        "timeout": "it took longer than its time limit",
+    }
+    return words.get(state, state)

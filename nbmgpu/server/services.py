@@ -1,0 +1,56 @@
+"""What all handlers of one server share, and the threads in which files are read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+from nbmgpu.run import runs_root
+
+from .devices import Meters
+from .folders import run_ids
+from .lines import RunLines
+from .opened import OpenRuns
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+THREADS = 4
+"""Reading is short and mostly waits for the disk; a few threads serve many pages."""
+
+KEY = "nbmgpu"
+"""Where the server's settings have the services."""
+
+
+class Services:
+    """The lines of all runs, the devices, and the runs looked into, for one server."""
+
+    def __init__(self) -> None:
+        """Start no thread and read nothing yet."""
+        self.lines = RunLines()
+        self.meters = Meters()
+        self.opened = OpenRuns()
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="nbmgpu")
+
+    async def work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call ``function`` in a thread: the server's event loop never waits for a file."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
+
+    def problems(self) -> list[str]:
+        """Return what is missing or in the way; that there is no folder of runs yet is not."""
+        found = list(self.meters.problems)
+        try:
+            run_ids()
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            found.append(f"The folder of runs, {runs_root()}, cannot be read: {error.strerror}.")
+        return found
+
+    def close(self) -> None:
+        """Stop the threads and let the devices go."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.meters.close()

@@ -1,0 +1,30 @@
+"""``status``: versions, devices, and what is in the way."""
+
+from __future__ import annotations
+
+from jupyter_server.auth.decorator import authorized
+from tornado import web
+
+from nbmgpu._version import __version__
+from nbmgpu.run import runs_root
+
+from .handler import Handler
+from .payloads import ServerStatus
+from .services import Services
+
+
+class StatusHandler(Handler):
+    """The machine at this moment."""
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        """Answer with a ``ServerStatus``."""
+        root = str(getattr(self.contents_manager, "root_dir", ""))  # remote ones have none
+        self.answer(await self.services.work(server_status, self.services, root))
+
+
+def server_status(services: Services, server_root: str) -> ServerStatus:
+    """Look at devices and folders."""
+    devices = services.meters.read()
+    return ServerStatus(__version__, devices, str(runs_root()), server_root, services.problems())

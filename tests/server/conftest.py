@@ -1,0 +1,39 @@
+"""One real server for a module of tests; made runs go where it looks for them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from serving import Server, serving
+from staged import Stage
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
+@pytest.fixture
+def runs(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """The server, and no run yet."""
+    forget(server)
+    monkeypatch.setenv("NBMGPU_RUNS", str(server.runs))
+    yield server
+    forget(server)
+
+
+def forget(server: Server) -> None:
+    """Remove all runs, or what a test has put in their place, and let the server notice."""
+    if server.runs.is_file():
+        server.runs.unlink()
+    shutil.rmtree(server.runs, ignore_errors=True)
+    assert server.ask("runs").json["runs"] == []
+
+
+@pytest.fixture
+def stage(runs: Server) -> Iterator[Stage]:
+    with Stage() as stage:
+        yield stage

@@ -1,0 +1,38 @@
+"""The pages' side, in TypeScript, against a real server and a real run of two ranks."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+from playing import CELL, playing
+from serving import BASE, REPOSITORY
+
+LABEXTENSION = REPOSITORY / "labextension"
+VITEST = LABEXTENSION / "node_modules" / "vitest" / "vitest.mjs"
+
+
+@pytest.mark.skipif(
+    not (shutil.which("node") and VITEST.exists()), reason="no node, or no jlpm install"
+)
+def test_the_client_sees_a_run_through(runs):
+    with playing(runs, CELL) as (name, kernel):
+        told = {
+            "VITE_NBMGPU_PORT": str(runs.port),
+            "VITE_NBMGPU_BASE": BASE,
+            "VITE_NBMGPU_TOKEN": runs.token,
+            "VITE_NBMGPU_RUN": name,
+        }
+        done = subprocess.run(
+            ["node", VITEST, "run", "src/server/real.test.ts"],
+            cwd=LABEXTENSION,
+            env=os.environ | told,
+            capture_output=True,
+            text=True,
+            timeout=150,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "5 passed" in done.stdout
+        assert kernel.poll() is None
+    assert not (runs.runs / name).exists()

@@ -1,0 +1,32 @@
+"""The picker of a cell whose kernel has no time."""
+
+from nbmgpu.strategies import strategy_names
+
+
+def test_there_is_something_to_pick_without_a_kernel(runs):
+    body = {"line": "%%mgpu --strategy zero1", "controls": {"gpus": 2, "accumulate": 4}}
+    state = runs.ask("pick", "POST", body).json
+    assert state["selected"] == "zero1"
+    assert state["controls"]["accumulate"] == 4
+    assert {row["name"] for row in state["advice"]["rows"]} >= {"ddp", "zero1", "fsdp"}
+    assert {row["name"].split()[0] for row in state["advice"]["rows"]} <= set(strategy_names())
+    lines = {row["name"]: row["line"] for row in state["advice"]["rows"]}
+    assert lines["zero1"] == "%%mgpu --strategy zero1 --gpus 2 --accumulate 4"
+
+
+def test_an_empty_cell_and_nothing_set_will_do(runs):
+    assert runs.ask("pick", "POST", {}).json["advice"]["line"].startswith("%%mgpu ")
+
+
+def test_what_cannot_be_read_is_refused_in_words(runs):
+    for body in ([], {"line": 3}, {"controls": "two"}, {"other": 1}):
+        answer = runs.ask("pick", "POST", body)
+        assert answer.status == 400
+        assert answer.json["message"] == "The body does not say what to pick from."
+        assert "controls" in answer.json["hint"]
+
+
+def test_what_was_set_wrongly_is_said_by_the_picker(runs):
+    state = runs.ask("pick", "POST", {"controls": {"gpus": "some"}}).json
+    assert state["advice"] is None
+    assert "'some' does not say which GPUs" in state["problem"]

@@ -1,0 +1,134 @@
+"""Real runs of two ranks, seen and ended through the server while their kernel is busy or gone."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+from playing import CELL, STUBBORN, playing
+from serving import until
+
+from nbmgpu.report.digest import fingerprint, read_digest
+from nbmgpu.server.handler import to_json
+from nbmgpu.server.payloads import CloseCode
+
+CLOSED = 8
+
+
+def line_of(server, name):
+    return next((line for line in server.ask("runs").json["runs"] if line["id"] == name), None)
+
+
+def state_of(server, name):
+    return line_of(server, name)["state"]
+
+
+def until_closed(stream):
+    """All parts that a stream tells until it is closed, and with which code."""
+    parts = {}
+    while True:
+        code, data = stream.recv_data()
+        if code == CLOSED:
+            return parts, int.from_bytes(data[:2], "big")
+        parts |= json.loads(data)
+
+
+def until_part(stream, parts, condition):
+    """Listen until ``parts`` and what is told besides make ``condition`` true; return all."""
+    for _ in range(100):
+        parts |= json.loads(stream.recv())
+        if condition(parts):
+            return parts
+    raise AssertionError(parts)
+
+
+def test_a_run_is_seen_stopped_and_deleted_while_its_kernel_is_busy(runs):
+    with playing(runs, CELL) as (name, kernel), runs.listen(f"runs/{name}/stream") as stream:
+        first = json.loads(stream.recv())
+        assert first["about"]["id"] == name
+        assert first["status"]["over"] is False
+        told = until_part(
+            stream, first, lambda p: any(c["steps"] > 5 for c in p["curves"]["shown"])
+        )
+        assert told["curves"]["shown"][0]["name"] == "loss"
+        assert [rank["word"] for rank in told["ranks"]] == ["running", "running"]
+
+        line = line_of(runs, name)
+        assert (line["state"], line["kernel_alive"], line["over"]) == ("running", True, False)
+        assert line["metric"] == "loss"
+        assert runs.ask(f"runs/{name}").json["status"]["state"] == "running"
+        page = until(lambda: (p := runs.ask(f"runs/{name}/logs?rank=1").json)["total"] and p)
+        assert re.fullmatch(r"epoch \d+", page["lines"][0]["text"])
+
+        refused = runs.ask(f"runs/{name}", "DELETE")
+        assert refused.status == 409
+        assert refused.json == {"message": f"Run {name} still goes on.", "hint": "Stop it first."}
+
+        assert runs.ask(f"runs/{name}/stop", "POST", {"force": False}).status == 202
+        last, code = until_closed(stream)
+        assert code == CloseCode.OVER
+        assert (last["status"]["state"], last["status"]["over"]) == ("stopped", True)
+        assert kernel.poll() is None  # it was busy all the time
+
+        assert state_of(runs, name) == "stopped"
+        again = runs.ask(f"runs/{name}/stop", "POST", {})
+        assert again.status == 409
+        assert "is over already" in again.json["message"]
+
+        text = runs.ask(f"runs/{name}/logs/0/download")
+        assert text.body == (runs.runs / name / "logs" / "rank-0.log").read_bytes()
+        assert text.headers["Content-Type"].startswith("text/plain")
+        assert text.headers["Content-Disposition"] == f'attachment; filename="{name}-rank-0.log"'
+
+        assert runs.ask(f"runs/{name}", "DELETE").status == 204
+        assert not (runs.runs / name).exists()
+        assert runs.ask(f"runs/{name}").status == 404
+
+
+WHOLE = "import nbmgpu; nbmgpu.run('import nbmgpu; nbmgpu.log(acc=0.9)', {}, gpus=2, cpu=True)"
+
+
+def test_a_kernel_leaves_the_line_of_a_run_that_is_over(runs):
+    """So that no server has to read all that was said in it."""
+    environment = os.environ | {"NBMGPU_RUNS": str(runs.runs)}
+    subprocess.run([sys.executable, "-c", WHOLE], env=environment, timeout=60, check=True)
+    (folder,) = runs.runs.iterdir()
+    kept = read_digest(folder, fingerprint(folder))
+    assert (kept.state, kept.metric, kept.last) == ("finished", "acc", "0.9")
+    told = line_of(runs, folder.name)
+    assert told["kernel_alive"] is False
+    assert told | {"kernel_alive": True} == json.loads(to_json(kept))
+
+
+def test_a_run_that_does_not_heed_is_ended_by_force(runs):
+    with playing(runs, STUBBORN) as (name, _):
+        until(lambda: "begun" in runs.ask(f"runs/{name}/logs/0/download").body.decode())
+        with runs.listen(f"runs/{name}/stream") as stream:
+            assert runs.ask(f"runs/{name}/stop", "POST", {"force": False}).status == 202
+            assert line_of(runs, name)["word"] == "stopping"
+            assert runs.ask(f"runs/{name}/stop", "POST", {"force": True}).status == 202
+            assert (runs.runs / name / "stop").read_text() == "force"
+            last, code = until_closed(stream)
+        assert code == CloseCode.OVER
+        assert last["status"]["state"] == "stopped"
+        assert line_of(runs, name)["word"] == "stopped"
+
+
+def test_a_run_whose_kernel_was_killed_says_so_and_can_be_deleted(runs):
+    with playing(runs, CELL) as (name, kernel):
+        until(lambda: state_of(runs, name) == "running")
+        kernel.kill()
+        kernel.wait(10)
+        line = until(lambda: (line := line_of(runs, name))["over"] and line)
+        assert line["kernel_alive"] is False
+        assert line["state"] in ("failed", "lost")
+        assert line["failure"]
+        refused = runs.ask(f"runs/{name}/stop", "POST", {})
+        assert refused.status == 409
+        assert "is over already" in refused.json["message"]
+        with runs.listen(f"runs/{name}/stream") as stream:
+            whole, code = until_closed(stream)
+        assert code == CloseCode.OVER
+        assert whole["failure"]["what"]
+        assert runs.ask(f"runs/{name}", "DELETE").status == 204

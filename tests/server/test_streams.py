@@ -1,0 +1,184 @@
+"""What is told once a second, to whom, and when nothing is done at all."""
+
+import contextlib
+import dataclasses
+import json
+import time
+
+import psutil
+import pytest
+import websocket
+from serving import until
+
+from nbmgpu.report.snapshot import Parts
+from nbmgpu.server.payloads import CloseCode, News, Visibility
+
+CLOSED = 8
+FIRST, SECOND = "20260101-120000-000aa", "20260101-120001-000bb"
+
+
+def hear(stream, condition=lambda news: True):
+    """Return the next news that ``condition`` is true for; that of runs, since devices chatter."""
+    for _ in range(15):
+        news = json.loads(stream.recv())
+        if condition(news):
+            return news
+    raise AssertionError(news)
+
+
+def tell(stream, visible):
+    stream.send(json.dumps(dataclasses.asdict(Visibility(visible))))
+
+
+def silence(stream, seconds=2.5):
+    """Make sure that nothing comes; what was on its way already does not count."""
+    time.sleep(0.5)
+    stream.settimeout(0.1)
+    with contextlib.suppress(websocket.WebSocketTimeoutException):
+        stream.recv()
+    stream.settimeout(seconds)
+    with pytest.raises(websocket.WebSocketTimeoutException):
+        stream.recv()
+    stream.settimeout(20)
+
+
+def test_only_lines_that_changed_are_told(runs, stage):
+    first, second = stage(1, id=FIRST), stage(1, id=SECOND)
+    first.finish()
+    second.start()
+    with runs.listen("stream") as stream:
+        news = hear(stream)
+        assert set(news) == {field.name for field in dataclasses.fields(News)}
+        assert [line["id"] for line in news["runs"]] == [SECOND, FIRST]
+        assert news["devices"][0]["name"] == "cpu"
+        assert hear(stream, lambda n: n["runs"])["runs"][0]["id"] == SECOND  # its time goes on
+        second.fail(0, message="bad")
+        second.end("failed")
+        (line,) = hear(stream, lambda n: any(line["over"] for line in n["runs"]))["runs"]
+        assert (line["id"], line["state"]) == (SECOND, "failed")
+        assert runs.ask(f"runs/{FIRST}", "DELETE").status == 204
+        news = hear(stream, lambda n: n["gone"])
+        assert (news["gone"], news["runs"]) == ([FIRST], [])
+
+
+def test_a_hidden_page_is_told_nothing_until_it_is_seen_again(runs, stage):
+    stage(1, id=FIRST).start()
+    with runs.listen("stream") as stream, runs.listen(f"runs/{FIRST}/stream") as parts:
+        hear(stream)
+        assert json.loads(parts.recv())
+        for hidden in (stream, parts):
+            tell(hidden, False)
+        silence(stream)
+        silence(parts, 1)
+        staged = stage(1, id=SECOND)
+        staged.start()
+        tell(stream, True)
+        assert SECOND in {line["id"] for line in hear(stream, lambda n: n["runs"])["runs"]}
+        tell(parts, True)
+        assert "status" in json.loads(parts.recv())
+
+
+def test_words_that_mean_nothing_change_nothing(runs):
+    with runs.listen("stream") as stream:
+        hear(stream)
+        for word in ("", "{", "[]", "5", '{"visible": "x"}', '{"other": 1}'):
+            stream.send(word)
+        stream.send_binary(b"\xff\xfe")
+        hear(stream)
+
+
+def test_the_server_rests_while_nobody_looks(runs, stage):
+    """Counted by the kernel: how often the server's process reads."""
+    for number in range(20):
+        stage(1, id=f"20260101-1200{number:02d}-000aa").finish()
+    process = psutil.Process(runs.process.pid)
+
+    def reads(seconds=2.0):
+        before = process.io_counters().read_count
+        time.sleep(seconds)
+        return process.io_counters().read_count - before
+
+    with runs.listen("stream") as stream:
+        hear(stream)
+        busy = reads()
+        tell(stream, False)
+        time.sleep(1.5)
+        hidden = reads()
+    time.sleep(1.5)
+    gone = reads()
+    assert busy > 20, (busy, hidden, gone)
+    assert hidden <= busy / 5, (busy, hidden, gone)
+    assert gone <= busy / 5, (busy, hidden, gone)
+
+
+def test_a_run_is_told_by_its_changed_parts(runs, stage):
+    staged = stage(2, id=FIRST)
+    staged.start()
+    with runs.listen(f"runs/{FIRST}/stream") as stream:
+        first = json.loads(stream.recv())
+        assert set(first) == {field.name for field in dataclasses.fields(Parts)}
+        staged.points("loss", [1, 2], [1.0, 0.5])
+        told = hear(stream, lambda parts: "curves" in parts)
+        assert told["curves"]["shown"][0]["last"] == "0.5"
+        assert "about" not in told
+        staged.finish()
+        told = {}
+        while True:
+            code, data = stream.recv_data()
+            if code == CLOSED:
+                break
+            told |= json.loads(data)
+        assert told["status"]["state"] == "finished"
+        assert int.from_bytes(data[:2], "big") == CloseCode.OVER
+
+
+def test_parts_come_four_times_a_second(runs, stage):
+    staged = stage(1, id=FIRST)
+    staged.start()
+    with runs.listen(f"runs/{FIRST}/stream") as stream:
+        json.loads(stream.recv())
+        begun, came = time.monotonic(), 0
+        for step in range(40):
+            staged.points("loss", [step], [float(step)])
+            stream.settimeout(0.1)
+            try:
+                came += bool(json.loads(stream.recv()))
+            except websocket.WebSocketTimeoutException:
+                pass
+        rate = came / (time.monotonic() - begun)
+    assert 1 < rate < 5, rate
+
+
+@pytest.mark.parametrize("name", ["x", FIRST])
+def test_a_run_that_is_not_there_is_said_to_be_gone(runs, name):
+    with runs.listen(f"runs/{name}/stream") as stream:
+        code, data = stream.recv_data()
+    assert code == CLOSED
+    assert int.from_bytes(data[:2], "big") == CloseCode.GONE
+    assert name in data[2:].decode()
+
+
+def test_a_run_that_is_deleted_meanwhile_is_said_to_be_gone(runs, stage):
+    staged = stage(1, id=FIRST)
+    staged.start()
+    with runs.listen(f"runs/{FIRST}/stream") as stream:
+        stream.recv()
+        staged.run.folder.rename(runs.runs / "elsewhere")
+        while (message := stream.recv_data())[0] != CLOSED:
+            pass
+    assert int.from_bytes(message[1][:2], "big") == CloseCode.GONE
+
+
+def test_many_listeners_leave_nothing_behind(runs, stage):
+    stage(1, id=FIRST).start()
+    process = psutil.Process(runs.process.pid)
+    runs.ask("status")
+    for _ in range(2):
+        for _ in range(10):
+            with runs.listen("stream") as stream, runs.listen(f"runs/{FIRST}/stream") as parts:
+                stream.recv()
+                parts.recv()
+        descriptors = process.num_fds()
+    until(lambda: process.num_fds() <= descriptors - 2 or process.num_fds() < 60)
+    assert process.num_threads() < 20
+    assert "Traceback" not in runs.log.read_text()

@@ -1,0 +1,107 @@
+"""The TypeScript types are those of the dataclasses."""
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, ClassVar, Literal
+
+import pytest
+from serving import REPOSITORY
+
+sys.path.append(str(REPOSITORY / "tools"))
+
+import typescript
+import typescript_types
+
+Colour = Literal["red", "green"]
+
+
+@dataclass(frozen=True)
+class Base:
+    """What all have; ``code`` is a \\n */ trap.
+
+    Attributes:
+        kind: tells them apart,
+            on two lines.
+    """
+
+    kind: ClassVar[str]
+    number: int
+
+
+@dataclass(frozen=True)
+class Leaf(Base):
+    """A leaf."""
+
+    kind: ClassVar[str] = "leaf"
+    colour: Colour | None = None
+    pair: tuple[float, str] = (0.0, "")
+    many: tuple[Colour, ...] = ()
+    by_name: Mapping[str, list[int | None]] = dataclasses.field(default_factory=dict)
+    anything: Any = None
+    _private: int = 0
+
+
+@dataclass
+class Odd:
+    data: list[complex]
+
+
+class Code(IntEnum):
+    """Codes."""
+
+    GOOD = 1
+
+
+def declared(cls):
+    """The text of ``cls`` and of what it is made of, by name."""
+    colour = typescript.Named(__name__, "Colour", Colour, "A colour.")
+    left, found = [typescript.Named.of(cls)], {}
+    while left:
+        it = left.pop()
+        made = typescript.declare(it, {repr(Colour): colour})
+        found[it.name] = made.text
+        left += made.mentions
+    return found
+
+
+def test_the_committed_files_are_what_python_says():
+    stale = typescript_types.stale(typescript_types.generate())
+    assert stale == [], "Type: python tools/typescript_types.py"
+
+
+def test_a_changed_file_is_noticed_and_an_unknown_one(tmp_path):
+    texts = {"a.ts": "1", "b.ts": "2"}
+    (tmp_path / "a.ts").write_text("1")
+    (tmp_path / "c.ts").write_text("3")
+    assert typescript_types.stale(texts, tmp_path) == ["b.ts", "c.ts"]
+
+
+def test_dataclasses_become_interfaces():
+    found = declared(Leaf)
+    assert found["Leaf"].splitlines() == [
+        "/** A leaf. */",
+        "export interface Leaf extends Base {",
+        "  kind: 'leaf';",
+        "  colour: Colour | null;",
+        "  pair: [number, string];",
+        "  many: Colour[];",
+        "  by_name: Record<string, (number | null)[]>;",
+        "  anything: unknown;",
+        "}",
+    ]
+    assert found["Colour"] == "/** A colour. */\nexport type Colour = 'red' | 'green';"
+    assert "  /** tells them apart, on two lines. */\n  kind: string;" in found["Base"]
+    assert "`code`" in found["Base"]
+    assert "*/ trap" not in found["Base"]
+
+
+def test_numbers_that_have_names_become_constants():
+    assert declared(Code)["Code"] == "/** Codes. */\nexport const Code = {\n  GOOD: 1\n} as const;"
+
+
+def test_a_type_that_says_nothing_in_typescript_is_refused():
+    with pytest.raises(typescript.UntranslatableError, match="complex"):
+        declared(Odd)
