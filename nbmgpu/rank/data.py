@@ -209,7 +209,7 @@ class SplitLoader:
             streams.leave_step(this_pass)
             session.splits += 1
             if steps > 1:  # else a loop that reads ahead has yet to train on it
-                self._say_if_untrained(before)
+                self._look_for_training(before)
             leave = functools.partial(self._leave, outer, before if steps else None)
             session.ahead.play(Event(leave, begins=False, source=self))
 
@@ -225,11 +225,10 @@ class SplitLoader:
     def _leave(self, outer: Share | None, backwards: int | None) -> None:
         """Let the pass be over; before its first batch there had been ``backwards``."""
         self.session.leave(outer)
-        self._say_if_untrained(backwards)
+        self._look_for_training(backwards)
 
-    def _say_if_untrained(self, backwards: int | None) -> None:
-        if self.session.backwards == backwards:
-            self.session.recorder.notice("not-trained", notices.NOT_TRAINED)
+    def _look_for_training(self, backwards: int | None) -> None:
+        self.session.untrained |= self.session.backwards == backwards
 
     def _total(self, loader: DataLoader[Any]) -> int:
         try:

@@ -194,9 +194,8 @@ class Rank:
             lines = [*outcome.traceback, *([f"\n{hint}"] if hint else [])]
             failures.report(self.events, outcome.error, self.run.cell, lines)
         self.events.emit(Status, state="collecting")
-        if outcome.error is None and current.worked_alone():
-            self.recorder.notice("not-sharded", notices.NOT_SHARDED)
-        self._say_chances(current)
+        if outcome.error is None:
+            self._say_what_is_left(current)
         current.close()
         self.steps.remove()
         self.loaders.streams.leave()
@@ -207,7 +206,12 @@ class Rank:
         self.events.emit(Status, state=state)
         return int(outcome.error is not None)
 
-    def _say_chances(self, current: session.Session) -> None:
+    def _say_what_is_left(self, current: session.Session) -> None:
+        """Give the notices that only the whole of the cell can tell."""
+        if current.worked_alone():
+            self.recorder.notice("not-sharded", notices.NOT_SHARDED)
+        if current.split_in_vain():
+            self.recorder.notice("not-trained", notices.NOT_TRAINED)
         if self.rank:
             return  # rank 0 has the largest shares: one of another size would have told
         if text := current.chances.verdict(Code.of(self.run.cell, self.namespace)):

@@ -86,6 +86,7 @@ class Session:
         self.step = 0
         self.backwards = 0
         self.splits = 0
+        self.untrained = False
         self._taken_at = 0
         self._source: object = None
         self._doubts: list[Any] = []
@@ -218,6 +219,11 @@ class Session:
     def worked_alone(self) -> bool:
         """Whether the cell trained, and no rank was spared any of the work."""
         return self.distributes and self.backwards > 0 and self.splits == 0
+
+    def split_in_vain(self) -> bool:
+        """Whether a loader was split, and nothing was trained in a pass over it."""
+        self.ahead.lag.settle()
+        return self.untrained
 
     def close(self) -> None:
         """Take everything off the user's objects and say what is left to say."""
