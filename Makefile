@@ -14,12 +14,14 @@ TORCH ?= $(shell sed -n 's/^\(torch==[^ ]*\).*/\1/p' constraints.txt)$(if $(filt
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := $(VENV)/.demo
+FRONT := $(VENV)/.front
 TEST := $(VENV)/.test
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 QUICKSTART := notebooks/quickstart.ipynb
+JLPM := cd labextension && PATH="$(CURDIR)/$(BIN):$$PATH" jlpm
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab env test check format chromium clean
+.PHONY: help demo lab env front test check format chromium clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -27,22 +29,28 @@ help:  ## show this list
 demo: $(DEMO)  ## run the quickstart notebook and print its result
 	@$(BIN)/python tools/demo.py $(QUICKSTART) build/quickstart.ipynb
 
-lab: $(DEMO)  ## open the quickstart notebook in JupyterLab
+lab: $(DEMO) $(FRONT)  ## open the quickstart notebook in JupyterLab
 	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/$(QUICKSTART) \
 		$(if $(filter 0,$(shell id -u)),--allow-root)
 
-env: $(TEST)  ## make the environment for development
+env: $(TEST) $(FRONT)  ## make the environment for development
 
-test: $(TEST) chromium  ## run every test
+front: $(FRONT)  ## build the front end: run panel, picker, JupyterLab's plugins (needs Node.js)
+
+test: $(TEST) $(FRONT) chromium  ## run every test
+	$(JLPM) test
 	$(BIN)/python -m pytest -n $(WORKERS) --ignore=tests/kernel --ignore=tests/test_launch.py
 	$(BIN)/python -m pytest tests/kernel tests/test_launch.py  # they time endings: alone
 
-check: $(TEST)  ## lint and check types
+check: $(TEST) $(FRONT)  ## lint and check types
+	$(JLPM) check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(TEST)  ## mend what can be mended: layout, imports, outputs left in notebooks
+format: $(TEST) $(FRONT)  ## mend what can be mended: layout, imports, outputs left in notebooks
+	$(BIN)/python tools/typescript_types.py
+	$(JLPM) format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/jupyter nbconvert --log-level=WARN --clear-output --inplace notebooks/*.ipynb
@@ -57,6 +65,7 @@ chromium:
 
 clean:  ## remove everything that was made
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf nbmgpu/labextension nbmgpu/ui/static labextension/lib labextension/node_modules
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -71,9 +80,21 @@ $(DEMO): constraints.txt pyproject.toml | $(BIN)/python
 		"  PIP_EXTRA_INDEX_URL=<the address for CPU on https://pytorch.org/get-started/locally/> make demo" \
 		"or, on a machine with GPUs, take the build with CUDA (some gigabytes)" \
 		"  TORCH=$(TORCH:+cpu=) make demo"; exit 1; }
-	$(PIP) install -qq --constraint constraints.txt --editable ".[demo]"
+	SKIP_JUPYTER_BUILDER=1 $(PIP) install -qq --constraint constraints.txt --editable ".[demo]"
 	@touch $@
 
 $(TEST): $(DEMO)
-	$(PIP) install -qq --constraint constraints.txt --editable ".[test]"
+	SKIP_JUPYTER_BUILDER=1 $(PIP) install -qq --constraint constraints.txt --editable ".[test]"
+	@touch $@
+
+# The environment looks into the built folder itself, so that a new build shows at once.
+$(FRONT): $(shell find labextension/src labextension/style labextension/schema -type f) \
+		labextension/package.json labextension/yarn.lock | $(DEMO)
+	@command -v node >/dev/null || { echo "The front end is built with Node.js 20 or newer."; exit 1; }
+	@echo "Building the front end: two minutes the first time"
+	@mkdir -p build
+	@$(JLPM) install --immutable >../build/front.log 2>&1 || { cat ../build/front.log; exit 1; }
+	@$(JLPM) build >../build/front.log 2>&1 || { cat ../build/front.log; exit 1; }
+	@mkdir -p $(VENV)/share/jupyter/labextensions
+	@ln -sfn $(CURDIR)/nbmgpu/labextension $(VENV)/share/jupyter/labextensions/nbmgpu
 	@touch $@

@@ -6,12 +6,18 @@ import datetime
 from typing import TYPE_CHECKING, Any
 
 from . import api
+from .advisor.consult import Question
+from .advisor.picking import Picking, named
 from .info import info_text
 from .run import Run, find_run, list_runs
+from .surroundings import Surroundings
 from .ui.summary import summary_html, summary_text
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from .advisor import Advice
+    from .ui.picker import Picker
 
 
 class RunSummary:
@@ -67,6 +73,19 @@ def stop(rest: str) -> None:
         return
     run.stop()
     print(f"Run {run.id}: {run.wait(timeout=10)}.")
+
+
+def advise(rest: str) -> Advice:
+    """Say which strategy to take for the model among the names in ``rest``."""
+    return named(rest.split(), Surroundings.current().namespace).consultation().advise(Question())
+
+
+def pick(rest: str) -> Picker:
+    """Show the strategies for the model among the names in ``rest``, to choose from."""
+    from .ui.picker import Picker
+
+    found = named(rest.split(), Surroundings.current().namespace)
+    return Picker(Picking(found.consultation(), found.words))
 
 
 def info(_rest: str) -> Any:

@@ -10,6 +10,7 @@ import functools
 import os
 import re
 import symtable
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice, takewhile
@@ -65,7 +66,7 @@ def complete(
     above, below = lines[: context.cursor_line], lines[context.cursor_line + 1 :]
     if found := re.match(r"\s*%mgpu\s+(.*)", context.text_until_cursor):
         *before, word = re.split(r"\s+", found[1])
-        texts = _commands(before)
+        texts = _commands(before, namespace)
     elif all(map(_may_stand_above, above)) and (
         found := re.match(r"%%mgpu\s+(.*)", context.text_until_cursor)
     ):
@@ -83,14 +84,25 @@ def _may_stand_above(line: str) -> bool:
     return not line.strip() or line.startswith("%%")
 
 
-def _commands(before: list[str]) -> Iterable[str]:
+def _commands(before: list[str], namespace: Mapping[str, Any]) -> Iterable[str]:
     """Return what may follow ``%mgpu`` and the words ``before``."""
     if not before:
         return COMMANDS
+    if before[0] in ("advise", "pick"):
+        return [name for name in _of_training(namespace) if name not in before]
     if before in (["show"], ["attach"], ["stop"]):
         runs = islice(list_runs(), RUNS_OFFERED)
         return [run.id for run in runs if before != ["stop"] or not run.over]
     return ()
+
+
+def _of_training(namespace: Mapping[str, Any]) -> list[str]:
+    """Return the names of models, optimizers and loaders, of torch that is imported already."""
+    torch, data = sys.modules.get("torch"), sys.modules.get("torch.utils.data")
+    if torch is None or data is None:
+        return []
+    kinds = (torch.nn.Module, torch.optim.Optimizer, data.DataLoader)
+    return [k for k, v in namespace.items() if not k.startswith("_") and isinstance(v, kinds)]
 
 
 def _flags_or_values(

@@ -27,6 +27,8 @@ COMMANDS = {
     "attach": "follow a run here, and bring its results back",
     "stop": "stop a run",
     "info": "show devices, versions and what is missing",
+    "advise": "say which strategy to take for a model: %mgpu advise model optimizer loader",
+    "pick": "choose a strategy by hand, with what each would hold and cost",
 }
 """The subcommands of the line magic ``%mgpu``."""
 

@@ -10,6 +10,7 @@ import platform
 import sys
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from ._version import __version__
 from .devices import Machine, place, probe, torch_build
@@ -19,6 +20,9 @@ GIB = 1 << 30
 
 REQUIRED = ("torch", "ipykernel", "ipython", "anywidget", "ipywidgets", "numpy", "pandas")
 """Packages that nbmgpu cannot do without."""
+
+FRONT_END = Path(__file__).with_name("ui") / "static" / "panel.js"
+"""What a build of labextension/ leaves: packages have it, a clone without node has not."""
 
 OPTIONAL = {
     "jupyterlab": "the notebook itself in a browser",
@@ -84,6 +88,9 @@ def missing_lines(machine: Machine) -> list[str]:
         for name, purpose in OPTIONAL.items()
         if not installed(name)
     ]
+    if not FRONT_END.exists():
+        how = "cd labextension && jlpm install && jlpm build"
+        rows.append(("front end", "panel, picker and JupyterLab's sidebar are not built", how))
     return _table([*rows])
 
 

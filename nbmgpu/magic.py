@@ -167,7 +167,7 @@ class MgpuMagics(Magics):
 
     @line_magic("mgpu")  # type: ignore[arg-type]
     def mgpu_line(self, line: str) -> Any:
-        """Look after runs: runs, show, attach, stop, info."""
+        """Look after runs: runs, show, attach, stop, info; and advise: advise, pick."""
         command, _, rest = line.strip().partition(" ")
         if command not in flags.COMMANDS:
             near = closest(command, flags.COMMANDS) or "runs"

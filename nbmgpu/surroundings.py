@@ -31,6 +31,11 @@ class Surroundings:
         return self.shell.transform_cell if self.shell else None
 
     @property
+    def namespace(self) -> dict[str, Any]:
+        """The notebook's names."""
+        return self.shell.user_ns if self.shell else {}
+
+    @property
     def in_jupyter(self) -> bool:
         """Whether there is a front end that can show widgets."""
         return self.shell is not None and hasattr(self.shell, "kernel")

@@ -1,24 +1,65 @@
-"""What browser tests do with a notebook page of JupyterLab."""
+"""What browser tests do with a page of JupyterLab or Notebook 7."""
 
 import time
 
 from playwright.sync_api import expect
 
+LOAD = "%load_ext nbmgpu"
+SETUP = """
+import time, torch, torch.nn.functional as F
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 3)
+mine = model
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+data = torch.utils.data.TensorDataset(torch.randn(64, 8), torch.randint(0, 3, (64,)))
+loader = torch.utils.data.DataLoader(data, batch_size=8, shuffle=True)
+"""
+TRAIN = """%%mgpu --strategy ddp --gpus 2
+for epoch in range({epochs}):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        time.sleep(0.02)
+    print("epoch", epoch, "done")
+"""
 
-def open_and_run(page, url):
+
+def open_notebook(page, url):
     page.goto(url)
     page.locator(".jp-Notebook").wait_for()
     # The indicator says "idle" before there is a kernel: wait for the name first.
     expect(page.locator(".jp-KernelName")).to_have_text("Python 3 (ipykernel)")
     expect(page.locator(".jp-Notebook-ExecutionIndicator")).to_have_attribute("data-status", "idle")
+
+
+def run_all(page):
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+
+
+def open_and_run(page, url):
+    open_notebook(page, url)
+    run_all(page)
     expect(state(page)).to_have_text("running")
+
+
+def command(page, name, **arguments):
+    """Execute a command of the application, as its menus do."""
+    page.evaluate(
+        "([name, args]) => void window.jupyterapp.commands.execute(name, args)", [name, arguments]
+    )
+
+
+def cell_output(page, number):
+    """The output area of code cell ``number``, counted from 0."""
+    return page.locator(".jp-CodeCell").nth(number).locator(".jp-Cell-outputArea")
 
 
 def save(page, lab, name):
     before = (lab.folder / name).stat().st_mtime_ns
-    page.evaluate("window.jupyterapp.commands.execute('docmanager:save')")
+    command(page, "docmanager:save")
     deadline = time.monotonic() + 20
     while (lab.folder / name).stat().st_mtime_ns == before and time.monotonic() < deadline:
         page.wait_for_timeout(50)

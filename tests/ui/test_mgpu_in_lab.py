@@ -3,38 +3,12 @@
 import re
 
 import pytest
-from browsing import open_and_run, panel, save, state
+from browsing import LOAD, SETUP, TRAIN, cell_output, open_and_run, panel, save, state
 from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
 
-LOAD = "%load_ext nbmgpu"
-SETUP = """
-import time, torch, torch.nn.functional as F
-torch.manual_seed(0)
-model = torch.nn.Linear(8, 3)
-mine = model
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-data = torch.utils.data.TensorDataset(torch.randn(64, 8), torch.randint(0, 3, (64,)))
-loader = torch.utils.data.DataLoader(data, batch_size=8, shuffle=True)
-"""
-TRAIN = """%%mgpu --strategy ddp --gpus 2
-for epoch in range({epochs}):
-    for x, y in loader:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        time.sleep(0.02)
-    print("epoch", epoch, "done")
-"""
 AFTER = "print('after:', epoch, model is mine, model.weight.grad is not None)"
-OUTPUT = ".jp-OutputArea-output"
-
-
-def cell_output(page, number):
-    """The output area of code cell ``number``, counted from 0."""
-    return page.locator(".jp-CodeCell").nth(number).locator(".jp-Cell-outputArea")
 
 
 def test_a_cell_trains_before_ones_eyes_and_leaves_a_summary(lab, page):

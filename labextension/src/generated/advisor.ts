@@ -53,7 +53,7 @@ export interface Advice {
   reason: string;
   /** the `%%mgpu` line to put above the cell; empty if nothing fits. */
   line: string;
-  /** samples of all ranks together that surely fit; None if unknown. */
+  /** samples of all ranks together that surely fit; None if unknown or no limit. */
   largest_batch: number | null;
   /** what was assumed, left out, or is missing. */
   notes: string[];

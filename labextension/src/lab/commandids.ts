@@ -1,0 +1,12 @@
+/** The commands of nbmgpu; those about a run take its id. */
+export namespace CommandIDs {
+  export const showRuns = 'nbmgpu:show-runs';
+  export const openRun = 'nbmgpu:open-run';
+  export const stopRun = 'nbmgpu:stop-run';
+  export const attachRun = 'nbmgpu:attach-run';
+  export const openFolder = 'nbmgpu:open-folder';
+  export const revealNotebook = 'nbmgpu:reveal-notebook';
+  export const deleteRun = 'nbmgpu:delete-run';
+  export const pickStrategy = 'nbmgpu:pick-strategy';
+  export const insertLine = 'nbmgpu:insert-line';
+}

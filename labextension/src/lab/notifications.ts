@@ -1,0 +1,48 @@
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { Notification } from '@jupyterlab/apputils';
+import { INotebookTracker } from '@jupyterlab/notebook';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+
+import type { RunLine } from '../generated/report';
+import { CommandIDs } from './commandids';
+import { within } from './paths';
+import { endingWords } from './sentences';
+import { IRunBoard, ISettings } from './tokens';
+
+/** Says that a run is over when its notebook is out of sight. */
+export const notificationsPlugin: JupyterFrontEndPlugin<void> = {
+  id: 'nbmgpu:notifications',
+  description: 'Says that a run has ended when its notebook is out of sight.',
+  autoStart: true,
+  requires: [IRunBoard, ISettings],
+  optional: [INotebookTracker, ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    board: IRunBoard,
+    settings: ISettings,
+    notebooks: INotebookTracker | null,
+    translator: ITranslator | null
+  ) => {
+    const trans = (translator ?? nullTranslator).load('nbmgpu');
+    const inSight = (run: RunLine): boolean => {
+      const path = within(board.ledger.serverRoot, run.notebook);
+      const panel = notebooks?.find(candidate => candidate.context.path === path);
+      return !document.hidden && !!panel?.isVisible;
+    };
+    board.ended.connect((_, run) => {
+      if (!settings.notifications || inSight(run)) {
+        return;
+      }
+      const kind = { good: 'success', bad: 'error' }[run.tone as string] ?? 'info';
+      Notification.emit(endingWords(run, trans), kind as Notification.TypeOptions, {
+        autoClose: run.tone === 'bad' ? false : 8000,
+        actions: [
+          {
+            label: trans.__('Open the run'),
+            callback: () => void app.commands.execute(CommandIDs.openRun, { id: run.id })
+          }
+        ]
+      });
+    });
+  }
+};

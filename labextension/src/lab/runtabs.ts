@@ -1,0 +1,90 @@
+import {
+  ILabShell,
+  ILayoutRestorer,
+  type JupyterFrontEnd,
+  type JupyterFrontEndPlugin
+} from '@jupyterlab/application';
+import {
+  ICommandPalette,
+  MainAreaWidget,
+  Notification,
+  WidgetTracker
+} from '@jupyterlab/apputils';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+
+import { RunsServer } from '../server';
+import { CommandIDs } from './commandids';
+import { mgpuIcon } from './icons';
+import { RUN_ARGS } from './runcommands';
+import { RunTab } from './runtab';
+import { troubleWords } from './sentences';
+import { IRunBoard } from './tokens';
+
+/** Tabs in which runs are looked at, whatever their kernels are doing. */
+export const runTabsPlugin: JupyterFrontEndPlugin<void> = {
+  id: 'nbmgpu:run-tabs',
+  description: 'Opens runs in tabs of the main area.',
+  autoStart: true,
+  requires: [IRunBoard],
+  optional: [ICommandPalette, ILabShell, ILayoutRestorer, ITranslator],
+  activate: (
+    { commands, serviceManager, shell }: JupyterFrontEnd,
+    board: IRunBoard,
+    palette: ICommandPalette | null,
+    labShell: ILabShell | null,
+    restorer: ILayoutRestorer | null,
+    translator: ITranslator | null
+  ) => {
+    const trans = (translator ?? nullTranslator).load('nbmgpu');
+    const tracker = new WidgetTracker<MainAreaWidget<RunTab>>({
+      namespace: 'nbmgpu-runs'
+    });
+    const server = new RunsServer(serviceManager.serverSettings);
+
+    const open = async (id: string): Promise<MainAreaWidget<RunTab>> => {
+      const known = tracker.find(tab => tab.content.runId === id);
+      if (known) {
+        return known;
+      }
+      const actions = {
+        openFolder: () => void commands.execute(CommandIDs.openFolder, { id }),
+        complain: (reason: Error) => void Notification.error(troubleWords(reason))
+      };
+      const tab = new MainAreaWidget({ content: new RunTab(id, server, actions, trans) });
+      tab.id = `nbmgpu-run-${id}`;
+      tab.toolbar.hide();
+      if (labShell) {
+        shell.add(tab, 'main', { type: 'mGPU' });
+      } else {
+        // The main area of Notebook 7 has room for the notebook alone.
+        tab.addClass('nbmgpu-mod-below');
+        shell.add(tab, 'down', { type: 'mGPU' });
+      }
+      await tracker.add(tab);
+      return tab;
+    };
+
+    commands.addCommand(CommandIDs.openRun, {
+      label: trans.__('Open the Newest Run'),
+      caption: trans.__('Open a run in a tab, with its curves, ranks and logs'),
+      icon: args => (args.isPalette ? undefined : mgpuIcon),
+      describedBy: { args: RUN_ARGS },
+      isVisible: args => !!args.id || board.ledger.runs.length > 0,
+      execute: async args => {
+        const id = (args.id as string | undefined) ?? board.ledger.runs[0]?.id;
+        if (!id) {
+          return;
+        }
+        const tab = await open(id);
+        shell.activateById(tab.id);
+        return tab;
+      }
+    });
+    palette?.addItem({ command: CommandIDs.openRun, category: trans.__('mGPU') });
+    void restorer?.restore(tracker, {
+      command: CommandIDs.openRun,
+      args: tab => ({ id: tab.content.runId }),
+      name: tab => tab.content.runId
+    });
+  }
+};

@@ -1,0 +1,38 @@
+import { nullTranslator } from '@jupyterlab/translation';
+import { expect, test } from 'vitest';
+
+import type { RunLine } from '../generated/report';
+import { endingWords, statusWords, troubleWords } from './sentences';
+
+const trans = nullTranslator.load('nbmgpu');
+const run = { strategy: 'ddp', word: 'running', duration: 65 } as RunLine;
+
+test('the status bar names the run, or counts them', () => {
+  expect(statusWords([], trans)).toBe('');
+  expect(statusWords([run], trans)).toBe('ddp running 1:05');
+  expect(statusWords([run, run], trans)).toBe('2 runs');
+});
+
+test('a notification says where, what, how and why', () => {
+  const over = {
+    ...run,
+    headline: 'ddp on 2 ranks (cpu)',
+    notebook: '/a/b.ipynb',
+    id: 'x'
+  };
+  expect(endingWords({ ...over, word: 'finished', failure: '' }, trans)).toBe(
+    'b.ipynb: ddp on 2 ranks (cpu) finished after 1:05'
+  );
+  expect(
+    endingWords({ ...over, word: 'failed', failure: 'rank 1: oh', notebook: '' }, trans)
+  ).toBe('x: ddp on 2 ranks (cpu) failed after 1:05. rank 1: oh');
+});
+
+test('trouble is told with its way out', () => {
+  const problem = Object.assign(new Error('Run x still goes on.'), {
+    hint: 'Stop it first.'
+  });
+  expect(troubleWords(problem)).toBe('Run x still goes on. Stop it first.');
+  expect(troubleWords(new Error('oh'))).toBe('oh');
+  expect(troubleWords('oh')).toBe('oh');
+});

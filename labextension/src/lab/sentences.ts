@@ -1,0 +1,34 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+
+import type { RunLine } from '../generated/report';
+import { clock } from './words';
+
+/** What the status bar says of the runs that go on, newest first; nothing when there are none. */
+export function statusWords(runs: readonly RunLine[], trans: TranslationBundle): string {
+  const [first, ...others] = runs;
+  if (!first) {
+    return '';
+  }
+  return others.length
+    ? trans.__('%1 runs', runs.length)
+    : `${first.strategy} ${first.word} ${clock(first.duration)}`;
+}
+
+/** What to say when a run is over. */
+export function endingWords(run: RunLine, trans: TranslationBundle): string {
+  const name = run.notebook.split('/').pop() || run.id;
+  const said = trans.__(
+    '%1: %2 %3 after %4',
+    name,
+    run.headline,
+    run.word,
+    clock(run.duration)
+  );
+  return run.failure ? `${said}. ${run.failure}` : said;
+}
+
+/** What a person should know of an error: what happened and, where that is known, what to do. */
+export function troubleWords(reason: unknown): string {
+  const { message, hint } = reason as { message?: string; hint?: string };
+  return [message ?? String(reason), hint].filter(Boolean).join(' ');
+}

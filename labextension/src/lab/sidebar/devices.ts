@@ -1,0 +1,59 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { h, type VirtualElement } from '@lumino/virtualdom';
+
+import type { DeviceUse } from '../../generated/server';
+import { percent, share } from '../words';
+
+/** The machine's devices: for each, how busy it is and how much of its memory is taken. */
+export function deviceList(
+  devices: readonly DeviceUse[],
+  trans: TranslationBundle
+): VirtualElement {
+  return h.ul(
+    { className: 'nbmgpu-Devices' },
+    devices.map(device => deviceRow(device, trans))
+  );
+}
+
+function deviceRow(device: DeviceUse, trans: TranslationBundle): VirtualElement {
+  const processor = device.kind === 'cpu';
+  const { use, memory_used: used, memory_total: total } = device;
+  const memory = used < 0 || total <= 0 ? -1 : used / total;
+  return h.li(
+    { key: device.name, className: 'nbmgpu-Device' },
+    h.span({ className: 'nbmgpu-Device-name' }, processor ? 'CPU' : device.name),
+    h.span({ className: 'nbmgpu-Device-label', title: device.label }, device.label),
+    meter(processor ? trans.__('cores') : trans.__('use'), use, percent(use), trans),
+    meter(trans.__('memory'), memory, share(used, total, trans), trans)
+  );
+}
+
+/** A bar with its meaning before and its value behind it; `part` is negative when unknown. */
+function meter(
+  name: string,
+  part: number,
+  words: string,
+  trans: TranslationBundle
+): VirtualElement {
+  const known = part >= 0;
+  const full = Math.min(Math.max(part, 0), 1);
+  const value = known ? words : trans.__('unknown');
+  return h.div(
+    {
+      className: 'nbmgpu-Meter',
+      role: 'meter',
+      'aria-label': name,
+      'aria-valuemin': '0',
+      'aria-valuemax': '100',
+      'aria-valuenow': (100 * full).toFixed(0),
+      'aria-valuetext': value,
+      dataset: { level: full > 0.9 ? 'high' : 'usual' }
+    },
+    h.span({ className: 'nbmgpu-Meter-name' }, name),
+    h.span(
+      { className: 'nbmgpu-Meter-track' },
+      h.span({ className: 'nbmgpu-Meter-fill', style: { width: `${100 * full}%` } })
+    ),
+    h.span({ className: 'nbmgpu-Meter-words' }, value)
+  );
+}

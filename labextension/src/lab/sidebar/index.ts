@@ -1,0 +1,43 @@
+import {
+  ILayoutRestorer,
+  type JupyterFrontEnd,
+  type JupyterFrontEndPlugin
+} from '@jupyterlab/application';
+import { ICommandPalette } from '@jupyterlab/apputils';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+
+import { CommandIDs } from '../commandids';
+import { mgpuIcon } from '../icons';
+import { IRunBoard } from '../tokens';
+import { Sidebar } from './panel';
+
+/** The right sidebar: devices and runs. */
+export const sidebarPlugin: JupyterFrontEndPlugin<void> = {
+  id: 'nbmgpu:sidebar',
+  description: 'Shows devices and runs in the right sidebar.',
+  autoStart: true,
+  requires: [IRunBoard],
+  optional: [ICommandPalette, ILayoutRestorer, ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    board: IRunBoard,
+    palette: ICommandPalette | null,
+    restorer: ILayoutRestorer | null,
+    translator: ITranslator | null
+  ) => {
+    const trans = (translator ?? nullTranslator).load('nbmgpu');
+    const { commands, shell } = app;
+    const sidebar = new Sidebar(board, commands, trans);
+    shell.add(sidebar, 'right', { rank: 500, type: 'mGPU' });
+    restorer?.add(sidebar, sidebar.id);
+
+    commands.addCommand(CommandIDs.showRuns, {
+      label: trans.__('mGPU Devices and Runs'),
+      caption: trans.__('Show the devices of this machine and all runs in the sidebar'),
+      icon: args => (args.isPalette ? undefined : mgpuIcon),
+      describedBy: { args: { type: 'object', properties: {} } },
+      execute: () => shell.activateById(sidebar.id)
+    });
+    palette?.addItem({ command: CommandIDs.showRuns, category: trans.__('mGPU') });
+  }
+};

@@ -1,0 +1,104 @@
+import { Notification } from '@jupyterlab/apputils';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import type { CommandRegistry } from '@lumino/commands';
+import type { Message } from '@lumino/messaging';
+import { h, VirtualDOM, type VirtualElement } from '@lumino/virtualdom';
+import { Widget } from '@lumino/widgets';
+
+import { mgpuIcon } from '../icons';
+import type { ILedger } from '../ledger';
+import { troubleWords } from '../sentences';
+import type { IRunBoard } from '../tokens';
+import { deviceList } from './devices';
+import { runList } from './runs';
+import { lesson, notice } from './words';
+
+/** The sidebar: what the machine does, and all runs of all notebooks. */
+export class Sidebar extends Widget {
+  constructor(
+    private readonly board: IRunBoard,
+    private readonly commands: CommandRegistry,
+    private readonly trans: TranslationBundle
+  ) {
+    super();
+    this.id = 'nbmgpu-sidebar';
+    this.addClass('nbmgpu-Sidebar');
+    this.title.icon = mgpuIcon;
+    this.title.caption = trans.__('mGPU: devices and runs');
+    this.node.setAttribute('role', 'region');
+    this.node.setAttribute('aria-label', trans.__('Devices and runs'));
+    board.changed.connect(() => this.update(), this);
+  }
+
+  protected override onBeforeShow(message: Message): void {
+    super.onBeforeShow(message);
+    this.update();
+  }
+
+  protected override onUpdateRequest(message: Message): void {
+    super.onUpdateRequest(message);
+    if (this.isVisible) {
+      VirtualDOM.render(this.content(this.board.ledger), this.node);
+    }
+  }
+
+  private content(ledger: ILedger): VirtualElement[] {
+    const { trans } = this;
+    const said = notice(ledger, trans);
+    const notices = [said, ...ledger.problems]
+      .filter(Boolean)
+      .map(words =>
+        h.div({ key: words, className: 'nbmgpu-Notice', role: 'status' }, words)
+      );
+    if (ledger.link === 'missing') {
+      return notices;
+    }
+    return [
+      ...notices,
+      section('devices', trans.__('Devices'), deviceList(ledger.devices, trans)),
+      section('runs', trans.__('Runs'), ...this.runs(ledger))
+    ];
+  }
+
+  private runs(ledger: ILedger): VirtualElement[] {
+    const { commands, trans } = this;
+    if (!ledger.runs.length) {
+      return ledger.link === 'live' ? lesson(trans) : [];
+    }
+    const list = runList(ledger.runs, {
+      trans,
+      now: Date.now() / 1000,
+      execute: (command, id) => void commands.execute(command, { id }),
+      icon: command => commands.icon(command) as VirtualElement.IRenderer | undefined
+    });
+    return ledger.more ? [list, this.older()] : [list];
+  }
+
+  private older(): VirtualElement {
+    return h.button(
+      {
+        key: 'older',
+        className: 'nbmgpu-Sidebar-older',
+        onclick: () => {
+          const complain = (reason: unknown): string =>
+            Notification.error(troubleWords(reason));
+          this.board.loadOlder().catch(complain);
+        }
+      },
+      this.trans.__('Show older runs')
+    );
+  }
+}
+
+function section(
+  key: string,
+  title: string,
+  ...content: VirtualElement[]
+): VirtualElement {
+  const id = `nbmgpu-sidebar-${key}`;
+  return h.section(
+    { key, className: 'nbmgpu-Section', 'aria-labelledby': id },
+    h.h2({ id, className: 'nbmgpu-Section-title' }, title),
+    ...content
+  );
+}

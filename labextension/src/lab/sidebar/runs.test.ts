@@ -1,0 +1,97 @@
+import { nullTranslator } from '@jupyterlab/translation';
+import { h, VirtualDOM } from '@lumino/virtualdom';
+import { expect, test, vi } from 'vitest';
+
+import type { RunLine } from '../../generated/report';
+import { CommandIDs } from '../commandids';
+import { runList } from './runs';
+
+const RUN: RunLine = {
+  id: '20260101-120000-abc',
+  state: 'running',
+  word: 'running',
+  tone: 'busy',
+  strategy: 'ddp',
+  world_size: 2,
+  devices: ['cpu', 'cpu'],
+  headline: 'ddp on 2 ranks (cpu)',
+  notebook: '/home/me/work/train.ipynb',
+  created: 1000,
+  duration: 65,
+  over: false,
+  kernel_pid: 1,
+  kernel_create_time: 1,
+  kernel_alive: true,
+  progress: 0.25,
+  remaining: 'about 3:05 left',
+  metric: 'loss',
+  curve: [
+    [0, 2],
+    [1, 1]
+  ],
+  last: '1.0',
+  failure: ''
+};
+
+function draw(runs: RunLine[], host = document.createElement('div')) {
+  const execute = vi.fn();
+  const trans = nullTranslator.load('nbmgpu');
+  VirtualDOM.render(
+    h.div(runList(runs, { trans, execute, now: 1200, icon: () => undefined })),
+    host
+  );
+  const button = (name: string): HTMLButtonElement | null =>
+    host.querySelector(`button[title="${name}"]`);
+  return { host, execute, button };
+}
+
+test('a run that goes on shows how far it is, and can be stopped but not deleted', () => {
+  const { host, execute, button } = draw([RUN]);
+  expect(host.textContent).toContain('train.ipynb');
+  expect(host.textContent).toContain('1:05 · about 3:05 left');
+  expect(host.querySelector('[role=progressbar]')?.ariaValueNow ?? '25').toBe('25');
+  expect(host.querySelector('path')?.getAttribute('d')).toBe('M0.0 0.0L88.0 24.0');
+  expect(button('Delete')).toBeNull();
+  button('Stop')!.click();
+  expect(execute).toHaveBeenCalledWith(CommandIDs.stopRun, RUN.id);
+});
+
+test('a run that is over says when and why, and can be deleted', () => {
+  const failed: RunLine = {
+    ...RUN,
+    over: true,
+    tone: 'bad',
+    word: 'failed',
+    failure: 'rank 1: oh'
+  };
+  const { host, execute, button } = draw([failed]);
+  expect(host.textContent).toContain('3 minutes ago · took 1:05');
+  expect(host.textContent).toContain('rank 1: oh');
+  expect(host.querySelector('[role=progressbar]')).toBeNull();
+  expect(button('Stop')).toBeNull();
+  button('Delete')!.click();
+  expect(execute).toHaveBeenCalledWith(CommandIDs.deleteRun, RUN.id);
+});
+
+test('a second wish to stop is called what it is', () => {
+  expect(
+    draw([{ ...RUN, word: 'stopping' }]).button('Stop at once, by force')
+  ).not.toBeNull();
+});
+
+test('a kernel that is gone, and a run from no notebook, are said', () => {
+  const { host, button } = draw([{ ...RUN, kernel_alive: false, notebook: '' }]);
+  expect(host.textContent).toContain('its kernel is gone');
+  expect(host.textContent).toContain('not from a notebook');
+  expect(button('Show its notebook')).toBeNull();
+});
+
+test('a later drawing keeps the nodes, and so the focus', () => {
+  const { host, button } = draw([RUN]);
+  document.body.append(host);
+  button('Stop')!.focus();
+  const newer = { ...RUN, id: '20260101-130000-abc', created: 2000 };
+  draw([newer, { ...RUN, duration: 66, last: '0.9' }], host);
+  expect(document.activeElement?.getAttribute('aria-label')).toBe(`Stop: run ${RUN.id}`);
+  host.remove();
+});

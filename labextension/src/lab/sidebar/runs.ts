@@ -1,0 +1,157 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { h, type VirtualElement } from '@lumino/virtualdom';
+
+import type { RunLine } from '../../generated/report';
+import { CommandIDs } from '../commandids';
+import { isGoing } from '../ledger';
+import { sparkline } from '../sparkline';
+import { ago, clock, percent } from '../words';
+
+/** What the list needs besides the runs. */
+export interface IListContext {
+  readonly trans: TranslationBundle;
+  /** In seconds since the epoch. */
+  readonly now: number;
+  /** Do something with a run. */
+  readonly execute: (command: string, id: string) => void;
+  /** The icon of a command. */
+  readonly icon: (command: string) => VirtualElement.IRenderer | undefined;
+}
+
+const NO_ICON: VirtualElement.IRenderer = { render: () => undefined };
+const CURVE = { width: 88, height: 24 };
+
+/** A card for each run, the newest first. */
+export function runList(runs: readonly RunLine[], context: IListContext): VirtualElement {
+  return h.ul(
+    { className: 'nbmgpu-Runs' },
+    runs.map(run => card(run, context))
+  );
+}
+
+function card(run: RunLine, context: IListContext): VirtualElement {
+  const { trans, execute } = context;
+  return h.li(
+    {
+      key: run.id,
+      className: 'nbmgpu-RunCard',
+      dataset: { tone: run.tone, run: run.id }
+    },
+    h.div(
+      { className: 'nbmgpu-RunCard-head' },
+      h.span({ className: 'nbmgpu-RunCard-dot', 'aria-hidden': 'true' }),
+      h.button(
+        {
+          className: 'nbmgpu-RunCard-title',
+          title: trans.__('Open run %1', run.id),
+          onclick: () => execute(CommandIDs.openRun, run.id)
+        },
+        run.headline
+      ),
+      h.span({ className: 'nbmgpu-RunCard-state' }, run.word)
+    ),
+    h.div(
+      { className: 'nbmgpu-RunCard-body' },
+      h.div(
+        { className: 'nbmgpu-RunCard-facts' },
+        h.div({ className: 'nbmgpu-RunCard-where' }, where(run, trans)),
+        h.div({ className: 'nbmgpu-RunCard-when' }, when(run, context))
+      ),
+      curve(run, trans)
+    ),
+    progress(run, trans),
+    run.failure ? h.div({ className: 'nbmgpu-RunCard-failure' }, run.failure) : '',
+    h.div({ className: 'nbmgpu-RunCard-actions' }, actions(run, context))
+  );
+}
+
+function where(run: RunLine, trans: TranslationBundle): string {
+  return run.notebook.split('/').pop() || trans.__('not from a notebook');
+}
+
+function when(run: RunLine, { trans, now }: IListContext): string {
+  if (!isGoing(run)) {
+    return trans.__('%1 · took %2', ago(run.created, now, trans), clock(run.duration));
+  }
+  const parts = [clock(run.duration), run.remaining];
+  return [...parts, run.kernel_alive ? '' : trans.__('its kernel is gone')]
+    .filter(Boolean)
+    .join(' · ');
+}
+
+function curve(run: RunLine, trans: TranslationBundle): VirtualElement {
+  const path = sparkline(run.curve, CURVE.width, CURVE.height);
+  const words = run.metric ? `${run.metric} ${run.last}` : '';
+  const label = path
+    ? trans.__('Curve of %1, newest value %2', run.metric, run.last)
+    : trans.__('No curve yet');
+  return h.div(
+    { className: 'nbmgpu-RunCard-curve' },
+    h.span(
+      { className: 'nbmgpu-Sparkline', role: 'img', 'aria-label': label },
+      { render: host => draw(host, path) }
+    ),
+    h.span({ className: 'nbmgpu-RunCard-metric' }, words)
+  );
+}
+
+/** Lumino's virtual nodes know no SVG: the drawing is put in by hand. */
+function draw(host: HTMLElement, path: string): void {
+  if (host.dataset.path === path) {
+    return;
+  }
+  host.dataset.path = path;
+  const { width, height } = CURVE;
+  host.innerHTML = path
+    ? `<svg viewBox="-1 -2 ${width + 2} ${height + 4}" aria-hidden="true"><path d="${path}"/></svg>`
+    : '';
+}
+
+function progress(run: RunLine, trans: TranslationBundle): VirtualElement | string {
+  if (!isGoing(run) || run.progress < 0) {
+    return '';
+  }
+  const words = percent(run.progress);
+  return h.div(
+    {
+      className: 'nbmgpu-RunCard-progress',
+      role: 'progressbar',
+      title: trans.__('%1 of the loop over batches', words),
+      'aria-label': trans.__('Progress'),
+      'aria-valuemin': '0',
+      'aria-valuemax': '100',
+      'aria-valuenow': String(Math.round(100 * run.progress))
+    },
+    h.span({ style: { width: `${100 * run.progress}%` } })
+  );
+}
+
+function actions(run: RunLine, { trans, execute, icon }: IListContext): VirtualElement[] {
+  const action = (command: string, words: string): VirtualElement =>
+    h.button(
+      {
+        key: command,
+        className: 'nbmgpu-RunCard-action',
+        title: words,
+        'aria-label': trans.__('%1: run %2', words, run.id),
+        onclick: () => execute(command, run.id)
+      },
+      h.span(icon(command) ?? NO_ICON)
+    );
+  const end = isGoing(run)
+    ? action(
+        CommandIDs.stopRun,
+        run.word === 'stopping' ? trans.__('Stop at once, by force') : trans.__('Stop')
+      )
+    : action(CommandIDs.deleteRun, trans.__('Delete'));
+  return [
+    action(CommandIDs.attachRun, trans.__('Follow in a notebook')),
+    ...(run.notebook
+      ? [action(CommandIDs.revealNotebook, trans.__('Show its notebook'))]
+      : []),
+    action(CommandIDs.openFolder, trans.__('Open its folder')),
+    // At the far end: what comes to lie where Stop was asks before it does anything.
+    h.span({ key: 'gap', className: 'nbmgpu-RunCard-gap' }),
+    end
+  ];
+}

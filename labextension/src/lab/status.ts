@@ -1,0 +1,52 @@
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { IStatusBar } from '@jupyterlab/statusbar';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import type { ISignal } from '@lumino/signaling';
+import { h, VirtualDOM } from '@lumino/virtualdom';
+import { Widget } from '@lumino/widgets';
+
+import { CommandIDs } from './commandids';
+import { mgpuIcon } from './icons';
+import { going } from './ledger';
+import { statusWords } from './sentences';
+import { IRunBoard } from './tokens';
+
+/** An item in the status bar while something runs. */
+export const statusPlugin: JupyterFrontEndPlugin<void> = {
+  id: 'nbmgpu:status',
+  description: 'Says in the status bar what runs.',
+  autoStart: true,
+  requires: [IRunBoard],
+  optional: [IStatusBar, ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    board: IRunBoard,
+    statusBar: IStatusBar | null,
+    translator: ITranslator | null
+  ) => {
+    const trans = (translator ?? nullTranslator).load('nbmgpu');
+    const item = new Widget();
+    item.addClass('nbmgpu-Status');
+    const draw = (): void => {
+      const words = statusWords(going(board.ledger), trans);
+      const button = h.button(
+        {
+          className: 'nbmgpu-Status-button',
+          title: trans.__('Show devices and runs'),
+          onclick: () => void app.commands.execute(CommandIDs.showRuns)
+        },
+        h.span({ className: 'nbmgpu-Status-icon' }, mgpuIcon),
+        h.span(words)
+      );
+      VirtualDOM.render(words ? button : null, item.node);
+    };
+    board.changed.connect(draw);
+    statusBar?.registerStatusItem(statusPlugin.id, {
+      item,
+      align: 'left',
+      rank: 200,
+      isActive: () => going(board.ledger).length > 0,
+      activeStateChanged: board.changed as unknown as ISignal<IRunBoard, void>
+    });
+  }
+};

@@ -1,0 +1,38 @@
+import { Token } from '@lumino/coreutils';
+import type { ISignal } from '@lumino/signaling';
+
+import type { RunLine } from '../generated/report';
+import type { ILedger } from './ledger';
+
+/** What a person has chosen in the settings editor. */
+export interface ISettings {
+  /** The line that is put before a cell which is to run on several GPUs. */
+  readonly line: string;
+  /** Whether to say that a run is over when its notebook is out of sight. */
+  readonly notifications: boolean;
+}
+
+export const ISettings = new Token<ISettings>(
+  'nbmgpu:ISettings',
+  'What a person has chosen in the settings of nbmgpu.'
+);
+
+/** All runs and devices as the server tells them, and what can be done with a run. */
+export interface IRunBoard {
+  readonly ledger: ILedger;
+  /** Emitted whenever the ledger is another. */
+  readonly changed: ISignal<IRunBoard, ILedger>;
+  /** Emitted for each run that has come to its end. */
+  readonly ended: ISignal<IRunBoard, RunLine>;
+  /** Look for runs older than those in the ledger. */
+  loadOlder(): Promise<void>;
+  /** Stop a run; with `force` at once, so that nothing comes back. */
+  stop(id: string, force: boolean): Promise<void>;
+  /** Remove the folder of a run that is over. */
+  remove(id: string): Promise<void>;
+}
+
+export const IRunBoard = new Token<IRunBoard>(
+  'nbmgpu:IRunBoard',
+  'All runs of nbmgpu and the devices of the machine, as the server tells them.'
+);

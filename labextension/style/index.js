@@ -1,0 +1,4 @@
+import 'uplot/dist/uPlot.min.css';
+import './view.css';
+import './picker.css';
+import './lab.css';

@@ -1,0 +1,174 @@
+"""The choice: the plainest strategy that fits, and the reason in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .advice import Estimate, Fit
+from .memory import Case
+from .span import Span, in_words, span_in_words
+
+RESERVE = 0.9
+"""The part of free memory that may be planned with."""
+
+PLENTY = 100_000
+"""Samples of which nobody makes a batch: memory is no limit then."""
+
+ORDER = ("ddp", "zero1", "zero2", "fsdp", "fsdp --cpu-offload", "deepspeed_stage_3_offload")
+"""The strategies that are recommended, the plainest and fastest first."""
+
+MISSING = (
+    "What would help is to split the work inside layers or between them (tensor, pipeline or "
+    "sequence parallelism), which nbmgpu does not have"
+)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to take, and why; ``checkpointing`` if it fits only so."""
+
+    name: str
+    reason: str
+    checkpointing: bool = False
+
+
+def judge(held: Span, free: int | None, whole: bool) -> Fit:
+    """Say whether ``held`` fits into ``free``; not ``whole`` means activations are left out."""
+    if free is None:
+        return "unknown"
+    if held.low > free:
+        return "no"
+    if not whole:
+        return "unknown"
+    return "fits" if held.high <= RESERVE * free else "tight"
+
+
+def choose(
+    rows: Sequence[Estimate], case: Case, free: int | None, recomputed: Sequence[Estimate]
+) -> Choice:
+    """Choose from ``rows``; ``recomputed`` are the same with ``--checkpointing``, if that is new.
+
+    A row that fits comes before one that may; recomputing before the host's memory.
+    """
+    known = _ordered(rows)
+    if case.ranks == 1 and known["ddp"].fits in ("fits", "unknown"):
+        return Choice("ddp", "There is one device, so nothing to share out; ddp adds the least.")
+    if free is None:
+        text = "Nobody knows what is free here; ddp is the plainest and sends the least."
+        return Choice("ddp", text)
+    if case.activations is None:
+        return _by_states(known, free)
+    tried = ((known, False), (_ordered(recomputed), True))
+    for candidates, checkpointing in tried:
+        for name in _on_device(candidates, "fits"):
+            return Choice(name, _reason(name, known, case, free, checkpointing), checkpointing)
+    for candidates, checkpointing in tried:
+        if tight := _on_device(candidates, "tight"):
+            least = min(tight, key=lambda name: candidates[name].high)
+            text = _perhaps(candidates[least], free, checkpointing)
+            return Choice(least, text, checkpointing)
+    for candidates, checkpointing in tried:
+        for name, row in candidates.items():
+            if row.fits in ("fits", "tight"):
+                how = _shards_away(row, case)
+                text = f"Even sharded over {case.ranks} ranks it does not fit; {how}."
+                return Choice(name, text, checkpointing)
+    least = min(known, key=lambda name: known[name].low)
+    text = (
+        f"Nothing fits: {least} still needs {in_words(known[least].low)} of {in_words(free)} "
+        f"on each of {case.ranks} ranks. {_way_out(known[least], free)}."
+    )
+    return Choice("", text)
+
+
+def _on_device(rows: dict[str, Estimate], fits: Fit) -> list[str]:
+    return [name for name, row in rows.items() if row.fits == fits and "offload" not in name]
+
+
+def _perhaps(row: Estimate, free: int, checkpointing: bool) -> str:
+    how = " with activations recomputed" if checkpointing else ""
+    span = f"{span_in_words(row.low, row.high)} of {in_words(free)}"
+    return f"Nothing fits for sure; {row.name}{how} needs the least, {span}: try it."
+
+
+def _ordered(rows: Sequence[Estimate]) -> dict[str, Estimate]:
+    known = {row.name: row for row in rows if row.line}
+    return {name: known[name] for name in ORDER if name in known}
+
+
+def _by_states(known: dict[str, Estimate], free: int) -> Choice:
+    """Choose by states alone: the first that leaves half of the memory to activations."""
+    for name, row in known.items():
+        if row.low <= free / 2:
+            text = (
+                f"Without activations {name} needs {in_words(row.low)} of {in_words(free)}, which "
+                "leaves most of it to them; with batch= or loader= they are counted."
+            )
+            return Choice(name, text)
+    least = min(known, key=lambda name: known[name].low)
+    row = known[least]
+    if row.fits == "no":
+        text = f"Nothing fits: {least} needs {in_words(row.low)} of {in_words(free)}. {MISSING}."
+        return Choice("", text)
+    text = f"{least} leaves the most to activations: it needs {in_words(row.low)} before them."
+    return Choice(least, text)
+
+
+def _reason(
+    name: str, known: dict[str, Estimate], case: Case, free: int, checkpointing: bool
+) -> str:
+    room = in_words(free)
+    if name == "ddp" and not checkpointing:
+        most = in_words(known["ddp"].high)
+        text = f"All of it fits on each rank (at most {most} of {room}), and ddp sends the least."
+        if case.counted.elements < 1_000_000:
+            text = text[:-1] + "; so small a model gains little from several ranks."
+        return text
+    trouble = f"ddp needs up to {in_words(known['ddp'].high)} of {room}"
+    states = case.counted.all_states
+    cure = {
+        "ddp": "everything stays whole",
+        "zero1": f"zero1 leaves each rank its part of the {in_words(states)} of optimizer states",
+        "zero2": "zero2 shards gradients and optimizer states, and gathers parameters only once",
+        "fsdp": "fsdp leaves each rank its part of parameters, gradients and optimizer states",
+    }[name]
+    if checkpointing:
+        cure += ", and recomputing activations makes room, for about a third more time"
+    return f"{trouble}; {cure}."
+
+
+def _shards_away(row: Estimate, case: Case) -> str:
+    does = "it does" if row.fits == "fits" else "it may"
+    counted = case.counted
+    need = in_words(counted.parameters + counted.gradients + counted.all_states)
+    return f"with {need} of it in the memory of the host {does}, many times slower"
+
+
+def _way_out(row: Estimate, free: int) -> str:
+    """Say what would be the right answer where no strategy of this package is."""
+    acts = sum(part.low for part in row.parts if part.kind == "activations")
+    if acts > free / 2:
+        return f"Activations are {in_words(acts)} of that: take smaller batches. {MISSING}"
+    return f"More ranks would hold less each. {MISSING}"
+
+
+def largest_batch(row: Estimate, case: Case, free: int | None) -> int | None:
+    """Return how many samples of all ranks fit for sure, if activations grow as samples do.
+
+    Two digits of it, and the rest zeros: nobody knows more.  None if that is unknown, or more
+    than anybody makes a batch of.
+    """
+    acts = case.activations
+    if free is None or acts is None or not row.parts:
+        return None
+    mine = next(part.high for part in row.parts if part.kind == "activations")
+    rest = RESERVE * free - (row.high - mine)
+    each = acts.alone.high / acts.samples
+    if not rest >= each > 0:
+        return 0
+    most = int(rest // each) * case.ranks
+    if most >= PLENTY:
+        return None
+    unit: int = 10 ** max(0, len(str(most)) - 2)
+    return most // unit * unit

@@ -1,0 +1,178 @@
+"""Models that are advised on and then really trained, and what their ranks have measured."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+import nbmgpu
+from nbmgpu.advisor.consult import Consultation, Question
+
+RANKS = 2
+
+CELL = """
+import gc, os
+import psutil
+base = psutil.Process().memory_full_info().uss
+profiler = torch.profiler.profile(
+    activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True
+)
+profiler.start()
+# Made in the cell: what is mapped from the notebook's bundle is one copy for all ranks.
+model = make()
+optimizer = torch.optim.Adam(model.parameters())
+for batch in loader:
+    optimizer.zero_grad()
+    loss = loss_of(model, batch)
+    loss.backward()
+    optimizer.step()
+profiler.stop()
+allocations, events = [], list(profiler.profiler.kineto_results.experimental_event_tree())
+while events:
+    event = events.pop()
+    events += event.children
+    if event.tag == torch._C._profiler._EventType.Allocation:
+        fields = event.extra_fields
+        allocations.append((event.start_time_ns, fields.ptr, fields.alloc_size))
+allocations.sort()
+held, peak, live = 0, 0, {}
+for _, address, size in allocations:
+    # What a thread of gloo gives back is not seen; but its place is taken again.
+    held -= live.pop(address, 0)
+    if size > 0:
+        live[address] = size
+        held += size
+    peak = max(peak, held)
+del profiler, events, event, allocations, live
+"""
+
+
+class Texts(Dataset[Any]):
+    def __len__(self) -> int:
+        return 48
+
+    def __getitem__(self, place: int) -> dict[str, torch.Tensor]:
+        ids = torch.arange(place, place + 64) % 500
+        return {"input_ids": ids}
+
+
+class Pictures(Dataset[Any]):
+    def __len__(self) -> int:
+        return 48
+
+    def __getitem__(self, place: int) -> tuple[torch.Tensor, int]:
+        return torch.full((3, 32, 32), place / 48), place % 10
+
+
+class Vectors(Dataset[Any]):
+    def __init__(self, width: int) -> None:
+        self.width = width
+
+    def __len__(self) -> int:
+        return 192
+
+    def __getitem__(self, place: int) -> tuple[torch.Tensor, int]:
+        return torch.full((self.width,), place / 192), place % 10
+
+
+def mlp() -> nn.Module:
+    layers = [layer for _ in range(6) for layer in (nn.Linear(512, 512), nn.ReLU())]
+    return nn.Sequential(*layers, nn.Linear(512, 10))
+
+
+def conv() -> nn.Module:
+    def block(width: int, out: int) -> list[nn.Module]:
+        return [nn.Conv2d(width, out, 3, padding=1), nn.BatchNorm2d(out), nn.ReLU()]
+
+    return nn.Sequential(
+        *block(3, 64), *block(64, 64), nn.MaxPool2d(2), *block(64, 128), *block(128, 128),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10),
+    )  # fmt: skip
+
+
+def bert() -> nn.Module:
+    from transformers import BertConfig, BertForMaskedLM
+
+    return BertForMaskedLM(
+        BertConfig(hidden_size=128, num_hidden_layers=4, num_attention_heads=4,
+                   intermediate_size=512, vocab_size=2000, max_position_embeddings=128)
+    )  # fmt: skip
+
+
+def gpt2() -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return GPT2LMHeadModel(
+        GPT2Config(n_layer=4, n_embd=128, n_head=4, vocab_size=2000, n_positions=128,
+                   bos_token_id=0, eos_token_id=0, loss_type="ForCausalLM")
+    )  # fmt: skip
+
+
+def classified(model: nn.Module, batch: Any) -> torch.Tensor:
+    x, y = batch
+    output = model(x)
+    return nn.functional.cross_entropy(output, y)
+
+
+def language(model: nn.Module, batch: Any) -> torch.Tensor:
+    loss: torch.Tensor = model(**batch, labels=batch["input_ids"]).loss
+    return loss
+
+
+@dataclass(frozen=True)
+class Model:
+    make: Any
+    loss_of: Any
+    data: Dataset[Any]
+    batch: int
+
+    def loader(self) -> DataLoader[Any]:
+        return DataLoader(self.data, batch_size=self.batch)
+
+    def example(self) -> Any:
+        batch = next(iter(self.loader()))
+        return batch | {"labels": batch["input_ids"]} if isinstance(batch, dict) else batch
+
+
+MODELS = {
+    "mlp": Model(mlp, classified, Vectors(512), 64),
+    "conv": Model(conv, classified, Pictures(), 16),
+    "bert": Model(bert, language, Texts(), 16),
+    "gpt2": Model(gpt2, language, Texts(), 16),
+}
+
+
+def advised(model: Model) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = model.make()
+    optimizer = torch.optim.Adam(made.parameters())
+    question = Question(gpus=RANKS, cpu=True)
+    return Consultation(made, optimizer, model.example()).advise(question)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """``peak`` bytes of tensors at most, and ``base`` of the process before there were any."""
+
+    peak: int
+    base: int
+
+
+def measured(model: Model, strategy: str) -> Measured:
+    names = {"torch": torch, "make": model.make, "loss_of": model.loss_of, "loader": model.loader()}
+    run = nbmgpu.run(CELL, names, gpus=RANKS, cpu=True, strategy=strategy, pull=("peak", "base"))
+    assert run is not None
+    ranks = [run.results[rank] for rank in range(RANKS)]
+    return Measured(max(r["peak"] for r in ranks), max(r["base"] for r in ranks))
+
+
+def tensors_of(row: Any) -> tuple[int, int]:
+    """What a row predicts without the process itself."""
+    parts = [part for part in row.parts if part.kind != "extra"]
+    return sum(p.low for p in parts), sum(p.high for p in parts)

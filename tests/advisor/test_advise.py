@@ -1,0 +1,206 @@
+"""Whole advices: what is recommended, why, and with which line."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+
+import psutil
+import pytest
+import torch
+from torch import nn
+
+import nbmgpu
+from nbmgpu.advisor.consult import Consultation, Question
+from nbmgpu.devices import Gpu, Machine
+from nbmgpu.errors import OptionError
+from nbmgpu.options import RunOptions
+from nbmgpu.strategies import strategy_names
+
+GB = 1e9
+
+
+def blocks(width=1024, count=12):
+    with torch.device("meta"):
+        return nn.Sequential(*(nn.Linear(width, width) for _ in range(count)))
+
+
+def asked(model, gpus, memory, batch=None, **more):
+    rows = torch.zeros(8 * gpus, 1024, device="meta") if batch is None else batch
+    optimizer = torch.optim.Adam(model.parameters())
+    return nbmgpu.advise(model, optimizer, rows, gpus=gpus, memory=memory, **more)
+
+
+def test_what_fits_takes_ddp():
+    advice = asked(blocks(), 4, "80 GB")
+    assert advice.recommended == "ddp"
+    assert advice.row("ddp").fits == "fits"
+    assert advice.line == "%%mgpu --strategy ddp --gpus 4"
+    assert "ddp sends the least" in advice.reason
+
+
+def test_each_strategy_is_taken_when_the_plainer_ones_do_not_fit():
+    model = blocks(4096, 24)  # 400 million parameters, 6.4 GB with Adam
+    rows = torch.zeros(32, 4096, device="meta")
+    taken = [asked(model, 8, f"{size} GB", rows).recommended for size in range(20, 2, -1)]
+    order = ["ddp", "zero1", "zero2", "fsdp", "fsdp --cpu-offload"]
+    places = [order.index(name) for name in taken if name]
+    assert places[0] == 0
+    assert places == sorted(places)
+    assert {"ddp", "zero1", "fsdp"} <= set(taken)
+
+
+def test_every_line_is_one_that_runs():
+    advice = asked(blocks(), 2, "8 GB", precision="bf16", accumulate=4)
+    lines = [row.line for row in advice.rows if row.line]
+    assert len(lines) >= 10
+    for line in lines:
+        options = RunOptions.parse(line.removeprefix("%%mgpu"))
+        assert (options.gpus, options.precision, options.accumulate) == (2, "bf16", 4)
+    offload = advice.row("fsdp --cpu-offload")
+    assert offload.line.endswith("--cpu-offload")
+
+
+def test_there_is_a_row_for_each_strategy():
+    advice = asked(blocks(), 2, "8 GB")
+    assert {row.name for row in advice.rows} == {*strategy_names(), "fsdp --cpu-offload"}
+    for row in advice.rows:
+        assert row.low == pytest.approx(sum(part.low for part in row.parts), abs=8)
+        assert row.high == pytest.approx(sum(part.high for part in row.parts), abs=8)
+        assert all(part.low <= part.high for part in row.parts), row
+        assert row.source or row.name == "none"
+    json.dumps(asdict(advice), allow_nan=False)
+
+
+def test_where_nothing_fits_what_is_missing_is_named():
+    advice = asked(blocks(16384, 40), 2, "1 GB", torch.zeros(2, 16384, device="meta"))
+    assert advice.recommended == ""
+    assert advice.line == ""
+    assert "tensor, pipeline or sequence parallelism" in advice.reason
+    assert "nbmgpu does not have" in advice.reason
+
+
+def test_large_activations_call_for_recomputing():
+    with torch.device("meta"):
+        inner = (nn.Linear(512, 1024), nn.Tanh(), nn.Linear(1024, 512))
+        model = nn.Sequential(*(nn.Sequential(*inner) for _ in range(30)))
+    rows = torch.zeros(400_000, 512, device="meta")
+    advice = asked(model, 2, "20 GB", rows)
+    assert advice.line.endswith("--gpus 2 --checkpointing")
+    assert advice.row(advice.recommended).line == advice.line
+    assert "activations recomputed" in advice.reason or "recomputing" in advice.reason
+    assert nbmgpu.advise(model, batch=rows, gpus=2, memory="20 GB").row("ddp").fits == "no"
+
+
+def test_one_device_has_nothing_to_share():
+    advice = asked(blocks(), 1, "8 GB")
+    assert advice.recommended == "ddp"
+    assert "one device" in advice.reason
+
+
+def test_without_a_batch_nothing_is_promised():
+    advice = nbmgpu.advise(blocks(), gpus=2, memory="8 GB")
+    assert {row.fits for row in advice.rows} == {"unknown"}
+    assert advice.largest_batch is None
+    assert advice.recommended == "ddp"
+    assert any("Adam is assumed" in note for note in advice.notes)
+    assert any("give batch= or loader=" in note for note in advice.notes)
+
+
+def test_the_largest_batch_does_fit():
+    model = blocks()
+    most = asked(model, 2, "4 GB").largest_batch
+    assert most
+    again = asked(model, 2, "4 GB", torch.zeros(most, 1024, device="meta"))
+    assert again.row("ddp").fits == "fits"
+
+
+def test_what_a_strategy_cannot_have_is_said_in_its_row():
+    model = nn.Linear(20, 5)
+    batch = torch.zeros(8, 20)
+    half = Consultation(model, None, batch).advise(
+        Question(gpus=2, precision="fp16", memory="8 GB")
+    )
+    assert half.row("fsdp").line == ""
+    assert "bf16 needs no scaling" in half.row("fsdp").why
+    whole = Consultation(model, torch.optim.LBFGS(model.parameters()), batch)
+    row = whole.advise(Question(gpus=2, memory="8 GB")).row("zero1")
+    assert row.line == ""
+    assert row.why.startswith("not with LBFGS")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"model": "model"}, "The model is a str"),
+        ({"optimizer": "adam"}, "The optimizer is a str"),
+        ({"memory": "80 GB"}, "It goes with a number of GPUs"),
+        ({"gpus": 0}, "0 GPUs cannot run a cell"),
+        ({"precision": "fp8"}, "The precision cannot be 'fp8'"),
+        ({"batch": (8, 0)}, "is no batch"),
+        ({"gpus": 10_000}, "10000"),
+    ],
+)
+def test_wrong_arguments_are_refused_in_words(arguments, message):
+    arguments = {"model": nn.Linear(2, 2)} | arguments
+    with pytest.raises(OptionError, match=message):
+        nbmgpu.advise(**arguments)
+
+
+def test_this_machine_is_asked_when_no_other_is_named():
+    model = nn.Linear(20, 5)
+    advice = nbmgpu.advise(model, torch.optim.SGD(model.parameters()), torch.zeros(8, 20))
+    assert advice.free
+    assert advice.recommended == "ddp"
+    text, html = repr(advice), advice._repr_html_()
+    assert "->  ddp" in text
+    assert advice.line in text
+    assert "<script" not in html
+    assert advice.line in html
+    assert "<svg" in html
+
+
+@pytest.fixture(scope="module")
+def llama():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=8192, intermediate_size=28672, num_hidden_layers=80,
+        num_attention_heads=64, num_key_value_heads=8, vocab_size=128256,
+    )  # fmt: skip
+    with torch.device("meta"):
+        return transformers.LlamaForCausalLM(config)
+
+
+def test_70_billion_parameters_need_no_memory(llama):
+    held = psutil.Process().memory_info().rss
+    begun = time.perf_counter()
+    advice = nbmgpu.advise(
+        llama, torch.optim.AdamW(llama.parameters()), (64, 4096),
+        gpus=64, memory="80 GB", precision="bf16", checkpointing=True,
+    )  # fmt: skip
+    took = time.perf_counter() - begun
+    assert psutil.Process().memory_info().rss - held < 1 << 29
+    assert took < 20
+    assert "70.6 billion parameters" in advice.model
+    assert advice.row("ddp").fits == "no"
+    assert advice.row("zero1").fits == "no"
+    assert advice.row("ddp").low > 16 * 70e9
+    assert advice.recommended.startswith("fsdp")
+    print(f"{took:.1f} s", advice, sep="\n")
+
+
+def test_70_billion_parameters_call_for_the_hosts_memory(llama):
+    advice = nbmgpu.advise(llama, batch=(8, 2048), gpus=8, memory="24 GB")
+    assert advice.recommended == "fsdp --cpu-offload"
+    assert "1.0 TiB of it in the memory of the host" in advice.reason
+
+
+def test_the_host_must_have_room_for_what_is_moved_there():
+    model = blocks(16384, 40)  # 172 GB with Adam
+    consultation = Consultation(model, torch.optim.Adam(model.parameters()), torch.zeros(8, 16384))
+    gpus = tuple(Gpu(i, "small", int(8e9), int(8e9)) for i in range(2))
+    machine = Machine(cores=8, memory=int(64e9), gpus=gpus, cuda=True)
+    row = consultation.advise(Question(gpus=2), machine).row("fsdp --cpu-offload")
+    assert row.fits == "no"
+    assert "of the host" in row.why

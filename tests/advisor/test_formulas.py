@@ -1,0 +1,136 @@
+"""The formulas against the numbers that their papers and packages print."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from nbmgpu.advisor import memory, speed
+from nbmgpu.advisor.activations import korthikanti
+from nbmgpu.advisor.count import Counted
+from nbmgpu.advisor.span import Span, in_words, read_bytes, span_in_words
+from nbmgpu.advisor.units import Units
+from nbmgpu.errors import OptionError
+
+GB = 1e9
+PARAMETERS = 1_000_000
+
+
+def case(ranks, **more):
+    """A million parameters in 10 equal tensors, all in one layer's unit, with Adam in float32."""
+    size = PARAMETERS // 10
+    counted = Counted(
+        elements=PARAMETERS, trained=PARAMETERS, parameters=4 * PARAMETERS,
+        gradients=4 * PARAMETERS, buffers=0, sizes=(size,) * 10, states=(8 * size,) * 10,
+        largest=0, optimizer="Adam", guessed=False,
+    )  # fmt: skip
+    units = Units(sharded=4 * PARAMETERS, root=0, largest=0, kept=0)
+    return memory.Case(counted, units, None, ranks, on_gpu=False, **more)
+
+
+def per_parameter(name, ranks):
+    held = memory.held_by(name, case(ranks))
+    assert held is not None
+    return memory.total({k: v for k, v in held.items() if k != "extra"}).low / PARAMETERS
+
+
+@pytest.mark.parametrize(("stage", "size"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.88)])
+def test_zero_says_what_the_paper_prints_for_64_gpus(stage, size):
+    # Figure 1 of 1910.02054: 7.5 billion parameters, 64 GPUs.
+    assert memory.zero(stage, 64, 7.5e9) / GB == pytest.approx(size, rel=0.01)
+
+
+@pytest.mark.parametrize(("stage", "size"), [(1, 52.5), (2, 41.3), (3, 30)])
+def test_zero_says_what_the_paper_prints_for_4_gpus(stage, size):
+    # Table 1 of 1910.02054.
+    assert memory.zero(stage, 4, 7.5e9) / GB == pytest.approx(size, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "at_2", "at_4"),
+    [("ddp", 20, 20), ("zero1", 16, 14), ("zero2", 10, 7), ("fsdp", 8, 4)],
+)
+def test_our_strategies_hold_what_was_measured(name, at_2, at_4):
+    # As tests/strategies/test_memory.py measures between steps, but for zero2, which has all
+    # parameters gathered when its backward pass begins, and no gradients yet.
+    assert per_parameter(name, 2) == pytest.approx(at_2)
+    assert per_parameter(name, 4) == pytest.approx(at_4)
+
+
+def test_zero1_deals_out_whole_parameters():
+    sizes = (700, 100, 100, 100)
+    counted = Counted(
+        1000, 1000, 4000, 4000, 0, sizes, tuple(8 * s for s in sizes), 2800, "", False
+    )
+    assert counted.largest_share(2) == 5600  # and not half of 8000
+
+
+@pytest.mark.parametrize(("heads", "width", "term"), [(96, 12288, 80), (128, 20480, 64)])
+def test_the_attention_term_is_that_of_the_paper(heads, width, term):
+    # 2205.05198, section 4: 80 for GPT-3 and 64 for MT-NLG, with 2048 tokens.
+    whole = korthikanti(2048, 1, width, 1, heads) / (2048 * width)
+    selective = korthikanti(2048, 1, width, 1, heads, recompute="selective") / (2048 * width)
+    assert selective == 34
+    assert whole - selective == pytest.approx(term)
+    assert korthikanti(2048, 1, width, 1, heads, recompute="full") == 2 * 2048 * width
+    assert 1 - selective / whole == pytest.approx({80: 0.70, 64: 0.65}[term], abs=0.01)
+
+
+def test_tensor_parallelism_divides_all_but_ten():
+    assert korthikanti(2048, 4, 4096, 8, 32, tensor_parallel=8) == pytest.approx(
+        2048 * 4 * 4096 * 8 * (10 + 24 / 8 + 5 * 32 * 2048 / (4096 * 8))
+    )
+
+
+def test_deepspeeds_estimator_is_not_its_documentation():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        zero2 = pytest.importorskip("deepspeed.runtime.zero.stage_1_and_2")
+    _, computed = zero2.estimate_zero2_model_states_mem_needs(
+        2851e6, num_gpus_per_node=8, cpu_offload=False
+    )
+    assert computed == pytest.approx((2 + 18 / 8) * 2851e6)
+    assert computed / 2**30 == pytest.approx(11.3, abs=0.05)
+    assert pytest.approx(15.93, abs=0.01) == (4 + 16 / 8) * 2851e6 / 2**30  # documented
+
+
+@pytest.mark.parametrize(
+    ("name", "volume"), [("ddp", 2), ("zero1", 3), ("zero2", 2), ("fsdp", 3), ("none", None)]
+)
+def test_volumes(name, volume):
+    assert speed.volumes(name, case(4)) == volume
+
+
+def test_speeds_are_ranges_with_reasons():
+    assert speed.speed_of("ddp", case(2)).words == "as ddp"
+    fsdp = speed.speed_of("fsdp", case(2))
+    assert (fsdp.low, fsdp.high) == (0.6, 1.0)
+    assert "3x the parameters" in fsdp.reason
+    assert speed.speed_of("fsdp", case(1)).words == "as ddp"
+    assert speed.speed_of("none", case(2)).low is None
+    half = speed.speed_of("zero2", case(2, precision="bf16"))
+    assert half.high == pytest.approx(1.33)
+
+
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [("80 GB", 80e9), ("24GiB", 24 * 2**30), ("512 MiB", 2**29), ("1.5K", 1536), (7, 7)],
+)
+def test_amounts_of_memory_are_read(given, size):
+    assert read_bytes(given) == size
+
+
+@pytest.mark.parametrize("given", ["much", "-3 GB", 0, "", "80 XB", float("inf")])
+def test_what_is_no_amount_is_refused(given):
+    with pytest.raises(OptionError, match="is no amount of memory"):
+        read_bytes(given)
+
+
+def test_words():
+    assert in_words(0) == "0 bytes"
+    assert in_words(1536) == "1.5 KiB"
+    assert in_words(1023.9 * 2**20) == "1.0 GiB"
+    assert span_in_words(1.2e9, 1.3e9) == "1.1 to 1.2 GiB"
+    assert span_in_words(2**20, 2**30) == "1.0 MiB to 1.0 GiB"
+    assert Span(1, 2) + Span(3, 4) == Span(4, 6)

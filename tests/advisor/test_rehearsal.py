@@ -1,0 +1,121 @@
+"""Steps on fake tensors: what they leave alone, and what they say."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from nbmgpu.advisor.rehearsal import CannotRehearseError, rehearse, rows_of
+from nbmgpu.advisor.samples import NoBatchError, from_loader
+
+BATCH = torch.zeros(16, 20), torch.zeros(16, dtype=torch.long)
+
+
+class Blocks(nn.Module):
+    def __init__(self, count):
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(20, 80), nn.Tanh(), nn.Linear(80, 20)) for _ in range(count)
+        )
+        self.head = nn.Linear(20, 5)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+def test_the_model_and_the_world_stay_as_they_are():
+    model = nn.Sequential(nn.Linear(20, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 5)).eval()
+    model[0].weight.grad = torch.ones(8, 20)
+    called = []
+    model.register_forward_hook(lambda *_: called.append(1))
+    model.register_forward_pre_hook(lambda *_: called.append(1))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    torch.manual_seed(1)
+    np.random.seed(1)
+    random.seed(1)
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
+    rehearse(model, BATCH, 16)
+    assert not model.training
+    assert not called
+    assert model[3].weight.grad is None
+    assert torch.equal(model[0].weight.grad, torch.ones(8, 20))
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert type(model[0].weight) is nn.Parameter
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert random.getstate() == states[1]
+    assert (np.random.get_state()[1] == states[2]).all()
+
+
+def test_a_linear_layer_by_hand():
+    model = nn.Linear(20, 5, bias=False)
+    played = rehearse(model, torch.zeros(16, 20), 16)
+    inputs, outputs = 16 * 20 * 4, 16 * 5 * 4
+    assert played.samples == 16
+    assert played.outputs == outputs
+    assert inputs + outputs <= played.kept <= inputs + 4 * outputs + 64
+    assert played.together >= 5 * 20 * 4 + inputs  # the gradient is there when all is done
+
+
+def test_more_samples_hold_more_and_half_precision_less():
+    model = Blocks(4)
+    few, many = rehearse(model, BATCH, 100), rehearse(model, BATCH, 1000)
+    assert many.kept == pytest.approx(10 * few.kept, rel=0.05)
+    assert rehearse(model, BATCH, 1000, "bf16").kept < 0.8 * many.kept
+
+
+def test_checkpointing_keeps_less():
+    whole = rehearse(Blocks(6), BATCH, 1000)
+    less = rehearse(Blocks(6), BATCH, 1000, checkpointing=True)
+    assert less.kept < 0.7 * whole.kept
+
+
+def test_a_tall_stack_is_drawn_out_to_what_all_of_it_holds(monkeypatch):
+    drawn = rehearse(Blocks(20), BATCH, 1000)
+    assert drawn.layers == 20
+    monkeypatch.setattr("nbmgpu.advisor.rehearsal.TALL", 99)
+    whole = rehearse(Blocks(20), BATCH, 1000)
+    assert whole.layers == 0
+    assert drawn.kept == pytest.approx(whole.kept, rel=0.01)
+    assert drawn.alone == pytest.approx(whole.alone, rel=0.02)
+
+
+def test_a_model_that_needs_numbers_says_so():
+    class Looks(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * (x.sum().item() > 0)
+
+    with pytest.raises(CannotRehearseError, match="DataDependentOutput"):
+        rehearse(Looks(20, 5), BATCH, 16)
+
+
+def test_rows():
+    assert rows_of({"ids": torch.zeros(3, 4)}) == 3
+    assert rows_of((torch.zeros(()), torch.zeros(7))) == 7
+    assert rows_of("nothing") == 1
+
+
+def test_a_loader_is_looked_at_and_not_iterated():
+    data = torch.utils.data.TensorDataset(torch.arange(100.0), torch.arange(100))
+    generator = torch.Generator().manual_seed(5)
+    loader = torch.utils.data.DataLoader(data, batch_size=32, shuffle=True, generator=generator)
+    states = torch.get_rng_state(), generator.get_state()
+    (x, _), size = from_loader(loader)
+    assert size == 32
+    assert 1 <= len(x) <= 8
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert torch.equal(generator.get_state(), states[1])
+
+
+def test_a_stream_is_left_alone():
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            raise AssertionError("it was read")
+
+    with pytest.raises(NoBatchError, match="stream"):
+        from_loader(torch.utils.data.DataLoader(Stream(), batch_size=4))

@@ -1,0 +1,117 @@
+"""A real JupyterLab or Notebook 7, with settings and folders of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import nbformat
+
+REPOSITORY = Path(__file__).parents[1]
+EXTENSION = REPOSITORY / "nbmgpu" / "labextension"
+QUIET = {"fetchNews": "false", "checkForUpdates": False}
+
+Application = Literal["lab", "notebook"]
+CLASSES = {"lab": "LabApp", "notebook": "JupyterNotebookApp"}
+MODULES = {"lab": "jupyterlab", "notebook": "notebook"}
+ADDRESSES = {"lab": "lab/tree", "notebook": "notebooks"}
+
+
+class Lab:
+    """A running server and the folder that it shows."""
+
+    def __init__(self, application: Application, url: str, token: str, home: Path) -> None:
+        self.application, self.url, self.token, self.home = application, url, token, home
+        self.folder = home / "notebooks"
+
+    def write(self, name: str, *cells: str) -> str:
+        """Write a notebook and return the address that opens it."""
+        book = nbformat.v4.new_notebook(
+            cells=[nbformat.v4.new_code_cell(cell) for cell in cells],
+            metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
+        )
+        nbformat.write(book, self.folder / name)
+        return f"{self.url}/{ADDRESSES[self.application]}/{name}?token={self.token}&reset"
+
+    def read(self, name: str) -> Any:
+        """Return the notebook as it was saved last."""
+        return nbformat.read(self.folder / name, as_version=4)
+
+
+@contextlib.contextmanager
+def serving(application: Application, home: Path, *, extended: bool = True) -> Iterator[Lab]:
+    """Start the server, with the built extension; kernels can import the tests' helpers.
+
+    The server itself has its part of nbmgpu only when it is ``extended``.
+    """
+    _furnish(home, extended)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    lab = Lab(application, f"http://127.0.0.1:{port}", secrets.token_hex(16), home)
+    name = CLASSES[application]
+    command = [
+        sys.executable, "-m", MODULES[application], "--no-browser", "--allow-root",
+        f"--port={port}", "--ServerApp.port_retries=0", f"--IdentityProvider.token={lab.token}",
+        f"--ServerApp.root_dir={lab.folder}", "--LabApp.news_url=None",
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+        f"--{name}.expose_app_in_browser=True", f"--{name}.workspaces_dir={home / 'workspaces'}",
+        f"--{name}.user_settings_dir={home / 'settings'}",
+    ]  # fmt: skip
+    with (home / "server.log").open("w") as log:
+        server = subprocess.Popen(
+            command, env=_environment(home), stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        _wait_for(f"{lab.url}/api?token={lab.token}", server, home / "server.log")
+        yield lab
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGTERM)
+        server.wait(20)
+
+
+def _furnish(home: Path, extended: bool) -> None:
+    """Lay out the folders, with the extension where an installed one would be."""
+    settings = home / "settings" / "@jupyterlab" / "apputils-extension"
+    extensions = home / "share" / "labextensions"
+    config = home / "config" / "jupyter_server_config.d"
+    for folder in (home / "notebooks", settings, extensions, config):
+        folder.mkdir(parents=True)
+    (settings / "notification.jupyterlab-settings").write_text(json.dumps(QUIET))
+    (extensions / "nbmgpu").symlink_to(EXTENSION)
+    if extended:
+        (config / "nbmgpu.json").symlink_to(REPOSITORY / "jupyter-config" / "nbmgpu.json")
+
+
+def _environment(home: Path) -> dict[str, str]:
+    return os.environ | {
+        "JUPYTER_PATH": str(home / "share"),
+        "JUPYTER_CONFIG_DIR": str(home / "config"),
+        "JUPYTER_DATA_DIR": str(home / "data"),
+        "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
+        "IPYTHONDIR": str(home / "ipython"),
+        "NBMGPU_RUNS": str(home / "runs"),
+        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests")]),
+    }
+
+
+def _wait_for(address: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    for _ in range(600):
+        if server.poll() is not None:
+            break
+        with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=2):
+            return
+        time.sleep(0.1)
+    raise RuntimeError(log.read_text())

@@ -1,0 +1,202 @@
+"""The picker: what it says of a cell, what it asks and answers, and the commands that show it."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from IPython.core.interactiveshell import InteractiveShell
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import nbmgpu
+from nbmgpu import commands
+from nbmgpu.advisor.consult import Consultation
+from nbmgpu.advisor.picking import Picking, describe, named
+from nbmgpu.completion import complete
+from nbmgpu.errors import OptionError
+from nbmgpu.ui import built
+from nbmgpu.ui.picker import Picker, describe_cell
+
+CELL = """for x, y in loader:
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+"""
+
+
+@pytest.fixture
+def names():
+    model = nn.Sequential(nn.Linear(20, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    data = TensorDataset(torch.randn(64, 20), torch.randint(0, 3, (64,)))
+    return {
+        "nn": nn,
+        "teacher": nn.Linear(20, 3),
+        "model": model,
+        "optimizer": torch.optim.Adam(model.parameters()),
+        "loader": DataLoader(data, batch_size=16, shuffle=True),
+    }
+
+
+def test_a_cell_is_described_by_what_it_reads(names):
+    state = describe(CELL, names)
+    assert state.subject == "model, optimizer, loader"
+    assert state.problem == ""
+    assert state.advice.recommended == "ddp"
+    assert any("8 samples on each rank" in note for note in state.advice.notes)
+    json.dumps(state.plain(), allow_nan=False)
+
+
+def test_the_model_is_the_optimizers(names):
+    cell = CELL.replace("model(x)", "model(x) - teacher(x)").replace("\n", "\n", 1)
+    assert describe("teacher(model)\n" + cell, names).subject.startswith("model,")
+
+
+def test_a_line_that_is_there_is_kept(names):
+    line = "%%mgpu -s fsdp -g 4 --seed 3 --pull loss --accumulate 2\n"
+    state = describe(line + CELL, names)
+    assert state.selected == "fsdp"
+    assert (state.controls.gpus, state.controls.accumulate) == (4, 2)
+    assert state.advice.row("zero1").line == (
+        "%%mgpu --strategy zero1 --gpus 4 --seed 3 --pull loss --accumulate 2"
+    )
+
+
+def test_controls_change_the_answer(names):
+    state = describe(CELL, names, {"gpus": 4, "batch": "per-rank"})
+    assert "--gpus 4 --batch per-rank" in state.advice.line
+    assert any("16 samples on each rank" in note for note in state.advice.notes)
+    assert describe(CELL, names, {"precision": "fp16"}).advice.row("zero2").line == ""
+
+
+def test_what_cannot_be_had_is_a_problem_in_words(names):
+    state = describe(CELL, names, {"gpus": 4000})
+    assert state.advice is None
+    assert "too many" in state.problem
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        ("print(nn)", "reads no model of this notebook"),
+        ("modle(x)", "reads 'modle'"),
+        ("for x in", "invalid syntax"),
+    ],
+)
+def test_without_a_model_there_is_still_a_choice(names, cell, words):
+    state = describe(cell, names)
+    assert words in state.subject
+    assert state.advice.line == "%%mgpu --strategy ddp --gpus 2"
+    assert {row.fits for row in state.advice.rows if row.line} == {"unknown"}
+
+
+def test_looking_is_quick_and_changes_nothing(names):
+    describe(CELL, names)  # the first time, torch loads more of itself
+    model = names["model"].eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    states = torch.get_rng_state(), random.getstate()
+    begun = min(_timed(names) for _ in range(8))
+    assert begun < 0.3
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert random.getstate() == states[1]
+    assert not model.training
+    assert not names["optimizer"].state
+    assert all(p.grad is None for p in model.parameters())
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def _timed(names):
+    begun = time.perf_counter()
+    describe(CELL, names)
+    return time.perf_counter() - begun
+
+
+def test_torch_is_not_imported_for_a_notebook_without_it():
+    code = (
+        "import sys; from nbmgpu.ui.picker import describe_cell; "
+        "state = describe_cell('x = 1'); assert 'torch' not in sys.modules, 'imported'; "
+        "print(state['subject'], '|', state['advice']['line'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "torch is not imported yet" in done.stdout
+    assert "%%mgpu --strategy ddp" in done.stdout
+
+
+def test_the_library_itself_stays_light():
+    code = "import sys, nbmgpu; assert 'torch' not in sys.modules; nbmgpu.advise"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_widget_answers_messages(names):
+    picker = nbmgpu.picker(names["model"], names["optimizer"], names["loader"])
+    assert isinstance(picker, Picker)
+    assert picker.line == "%%mgpu --strategy ddp --gpus 2"
+    controls = picker.state["controls"] | {"accumulate": 4}
+    picker._handle_custom_msg({"kind": "choose", "controls": controls}, [])
+    assert picker.state["advice"]["line"] == "%%mgpu --strategy ddp --gpus 2 --accumulate 4"
+    picker._handle_custom_msg({"kind": "nonsense"}, [])
+    picker._handle_custom_msg({"kind": "choose", "controls": controls | {"accumulate": 0}}, [])
+    assert "0" in picker.state["problem"]
+    assert picker.state["advice"] is None
+
+
+def test_a_picker_without_its_script_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(built, "FOLDER", tmp_path)
+    assert "is not built" in str(built.script("picker"))
+
+
+@pytest.fixture
+def shell(names):
+    main = sys.modules["__main__"]
+    shell = InteractiveShell.instance()
+    shell.user_ns |= names
+    yield shell
+    InteractiveShell.clear_instance()
+    sys.modules["__main__"] = main
+
+
+def test_the_commands(shell):
+    advice = commands.advise("model optimizer loader")
+    assert advice.recommended == "ddp"
+    assert commands.advise("").model.startswith("Sequential")
+    picker = commands.pick("model")
+    assert picker.state["subject"] == "model"
+    assert describe_cell("teacher(1)")["subject"] == "teacher"
+
+
+def test_names_are_checked(names):
+    with pytest.raises(OptionError, match="There is no 'modle'") as refused:
+        named(["modle"], names)
+    assert "%mgpu advise model" in str(refused.value)
+    with pytest.raises(OptionError, match=r"loader holds no torch\.nn\.Module"):
+        named(["loader"], names)
+    with pytest.raises(OptionError, match="has no model yet"):
+        named([], {})
+
+
+def test_tab_offers_what_trains(names):
+    class Context:
+        full_text = text_until_cursor = "%mgpu advise model o"
+        cursor_line = 0
+
+    found = complete(Context(), names)
+    assert [c.text for c in found["completions"]] == ["optimizer"]
+
+
+def test_one_consultation_serves_many_questions(names):
+    picking = Picking(Consultation(names["model"], names["optimizer"], loader=names["loader"]))
+    first = picking.choose({"gpus": 2})
+    second = picking.choose({"gpus": 1})
+    assert first.advice.line != second.advice.line
+    assert "one device" in second.advice.reason

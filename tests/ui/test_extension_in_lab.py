@@ -1,0 +1,221 @@
+"""JupyterLab's own part: sidebar, tabs of runs, status bar, notifications, whatever kernels do."""
+
+import re
+
+import pytest
+from browsing import LOAD, SETUP, TRAIN, cell_output, command, open_notebook, run_all, state
+from lab_server import serving
+from playwright.sync_api import expect
+
+pytestmark = pytest.mark.browser
+
+LONG = TRAIN.format(epochs=5000)
+
+
+def sidebar(page):
+    return page.get_by_role("region", name="Devices and runs")
+
+
+def cards(page):
+    return sidebar(page).locator(".nbmgpu-RunCard")
+
+
+def curve(card):
+    return card.locator(".nbmgpu-Sparkline path")
+
+
+def open_with_sidebar(page, url):
+    open_notebook(page, url)
+    command(page, "nbmgpu:show-runs")
+    expect(sidebar(page)).to_be_visible()
+
+
+def choose_theme(page, name):
+    command(page, "apputils:change-theme", theme=name)
+    light = str("Light" in name).lower()
+    expect(page.locator("body")).to_have_attribute("data-jp-theme-light", light)
+    page.wait_for_timeout(1000)  # it is drawn, and written to the settings
+
+
+def begin(page, url):
+    """Run all cells and return the card of the run, once its curve is there."""
+    open_with_sidebar(page, url)
+    before = cards(page).count()
+    run_all(page)
+    expect(cards(page)).to_have_count(before + 1)
+    card = cards(page).first
+    expect(card.locator(".nbmgpu-RunCard-state")).to_have_text("running")
+    expect(curve(card)).to_be_attached()
+    return card
+
+
+def test_the_sidebar_teaches_then_shows_a_run_and_stops_it(lab, page, shoot):
+    open_with_sidebar(page, lab.write("sidebar.ipynb", LOAD, SETUP, LONG))
+    expect(sidebar(page).get_by_role("meter")).to_have_count(2)
+    expect(sidebar(page).get_by_role("meter", name="memory")).to_have_attribute(
+        "aria-valuetext", re.compile(r"^[0-9.]+ of [0-9.]+ GB$")
+    )
+    expect(sidebar(page)).to_contain_text("%%mgpu --strategy ddp")
+    shoot("sidebar-empty")
+    run_all(page)
+    card = cards(page).first
+    expect(card.locator(".nbmgpu-RunCard-state")).to_have_text("running")
+    expect(card).to_contain_text("ddp on 2 ranks (cpu)")
+    expect(card).to_contain_text("sidebar.ipynb")
+    expect(curve(card)).to_be_attached()
+    path = curve(card).get_attribute("d")
+    expect(curve(card)).not_to_have_attribute("d", path)  # it moves
+    status = page.get_by_title("Show devices and runs")
+    expect(status).to_have_text(re.compile(r"^ddp running \d+:\d\d$"))
+    expect(page.locator(".jp-Notebook-ExecutionIndicator")).to_have_attribute("data-status", "busy")
+    shoot("sidebar")
+    card.get_by_role("button", name=re.compile("^Stop: ")).click()
+    expect(card.locator(".nbmgpu-RunCard-state")).to_have_text("stopped")
+    expect(cell_output(page, 2)).to_contain_text("what was trained so far is back")
+    expect(status).to_have_count(0)
+
+
+def test_a_tab_shows_a_run_whose_kernel_was_restarted(lab, page, shoot):
+    card = begin(page, lab.write("tab.ipynb", LOAD, SETUP, LONG))
+    card.get_by_role("button", name=re.compile("^ddp on 2 ranks")).click()
+    tab = page.locator(".nbmgpu-RunTab")
+    expect(tab.get_by_role("status").first).to_have_text("running")
+    expect(tab).to_contain_text("global batch 8 = 2 ranks x 4")
+    expect(tab.locator("canvas").first).to_be_visible()
+    page.wait_for_timeout(1500)
+    shoot("tab")
+    choose_theme(page, "JupyterLab Dark")
+    shoot("tab-dark")
+    page.get_by_role("tab", name="tab.ipynb").click()
+    command(page, "kernelmenu:restart")
+    page.locator(".jp-Dialog .jp-mod-accept").click()
+    expect(card.locator(".nbmgpu-RunCard-state")).to_have_text(
+        re.compile("^(stopped|lost|failed)$")
+    )
+    # The new kernel knows nothing of nbmgpu, and shows the run all the same.
+    card.get_by_role("button", name=re.compile("^Follow in a notebook")).click()
+    expect(cell_output(page, 3)).to_contain_text("ddp on 2 ranks (cpu)")
+    page.get_by_role("tab", name=re.compile("^ddp on 2 ranks")).click()
+    expect(tab.get_by_role("status").first).to_have_text(re.compile("^(stopped|lost|failed)$"))
+    expect(tab.locator("canvas").first).to_be_visible()
+    shoot("tab-of-a-restarted-kernel")
+    # The layout is kept: a page that is loaded again opens the tab of the run.
+    page.wait_for_timeout(1500)
+    page.goto(re.sub(r"/tree/.*", "", page.url))
+    expect(tab.locator("canvas").first).to_be_visible()
+    choose_theme(page, "JupyterLab Light")
+
+
+def test_a_run_that_fails_out_of_sight_is_told_of(lab, page, shoot):
+    fails = TRAIN.format(epochs=40).replace("    print(", "    1 / (epoch < 20)\n    print(")
+    card = begin(page, lab.write("fails.ipynb", LOAD, SETUP, fails))
+    command(page, "launcher:create")
+    expect(page.locator(".jp-Launcher:visible")).to_be_visible()
+    told = page.locator(".Toastify__toast")
+    expect(told).to_contain_text("fails.ipynb: ddp on 2 ranks (cpu) failed after")
+    expect(told).to_contain_text("ZeroDivisionError")
+    expect(card).to_contain_text("line 8: ZeroDivisionError: division by zero")
+    page.wait_for_timeout(800)  # it flies in
+    shoot("notification")
+    told.get_by_role("button", name="Open the run").click()
+    expect(page.locator(".nbmgpu-RunTab").get_by_role("status").first).to_have_text("failed")
+
+
+def test_what_can_be_done_with_a_run_that_is_over(lab, page, shoot):
+    card = begin(page, lab.write("over.ipynb", LOAD, SETUP, TRAIN.format(epochs=6)))
+    expect(card.locator(".nbmgpu-RunCard-state")).to_have_text("finished")
+    run = card.get_attribute("data-run")
+    page.wait_for_timeout(500)
+    expect(page.locator(".Toastify__toast")).to_have_count(0)  # the notebook was in sight
+    card.get_by_role("button", name=re.compile("^Follow in a notebook")).click()
+    expect(page.locator(".jp-CodeCell")).to_have_count(4)
+    expect(page.locator(".jp-CodeCell").nth(3)).to_contain_text(f"%mgpu attach {run}")
+    expect(cell_output(page, 3)).to_contain_text("finished")
+    card.get_by_role("button", name=re.compile("^Open its folder")).click()
+    told = page.locator(".Toastify__toast")
+    expect(told).to_contain_text(f"{lab.home}/runs/{run}")  # it lies outside what the server shows
+    command(page, "launcher:create")
+    expect(page.locator(".jp-Launcher:visible")).to_be_visible()
+    card.get_by_role("button", name=re.compile("^Show its notebook")).click()
+    expect(page.locator(".jp-Notebook")).to_be_visible()
+    card.get_by_role("button", name=re.compile("^Delete")).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text(f"Delete run {run}?")
+    shoot("delete")
+    dialog.get_by_role("button", name="Delete").click()
+    expect(sidebar(page).locator(f"[data-run='{run}']")).to_have_count(0)
+    assert not (lab.home / "runs" / run).exists()
+
+
+def test_notebook_7_has_sidebar_and_run_view(notebook7, page, shoot):
+    card = begin(page, notebook7.write("seven.ipynb", LOAD, SETUP, LONG))
+    expect(state(page)).to_have_text("running")
+    shoot("notebook-7")
+    card.get_by_role("button", name=re.compile("^ddp on 2 ranks")).click()
+    tab = page.locator(".nbmgpu-RunTab")
+    expect(tab.get_by_role("status").first).to_have_text("running")
+    shoot("notebook-7-run")
+    card.get_by_role("button", name=re.compile("^Stop: ")).click()
+    expect(card.locator(".nbmgpu-RunCard-state")).to_have_text("stopped")
+    expect(tab.get_by_role("status").first).to_have_text("stopped")
+
+
+def test_the_picker_writes_a_line_that_then_runs(lab, page, shoot):
+    train = TRAIN.format(epochs=3).partition("\n")[2]
+    open_notebook(page, lab.write("pick.ipynb", LOAD, SETUP, train))
+    for number in range(2):
+        page.locator(".jp-CodeCell").nth(number).click()
+        page.keyboard.press("Control+Enter")
+    expect(page.locator(".jp-InputPrompt").nth(1)).to_have_text("[2]:")
+    cell = page.locator(".jp-CodeCell").nth(2)
+    cell.click()
+    shoot("cell-toolbar")
+    cell.get_by_role("button", name="Choose how this cell runs on several GPUs").click()
+    picker = page.get_by_role("dialog").get_by_role("region", name="Strategy picker")
+    expect(picker).to_contain_text("model")
+    expect(picker.locator("code")).to_have_text(re.compile("^%%mgpu --strategy ddp"))
+    shoot("picker")
+    picker.get_by_role("radiogroup", name="Strategy").get_by_text("zero1").click()
+    line = picker.locator("code")
+    expect(line).to_have_text(re.compile("^%%mgpu --strategy zero1 "))
+    written = line.text_content()
+    picker.get_by_role("button", name="Put it above the cell").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(cell.locator(".cm-line").first).to_have_text(written)
+    page.get_by_role("button", name="Run this cell and advance").click()
+    expect(cell_output(page, 2)).to_contain_text("zero1 on 2 ranks (cpu)")
+    expect(cell_output(page, 2)).to_contain_text("✓ finished")
+
+
+def test_a_busy_kernel_leaves_the_machine_to_pick_for(lab, page, shoot):
+    open_notebook(page, lab.write("busy.ipynb", "import time; time.sleep(60)", "x = 1"))
+    page.locator(".jp-CodeCell").first.click()
+    page.keyboard.press("Shift+Enter")
+    expect(page.locator(".jp-Notebook-ExecutionIndicator")).to_have_attribute("data-status", "busy")
+    command(page, "nbmgpu:pick-strategy")
+    picker = page.get_by_role("dialog").get_by_role("region", name="Strategy picker")
+    expect(picker).to_contain_text("The kernel is busy and cannot look at your model now: no")
+    picker.get_by_role("combobox", name="CPU ranks").select_option("4")
+    expect(picker.locator("code")).to_have_text("%%mgpu --strategy ddp --gpus 4")
+    shoot("picker-busy")
+    picker.get_by_role("button", name="Put it above the cell").click()
+    expect(page.locator(".jp-CodeCell").nth(1).locator(".cm-line")).to_have_text(
+        ["%%mgpu --strategy ddp --gpus 4", "x = 1"]
+    )
+
+
+def test_the_settings_line_is_put_above_a_cell(lab, page):
+    open_notebook(page, lab.write("line.ipynb", "x = 1"))
+    page.locator(".jp-CodeCell .cm-line").click(button="right")
+    page.locator(".lm-Menu-item", has_text="Several GPUs").hover()
+    page.get_by_role("menuitem", name="Run the Cell on Several GPUs").click()
+    expect(page.locator(".jp-CodeCell .cm-line")).to_have_text(["%%mgpu --strategy ddp", "x = 1"])
+
+
+def test_a_server_without_nbmgpu_is_named(tmp_path, built, page, shoot):
+    with serving("lab", tmp_path, extended=False) as lab:
+        open_with_sidebar(page, lab.write("alone.ipynb", "x = 1"))
+        expect(sidebar(page)).to_contain_text("The server that serves this page has no nbmgpu.")
+        expect(sidebar(page)).to_contain_text("pip install nbmgpu")
+        expect(sidebar(page).get_by_role("button")).to_have_count(0)
+        shoot("sidebar-without-server")
