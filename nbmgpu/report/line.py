@@ -12,7 +12,8 @@ from nbmgpu.view import RunView
 from . import words
 from .cause import cause
 from .curves import RATES, curve_names, thin
-from .progress import bars
+from .epochs import epochs_in
+from .progress import course
 from .snapshot import run_status
 from .words import Tone
 
@@ -34,7 +35,8 @@ class RunLine:
         over: whether no process of the run is left.
         kernel_pid, kernel_create_time: the process of the kernel that started it.
         kernel_alive: whether that kernel still runs.
-        progress: how far the loop over batches is, from 0 to 1, -1 when unknown.
+        progress: how far the run is, or its epoch if no more is known, from 0 to 1; -1 when
+            unknown.
         remaining: how long it may go on, in words; empty when unknown.
         metric: the name of the curve, empty where there is none.
         curve: at most 60 points ``[step, value]`` of it.
@@ -71,7 +73,7 @@ def run_line(run: Run) -> RunLine:
     record, view = run.record, run.view
     status = run_status(run, state, time.time())
     metric, curve, last = mini_curve(view)
-    shown = [] if status.over else bars(view)
+    so_far = None if status.over else course(view, epochs_in(run.cell))
     return RunLine(
         id=run.id,
         state=state,
@@ -88,7 +90,7 @@ def run_line(run: Run) -> RunLine:
         kernel_pid=record.kernel_pid,
         kernel_create_time=record.kernel_create_time,
         kernel_alive=process_lives(record.kernel_pid, record.kernel_create_time),
-        progress=shown[0].fraction if shown else -1,
+        progress=so_far.fraction if so_far else -1,
         remaining=status.remaining,
         metric=metric,
         curve=curve,

@@ -49,12 +49,32 @@ def _bar(progress: Progress, epochs: int) -> Bar:
     return Bar(progress.key, label, count, min(1.0, progress.step / progress.total))
 
 
-def remaining(view: RunView, now: float, epochs: int = 0) -> str:
-    """Return how long the run may go on: ``about 3:05 left``, or nothing when that is unknown.
+@dataclass(frozen=True)
+class Course:
+    """How far the run is in what it has to do, as far as anybody can tell.
+
+    ``done`` of ``whole`` steps since the time ``begun``, as of the time ``newest``; ``what``
+    names the part that is meant if it is not the whole run.
+    """
+
+    done: float
+    whole: float
+    begun: float
+    newest: float
+    what: str = ""
+
+    @property
+    def fraction(self) -> float:
+        """From 0 to 1."""
+        return min(max(self.done / self.whole, 0.0), 1.0)
+
+
+def course(view: RunView, epochs: int = 0) -> Course | None:
+    """Return how far the run is, None when that is unknown.
 
     The outermost bar counts, which began first, and within its step the loader's.  Where
-    there is only the loader, it is the number of ``epochs``; when that is unknown too, how
-    long the epoch may last.
+    there is only the loader, it is the number of ``epochs``; when that is unknown too, the
+    epoch.
     """
     loader = view.tracks.get(LOADER)
     if loader is not None and loader.now.total <= 0:
@@ -64,19 +84,24 @@ def remaining(view: RunView, now: float, epochs: int = 0) -> str:
     newest = max((track.now.time for track in (outer, loader) if track), default=0.0)
     if outer is not None:
         done = outer.now.step - outer.begun.step + part
-        whole, begun, what = outer.now.total - outer.begun.step, outer.begun.time, ""
-    elif loader is not None and loader.now.epoch <= epochs:
+        return Course(done, outer.now.total - outer.begun.step, outer.begun.time, newest)
+    if loader is None:
+        return None
+    if loader.now.epoch <= epochs:
         done = loader.now.epoch - loader.first.epoch + part
-        whole, begun, what = epochs - loader.first.epoch + 1, loader.first.time, ""
-    elif loader is not None:
-        done, whole, begun = part, 1, loader.begun.time
-        what = f" in epoch {loader.now.epoch}" if loader.now.epoch else ""
-    else:
+        return Course(done, epochs - loader.first.epoch + 1, loader.first.time, newest)
+    what = f" in epoch {loader.now.epoch}" if loader.now.epoch else ""
+    return Course(part, 1, loader.begun.time, newest, what)
+
+
+def remaining(view: RunView, now: float, epochs: int = 0) -> str:
+    """Return how long the run may go on: ``about 3:05 left``, or nothing when that is unknown."""
+    so_far = course(view, epochs)
+    if so_far is None or not 0 < so_far.done < so_far.whole or so_far.newest - so_far.begun < 1:
         return ""
-    if done <= 0 or done >= whole or newest - begun < 1:
-        return ""
-    left = (newest - begun) / done * (whole - done) - (now - newest)
-    return f"about {clock(max(left, 0.0), tenths=False)} left{what}"
+    speed = so_far.done / (so_far.newest - so_far.begun)
+    left = (so_far.whole - so_far.done) / speed - (now - so_far.newest)
+    return f"about {clock(max(left, 0.0), tenths=False)} left{so_far.what}"
 
 
 def _outer(view: RunView, loader: Track | None) -> Track | None:

@@ -111,7 +111,9 @@ export interface RunLine {
   kernel_create_time: number;
   /** whether that kernel still runs. */
   kernel_alive: boolean;
-  /** how far the loop over batches is, from 0 to 1, -1 when unknown. */
+  /**
+   * how far the run is, or its epoch if no more is known, from 0 to 1; -1 when unknown.
+   */
   progress: number;
   /** how long it may go on, in words; empty when unknown. */
   remaining: string;
