@@ -16,6 +16,12 @@ import psutil
 CGROUPS = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
 
+MEMORY_FILES = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+"""Limit, use, and what of it gives way (pages of files), in groups of version 2 and 1."""
+
 
 def usable_cores() -> int:
     """Return the number of cores that this process may keep busy."""
@@ -35,11 +41,12 @@ def available_memory(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int
     """Return the bytes of memory that can be had now: the machine's, or what is left of a limit."""
     available = int(psutil.virtual_memory().available)
     for folder in _cgroups("memory", root, membership):
-        limit, used = _text(folder / "memory.max"), _text(folder / "memory.current")
-        if limit.isdigit() and used.isdigit():  # no limit is written "max"
-            counts = dict(line.split() for line in _text(folder / "memory.stat").splitlines())
-            reclaimable = int(counts.get("inactive_file", 0))  # file pages that give way
-            available = min(available, int(limit) - int(used) + reclaimable)
+        for limit_file, used_file, reclaimable in MEMORY_FILES:
+            limit, used = _text(folder / limit_file), _text(folder / used_file)
+            if limit.isdigit() and used.isdigit():  # no limit is written "max"
+                counts = dict(line.split() for line in _text(folder / "memory.stat").splitlines())
+                gives_way = int(counts.get(reclaimable, 0))
+                available = min(available, int(limit) - int(used) + gives_way)
     return available
 
 

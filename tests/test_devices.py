@@ -274,6 +274,13 @@ def test_what_is_left_of_a_containers_memory(tmp_path):
     assert available_memory(tmp_path, membership) == 100_005
     (tmp_path / "memory.max").write_text("max\n")
     assert available_memory(tmp_path, membership) > 10**8
+    membership.write_text("4:memory:/docker/abc\n")
+    old = tmp_path / "memory"
+    old.mkdir()
+    (old / "memory.limit_in_bytes").write_text("2000000")
+    (old / "memory.usage_in_bytes").write_text("1900000")
+    (old / "memory.stat").write_text("total_inactive_file 7\n")
+    assert available_memory(tmp_path, membership) == 100_007
 
 
 def test_processor_time_under_a_quota(tmp_path):

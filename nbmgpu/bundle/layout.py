@@ -51,20 +51,25 @@ class Layout:
         large = [span for span in spans if span[1] >= LARGE]
         held = sum(nbytes for _, nbytes in self._owners.values())
         if held > 2 * sum(nbytes for _, nbytes in large):  # mostly what is gone
-            self.end, self._owners = self._begin, {}
+            self.forget()
+        wanted = set(large)
         known = {span: start for start, span in self._owners.items()}
-        free = [start for start, span in self._owners.items() if span not in set(large)]
-        taken = {span: self._take(span, known.get(span), free) for span in large}
-        end, spots = self.end, []
-        for span in spans:
-            if span in taken:
-                spots.append(taken[span])
+        free = [start for start, span in self._owners.items() if span not in wanted]
+        taken = [self._take(span, known.pop(span, None), free) for span in large]
+        end, spots, large_spots = self.end, [], iter(taken)
+        for address, nbytes in spans:
+            if nbytes >= LARGE:
+                spots.append(next(large_spots))
                 continue
-            address, nbytes = span
             start = _aligned(end, address) if nbytes else end
             spots.append(Spot(start, nbytes))
             end = start + nbytes
         return spots
+
+    def forget(self) -> None:
+        """Give all spots up; what the file has is written over."""
+        self.end, self._owners = self._begin, {}
+        self._mapped = memoryview(b"")
 
     def _take(self, span: Span, known: int | None, free: list[int]) -> Spot:
         address, nbytes = span

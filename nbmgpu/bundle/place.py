@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,6 +48,7 @@ class Place:
 
     def close(self) -> None:
         """Free the memory, or remove the file."""
+        self.layout.forget()
         if self.fd is not None:
             os.close(self.fd)
             self.fd = None
@@ -85,12 +87,14 @@ def make_place(folder: Path, name: str, size: int) -> Place:
 class Shelf:
     """Keeps the memory of the last run for the next one, which writes only what differs.
 
-    What is there already is several times faster to write than new memory.
+    What is there already is several times faster to write than new memory.  Runs may begin
+    and end in several threads.
     """
 
     def __init__(self) -> None:
         """Keep nothing yet."""
         self._kept: dict[str, Place] = {}
+        self._lock = threading.Lock()
 
     def take(self, folder: Path, name: str, size: int) -> Place:
         """Return a place for ``size`` bytes, as ``make_place`` does, the kept one if it will do.
@@ -98,9 +102,10 @@ class Shelf:
         Raises:
             LaunchError: neither memory nor the disk has room.
         """
-        kept = self._kept.pop(name, None)
+        with self._lock:
+            kept = self._kept.pop(name, None)
         if kept is not None:
-            if size - kept.nbytes <= available_memory() - RESERVE:
+            if size <= available_memory() - RESERVE:  # all of it may turn out to be new
                 kept.blank()
                 return kept
             kept.close()
@@ -108,18 +113,28 @@ class Shelf:
 
     def give_back(self, name: str, place: Place) -> None:
         """Keep ``place``, which nobody reads any more, or close it if that takes too much."""
-        held = sum(kept.nbytes for kept in self._kept.values())
-        fits = 0 < place.nbytes <= KEPT * available_memory() - held
-        if fits and name not in self._kept:
-            self._kept[name] = place
-        else:
-            place.close()
+        with self._lock:
+            held = sum(kept.nbytes for kept in self._kept.values())
+            fits = 0 < place.nbytes <= KEPT * available_memory() - held
+            if fits and name not in self._kept:
+                self._kept[name] = place
+                return
+        place.close()
 
     def clear(self) -> None:
         """Free what is kept."""
-        while self._kept:
-            self._kept.popitem()[1].close()
+        with self._lock:
+            while self._kept:
+                self._kept.popitem()[1].close()
+
+    def leave_to_parent(self) -> None:
+        """Let go, in a forked process, of memory that ranks of the parent may be reading."""
+        self._lock = threading.Lock()
+        self.clear()
 
 
 shelf = Shelf()
 """This process's."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=shelf.leave_to_parent)

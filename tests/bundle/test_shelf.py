@@ -2,6 +2,7 @@
 
 import os
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -119,6 +120,37 @@ def test_a_place_in_use_is_not_written_to(notebook, shelf):
     assert second.fd is None
 
 
+def test_tensors_as_large_as_one_another_come_back_as_they_are(notebook, shelf):
+    notebook.cell(f"import torch\na, b, c = (torch.full(({BIG},), float(i)) for i in range(3))")
+    for _ in range(2):
+        notebook.mgpu("a += 10; b += 20; d = a + b; e = d + 1")
+    assert [notebook[n][0].item() for n in "abcde"] == [20, 41, 2, 61, 62]
+    assert [notebook[n].std().item() for n in "abcde"] == [0] * 5
+
+
+def test_a_forked_process_leaves_the_parents_memory_alone(notebook, shelf):
+    notebook.cell(f"import torch\nx = torch.ones({BIG})")
+    made, found = send(notebook, shelf)
+    if not os.fork():
+        shelf.leave_to_parent()
+        os._exit(not (made.fd is None and not shelf._kept))
+    assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+    assert made.fd is not None
+    assert found["x"].sum() == BIG
+
+
+def test_memory_that_is_closed_is_free(notebook, shelf):
+    fds = len(os.listdir("/proc/self/fd"))
+    notebook.cell(f"import torch\nx = torch.ones({BIG})")
+    for _ in range(2):
+        made = notebook.ship().write(notebook.folder)
+        shelf.give_back("bundle", made)
+    shelf.clear()
+    assert made.fd is None
+    assert len(os.listdir("/proc/self/fd")) == fds
+    assert "memfd:nbmgpu-bundle" not in Path("/proc/self/maps").read_text()
+
+
 def test_no_more_is_kept_than_memory_allows(notebook, shelf, monkeypatch):
     fds = len(os.listdir("/proc/self/fd"))
     notebook.cell(f"import torch\nx = torch.ones({BIG})")
@@ -161,13 +193,14 @@ def test_half_a_bundle_is_none(notebook, shelf, monkeypatch):
     assert made.fd is None
 
 
-def test_spots_do_not_overlap_and_are_aligned():
+@pytest.mark.parametrize("alike", [False, True], ids=["a writer's memory", "blocks from 0"])
+def test_spots_do_not_overlap_and_are_aligned(alike):
     draw = random.Random(1)
     layout = Layout(40)
     for _ in range(200):
         spans, address = [], 4096
         for _ in range(draw.randrange(8)):
-            address += draw.randrange(1, 5) * 16
+            address = 0 if alike else address + draw.randrange(1, 5) * 16
             nbytes = draw.choice([0, 3, 100, LARGE, LARGE, LARGE + 16, 3 * LARGE])
             spans.append((address, nbytes))
             address += nbytes
