@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .lag import Lag, Weak, memory_of
+from .lag import Lag, Weak, overlap
 
 if TYPE_CHECKING:
     from .session import Share
@@ -41,7 +41,7 @@ class Event:
     def holds(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Tell whether one of ``tensors`` lies in the memory of the batch."""
         mine = [tensor for ref in self.batch if (tensor := ref()) is not None]
-        return not memory_of(mine).isdisjoint(memory_of(tensors))
+        return overlap(mine, tensors)
 
     def has_rows(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Tell whether one of ``tensors`` has as many rows as the rank's share of the batch."""

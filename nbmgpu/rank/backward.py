@@ -79,7 +79,7 @@ class BackwardTap:
         if loss is not None and loss.grad_fn is not None:
             share = session.share
             sizes = (share.samples, share.whole) if share else (0, 0)
-            graph = read_graph(loss, *sizes, session.totals)
+            graph = read_graph(loss, *sizes, session.totals, session.agree_on_sizes)
             session.shaping.check_loss(graph)
             held, session.held_losses = session.held_losses, {}
             losses = find_losses(loss, graph, held or _users_variables())

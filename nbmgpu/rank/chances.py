@@ -1,9 +1,9 @@
 """Numbers in a loss that equal the size of a rank's share: a size, or a constant by chance?
 
 ``sum / len(x)`` is a mean over the share, ``sum / 4`` is not, and in the autograd graph
-both are a number.  A number that divides is taken for a size if it equals one, since
-people write means like that; one that multiplies is taken for a constant.  Where the run
-cannot bear that out, people are told.
+both are a number.  A number that divides is taken for a size if it equals one on every rank,
+since people write means like that; one that multiplies is taken for a constant.  Where the
+run cannot bear that out, people are told.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Chances:
 
     def note(self, graph: LossGraph) -> None:
         """Take in the loss of a step."""
-        if graph.divided is not None:
-            self._divided.add(graph.divided)
-        if graph.divided:
-            self._sizes.add(graph.size)
+        if graph.sizes:
+            taken = {size for size in graph.sizes if size is not None}
+            self._divided.add(bool(taken))
+            self._sizes |= taken
         if graph.multiplied is not None:
             self._multiplied.add(graph.multiplied)
 

@@ -57,12 +57,10 @@ class Lag:
 
     def use(self) -> None:
         """Know that a backward pass begins, on the batch that was met."""
-        if not self._met and self._waiting:  # no module: the newest, as if none were ahead
-            newest = [event for event in self._waiting if event.begins]
-            if any(event.share != newest[-1].share for event in newest):
-                self._on_doubt()
-            if newest:
-                self._catch_up(newest[-1])
+        if not self._met and self._waiting:  # no module was called
+            batches = self._batches()
+            self._doubt(batches, batches[-1])
+            self._catch_up(batches[-1] if len(batches) > 1 else self._waiting[-1])
         self._used, self._met = True, False
 
     def meet(self, inputs: list[Any]) -> None:
@@ -70,21 +68,30 @@ class Lag:
         if not self._waiting or self._current is None:
             return
         self._met = True
-        here = list(tensors_in(inputs))
-        batches = [self._current, *(event for event in self._waiting if event.begins)]
-        found = [b for b in batches if b.holds(here)] or [b for b in batches if b.has_rows(here)]
-        if found:
-            self._catch_up(found[-1] if found[-1].holds(here) else self._choose(found))
-        elif len(batches) == 1:  # the last batch is over, and this is something else
+        here, batches = list(tensors_in(inputs)), self._batches()
+        held = [batch for batch in batches if batch.holds(here)]
+        alike = held or [batch for batch in batches if batch.has_rows(here)]
+        if not alike and len(batches) == 1:  # the last batch is over, and this is something else
             self._catch_up(self._waiting[-1])
+            return
+        chosen = held[0] if len(held) == 1 else self._in_turn(alike or batches)
+        self._doubt(alike or batches, chosen)
+        self._catch_up(chosen)
 
-    def _choose(self, found: list[Event]) -> Event:
-        """Choose among batches with as many rows as the inputs."""
+    def _batches(self) -> list[Event]:
+        """Return the batch under way and those that wait."""
+        assert self._current is not None
+        return [self._current, *(event for event in self._waiting if event.begins)]
+
+    def _in_turn(self, found: list[Event]) -> Event:
+        """Choose the batch whose turn it is."""
         done_with_first = self._used and found[0] is self._current and len(found) > 1
-        in_turn = found[1 if done_with_first else 0]
-        if any(event.share != in_turn.share or event.last != in_turn.last for event in found):
+        return found[1 if done_with_first else 0]
+
+    def _doubt(self, found: list[Event], chosen: Event) -> None:
+        """Say so where another of the batches would have made another step."""
+        if any(event.share != chosen.share or event.last != chosen.last for event in found):
             self._on_doubt()
-        return in_turn
 
     def _catch_up(self, until: Event) -> None:
         while self._current is not until and self._waiting:
@@ -122,6 +129,21 @@ def tensors_in(item: Any, depth: int = 3) -> Iterator[torch.Tensor]:
             yield from tensors_in(part, depth - 1)
 
 
-def memory_of(tensors: Iterable[torch.Tensor]) -> set[int]:
-    """Return where the tensors' storages lie; views share it."""
-    return {t.untyped_storage().data_ptr() for t in tensors if t.layout is torch.strided}
+def overlap(some: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> bool:
+    """Tell whether any two tensors share memory."""
+    spans = [span for tensor in others if (span := _span(tensor))]
+    return any(
+        low < high_ and low_ < high
+        for tensor in some
+        if (span := _span(tensor))
+        for (low, high), (low_, high_) in ((span, other) for other in spans)
+    )
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int] | None:
+    """Return the addresses between which a tensor's elements lie."""
+    if tensor.layout is not torch.strided or not tensor.numel():
+        return None
+    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    low = tensor.data_ptr()
+    return low, low + (reach + 1) * tensor.element_size()

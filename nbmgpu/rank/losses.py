@@ -17,7 +17,7 @@ weight, and is reported.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -65,13 +65,13 @@ class LossGraph:
     reductions met.  ``counts`` are the weights of means over a count of their own, with
     the number of elements that the count would be if nothing were left out (or None).
     ``bent`` says that the loss is not a linear function of its reductions (the root of a
-    mean, a ratio of two sums), so that no weights make it exact.  ``multiplied`` and
-    ``divided`` say, of Python numbers that multiply or divide a sum, whether one is a size of
-    the rank's share; None where there are none.  ``size`` is the one that divides (see
-    ``nbmgpu.rank.chances``).
+    mean, a ratio of two sums), so that no weights make it exact.  ``multiplied``
+    says, of Python numbers that multiply a sum, whether one is 1 over the rank's samples;
+    None where there are none.  ``sizes`` has, for every sum that Python numbers divide, the
+    one that is a size of the rank's share, or None (see ``nbmgpu.rank.chances``).
 
     What is read here is the structure of the graph, which is the same on all ranks, so
-    that all of them weigh alike.
+    that all of them weigh alike.  Only sizes are not: on these, ranks agree.
     """
 
     nodes: dict[Any, int] = field(default_factory=dict)
@@ -79,13 +79,25 @@ class LossGraph:
     kinds: set[str] = field(default_factory=set)
     bent: bool = False
     multiplied: bool | None = None
-    divided: bool | None = None
-    size: float = 0.0
+    sizes: list[float | None] = field(default_factory=list)
 
     @property
     def reduction(self) -> Reduction:
         """How slices combine: ``sum`` where nothing averages over samples."""
         return "sum" if self.kinds == {"sum"} else "mean"
+
+    def settle(self, are_sizes: Sequence[bool]) -> None:
+        """Take the numbers that divide sums for sizes, or for constants."""
+        for place, is_size in enumerate(are_sizes):
+            size = self.sizes[place]
+            if is_size and size is not None:
+                self.counts.append((torch.as_tensor(size), round(size)))
+                self.kinds.add("counted")
+            else:
+                self.sizes[place] = None
+                self.kinds.add("sum")
+        if self.kinds != {"sum"}:
+            self.multiplied = None
 
     def doubt(self) -> bool | Tensor:
         """Tell whether the terms of the loss would need different weights.
@@ -147,7 +159,17 @@ class _Path:
         return self.divisors if other is None else (*self.divisors, other)
 
 
-def read_graph(loss: Tensor, samples: int, whole: int, totals: Sequence[Tensor] = ()) -> LossGraph:
+Agree = Callable[[list[bool]], list[bool]]
+"""Is told whether numbers that divide sums are sizes here; returns what holds for all ranks."""
+
+
+def read_graph(
+    loss: Tensor,
+    samples: int,
+    whole: int,
+    totals: Sequence[Tensor] = (),
+    agree: Agree = lambda flags: flags,
+) -> LossGraph:
     """Walk from ``loss``, of one element, to the nodes that reduce over samples.
 
     Args:
@@ -156,6 +178,7 @@ def read_graph(loss: Tensor, samples: int, whole: int, totals: Sequence[Tensor] 
         whole: samples in the global batch.
         totals: counts over the global batch, the same on all ranks; a sum that is divided
             by one of them, or by a multiple, adds up over ranks.
+        agree: settles with the other ranks which numbers are sizes.
     """
     graph = LossGraph()
     sides: dict[Any, int] = {}
@@ -175,11 +198,12 @@ def read_graph(loss: Tensor, samples: int, whole: int, totals: Sequence[Tensor] 
                 divisors = [d for d in inner.divisors if not _is_total(d, totals)]
                 _read_reduction(graph, source, divisors, samples, whole)
                 graph.bent |= inner.bent or _kind(source) in NORMS
-                if inner.factors and graph.kinds == {"sum"} and samples < whole:
+                if inner.factors and graph.kinds <= {"sum"} and samples < whole:
                     graph.multiplied = graph.multiplied or _has_one_over(samples, inner.factors)
                 if inner.factor is not None:  # both sides of a product reduce over samples
                     term, index = inner.factor
                     graph.bent |= sides.setdefault(term, index) != index
+    graph.settle(agree([size is not None for size in graph.sizes]))
     return graph
 
 
@@ -267,20 +291,22 @@ def _read_reduction(
     if mean or _kind(node) == "Mean":
         graph.kinds.add("mean")
         return
-    numbers = {samples, _elements(node)} - {whole}
+    numbers = [float(d) for d in divisors if _is_number(d)]
     for divisor in divisors:
         if not _is_number(divisor):
             graph.bent |= divisor.numel() != 1
             graph.counts.append((divisor, None))
-        elif any(math.isclose(divisor, number, rel_tol=1e-6) for number in numbers):
-            graph.counts.append((torch.as_tensor(divisor), round(float(divisor))))
-            graph.divided, graph.size = True, float(divisor)
-        else:
-            graph.divided = graph.divided or False
-            continue  # a constant: the size of the global batch, steps of accumulation
-        graph.kinds.add("counted")
+            graph.kinds.add("counted")
+            return
+    if not numbers:
+        graph.kinds.add("sum")
         return
-    graph.kinds.add("sum")
+    sizes = {samples, _elements(node)} - {whole}
+    graph.sizes.append(next((d for d in numbers if _is_one_of(d, sizes)), None))
+
+
+def _is_one_of(number: float, sizes: set[int]) -> bool:
+    return any(math.isclose(number, size, rel_tol=1e-6) for size in sizes)
 
 
 def _has_one_over(samples: int, factors: Sequence[float]) -> bool:

@@ -13,12 +13,14 @@ MIXED_LOSS = (
 MULTIPLIED_BY_CHANCE = (
     "The loss is a sum multiplied by a number that is 1 over the samples of this rank's share. It "
     "is taken for a constant, so that the ranks' losses add up. If it is meant as a mean, divide "
-    "by the number of samples (`/ len(x)`) or use .mean(): these are recognised."
+    "by the number of samples (`/ len(x)`) or use .mean(): these are recognised. For a constant "
+    "nothing is to be done."
 )
 DIVIDED_BY_CHANCE = (
     "The loss is a sum divided by a number that equals the samples of this rank's share. It is "
     "taken for their number, so that the ranks' losses are averaged. If it is a constant, steps "
-    "are not one device's: multiply by the constant instead (`* 0.25` for `/ 4`)."
+    "are not one device's: multiply by the constant instead (`* 0.25` for `/ 4`); a note that this "
+    "may be a mean is then of no account."
 )
 TWO_LOADERS = (
     "One step uses batches of two loaders that split in different proportions. Ranks are averaged "
@@ -26,10 +28,10 @@ TWO_LOADERS = (
     "of ranks divides."
 )
 READS_AHEAD = (
-    "The loop reads batches ahead of those it trains on, and nothing told which of two batches "
-    "with different shares a step used (as many rows each, and copied on the way). Ranks are "
-    "averaged as if batches were used in order. A batch size that the number of ranks divides, "
-    "with drop_last=True, leaves no doubt."
+    "The loop reads batches ahead of those it trains on, and nothing told which of several batches "
+    "with different shares a step used: what the model was given has neither their memory nor "
+    "their number of rows. Ranks are averaged as if batches were used in order. A batch size that "
+    "the number of ranks divides, with drop_last=True, leaves no doubt."
 )
 NOT_TRAINED = (
     "A loader was split among the ranks, but nothing was trained from it: values computed in that "

@@ -11,6 +11,9 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+import torch.distributed as dist
+
 from . import notices
 from .accumulation import Accumulation
 from .ahead import ReadAhead
@@ -173,6 +176,20 @@ class Session:
         if losses is not None and self.draws_losses:
             weight = self.share.weight if self.share else 1.0
             self.recorder.metric(losses.name, self.step, losses.shown.detach(), weight)
+
+    def agree_on_sizes(self, flags: list[bool]) -> list[bool]:
+        """Tell which numbers are sizes on all ranks, where shares differ; collective then.
+
+        Where they do not, a number is a size on every rank or on none.
+        """
+        share = self.share
+        if not flags or share is None or not self.distributes:
+            return flags
+        if self.batch == "global" and share.whole % self.world_size == 0:
+            return flags
+        told = torch.tensor(flags, dtype=torch.uint8)
+        dist.all_reduce(told, dist.ReduceOp.MIN)
+        return [bool(flag) for flag in told.tolist()]
 
     def doubt(self, graph: LossGraph) -> None:
         """Look into whether a loss has no single weight; tell the user if so.

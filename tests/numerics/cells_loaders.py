@@ -580,6 +580,25 @@ IDIOMS = [
         opt.step()
         losses.append(loss.item())
         """, setup=UNEVEN + TRAIN_ON, shares="before"),
+    idiom("read ahead, and joined with another view", """
+        before = None
+        for batch in loader:
+            if before is not None:
+                losses.append(train(torch.cat([before[0], before[0]]), before[1].repeat(2)))
+            before = batch
+        losses.append(train(torch.cat([before[0], before[0]]), before[1].repeat(2)))
+        """, setup=UNEVEN + TRAIN_ON, shares="before", notices="reads-ahead"),
+    idiom("a bare tensor after break", """
+        for x, y in loader:
+            if len(losses) == 3:
+                break
+            losses.append(train(x, y))
+        weight = nn.Parameter(torch.ones(8))
+        bare = torch.optim.SGD([weight], lr=0.01)
+        loss = (X @ weight - Y).square().sum()
+        loss.backward()
+        bare.step()
+        """, setup=UNEVEN + TRAIN_ON, curve=False, notices="reads-ahead"),
     # ------------------------------------------------------------- without a loader
     idiom("no loader: the whole data", """
         for epoch in range(5):

@@ -144,6 +144,12 @@ IDIOMS = [
     idiom("a sum * 1 / 4, the samples of a rank", with_loss(
         "F.cross_entropy(model(x), y, reduction='sum') * 0.25"),
         setup="loader = DataLoader(dataset, batch_size=8, drop_last=True)", notices="by-chance"),
+    idiom("a sum / 3, the samples of one rank", with_loss(
+        "F.cross_entropy(model(x), y, reduction='sum') / 3"), setup="loader = DataLoader("
+        "dataset, batch_size=5)", ranks=(2, 3)),
+    idiom("a sum of what was divided by 3, the samples of one rank", with_loss(
+        "(F.cross_entropy(model(x), y, reduction='none') / 3).sum()"), setup="loader = DataLoader("
+        "dataset, batch_size=5)", ranks=(2, 3)),
     idiom("a sum / x.size(0), reduction sum", with_loss(
         "F.mse_loss(model(x), y, reduction='sum') / x.size(0)"), setup=REGRESSION, ranks=(2, 3)),
     idiom("a sum / the batch size as a constant", with_loss(
