@@ -151,7 +151,8 @@ class _Path:
 
     def within(self, inner: _Path) -> _Path:
         """Return this path with what divides or multiplies every element of a sum, as ``inner``."""
-        even = tuple(d for d in inner.divisors if _is_number(d) or d.numel() == 1)
+        # A share of one sample makes vectors of one element, of which ranks would differ.
+        even = tuple(d for d in inner.divisors if _is_number(d) or d.ndim == 0)
         return replace(self, divisors=even, factors=inner.factors)
 
     def _divided(self, node: Any) -> tuple[Any, ...]:

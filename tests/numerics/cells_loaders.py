@@ -598,7 +598,7 @@ IDIOMS = [
         loss = (X @ weight - Y).square().sum()
         loss.backward()
         bare.step()
-        """, setup=UNEVEN + TRAIN_ON, curve=False, notices="reads-ahead"),
+        """, setup=UNEVEN + TRAIN_ON, curve=False),
     # ------------------------------------------------------------- without a loader
     idiom("no loader: the whole data", """
         for epoch in range(5):
