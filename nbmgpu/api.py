@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -110,7 +111,7 @@ def follow(execution: Execution, run: Run) -> Run:
 @contextmanager
 def showing(execution: Execution, run: Run) -> Iterator[LiveOutput]:
     """Show the run of ``execution`` as ``run`` reads it; end it if watching it fails."""
-    with shown(run, execution.surroundings, execution.interrupt) as output:
+    with shown(run, execution.surroundings) as output:
         try:
             yield output
         finally:
@@ -120,12 +121,12 @@ def showing(execution: Execution, run: Run) -> Iterator[LiveOutput]:
 
 
 @contextmanager
-def shown(run: Run, surroundings: Surroundings, stop: Callable[[], object]) -> Iterator[LiveOutput]:
-    """Show ``run`` here; its Stop button calls ``stop``."""
+def shown(run: Run, surroundings: Surroundings) -> Iterator[LiveOutput]:
+    """Show ``run`` here, with a Stop button."""
     from .ui.live import LiveOutput
 
     output = LiveOutput(run, surroundings)
-    output.start(stop)
+    output.start()
     try:
         yield output
     finally:
@@ -141,24 +142,41 @@ def attach(name: str = "") -> Run:
         OptionError: there is no such run.
         BaseException: what the cell raised on a rank.
     """
-    run = find_run(name)
-    execution = take_over(run)
+    run, execution = take_over(name)
     if execution is not None:
         with interrupts_to(execution.interrupt):
             return follow(execution, run)
-    with shown(run, Surroundings.current(), run.stop) as output:
+    with shown(run, Surroundings.current()) as output:
         while not run.over:
             output.take()
             time.sleep(POLL)
     return run
 
 
-def take_over(run: Run) -> Execution | None:
-    """Return the execution of a run in the background: the caller now brings its results home."""
+def take_over(name: str) -> tuple[Run, Execution | None]:
+    """Return the run whose id begins with ``name``, by default the newest, to be read anew.
+
+    With it comes its execution, if it is in this process's background: the caller now brings
+    its results home.
+
+    Raises:
+        OptionError: there is no such run.
+    """
+    # Its own come first: their results are here even if somebody has removed the folder.
+    own = [execution.run for run_id, execution in _background.items() if run_id.startswith(name)]
+    run = opened_anew(own[0]) if name and len(own) == 1 else find_run(name)
     execution = _background.pop(run.id, None)
     if execution is not None:
         execution.taken_over = True
-    return execution
+    return run, execution
+
+
+def opened_anew(run: Run) -> Run:
+    """Return a reader that has read nothing of ``run`` yet, if its folder is still there."""
+    try:
+        return Run(run.folder)
+    except FileNotFoundError:
+        return copy.copy(run)
 
 
 def begin(execution: Execution) -> Run:

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +26,8 @@ from .failure import exception_of
 from .launch.local import LaunchServer, server
 from .options import RunOptions
 from .report.digest import write_digest
-from .run import Run, RunRecord, new_run_id, runs_root
+from .run import COLLECTED_FILE, STOP_FILE, Run, RunRecord, new_run_id, runs_root
+from .sizes import in_words
 from .strategies import Tuning, missing_packages, profile_of
 from .strategies.catalogue import COMPILER
 from .surroundings import Surroundings
@@ -175,7 +177,7 @@ class Execution:
 
     def interrupt(self) -> None:
         """Stop the run so that partial results come back; the second time, at once."""
-        self.run.stop(force=(self.run.folder / "stop").exists())
+        self.run.stop(force=(self.run.folder / STOP_FILE).exists())
 
     def finish(self) -> None:
         """Put what came back into the notebook, and free what the run has held.
@@ -208,6 +210,9 @@ class Execution:
         while self._places:
             name, place = self._places.popitem()
             place.close() if in_use else shelf.give_back(name, place)
+        if hasattr(self, "run"):
+            with suppress(OSError):  # a full disk, or somebody has removed the folder
+                (self.run.folder / COLLECTED_FILE).touch()
         if hasattr(self, "_words"):
             self._words.close()
 
@@ -268,7 +273,7 @@ def plan_text(execution: Execution) -> str:
     """Say what a prepared execution would do (``--dry-run``)."""
     placement, cell, shipment = execution.placement, execution.cell, execution.shipment
     width = max((len(name) for name in shipment.sizes), default=0)
-    shipped = [f"  {name:<{width}}  {human(size):>10}" for name, size in shipment.sizes.items()]
+    shipped = [f"  {name:<{width}}  {in_words(size):>10}" for name, size in shipment.sizes.items()]
     options = execution.options
     back = [n for n in cell.writes if options.pull is None or n in options.pull]
     stars = [f"all of {module}" for module in cell.star_imports]
@@ -277,7 +282,7 @@ def plan_text(execution: Execution) -> str:
         f"ranks        {placement.world_size} on {', '.join(placement.devices)}",
         *([placement.notice] if placement.notice else []),
         f"batch        {execution.batch_line or 'no DataLoader among what the cell reads'}",
-        f"shipped      {human(shipment.nbytes)} in all"
+        f"shipped      {in_words(shipment.nbytes)} in all"
         + ("; what is shared counts once" if shipped else ""),
         *shipped,
         f"comes back   {', '.join([*back, *stars]) or 'nothing is assigned'}",
@@ -285,12 +290,3 @@ def plan_text(execution: Execution) -> str:
         "Nothing was started.",
     ]
     return "\n".join(lines)
-
-
-def human(size: float) -> str:
-    """Write a number of bytes for people."""
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.2f} GiB"

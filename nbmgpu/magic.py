@@ -22,7 +22,7 @@ from .interrupts import interrupts_to
 from .kernel import POLL, Execution
 from .launch.local import server
 from .options import RunOptions
-from .run import Run, find_run
+from .run import Run
 from .surroundings import Surroundings
 
 if TYPE_CHECKING:
@@ -183,8 +183,7 @@ class MgpuMagics(Magics):
     async def mgpu_line_awaited(self, line: str) -> None:
         """Attach to a run while the kernel's loop goes on."""
         with plain_errors(self._shell):
-            run = find_run(line.partition(" ")[2].strip())
-            execution = api.take_over(run)
+            run, execution = api.take_over(line.partition(" ")[2].strip())
             if execution is None:
                 await watch_awaited(run)
                 return
@@ -205,7 +204,7 @@ async def follow_awaited(execution: Execution, run: Run) -> None:
 
 async def watch_awaited(run: Run) -> None:
     """Show a run of another process to its end."""
-    with api.shown(run, Surroundings.current(), run.stop) as output:
+    with api.shown(run, Surroundings.current()) as output:
         while not run.over:
             output.take()
             await asyncio.sleep(POLL)

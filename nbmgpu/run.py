@@ -9,6 +9,7 @@ Everything about one run of one cell lies in ``<runs root>/<run id>/``::
     events/kernel.jsonl   what the kernel had to say about the request
     logs/rank-K.log       stdout and stderr of rank K, whole
     stop                  appears when somebody asked the run to stop
+    collected             appears when the kernel has taken what came back, or given it up
     line.json             a digest of a run that is over (see nbmgpu.report.digest)
 
 The state of a run is what its events say; nothing is ever rewritten.  So the
@@ -26,6 +27,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 STOP_FILE = "stop"
+COLLECTED_FILE = "collected"
 ROOT_VARIABLE = "NBMGPU_RUNS"
 
 
@@ -132,8 +135,11 @@ class Run:
 
     @property
     def cell(self) -> str:
-        """The source that the ranks run."""
-        return (self.folder / "cell.py").read_text()
+        """The source that the ranks run; empty once somebody has removed the folder."""
+        try:
+            return (self.folder / "cell.py").read_text()
+        except FileNotFoundError:
+            return ""
 
     def refresh(self) -> None:
         """Read the new events of all processes into ``view``, by time."""
@@ -175,9 +181,15 @@ class Run:
     def stop(self, force: bool = False) -> None:
         """Ask the launcher to end the run: ranks are interrupted, then terminated, then killed.
 
-        With ``force`` they are killed at once, and nothing comes back.
+        With ``force`` they are killed at once, and nothing comes back.  What was asked before
+        stands: no gentle stop takes a forced one back.
         """
-        write_atomically(self.folder / STOP_FILE, "force" if force else "stop")
+        asked = self.folder / STOP_FILE
+        if force:
+            write_atomically(asked, "force")
+            return
+        with suppress(FileExistsError), asked.open("x") as file:
+            file.write("stop")  # as long as it is empty, it says the same
 
     def wait(self, timeout: float | None = None) -> str:
         """Block until the run is over or ``timeout`` seconds went by; return the state."""
@@ -215,14 +227,24 @@ class Run:
         now = time.time() if state in ("starting", "running") else self.view.last_time
         return max(now - self.record.created, 0.0)
 
+    @property
+    def to_collect(self) -> bool:
+        """Whether the kernel that started the run lives and has not taken what came back."""
+        kernel = self.record.kernel_pid, self.record.kernel_create_time
+        return not (self.folder / COLLECTED_FILE).exists() and process_lives(*kernel)
+
     def delete(self) -> None:
         """Remove the folder of a run that is over.
 
         Raises:
-            OptionError: the run still goes on.
+            OptionError: the run still goes on, or its notebook has not got its results yet.
         """
         if not self.over:
             raise OptionError(compose(f"Run {self.id} still goes on", instead="%mgpu stop"))
+        if self.to_collect:
+            what = f"The results of run {self.id} are not in its notebook yet"
+            instead = f"%mgpu attach {self.id} in that notebook, or end its kernel"
+            raise OptionError(compose(what, instead=instead))
         shutil.rmtree(self.folder)
 
     def __repr__(self) -> str:

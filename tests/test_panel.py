@@ -1,12 +1,15 @@
 """What the panel's traits say, when they travel, and what comes back from the browser."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 from staged import Stage
 
 from nbmgpu.report.snapshot import Parts
+from nbmgpu.surroundings import Surroundings
 from nbmgpu.ui import built, panel
+from nbmgpu.ui.live import LiveOutput
 from nbmgpu.ui.panel import RunPanel
 
 
@@ -144,6 +147,16 @@ class TestStop:
         assert (view.status["word"], view.status["stopping"]) == ("stopping", "asked")
         view._handle_custom_msg({"kind": "stop", "force": True}, [])
         assert view.status["stopping"] == "forced"
+
+    def test_in_the_output_of_a_cell_forces_only_where_that_was_clicked(self, staged):
+        run = staged(1)
+        run.start()
+        output = LiveOutput(run.run, Surroundings(SimpleNamespace(kernel=None)))
+        output.start()
+        asked = run.run.folder / "stop"
+        for force, said in [(False, "stop"), (False, "stop"), (True, "force"), (False, "force")]:
+            output._panel._handle_custom_msg({"kind": "stop", "force": force}, [])
+            assert asked.read_text() == said
 
     def test_other_messages_and_late_clicks_do_nothing(self, staged):
         run = staged(1)

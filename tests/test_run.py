@@ -1,6 +1,7 @@
 """A run is a folder: what can be read from it, and by whom."""
 
 import os
+import shutil
 import stat
 import time
 
@@ -9,6 +10,7 @@ from staged import Stage
 
 from nbmgpu.errors import OptionError
 from nbmgpu.events import Ended, Exited, Failure, Notice, Started
+from nbmgpu.report.digest import write_digest
 from nbmgpu.run import Run, find_run, list_runs, new_run_id, process_lives
 
 
@@ -68,6 +70,8 @@ def test_stop_is_a_file(stage):
     assert (staged.run.folder / "stop").read_text() == "stop"
     staged.run.stop(force=True)
     assert (staged.run.folder / "stop").read_text() == "force"
+    staged.run.stop()
+    assert (staged.run.folder / "stop").read_text() == "force", "nothing takes it back"
 
 
 def test_runs_are_listed_newest_first_and_found_by_prefix(runs, stage):
@@ -90,8 +94,30 @@ def test_a_run_that_goes_on_cannot_be_deleted(stage):
     with pytest.raises(OptionError, match="still goes on"):
         staged.run.delete()
     staged.launcher.emit(Ended, ending="finished")
+    with pytest.raises(
+        OptionError, match=f"not in its notebook yet.\nTry: %mgpu attach {staged.run.id}"
+    ):
+        staged.run.delete()
+    (staged.run.folder / "collected").touch()
     staged.run.delete()
     assert not staged.run.folder.exists()
+
+
+def test_a_run_whose_kernel_is_gone_can_be_deleted(stage):
+    staged = stage(1, kernel_create_time=1.0)
+    staged.end("failed")
+    staged.run.delete()
+    assert not staged.run.folder.exists()
+
+
+def test_the_line_of_a_run_whose_folder_is_gone_is_no_error(stage):
+    staged = stage(1)
+    staged.start()
+    staged.fail(0, message="the real cause")
+    staged.end("failed")
+    run = staged.polled()
+    shutil.rmtree(run.folder)
+    assert "the real cause" in write_digest(run).failure
 
 
 def test_a_reused_pid_is_not_the_same_process(stage):

@@ -11,11 +11,11 @@ from nbmgpu.devices import Machine, torch_build
 from nbmgpu.errors import OptionError, compose
 from nbmgpu.flags import GpuRequest
 from nbmgpu.options import RunOptions
+from nbmgpu.sizes import in_words
 from nbmgpu.strategies import missing_packages, profile_of, strategy_names
 
 from . import machine, memory, recommendation, speed
 from .advice import Advice, Estimate, Part
-from .span import in_words
 from .speed import Speed
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ import psutil
 from nbmgpu.devices import Machine, place, probe
 from nbmgpu.limits import usable_memory
 from nbmgpu.options import RunOptions
+from nbmgpu.sizes import in_words
 
-from .span import in_words, read_bytes
+from .span import read_bytes
 
 
 @dataclass(frozen=True)

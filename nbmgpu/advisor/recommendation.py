@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from nbmgpu.sizes import in_words
+
 from .advice import Estimate, Fit
 from .memory import Case
-from .span import Span, in_words, span_in_words
+from .span import Span, span_in_words
 
 RESERVE = 0.9
 """The part of free memory that may be planned with."""
@@ -156,8 +158,8 @@ def _way_out(row: Estimate, free: int) -> str:
 def largest_batch(row: Estimate, case: Case, free: int | None) -> int | None:
     """Return how many samples of all ranks fit for sure, if activations grow as samples do.
 
-    Two digits of it, and the rest zeros: nobody knows more.  None if that is unknown, or more
-    than anybody makes a batch of.
+    Two digits of it, and the rest zeros: nobody knows more.  None if that is unknown, if not
+    even one fits, or if it is more than anybody makes a batch of.
     """
     acts = case.activations
     if free is None or acts is None or not row.parts:
@@ -166,7 +168,7 @@ def largest_batch(row: Estimate, case: Case, free: int | None) -> int | None:
     rest = RESERVE * free - (row.high - mine)
     each = acts.alone.high / acts.samples
     if not rest >= each > 0:
-        return 0
+        return None
     most = int(rest // each) * case.ranks
     if most >= PLENTY:
         return None

@@ -196,7 +196,7 @@ def _checkpoint(actor: Any) -> None:
     """Let blocks recompute, the same that ``--checkpointing`` finds."""
     from torch.utils.checkpoint import checkpoint
 
-    from nbmgpu.rank.shaping import blocks
+    from nbmgpu.strategies.blocks import blocks
 
     if getattr(actor, "supports_gradient_checkpointing", False):
         actor.gradient_checkpointing_enable({"use_reentrant": False})

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from html import escape
 
+from nbmgpu.sizes import in_words
+
 from .advice import Advice, Estimate
-from .span import in_words, span_in_words
+from .span import span_in_words
 
 HEADER = ("", "strategy", "memory per rank", "fits", "speed", "costs")
 COLOURS = {

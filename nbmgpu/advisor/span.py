@@ -1,4 +1,4 @@
-"""A number that is not known exactly: from ``low`` to ``high``; and bytes in words."""
+"""A number that is not known exactly: from ``low`` to ``high``; and bytes as they are given."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 
 from nbmgpu.errors import OptionError, compose
+from nbmgpu.sizes import in_words
 
 KIB = 1 << 10
-UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 POWERS = {"": 1.0} | {
     f"{prefix}{suffix}": float(base**power)
     for power, prefix in enumerate("KMGT", 1)
@@ -44,15 +44,6 @@ class Span:
 def at_least(*spans: Span) -> Span:
     """Return the largest of ``spans``, by each of its ends."""
     return Span(max(s.low for s in spans), max(s.high for s in spans))
-
-
-def in_words(size: float) -> str:
-    """Write bytes as people do: ``1.4 GiB``."""
-    unit = 0
-    while size >= 999.5 and unit < len(UNITS) - 1:
-        size, unit = size / KIB, unit + 1
-    digits = 0 if unit == 0 or size >= 99.5 else 1
-    return f"{size:.{digits}f} {UNITS[unit]}"
 
 
 def span_in_words(low: float, high: float) -> str:

@@ -14,10 +14,10 @@ from weakref import WeakSet
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
 
 from nbmgpu.errors import StrategyError, compose
+from nbmgpu.strategies.blocks import blocks
 
 from . import notices
 from .batchnorm import BatchNormTap
@@ -146,35 +146,6 @@ class Shaping:
         for undo in self._undo:
             undo()
         self._undo.clear()
-
-
-def blocks(root: nn.Module) -> list[nn.Module]:
-    """Return the outermost repeated parts of ``root``, worth to be computed twice.
-
-    These are members of a ``ModuleList``, and of a ``Sequential`` if they have parts of
-    their own.  Batch normalisation would update its running statistics twice, so what
-    holds some is no block.
-    """
-    found: list[nn.Module] = []
-    inside: set[nn.Module] = set()
-    for parent in root.modules():
-        if parent in inside or not isinstance(parent, nn.ModuleList | nn.Sequential):
-            continue
-        for child in parent.children():
-            composite = isinstance(parent, nn.ModuleList) or any(True for _ in child.children())
-            is_container = isinstance(child, nn.ModuleList | nn.ModuleDict)
-            counts = any(
-                isinstance(m, _NormBase) and m.track_running_stats for m in child.modules()
-            )
-            if (
-                composite
-                and not is_container
-                and not counts
-                and any(True for _ in child.parameters())
-            ):
-                found.append(child)
-                inside.update(child.modules())
-    return list(dict.fromkeys(found))
 
 
 def _checkpointed(block: nn.Module) -> Any:

@@ -1,7 +1,8 @@
 """How a rank is: a thread that tells once a second how far it is and what it uses.
 
-It goes on whatever the cell does, so that a rank that hangs can be told from one that is
-busy.  A beat reads two files of the kernel's and, on a GPU, asks the driver: well below a
+It goes on whatever Python code the cell runs, so that a rank that hangs can be told from one
+that is busy.  Only compiled code that keeps the GIL silences it, as a suspended process is
+silent.  A beat reads two files of the kernel's and, on a GPU, asks the driver: well below a
 thousandth of the rank's time.  Nothing of it touches random streams or starts CUDA.
 """
 
@@ -11,6 +12,7 @@ import importlib
 import importlib.util
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -65,6 +67,10 @@ class Pulse:
             self._beat()
 
     def _beat(self) -> None:
+        with suppress(OSError):  # the disk is full: the next beat may find room
+            self._tell()
+
+    def _tell(self) -> None:
         current = session.current
         step_time, own_time = self._stretch.take(current.pace) if current else (0.0, 0.0)
         self._events.emit(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nbmgpu.run import Run
 from nbmgpu.view import Curve, RunView
 
 from .words import number, plain, span
@@ -26,6 +27,9 @@ RATES = ("samples/s", "tokens/s")
 
 RANK_LINES = 8
 """The most ranks whose step times are drawn; of more, only the slowest is."""
+
+MEETING_BACKWARD = ("ddp", "zero1")
+"""Strategies whose ranks meet in backward passes alone."""
 
 BEATS, FEWEST = 5, 3
 """Beats over which ranks are compared, and the fewest: one may have had an evaluation in it."""
@@ -71,8 +75,7 @@ class Throughput:
 
     ``rates`` are samples (and tokens) per second.  ``step_times`` has, in seconds, the whole
     step and each rank's own part of it, which is what it does without waiting for others.
-    ``slowest`` is the rank that the others wait for, -1 when there is none, and ``words``
-    says so.
+    ``slowest`` is the straggler, -1 when there is none, and ``words`` says what is known of it.
     """
 
     rate: str
@@ -110,6 +113,8 @@ def stretch(view: RunView, request: CurveRequest) -> CurveLine | None:
     steps, values = curve.arrays()
     begin = max(0, int(np.searchsorted(steps, request.first)) - 1)
     end = int(np.searchsorted(steps, request.last, "right")) + 1
+    if begin >= end:
+        return None  # it ends before it begins
     return _line(request.name, steps[begin:end], values[begin:end], POINTS)
 
 
@@ -169,11 +174,12 @@ def averaged(steps: np.ndarray, values: np.ndarray, parts: int) -> tuple[np.ndar
     return steps[index].mean(axis=1)[some], means[some]
 
 
-def throughput(view: RunView) -> Throughput:
-    """Return how fast the run is, and which rank the others wait for."""
+def throughput(run: Run) -> Throughput:
+    """Return how fast ``run`` is, and which rank is slower than the others."""
+    view = run.view
     rates = [n for n in RATES if n in view.curves and len(view.curves[n])]
     newest = [f"{number(view.curves[name].last or 0.0)} {name}" for name in rates]
-    last = straggler(view)
+    last = straggler(run)
     rank = last.rank if last else -1
     return Throughput(
         rate=", ".join(newest),
@@ -204,35 +210,51 @@ def _step_times(view: RunView, last: int) -> list[CurveLine]:
 
 @dataclass(frozen=True)
 class Straggler:
-    """The rank that the others wait for: seconds until it meets them, theirs, and of a step."""
+    """The rank that needs the longest until its backward pass.
+
+    ``own`` and ``others`` are seconds from step to backward pass, ``step`` those of a step.
+    ``awaited`` tells that the difference is what the others wait.
+    """
 
     rank: int
     own: float
     others: float
     step: float
+    awaited: bool
 
     @property
     def words(self) -> str:
-        """What that costs."""
+        """What that costs, as far as it is known."""
+        if not self.awaited:
+            return "spends the most time outside backward passes"
         lost = 100 * (self.own - self.others) / self.step
         return f"the others wait for it {lost:.0f} % of the time"
+
+    @property
+    def warning(self) -> str:
+        """The same, beside the rank's name."""
+        return f"slow: {self.words}" if self.awaited else self.words
 
     @property
     def sentence(self) -> str:
         """The whole story."""
         own, others = span(self.own), span(self.others)
+        if not self.awaited:
+            return f"Rank {self.rank} {self.words}: {own} of a step, the others {others}."
         return (
             f"Rank {self.rank} is the slowest: {self.words}. Until ranks meet in the backward "
             f"pass, it needs {own} and they {others}."
         )
 
 
-def straggler(view: RunView) -> Straggler | None:
-    """Return the rank that the others wait for, if there is one.
+def straggler(run: Run) -> Straggler | None:
+    """Return the rank that needs much longer than the others until its backward pass, if any.
 
-    Ranks meet in every backward pass, so their steps take equally long; what differs is
-    how long each needs until it gets there.
+    Where ranks meet in every backward pass and nowhere else, their steps take equally long,
+    and this is the one that the others wait for.  Sharded models meet in forward passes, too;
+    and a GPU is at work while its rank's Python code is further on already.
     """
+    view, record = run.view, run.record
     known = [rank.paces[-BEATS:] for rank in view.ranks if len(rank.paces) >= FEWEST]
     recent = [np.median(paces, axis=0) for paces in known]
     if len(recent) < len(view.ranks) or len(recent) < 2:
@@ -244,6 +266,7 @@ def straggler(view: RunView) -> Straggler | None:
         own=float(own[worst]),
         others=float(np.median(np.delete(own, worst))),
         step=float(recent[worst][1]),
+        awaited=record.strategy in MEETING_BACKWARD and set(record.devices) == {"cpu"},
     )
     much = found.own > 1.3 * found.others and found.own - found.others > 0.1 * found.step
     return found if much else None

@@ -42,7 +42,10 @@ def read_digest(folder: Path, seen: list[Any]) -> RunLine | None:
 
 def write_digest(run: Run) -> RunLine:
     """Return the line of ``run``; keep it in the folder if the run is over."""
-    seen = fingerprint(run.folder)  # taken first: what is written meanwhile makes it stale
+    try:
+        seen = fingerprint(run.folder)  # taken first: what is written meanwhile makes it stale
+    except OSError:
+        return run_line(run)  # somebody has removed the folder
     line = run_line(run)
     if line.over:
         content = {"seen": seen, "line": dataclasses.asdict(line)}

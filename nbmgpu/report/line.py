@@ -71,9 +71,10 @@ def run_line(run: Run) -> RunLine:
     """Return the line of ``run``."""
     state = run.state
     record, view = run.record, run.view
-    status = run_status(run, state, time.time())
+    epochs = epochs_in(run.cell) if state in ("starting", "running") else 0
+    status = run_status(run, state, time.time(), epochs)
     metric, curve, last = mini_curve(view)
-    so_far = None if status.over else course(view, epochs_in(run.cell))
+    so_far = None if status.over else course(view, epochs)
     return RunLine(
         id=run.id,
         state=state,

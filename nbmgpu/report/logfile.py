@@ -99,27 +99,25 @@ class Findings:
 
     def __init__(self, search: str) -> None:
         """Look for ``search``; the case of ASCII letters does not matter."""
-        self._pattern = re.compile(re.escape(search.encode("utf-8", "replace")), re.IGNORECASE)
-        self._lines: list[int] = []
-        self._whole = 0
+        wanted = search.encode("utf-8", "replace")
+        self._pattern = re.compile(re.escape(wanted), re.IGNORECASE)
+        self._overlap = max(len(wanted) - 1, 0)
+        self._lines = array("Q")
+        self._searched = 0
 
-    def update(self, path: Path, starts: array[int], size: int) -> list[int]:
-        """Search on from the last line that had not ended; return all line numbers."""
-        lines = np.array(starts, np.int64)
-        while self._lines and self._lines[-1] >= self._whole:
-            self._lines.pop()
-        with path.open("rb") as file:
-            first = self._whole
-            while first < len(starts) and starts[first] < size:
-                # Whole lines of about a chunk, or one that is longer.
-                after = int(np.searchsorted(lines, starts[first] + CHUNK, "right")) - 1
-                after = max(after, first + 1)
-                end = starts[after] if after < len(starts) else size
-                file.seek(starts[first])
-                data = file.read(end - starts[first])
-                places = [starts[first] + match.start() for match in self._pattern.finditer(data)]
-                found = np.unique(np.searchsorted(lines, places, "right") - 1)
-                self._lines += found.tolist()
-                first = after
-        self._whole = len(starts) - 1
-        return self._lines
+    def update(self, path: Path, starts: array[int], size: int) -> np.ndarray:
+        """Search on to ``size``, a chunk at a time however long lines are; return all numbers."""
+        if self._searched < size:
+            lines = np.array(starts, np.int64)
+            with path.open("rb") as file:
+                while self._searched < size:
+                    begin = max(0, self._searched - self._overlap)  # it may lie across the seam
+                    end = min(self._searched + CHUNK, size)
+                    file.seek(begin)
+                    data = file.read(end - begin)
+                    places = [begin + match.start() for match in self._pattern.finditer(data)]
+                    found = np.unique(np.searchsorted(lines, places, "right") - 1)
+                    known = self._lines[-1] if self._lines else -1
+                    self._lines.extend(found[found > known].tolist())
+                    self._searched = end
+        return np.array(self._lines, np.int64)

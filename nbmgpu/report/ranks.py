@@ -7,10 +7,11 @@ import statistics
 from dataclasses import dataclass, replace
 
 from nbmgpu.run import Run
+from nbmgpu.sizes import in_words
 from nbmgpu.view import RankView, RunView
 
 from .curves import Straggler, straggler
-from .words import TONES, Tone, exit_word, number, plain, size, span
+from .words import TONES, Tone, exit_word, number, plain, span
 
 SILENT = 5.0
 """Seconds after which a rank that says nothing is missed, while others beat every second."""
@@ -34,8 +35,8 @@ class Meter:
 class RankRow:
     """A rank in one line.
 
-    ``gpu`` and ``gpu_memory`` are None where there is no GPU.  ``slowest`` marks the rank
-    that the others wait for; ``warning`` is a sentence, or empty.
+    ``gpu`` and ``gpu_memory`` are None where there is no GPU.  ``slowest`` marks the
+    straggler; ``warning`` is a sentence, or empty.
     """
 
     rank: int
@@ -60,7 +61,7 @@ def rows(run: Run, now: float, stopping: bool = False) -> list[RankRow]:
     """Return a row for each rank.  Ranks of a run that is ``stopping`` do not fail by a signal."""
     view = run.view
     culprit = None if stopping and not view.failure else view.culprit
-    last = straggler(view)
+    last = straggler(run)
     warned = warnings(view, now, last)
     return [
         replace(
@@ -114,13 +115,13 @@ def _gpu(seen: RankView) -> tuple[Meter | None, Meter | None]:
 def _share(used: int, total: int) -> Meter:
     if used < 0:
         return UNKNOWN
-    return Meter(size(used), min(used / total, 1.0) if total > 0 else -1)
+    return Meter(in_words(used), min(used / total, 1.0) if total > 0 else -1)
 
 
 def warnings(view: RunView, now: float, last: Straggler | None) -> list[str]:
     """Return what is wrong with each rank, in words; mostly nothing.
 
-    ``last`` is the rank that the others wait for.
+    ``last`` is the straggler.
     """
     going = view.ended is None
     found, name = [], loss_name(view)
@@ -142,7 +143,8 @@ def _silent(view: RunView, rank: int, now: float) -> str:
     beats = any(now - other.last_time < SILENT / 2 for other in _others(view, rank))
     if seen.vitals is None or quiet < SILENT or not beats:
         return ""
-    return f"silent for {quiet:.0f} s while others go on: it hangs, or its process is suspended"
+    why = "it hangs, its process is suspended, or is busy in compiled code"
+    return f"silent for {quiet:.0f} s while others go on: {why}"
 
 
 def _behind(view: RunView, rank: int) -> str:
@@ -155,7 +157,7 @@ def _behind(view: RunView, rank: int) -> str:
 
 
 def _slow(last: Straggler | None, rank: int) -> str:
-    return f"slow: {last.words}" if last and last.rank == rank else ""
+    return last.warning if last and last.rank == rank else ""
 
 
 def _diverges(view: RunView, rank: int, name: str) -> str:

@@ -120,7 +120,7 @@ class Snapshot:
         view = self.run.view
         return {
             "curves": curves(view),
-            "throughput": throughput(view),
+            "throughput": throughput(self.run),
             "logs": self.logs.sizes(),
         }
 

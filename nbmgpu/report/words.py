@@ -81,18 +81,18 @@ def span(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds < 60 else clock(seconds)
 
 
-def size(count: float) -> str:
-    """Return bytes for people: ``512 B``, ``1.4 GiB``."""
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"
-
-
 def state_word(state: str) -> str:
     """Return the word for a run's state."""
     return ENDING_WORDS.get(state, state)
+
+
+def ending_sentence(state: str) -> str:
+    """Return how a run ended, as the end of a sentence."""
+    known = {
+        "lost": "its launcher is gone and has not said how it ended",
+        "timeout": "it took longer than its time limit",
+    }
+    return known.get(state, state)
 
 
 def headline(record: RunRecord) -> str:

@@ -23,8 +23,8 @@ class NewsReader:
         """Return what the listener does not know yet, or None if that is nothing."""
         try:
             found = self._services.lines.newest()
-        except OSError:  # the problems say it
-            found = RunList([], more=False)
+        except OSError:  # the problems say it; what nobody can read is not gone for that
+            found = RunList(list(self._runs.values()), bool(self._last and self._last.more))
         news = News(
             devices=self._services.meters.read(),
             runs=[line for line in found.runs if self._runs.get(line.id) != line],

@@ -8,8 +8,8 @@ from typing import Any
 from jupyter_server.auth.decorator import authorized
 from tornado import web
 
-from nbmgpu.errors import OptionError
 from nbmgpu.report.snapshot import Snapshot
+from nbmgpu.report.words import ending_sentence
 
 from .folders import open_run
 from .handler import Handler
@@ -42,7 +42,7 @@ class RunHandler(Handler):
     @authorized
     async def delete(self, name: str) -> None:
         """Remove its folder, if it is over."""
-        await self.services.work(delete, name)
+        await self.services.fulfil(delete, name)
         self.set_status(204)
         self.finish()
 
@@ -54,7 +54,7 @@ class StopHandler(Handler):
     @authorized
     async def post(self, name: str) -> None:
         """Ask the run to end; the body may be a ``StopRequest``."""
-        await self.services.work(stop, name, self._wish())
+        await self.services.fulfil(stop, name, self._wish())
         self.answer({}, 202)
 
     def _wish(self) -> StopRequest:
@@ -80,23 +80,13 @@ def stop(name: str, wish: StopRequest) -> None:
     """Ask the launcher of a run to end it.  It watches the folder, whatever the kernel does."""
     run = open_run(name, ranks=False)
     if run.over:
-        raise Refusal(409, f"Run {name} is over already: {over_words(run.state)}.")
+        raise Refusal(409, f"Run {name} is over already: {ending_sentence(run.state)}.")
     run.stop(wish.force)
 
 
 def delete(name: str) -> None:
-    """Remove the folder of a run that is over."""
+    """Remove the folder of a run that is over and whose results have come home."""
     run = open_run(name, ranks=False)
-    try:
-        run.delete()
-    except OptionError:
-        raise Refusal(409, f"Run {name} still goes on.", "Stop it first.") from None
-
-
-def over_words(state: str) -> str:
-    """Return how a run ended, in words."""
-    words = {
-        "lost": "its launcher is gone and has not said how it ended",
-        "timeout": "it took longer than its time limit",
-    }
-    return words.get(state, state)
+    if not run.over:
+        raise Refusal(409, f"Run {name} still goes on.", "Stop it first.")
+    run.delete()

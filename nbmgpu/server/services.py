@@ -20,6 +20,9 @@ T = TypeVar("T")
 THREADS = 4
 """Reading is short and mostly waits for the disk; a few threads serve many pages."""
 
+WISHES = 2
+"""Threads for what people click on, such as Stop: they wait for no list."""
+
 KEY = "nbmgpu"
 """Where the server's settings have the services."""
 
@@ -33,11 +36,17 @@ class Services:
         self.meters = Meters()
         self.opened = OpenRuns()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="nbmgpu")
+        self._wishes = ThreadPoolExecutor(WISHES, thread_name_prefix="nbmgpu-wish")
 
     async def work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call ``function`` in a thread: the server's event loop never waits for a file."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
+
+    async def fulfil(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call ``function``, which changes something, in a thread that no reader keeps busy."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._wishes, lambda: function(*args, **kwargs))
 
     def problems(self) -> list[str]:
         """Return what is missing or in the way; that there is no folder of runs yet is not."""
@@ -53,4 +62,5 @@ class Services:
     def close(self) -> None:
         """Stop the threads and let the devices go."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._wishes.shutdown(wait=False, cancel_futures=True)
         self.meters.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nbmgpu.events import Display
@@ -40,8 +39,8 @@ class LiveOutput:
         self._handle: Any = None
         self._displays: dict[str, Any] = {}
 
-    def start(self, stop: Callable[[], object]) -> None:
-        """Put the panel up; its Stop button calls ``stop``."""
+    def start(self) -> None:
+        """Put the panel up; its Stop button stops the run."""
         self.run.refresh()
         if not self.in_jupyter:
             for notice in self.run.view.notices.values():
@@ -52,7 +51,7 @@ class LiveOutput:
         from .panel import RunPanel
 
         self._panel = RunPanel(self.run)
-        self._panel.on_stop(lambda force: stop())
+        self._panel.on_stop(self.run.stop)
         self._handle = display(self._panel, display_id=True)
 
     def take(self) -> None:

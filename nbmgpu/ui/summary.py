@@ -33,7 +33,7 @@ COLOURS = {"good": "#2e9e44", "bad": "#e5484d", "note": "#d08700", "line": "#3b8
 def summary_text(run: Run) -> str:
     """Return the run in a few aligned lines, for terminals."""
     state = run.state
-    lines = [(words.state_word(state), _about(run, state))]
+    lines = [(words.state_word(state), _about(run))]
     if batch := words.batch_line(run.record):
         lines.append(("batch", batch))
     names = _metrics(run)
@@ -41,7 +41,7 @@ def summary_text(run: Run) -> str:
         lines.append((words.plain(name), _course(run.view.curves[name])))
     if len(names) > CURVES:
         lines.append(("", f"{len(names) - CURVES} more in nbmgpu.last_run.metrics"))
-    if pace := _pace(throughput(run.view)):
+    if pace := _pace(throughput(run)):
         lines.append(("pace", pace))
     lines += [("note", text) for text in words.notices(run.view)]
     if why := cause(run, state):
@@ -84,9 +84,8 @@ def summary_html(run: Run) -> str:
     return f'<div style="max-width: 60em">{"".join(parts)}</div>'
 
 
-def _about(run: Run, state: str) -> str:
-    duration = run.view.last_time - run.record.created if state == "lost" else run.duration
-    return f"{words.headline(run.record)}, {words.clock(max(0.0, duration))}"
+def _about(run: Run) -> str:
+    return f"{words.headline(run.record)}, {words.clock(run.duration)}"
 
 
 def _headline(run: Run, state: str) -> str:
@@ -95,7 +94,7 @@ def _headline(run: Run, state: str) -> str:
     word = f"<b{colour}>{SIGNS[tone]} {escape(words.state_word(state))}</b>"
     batch = escape(words.batch_line(run.record))
     aside = " &nbsp;·&nbsp; ".join(filter(None, [batch, f"run {escape(run.id)}"]))
-    about = escape(_about(run, state))
+    about = escape(_about(run))
     return f'<p style="margin: 4px 0">{word} &nbsp; {about}<br><small>{aside}</small></p>'
 
 
@@ -146,7 +145,7 @@ def _curves(run: Run) -> str:
     cells = [_curve(name, view.curves[name]) for name in drawn]
     if len(names) > CURVES:
         cells.append(f"<p><small>{len(names) - CURVES} more in nbmgpu.last_run.metrics</small></p>")
-    speed = throughput(view)
+    speed = throughput(run)
     said = ", ".join(filter(None, [speed.step_time and f"{speed.step_time} a step", speed.words]))
     if said:
         cells.append(f'<p style="margin: 2px 0"><small>{escape(said)}</small></p>')

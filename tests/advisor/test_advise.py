@@ -116,6 +116,14 @@ def test_the_largest_batch_does_fit():
     assert again.row("ddp").fits == "fits"
 
 
+def test_where_not_even_one_sample_fits_for_sure_no_batch_is_promised():
+    batch = torch.zeros(2, 1000)
+    advice = nbmgpu.advise(nn.Linear(1000, 1000), gpus=2, memory="600 MB", batch=batch)
+    assert advice.row(advice.recommended).fits == "tight"
+    assert advice.largest_batch is None
+    assert "A global batch" not in repr(advice)
+
+
 def test_what_a_strategy_cannot_have_is_said_in_its_row():
     model = nn.Linear(20, 5)
     batch = torch.zeros(8, 20)

@@ -9,9 +9,10 @@ import pytest
 from nbmgpu.advisor import memory, speed
 from nbmgpu.advisor.activations import korthikanti
 from nbmgpu.advisor.count import Counted
-from nbmgpu.advisor.span import Span, in_words, read_bytes, span_in_words
+from nbmgpu.advisor.span import Span, read_bytes, span_in_words
 from nbmgpu.advisor.units import Units
 from nbmgpu.errors import OptionError
+from nbmgpu.sizes import in_words
 
 GB = 1e9
 PARAMETERS = 1_000_000

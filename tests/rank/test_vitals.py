@@ -4,6 +4,7 @@ import sys
 import threading
 import time
 import types
+from pathlib import Path
 
 import pytest
 import torch
@@ -50,6 +51,20 @@ def test_beats_while_the_cell_works_and_a_last_time(pulse):
     assert 10 << 20 < last.memory < last.memory_total
     time.sleep(0.2)
     assert tail.read() == []
+
+
+def test_a_full_disk_does_not_end_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(vitals, "INTERVAL", 0.02)
+    writer = EventWriter(Path("/dev/full"), 0)
+    tried = []
+    emit = writer.emit
+    monkeypatch.setattr(writer, "emit", lambda *a, **k: [tried.append(a), emit(*a, **k)])
+    with Pulse(writer, tmp_path / "log", "cpu"):
+        deadline = time.monotonic() + 10
+        while len(tried) < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert len(tried) >= 3
+    writer.close()
 
 
 def test_a_beat_costs_next_to_nothing(pulse):
@@ -194,7 +209,8 @@ def test_of_a_real_run_whose_second_rank_is_slow(monkeypatch, tmp_path):
         assert seen.vitals.step == seen.step == 100
         assert seen.vitals.logged == 0
         assert seen.paces[-1][1] > 0.05
-    found = straggler(run.view)
+    found = straggler(run)
+    assert found.awaited
     assert found.rank == 1
     assert found.own > 0.05
     assert found.own > 1.5 * found.others

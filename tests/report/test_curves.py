@@ -140,6 +140,9 @@ class TestStretch:
     def test_beyond_the_curve_has_its_nearest_point(self, view, first, last):
         assert 1 <= stretch(view, CurveRequest("loss", first, last)).steps <= 2
 
+    def test_that_ends_before_it_begins_is_nothing(self, view):
+        assert stretch(view, CurveRequest("loss", 40, 3)) is None
+
     def test_of_a_metric_that_is_none_is_nothing(self, view):
         assert stretch(view, CurveRequest("other", 0, 1)) is None
 
@@ -149,10 +152,10 @@ class TestThroughput:
         for beat in range(1, count + 1):
             for rank, seconds in enumerate(own):
                 run.vitals(rank, step=100 * beat, step_time=step_time, own_time=seconds)
-        return throughput(run.polled().view)
+        return throughput(run.polled())
 
     def test_of_nothing_is_nothing(self, staged):
-        found = throughput(staged(2).polled().view)
+        found = throughput(staged(2).polled())
         assert (found.rate, found.step_time, found.slowest, found.words) == ("", "", -1, "")
         assert found.rates == found.step_times == []
 
@@ -162,7 +165,7 @@ class TestThroughput:
         run.points("tokens/s", [0], [56_789.0])
         view = run.polled().view
         assert curves(view).shown == []
-        assert throughput(view).rate == "1,234 samples/s, 56,789 tokens/s"
+        assert throughput(run.run).rate == "1,234 samples/s, 56,789 tokens/s"
 
     def test_names_the_rank_that_the_others_wait_for(self, staged):
         found = self.beats(staged(3), own=[0.004, 0.008, 0.004])
@@ -171,6 +174,16 @@ class TestThroughput:
         assert "Rank 1 is the slowest: the others wait for it 40 % of the time." in found.words
         assert [line.name for line in found.step_times] == ["step", "rank 0", "rank 1", "rank 2"]
         assert unpacked(found.step_times[2].points)[0].tolist() == [100, pytest.approx(0.008)]
+
+    @pytest.mark.parametrize(
+        "asked", [{"strategy": "fsdp"}, {"strategy": "zero2"}, {"devices": ["cuda:0", "cuda:1"]}]
+    )
+    def test_says_that_others_wait_only_where_ranks_meet_in_backward_passes(self, staged, asked):
+        found = self.beats(staged(2, **asked), own=[0.004, 0.008])
+        assert found.slowest == 1
+        assert found.words == (
+            "Rank 1 spends the most time outside backward passes: 8 ms of a step, the others 4 ms."
+        )
 
     @pytest.mark.parametrize("own", [[0.004, 0.004], [0.0040, 0.0045], [0.0001, 0.0004]])
     def test_small_differences_are_nobodys_fault(self, staged, own):
@@ -187,4 +200,4 @@ class TestThroughput:
         run = staged(1)
         found = self.beats(run, own=[0.009])
         assert [line.name for line in found.step_times] == ["step"]
-        assert straggler(run.run.view) is None
+        assert straggler(run.run) is None

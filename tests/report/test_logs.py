@@ -1,10 +1,12 @@
 """Pages of logs: right, and quick however long they are."""
 
 import time
+import tracemalloc
+from array import array
 
 import pytest
 
-from nbmgpu.report.logfile import CHUNK, LINE_BYTES
+from nbmgpu.report.logfile import CHUNK, LINE_BYTES, Findings
 from nbmgpu.report.logs import ALL, MAX_LINES, LogReader, LogRequest
 
 
@@ -218,3 +220,21 @@ class TestSpeed:
         assert page(reader).total == 2
         assert page(reader, search="needle").total == 1
         assert texts(page(reader, first=1)) == ["after"]
+
+
+def test_a_line_of_many_chunks_is_searched_a_chunk_at_a_time_and_once(staged):
+    run = staged(1)
+    run.log(0, "x" * (4 * CHUNK - 3) + "needle")
+    found = Findings("NEEDLE")
+    path, size = run.run.log_path(0), 4 * CHUNK + 3
+    starts = array("Q", [0])
+    tracemalloc.start()
+    try:
+        assert found.update(path, starts, size).tolist() == [0]
+        assert tracemalloc.get_traced_memory()[1] < 2.5 * CHUNK
+        tracemalloc.reset_peak()
+        run.log(0, " and a needle")
+        assert found.update(path, starts, size + 13).tolist() == [0]
+        assert tracemalloc.get_traced_memory()[1] < CHUNK / 8
+    finally:
+        tracemalloc.stop()

@@ -108,6 +108,13 @@ class TestWarnings:
         assert [row.slowest for row in shown] == [False, True]
         assert shown[1].warning == "slow: the others wait for it 60 % of the time"
 
+    def test_a_slow_rank_for_which_others_may_not_wait(self, staged):
+        run = staged(2, strategy="fsdp")
+        for _ in range(3):
+            run.vitals(0, step=10, step_time=0.01, own_time=0.002)
+            run.vitals(1, step=10, step_time=0.01, own_time=0.008)
+        assert now_of(run)[1].warning == "spends the most time outside backward passes"
+
     @pytest.mark.parametrize("value", [math.nan, math.inf])
     def test_a_loss_that_is_no_number(self, staged, value):
         run = staged(2)

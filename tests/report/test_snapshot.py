@@ -1,10 +1,12 @@
 """What travels, and that nothing travels twice."""
 
 import json
+import time
 
 import pytest
 
 from nbmgpu.report import words
+from nbmgpu.report.line import run_line
 from nbmgpu.report.snapshot import Parts, Snapshot
 
 PARTS = set(Parts.__annotations__)
@@ -37,6 +39,19 @@ def test_is_plain_data(staged):
     run.fail(1)
     whole = Snapshot(run.polled()).whole()
     assert json.loads(json.dumps(whole)) == whole
+
+
+def test_a_list_and_the_run_itself_agree_on_what_is_left(staged):
+    run = staged(1, cell="for epoch in range(10):\n    for x in loader:\n        train(x)\n")
+    run.start()
+    begun = time.time() - 100
+    for seconds, epoch, step in [(0, 1, 0), (0, 1, 1), (50, 2, 0), (100, 3, 0)]:
+        run.progress_at(begun + seconds, step, 10, epoch=epoch)
+    run.polled()
+    line, whole = run_line(run.run), Snapshot(run.run).whole()
+    assert line.progress == pytest.approx(0.2)
+    assert "left in epoch" not in line.remaining
+    assert line.remaining == whole["status"]["remaining"] != ""
 
 
 @pytest.mark.usefixtures("still")

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from nbmgpu.report.words import clock, coloured, device_names, exit_word, number, plain, size, span
+from nbmgpu.report.words import clock, coloured, device_names, exit_word, number, plain, span
 
 
 @pytest.mark.parametrize(
@@ -32,13 +32,6 @@ def test_clock(seconds, text):
 )
 def test_span(seconds, text):
     assert span(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("count", "text"), [(512, "512 B"), (3 << 20, "3 MiB"), (5 << 29, "2.5 GiB")]
-)
-def test_size(count, text):
-    assert size(count) == text
 
 
 @pytest.mark.parametrize(

@@ -236,6 +236,20 @@ def test_a_folder_of_runs_that_cannot_be_read_is_named(runs):
     runs.runs.unlink()
 
 
+def test_runs_that_cannot_be_read_are_not_said_to_be_gone(runs, stage):
+    stage(1, id=name_of(1))
+    with runs.listen("stream") as stream:
+        assert [line["id"] for line in json.loads(stream.recv())["runs"]] == [name_of(1)]
+        aside = runs.runs.rename(runs.runs.with_name("aside"))
+        runs.runs.write_text("not a folder")
+        told = json.loads(stream.recv())
+        while not told["problems"]:
+            told = json.loads(stream.recv())
+        assert (told["runs"], told["gone"], told["more"]) == ([], [], False)
+    runs.runs.unlink()
+    aside.rename(runs.runs)
+
+
 def test_reading_much_keeps_nobody_waiting(runs, stage):
     """While a big run is read, the server answers others."""
     staged = stage(1, id=name_of(1))

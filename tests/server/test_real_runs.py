@@ -81,6 +81,14 @@ def test_a_run_is_seen_stopped_and_deleted_while_its_kernel_is_busy(runs):
         assert text.headers["Content-Type"].startswith("text/plain")
         assert text.headers["Content-Disposition"] == f'attachment; filename="{name}-rank-0.log"'
 
+        uncollected = runs.ask(f"runs/{name}", "DELETE")  # what it trained is in the kernel's reach
+        assert uncollected.status == 409
+        assert uncollected.json == {
+            "message": f"The results of run {name} are not in its notebook yet.",
+            "hint": f"%mgpu attach {name} in that notebook, or end its kernel",
+        }
+        kernel.kill()
+        kernel.wait(10)
         assert runs.ask(f"runs/{name}", "DELETE").status == 204
         assert not (runs.runs / name).exists()
         assert runs.ask(f"runs/{name}").status == 404

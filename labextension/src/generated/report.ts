@@ -72,8 +72,8 @@ export interface Curves {
  *
  * `rates` are samples (and tokens) per second. `step_times` has, in seconds, the whole
  * step and each rank's own part of it, which is what it does without waiting for others.
- * `slowest` is the rank that the others wait for, -1 when there is none, and `words` says
- * so.
+ * `slowest` is the straggler, -1 when there is none, and `words` says what is known of
+ * it.
  */
 export interface Throughput {
   rate: string;
@@ -185,8 +185,8 @@ export interface Meter {
 /**
  * A rank in one line.
  *
- * `gpu` and `gpu_memory` are None where there is no GPU. `slowest` marks the rank that
- * the others wait for; `warning` is a sentence, or empty.
+ * `gpu` and `gpu_memory` are None where there is no GPU. `slowest` marks the straggler;
+ * `warning` is a sentence, or empty.
  */
 export interface RankRow {
   rank: number;

@@ -49,7 +49,7 @@ export class RunActions {
   async remove(run: RunLine): Promise<void> {
     const { trans } = this.around;
     const warning = trans.__(
-      'Its folder goes, with its curves and the logs of all ranks. The notebook stays as it is.'
+      'Its folder goes, with its curves and the logs of all ranks. What came back into its notebook stays there.'
     );
     if (
       await this.sure(trans.__('Delete run %1?', run.id), warning, trans.__('Delete'))

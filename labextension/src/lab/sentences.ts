@@ -1,7 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 
 import type { RunLine } from '../generated/report';
-import { clock } from './words';
+import { clock } from '../view/numbers';
 
 /** What the status bar says of the runs that go on, newest first; nothing when there are none. */
 export function statusWords(runs: readonly RunLine[], trans: TranslationBundle): string {

@@ -1,18 +1,8 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 
-/** Numbers and moments as people read them in the narrow column of a sidebar. */
+import { UNITS } from '../picker/sizes';
 
-/** Seconds as a clock: `0:07`, `12:30`, `3:05:00`. */
-export function clock(seconds: number): string {
-  const whole = Math.max(0, Math.floor(seconds));
-  const [hours, minutes, rest] = [
-    Math.floor(whole / 3600),
-    Math.floor(whole / 60) % 60,
-    whole % 60
-  ];
-  const two = (value: number): string => String(value).padStart(2, '0');
-  return hours ? `${hours}:${two(minutes)}:${two(rest)}` : `${minutes}:${two(rest)}`;
-}
+/** Numbers and moments as people read them in the narrow column of a sidebar. */
 
 /** How long ago a moment was; both in seconds since the epoch. */
 export function ago(then: number, now: number, trans: TranslationBundle): string {
@@ -31,9 +21,7 @@ export function ago(then: number, now: number, trans: TranslationBundle): string
   return trans._n('%1 day ago', '%1 days ago', days);
 }
 
-const UNITS = ['B', 'KB', 'MB', 'GB', 'TB'];
-
-/** How much of something is used, in the unit of the whole: `1.4 of 24 GB`. */
+/** How much of something is used, in the unit of the whole: `1.4 of 24 GiB`. */
 export function share(used: number, total: number, trans: TranslationBundle): string {
   let unit = 0;
   while (total / 1024 ** unit >= 1000 && unit < UNITS.length - 1) {

@@ -1,7 +1,8 @@
-// Bytes in words, as nbmgpu/advisor/span.py writes them; and the scale of the bars.
+// Bytes in words, as nbmgpu/sizes.py writes them; and the scale of the bars.
 import type { Advice } from './source';
 
-const UNITS = ['bytes', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
+/** Units of memory, each 1024 of the one before. */
+export const UNITS = ['bytes', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
 
 /** Write bytes as people do: `1.4 GiB`. */
 export function inWords(size: number): string {

@@ -5,6 +5,8 @@ import { afterAll, describe, expect, it, vi } from 'vitest';
 import type { News } from '../generated/server';
 import { RunsServer, ServerRunSource, type ServerLink } from '.';
 
+declare const process: { kill(pid: number, signal: string): void };
+
 interface IEnvironment {
   VITE_NBMGPU_PORT?: string;
   VITE_NBMGPU_BASE?: string;
@@ -97,8 +99,15 @@ describe.runIf(env.VITE_NBMGPU_RUN)('a real server', { timeout: 60_000 }, () => 
     await vi.waitFor(() => expect(ended()).toBe(true), 10_000);
   });
 
-  it('deletes a run, and learns that it is gone', async () => {
-    await server.remove(id);
+  it('deletes a run nobody waits for, and learns that it is gone', async () => {
+    await expect(server.remove(id)).rejects.toMatchObject({
+      status: 409,
+      message: `The results of run ${id} are not in its notebook yet.`,
+      hint: expect.stringContaining(`%mgpu attach ${id}`)
+    });
+    const { runs } = await server.runs();
+    process.kill(runs[0].kernel_pid, 'SIGKILL');
+    await vi.waitFor(() => server.remove(id), 10_000);
     await vi.waitFor(() => expect(news.at(-1)?.gone).toEqual([id]), 10_000);
     const onGone = vi.fn();
     const source = new ServerRunSource(server, id, { onGone });

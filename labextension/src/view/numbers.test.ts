@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { readable, readableTime } from './numbers';
+import { clock, readable, readableTime } from './numbers';
 
 // The same as in tests/report/test_words.py, but for rounding: people see both side by side.
 it.each([
@@ -21,7 +21,17 @@ it.each([
 it.each([
   [0.00035, '0.35 ms'],
   [0.0123, '12.3 ms'],
-  [1.234, '1.23 s']
+  [1.234, '1.23 s'],
+  [90, '1:30']
 ])('%d seconds are written %s', (seconds, text) => {
   expect(readableTime(seconds)).toBe(text);
+});
+
+it.each([
+  [-3, '0 s'],
+  [7.9, '7 s'],
+  [750, '12:30'],
+  [11100, '3:05:00']
+])('%d seconds are %s', (seconds, text) => {
+  expect(clock(seconds)).toBe(text);
 });

@@ -13,11 +13,26 @@ export function readable(value: number): string {
   return value.toExponential(2).replace(/\.?0*e\+?/, 'e');
 }
 
+/** Whole seconds, as `clock` in nbmgpu/report/words.py writes them: `7 s`, `12:30`, `3:05:00`. */
+export function clock(seconds: number): string {
+  const whole = Math.max(0, Math.floor(seconds));
+  const [hours, minutes, rest] = [
+    Math.floor(whole / 3600),
+    Math.floor(whole / 60) % 60,
+    whole % 60
+  ];
+  const two = (value: number): string => String(value).padStart(2, '0');
+  if (hours) {
+    return `${hours}:${two(minutes)}:${two(rest)}`;
+  }
+  return minutes ? `${minutes}:${two(rest)}` : `${rest} s`;
+}
+
 /** A short time in seconds, as `span` in nbmgpu/report/words.py writes it. */
 export function readableTime(seconds: number): string {
   if (seconds < 1) {
     const thousandths = seconds * 1e3;
     return `${Number(thousandths.toPrecision(thousandths < 10 ? 2 : 3))} ms`;
   }
-  return `${Number(seconds.toPrecision(3))} s`;
+  return seconds < 60 ? `${Number(seconds.toPrecision(3))} s` : clock(seconds);
 }

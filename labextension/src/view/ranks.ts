@@ -88,7 +88,9 @@ function rankRow(rank: number, trans: ITranslate, open: () => void): IShows<Rank
     write(step, row.step ? row.step.toLocaleString('en-US') : '');
     write(time, row.step_time);
     node.toggleAttribute('data-slowest', row.slowest);
-    time.title = row.slowest ? trans.__('The others wait for this rank') : '';
+    time.title = row.slowest
+      ? trans.__('Spends the most time outside backward passes')
+      : '';
     cpu.update(row.cpu);
     memory.update(row.memory);
     gpu.update(row.gpu ?? { text: '', fraction: -1 });

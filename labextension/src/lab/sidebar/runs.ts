@@ -2,10 +2,11 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { h, type VirtualElement } from '@lumino/virtualdom';
 
 import type { RunLine } from '../../generated/report';
+import { clock } from '../../view/numbers';
 import { CommandIDs } from '../commandids';
 import { isGoing } from '../ledger';
 import { sparkline } from '../sparkline';
-import { ago, clock, percent } from '../words';
+import { ago, percent } from '../words';
 
 /** What the list needs besides the runs. */
 export interface IListContext {
@@ -102,9 +103,24 @@ function draw(host: HTMLElement, path: string): void {
   }
   host.dataset.path = path;
   const { width, height } = CURVE;
-  host.innerHTML = path
-    ? `<svg viewBox="-1 -2 ${width + 2} ${height + 4}" aria-hidden="true"><path d="${path}"/></svg>`
-    : '';
+  if (!path) {
+    host.replaceChildren();
+    return;
+  }
+  const svg = svgElement('svg', {
+    viewBox: `-1 -2 ${width + 2} ${height + 4}`,
+    'aria-hidden': 'true'
+  });
+  svg.append(svgElement('path', { d: path }));
+  host.replaceChildren(svg);
+}
+
+function svgElement(name: string, attributes: Record<string, string>): SVGElement {
+  const element = document.createElementNS('http://www.w3.org/2000/svg', name);
+  for (const [key, value] of Object.entries(attributes)) {
+    element.setAttribute(key, value);
+  }
+  return element;
 }
 
 function progress(run: RunLine, trans: TranslationBundle): VirtualElement | string {
@@ -116,7 +132,7 @@ function progress(run: RunLine, trans: TranslationBundle): VirtualElement | stri
     {
       className: 'nbmgpu-RunCard-progress',
       role: 'progressbar',
-      title: trans.__('%1 of the loop over batches', words),
+      title: trans.__('%1 of the run, or of its epoch if no more is known', words),
       'aria-label': trans.__('Progress'),
       'aria-valuemin': '0',
       'aria-valuemax': '100',

@@ -1,0 +1,14 @@
+"""Bytes in words; labextension/src/picker/sizes.ts writes them alike."""
+
+from __future__ import annotations
+
+UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def in_words(size: float) -> str:
+    """Write bytes as people do: ``1.4 GiB``."""
+    unit = 0
+    while size >= 999.5 and unit < len(UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    digits = 0 if unit == 0 or size >= 99.5 else 1
+    return f"{size:.{digits}f} {UNITS[unit]}"

@@ -1,0 +1,20 @@
+"""Threads: what somebody clicks on waits for nobody who reads."""
+
+import asyncio
+import threading
+
+from nbmgpu.server.services import THREADS, Services
+
+
+def test_a_stop_does_not_wait_while_all_readers_are_busy():
+    async def clicked() -> str:
+        services, read = Services(), threading.Event()
+        readers = [asyncio.ensure_future(services.work(read.wait, 20)) for _ in range(THREADS)]
+        try:
+            return await asyncio.wait_for(services.fulfil(lambda: "stopped"), 5)
+        finally:
+            read.set()
+            await asyncio.gather(*readers)
+            services.close()
+
+    assert asyncio.run(clicked()) == "stopped"

@@ -1,0 +1,37 @@
+"""Runs in the background of this process: what came back is not lost before it is taken."""
+
+import shutil
+
+import pytest
+
+import nbmgpu
+from nbmgpu.errors import OptionError
+
+CELL = "n = 3"
+
+
+@pytest.fixture
+def begun(monkeypatch, tmp_path):
+    """A real run in the background that is over, and where its results belong."""
+    monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
+    namespace = {"n": 0}
+    run = nbmgpu.run(CELL, namespace, gpus=1, cpu=True, background=True)
+    assert run.wait(60) == "finished"
+    return run, namespace
+
+
+def test_a_run_is_kept_until_its_results_are_home(begun):
+    run, namespace = begun
+    with pytest.raises(OptionError, match="not in its notebook yet"):
+        run.delete()
+    nbmgpu.attach(run.id)
+    assert namespace["n"] == 3
+    run.delete()
+    assert not run.folder.exists()
+
+
+def test_results_come_home_though_somebody_has_removed_the_folder(begun):
+    run, namespace = begun
+    shutil.rmtree(run.folder)
+    nbmgpu.attach(run.id)
+    assert namespace["n"] == 3
