@@ -43,6 +43,7 @@ def nvml(tmp_path, monkeypatch):
     """A machine with two GPUs, as far as the driver's library tells."""
     (tmp_path / "pynvml.py").write_text(textwrap.dedent(NVML))
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)  # the real one
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     yield
     sys.modules.pop("pynvml", None)
@@ -93,6 +94,7 @@ def test_gpus_without_nvml_are_shown_with_a_way_to_more(tmp_path, monkeypatch):
     smi.write_text("#!/bin/sh\necho '0, NVIDIA L4, 23034, 22563, GPU-0'\n")
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # as if it were not installed
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     meters = Meters()
     gpu = meters.read()[1]

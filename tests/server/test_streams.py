@@ -11,6 +11,7 @@ import websocket
 from serving import until
 
 from nbmgpu.report.snapshot import Parts
+from nbmgpu.run import COLLECTED_FILE
 from nbmgpu.server.payloads import CloseCode, News, Visibility
 
 CLOSED = 8
@@ -56,6 +57,7 @@ def test_only_lines_that_changed_are_told(runs, stage):
         second.end("failed")
         (line,) = hear(stream, lambda n: any(line["over"] for line in n["runs"]))["runs"]
         assert (line["id"], line["state"]) == (SECOND, "failed")
+        (first.run.folder / COLLECTED_FILE).touch()  # as its kernel does
         assert runs.ask(f"runs/{FIRST}", "DELETE").status == 204
         news = hear(stream, lambda n: n["gone"])
         assert (news["gone"], news["runs"]) == ([FIRST], [])

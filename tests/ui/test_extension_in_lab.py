@@ -53,7 +53,7 @@ def test_the_sidebar_teaches_then_shows_a_run_and_stops_it(lab, page, shoot):
     open_with_sidebar(page, lab.write("sidebar.ipynb", LOAD, SETUP, LONG))
     expect(sidebar(page).get_by_role("meter")).to_have_count(2)
     expect(sidebar(page).get_by_role("meter", name="memory")).to_have_attribute(
-        "aria-valuetext", re.compile(r"^[0-9.]+ of [0-9.]+ GB$")
+        "aria-valuetext", re.compile(r"^[0-9.]+ of [0-9.]+ GiB$")
     )
     expect(sidebar(page)).to_contain_text("%%mgpu --strategy ddp")
     shoot("sidebar-empty")
