@@ -13,6 +13,7 @@ COPIES = "under stage 3 a model that trains cannot be copied: its parameters lie
 COMMON = {
     "learned uncertainties of two tasks": ("refused", LOOSE),
     "bare tensors": ("refused", LOOSE),
+    "a bare tensor after break": ("refused", LOOSE),
     "SparseAdam": ("refused", SPARSE),
     "SGD on a sparse embedding": ("refused", SPARSE),
     "LBFGS": ("refused", DOUBLE),
