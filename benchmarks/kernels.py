@@ -1,0 +1,96 @@
+"""A real kernel, and what a cell takes in it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from jupyter_client.manager import KernelManager
+
+HARMLESS = Path(__file__).parent / "harmless"
+QUIET = {"TQDM_DISABLE": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONWARNINGS": "ignore"}
+
+
+class CellFailed(RuntimeError):
+    """A cell raised; the message is its traceback's end."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A cell that was run: when it was sent, and when it was answered, in seconds of the clock."""
+
+    sent: float
+    answered: float
+    text: str
+
+
+class Kernel:
+    """One kernel for one tool; ended with all that it started when closed."""
+
+    def __init__(self, folder: Path) -> None:
+        """Start a kernel whose ranks leave their stamps in ``folder``."""
+        self.folder = folder
+        self._manager = KernelManager()
+        path = f"{HARMLESS}{os.pathsep}{os.environ['PATH']}"
+        environment = os.environ | QUIET | {"BENCH_FOLDER": str(folder), "PATH": path}
+        self._manager.start_kernel(env=environment, cwd=str(folder))
+        self._client = self._manager.client()
+        self._client.start_channels()
+        self._client.wait_for_ready(timeout=120)
+
+    def run(self, cell: str, timeout: float = 600) -> Ran:
+        """Run ``cell`` to its end.
+
+        Raises:
+            CellFailed: it raised.
+            TimeoutError: it took longer than ``timeout`` seconds.
+        """
+        sent = time.time()
+        request = self._client.execute(cell)
+        text: list[str] = []
+        while True:
+            try:
+                message = self._client.get_iopub_msg(timeout=timeout)
+            except queue.Empty:
+                raise TimeoutError(f"no word for {timeout} s from\n{cell}") from None
+            if message["parent_header"].get("msg_id") != request:
+                continue
+            content = message["content"]
+            if message["msg_type"] == "stream":
+                text.append(content["text"])
+            elif message["msg_type"] == "error":
+                raise CellFailed("\n".join([*text, *content["traceback"]])[-3000:])
+            elif message["msg_type"] == "status" and content["execution_state"] == "idle":
+                return Ran(sent, time.time(), "".join(text))
+
+    @property
+    def pid(self) -> int:
+        """The kernel's process."""
+        return int(self._manager.provisioner.process.pid)  # type: ignore[union-attr]
+
+    def stamps(self, ranks: int) -> list[float]:
+        """Take the times that the ranks have written down, and remove them."""
+        paths = [self.folder / f"stamp-{rank}" for rank in range(ranks)]
+        deadline = time.time() + 10
+        while not all(path.exists() and path.read_text() for path in paths):
+            if time.time() > deadline:
+                raise TimeoutError("a rank has left no stamp")
+            time.sleep(0.01)
+        times = [float(path.read_text()) for path in paths]
+        for path in paths:
+            path.unlink()
+        return times
+
+    def close(self) -> None:
+        """End the kernel and everything that was started from it: what has its environment."""
+        self._client.stop_channels()
+        self._manager.shutdown_kernel(now=True)
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get("BENCH_FOLDER") == str(self.folder):
+                    process.kill()

@@ -1,0 +1,1 @@
+"""The works that are measured, a module each: ``measure(rounds) -> list[Result]``."""
