@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from .units import OptimizerWatch
 
 
+MOST_SIZES = 64
+"""Numbers in a loss on which ranks agree in one message."""
+
+
 @dataclass(frozen=True)
 class Share:
     """This rank's part of the current global batch.
@@ -187,9 +191,11 @@ class Session:
             return flags
         if self.batch == "global" and share.whole % self.world_size == 0:
             return flags
-        told = torch.tensor(flags, dtype=torch.uint8)
+        # Always as many: a share of one sample may show more terms, by shapes that agree there.
+        told = torch.ones(max(MOST_SIZES, len(flags)), dtype=torch.uint8)
+        told[: len(flags)] = torch.tensor(flags)
         dist.all_reduce(told, dist.ReduceOp.MIN)
-        return [bool(flag) for flag in told.tolist()]
+        return [bool(flag) for flag in told[: len(flags)].tolist()]
 
     def doubt(self, graph: LossGraph) -> None:
         """Look into whether a loss has no single weight; tell the user if so.
