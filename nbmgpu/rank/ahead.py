@@ -61,6 +61,11 @@ class ReadAhead:
         self.lag = lag
         self._readers: list[Queue] = []
 
+    @property
+    def reading(self) -> bool:
+        """Whether a known reader takes batches before they are used."""
+        return bool(self._readers)
+
     def play(self, event: Event) -> None:
         """Do ``event`` when its batch is used, or keep it for the innermost reader's time."""
         if self._readers:

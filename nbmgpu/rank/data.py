@@ -208,7 +208,7 @@ class SplitLoader:
         finally:
             streams.leave_step(this_pass)
             session.splits += 1
-            if steps > 1:  # else a loop that reads ahead has yet to train on it
+            if steps > 1 and not session.ahead.reading:  # else training on it is yet to come
                 self._look_for_training(before)
             leave = functools.partial(self._leave, outer, before if steps else None)
             session.ahead.play(Event(leave, begins=False, source=self))
