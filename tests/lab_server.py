@@ -91,13 +91,14 @@ def _furnish(home: Path, extended: bool) -> None:
         folder.mkdir(parents=True)
     (settings / "notification.jupyterlab-settings").write_text(json.dumps(QUIET))
     (extensions / "nbmgpu").symlink_to(EXTENSION)
-    if extended:
-        (config / "nbmgpu.json").symlink_to(REPOSITORY / "jupyter-config" / "nbmgpu.json")
+    part = {"ServerApp": {"jpserver_extensions": {"nbmgpu": extended}}}
+    (config / "nbmgpu.json").write_text(json.dumps(part))
 
 
 def _environment(home: Path) -> dict[str, str]:
     return os.environ | {
         "JUPYTER_PATH": str(home / "share"),
+        "JUPYTER_CONFIG_PATH": str(home / "config"),  # goes before what pip has installed
         "JUPYTER_CONFIG_DIR": str(home / "config"),
         "JUPYTER_DATA_DIR": str(home / "data"),
         "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
