@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import sys
+import types
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -60,7 +61,8 @@ class BackwardTap:
                 return
             self.inside = True
             try:
-                self._backward(tensors, grad_tensors, options)
+                with self.session.coupling.aside():
+                    self._backward(tensors, grad_tensors, options)
             finally:
                 self.inside = False
 
@@ -82,7 +84,13 @@ class BackwardTap:
             graph = read_graph(loss, *sizes, session.totals, session.agree_on_sizes)
             session.shaping.check_loss(graph)
             held, session.held_losses = session.held_losses, {}
-            losses = find_losses(loss, graph, held or _users_variables())
+            frame = _users_frame()
+            losses = find_losses(loss, graph, held or (frame.f_locals if frame else {}))
+            if frame is not None and not graph.sizes:  # numbers may be sizes by chance
+                session.note_reduction((frame.f_code, frame.f_lineno), graph.reduction)
+        elif any(root.numel() > 1 for root in roots):
+            session.doubt_vector()
+        session.coupling.look_at(roots, graph)
         # A graph that is kept may have saved its losses: they must not change under it.
         again = options["retain_graph"] or options["create_graph"]
         settled = losses.all if losses and not again else []
@@ -175,12 +183,12 @@ def _times(factor: Any, roots: Sequence[Tensor], given: Any) -> Any:
     return [None if seed is None else (seed * factor).to(seed.dtype) for seed in seeds]
 
 
-def _users_variables() -> dict[str, Any]:
-    """Return the variables of the code that called ``backward()``."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None:
+def _users_frame() -> types.FrameType | None:
+    """Return the frame of the code that called ``backward()``."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_back is not None:
         module = frame.f_globals.get("__name__", "")
         if module.split(".")[0] not in BETWEEN:
-            return frame.f_locals
+            return frame
         frame = frame.f_back
-    return {}
+    return None

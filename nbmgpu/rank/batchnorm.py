@@ -51,7 +51,10 @@ class BatchNormTap:
             if not module.training or share is None or share.samples == share.whole:
                 return plain(module, input)
             module._check_input_dim(input)
-            return normalise(module, input, self.group, counts=not share.empty)
+            with self.session.coupling.aside():
+                out = normalise(module, input, self.group, counts=not share.empty)
+            self.session.coupling.alike(out, input)
+            return out
 
         forward.over_global_batch = True
         return cast("Callable[..., Tensor]", forward)

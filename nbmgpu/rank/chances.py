@@ -30,6 +30,7 @@ class Chances:
         self._divided: set[bool] = set()
         self._multiplied: set[bool] = set()
         self._sizes: set[float] = set()
+        self._scaled = False
 
     def note(self, graph: LossGraph) -> None:
         """Take in the loss of a step."""
@@ -39,6 +40,11 @@ class Chances:
             self._sizes |= taken
         if graph.multiplied is not None:
             self._multiplied.add(graph.multiplied)
+        self._scaled |= graph.scaled
+
+    def scaled_penalty(self, code: Code) -> bool:
+        """Tell whether a penalty was divided by a number that is most likely a size."""
+        return self._scaled and bool(code.names & SIZES)
 
     def verdict(self, code: Code) -> str:
         """Return the notice to give, or nothing; ``code`` is what the notebook has of it."""

@@ -201,6 +201,8 @@ class SplitLoader:
                 steps += 1
                 begin = functools.partial(self._begin, share, last, steps, total, tokens_in(batch))
                 session.ahead.play(Event(begin, True, self, weakly(batch), share, last))
+                if share.samples < share.whole and not share.empty:
+                    session.coupling.arrive(batch, share.samples)
                 draws = Draws() if session.backwards < WATCHED else None
                 yield batch
                 if draws is not None and session.backwards > before:

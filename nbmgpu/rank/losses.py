@@ -47,7 +47,10 @@ BENDING = NORMS | {
 }  # fmt: skip
 """Nodes after which the mean of the ranks' losses is not the loss of their mean."""
 
-VIEWS = {"View", "Reshape", "UnsafeView", "T", "Permute", "Transpose", "Cat", "Stack", "Whole"}
+VIEWS = {
+    "View", "Reshape", "UnsafeView", "T", "Permute", "Transpose", "Cat", "Stack", "Whole",
+    "Squeeze", "Unsqueeze", "Slice", "Select",
+}  # fmt: skip
 ELEMENTWISE = {
     "Pow", "Abs", "Mul", "Div", "Sub", "Add", "Neg", "Sqrt", "Clamp", "Clone", "ToCopy", "Sgn",
 }  # fmt: skip
@@ -69,6 +72,8 @@ class LossGraph:
     says, of Python numbers that multiply a sum, whether one is 1 over the rank's samples;
     None where there are none.  ``sizes`` has, for every sum that Python numbers divide, the
     one that is a size of the rank's share, or None (see ``nbmgpu.rank.chances``).
+    ``scaled`` says that a Python number that is such a size divides or multiplies a penalty, a
+    term of parameters alone.
 
     What is read here is the structure of the graph, which is the same on all ranks, so
     that all of them weigh alike.  Only sizes are not: on these, ranks agree.
@@ -80,6 +85,7 @@ class LossGraph:
     bent: bool = False
     multiplied: bool | None = None
     sizes: list[float | None] = field(default_factory=list)
+    scaled: bool = False
 
     @property
     def reduction(self) -> Reduction:
@@ -155,6 +161,13 @@ class _Path:
         even = tuple(d for d in inner.divisors if _is_number(d) or d.ndim == 0)
         return replace(self, divisors=even, factors=inner.factors)
 
+    def has_size(self, samples: int) -> bool:
+        """Tell whether a number on the path is ``samples``, or 1 over it."""
+        numbers = [float(d) for d in self.divisors if _is_number(d)]
+        return _has_one_over(samples, [*self.factors, *(1 / n for n in numbers if n)]) or (
+            _has_one_over(samples, [1 / n for n in self.factors if n])
+        )
+
     def _divided(self, node: Any) -> tuple[Any, ...]:
         other = getattr(node, "_saved_other", None) if _kind(node) == "Div" else None
         return self.divisors if other is None else (*self.divisors, other)
@@ -190,8 +203,14 @@ def read_graph(
             continue
         graph.nodes[node] = path.depth
         if not _reduces(node):
-            queue += [(child, path.through(node, i)) for i, child in enumerate(_children(node))]
-        elif not _is_penalty(node):
+            below = [(child, path.through(node, i)) for i, child in enumerate(_children(node))]
+            queue += below
+            ends = [inner for child, inner in below if _is_of_parameters(child, MAX_CHAIN)]
+            graph.scaled |= any(inner.has_size(samples) for inner in ends)
+        elif _is_penalty(node):
+            terms = _terms(node, path) if _kind(node) in ("Mean", "Sum") else []
+            graph.scaled |= any(inner.has_size(samples) for inner in (path, *terms))
+        else:
             for source, inner in _sources(node, path):
                 if _kind(source) == "Stack":  # of scalars: each has a reduction of its own
                     queue += [(child, inner) for child in _children(source)]
@@ -290,7 +309,11 @@ def _read_reduction(
         graph.kinds.add("counted")
         return
     if mean or _kind(node) == "Mean":
-        graph.kinds.add("mean")
+        if (everything := _chosen_from(node)) is None:
+            graph.kinds.add("mean")
+            return
+        graph.counts.append((torch.as_tensor(float(_elements(node))), everything))
+        graph.kinds.add("counted")
         return
     numbers = [float(d) for d in divisors if _is_number(d)]
     for divisor in divisors:
@@ -304,6 +327,32 @@ def _read_reduction(
         return
     sizes = {samples, _elements(node)} - {whole}
     graph.sizes.append(next((d for d in numbers if _is_one_of(d, sizes)), None))
+
+
+def _chosen_from(node: Any) -> int | None:
+    """Return of how many elements the mean ``node`` takes those that an index or a mask left.
+
+    None where there is neither: then the mean is over the samples of the share.
+    """
+    count = _elements(node)
+    todo = [(child, count) for child in _children(node)]
+    for _ in range(MAX_CHAIN):
+        if not todo:
+            return None
+        below, size = todo.pop(0)
+        if _size(below) != size:
+            continue
+        if _kind(below) == "MaskedSelect":
+            return int(below._saved_mask.numel()) * count // max(size, 1)
+        if _kind(below) == "Index":
+            masks = any(i is not None and i.dtype == torch.bool for i in below._saved_indices)
+            everything = math.prod(below._saved_self_sym_sizes) if masks else size
+            return everything * count // max(size, 1)
+        if _kind(below) in ("Select", "Slice"):
+            todo += [(child, _size(child)) for child in _children(below)]
+        elif _kind(below) in VIEWS | BENDING | LINEAR:
+            todo += [(child, size) for child in _children(below)]
+    return None
 
 
 def _is_one_of(number: float, sizes: set[int]) -> bool:

@@ -214,8 +214,11 @@ class Rank:
             self.recorder.notice("not-trained", notices.NOT_TRAINED)
         if self.rank:
             return  # rank 0 has the largest shares: one of another size would have told
-        if text := current.chances.verdict(Code.of(self.run.cell, self.namespace)):
+        code = Code.of(self.run.cell, self.namespace)
+        if text := current.chances.verdict(code):
             self.recorder.notice("by-chance", text)
+        if current.chances.scaled_penalty(code):
+            self.recorder.notice("scaled-penalty", notices.SCALED_PENALTY)
 
     def _send_back(self, outcome: Outcome) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -22,6 +22,40 @@ DIVIDED_BY_CHANCE = (
     "are not one device's: multiply by the constant instead (`* 0.25` for `/ 4`); a note that this "
     "may be a mean is then of no account."
 )
+COUPLED_BATCH = (
+    "{where} takes several samples of the batch together ({operation}), and the loss depends on "
+    "it. A rank has only its share of the batch to do that with, so the step is not one device's: "
+    "a contrastive loss sees fewer negatives, a mean is the share's. For equal numbers, treat each "
+    "sample by itself, or compute what they have in common before the loop."
+)
+CHOSEN_MEAN = (
+    "The loss is a mean over some samples of the batch, chosen before the model has seen them: how "
+    "many a rank has chosen does not show in the loss, and ranks are averaged by all samples of "
+    "their shares. Divide the sum of the losses by their number (`l.sum() / len(l)`) to have equal "
+    "numbers."
+)
+PART_OF_BATCH = (
+    "The loss covers only some samples of each batch, picked by their place in it. A rank picks "
+    "from its own share, so they are not those that one device would pick. Pick in the dataset, or "
+    "by something that a sample has itself (a mask)."
+)
+SCALED_PENALTY = (
+    "A term of the loss that has no samples in it (a penalty on weights) is divided or multiplied "
+    "by the size of the batch: in a rank that is the size of its share. So the term counts "
+    "otherwise than on one device. Use the batch size of the loader (`loader.batch_size`), which "
+    "is the same everywhere."
+)
+BRANCHES = (
+    "The same line began backward passes from means and from sums: the cell chooses the loss by "
+    "what is in the batch. A rank chooses by its own share, so ranks may go different ways in a "
+    "step, which is then not one device's. Choose in a way that gives 0 where nothing is left "
+    "(multiply by a mask), instead of an if."
+)
+VECTOR_LOSS = (
+    "backward() begins at a tensor of several elements. Ranks are averaged by their samples, as is "
+    "right where its gradient is divided by len(x), but not by a constant. Reduce the loss to one "
+    "number (.mean() or .sum()) to have equal numbers in any case."
+)
 TWO_LOADERS = (
     "One step uses batches of two loaders that split in different proportions. Ranks are averaged "
     "by the last one's, so the step is not exactly one device's. Use batch sizes that the number "

@@ -19,6 +19,7 @@ from .accumulation import Accumulation
 from .ahead import ReadAhead
 from .batchnorm import is_synchronised
 from .chances import Chances
+from .coupling import Coupling
 from .interruption import Interruption
 from .lag import Lag
 from .pace import Pace
@@ -97,7 +98,9 @@ class Session:
         self._taken_at = 0
         self._source: object = None
         self._doubts: list[Any] = []
+        self._reductions: dict[object, str] = {}
         self.chances = Chances()
+        self.coupling = Coupling(recorder)
         self.pace = Pace()
         self._samples = 0
         self._tokens = 0.0
@@ -209,6 +212,19 @@ class Session:
         if len(self._doubts) >= 50:
             self.settle_doubts()
 
+    def note_reduction(self, place: object, reduction: str) -> None:
+        """Know what the loss is that a backward pass at ``place`` in the code begins with."""
+        share = self.share
+        if share is None or share.empty or share.samples == share.whole:
+            return
+        if self._reductions.setdefault(place, reduction) != reduction:
+            self.recorder.notice("branches", notices.BRANCHES)
+
+    def doubt_vector(self) -> None:
+        """Tell the user that a backward pass begins at several elements."""
+        if self.share is not None and self.share.samples < self.share.whole:
+            self.recorder.notice("vector-loss", notices.VECTOR_LOSS)
+
     def settle_doubts(self) -> None:
         """Fetch the answers gathered by ``doubt``."""
         doubts, self._doubts = self._doubts, []
@@ -252,6 +268,7 @@ class Session:
         """Take everything off the user's objects and say what is left to say."""
         self.ahead.lag.settle()
         self.settle_doubts()
+        self.coupling.close()
         self.strategy.release()
         self.shaping.release()
 

@@ -117,6 +117,27 @@ IDIOMS = [
             opt.step()
             losses.append(loss.item())
         """, setup=TOKENS, shares="mask", ranks=(2, 3)),
+    idiom("a mean of what a mask leaves", """
+        for x, y in loader:
+            l = F.cross_entropy(model(x).transpose(1, 2), y, reduction="none")
+            loss = l[y != -100].mean()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup=TOKENS, shares="l", ranks=(2, 3)),
+    idiom("a mean of what a mask leaves, a rank with nothing left", """
+        for x, y in loader:
+            hard = y == 3
+            loss = F.mse_loss(model(x)[hard], torch.ones_like(model(x)[hard]))
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup="""
+            Y[::5] = 3
+            loader = DataLoader(TensorDataset(X, Y), 10)
+        """, shares="hard"),
     idiom("a masked sum, clamped count", """
         for x, y in loader:
             mask = (y != -100).float()

@@ -63,6 +63,21 @@ DUE = {
     "a sum / 4, once the samples of a rank": ("by-chance", with_loss(
         "F.cross_entropy(model(x), y, reduction='sum') / 4 + 0 * len(x)"), ""),
     "a norm over the batch": ("mixed-loss", with_loss("(model(x)[:, 0] - y).norm()"), ""),
+    "a contrastive loss": ("coupled-batch", with_loss(
+        "F.cross_entropy(model(x) @ model(x).T, torch.arange(len(x)))"), ""),
+    "advantages normalised over the batch": ("coupled-batch", with_loss(
+        "(model(x)[:, 0] * (y - y.float().mean())).mean()"), ""),
+    "the first samples": ("part-of-batch", with_loss(
+        "F.cross_entropy(model(x)[:2], y[:2])"), ""),
+    "a mean over samples chosen before": ("chosen-mean", with_loss(
+        "F.mse_loss(model(x[y > 0])[:, 0], y[y > 0].float())"), ""),
+    "a penalty divided by the size": ("scaled-penalty", with_loss(
+        "F.cross_entropy(model(x), y) + sum(p.pow(2).sum() for p in model.parameters()) / len(x)"
+        ), ""),
+    "a loss chosen by the batch": ("branches", with_loss(
+        "F.mse_loss(model(x), X[:len(x), :4]) if y[0] > 0 else 0 * model(x).sum()"), ""),
+    "a vector": ("vector-loss", TRAIN.replace("loss.backward()",
+        "F.cross_entropy(model(x), y, reduction='none').backward(torch.ones(len(x)))"), ""),
     "a loop that does not train": ("not-trained", """
         opt.zero_grad()
         it = iter(loader)

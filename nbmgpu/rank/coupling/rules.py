@@ -1,0 +1,96 @@
+"""What operations do to tags.
+
+Names are ATen's, without the overload and the underscore of operations in place: what is
+seen lies below autograd, where a few hundred operations are all there is.  A rule returns the
+tag of each result; None where the result is of no sample, or where nothing is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from . import choice, indexing, mixing, order
+from .call import Call, Found
+from .elements import each, loss
+from .mixing import ADDS, MATRICES
+from .tags import Coupled
+
+
+def after(call: Call, outs: Sequence[Any]) -> Found:
+    """Return the tags of the results ``outs`` of ``call``."""
+    tags = [tag for tag in call.tags if tag is not None]
+    name = call.name
+    if name in MAKES_NEW or "." in name or not name:
+        return [None] * len(outs)
+    coupled = next((tag for tag in tags if isinstance(tag, Coupled)), None)
+    if coupled is not None:
+        return [coupled] * len(outs)
+    rule = RULES.get(name) or next((r for start, r in FAMILIES if name.startswith(start)), None)
+    if rule is not None:
+        return rule(call, outs)
+    if call.named.get("reduction", 0) != 0:
+        return [loss(call, tags), *[None] * (len(outs) - 1)]
+    return [each(call, out) for out in outs]
+
+
+MAKES_NEW = {
+    "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like",
+    "randint_like", "new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided",
+    "fill", "zero", "normal", "uniform", "bernoulli", "random", "_local_scalar_dense",
+    "is_same_size", "equal", "_pack_padded_sequence", "_pad_packed_sequence", "as_strided",
+    "unfold", "set", "resize", "index_add", "index_put", "index_copy", "index_reduce",
+}  # fmt: skip
+"""Operations that take no values from what they are given, or lead where no rule does."""
+
+
+Rule = Callable[[Call, Sequence[Any]], Found]
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(("view", "_unsafe_view", "reshape", "_reshape_alias", "alias"), order.view),
+    **dict.fromkeys(("detach", "clone", "_to_copy", "lift_fresh", "contiguous"), order.same),
+    "permute": order.permute,
+    **dict.fromkeys(("transpose", "t"), order.transpose),
+    "unsqueeze": order.unsqueeze,
+    "squeeze": order.squeeze,
+    "expand": order.same,
+    "repeat": order.repeated,
+    **dict.fromkeys(("_cdist_forward", "_euclidean_dist", "_pdist_forward"), mixing.pairs),
+    **dict.fromkeys(
+        (*ADDS, "var", "std", "var_mean", "std_mean", "norm", "linalg_vector_norm", "amax",
+         "amin", "aminmax", "max", "min", "argmax", "argmin", "logsumexp", "prod", "median",
+         "nanmedian", "any", "all", "count_nonzero"), mixing.reduced,
+    ),
+    **dict.fromkeys(
+        ("_softmax", "_log_softmax", "_safe_softmax", "cumsum", "cumprod", "cummax", "cummin",
+         "logcumsumexp", "topk", "kthvalue", "mode"), mixing.along,
+    ),
+    **dict.fromkeys(("sort", "argsort"), choice.in_order),
+    **dict.fromkeys(("flip", "roll"), order.reordered),
+    "select": choice.selected,
+    "slice": choice.sliced,
+    **dict.fromkeys(("split", "split_with_sizes", "chunk", "unsafe_split"), choice.parted),
+    "unbind": choice.unbound,
+    **dict.fromkeys(("cat", "stack"), order.joined),
+    **dict.fromkeys(MATRICES, mixing.product),
+    "index_select": indexing.index_select,
+    "index": indexing.indexed,
+    "masked_select": indexing.masked_select,
+    "nonzero": indexing.nonzero,
+    **dict.fromkeys(("gather", "scatter", "scatter_add", "scatter_reduce"), indexing.gather),
+    "embedding": order.embedding,
+    "copy": order.copied,
+}  # fmt: skip
+"""The rule of each operation that does more than ``each`` knows."""
+
+
+FAMILIES: tuple[tuple[str, Rule], ...] = (
+    ("_scaled_dot_product", mixing.attention),
+    ("native_batch_norm", mixing.batch_norm),
+    ("_native_batch_norm", mixing.batch_norm),
+    ("cudnn_batch_norm", mixing.batch_norm),
+    ("miopen_batch_norm", mixing.batch_norm),
+    ("_batch_norm_with_update", mixing.batch_norm),
+)
+"""Rules of operations with a name for every device, by how it begins."""

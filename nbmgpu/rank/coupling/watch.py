@@ -1,0 +1,221 @@
+"""Looks at the operations of some training steps, and tells people what it has found."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _python_dispatch as dispatch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from nbmgpu.rank import notices
+from nbmgpu.rank.failures import CELL_FILE_MARK
+from nbmgpu.rank.lag import tensors_in
+
+from .call import Call
+from .mixing import NORMALISED
+from .rules import after
+from .tags import Coupled, Rows, Tag, Total
+
+if TYPE_CHECKING:
+    from nbmgpu.rank.losses import LossGraph
+    from nbmgpu.rank.recorder import Recorder
+
+MOST_SAMPLES = 4096
+"""Samples of a share up to which their places are kept."""
+
+PATIENCE = 8
+"""Batches that may be read before the one looked at is used."""
+
+
+class Coupling:
+    """Follows the samples of the batches numbered 1, 2, 4, 8, 16, ... through their steps."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        """Have looked at nothing; what is found is told through ``recorder``."""
+        self._recorder = recorder
+        self._watch: Watch | None = None
+        self._read = 0
+        self._since = 0
+
+    def arrive(self, batch: Any, samples: int) -> None:
+        """Know that the loop is given ``batch``, of which the rank has ``samples``."""
+        self._read += 1
+        self._since += 1
+        turn = self._read & (self._read - 1) == 0
+        if turn and 1 < samples <= MOST_SAMPLES:
+            found = [t for t in tensors_in(batch) if type(t) is torch.Tensor and t.ndim]
+            alike = [tensor for tensor in found if len(tensor) == samples]
+            if alike:
+                self._look(alike, samples)
+        elif self._watch is not None and (self._watch.done or self._since > PATIENCE):
+            self.close()
+
+    def _look(self, tensors: list[torch.Tensor], samples: int) -> None:
+        self._since = 0
+        if self._watch is None:
+            self._watch = Watch()
+            _put_on(self._watch)
+        self._watch.add(tensors, samples)
+
+    def close(self) -> None:
+        """Look away for good, or until another batch is to be looked at."""
+        watch, self._watch = self._watch, None
+        if watch is None:
+            return
+        _take_off(watch)
+        if watch.covers_in_part:
+            self._recorder.notice("part-of-batch", notices.PART_OF_BATCH)
+
+    def look_at(self, roots: Sequence[torch.Tensor], graph: LossGraph) -> None:
+        """Look at what a backward pass begins with; ``graph`` is read from its autograd graph."""
+        watch = self._watch
+        for root in roots if watch is not None else ():
+            tag = watch.note(root)  # type: ignore[union-attr]
+            if isinstance(tag, Coupled) and not graph.bent:  # else that is said
+                self._tell(tag)
+            if isinstance(tag, Total) and tag.chosen and "mean" in graph.kinds:
+                self._recorder.notice("chosen-mean", notices.CHOSEN_MEAN)
+
+    def _tell(self, tag: Coupled) -> None:
+        if tag.operation == NORMALISED.operation:
+            self._recorder.notice("batch-norm", notices.BATCH_NORM)
+            return
+        where = f"Line {tag.line} of the cell" if tag.line else "The step"
+        text = notices.COUPLED_BATCH.format(where=where, operation=tag.operation)
+        self._recorder.notice("coupled-batch", text)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Look away for a while.
+
+        Not only idly: a mode that is on turns a number in an autograd graph into a float.
+        """
+        watch = self._watch
+        above = _take_off(watch) if watch is not None else None
+        try:
+            yield
+        finally:
+            if watch is not None and above is not None:
+                _put_on(watch, above)
+
+    def alike(self, made: torch.Tensor, of: torch.Tensor) -> None:
+        """Know that ``made``, which was made out of sight, has the samples of ``of``."""
+        if self._watch is not None and (tag := self._watch.tags.get(of)) is not None:
+            self._watch.tags[made] = tag
+
+
+Tags = MutableMapping[torch.Tensor, Tag]
+
+
+class Watch(dispatch.TorchDispatchMode):
+    """Sees every operation, below autograd."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        """Know of no sample."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.tags: Tags = WeakTensorKeyDictionary()
+        self.idle = False
+        self._samples = 0
+        self._batches = self._passes = 0
+        self._covered: frozenset[int] = frozenset()
+        self._known = True
+
+    def add(self, tensors: list[torch.Tensor], samples: int) -> None:
+        """Look at a batch of ``samples`` with these ``tensors``, samples first."""
+        rows = tuple(range(samples))
+        self._samples = max(self._samples, samples)
+        self._batches += 1
+        for tensor in tensors:
+            self.tags[tensor] = Rows(-tensor.ndim, 1, rows, frozenset(rows))
+
+    def note(self, loss: torch.Tensor) -> Tag | None:
+        """Take in what a backward pass begins with."""
+        tag = self.tags.get(loss)
+        self._passes += 1
+        self._known &= tag is not None and not isinstance(tag, Coupled)
+        if tag is not None:
+            self._covered |= tag.seen
+        return tag
+
+    @property
+    def done(self) -> bool:
+        """Whether all batches have been trained on, or their samples have been lost."""
+        return not self._known or self._passes >= self._batches
+
+    @property
+    def covers_in_part(self) -> bool:
+        """Whether batches were trained on, but not all of their samples."""
+        return self._known and 0 < len(self._covered) < self._samples
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Do the operation, then tag what it gave."""
+        kwargs = kwargs or {}
+        if self.idle:
+            return func(*args, **kwargs)
+        call = Call.of(func, args, kwargs, self.tags)
+        out = func(*args, **kwargs)
+        if call is not None:
+            self.idle = True  # rules may look at values
+            try:
+                self._tag(call, out)
+            finally:
+                self.idle = False
+        elif isinstance(out, torch.Tensor) and out in self.tags:
+            del self.tags[out]  # written over with something else
+        return out
+
+    def _tag(self, call: Call, out: Any) -> None:
+        outs = list(out) if isinstance(out, tuple | list) else [out]
+        try:
+            found = after(call, outs)
+        except Exception:  # a rule that met what it was not made for: nothing is known
+            found = [None] * len(outs)
+        for tensor, tag in zip(outs, found, strict=False):
+            if type(tensor) is not torch.Tensor:
+                continue
+            if tag is not None:
+                self.tags[tensor] = _placed(tag)
+            elif tensor in self.tags:
+                del self.tags[tensor]
+
+
+def _placed(tag: Tag) -> Tag:
+    """Return ``tag`` with the line of the cell that is under way, where it has none yet."""
+    return replace(tag, line=_line()) if isinstance(tag, Coupled) and not tag.line else tag
+
+
+def _line() -> int:
+    """Return the line of the cell that is under way, 0 where it is not the cell's."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if CELL_FILE_MARK in frame.f_code.co_filename:
+            return frame.f_lineno
+        frame = frame.f_back  # type: ignore[assignment]
+    return 0
+
+
+def _put_on(watch: Watch, below: int = 0) -> None:
+    """Put ``watch`` on the stack of modes, ``below`` so many others."""
+    above = [dispatch._pop_mode() for _ in range(below)]
+    watch.__enter__()  # type: ignore[no-untyped-call]
+    for mode in reversed(above):
+        dispatch._push_mode(mode)
+
+
+def _take_off(watch: Watch) -> int | None:
+    """Take ``watch`` from the stack of modes; return how many lay above, None if it was not on."""
+    above = []
+    while (top := dispatch._get_current_dispatch_mode()) is not None and top is not watch:
+        above.append(dispatch._pop_mode())
+    if top is watch:
+        watch.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+    for mode in reversed(above):
+        dispatch._push_mode(mode)
+    return len(above) if top is watch else None
