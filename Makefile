@@ -17,6 +17,7 @@ DEMO := $(VENV)/.demo
 FRONT := $(VENV)/.front
 TEST := $(VENV)/.test
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+ALONE := tests/kernel tests/test_launch.py tests/test_notebooks.py
 QUICKSTART := notebooks/quickstart.ipynb
 JLPM := cd labextension && PATH="$(CURDIR)/$(BIN):$$PATH" jlpm
 
@@ -39,8 +40,8 @@ front: $(FRONT)  ## build the front end: run panel, picker, JupyterLab's plugins
 
 test: $(TEST) $(FRONT) chromium  ## run every test
 	$(JLPM) test
-	$(BIN)/python -m pytest -n $(WORKERS) --ignore=tests/kernel --ignore=tests/test_launch.py
-	$(BIN)/python -m pytest tests/kernel tests/test_launch.py  # they time endings: alone
+	$(BIN)/python -m pytest -n $(WORKERS) $(ALONE:%=--ignore=%)
+	$(BIN)/python -m pytest $(ALONE)  # they time what they run: alone
 
 check: $(TEST) $(FRONT)  ## lint and check types
 	$(JLPM) check
@@ -96,5 +97,6 @@ $(FRONT): $(shell find labextension/src labextension/style labextension/schema -
 	@$(JLPM) install --immutable >../build/front.log 2>&1 || { cat ../build/front.log; exit 1; }
 	@$(JLPM) build >../build/front.log 2>&1 || { cat ../build/front.log; exit 1; }
 	@mkdir -p $(VENV)/share/jupyter/labextensions
-	@ln -sfn $(CURDIR)/nbmgpu/labextension $(VENV)/share/jupyter/labextensions/nbmgpu
+	@rm -rf $(VENV)/share/jupyter/labextensions/nbmgpu  # pip may have made a folder there
+	@ln -s $(CURDIR)/nbmgpu/labextension $(VENV)/share/jupyter/labextensions/nbmgpu
 	@touch $@

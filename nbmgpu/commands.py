@@ -9,9 +9,9 @@ from . import api
 from .advisor.consult import Question
 from .advisor.picking import Picking, named
 from .info import info_text
+from .report.summary import summary_html, summary_text
 from .run import Run, find_run, list_runs
 from .surroundings import Surroundings
-from .ui.summary import summary_html, summary_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -134,6 +134,25 @@ class Vitals(Event):
 
 
 @dataclass(frozen=True)
+class Measured(Event):
+    """What a cell that was given a number of ``--steps`` has taken and needed on this rank.
+
+    ``seconds`` and ``samples`` (of all ranks, 0 when unknown) are of each step but the first.
+    In bytes: ``held`` is what its tensors take between steps, ``memory`` the most that the
+    process had beyond what it had before the cell's data came, ``gpu_memory`` the most that torch
+    had on its GPU, -1 without one; see ``nbmgpu.rank.footprint``.
+    """
+
+    kind: ClassVar[str] = "measured"
+    steps: int
+    seconds: list[float]
+    samples: list[int]
+    held: int
+    memory: int
+    gpu_memory: int = -1
+
+
+@dataclass(frozen=True)
 class Notice(Event):
     """Something the user must know, above all where numbers differ from one device.
 
@@ -188,7 +207,8 @@ class Ended(Event):
 EVENT_TYPES: dict[str, type[Event]] = {
     cls.kind: cls
     for cls in (
-        Started, Status, Metrics, Progress, Display, Stderr, Vitals, Notice, Failure, Exited, Ended,
+        Started, Status, Metrics, Progress, Display, Stderr, Vitals, Measured, Notice, Failure,
+        Exited, Ended,
     )
 }  # fmt: skip
 

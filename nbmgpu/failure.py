@@ -15,7 +15,6 @@ from typing import TypeVar
 from .errors import LaunchError, RankError, RankKilledError, RunTimeoutError
 from .events import Failure
 from .run import Run
-from .view import RunView
 
 ErrorT = TypeVar("ErrorT", bound=BaseException)
 
@@ -69,9 +68,8 @@ def exception_of(run: Run) -> BaseException | None:
         )
     if view.ended and view.ended.detail:
         return plain(LaunchError(f"{view.ended.detail}\nFolder: {run.folder}"))
-    first = _first_to_leave(view)
-    if first is not None and view.ranks[first].failure is None:
-        return plain(_silent(run, first))
+    if view.silent is not None:
+        return plain(_silent(run, view.silent))
     if view.failure is not None:
         return _raised(run, view.failure)
     return plain(
@@ -80,16 +78,6 @@ def exception_of(run: Run) -> BaseException | None:
             f"Folder: {run.folder}\n{_launcher_log(run)}".rstrip()
         )
     )
-
-
-def _first_to_leave(view: RunView) -> int | None:
-    """Return the rank that left before it had finished, and before ranks were being ended."""
-    exits = [
-        rank.exited
-        for rank in view.ranks
-        if rank.exited and not rank.exited.asked and (rank.exited.code or rank.state != "finished")
-    ]
-    return min(exits, key=lambda e: e.time).of_rank if exits else None
 
 
 def _what_is_back(run: Run) -> str:

@@ -52,8 +52,14 @@ class Surroundings:
         numbers = getattr(self.shell.compile, "_filename_map", {})
         return {
             "sources": _sources(numbers.get),
-            "execution_count": self.shell.execution_count,
+            "execution_count": self.cell_number,
         }
+
+    @property
+    def cell_number(self) -> int:
+        """The number before the cell that runs now; IPython's own counter may be ahead of it."""
+        history = getattr(self.shell, "history_manager", None)
+        return max(1, len(history.input_hist_parsed) - 1) if history else 1
 
 
 def _sources(number_of: Callable[[str], int | None]) -> dict[str, tuple[str, int | None]]:

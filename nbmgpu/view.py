@@ -18,6 +18,7 @@ from .events import (
     Event,
     Exited,
     Failure,
+    Measured,
     Metrics,
     Notice,
     Progress,
@@ -134,6 +135,7 @@ class RankView:
     step: int = 0
     last_time: float = 0.0
     vitals: Vitals | None = None
+    measured: Measured | None = None
     paces: list[tuple[int, float, float]] = field(default_factory=list)
     recent: dict[str, Recent] = field(default_factory=dict)
     stderr: Spans = field(default_factory=Spans)
@@ -151,6 +153,8 @@ class RankView:
                 self.failure = event
             case Metrics():
                 self._add_points(event)
+            case Measured():
+                self.measured = event
             case Vitals():
                 self.vitals = event
                 self.step = max(self.step, event.step)
@@ -282,11 +286,29 @@ class RunView:
         ]
 
     @property
+    def silent(self) -> int | None:
+        """The rank that left first of its own, if it left no exception.
+
+        What other ranks raised then, such as a connection that broke, came of it.
+        """
+        exits = [
+            rank.exited
+            for rank in self.ranks
+            if rank.exited
+            and not rank.exited.asked
+            and (rank.exited.code or rank.state != "finished")
+        ]
+        first = min(exits, key=lambda e: e.time).of_rank if exits else None
+        return None if first is None or self.ranks[first].failure else first
+
+    @property
     def culprit(self) -> int | None:
-        """The rank that the run failed by: the first with an exception, else the first bad exit.
+        """The rank that the run failed by: one that left without a word, or the first to raise.
 
         None while nothing failed, and for a run that was stopped.
         """
+        if self.ending in (None, "failed") and self.silent is not None:
+            return self.silent
         if self.failure:
             return self.failure.rank
         if self.ending not in (None, "failed"):

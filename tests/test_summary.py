@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 from staged import Stage
 
-from nbmgpu.ui.summary import summary_html, summary_text
+from nbmgpu.report.summary import summary_html, summary_text
 
 EVIL = "<script>alert('é \"✓\"')</script>"
 

@@ -141,6 +141,7 @@ class TestCulprit:
 
     def test_is_the_first_bad_exit_without_one(self):
         view = RunView(3)
+        view.add(Status(0.5, 0, "finished"))
         view.add(Exited(1.0, LAUNCHER, of_rank=0, code=0))
         view.add(Exited(3.0, LAUNCHER, of_rank=1, code=-15))
         view.add(Exited(2.0, LAUNCHER, of_rank=2, code=-9))

@@ -1,5 +1,6 @@
 import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
 
+import { keepingPlugin } from './lab/keeping';
 import { notificationsPlugin } from './lab/notifications';
 import { pickingPlugin } from './lab/picking';
 import { runBoardPlugin } from './lab/runboard';
@@ -19,6 +20,7 @@ const plugins: JupyterFrontEndPlugin<unknown>[] = [
   sidebarPlugin,
   statusPlugin,
   notificationsPlugin,
+  keepingPlugin,
   pickingPlugin,
   writingPlugin
 ];

@@ -55,9 +55,14 @@ class Cause:
 
 
 def cause(run: Run, state: str) -> Cause | None:
-    """Return why the run, which is in ``state``, did not end well, or None."""
+    """Return why the run, which is in ``state``, did not end well, or None.
+
+    What ranks raise while they are being ended came of that, and is not the cause.
+    """
     view = run.view
-    if failure := view.failure:
+    if state == "stopped":
+        return None
+    if state != "timeout" and (failure := view.failure) and view.culprit == failure.rank:
         return _raised(run, failure)
     if state == "lost":
         why = "The kernel or the machine was restarted, or somebody killed the launcher."

@@ -12,7 +12,7 @@ from .handler import Handler
 from .logs import LogFileHandler, LogsHandler
 from .pick import PickHandler
 from .refusals import Refusal
-from .runs import RunHandler, RunsHandler, StopHandler
+from .runs import RunHandler, RunsHandler, StopHandler, SummaryHandler
 from .services import KEY, Services
 from .status import StatusHandler
 from .streams import NewsStream, RunStream
@@ -40,6 +40,7 @@ ROUTES = [
     (API + "/stream", NewsStream),
     (API + "/runs", RunsHandler),
     (RUN, RunHandler),
+    (RUN + "/summary", SummaryHandler),
     (RUN + "/stop", StopHandler),
     (RUN + "/stream", RunStream),
     (RUN + "/curve", CurveHandler),

@@ -54,6 +54,14 @@ class ServerStatus:
 
 
 @dataclass(frozen=True)
+class RunSummary:
+    """What stays of a run in a notebook: HTML without a script, and text."""
+
+    html: str
+    text: str
+
+
+@dataclass(frozen=True)
 class RunList:
     """Runs, newest first; ``more`` says whether there are older ones."""
 

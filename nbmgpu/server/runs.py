@@ -9,12 +9,13 @@ from jupyter_server.auth.decorator import authorized
 from tornado import web
 
 from nbmgpu.report.snapshot import Snapshot
+from nbmgpu.report.summary import summary_html, summary_text
 from nbmgpu.report.words import ending_sentence
 
 from .folders import open_run
 from .handler import Handler
 from .lines import NEWEST
-from .payloads import StopRequest
+from .payloads import RunSummary, StopRequest
 from .refusals import Refusal
 
 
@@ -47,6 +48,16 @@ class RunHandler(Handler):
         self.finish()
 
 
+class SummaryHandler(Handler):
+    """What stays of a run in its notebook."""
+
+    @web.authenticated
+    @authorized
+    async def get(self, name: str) -> None:
+        """Answer with a ``RunSummary``, if it is over."""
+        self.answer(await self.services.work(summary, name))
+
+
 class StopHandler(Handler):
     """The end of a run that goes on."""
 
@@ -74,6 +85,15 @@ def whole(name: str) -> dict[str, Any]:
     run = open_run(name)
     run.refresh()
     return Snapshot(run).whole()
+
+
+def summary(name: str) -> RunSummary:
+    """Return the summary of a run that is over."""
+    run = open_run(name)
+    run.refresh()
+    if not run.over:
+        raise Refusal(409, f"Run {name} still goes on.", "Its summary comes when it is over.")
+    return RunSummary(summary_html(run), summary_text(run))
 
 
 def stop(name: str, wish: StopRequest) -> None:

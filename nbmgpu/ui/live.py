@@ -6,10 +6,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from nbmgpu.events import Display
+from nbmgpu.report.summary import summary_html, summary_text
 from nbmgpu.run import Run
 from nbmgpu.surroundings import Surroundings
-
-from .summary import summary_html, summary_text
 
 if TYPE_CHECKING:
     from .panel import RunPanel
@@ -52,7 +51,7 @@ class LiveOutput:
 
         self._panel = RunPanel(self.run)
         self._panel.on_stop(self.run.stop)
-        self._handle = display(self._panel, display_id=True)
+        self._handle = display(self._panel, display_id=True, metadata=panel_mark(self.run))
 
     def take(self) -> None:
         """Show what is new: rank 0's displays in their place among its prints, the panel."""
@@ -83,7 +82,7 @@ class LiveOutput:
         if event.action == "clear":
             clear_output(wait=True)
             if self._handle is not None and self._panel is not None:
-                self._handle.display(self._panel)
+                self._handle.display(self._panel, metadata=panel_mark(self.run))
             return
         name = f"{self.run.id}-{event.display_id}" if event.display_id else None
         known = name in self._displays if name else False
@@ -97,6 +96,15 @@ class LiveOutput:
             self._displays[name] = display(
                 event.data, metadata=event.metadata, raw=True, display_id=name
             )
+
+
+def panel_mark(run: Run) -> dict[str, Any]:
+    """Return what marks an output as the panel of ``run``.
+
+    A page that was loaded again hears nothing of what this kernel does to its outputs; JupyterLab's
+    plugin finds the panel by this and puts the summary there (labextension/src/lab/keeping.ts).
+    """
+    return {"nbmgpu": {"panel": run.id}}
 
 
 class LogPrinter:

@@ -31,7 +31,7 @@ class RunPanel(anywidget.AnyWidget):
     """Shows one run while it goes on.
 
     Feed it with ``refresh`` after each ``run.poll()``; replace it by
-    ``nbmgpu.ui.summary`` when the run is over, since a saved notebook keeps no widgets.
+    ``nbmgpu.report.summary`` when the run is over, since a saved notebook keeps no widgets.
     """
 
     _esm = script("panel")

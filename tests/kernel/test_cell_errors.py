@@ -89,8 +89,21 @@ def test_a_syntax_error_looks_as_ever(notebook: Notebook) -> None:
     assert [line.strip() for line in lines] == [
         lines[0].strip(), "if x", "^", "SyntaxError: expected ':'",
     ]  # fmt: skip
-    assert lines[0].startswith("  Cell In[")
-    assert lines[0].endswith("line 2")
+    assert lines[0] == f"  Cell In[{cell.reply['execution_count']}], line 2"
+
+
+def test_a_traceback_names_the_number_that_stands_before_the_cell(notebook: Notebook) -> None:
+    cell = notebook.send("%%mgpu --gpus 2\n1 / 0")
+    shown = cell.fails("ZeroDivisionError")
+    assert f"Cell In[{cell.reply['execution_count']}], line 1" in shown
+
+
+def test_an_empty_cell_is_refused_by_the_name_that_was_typed(notebook: Notebook) -> None:
+    cell = notebook.send("%%mgpu --gpus 2")
+    cell.fails("UsageError")
+    shown = cell.text("stderr")
+    assert "%%mgpu is a cell magic, but the cell body is empty" in shown
+    assert "awaited" not in shown
 
 
 def test_an_unknown_name_fails_before_anything_starts(notebook: Notebook) -> None:

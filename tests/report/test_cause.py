@@ -77,6 +77,28 @@ def test_a_killed_rank_is_explained_by_its_signal(staged):
     assert found.remedy.startswith("fewer ranks")
 
 
+def test_a_connection_that_broke_because_a_rank_was_killed_is_not_the_cause(staged):
+    run = staged(2)
+    run.start()
+    run.fail(0, "RuntimeError", "Connection reset by peer", line=1)
+    run.exit(1, -9)
+    run.exit(0, 1)
+    run.end("failed")
+    found = why(run)
+    assert (found.who, found.what, found.number) == ("rank 1", "ended by SIGKILL", 0)
+    assert [other.what for other in found.others] == ["RuntimeError: Connection reset by peer"]
+
+
+@pytest.mark.parametrize(("ending", "what"), [("stopped", None), ("timeout", "timed out")])
+def test_what_ranks_raise_because_they_are_ended_is_not_the_cause(staged, ending, what):
+    run = staged(2, timeout=60.0)
+    run.start()
+    run.fail(0, "RuntimeError", "Connection reset by peer", line=1)
+    run.end(ending)
+    found = why(run)
+    assert (found and found.what) == what
+
+
 def test_the_launchers_word_comes_first(staged):
     run = staged(1)
     run.start()

@@ -55,6 +55,18 @@ def test_a_line_says_what_a_list_needs(runs, stage):
     assert line["curve"][-1] == [99, 0.01]
 
 
+def test_what_stays_in_a_notebook_is_to_be_had_when_the_run_is_over(runs, stage):
+    run = play(stage, 1)
+    summary = runs.ask(f"runs/{run.id}/summary").json
+    assert "finished" in summary["text"]
+    assert "finished" in summary["html"]
+    assert "<script" not in summary["html"]
+    going = stage(2, id=name_of(2))
+    going.start()
+    refused = runs.ask(f"runs/{going.run.id}/summary")
+    assert (refused.status, refused.json["message"]) == (409, f"Run {name_of(2)} still goes on.")
+
+
 def test_a_run_that_failed_says_why_in_a_sentence(runs, stage):
     staged = stage(2, id=name_of(1))
     staged.start()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from serving import REPOSITORY
 
 import nbmgpu
@@ -45,3 +46,11 @@ def test_the_installed_configuration_enables_the_extension():
     (name,) = config["ServerApp"]["jpserver_extensions"]
     module = __import__(name)
     assert module._jupyter_server_extension_points()[0]["app"].name == "nbmgpu"
+
+
+def test_make_lays_the_plugins_where_jupyterlab_looks():
+    if not (Path(sys.prefix) / ".front").exists():
+        pytest.skip("this environment was not made by make")
+    laid = Path(sys.prefix, "share", "jupyter", "labextensions", "nbmgpu")
+    assert laid.resolve() == REPOSITORY / "nbmgpu" / "labextension"
+    assert (laid / "schemas" / "nbmgpu" / "settings.json").exists()  # else Lab's page stays empty

@@ -1,9 +1,20 @@
 """JupyterLab's own part: sidebar, tabs of runs, status bar, notifications, whatever kernels do."""
 
 import re
+import time
 
 import pytest
-from browsing import LOAD, SETUP, TRAIN, cell_output, command, open_notebook, run_all, state
+from browsing import (
+    LOAD,
+    SETUP,
+    TRAIN,
+    cell_output,
+    command,
+    open_notebook,
+    run_all,
+    save,
+    state,
+)
 from lab_server import serving
 from playwright.sync_api import expect
 
@@ -104,6 +115,40 @@ def test_a_tab_shows_a_run_whose_kernel_was_restarted(lab, page, shoot):
     page.goto(re.sub(r"/tree/.*", "", page.url))
     expect(tab.locator("canvas").first).to_be_visible()
     choose_theme(page, "JupyterLab Light")
+
+
+def outputs_of(lab, name, number):
+    return lab.read(name).cells[number].outputs
+
+
+def wait_for(page, condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        page.wait_for_timeout(100)
+
+
+def test_a_page_that_is_loaded_again_has_the_panel_and_then_the_summary(lab, page, shoot):
+    url = lab.write("again.ipynb", LOAD, SETUP, TRAIN.format(epochs=80))
+    card = begin(page, url)
+    wait_for(page, lambda: outputs_of(lab, "again.ipynb", 2))  # nobody has saved it by hand
+    page.goto(url.replace("&reset", ""))
+    expect(state(page)).to_have_text("running")
+    expect(card.locator(".nbmgpu-RunCard-state")).to_have_text("finished", timeout=60_000)
+    expect(cell_output(page, 2)).to_contain_text("✓ finished")
+    shoot("summary-of-a-reloaded-page")
+    save(page, lab, "again.ipynb")
+    (shown,) = (o for o in outputs_of(lab, "again.ipynb", 2) if o.output_type == "display_data")
+    assert set(shown.data) == {"text/html", "text/plain"}
+
+
+def test_the_panel_of_a_kernel_that_was_restarted_gives_way_to_the_summary(lab, page):
+    card = begin(page, lab.write("restarted.ipynb", LOAD, SETUP, LONG))
+    command(page, "kernelmenu:restart")
+    page.locator(".jp-Dialog .jp-mod-accept").click()
+    expect(card.locator(".nbmgpu-RunCard-state")).to_have_text(re.compile("^(stopped|lost)$"))
+    expect(cell_output(page, 2)).to_contain_text(re.compile("■ stopped|✗ lost"))
+    expect(state(page)).to_have_count(0)
 
 
 def test_a_run_that_fails_out_of_sight_is_told_of(lab, page, shoot):

@@ -14,7 +14,7 @@ STAGE = """
 import asyncio, math, random
 from staged import StagedRun
 from nbmgpu.ui.panel import RunPanel
-from nbmgpu.ui.summary import summary_html, summary_text
+from nbmgpu.report.summary import summary_html, summary_text
 
 lines = ["for x, y in loader:", "    loss = criterion(model(x), y)", "    loss.backward()"]
 staged = StagedRun(2, cell="\\n".join(lines), batch_line="global batch 64 = 2 ranks x 32")

@@ -114,6 +114,24 @@ export interface Vitals extends Event {
 }
 
 /**
+ * What a cell that was given a number of `--steps` has taken and needed on this rank.
+ *
+ * `seconds` and `samples` (of all ranks, 0 when unknown) are of each step but the first.
+ * In bytes: `held` is what its tensors take between steps, `memory` the most that the
+ * process had beyond what it had before the cell's data came, `gpu_memory` the most that
+ * torch had on its GPU, -1 without one; see `nbmgpu.rank.footprint`.
+ */
+export interface Measured extends Event {
+  kind: 'measured';
+  steps: number;
+  seconds: number[];
+  samples: number[];
+  held: number;
+  memory: number;
+  gpu_memory: number;
+}
+
+/**
  * Something the user must know, above all where numbers differ from one device.
  *
  * `topic` is a stable identifier (`dropout`, `batch-norm`, ...): a reader shows each

@@ -33,6 +33,12 @@ export interface ServerStatus {
   problems: string[];
 }
 
+/** What stays of a run in a notebook: HTML without a script, and text. */
+export interface RunSummary {
+  html: string;
+  text: string;
+}
+
 /** Runs, newest first; `more` says whether there are older ones. */
 export interface RunList {
   runs: RunLine[];

@@ -2,7 +2,7 @@ import type { IDisposable } from '@lumino/disposable';
 import { Signal } from '@lumino/signaling';
 
 import type { RunLine } from '../generated/report';
-import type { News } from '../generated/server';
+import type { News, RunSummary } from '../generated/server';
 import type { RunsServer, ServerLink, Stream } from '../server';
 import {
   EMPTY,
@@ -36,6 +36,10 @@ export class RunBoard implements IRunBoard, IDisposable {
     const oldest = this.ledger.runs.at(-1)?.id ?? '';
     const older = await this.server.runs(oldest);
     this.take(withOlder(this.ledger, older));
+  }
+
+  summary(id: string): Promise<RunSummary> {
+    return this.server.summary(id);
   }
 
   stop(id: string, force: boolean): Promise<void> {

@@ -2,6 +2,7 @@ import { Token } from '@lumino/coreutils';
 import type { ISignal } from '@lumino/signaling';
 
 import type { RunLine } from '../generated/report';
+import type { RunSummary } from '../generated/server';
 import type { ILedger } from './ledger';
 
 /** What a person has chosen in the settings editor. */
@@ -26,6 +27,8 @@ export interface IRunBoard {
   readonly ended: ISignal<IRunBoard, RunLine>;
   /** Look for runs older than those in the ledger. */
   loadOlder(): Promise<void>;
+  /** What stays of a run that is over in its notebook. */
+  summary(id: string): Promise<RunSummary>;
   /** Stop a run; with `force` at once, so that nothing comes back. */
   stop(id: string, force: boolean): Promise<void>;
   /** Remove the folder of a run that is over. */

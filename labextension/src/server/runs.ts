@@ -13,6 +13,7 @@ import type {
   News,
   PickRequest,
   RunList,
+  RunSummary,
   ServerStatus,
   StopRequest
 } from '../generated/server';
@@ -52,6 +53,11 @@ export class RunsServer {
   /** All there is to show of a run. */
   run(id: string): Promise<Parts> {
     return this.ask(runRoute(id));
+  }
+
+  /** What stays of a run that is over in its notebook. */
+  summary(id: string): Promise<RunSummary> {
+    return this.ask(runRoute(id, 'summary'));
   }
 
   /** A stretch of one of a run's metrics in more detail; null where there is none. */

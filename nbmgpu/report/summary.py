@@ -11,12 +11,13 @@ from html import escape
 
 import numpy as np
 
-from nbmgpu.report import words
-from nbmgpu.report.cause import Cause, cause
-from nbmgpu.report.curves import RATES, Throughput, curve_names, thin, throughput
-from nbmgpu.report.ranks import RankRow, rows
 from nbmgpu.run import Run
 from nbmgpu.view import Curve
+
+from . import words
+from .cause import Cause, cause
+from .curves import RATES, Throughput, curve_names, thin, throughput
+from .ranks import RankRow, rows
 
 POINTS = 240
 """The most points of a curve that are kept in the notebook."""
