@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from .advisor import advise
+    from .comparison import Comparison, compare, scale
     from .ui.picker import picker
 
+    last_comparison: Comparison | None
     last_run: Run | None
 
 __all__ = [
@@ -24,13 +26,16 @@ __all__ = [
     "__version__",
     "advise",
     "attach",
+    "compare",
     "find_run",
+    "last_comparison",
     "last_run",
     "launch",
     "list_runs",
     "log",
     "picker",
     "run",
+    "scale",
 ]
 
 
@@ -65,6 +70,10 @@ def __getattr__(name: str) -> Any:
         from . import api
 
         return api.last_run
+    if name in ("compare", "last_comparison", "scale"):
+        from . import comparison
+
+        return getattr(comparison, name)
     if name == "advise":
         from .advisor import advise
 

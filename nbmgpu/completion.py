@@ -24,8 +24,9 @@ from IPython.core.completer import (
     context_matcher,
 )
 
+from .comparison.request import TABLES
 from .devices import DEFAULT_CPU_RANKS, probe
-from .flags import COMMANDS, FLAGS, SPELLINGS, Flag
+from .flags import COMMANDS, RUN, Flag, FlagTable
 from .run import list_runs
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 MATCHER_ID = "nbmgpu"
 RUNS_OFFERED = 30
+
+LISTS = ("--pull", "--strategies")
+"""Flags that take every name up to the next flag."""
 
 
 def register(shell: InteractiveShell) -> None:
@@ -72,7 +76,10 @@ def complete(
     ):
         *before, word = re.split(r"\s+", found[1])
         names = functools.partial(names_to_pull, "\n".join(below), namespace, to_python)
-        texts, word = _flags_or_values(before, word, names)
+        table = TABLES.get(before[0], RUN) if before else RUN
+        texts, word = _flags_or_values(before, word, names, table)
+        if not before:
+            texts += TABLES
     else:
         return {"completions": [], "suppress": False}
     fitting = [SimpleCompletion(text, type="param") for text in texts if text.startswith(word)]
@@ -106,30 +113,31 @@ def _of_training(namespace: Mapping[str, Any]) -> list[str]:
 
 
 def _flags_or_values(
-    before: list[str], word: str, names: Callable[[], Iterable[str]]
+    before: list[str], word: str, names: Callable[[], Iterable[str]], table: FlagTable
 ) -> tuple[list[str], str]:
     """Return what may stand in the place of ``word``, and the part of it that is replaced."""
     spelled, equals, value = word.partition("=")
     if equals:
         before, word = [*before, spelled], value
     values = list(takewhile(lambda text: not text.startswith("-"), reversed(before)))
-    flag = SPELLINGS.get(before[-1 - len(values)]) if len(values) < len(before) else None
+    spellings = table.spellings
+    flag = spellings.get(before[-1 - len(values)]) if len(values) < len(before) else None
     texts: list[str] = []
-    if flag and flag.metavar and not word.startswith("-") and (not values or flag.name == "--pull"):
+    if flag and flag.metavar and not word.startswith("-") and (not values or flag.name in LISTS):
         *listed, word = word.split(",")
         taken = set(",".join([*values, *listed]).split(","))
         texts = [text for text in _values(flag, bool(listed), names) if text not in taken]
         if not values:
             return texts, word
-    used = {SPELLINGS[text].field for x in before if (text := x.partition("=")[0]) in SPELLINGS}
-    return texts + [flag.name for flag in FLAGS if flag.field not in used], word
+    used = {spellings[text].field for x in before if (text := x.partition("=")[0]) in spellings}
+    return texts + [flag.name for flag in table.flags if flag.field not in used], word
 
 
 def _values(flag: Flag, in_list: bool, names: Callable[[], Iterable[str]]) -> Iterable[str]:
     """Return the values of a flag that are worth offering."""
     if flag.name == "--pull":
         return names()
-    if flag.name == "--gpus":
+    if flag is RUN.spellings["--gpus"]:
         count = _count_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
         return map(str, range(count)) if in_list else ["all", *map(str, range(1, count + 1))]
     return flag.values()

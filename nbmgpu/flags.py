@@ -1,4 +1,4 @@
-"""The flags of ``%%mgpu``: one table, from which parser, Tab completion and help are made.
+"""The flags of ``%%mgpu``: a table, from which parser, Tab completion and help are made.
 
 A value is checked in one place, its flag's ``read``, whether it came as text on
 a line or as a Python value.  A wrong one comes with the value most likely meant,
@@ -12,8 +12,9 @@ import math
 import operator
 import os
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 from .errors import closest
@@ -150,6 +151,19 @@ def _read_accumulate(value: object) -> int:
         "A step then follows on that many batches: a whole number from 1",
     )
     raise MisreadError(slip, 2)
+
+
+def _read_steps(value: object) -> int | None:
+    try:
+        if value is None or (steps := _integer(value)) >= 1:
+            return None if value is None else steps
+    except ValueError:
+        pass
+    slip = Slip(
+        f"{value!r} is no number of optimizer steps",
+        "The cell ends after that many: a whole number from 1",
+    )
+    raise MisreadError(slip, 20)
 
 
 def _positive(what: str, allowed: str, mend: float) -> Callable[[object], float | None]:
@@ -300,6 +314,10 @@ FLAGS = (
         "--timeout", "timeout", "stop the run after this many seconds",
         metavar="SECONDS", read=_read_timeout, values=lambda: ("600", "3600"),
     ),
+    Flag(
+        "--steps", "steps", "end the cell after this many optimizer steps",
+        metavar="N", read=_read_steps, values=lambda: ("20", "100"),
+    ),
     Flag("--dry-run", "dry_run", "start nothing; show what would be shipped and what comes back"),
     Flag("--fresh", "fresh", "start the ranks with torchrun in new processes (slower)"),
     Flag(
@@ -336,14 +354,33 @@ FLAGS = (
 )  # fmt: skip
 """Every flag of ``%%mgpu``, in the order in which help shows them."""
 
-SPELLINGS = {spelling: flag for flag in FLAGS for spelling in (flag.name, flag.short) if spelling}
-"""The flag that each spelling, long or short, stands for."""
 
-READERS = {flag.field: flag.read for flag in FLAGS}
-"""The check of each field of ``RunOptions``."""
+@dataclass(frozen=True)
+class FlagTable:
+    """The flags of one command: ``command`` is what its line begins with.
+
+    ``foreign`` has flags of ``%%mgpu`` that this command has not, and why.
+    """
+
+    command: str
+    flags: tuple[Flag, ...]
+    foreign: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def spellings(self) -> dict[str, Flag]:
+        """The flag that each spelling, long or short, stands for."""
+        return {text: flag for flag in self.flags for text in (flag.name, flag.short) if text}
+
+    @cached_property
+    def readers(self) -> dict[str, Callable[[object], object]]:
+        """The check of each field."""
+        return {flag.field: flag.read for flag in self.flags}
+
+    def help_text(self) -> str:
+        """Return one line for each flag."""
+        width = max(len(flag.usage) for flag in self.flags)
+        return "\n".join(f"  {flag.usage:<{width}}  {flag.help}" for flag in self.flags)
 
 
-def help_text() -> str:
-    """Return one line for each flag of ``%%mgpu``."""
-    width = max(len(flag.usage) for flag in FLAGS)
-    return "\n".join(f"  {flag.usage:<{width}}  {flag.help}" for flag in FLAGS)
+RUN = FlagTable("%%mgpu", FLAGS)
+"""What ``%%mgpu`` itself takes."""

@@ -14,11 +14,11 @@ from typing import Any
 import psutil
 
 from . import rng, settings
+from .agreement import differing
 from .batches import batch_line
 from .bundle import VALUE, Shipment, adopt, read_copies, ship
 from .bundle.place import Place, shelf
 from .cell import Cell, read_cell
-from .compare import differing
 from .devices import Placement, place, probe, torch_build
 from .errors import LaunchError, OptionError, compose
 from .events import KERNEL, Ended, EventWriter, Notice

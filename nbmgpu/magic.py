@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
-from . import api, completion, flags
+from . import api, comparison, completion, flags
+from .comparison import Contest, request
 from .errors import CellError, NbmgpuError, OptionError, closest, compose
 from .failure import plain
 from .interrupts import interrupts_to
@@ -69,6 +70,8 @@ def await_magic(lines: list[str]) -> list[str]:
 
 
 def _awaited(line: str) -> str:
+    if line.rstrip().endswith(", '')"):
+        return line  # without a body it is refused, by the name that was typed
     for call, awaited in AWAITED.items():
         if line.startswith(call):
             return awaited + line[len(call) :]
@@ -92,7 +95,7 @@ def plain_errors(shell: InteractiveShell, cell: str = "") -> Iterator[None]:
     except NbmgpuError as error:
         raise error if hasattr(error, "_render_traceback_") else plain(error) from None
     except SyntaxError as error:
-        error.filename = shell.compile.cache(cell, shell.execution_count)
+        error.filename = shell.compile.cache(cell, Surroundings(shell).cell_number)
         shown = shell.SyntaxTB.structured_traceback(type(error), error)
         raise CellSyntaxError(shown) from None
 
@@ -130,10 +133,21 @@ class MgpuMagics(Magics):
         options = RunOptions.parse(line)
         return Execution(cell, self._shell.user_ns, options, Surroundings(self._shell))
 
+    def _contest(self, line: str, cell: str) -> Contest | None:
+        """Return what a line that begins with ``compare`` or ``scale`` asks for, else nothing."""
+        kind, _, rest = line.strip().partition(" ")
+        if kind not in request.TABLES:
+            return None
+        asked = request.parse(kind, rest)
+        return Contest(asked, cell, self._shell.user_ns, Surroundings(self._shell))
+
     @cell_magic
     def mgpu(self, line: str, cell: str) -> Any:
         """Run the cell on several ranks."""
         with plain_errors(self._shell, cell):
+            if contest := self._contest(line, cell):
+                comparison.conduct(contest)
+                return None
             execution = self._execution(line, cell)
             api.conduct(execution)
         return execution.value
@@ -142,6 +156,9 @@ class MgpuMagics(Magics):
     async def mgpu_awaited(self, line: str, cell: str) -> Any:
         """Run the cell on several ranks while the kernel's loop goes on."""
         with plain_errors(self._shell, cell):
+            if contest := self._contest(line, cell):
+                await contend_awaited(contest)
+                return None
             execution = self._execution(line, cell)
             if execution.options.dry_run or execution.options.background:
                 if api.conduct(execution) is not None:
@@ -172,8 +189,11 @@ class MgpuMagics(Magics):
         if command not in flags.COMMANDS:
             near = closest(command, flags.COMMANDS) or "runs"
             what = f"There is no %mgpu {command}" if command else "%mgpu needs a command"
-            allowed = f"Commands: {', '.join(flags.COMMANDS)}"
-            raise plain(OptionError(compose(what, allowed, f"%mgpu {near}")))
+            allowed, instead = f"Commands: {', '.join(flags.COMMANDS)}", f"%mgpu {near}"
+            if command in request.TABLES:
+                allowed = "It stands above the cell that it is about"
+                instead = f"%%mgpu {line.strip()}"
+            raise plain(OptionError(compose(what, allowed, instead)))
         from . import commands
 
         with plain_errors(self._shell):
@@ -200,6 +220,14 @@ async def follow_awaited(execution: Execution, run: Run) -> None:
         output.take()
         if run is not execution.run or not execution.taken_over:
             execution.finish()
+
+
+async def contend_awaited(contest: Contest) -> None:
+    """Do what ``comparison.conduct`` does, awaiting between looks at the runs."""
+    with comparison.showing(contest) as output:
+        for _ in contest.course():
+            output.take()
+            await asyncio.sleep(POLL)
 
 
 async def watch_awaited(run: Run) -> None:

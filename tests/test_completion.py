@@ -48,7 +48,7 @@ def added(shell, text):
 
 
 def test_flags_are_completed(shell):
-    assert added(shell, "%%mgpu |") == ALL_FLAGS
+    assert added(shell, "%%mgpu |") == [*ALL_FLAGS, "compare", "scale"]
     assert added(shell, "%%mgpu --str|") == ["--strategy"]
     assert tab(shell, "%%mgpu --gpus 2 --ba|") == [
         "%%mgpu --gpus 2 --batch",
@@ -72,6 +72,19 @@ def test_values_are_completed(shell):
     assert added(shell, "%%mgpu --gpus |")[:3] == ["all", "1", "2"]
     assert added(shell, "%%mgpu --gpus 0,|")[:1] == ["1"]
     assert added(shell, "%%mgpu --gpus 2 |")[:2] == ["--strategy", "--cpu"]
+
+
+def test_comparisons_have_flags_of_their_own(shell):
+    assert added(shell, "%%mgpu com|") == ["compare"]
+    assert added(shell, "%%mgpu compare --str|") == ["--strategies"]
+    assert "--pull" not in added(shell, "%%mgpu compare |")
+    assert added(shell, "%%mgpu compare --strategies |") == list(strategy_names())
+    assert "ddp" not in added(shell, "%%mgpu compare --strategies ddp,|")
+    assert added(shell, "%%mgpu compare -s ddp,fsd|") == ["fsdp"]
+    assert added(shell, "%%mgpu scale --gpus |")[:2] == ["1", "2"]
+    assert added(shell, "%%mgpu scale --gpus 1,|")[0] == "2"
+    assert added(shell, "%%mgpu scale --strategy dd|") == ["ddp"]
+    assert "%%mgpu --gpus 2 scale" not in tab(shell, "%%mgpu --gpus 2 sc|")
 
 
 def test_names_to_pull_are_those_of_the_cell_then_of_the_notebook(shell):

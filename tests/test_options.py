@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from nbmgpu.errors import OptionError
-from nbmgpu.flags import FLAGS, help_text
+from nbmgpu.flags import FLAGS, RUN
 from nbmgpu.options import DEFAULTS, RunOptions
 from nbmgpu.strategies import strategy_names
 
@@ -176,7 +176,7 @@ def test_options_are_fixed_and_comparable():
 
 def test_the_table_of_flags_covers_the_options_and_the_help():
     assert {flag.field for flag in FLAGS} == set(DEFAULTS)
-    assert all(flag.usage in help_text() and flag.help in help_text() for flag in FLAGS)
+    assert all(flag.usage in RUN.help_text() and flag.help in RUN.help_text() for flag in FLAGS)
     for flag in FLAGS:
         for value in flag.values():
             RunOptions.parse(f"{flag.name} {value}")

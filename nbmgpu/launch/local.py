@@ -12,6 +12,8 @@ import threading
 from collections.abc import Iterable
 from typing import IO
 
+import psutil
+
 from nbmgpu.errors import LaunchError
 from nbmgpu.run import Run
 
@@ -51,6 +53,15 @@ class LaunchServer:
     def alive(self) -> bool:
         """Whether the server can take requests of this very process."""
         return self._owner == os.getpid() and self._process.poll() is None
+
+    def cpu_seconds(self) -> float:
+        """Return the processor time that it, and whatever it has forked, has used so far."""
+        try:
+            server = psutil.Process(self._process.pid)
+            own = sum(server.cpu_times()[:4])  # with that of children that have ended
+            return own + sum(sum(child.cpu_times()[:2]) for child in server.children())
+        except psutil.NoSuchProcess:
+            return 0.0
 
     def launch(self, run: Run) -> None:
         """Ask for ``run`` to be started, with the environment of now.

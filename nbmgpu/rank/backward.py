@@ -70,6 +70,7 @@ class BackwardTap:
 
     def _backward(self, tensors: Any, grad_tensors: Any, options: dict[str, Any]) -> None:
         session = self.session
+        session.budget.before_backward(session)
         session.pace.meet()
         session.activate()
         if session.interruption is not None:

@@ -55,13 +55,9 @@ class LoaderTap:
         def iterate(loader: DataLoader[Any]) -> Iterator[Any]:
             if isinstance(loader, _InnerLoader):
                 return tap.iterate(loader)
-            tap.split[loader] = tap.splits_now(loader, sys._getframe(1))
-            if not tap.split[loader]:
-                return tap.grouped(tap.whole(loader), sys._getframe(1))
-            split = tap.splits.get(loader)
-            if split is None:
-                split = tap.splits[loader] = SplitLoader(loader, tap)
-            return split.run(loader)
+            batches = tap.begin(loader, sys._getframe(1))
+            budget = tap.session.budget
+            return budget.watched(batches) if budget.on else batches
 
         @functools.wraps(DataLoader.__len__)
         def length(loader: DataLoader[Any]) -> int:
@@ -73,6 +69,16 @@ class LoaderTap:
 
         DataLoader.__iter__ = iterate  # type: ignore[method-assign, assignment]
         DataLoader.__len__ = length  # type: ignore[method-assign]
+
+    def begin(self, loader: DataLoader[Any], frame: Any) -> Iterator[Any]:
+        """Begin to iterate over ``loader`` for the loop in ``frame``: over our part, or all."""
+        self.split[loader] = self.splits_now(loader, frame)
+        if not self.split[loader]:
+            return self.counted(self.whole(loader), frame)
+        split = self.splits.get(loader)
+        if split is None:
+            split = self.splits[loader] = SplitLoader(loader, self)
+        return split.run(loader)
 
     def will_split(self, loader: DataLoader[Any]) -> bool:
         """Tell whether ``loader`` was split when it was last iterated, or else would be now."""
@@ -88,16 +94,20 @@ class LoaderTap:
         with self.streams.notebooks():
             return _drawn_in(self.streams, self.iterate(loader))
 
-    def grouped(self, batches: Iterator[Any], frame: Any) -> Iterator[Any]:
-        """Let gradients accumulate over batches that this rank trains on whole."""
+    def counted(self, batches: Iterator[Any], frame: Any) -> Iterator[Any]:
+        """Count batches that this rank trains on whole, where it matters which are the same step's.
+
+        Gradients may accumulate over them, or one device's steps are to be those of ranks.
+        """
         session = self.session
-        if not session.accumulation.on or not torch.is_grad_enabled():
+        alone = session.budget.on and session.world_size == 1
+        if not (session.accumulation.on or alone) or not torch.is_grad_enabled():
             return batches
         session.activate()
         trains = training(session.units) and loop_trains(frame) is not False
-        return self._counted(batches) if trains else batches
+        return self._as_shares(batches) if trains else batches
 
-    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def _as_shares(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Take each batch as a share that is the whole."""
         session = self.session
         outer = session.share

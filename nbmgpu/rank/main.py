@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from nbmgpu import rng, settings
 from nbmgpu.bundle import receive, send_back, write_copies
-from nbmgpu.events import EventWriter, Started, Status
+from nbmgpu.events import EventWriter, Measured, Started, Status
 from nbmgpu.launch.ending import COLLECTING_FILE
 from nbmgpu.launch.processes import die_with_parent
 from nbmgpu.run import Run, RunRecord, own_process, write_atomically
@@ -22,7 +22,9 @@ from nbmgpu.strategies import Tuning, load_strategy
 from nbmgpu.strategies.base import Setting
 
 from . import backward, data, failures, files, frameworks, notices, output, session, steps, tqdm_tap
+from .budget import Budget
 from .chances import Code
+from .footprint import Footprint
 from .interruption import Interruption
 from .recorder import Recorder
 from .shell import Outcome, RankShell, make_shell
@@ -101,7 +103,10 @@ class Rank:
             shell = make_shell(self.events, self.recorder, self.log, self.rank)
             self.namespace = shell.user_ns
             current = self._open_session(watch)
+            self.footprint = Footprint()
             self.received = receive(self.record.bundle, self.namespace, self.device)
+            if current.budget.on:
+                self.footprint.data_is_here()
             shell.take_sources(self.received.header)
             self._set_random_state()
             if current.distributes:
@@ -151,6 +156,7 @@ class Rank:
             self.rank, record.world_size, record.batch, strategy, self.recorder, watch
         )
         session.current = current
+        current.budget = Budget(record.options.get("steps"))
         if current.distributes and strategy.spreads:
             current.interruption = Interruption(self.run.folder)
             current.interruption.install()
@@ -182,6 +188,8 @@ class Rank:
     def _end(self, current: session.Session, outcome: Outcome) -> int:
         """Tell how the cell ended, and send back what there is, also after a failure."""
         stopped = isinstance(outcome.error, KeyboardInterrupt)
+        if current.budget.on:
+            self._tell_what_was_measured(current)
         together = stopped and current.interruption and current.interruption.together
         if outcome.error is None:
             current.strategy.finish()
@@ -206,8 +214,21 @@ class Rank:
         self.events.emit(Status, state=state)
         return int(outcome.error is not None)
 
+    def _tell_what_was_measured(self, current: session.Session) -> None:
+        self.events.emit(
+            Measured,
+            steps=current.budget.taken,
+            seconds=current.stopwatch.seconds(),
+            samples=current.stopwatch.samples(),
+            held=self.footprint.held(),
+            memory=self.footprint.peak(),
+            gpu_memory=self.footprint.gpu_peak(),
+        )
+
     def _say_what_is_left(self, current: session.Session) -> None:
         """Give the notices that only the whole of the cell can tell."""
+        if current.budget.on:
+            self.recorder.notice("steps", current.budget.words)
         if current.worked_alone():
             self.recorder.notice("not-sharded", notices.NOT_SHARDED)
         if current.split_in_vain():

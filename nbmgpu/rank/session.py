@@ -18,12 +18,14 @@ from . import notices
 from .accumulation import Accumulation
 from .ahead import ReadAhead
 from .batchnorm import is_synchronised
+from .budget import Budget
 from .chances import Chances
 from .coupling import Coupling
 from .interruption import Interruption
 from .lag import Lag
 from .pace import Pace
 from .shaping import Shaping
+from .stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,6 +75,8 @@ class Session:
         """Begin with nothing activated."""
         self.interruption: Interruption | None = None
         self.accumulation = Accumulation(strategy.tuning.accumulate)
+        self.budget = Budget(None)
+        self.stopwatch = Stopwatch(strategy.device)
         self.clips_at = strategy.tuning.clip
         self.rank = rank
         self.world_size = world_size
@@ -92,6 +96,7 @@ class Session:
         self.settled: list[weakref.ref[Tensor]] = []
         self.draws_losses = True
         self.step = 0
+        self.samples = 0
         self.backwards = 0
         self.splits = 0
         self.untrained = False
@@ -165,6 +170,7 @@ class Session:
         self.share = share
         self.step += 1
         self._taken_at = self.backwards
+        self.samples += share.whole
         self._count(share.whole)
 
     def leave(self, outer: Share | None) -> None:
@@ -245,7 +251,12 @@ class Session:
             self._samples, self._tokens, self._since = 0, 0.0, now
 
     def note_step(self, optimizer: Any) -> None:
-        """Put the learning rate of an optimizer step on a curve."""
+        """Put the learning rate of an optimizer step on a curve, and count it against a limit."""
+        if self.budget.on and self.budget.note(optimizer, self):
+            self.stopwatch.mark(self.samples)
+            self.recorder.progress(
+                "steps", label="steps", step=self.budget.taken, total=self.budget.limit
+            )
         number = self._optimizer_number(optimizer)
         if number is not None:
             name = "lr" if number == 0 else f"lr {number + 1}"

@@ -70,6 +70,8 @@ class DistributedDataParallel(Strategy):
     def _hook(self, units: list[Unit]) -> None:
         self._unhook()
         self._units = units
+        if self.world_size == 1:
+            return  # its gradients are those of the whole batch: plain training
         # With several units, which of them a backward pass reaches first may differ
         # between ranks; then buckets leave at the end, unit by unit.
         trainable = [u for u in units if any(p.requires_grad for p in u.parameters())]

@@ -56,6 +56,13 @@ export function putOnNext(notebook: INotebook, node: Node, line: string): boolea
   return true;
 }
 
+/** Put `line` on the cell that contains `node`; tell whether that was possible. */
+export function putOnOwn(notebook: INotebook, node: Node, line: string): boolean {
+  const cell = notebook.model?.sharedModel.cells[placeOf(notebook, node)];
+  cell?.setSource(withLine(cell.getSource(), line));
+  return cell !== undefined;
+}
+
 function placeOf(notebook: INotebook, node: Node): number {
   return notebook.widgets.findIndex(cell => cell.node.contains(node));
 }

@@ -1,0 +1,71 @@
+"""Charts as SVG without a script or a style sheet, for light and dark pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+LABELS, BAR, ROOM, ROW = 150, 170, 80, 20
+"""Widths of the names, of the longest bar and of the words behind it, and the height of a row."""
+
+SIDE = 190
+"""Width and height of the plane on which points are drawn."""
+
+COLOUR, IDEAL = "#3b82f6", "#888888"
+
+AROUND = "display:inline-block;margin:6px 24px 6px 0;vertical-align:top"
+
+
+def bars(title: str, rows: Sequence[tuple[str, float, str]], colours: Mapping[str, str]) -> str:
+    """Return a bar for each ``(name, value, words)``; ``colours`` has those of some names."""
+    longest = max(value for _, value, _ in rows) or 1.0
+    drawn = []
+    for place, (name, value, words) in enumerate(rows):
+        y, width = place * ROW, max(1.0, BAR * value / longest)
+        drawn.append(
+            _text(LABELS - 6, y + 14, name, "end")
+            + f"<rect x='{LABELS}' y='{y + 3}' width='{width:.1f}' height='14' rx='2' "
+            f"fill='{colours.get(name, COLOUR)}'/>" + _text(LABELS + width + 6, y + 14, words)
+        )
+    return _figure(title, LABELS + BAR + ROOM, ROW * len(rows), "".join(drawn))
+
+
+def course(title: str, points: Sequence[tuple[int, float]]) -> str:
+    """Return a line through ``(ranks, speed-up)``, and the dashed one that would be perfect."""
+    most = max(ranks for ranks, _ in points)
+    top = max(most, *(value for _, value in points))
+
+    def place(ranks: float, value: float) -> tuple[float, float]:
+        return 30 + (SIDE - 60) * ranks / most, SIDE - 22 - (SIDE - 40) * value / top
+
+    ideal = _line([place(0, 0), place(most, most)], IDEAL, "stroke-dasharray='4 3'")
+    line = _line([place(*point) for point in points], COLOUR)
+    marks = []
+    for ranks, value in points:
+        x, y = place(ranks, value)
+        marks.append(
+            f"<circle cx='{x:.1f}' cy='{y:.1f}' r='3' fill='{COLOUR}'/>"
+            + _text(x + 6, y + 4, f"{value:.2f}x")
+            + _text(x, SIDE - 6, str(ranks), "middle")
+        )
+    return _figure(title, SIDE + 20, SIDE, ideal + line + "".join(marks))
+
+
+def _line(points: Sequence[tuple[float, float]], colour: str, more: str = "") -> str:
+    drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    return f"<polyline points='{drawn}' fill='none' stroke='{colour}' stroke-width='1.5' {more}/>"
+
+
+def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
+    return (
+        f"<text x='{x:.1f}' y='{y}' text-anchor='{anchor}' font-size='12' fill='currentColor'>"
+        f"{escape(words)}</text>"
+    )
+
+
+def _figure(title: str, width: int, height: int, content: str) -> str:
+    return (
+        f"<div style='{AROUND}'><small>{escape(title)}</small><br><svg width='{width}' "
+        f"height='{height}' viewBox='0 0 {width} {height}' role='img' "
+        f"aria-label='{escape(title)}' style='color:inherit'>{content}</svg></div>"
+    )

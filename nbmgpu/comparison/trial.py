@@ -1,0 +1,225 @@
+"""One row of a comparison: what a run of a few steps has shown."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from nbmgpu.report.curves import RATES, curve_names
+from nbmgpu.report.line import failure_sentence
+from nbmgpu.run import Run
+from nbmgpu.view import RunView
+
+from .request import Entry
+
+ONE_DEVICE_NAME = "one device"
+
+BY_CHANCE = {
+    "random-step": "draws other random numbers than one device (dropout, noise)",
+    "random-data": "draws other random numbers for its samples than one device (augmentation)",
+    "batch-norm": "normalises each rank's share by itself (batch normalisation)",
+    "mixed-loss": "weighs a loss of several terms by one of them",
+    "summed-loss": "averages sums over ranks' batches",
+    "compress": "sends gradients in half precision",
+}
+"""Notices after which the loss need not be one device's, and what they say of the run."""
+
+EXACT, HALF = 1e-3, 2e-2
+"""Relative differences of the loss that are rounding: in float32, and in half precision."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What one run has shown; None where it has shown nothing.
+
+    Attributes:
+        name: the strategy, or ``one device``.
+        ranks: how many there were; 0 if the run was refused before that was known.
+        state: as of a run (finished, failed, stopped, timeout, lost), or ``refused``.
+        reason: why it was not measured to the end, in one sentence; empty if it was.
+        line: the ``%%mgpu`` line that trains in this way; empty for one device.
+        steps: optimizer steps taken.
+        warm_up: how many of them, the first ones, do not count in the times.
+        seconds: per step: the median, of the rank that has the largest.
+        samples: per second, of all ranks together.
+        speed_up: against one device, by samples per second or else by time per step.
+        efficiency: speed-up by rank.
+        memory: the peak of the rank that needed most, in bytes.
+        held: what the tensors of the rank that has most take between steps, in bytes.
+        loss: at the last step.
+        off: that loss minus one device's at the same step.
+        agrees: whether that is rounding, or ``chance`` says why it need not be.
+        chance: why the loss may differ from one device's; mostly empty.
+        shipped: bytes sent to the ranks.
+        start_up: seconds from the request until all ranks ran the cell.
+        run: the run's id; empty if it was refused.
+    """
+
+    name: str
+    ranks: int
+    state: str
+    reason: str = ""
+    line: str = ""
+    steps: int = 0
+    warm_up: int = 0
+    seconds: float | None = None
+    samples: float | None = None
+    speed_up: float | None = None
+    efficiency: float | None = None
+    memory: int | None = None
+    held: int | None = None
+    loss: float | None = None
+    off: float | None = None
+    agrees: bool = False
+    chance: str = ""
+    shipped: int | None = None
+    start_up: float | None = None
+    run: str = ""
+
+    @property
+    def alone(self) -> bool:
+        """Whether this is the run on one device."""
+        return self.name == ONE_DEVICE_NAME
+
+    @property
+    def rate(self) -> float:
+        """How fast it was: samples per second, or steps where samples are not counted."""
+        return self.samples or (1 / self.seconds if self.seconds else 0.0)
+
+    @property
+    def sound(self) -> bool:
+        """Whether it ran to its end, was timed, and learned what one device learns."""
+        return self.state == "finished" and self.seconds is not None and self.agrees
+
+
+def refused(entry: Entry, reason: str) -> Trial:
+    """Return the row of a run that could not begin."""
+    return Trial(_name(entry), entry.ranks or 0, "refused", _sentence(reason), entry.line)
+
+
+def measured(
+    entry: Entry, run: Run, shipped: int, start_up: float | None, alone: Trial | None
+) -> Trial:
+    """Return the row of a run that is over; ``alone`` is that of one device, if there is one."""
+    state = run.state
+    times = times_of(run.view)
+    loss = loss_at_the_end(run.view)
+    trial = Trial(
+        name=_name(entry),
+        ranks=_devices(run.record.devices),
+        state=state,
+        reason=_sentence(_why(run, state, times)),
+        line=entry.line,
+        steps=times.steps,
+        warm_up=times.warm_up,
+        seconds=times.seconds,
+        samples=times.samples,
+        memory=peak_memory(run.view) if times.seconds else None,
+        held=held_memory(run.view) if times.seconds else None,
+        loss=loss,
+        chance="; ".join(why for topic, why in BY_CHANCE.items() if topic in run.view.notices),
+        shipped=shipped,
+        start_up=start_up,
+        run=run.id,
+    )
+    precision = entry.options.precision if entry.options else None
+    tolerance = EXACT if precision in (None, "fp32") else HALF
+    return _against(trial, trial if entry.alone else alone, tolerance)
+
+
+@dataclass(frozen=True)
+class Times:
+    """Steps taken, how many of them are warm-up, and the pace of the others."""
+
+    steps: int
+    warm_up: int
+    seconds: float | None = None
+    samples: float | None = None
+
+
+def warm_up(steps: int) -> int:
+    """Return how many of so many steps are left out: a quarter, at least 1 and at most 5."""
+    return max(1, min(5, steps // 4))
+
+
+def times_of(view: RunView) -> Times:
+    """Return how fast the ranks took their steps."""
+    told = [rank.measured for rank in view.ranks if rank.measured is not None]
+    steps = min((m.steps for m in told), default=0)
+    left_out = warm_up(steps)
+    if len(told) < len(view.ranks) or steps <= left_out:
+        return Times(steps, left_out)
+    # The first step is not among them: nobody knows when it began.
+    seconds = max(statistics.median(m.seconds[left_out - 1 :]) for m in told)
+    samples = statistics.mean(told[0].samples[left_out - 1 :])
+    return Times(steps, left_out, seconds, samples / seconds if samples and seconds else None)
+
+
+def peak_memory(view: RunView) -> int | None:
+    """Return the most memory that a rank needed: its GPU's if it has one, else the host's."""
+    told = [rank.measured for rank in view.ranks if rank.measured is not None]
+    peaks = [m.gpu_memory if m.gpu_memory >= 0 else m.memory for m in told]
+    return max(peaks, default=None)
+
+
+def held_memory(view: RunView) -> int | None:
+    """Return what the tensors of the rank that has most take between steps."""
+    return max((r.measured.held for r in view.ranks if r.measured is not None), default=None)
+
+
+def loss_at_the_end(view: RunView) -> float | None:
+    """Return the newest value of the curve that stands for the loss, if there is one."""
+    names = [name for name in curve_names(view) if name not in RATES and name.split()[0] != "lr"]
+    return view.curves[names[0]].last if names else None
+
+
+def _devices(devices: Iterable[str]) -> int:
+    """Return how many devices have worked: one rank of ``dp`` may have several (``cuda:0,1``)."""
+    return sum(len(device.split(",")) for device in devices)
+
+
+def _name(entry: Entry) -> str:
+    return ONE_DEVICE_NAME if entry.alone else entry.strategy
+
+
+def _why(run: Run, state: str, times: Times) -> str:
+    if state == "stopped":
+        return "you stopped it"
+    if why := failure_sentence(run, state):
+        return why
+    if not times.steps:
+        return "the cell took no optimizer step"
+    if times.seconds is None:
+        steps = "1 step" if times.steps == 1 else f"{times.steps} steps"
+        return f"the cell took {steps} only, too few to be timed"
+    return ""
+
+
+def _sentence(text: str) -> str:
+    """Return the first line of ``text`` with a full stop, and its first letter as it is."""
+    first = text.strip().partition("\n")[0].rstrip(".")
+    return f"{first}." if first else ""
+
+
+def _against(trial: Trial, alone: Trial | None, tolerance: float) -> Trial:
+    """Return ``trial`` with what it is beside one device, if that was measured."""
+    if alone is None or alone.seconds is None:
+        return replace(trial, agrees=True)
+    speed_up = off = None
+    if trial.samples and alone.samples:
+        speed_up = trial.samples / alone.samples
+    elif trial.seconds and alone.seconds:
+        speed_up = alone.seconds / trial.seconds
+    if trial.loss is not None and alone.loss is not None and trial.steps == alone.steps:
+        off = trial.loss - alone.loss
+    agrees = off is None or bool(trial.chance)
+    if off is not None and alone.loss is not None:
+        agrees = agrees or abs(off) <= tolerance * max(abs(alone.loss), 1e-6)
+    return replace(
+        trial,
+        speed_up=speed_up,
+        efficiency=speed_up / trial.ranks if speed_up is not None else None,
+        off=off,
+        agrees=agrees,
+    )

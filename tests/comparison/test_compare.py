@@ -1,0 +1,222 @@
+"""Comparisons, with real runs: what they measure, what they leave alone, what they say."""
+
+from __future__ import annotations
+
+import csv
+import io
+import random
+
+import numpy as np
+import pytest
+import torch
+from cells import SETUP, TRAIN, notebook, trained
+
+import nbmgpu
+from nbmgpu.comparison.request import parse
+from nbmgpu.errors import OptionError, UnknownNameError
+from nbmgpu.options import RunOptions
+
+DIFFERS = """\
+import torch.distributed as dist
+if dist.get_world_size() > 1:
+    raise ValueError("only alone")
+""" + TRAIN  # fmt: skip
+DROPOUT = TRAIN.replace("model(x)", "F.dropout(model(x), 0.5)")
+WRONG = TRAIN.replace(
+    "        loss.backward()\n",
+    "        loss.backward()\n"
+    "        if torch.distributed.get_world_size() > 1:\n"
+    "            for p in model.parameters():\n"
+    "                p.grad.mul_(-1)\n",
+)
+
+
+@pytest.fixture(scope="module")
+def compared():
+    """A comparison of three strategies, and its notebook."""
+    shared = notebook()
+    random.seed(5)
+    np.random.seed(5)
+    before = state_of(shared)
+    comparison = nbmgpu.compare(
+        TRAIN, shared, strategies=("ddp", "fsdp"), gpus=2, cpu=True, steps=9
+    )
+    return shared, before, comparison
+
+
+def state_of(namespace):
+    """What a comparison must leave as it is."""
+    return {
+        "names": sorted(namespace),
+        "ids": {name: id(value) for name, value in namespace.items()},
+        "weights": [p.detach().clone() for p in namespace["model"].parameters()],
+        "gradients": [p.grad for p in namespace["model"].parameters()],
+        "states": dict(namespace["optimizer"].state),
+        "losses": list(namespace["losses"]),
+        "torch": torch.get_rng_state(),
+        "python": random.getstate(),
+        "numpy": np.random.get_state()[1],
+    }
+
+
+def test_the_notebook_is_as_it_was(compared):
+    shared, before, _ = compared
+    after = state_of(shared)
+    for part in ("weights",):
+        assert all(map(torch.equal, before[part], after[part]))
+    assert torch.equal(before["torch"], after["torch"])
+    assert np.array_equal(before["numpy"], after["numpy"])
+    for part in ("names", "ids", "gradients", "states", "losses", "python"):
+        assert before[part] == after[part], part
+
+
+def test_every_run_began_there_and_ended_at_the_same_step(compared):
+    _, _, comparison = compared
+    assert [row.name for row in comparison.rows] == ["one device", "ddp", "fsdp"]
+    assert [row.ranks for row in comparison.rows] == [1, 2, 2]
+    last = trained(9)["losses"][-1]
+    for row in comparison.rows:
+        assert (row.state, row.reason, row.steps, row.warm_up) == ("finished", "", 9, 2)
+        assert row.loss == pytest.approx(last, rel=1e-5)
+        assert row.agrees
+        assert row.off == pytest.approx(0, abs=1e-5)
+        assert 0 < row.seconds < 60
+        assert row.samples > 0
+        assert row.efficiency == pytest.approx(row.speed_up / row.ranks)
+        assert row.shipped > 42 * 16 * 4
+        assert 0 < row.start_up < 60
+    alone, ddp, fsdp = comparison.rows
+    assert (alone.speed_up, alone.line) == (1.0, "")
+    assert ddp.speed_up == pytest.approx(ddp.samples / alone.samples)
+    assert fsdp.held < alone.held < ddp.held, "1/2 of it; all of it; and buckets"
+
+
+def test_the_best_is_the_fastest_of_several_ranks_and_has_a_line_that_works(compared):
+    _, _, comparison = compared
+    fastest = max(comparison.rows[1:], key=lambda row: row.samples)
+    assert comparison.best is fastest
+    assert comparison.line == f"%%mgpu --strategy {fastest.name} --gpus 2 --cpu"
+    assert RunOptions.parse(comparison.line.removeprefix("%%mgpu")).command == comparison.line
+    assert nbmgpu.last_comparison.best == fastest
+
+
+def test_it_is_exported(compared):
+    _, _, comparison = compared
+    frame = comparison.to_frame()
+    assert list(frame["name"]) == ["one device", "ddp", "fsdp"]
+    assert frame["held"].tolist() == [row.held for row in comparison.rows]
+    read = list(csv.DictReader(io.StringIO(comparison.to_csv())))
+    assert [row["name"] for row in read] == ["one device", "ddp", "fsdp"]
+    assert float(read[1]["loss"]) == comparison.rows[1].loss
+    lines = comparison.to_markdown().splitlines()
+    assert all(line.count("|") == lines[0].count("|") for line in lines[:5])
+    assert lines[3].startswith("| ddp | 2 |")
+    assert f"    {comparison.line}" in lines
+
+
+def test_it_reads_well_as_text_and_without_a_script(compared):
+    _, _, comparison = compared
+    text, html = repr(comparison), comparison._repr_html_()
+    for shown in (text, html):
+        assert "one device" in shown
+        assert comparison.line in shown
+        assert "the first 2 are warm-up" in shown
+        assert "times on a CPU say nothing about GPUs" in shown
+    assert "<script" not in html
+    assert html.count("<svg") == 2
+    assert f"data-line='{comparison.line}'" in html
+    (marked,) = (line for line in text.splitlines() if line.startswith("->"))
+    assert marked.split()[1] == comparison.best.name
+
+
+def test_its_runs_are_kept_to_be_looked_at(compared):
+    _, _, comparison = compared
+    runs = [nbmgpu.find_run(row.run) for row in comparison.rows]
+    assert [run.record.strategy for run in runs] == ["ddp", "ddp", "fsdp"]
+    assert not any(run.to_collect for run in runs)
+
+
+def test_a_failure_and_a_refusal_keep_their_rows():
+    shared = notebook()
+    comparison = nbmgpu.compare(
+        DIFFERS, shared, strategies="ddp,fsdp", gpus=2, cpu=True, steps=4, precision="fp16"
+    )
+    alone, ddp, fsdp = comparison.rows
+    assert alone.state == "finished"
+    assert (ddp.state, ddp.seconds, ddp.memory) == ("failed", None, None)
+    assert ddp.reason == "rank 0, line 3: ValueError: only alone."
+    assert (fsdp.state, fsdp.run, fsdp.ranks) == ("refused", "", 2)
+    assert fsdp.reason.startswith("fsdp cannot have --precision fp16")
+    assert comparison.best is None
+    assert comparison.line == ""
+    for shown in (repr(comparison), comparison._repr_html_(), comparison.to_markdown()):
+        assert "ValueError: only alone" in shown
+        assert "Nothing ran to its end" in shown
+
+
+def test_another_loss_is_found_and_does_not_win():
+    comparison = nbmgpu.compare(WRONG, notebook(), strategies="ddp", gpus=2, cpu=True, steps=6)
+    (ddp,) = comparison.rows[1:]
+    assert ddp.state == "finished"
+    assert not ddp.agrees
+    assert abs(ddp.off) > 0.01
+    assert comparison.best is None
+    assert "its loss differs from one device's by more than rounding" in repr(comparison)
+
+
+def test_a_loss_that_chance_decides_is_said_to_be_so():
+    comparison = nbmgpu.compare(DROPOUT, notebook(), strategies="ddp", gpus=2, cpu=True, steps=4)
+    (ddp,) = comparison.rows[1:]
+    assert ddp.agrees
+    assert "draws other random numbers" in ddp.chance
+    assert comparison.best is ddp
+    assert "Fastest: ddp on 2 ranks" in repr(comparison)
+
+
+def test_a_cell_that_trains_nothing_or_too_little_is_told_so():
+    comparison = nbmgpu.compare("x = 1", notebook(), strategies="ddp", gpus=2, cpu=True)
+    assert {row.reason for row in comparison.rows} == {"the cell took no optimizer step."}
+    short = TRAIN.replace("range(50)", "range(1)").replace("in loader", "in [data[:8]]")
+    comparison = nbmgpu.compare(short, notebook(), strategies="none", gpus=2, cpu=True)
+    assert comparison.rows[0].reason == "the cell took 1 step only, too few to be timed."
+
+
+def test_a_run_that_takes_too_long_does_not_hold_up_the_others():
+    slow = "import time, torch.distributed as dist\ntime.sleep(60 * (dist.get_world_size() > 1))\n"
+    comparison = nbmgpu.compare(
+        slow + TRAIN, notebook(), strategies="ddp", gpus=2, cpu=True, steps=3, timeout=8
+    )
+    assert [row.state for row in comparison.rows] == ["finished", "timeout"]
+    assert comparison.rows[1].reason == "longer than 8 s."
+
+
+def test_numbers_of_ranks():
+    comparison = nbmgpu.scale(TRAIN, notebook(), gpus=(1, 2, 3, 99), cpu=True, steps=5)
+    assert [row.ranks for row in comparison.rows] == [1, 2, 3, 99]
+    assert [row.name for row in comparison.rows] == ["one device", "ddp", "ddp", "ddp"]
+    assert all(row.agrees for row in comparison.rows[:3])
+    assert comparison.rows[3].state == "refused"
+    assert "99 CPU ranks are too many" in comparison.rows[3].reason
+    html = comparison._repr_html_()
+    assert "speed-up by ranks" in html
+    assert html.count("<circle") == 3
+
+
+def test_a_cell_that_runs_nowhere_is_refused_at_once():
+    last = nbmgpu.last_comparison
+    with pytest.raises(UnknownNameError, match="nowhere"):
+        nbmgpu.compare("print(nowhere)", notebook(), strategies="ddp", cpu=True)
+    with pytest.raises(SyntaxError):
+        nbmgpu.compare("for", notebook(SETUP), strategies="ddp", cpu=True)
+    assert nbmgpu.last_comparison is last
+
+
+def test_the_line_is_the_one_that_would_be_typed():
+    with pytest.raises(OptionError) as refused:
+        parse("compare", "--strategy fdsp --steps 1 --pull model")
+    lines = str(refused.value).splitlines()
+    assert "There is no flag --strategy." in lines
+    assert "--pull does not go with %%mgpu compare." in lines
+    assert "A comparison needs more steps than one." in lines
+    assert lines[-1].startswith("Try: %%mgpu compare --strategies fsdp")
+    parse("compare", lines[-1].removeprefix("Try: %%mgpu compare"))

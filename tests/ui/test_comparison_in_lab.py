@@ -1,0 +1,66 @@
+"""A comparison in JupyterLab: it fills, and its button puts the line on the cell."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from browsing import LOAD, SETUP, cell_output, command, open_notebook, run_all, save
+from playwright.sync_api import expect
+
+pytestmark = pytest.mark.browser
+
+COMPARE = """%%mgpu compare --strategies ddp,fsdp --gpus 2 --steps 8
+for epoch in range(100):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        time.sleep(0.02)"""
+
+
+def test_the_winners_line_is_put_on_the_cell_and_trains(lab, page):
+    open_notebook(page, lab.write("compare.ipynb", LOAD, SETUP, COMPARE))
+    run_all(page)
+    output = cell_output(page, 2)
+    expect(output.get_by_role("progressbar")).to_be_visible()
+    button = output.get_by_role("button", name="Put this line on the cell")
+    expect(button).to_be_visible(timeout=90_000)
+    expect(output.get_by_role("row")).to_have_count(4)
+    expect(output.get_by_role("row", name=re.compile("^one device 1"))).to_be_visible()
+    line = output.locator("code").last.inner_text()
+    assert re.fullmatch(r"%%mgpu --strategy (ddp|fsdp) --gpus 2", line)
+    if folder := os.environ.get("NBMGPU_SHOTS"):
+        command(page, "apputils:change-theme", theme="JupyterLab Dark")
+        page.wait_for_timeout(1000)
+        output.screenshot(path=Path(folder) / "comparison-dark.png")
+        command(page, "apputils:change-theme", theme="JupyterLab Light")
+        page.wait_for_timeout(1000)
+        output.screenshot(path=Path(folder) / "comparison-light.png")
+
+    button.click()
+    expect(output.get_by_role("button", name="The cell has it.")).to_be_disabled()
+    lines = page.locator(".jp-CodeCell").nth(2).locator(".cm-line")
+    expect(lines.first).to_have_text(line)
+    expect(lines.nth(1)).to_have_text("for epoch in range(100):")
+    save(page, lab, "compare.ipynb")
+
+    page.reload()
+    expect(output.locator("svg").first).to_be_visible()
+    expect(output.get_by_role("row")).to_have_count(4)
+
+
+def test_a_line_that_is_none_of_ours_is_not_written(lab, page):
+    forged = "from IPython.display import HTML\nHTML(\"<button class='nbmgpu-write-line' hidden "
+    forged += "data-line='import os'>Click</button>\")"
+    open_notebook(page, lab.write("forged.ipynb", LOAD, forged))
+    run_all(page)
+    button = cell_output(page, 1).get_by_role("button", name="Click")
+    button.click()
+    page.wait_for_timeout(300)
+    expect(button).to_be_enabled()
+    first = page.locator(".jp-CodeCell").nth(1).locator(".cm-line").first
+    expect(first).to_have_text("from IPython.display import HTML")
