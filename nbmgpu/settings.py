@@ -21,11 +21,12 @@ def capture() -> dict[str, Any]:
             for name in ("benchmark", "deterministic", "enabled")
         },
         "anomaly": torch.is_anomaly_enabled(),
+        "threads": torch.get_num_threads(),
     }
 
 
 def apply(settings: dict[str, Any]) -> None:
-    """Give this process the settings of another one."""
+    """Give this process the settings of another one, but no more threads than it has."""
     if not settings:
         return
     import torch
@@ -37,3 +38,4 @@ def apply(settings: dict[str, Any]) -> None:
     for name, value in settings["cudnn"].items():
         setattr(torch.backends.cudnn, name, value)
     torch.autograd.set_detect_anomaly(settings["anomaly"])
+    torch.set_num_threads(min(torch.get_num_threads(), settings["threads"]))

@@ -26,6 +26,7 @@ from nbmgpu.cell.read import HISTORY
 from nbmgpu.events import Display, EventWriter
 
 from . import tqdm_tap
+from .budget import BudgetSpentError
 from .failures import CELL_FILE_MARK
 from .output import MarkedStderr, log_size
 from .recorder import Recorder
@@ -121,8 +122,8 @@ class RankShell(InteractiveShell):
         """Start no event loop: a rank's figures are inline, as the kernel's environment says."""
 
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
-        """Format the exception, except for an interrupt: the rank has better to do by then."""
-        if isinstance(sys.exc_info()[1], KeyboardInterrupt):
+        """Format the exception, except for one that only ends the cell: nobody will read it."""
+        if isinstance(sys.exc_info()[1], KeyboardInterrupt | BudgetSpentError):
             return
         with undisturbed():
             super().showtraceback(*args, **kwargs)
@@ -162,6 +163,8 @@ class RankShell(InteractiveShell):
         result = run(cell, store_history=False, silent=False)
         ignore_interrupts()  # what has been done shall come back
         error = result.error_before_exec or result.error_in_exec
+        if isinstance(error, BudgetSpentError):
+            error = None
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         after = {name for name in self.user_ns if not self._is_own(name)}
@@ -198,6 +201,12 @@ def undisturbed() -> Iterator[None]:
             signal.signal(sig, handler)
 
 
+def pass_over_interrupts(unraisable: sys.UnraisableHookArgs) -> None:
+    """Say nothing of an interrupt that fell into a finalizer: the launcher sends another."""
+    if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(unraisable)
+
+
 OWN_NAMES = {"In", "Out", "get_ipython", "exit", "quit", "open"}
 
 
@@ -205,7 +214,7 @@ def make_shell(events: EventWriter, recorder: Recorder, log: Path, rank: int) ->
     """Make the rank's one shell; its namespace is the rank's ``__main__``."""
     config = Config()
     config.HistoryManager.enabled = False
-    config.InteractiveShell.colors = "linux"
+    config.InteractiveShell.colors = "neutral"  # as in the kernel: readable on light and dark
     config.InteractiveShell.autoawait = True
     module = types.ModuleType("__main__")
     shell = RankShell.instance(config=config, user_module=module, user_ns=module.__dict__)
@@ -219,5 +228,6 @@ def make_shell(events: EventWriter, recorder: Recorder, log: Path, rank: int) ->
     name = compiler.get_code_name
     compiler.get_code_name = lambda *args: f"<{CELL_FILE_MARK}-{name(*args)}>"
     sys.stderr = MarkedStderr(log, recorder.stderr)
+    sys.unraisablehook = pass_over_interrupts
     tqdm_tap.replace_widgets()
     return shell

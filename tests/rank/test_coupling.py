@@ -286,6 +286,14 @@ def test_most_steps_are_not_looked_at(coupling: Coupling) -> None:
     assert _get_current_dispatch_mode() is None
 
 
+def test_compiled_code_stays_compiled(coupling: Coupling) -> None:
+    fast = torch.compile(model, backend="aot_eager")
+    coupling.arrive((x := X.clone(), Y), SAMPLES)
+    assert "Compiled" in fast(x).grad_fn.name()
+    coupling.close()
+    assert "Compiled" in fast(x).grad_fn.name()
+
+
 def test_modes_of_the_cell_stay_in_place(coupling: Coupling) -> None:
     with FlopCounterMode(display=False) as around:
         coupling.arrive((x := X.clone(), Y), SAMPLES)

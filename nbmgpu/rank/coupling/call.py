@@ -35,7 +35,8 @@ class Call:
         tags = [known.get(tensor) for tensor in tensors]
         if not any(tag is not None for tag in tags):
             return None
-        if not hasattr(func, "_schema"):  # an operator of higher order
+        # Of higher order, or writing where compiled code wants it, and goes on unseen.
+        if not hasattr(func, "_schema") or func._overloadname.endswith("out"):
             return cls("", {}, tensors, tags, [])
         schema = func._schema
         named = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}

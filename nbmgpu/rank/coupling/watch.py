@@ -117,6 +117,11 @@ class Watch(dispatch.TorchDispatchMode):
 
     supports_higher_order_operators = True
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Leave compiled code compiled: else torch gives up compiling it, for good."""
+        return True
+
     def __init__(self) -> None:
         """Know of no sample."""
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,0 +1,95 @@
+"""Ranks are fresh, and so is what they see: nothing of an earlier run, nothing out of date.
+
+The launch server is warm and imports libraries ahead, the bundle's memory is kept from one run
+to the next.  Neither may show.
+"""
+
+from __future__ import annotations
+
+import pytest
+from kernels import Notebook
+
+ASK = "%%mgpu --gpus 2 --cpu\n"
+
+
+def on_ranks(notebook: Notebook, expression: str) -> object:
+    """Return the value of ``expression`` on rank 0, which must be rank 1's too."""
+    notebook.run(f"{ASK}found = {expression}\nfound")
+    values = "[found] + [v['found'] for r, v in nbmgpu.last_run.results.items() if r]"
+    first, second = notebook.value(values)
+    assert first == second
+    return first
+
+
+def test_an_edited_module_is_seen(notebook: Notebook) -> None:
+    work = notebook.home / "work"
+    (work / "recipe.py").write_text("def scale(): return 1\n")
+    notebook.run("import importlib, recipe\nfrom recipe import scale")
+    assert on_ranks(notebook, "(recipe.scale(), scale())") == (1, 1)
+    (work / "recipe.py").write_text("def scale(): return 'edited'\n")
+    notebook.run("importlib.reload(recipe)\nfrom recipe import scale")
+    assert on_ranks(notebook, "(recipe.scale(), scale())") == ("edited", "edited")
+
+
+def test_a_module_is_as_fresh_as_in_the_kernel(notebook: Notebook) -> None:
+    path = notebook.home / "work" / "quick.py"
+    for number in (10, 11, 12):  # of the same size, and within a second: Python itself may miss it
+        path.write_text(f"number = {number}\n")
+        notebook.run("import importlib, quick; importlib.reload(quick)")
+        assert on_ranks(notebook, "quick.number") == notebook.value("quick.number")
+
+
+def test_surroundings_of_the_kernel_are_those_of_the_ranks(notebook: Notebook) -> None:
+    notebook.run(
+        "os.environ['RECIPE'] = 'first'\n"
+        "os.makedirs('elsewhere', exist_ok=True); home = os.getcwd(); os.chdir('elsewhere')\n"
+        "sys.path.insert(0, home + '/mine')"
+    )
+    ask = "(os.environ.get('RECIPE'), os.path.basename(os.getcwd()), sys.path[0][-5:])"
+    assert on_ranks(notebook, ask) == ("first", "elsewhere", "/mine")
+    notebook.run("os.environ['RECIPE'] = 'second'; os.chdir(home); del sys.path[0]")
+    first, folder, path = on_ranks(notebook, ask)  # type: ignore[misc]
+    assert (first, folder) == ("second", "work")
+    assert path != "/mine"
+    notebook.run("del os.environ['RECIPE']")
+    assert on_ranks(notebook, "os.environ.get('RECIPE')") is None
+
+
+CHANGES = {
+    "a tensor": ("torch.zeros(2**20)", "data[12345] = 7", "float(data.sum())"),
+    "a view of a tensor": ("torch.zeros(2**20)[::2]", "data[12345] = 7", "float(data.sum())"),
+    "a tensor behind autograd's back": (
+        "torch.zeros(2**20)", "data.data[-1] = 7", "float(data.sum())"),
+    "a tensor through NumPy": ("torch.zeros(2**20)", "data.numpy()[0] = 7", "float(data.sum())"),
+    "an array": ("np.zeros(2**20)", "data[12345] = 7", "float(data.sum())"),
+    "a frame": (
+        "pd.DataFrame({'a': np.zeros(2**20)})", "data.iloc[5, 0] = 7", "float(data.a.sum())"),
+    "a frame with a new column": (
+        "pd.DataFrame({'a': np.zeros(2**20)})", "data['b'] = 1.0 * (data.index == 3) * 7",
+        "float(data.sum().sum())"),
+    "a list in a dict": ("{'a': [0] * 1000}", "data['a'][500] = 7", "sum(data['a'])"),
+    "a model": ("nn.Linear(1024, 1024)", "nn.init.constant_(data.weight, 7 / 2**20)",
+                "round(float(data.weight.sum()))"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("made", "change", "asked"), CHANGES.values(), ids=CHANGES)
+def test_changed_data_is_sent_again(notebook: Notebook, made: str, change: str, asked: str) -> None:
+    notebook.run(f"import numpy as np, pandas as pd\ndata = {made}")
+    on_ranks(notebook, asked)
+    on_ranks(notebook, asked)  # unchanged: nothing is written
+    notebook.run(change)
+    assert on_ranks(notebook, asked) == 7
+
+
+def test_nothing_of_an_earlier_run_is_left_in_ranks(notebook: Notebook) -> None:
+    notebook.run(
+        f"{ASK}import builtins, decimal, random\n"
+        "builtins.leftover = 1; decimal.leftover = 1; os.environ['LEFTOVER'] = '1'\n"
+        "torch.set_default_dtype(torch.float64); sys.path.append('/leftover')"
+    )
+    assert on_ranks(
+        notebook,
+        "(hasattr(__import__('builtins'), 'leftover'), hasattr(__import__('decimal'), 'leftover'),"
+        " os.environ.get('LEFTOVER'), str(torch.get_default_dtype()), '/leftover' in sys.path)",
+    ) == (False, False, None, "torch.float32", False)
