@@ -1,0 +1,52 @@
+"""What Binder builds agrees with the package: tools/binder.py rehearses the build itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import tomllib
+
+REPOSITORY = Path(__file__).parents[1]
+sys.path.insert(0, str(REPOSITORY / "tools"))
+
+import binder  # noqa: E402
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {re.split(r"[<>=;\s\[]", requirement)[0] for requirement in requirements}
+
+
+def test_everything_that_pip_would_fetch_is_there_before():
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    needed = names(project["dependencies"]) | names(project["optional-dependencies"]["demo"])
+    assert needed - set(binder.packages()) == set()
+
+
+def test_the_rehearsal_takes_torch_without_cuda():
+    (torch,) = [r for r in binder.requirements() if r.startswith("torch")]
+    assert re.fullmatch(r"torch==[\d.]+(\+cpu)?", torch)
+    assert not names(binder.requirements()) & binder.OF_CONDA
+
+
+def test_the_last_step_can_be_executed():
+    assert os.access(REPOSITORY / "binder" / "postBuild", os.X_OK)
+
+
+def test_the_workspace_opens_what_there_is():
+    workspace = json.loads((REPOSITORY / "binder" / "workspace.json").read_text())
+    layout = workspace["data"]["layout-restorer:data"]
+    (tab,) = layout["main"]["dock"]["widgets"]
+    assert (REPOSITORY / tab.removeprefix("notebook:")).exists()
+    assert workspace["data"][tab]["data"]["path"] == tab.removeprefix("notebook:")
+    sidebar = (REPOSITORY / "labextension" / "src" / "lab" / "sidebar").glob("*.ts")
+    assert any(f"'{layout['right']['current']}'" in source.read_text() for source in sidebar)
+
+
+@pytest.mark.parametrize("name", ["overrides.json", "workspace.json"])
+def test_the_last_step_puts_it_in_place(name):
+    assert f"binder/{name}" in (REPOSITORY / "binder" / "postBuild").read_text()
