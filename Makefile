@@ -13,6 +13,7 @@ TORCH ?= $(shell sed -n 's/^\(torch==[^ ]*\).*/\1/p' constraints.txt)$(if $(filt
 
 VENV := .venv
 BIN := $(VENV)/bin
+BENCH := .venv-bench
 DEMO := $(VENV)/.demo
 FRONT := $(VENV)/.front
 TEST := $(VENV)/.test
@@ -22,7 +23,7 @@ QUICKSTART := notebooks/quickstart.ipynb
 JLPM := cd labextension && PATH="$(CURDIR)/$(BIN):$$PATH" jlpm
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab env front test check format chromium clean
+.PHONY: help demo lab env front test check format bench chromium clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -55,6 +56,16 @@ format: $(TEST) $(FRONT)  ## mend what can be mended: layout, imports, outputs l
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/jupyter nbconvert --log-level=WARN --clear-output --inplace notebooks/*.ipynb
+
+# The rivals have an environment of their own: they pin, patch and start what we would not.
+bench: $(BENCH)  ## measure beside other tools, and renew benchmarks/RESULTS.md (half an hour; a quiet machine)
+	$(BENCH)/bin/python -m benchmarks --write $(BENCHFLAGS)
+
+$(BENCH): constraints.txt benchmarks/requirements.txt
+	$(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/python -m pip install -qq --constraint constraints.txt "$(TORCH)"
+	SKIP_JUPYTER_BUILDER=1 $(BENCH)/bin/python -m pip install -qq --editable . -r benchmarks/requirements.txt
+	@touch $(BENCH)
 
 # Browser tests drive the system's Chromium.  Where it can be had, it is installed; where it cannot,
 # those tests are skipped.

@@ -6,6 +6,8 @@ import argparse
 import datetime
 import importlib
 import platform
+import signal
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -28,6 +30,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=WORKS, default=WORKS)
     parser.add_argument("--write", action="store_true", help="renew RESULTS.md")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that kernels are ended
     parts = [_machine()]
     for name in asked.only:
         work = importlib.import_module(f"benchmarks.works.{name}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,10 @@ class Kernel:
         """Start a kernel whose ranks leave their stamps in ``folder``."""
         self.folder = folder
         self._manager = KernelManager()
-        path = f"{HARMLESS}{os.pathsep}{os.environ['PATH']}"
+        # As in an activated environment; and nobody kills by name.
+        path = os.pathsep.join(
+            [str(HARMLESS), str(Path(sys.executable).parent), os.environ["PATH"]]
+        )
         environment = os.environ | QUIET | {"BENCH_FOLDER": str(folder), "PATH": path}
         self._manager.start_kernel(env=environment, cwd=str(folder))
         self._client = self._manager.client()

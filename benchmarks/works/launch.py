@@ -40,8 +40,9 @@ def _warm(rounds: int, work: str, before: str) -> list[Result]:
                 Figure(f"{work}: whole cell", rival.name, ran.answered - ran.sent),
             ]
 
+        time.sleep(10)  # what a tool prepares in the background, it has time for
         interleaved(1, RIVALS, work, once)  # everybody's first run is not warm
-        time.sleep(5)  # what a tool prepares in the background, it has time for
+        time.sleep(5)
         return interleaved(rounds, RIVALS, work, once)
 
 

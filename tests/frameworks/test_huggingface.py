@@ -131,6 +131,17 @@ def test_losses_of_tokens_are_divided_by_all_ranks_tokens(tmp_path: Path, built:
     assert not sides.notices
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_curve_has_the_loss_of_each_step(tmp_path: Path, ranks: int) -> None:
+    trainer = """
+trainer = Trainer(gpt2(), arguments(gradient_accumulation_steps=2), train_dataset=texts)
+"""
+    sides = both(tmp_path, SETUP + trainer, "trainer.train()", ranks)
+    curve = sides.run.metrics["loss"].dropna().tolist()
+    logged_ = [row["loss"] for row in sides.alone["trainer"].state.log_history if "loss" in row]
+    assert curve == pytest.approx(logged_, abs=1e-3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("built", ["in the notebook", "in the cell"])
 def test_classification_evaluation_and_streams(tmp_path: Path, built: str) -> None:

@@ -178,6 +178,7 @@ class Loop:
         self.trainer = trainer
         self.queue = Queue()
         self.loss: Any = 0.0
+        self.left = 0
 
     @contextmanager
     def followed(self) -> Iterator[None]:
@@ -232,6 +233,7 @@ class Loop:
             if count is not None and session.distributes and shares:
                 count = self._count(batches, shares, count)
                 session.totals[:] = [count]
+            self.left = len(batches)
             return Batches(batches, session, self.queue), count
 
         return get_batch_samples
@@ -256,8 +258,8 @@ class Loop:
             session = self.session
             session.step = self.trainer.state.global_step + 1
             loss = original(*args, **kwargs)
-            self.loss = self.loss + loss
-            if not any(event.begins for event in self.queue):
+            self.loss, self.left = self.loss + loss, self.left - 1
+            if self.left <= 0:
                 session.recorder.metric("loss", session.step, self.loss)
                 self.loss = 0.0
             return loss
