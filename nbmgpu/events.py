@@ -153,6 +153,21 @@ class Measured(Event):
 
 
 @dataclass(frozen=True)
+class Walked(Event):
+    """A rank has run its cell to the end, with so many backward ``passes``.
+
+    ``batches`` is a digest of the numbers of the batches that they were on: ranks that have
+    walked in step have the same.  ``losses`` is one of how their losses reduce over samples,
+    or empty where that is not known.
+    """
+
+    kind: ClassVar[str] = "walked"
+    passes: int
+    batches: str
+    losses: str = ""
+
+
+@dataclass(frozen=True)
 class Notice(Event):
     """Something the user must know, above all where numbers differ from one device.
 
@@ -207,8 +222,8 @@ class Ended(Event):
 EVENT_TYPES: dict[str, type[Event]] = {
     cls.kind: cls
     for cls in (
-        Started, Status, Metrics, Progress, Display, Stderr, Vitals, Measured, Notice, Failure,
-        Exited, Ended,
+        Started, Status, Metrics, Progress, Display, Stderr, Vitals, Measured, Walked, Notice,
+        Failure, Exited, Ended,
     )
 }  # fmt: skip
 

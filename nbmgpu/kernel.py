@@ -254,6 +254,11 @@ class Execution:
                 continue
         if self.run.state != "finished":
             return  # ranks that stopped somewhere differ for that reason
+        unsure = self.options.strategy == "none" or "reads-ahead" in self.run.view.notices
+        if self.run.view.walked_apart and not unsure:
+            self._note("walked-apart", WALKED_APART)
+        elif self.run.view.chose_apart and not unsure:
+            self._note("branches", BRANCHES)
         own = self.run.results.get(0, {})
         others = [values for rank, values in self.run.results.items() if rank]
         names = differing({n: v for n, v in own.items() if n != VALUE}, others)
@@ -267,6 +272,20 @@ class Execution:
 
     def _note(self, topic: str, text: str) -> None:
         self._words.emit(Notice, topic=topic, text=text)
+
+
+WALKED_APART = (
+    "Ranks trained on different batches: the cell left some out by what is in them, and each rank "
+    "sees its own share only. So steps were not one device's. Leave batches out by their number, "
+    "or multiply the loss by 0 instead."
+)
+
+
+BRANCHES = (
+    "In a step the losses of some ranks were means and those of others sums: the cell chooses the "
+    "loss by what is in the batch, and each rank sees its own share only. So the step was not one "
+    "device's. Multiply by a mask, which gives 0 where nothing is left, instead of an `if`."
+)
 
 
 def plan_text(execution: Execution) -> str:

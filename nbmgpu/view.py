@@ -26,6 +26,7 @@ from .events import (
     Status,
     Stderr,
     Vitals,
+    Walked,
 )
 from .spans import Spans
 
@@ -136,6 +137,7 @@ class RankView:
     last_time: float = 0.0
     vitals: Vitals | None = None
     measured: Measured | None = None
+    walked: Walked | None = None
     paces: list[tuple[int, float, float]] = field(default_factory=list)
     recent: dict[str, Recent] = field(default_factory=dict)
     stderr: Spans = field(default_factory=Spans)
@@ -155,6 +157,8 @@ class RankView:
                 self._add_points(event)
             case Measured():
                 self.measured = event
+            case Walked():
+                self.walked = event
             case Vitals():
                 self.vitals = event
                 self.step = max(self.step, event.step)
@@ -250,6 +254,17 @@ class RunView:
     def progress(self) -> dict[str, Progress]:
         """Each bar's newest state, by its key."""
         return {key: track.now for key, track in self.tracks.items()}
+
+    @property
+    def walked_apart(self) -> bool:
+        """Whether ranks have trained on different batches of their loaders."""
+        return len({rank.walked.batches for rank in self.ranks if rank.walked}) > 1
+
+    @property
+    def chose_apart(self) -> bool:
+        """Whether the losses of ranks reduce in different ways in some step."""
+        told = {rank.walked.losses for rank in self.ranks if rank.walked}
+        return len(told - {""}) > 1
 
     @property
     def ending(self) -> str | None:

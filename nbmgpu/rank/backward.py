@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import sys
-import types
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -85,10 +84,8 @@ class BackwardTap:
             graph = read_graph(loss, *sizes, session.totals, session.agree_on_sizes)
             session.shaping.check_loss(graph)
             held, session.held_losses = session.held_losses, {}
-            frame = _users_frame()
-            losses = find_losses(loss, graph, held or (frame.f_locals if frame else {}))
-            if frame is not None and not graph.sizes:  # numbers may be sizes by chance
-                session.note_reduction((frame.f_code, frame.f_lineno), graph.reduction)
+            losses = find_losses(loss, graph, held or _users_variables())
+            session.note_loss(graph)
         elif any(root.numel() > 1 for root in roots):
             session.doubt_vector()
         session.coupling.look_at(roots, graph)
@@ -184,12 +181,12 @@ def _times(factor: Any, roots: Sequence[Tensor], given: Any) -> Any:
     return [None if seed is None else (seed * factor).to(seed.dtype) for seed in seeds]
 
 
-def _users_frame() -> types.FrameType | None:
-    """Return the frame of the code that called ``backward()``."""
-    frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_back is not None:
+def _users_variables() -> dict[str, Any]:
+    """Return the variables of the code that called ``backward()``."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
         module = frame.f_globals.get("__name__", "")
         if module.split(".")[0] not in BETWEEN:
-            return frame
+            return frame.f_locals
         frame = frame.f_back
-    return None
+    return {}

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from nbmgpu import rng, settings
 from nbmgpu.bundle import receive, send_back, write_copies
-from nbmgpu.events import EventWriter, Measured, Started, Status
+from nbmgpu.events import EventWriter, Measured, Started, Status, Walked
 from nbmgpu.launch.ending import COLLECTING_FILE
 from nbmgpu.launch.processes import die_with_parent
 from nbmgpu.run import Run, RunRecord, own_process, write_atomically
@@ -229,6 +229,10 @@ class Rank:
         """Give the notices that only the whole of the cell can tell."""
         if current.budget.on:
             self.recorder.notice("steps", current.budget.words)
+        if current.distributes and current.backwards:
+            batches, losses = current.walk.hexdigest(), current.reductions.hexdigest()
+            known = losses if current.losses_known else ""
+            self.events.emit(Walked, passes=current.backwards, batches=batches, losses=known)
         if current.worked_alone():
             self.recorder.notice("not-sharded", notices.NOT_SHARDED)
         if current.split_in_vain():

@@ -45,12 +45,6 @@ SCALED_PENALTY = (
     "otherwise than on one device. Use the batch size of the loader (`loader.batch_size`), which "
     "is the same everywhere."
 )
-BRANCHES = (
-    "The same line began backward passes from means and from sums: the cell chooses the loss by "
-    "what is in the batch. A rank chooses by its own share, so ranks may go different ways in a "
-    "step, which is then not one device's. Choose in a way that gives 0 where nothing is left "
-    "(multiply by a mask), instead of an if."
-)
 VECTOR_LOSS = (
     "backward() begins at a tensor of several elements. Ranks are averaged by their samples, as is "
     "right where its gradient is divided by len(x), but not by a constant. Reduce the loss to one "

@@ -6,6 +6,7 @@ There is one session per rank process, ``current``; outside a run it is None, an
 
 from __future__ import annotations
 
+import hashlib
 import time
 import weakref
 from dataclasses import dataclass
@@ -98,12 +99,14 @@ class Session:
         self.step = 0
         self.samples = 0
         self.backwards = 0
+        self.walk = hashlib.blake2b(digest_size=8)
+        self.reductions = hashlib.blake2b(digest_size=8)
+        self.losses_known = True
         self.splits = 0
         self.untrained = False
         self._taken_at = 0
         self._source: object = None
         self._doubts: list[Any] = []
-        self._reductions: dict[object, str] = {}
         self.chances = Chances()
         self.coupling = Coupling(recorder)
         self.pace = Pace()
@@ -185,6 +188,8 @@ class Session:
         self.backwards += 1
         if self.share is None:
             self.step += 1
+        else:
+            self.walk.update(b"%d," % self.step)
         self.pace.leave(self.step)
         if losses is not None and self.draws_losses:
             weight = self.share.weight if self.share else 1.0
@@ -218,13 +223,17 @@ class Session:
         if len(self._doubts) >= 50:
             self.settle_doubts()
 
-    def note_reduction(self, place: object, reduction: str) -> None:
-        """Know what the loss is that a backward pass at ``place`` in the code begins with."""
+    def note_loss(self, graph: LossGraph) -> None:
+        """Remember how the loss reduces, to be compared with other ranks' in the end.
+
+        A single sample, or none, may show otherwise; so may numbers that are sizes by chance.
+        """
         share = self.share
-        if share is None or share.empty or share.samples == share.whole:
+        if share is None or share.samples == share.whole:
             return
-        if self._reductions.setdefault(place, reduction) != reduction:
-            self.recorder.notice("branches", notices.BRANCHES)
+        if share.empty or share.samples == 1 or graph.sizes:
+            self.losses_known = False
+        self.reductions.update(graph.reduction.encode())
 
     def doubt_vector(self) -> None:
         """Tell the user that a backward pass begins at several elements."""

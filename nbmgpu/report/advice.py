@@ -16,6 +16,9 @@ class Advice:
     remedy: str = ""
 
 
+LOST_CONNECTION = r"Connection closed by peer|Connection reset by peer"
+"""What gloo says where another rank is gone."""
+
 KNOWN: dict[str, Advice] = {
     r"^(Torch)?OutOfMemoryError|CUDA out of memory": Advice(
         "A GPU is full. Tensors that the notebook's kernel holds on it count as well.",
@@ -53,7 +56,7 @@ KNOWN: dict[str, Advice] = {
         "no branch that depends on the rank around forward, backward or step; the logs of the "
         "ranks show where each was",
     ),
-    r"Connection closed by peer|Connection reset by peer": Advice(
+    LOST_CONNECTION: Advice(
         "Another rank ended first; its log may tell more."
     ),
     r"mat1 and mat2 shapes cannot be|size mismatch|must match the size of tensor": Advice(

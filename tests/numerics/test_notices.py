@@ -76,6 +76,15 @@ DUE = {
         ), ""),
     "a loss chosen by the batch": ("branches", with_loss(
         "F.mse_loss(model(x), X[:len(x), :4]) if y[0] > 0 else 0 * model(x).sum()"), ""),
+    "batches left out by a rank's share": ("walked-apart", """
+        for x, y in loader:
+            if x[0, 0] in (X[16, 0], X[36, 0]):
+                continue
+            loss = F.cross_entropy(model(x), y)
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        """, "    loader = DataLoader(dataset, 8)"),
     "a vector": ("vector-loss", TRAIN.replace("loss.backward()",
         "F.cross_entropy(model(x), y, reduction='none').backward(torch.ones(len(x)))"), ""),
     "a loop that does not train": ("not-trained", """

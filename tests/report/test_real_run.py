@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import nbmgpu
+from nbmgpu.report.cause import cause
 from nbmgpu.report.logs import ALL, LogRequest
 from nbmgpu.report.snapshot import Snapshot
 
@@ -69,3 +70,26 @@ def test_a_suspended_rank_is_missed_and_forgiven(monkeypatch, tmp_path):
     over = Snapshot(run).whole()
     assert over["status"]["over"]
     assert [row["warning"] for row in over["ranks"] if row["warning"].startswith("silent")] == []
+
+
+def test_ranks_that_take_different_numbers_of_steps_are_told_apart(monkeypatch, tmp_path):
+    monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
+    model = torch.nn.Linear(4, 1)
+    x = torch.arange(32.0).reshape(8, 4)
+    namespace = {
+        "model": model,
+        "opt": torch.optim.SGD(model.parameters(), 1e-3),
+        "loader": torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x), batch_size=4),
+    }
+    cell = (
+        "for x, in loader:\n"
+        "    if x[0, 0] == 8: continue\n"  # of rank 1 alone
+        "    model(x).mean().backward()\n"
+        "    opt.step()"
+    )
+    with pytest.raises(RuntimeError):
+        nbmgpu.run(cell, namespace, gpus=2)
+    why = cause(nbmgpu.last_run, nbmgpu.last_run.state)
+    assert why.who == "rank 0"
+    assert why.number == 3
+    assert why.why.startswith("Rank 1 had come to the end of the cell, and rank 0 still waited")

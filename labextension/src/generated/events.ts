@@ -132,6 +132,20 @@ export interface Measured extends Event {
 }
 
 /**
+ * A rank has run its cell to the end, with so many backward `passes`.
+ *
+ * `batches` is a digest of the numbers of the batches that they were on: ranks that have
+ * walked in step have the same. `losses` is one of how their losses reduce over samples,
+ * or empty where that is not known.
+ */
+export interface Walked extends Event {
+  kind: 'walked';
+  passes: number;
+  batches: string;
+  losses: string;
+}
+
+/**
  * Something the user must know, above all where numbers differ from one device.
  *
  * `topic` is a stable identifier (`dropout`, `batch-norm`, ...): a reader shows each
