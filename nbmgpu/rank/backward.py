@@ -127,9 +127,9 @@ class BackwardTap:
         if graph.reduction == "sum":
             stands_in = share.empty and not any(totals)
             return Backward(0.0 if stands_in else even, True, scalars, totals)
-        if counts is None:
-            return Backward(share.weight, True, scalars, totals)
-        return Backward(0.0 if share.empty else counts, False, scalars, totals)
+        # Never taken for normalized: what a rank reads of its loss must not decide what it does.
+        weight = share.weight if counts is None or share.empty else counts
+        return Backward(weight, False, scalars, totals)
 
     def _adds_up(self, graph: LossGraph) -> bool:
         """Tell whether the loss of the whole batch is the sum of the ranks' losses.

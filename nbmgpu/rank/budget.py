@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .units import training
+
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
@@ -57,12 +59,13 @@ class Budget:
         self.taken += 1
         return True
 
-    def watched(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def watched(self, batches: Iterator[Any], session: Session) -> Iterator[Any]:
         """Hand ``batches`` on, and end the cell where a training loop wants one too many."""
         try:
             for batch in batches:
                 yield batch
-                if torch.is_grad_enabled():  # else an evaluation goes on to its end
+                # Else it is an evaluation, which goes on to its end.
+                if torch.is_grad_enabled() and training(session.units):
                     self._end_if_spent()
         finally:
             if isinstance(batches, Generator):

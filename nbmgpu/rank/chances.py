@@ -30,7 +30,7 @@ class Chances:
         self._divided: set[bool] = set()
         self._multiplied: set[bool] = set()
         self._sizes: set[float] = set()
-        self._scaled = False
+        self._scaled: set[float] = set()
 
     def note(self, graph: LossGraph) -> None:
         """Take in the loss of a step."""
@@ -44,7 +44,7 @@ class Chances:
 
     def scaled_penalty(self, code: Code) -> bool:
         """Tell whether a penalty was divided by a number that is most likely a size."""
-        return self._scaled and bool(code.names & SIZES)
+        return bool(self._scaled - code.numbers) and bool(code.names & SIZES)
 
     def verdict(self, code: Code) -> str:
         """Return the notice to give, or nothing; ``code`` is what the notebook has of it."""

@@ -57,7 +57,7 @@ class LoaderTap:
                 return tap.iterate(loader)
             batches = tap.begin(loader, sys._getframe(1))
             budget = tap.session.budget
-            return budget.watched(batches) if budget.on else batches
+            return budget.watched(batches, tap.session) if budget.on else batches
 
         @functools.wraps(DataLoader.__len__)
         def length(loader: DataLoader[Any]) -> int:
@@ -212,7 +212,8 @@ class SplitLoader:
                 begin = functools.partial(self._begin, share, last, steps, total, tokens_in(batch))
                 session.ahead.play(Event(begin, True, self, weakly(batch), share, last))
                 if share.samples < share.whole and not share.empty:
-                    session.coupling.arrive(batch, share.samples)
+                    known = share.samples if rows(batch) == share.samples else 0
+                    session.coupling.arrive(batch, known)
                 draws = Draws() if session.backwards < WATCHED else None
                 yield batch
                 if draws is not None and session.backwards > before:
@@ -220,6 +221,7 @@ class SplitLoader:
         finally:
             streams.leave_step(this_pass)
             session.splits += 1
+            session.coupling.rest()
             if steps > 1 and not session.ahead.reading:  # else training on it is yet to come
                 self._look_for_training(before)
             leave = functools.partial(self._leave, outer, before if steps else None)

@@ -75,7 +75,9 @@ def of_models() -> Iterator[torch.Tensor]:
             states = getattr(thing, "state", None)
             # Not by its own method, by which a cell would have the other ranks' states as well.
             kept = dict.values(states) if isinstance(states, dict) else ()
-            yield from (t for state in kept for t in state.values() if _is(t))
+            yield from (
+                t for state in kept if isinstance(state, dict) for t in state.values() if _is(t)
+            )
 
 
 def _is(value: object) -> TypeGuard[torch.Tensor]:
@@ -105,6 +107,7 @@ def resident(which: str) -> int:
     except OSError:
         unit = 1 if sys.platform == "darwin" else KIB
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    fields = dict(line.split(":", 1) for line in lines)
-    here, files = (int(fields[name].split()[0]) for name in (which, "RssFile"))
-    return KIB * (here - files)
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    # Sandboxes, such as gVisor's, tell less.
+    here, files = (fields.get(name, "0").split()[0] for name in (which, "RssFile"))
+    return KIB * (int(here) - int(files))

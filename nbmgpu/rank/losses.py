@@ -48,8 +48,8 @@ BENDING = NORMS | {
 """Nodes after which the mean of the ranks' losses is not the loss of their mean."""
 
 VIEWS = {
-    "View", "Reshape", "UnsafeView", "T", "Permute", "Transpose", "Cat", "Stack", "Whole",
-    "Squeeze", "Unsqueeze", "Slice", "Select",
+    "View", "Reshape", "ReshapeAlias", "UnsafeView", "T", "Permute", "Transpose", "Cat", "Stack",
+    "Whole", "Squeeze", "Unsqueeze", "Slice", "Select",
 }  # fmt: skip
 ELEMENTWISE = {
     "Pow", "Abs", "Mul", "Div", "Sub", "Add", "Neg", "Sqrt", "Clamp", "Clone", "ToCopy", "Sgn",
@@ -72,8 +72,8 @@ class LossGraph:
     says, of Python numbers that multiply a sum, whether one is 1 over the rank's samples;
     None where there are none.  ``sizes`` has, for every sum that Python numbers divide, the
     one that is a size of the rank's share, or None (see ``nbmgpu.rank.chances``).
-    ``scaled`` says that a Python number that is such a size divides or multiplies a penalty, a
-    term of parameters alone.
+    ``scaled`` has the Python numbers that divide or multiply a penalty, a term of parameters
+    alone, and are such a size, or 1 over it.
 
     What is read here is the structure of the graph, which is the same on all ranks, so
     that all of them weigh alike.  Only sizes are not: on these, ranks agree.
@@ -85,7 +85,7 @@ class LossGraph:
     bent: bool = False
     multiplied: bool | None = None
     sizes: list[float | None] = field(default_factory=list)
-    scaled: bool = False
+    scaled: set[float] = field(default_factory=set)
 
     @property
     def reduction(self) -> Reduction:
@@ -161,12 +161,11 @@ class _Path:
         even = tuple(d for d in inner.divisors if _is_number(d) or d.ndim == 0)
         return replace(self, divisors=even, factors=inner.factors)
 
-    def has_size(self, samples: int) -> bool:
-        """Tell whether a number on the path is ``samples``, or 1 over it."""
-        numbers = [float(d) for d in self.divisors if _is_number(d)]
-        return _has_one_over(samples, [*self.factors, *(1 / n for n in numbers if n)]) or (
-            _has_one_over(samples, [1 / n for n in self.factors if n])
-        )
+    def sizes(self, samples: int) -> set[float]:
+        """Return the numbers on the path that are ``samples``, or 1 over it."""
+        numbers = [*self.factors, *(float(d) for d in self.divisors if _is_number(d))]
+        wanted = (samples, 1 / samples) if samples else ()
+        return {n for n in numbers if any(math.isclose(n, w, rel_tol=1e-6) for w in wanted)}
 
     def _divided(self, node: Any) -> tuple[Any, ...]:
         other = getattr(node, "_saved_other", None) if _kind(node) == "Div" else None
@@ -206,10 +205,10 @@ def read_graph(
             below = [(child, path.through(node, i)) for i, child in enumerate(_children(node))]
             queue += below
             ends = [inner for child, inner in below if _is_of_parameters(child, MAX_CHAIN)]
-            graph.scaled |= any(inner.has_size(samples) for inner in ends)
+            graph.scaled.update(*(inner.sizes(samples) for inner in ends))
         elif _is_penalty(node):
             terms = _terms(node, path) if _kind(node) in ("Mean", "Sum") else []
-            graph.scaled |= any(inner.has_size(samples) for inner in (path, *terms))
+            graph.scaled.update(*(inner.sizes(samples) for inner in (path, *terms)))
         else:
             for source, inner in _sources(node, path):
                 if _kind(source) == "Stack":  # of scalars: each has a reduction of its own
@@ -309,11 +308,13 @@ def _read_reduction(
         graph.kinds.add("counted")
         return
     if mean or _kind(node) == "Mean":
-        if (everything := _chosen_from(node)) is None:
-            graph.kinds.add("mean")
-            return
-        graph.counts.append((torch.as_tensor(float(_elements(node))), everything))
-        graph.kinds.add("counted")
+        by = next((d for d in divisors if not _is_number(d) and d.numel() == 1), None)
+        everything = _chosen_from(node)
+        if by is not None:  # a mean over a mean, such as that of a mask
+            graph.counts.append((by.detach() * _elements(node), None))
+        elif everything is not None:
+            graph.counts.append((torch.as_tensor(float(_elements(node))), everything))
+        graph.kinds.add("mean" if by is None and everything is None else "counted")
         return
     numbers = [float(d) for d in divisors if _is_number(d)]
     for divisor in divisors:
@@ -345,7 +346,10 @@ def _chosen_from(node: Any) -> int | None:
         if _kind(below) == "MaskedSelect":
             return int(below._saved_mask.numel()) * count // max(size, 1)
         if _kind(below) == "Index":
-            masks = any(i is not None and i.dtype == torch.bool for i in below._saved_indices)
+            if all(_is_of_parameters(child, MAX_CHAIN) for child in _children(below)):
+                continue  # rows of a table
+            first = below._saved_indices[0]
+            masks = first is not None and first.dtype == torch.bool  # of samples, not of columns
             everything = math.prod(below._saved_self_sym_sizes) if masks else size
             return everything * count // max(size, 1)
         if _kind(below) in ("Select", "Slice"):

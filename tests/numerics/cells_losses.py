@@ -138,6 +138,41 @@ IDIOMS = [
             Y[::5] = 3
             loader = DataLoader(TensorDataset(X, Y), 10)
         """, shares="hard"),
+    idiom("a mean over the mean of weights", """
+        for x, y in loader:
+            l, mask = F.cross_entropy(model(x), y, reduction="none"), 1.0 + (y > 1)
+            loss = (l * mask).mean() / mask.mean()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup="loader = DataLoader(dataset, 5)", shares="l mask", ranks=(2, 3)),
+    idiom("a mask that leaves one sample to a rank", """
+        for x, y in loader:
+            out, keep = model(x), x[:, 0] > 0.3
+            loss = F.mse_loss(out[keep][:, 0].reshape(-1), x[keep][:, 1])
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup="loader = DataLoader(dataset, 5)", shares="out keep", ranks=(2, 3)),
+    idiom("rows of a table in the loss", """
+        for x, y in loader:
+            loss = (model(x) - model.head.bias[torch.tensor([1])]).square().mean()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup="loader = DataLoader(dataset, 3)", ranks=(2, 3)),
+    idiom("a penalty through a strided view", """
+        for x, y in loader:
+            penalty = model.head.weight[:, :2].reshape(4, 1, 2).square().sum() / 10
+            loss = F.cross_entropy(model(x), y) + penalty
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup="loader = DataLoader(dataset, 3)", ranks=(2, 3)),
     idiom("a masked sum, clamped count", """
         for x, y in loader:
             mask = (y != -100).float()

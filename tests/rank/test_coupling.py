@@ -60,6 +60,8 @@ COUPLED: dict[str, Loss] = {
     "pairs by broadcasting": lambda m, x, y: (m(x)[:, None] - m(x)[None]).square().mean(),
     "centred outputs": lambda m, x, y: F.cross_entropy(centred(m(x)), y),
     "centred inputs": lambda m, x, y: F.cross_entropy(m(centred(x)), y),
+    "classes weighed by their number": lambda m, x, y: F.cross_entropy(
+        m(x), y, weight=1 / torch.bincount(y, minlength=5).float().add(1)),
     "advantages of the batch": lambda m, x, y: (each(m, x, y) * centred(y.float())).mean(),
     "advantages, detached": lambda m, x, y: (each(m, x, y) * centred(m(x)[:, 0].detach())).mean(),
     "weights that sum to 1": lambda m, x, y: (each(m, x, y) * weights(y)).sum(),
@@ -159,6 +161,8 @@ PLAIN: dict[str, Loss] = {
     "gathered columns": lambda m, x, y: -m(x).log_softmax(1).gather(1, y[:, None]).mean(),
     "one hot": lambda m, x, y: (m(x) - F.one_hot(y, 5)).square().mean(),
     "where": lambda m, x, y: torch.where(y > 1, each(m, x, y), 0.0).mean(),
+    "guarded": lambda m, x, y: torch.where(
+        (loss := F.cross_entropy(m(x), y)).isnan(), 0.0, loss),
     "penalty": lambda m, x, y: F.cross_entropy(m(x), y)
     + 0.1 * sum(p.square().sum() for p in m.parameters()),
     "two views in one": lambda m, x, y: F.mse_loss(*m(torch.cat([x, x + 0.1])).chunk(2)),
@@ -283,6 +287,28 @@ def test_most_steps_are_not_looked_at(coupling: Coupling) -> None:
             seen.append(number)
     coupling.close()
     assert seen == [1, 2, 4, 8, 16, 32]
+    assert _get_current_dispatch_mode() is None
+
+
+def test_a_mode_that_a_cell_leaves_is_left(coupling: Coupling) -> None:
+    with FlopCounterMode(display=False) as flops:
+        coupling.arrive((x := X.clone(), Y), SAMPLES)
+        model(x)
+    counted = flops.get_total_flops()
+    model(x)
+    coupling.close()
+    assert flops.get_total_flops() == counted > 0
+
+
+def test_nobody_looks_once_all_batches_are_used(coupling: Coupling) -> None:
+    coupling.arrive((x := X.clone(), y := Y.clone()), SAMPLES)
+    coupling.rest()
+    assert _get_current_dispatch_mode() is not None
+    loss = F.cross_entropy(model(x), y)
+    with coupling.aside():
+        graph = read_graph(loss, SAMPLES, WHOLE)
+    coupling.look_at([loss], graph)
+    coupling.rest()
     assert _get_current_dispatch_mode() is None
 
 

@@ -42,10 +42,12 @@ def _broadcast(shapes: Sequence[Shape]) -> Shape | None:
         return None
 
 
-def single(call: Call, tags: Sequence[Tag]) -> Tag:
+def single(call: Call, tags: Sequence[Tag]) -> Tag | None:
     """Operations on what belongs to one sample each, and on totals."""
     if len(set(tags)) == 1 and isinstance(tags[0], One):
         return tags[0]
+    if call.name in ASKS:
+        return None
     total = together(tags)
     totals = sum(isinstance(tag, Total) for tag in tags)
     if call.name in LINEAR or (call.name in CAREFUL and totals == len(tags)):
@@ -83,6 +85,9 @@ MEAN = 1
 LINEAR = {"add", "sub", "rsub", "neg", "alias", "detach", "clone", "_to_copy", "lift_fresh",
           "sum", "mean"}  # fmt: skip
 
+
+ASKS = {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "logical_not"}
+"""Questions about totals: what depends on the answer is a guard, mostly."""
 
 CAREFUL = {"clamp", "clamp_min", "maximum", "where", "nan_to_num"}
 """What keeps a count from being zero."""

@@ -14,6 +14,9 @@ from .choice import some
 from .elements import each
 from .tags import Coupled, Rows, Shape, Tag
 
+MOST_PLACES = 50_000
+"""Places of an index that are looked at one by one."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -83,7 +86,7 @@ def indexed(call: Call, outs: Sequence[Any]) -> Found:
     if place not in index.parts:
         return [replace(tag, dim=index.moved(place))]
     part = index.parts[place]
-    if index.width != 1 or part.places.ndim != 1:
+    if index.width != 1 or part.places.ndim != 1 or len(part.places) > MOST_PLACES:
         return [None]
     picked = _picked(tag, [p // tag.inner % len(tag.rows) for p in part.places.tolist()], part)
     others = [p.tag for p in index.parts.values() if not p.masks and isinstance(p.tag, Rows)]
@@ -118,17 +121,21 @@ def masked_select(call: Call, outs: Sequence[Any]) -> Found:
     tag, mask = each(call, call.named["self"]), call.named["mask"]
     if not isinstance(tag, Rows) or tuple(mask.shape) != tuple(call.named["self"].shape):
         return [tag if isinstance(tag, Coupled) else None]
-    return [replace(_where(mask, tag), dim=-1)]
+    left = _where(mask, tag)
+    return [left and replace(left, dim=-1)]
 
 
 def nonzero(call: Call, outs: Sequence[Any]) -> Found:
     """The places of elements that are not zero: a row of numbers for each."""
     tag = call.first
-    return [replace(_where(call.tensors[0], tag), dim=-2) if isinstance(tag, Rows) else None]
+    left = _where(call.tensors[0], tag) if isinstance(tag, Rows) else None
+    return [left and replace(left, dim=-2)]
 
 
-def _where(mask: Tensor, tag: Rows) -> Rows:
+def _where(mask: Tensor, tag: Rows) -> Rows | None:
     """Return the tag of the elements that ``mask`` leaves, each looked at by itself."""
+    if mask.numel() > MOST_PLACES:
+        return None
     places = mask.nonzero(as_tuple=True)[tag.dim].tolist()
     rows = [place // tag.inner % len(tag.rows) for place in places]
     return replace(some(tag, rows, each=True), inner=1)

@@ -41,6 +41,11 @@ def reduced(call: Call, outs: Sequence[Any]) -> Found:
 ADDS = {"sum", "mean", "nansum"}
 
 
+def tallied(call: Call, outs: Sequence[Any]) -> Found:
+    """Counts of values, to which each sample adds."""
+    return [Total(call.first.seen)] * len(outs)
+
+
 def along(call: Call, outs: Sequence[Any]) -> Found:
     """Softmax, sorting, cumulative sums: what mixes along one dimension, ``dim``."""
     tag, shape = call.first, call.shape

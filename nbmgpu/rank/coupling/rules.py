@@ -66,6 +66,7 @@ RULES: dict[str, Rule] = {
         ("_softmax", "_log_softmax", "_safe_softmax", "cumsum", "cumprod", "cummax", "cummin",
          "logcumsumexp", "topk", "kthvalue", "mode"), mixing.along,
     ),
+    **dict.fromkeys(("bincount", "histc"), mixing.tallied),
     **dict.fromkeys(("sort", "argsort"), choice.in_order),
     **dict.fromkeys(("flip", "roll"), order.reordered),
     "select": choice.selected,

@@ -43,24 +43,31 @@ class Coupling:
         self._since = 0
 
     def arrive(self, batch: Any, samples: int) -> None:
-        """Know that the loop is given ``batch``, of which the rank has ``samples``."""
+        """Know that the loop is given ``batch``, of which the rank has ``samples``; 0: unknown."""
         self._read += 1
         self._since += 1
         turn = self._read & (self._read - 1) == 0
         if turn and 1 < samples <= MOST_SAMPLES:
             found = [t for t in tensors_in(batch) if type(t) is torch.Tensor and t.ndim]
-            alike = [tensor for tensor in found if len(tensor) == samples]
-            if alike:
+            if alike := [tensor for tensor in found if len(tensor) == samples]:
                 self._look(alike, samples)
-        elif self._watch is not None and (self._watch.done or self._since > PATIENCE):
+        elif self._since > PATIENCE:
             self.close()
+        else:
+            self.rest()
 
     def _look(self, tensors: list[torch.Tensor], samples: int) -> None:
         self._since = 0
         if self._watch is None:
             self._watch = Watch()
-            _put_on(self._watch)
+            # Below whatever the cell has put on: that is taken off first.
+            _put_on(self._watch, torch._C._len_torch_dispatch_stack())
         self._watch.add(tensors, samples)
+
+    def rest(self) -> None:
+        """Look away if all batches that were looked at are done with."""
+        if self._watch is not None and self._watch.done:
+            self.close()
 
     def close(self) -> None:
         """Look away for good, or until another batch is to be looked at."""
@@ -164,7 +171,10 @@ class Watch(dispatch.TorchDispatchMode):
         kwargs = kwargs or {}
         if self.idle:
             return func(*args, **kwargs)
-        call = Call.of(func, args, kwargs, self.tags)
+        try:
+            call = Call.of(func, args, kwargs, self.tags)
+        except Exception:  # of an argument that is like no other: nothing is known
+            call = None
         out = func(*args, **kwargs)
         if call is not None:
             self.idle = True  # rules may look at values
