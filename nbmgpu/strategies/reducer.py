@@ -136,9 +136,8 @@ class Bucket:
         gradients = self.flat[: self.flat.numel() - self.tail.numel()]
         if isinstance(weight, float) and weight == 0:
             gradients.zero_()  # not multiplied: an empty slice may have given nan
-        elif isinstance(
-            weight, torch.Tensor
-        ):  # so may a mask that leaves nothing, known to the device
+        elif isinstance(weight, torch.Tensor):
+            # So may a mask that leaves nothing, which only the device knows.
             gradients.copy_(torch.where(weight != 0, gradients * weight, 0.0))
         else:
             gradients.mul_(weight)
