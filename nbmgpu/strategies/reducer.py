@@ -259,12 +259,14 @@ class Reducer:
             bucket.launch(backward.weight)
             bucket.wait()
         total = last.tail[len(self.parameters)].clone()
+        # Where no rank has anything to count, gradients stay the zeros that one device has then.
+        divisor = torch.where(total == 0, 1.0, total)
         if not backward.normalized:
             for bucket in self.buckets:
-                bucket.flat.div_(total)
+                bucket.flat.div_(divisor)
         self._spread(last.tail[: len(self.parameters)])
         self._globalize(backward, last.tail[len(self.parameters) + 1 :], total)
-        self.statistics.average(backward.weight, None if backward.normalized else total)
+        self.statistics.average(backward.weight, None if backward.normalized else divisor)
 
     def _fill_tail(self, tail: Tensor, backward: Backward) -> None:
         count = len(self.parameters)
@@ -315,7 +317,7 @@ class Reducer:
         for value, scalar, add in zip(sums, backward.scalars, backward.totals, strict=False):
             # After a division by the total weight a sum has to be multiplied back.
             scale = total if add and not backward.normalized else 1.0
-            scalar.data.copy_(value * scale)
+            scalar.data.copy_(torch.where(total == 0, torch.nan, value * scale))
         backward.scalars.clear()  # another unit's reducer must not do it again
 
     def close(self) -> None:
