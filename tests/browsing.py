@@ -1,7 +1,5 @@
 """What browser tests do with a page of JupyterLab or Notebook 7."""
 
-import time
-
 from playwright.sync_api import expect
 
 LOAD = "%load_ext nbmgpu"
@@ -57,12 +55,9 @@ def cell_output(page, number):
     return page.locator(".jp-CodeCell").nth(number).locator(".jp-Cell-outputArea")
 
 
-def save(page, lab, name):
-    before = (lab.folder / name).stat().st_mtime_ns
-    command(page, "docmanager:save")
-    deadline = time.monotonic() + 20
-    while (lab.folder / name).stat().st_mtime_ns == before and time.monotonic() < deadline:
-        page.wait_for_timeout(50)
+def save(page):
+    """Save the notebook in front, and return when the server has written it."""
+    page.evaluate("window.jupyterapp.commands.execute('docmanager:save')")
 
 
 def panel(page):

@@ -137,8 +137,9 @@ class Bucket:
         if isinstance(weight, float) and weight == 0:
             gradients.zero_()  # not multiplied: an empty slice may have given nan
         elif isinstance(weight, torch.Tensor):
-            # So may a mask that leaves nothing, which only the device knows.
-            gradients.copy_(torch.where(weight != 0, gradients * weight, 0.0))
+            # So may a mask that leaves nothing, which only the device knows. In place: a copy
+            # of a bucket here would be a rank's peak of memory.
+            gradients.mul_(weight).masked_fill_(weight == 0, 0.0)
         else:
             gradients.mul_(weight)
         self.sent = self.flat if self.wire is None else self.flat.to(self.wire)

@@ -46,7 +46,7 @@ def test_the_winners_line_is_put_on_the_cell_and_trains(lab, page):
     lines = page.locator(".jp-CodeCell").nth(2).locator(".cm-line")
     expect(lines.first).to_have_text(line)
     expect(lines.nth(1)).to_have_text("for epoch in range(100):")
-    save(page, lab, "compare.ipynb")
+    save(page)
 
     page.reload()
     expect(output.locator("svg").first).to_be_visible()

@@ -137,7 +137,7 @@ def test_a_page_that_is_loaded_again_has_the_panel_and_then_the_summary(lab, pag
     expect(card.locator(".nbmgpu-RunCard-state")).to_have_text("finished", timeout=60_000)
     expect(cell_output(page, 2)).to_contain_text("✓ finished")
     shoot("summary-of-a-reloaded-page")
-    save(page, lab, "again.ipynb")
+    save(page)
     (shown,) = (o for o in outputs_of(lab, "again.ipynb", 2) if o.output_type == "display_data")
     assert set(shown.data) == {"text/html", "text/plain"}
 

@@ -3,7 +3,18 @@
 import re
 
 import pytest
-from browsing import LOAD, SETUP, TRAIN, cell_output, open_and_run, panel, save, state
+from browsing import (
+    LOAD,
+    SETUP,
+    TRAIN,
+    cell_output,
+    open_and_run,
+    open_notebook,
+    panel,
+    run_all,
+    save,
+    state,
+)
 from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
@@ -21,7 +32,7 @@ def test_a_cell_trains_before_ones_eyes_and_leaves_a_summary(lab, page):
     expect(cell_output(page, 3)).to_contain_text("after: 11 True True", timeout=60_000)
     expect(panel(page)).to_have_count(0)
     expect(cell_output(page, 2)).to_contain_text("finished")
-    save(page, lab, "train.ipynb")
+    save(page)
     outputs = lab.read("train.ipynb").cells[2].outputs
     kinds = {kind for output in outputs for kind in output.get("data", {})}
     assert kinds == {"text/html", "text/plain"}
@@ -48,7 +59,8 @@ def test_an_error_in_one_rank_is_shown_with_its_line(lab, page):
     cell = TRAIN.format(epochs=5000).replace(
         "        time.sleep", "        1 / (1 - torch.distributed.get_rank())\n        time.sleep"
     )
-    open_and_run(page, lab.write("error.ipynb", LOAD, SETUP, cell))
+    open_notebook(page, lab.write("error.ipynb", LOAD, SETUP, cell))
+    run_all(page)
     output = cell_output(page, 2)
     expect(output).to_contain_text("Rank 1 of 2 raised ZeroDivisionError", timeout=60_000)
     expect(output).to_contain_text("1 / (1 - torch.distributed.get_rank())")

@@ -128,7 +128,7 @@ def test_is_live_and_leaves_a_summary_that_the_file_keeps(lab, page):
     expect(page.get_by_text("✓ finished")).to_be_visible()
     expect(page.locator(".jp-OutputArea svg polyline").first).to_be_visible()
     expect(panel(page)).to_have_count(0)
-    save(page, lab, "live.ipynb")
+    save(page)
     (shown, *_) = [o for o in lab.read("live.ipynb").cells[0].outputs if "data" in o]
     assert set(shown.data) == {"text/html", "text/plain"}
     assert "<polyline" in shown.data["text/html"]
@@ -234,7 +234,7 @@ def test_a_reloaded_page_has_all_and_goes_on(lab, page):
     tool(page, "Log scale").click()
     expect(chart(page).locator("canvas")).to_be_visible()
     before = steps(page)
-    save(page, lab, "reload.ipynb")
+    save(page)
     page.goto(url.replace("&reset", ""))
     expect(state(page)).to_have_text("running")
     assert steps(page) >= before
