@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from . import rng, settings
+from . import rng, settings, verbosity
 from .agreement import differing
 from .batches import batch_line
 from .bundle import VALUE, Shipment, adopt, read_copies, ship
@@ -77,10 +77,11 @@ class Execution:
         header = {
             "random": rng.capture(),
             "settings": settings.capture(),
+            "verbosity": verbosity.capture(),
             **self.surroundings.header(),
         }
         self.shipment = ship(names, self.namespace, header)
-        self.batch_line = batch_line(names.values(), self.options.batch, self.placement.world_size)
+        self.batch_line = batch_line(names.values(), self.options, self.placement.world_size)
 
     def _check_strategy(self) -> None:
         name, profile = self.options.strategy, profile_of(self.options.strategy)

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 import torch
@@ -179,10 +180,34 @@ def test_names_are_checked(names):
     with pytest.raises(OptionError, match="There is no 'modle'") as refused:
         named(["modle"], names)
     assert "%mgpu advise model" in str(refused.value)
+    with pytest.raises(OptionError, match="'model' has no 'modle'"):
+        named(["model.modle"], names)
     with pytest.raises(OptionError, match=r"loader holds no torch\.nn\.Module"):
         named(["loader"], names)
     with pytest.raises(OptionError, match="has no model yet"):
         named([], {})
+
+
+def test_parts_have_names_too(names):
+    holder = types.SimpleNamespace(inner=names["model"])
+    assert named(["holder.inner"], {"holder": holder}).words == "holder.inner"
+
+
+def test_a_trainer_is_asked_for_what_it_trains(tmp_path):
+    from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = BertForSequenceClassification(BertConfig(**sizes, intermediate_size=16, vocab_size=50))
+    data = [{"input_ids": torch.arange(6), "labels": place % 2} for place in range(8)]
+    asked = TrainingArguments(str(tmp_path), report_to="none", use_cpu=True)
+    trainer = Trainer(model, asked, train_dataset=data)
+    state = describe("trainer.train()", {"trainer": trainer})
+    assert state.subject == "trainer.model, trainer.get_train_dataloader()"
+    assert state.advice.recommended == "ddp"
+    assert not [each for each in state.advice.notes if "no batch" in each]
+    assert named(["trainer"], {"trainer": trainer}).consultation().model is model
+    trainer.train_dataset = None
+    assert named(["trainer"], {"trainer": trainer}).words == "trainer.model"
 
 
 def test_tab_offers_what_trains(names):

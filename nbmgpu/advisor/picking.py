@@ -196,7 +196,8 @@ class Found:
         torch: Any = sys.modules.get("torch")
         if torch is None:
             return cls(namespace)
-        names = list(names)
+        held = _held_by_trainers(names := list(names), namespace)
+        names, namespace = [*names, *held], {**namespace, **held}
         loaders = sys.modules.get("torch.utils.data")
 
         def first(*kinds: Any) -> str:
@@ -233,22 +234,50 @@ class Found:
 
 
 def named(words: list[str], namespace: Mapping[str, Any]) -> Found:
-    """Return the model among the names ``words``, of all names if there are none.
+    """Return the model among ``words``, of all names if there are none.
+
+    Args:
+        words: names, or parts of what they name: ``trainer.model``.
+        namespace: the notebook's names.
 
     Raises:
-        OptionError: a word is no name of the notebook, or there is no model.
+        OptionError: a word names nothing, or there is no model.
     """
     own = [name for name in namespace if not name.startswith("_")]
-    if unknown := [word for word in words if word not in namespace]:
-        what = f"There is no {unknown[0]!r} in this notebook"
-        near = closest(unknown[0], own)
-        raise OptionError(compose(what, instead=f"%mgpu advise {near}" if near else ""))
-    found = Found.among(words or reversed(own), namespace)
+    values = {word: _named(word, namespace, own) for word in words} or namespace
+    found = Found.among(words or reversed(own), values)
     if not found.model:
         asked = " and ".join(words)
         what = f"{asked} holds no torch.nn.Module" if asked else "This notebook has no model yet"
         raise OptionError(compose(what, instead="%mgpu advise model optimizer loader"))
     return found
+
+
+def _held_by_trainers(names: Iterable[str], namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what HF Trainers among ``names`` train, by the words that one would type for it."""
+    trainer: Any = getattr(sys.modules.get("transformers.trainer"), "Trainer", ())
+    held: dict[str, Any] = {}
+    for name in names:
+        if isinstance(value := namespace[name], trainer):
+            held[f"{name}.model"] = value.model
+            held[f"{name}.optimizer"] = value.optimizer  # None before it trains
+            if value.train_dataset is not None:
+                held[f"{name}.get_train_dataloader()"] = value.get_train_dataloader()
+    return held
+
+
+def _named(word: str, namespace: Mapping[str, Any], own: list[str]) -> Any:
+    name, *path = word.split(".")
+    if name not in namespace:
+        near = closest(name, own)
+        instead = f"%mgpu advise {'.'.join([near, *path])}" if near else ""
+        raise OptionError(compose(f"There is no {name!r} in this notebook", instead=instead))
+    value = namespace[name]
+    for part in path:
+        if not hasattr(value, part):
+            raise OptionError(compose(f"{name!r} has no {part!r}", instead=f"%mgpu advise {name}"))
+        name, value = f"{name}.{part}", getattr(value, part)
+    return value
 
 
 def _parameters(optimizer: Any) -> Iterator[int]:

@@ -26,7 +26,7 @@ from .loops import loop_counts_samples, loop_trains
 from .pace import tokens_in
 from .session import Session, Share
 from .shared import from_rank_0
-from .slices import cut, cut_indices, cut_rows, pick_batch, rows
+from .slices import cut, cut_indices, cut_rows, pick_batch, rows, sizes
 from .streams import Draws, Streams
 from .units import training
 
@@ -74,7 +74,7 @@ class LoaderTap:
         """Begin to iterate over ``loader`` for the loop in ``frame``: over our part, or all."""
         self.split[loader] = self.splits_now(loader, frame)
         if not self.split[loader]:
-            return self.counted(self.whole(loader), frame)
+            return self.counted(loader, frame)
         split = self.splits.get(loader)
         if split is None:
             split = self.splits[loader] = SplitLoader(loader, self)
@@ -94,26 +94,27 @@ class LoaderTap:
         with self.streams.notebooks():
             return _drawn_in(self.streams, self.iterate(loader))
 
-    def counted(self, batches: Iterator[Any], frame: Any) -> Iterator[Any]:
-        """Count batches that this rank trains on whole, where it matters which are the same step's.
+    def counted(self, loader: DataLoader[Any], frame: Any) -> Iterator[Any]:
+        """Iterate over all of ``loader``; where this rank trains on that, count the batches.
 
         Gradients may accumulate over them, or one device's steps are to be those of ranks.
         """
         session = self.session
+        batches = self.whole(loader)
         alone = session.budget.on and session.world_size == 1
         if not (session.accumulation.on or alone) or not torch.is_grad_enabled():
             return batches
         session.activate()
         trains = training(session.units) and loop_trains(frame) is not False
-        return self._as_shares(batches) if trains else batches
+        return self._as_shares(batches, sizes(loader)) if trains else batches
 
-    def _as_shares(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Take each batch as a share that is the whole."""
+    def _as_shares(self, batches: Iterator[Any], known: Iterator[int | None]) -> Iterator[Any]:
+        """Take each batch as a share that is the whole; ``known`` are their samples, if they are."""
         session = self.session
         outer = session.share
         try:
             for batch, last in session.accumulation.with_last(batches):
-                size = rows(batch) or 1
+                size = next(known) or rows(batch) or 1
                 share = Share(size, size)
                 begin = functools.partial(session.take, share, batches, last)
                 session.ahead.play(Event(begin, True, batches, weakly(batch), share, last))

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from nbmgpu import rng, settings
+from nbmgpu import rng, settings, verbosity
 from nbmgpu.bundle import receive, send_back, write_copies
 from nbmgpu.events import EventWriter, Measured, Started, Status, Walked
 from nbmgpu.launch.ending import COLLECTING_FILE
@@ -108,6 +108,7 @@ class Rank:
             if current.budget.on:
                 self.footprint.data_is_here()
             shell.take_sources(self.received.header)
+            verbosity.apply(self.received.header["verbosity"])
             self._set_random_state()
             if current.distributes:
                 self._be_one_of_many(shell)

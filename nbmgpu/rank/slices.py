@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader, IterableDataset
 
 from .session import Share
 
@@ -41,6 +42,20 @@ def pick_batch(group: Sequence[Sequence[Any]], rank: int) -> tuple[list[Any], Sh
     if rank < len(group):
         return list(group[rank]), Share(len(group[rank]), whole)
     return list(group[0]), Share(len(group[0]), whole, empty=True)
+
+
+def sizes(loader: DataLoader[Any]) -> Iterator[int | None]:
+    """Yield how many samples each batch of ``loader`` has, None where only the batch can tell."""
+    size = loader.batch_size
+    try:
+        left = 0 if isinstance(loader.dataset, IterableDataset) else len(loader.sampler)  # type: ignore[arg-type]
+    except TypeError:
+        left = 0
+    while size and left > 0:
+        yield min(size, left)
+        left -= size
+    while True:
+        yield None
 
 
 def rows(batch: Any) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from cells import SETUP, TRAIN, notebook, trained
+from torch.utils.data import DataLoader, default_collate
 
 import nbmgpu
 
@@ -87,6 +88,19 @@ def test_what_was_measured_is_of_every_step_but_the_first():
         assert 20 * parameters <= rank.measured.held <= 20 * parameters + 8192
         assert rank.measured.memory > 16 * parameters
         assert rank.measured.gpu_memory == -1
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_samples_are_the_loaders_whatever_its_batches_look_like(ranks):
+    def features_first(samples):
+        x, y = default_collate(samples)
+        return x.T, y
+
+    shared = notebook()
+    shared["turned"] = DataLoader(shared["data"], batch_size=8, collate_fn=features_first)
+    cell = TRAIN.replace("in loader", "in turned").replace("model(x)", "model(x.T)")
+    run = nbmgpu.run(cell, shared, gpus=ranks, cpu=True, steps=7)
+    assert run.view.ranks[0].measured.samples == [8, 8, 8, 8, 2, 8]
 
 
 def test_a_step_that_is_accumulated_counts_once():

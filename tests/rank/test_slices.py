@@ -1,12 +1,14 @@
 """How batches are cut."""
 
 import collections
+import itertools
 
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader, IterableDataset
 
-from nbmgpu.rank.slices import cut, cut_rows, pick_batch, rows
+from nbmgpu.rank.slices import cut, cut_rows, pick_batch, rows, sizes
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
@@ -62,3 +64,28 @@ def test_rows_of_a_batch(batch):
 @pytest.mark.parametrize("batch", WHOLE.values(), ids=WHOLE.keys())
 def test_what_cannot_be_cut_stays_whole(batch):
     assert rows(batch) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "known"),
+    [
+        ({"batch_size": 4}, [4, 4, 2, None]),
+        ({"batch_size": 4, "drop_last": True}, [4, 4]),
+        ({"batch_size": 4, "sampler": range(5)}, [4, 1, None]),
+        ({"batch_sampler": [[0, 1], [2]]}, [None, None]),
+        ({"batch_size": None}, [None]),
+    ],
+)
+def test_sizes_of_batches_are_known_before_they_are_loaded(options, known):
+    loader = DataLoader(torch.arange(10.0), **options)
+    assert list(itertools.islice(sizes(loader), len(known))) == known
+
+
+def test_a_stream_and_a_sampler_without_end_say_nothing_of_their_size():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(range(3))
+
+    assert next(sizes(DataLoader(Stream(), batch_size=2))) is None
+    endless = DataLoader(torch.arange(10.0), batch_size=2, sampler=itertools.count())
+    assert next(sizes(endless)) is None

@@ -9,7 +9,7 @@ import { within } from './paths';
 import { endingWords } from './sentences';
 import { IRunBoard, ISettings } from './tokens';
 
-/** Says that a run is over when its notebook is out of sight. */
+/** Says that a run is over when its notebook is out of sight; who stopped it knows that already. */
 export const notificationsPlugin: JupyterFrontEndPlugin<void> = {
   id: 'nbmgpu:notifications',
   description: 'Says that a run has ended when its notebook is out of sight.',
@@ -30,7 +30,7 @@ export const notificationsPlugin: JupyterFrontEndPlugin<void> = {
       return !document.hidden && !!panel?.isVisible;
     };
     board.ended.connect((_, run) => {
-      if (!settings.notifications || inSight(run)) {
+      if (!settings.notifications || run.word === 'stopped' || inSight(run)) {
         return;
       }
       const kind = { good: 'success', bad: 'error' }[run.tone as string] ?? 'info';

@@ -30,7 +30,7 @@ import { readable, readableTime } from './numbers';
 import { drawable, unpack, type IPoints } from './points';
 import { interpolated, smoothed } from './smooth';
 import type { ITranslate } from './source';
-import { LINE, QUIET, STRIKING, paletteOf, type IPalette } from './theme';
+import { BESIDE, LINE, STRIKING, paletteOf, type IPalette } from './theme';
 
 const FAINTER = '59';
 
@@ -215,7 +215,7 @@ export class Chart implements IShows<IChart> {
     if (line === 0) {
       return LINE;
     }
-    return line === this.spec.striking ? STRIKING : QUIET;
+    return line === this.spec.striking ? STRIKING : BESIDE[(line - 1) % BESIDE.length];
   }
 
   private options(): uPlot.Options {
@@ -309,7 +309,8 @@ export class Chart implements IShows<IChart> {
     }
     const values = this.points.map((_, line) => {
       const value = this.data[2 * line + 1]?.[at];
-      return typeof value === 'number' ? this.word(value) : '';
+      const name = line ? `${this.lines[line].name} ` : ''; // the first is what the chart is called
+      return typeof value === 'number' ? name + this.word(value) : '';
     });
     write(
       this.value,

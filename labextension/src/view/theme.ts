@@ -9,7 +9,16 @@ export interface IPalette {
 
 /** Colours of lines, that stand on light and dark: the line, those beside it, one to notice. */
 export const LINE = '#3b82f6';
-export const QUIET = '#8b93a1';
+export const BESIDE = [
+  '#8b93a1',
+  '#0d9488',
+  '#a855f7',
+  '#db5a8b',
+  '#65a30d',
+  '#06a3c4',
+  '#a16b4f',
+  '#6366f1'
+];
 export const STRIKING = '#e08b00';
 
 /** Read the colours that `node`, which is in the page, has now. */
