@@ -109,7 +109,7 @@ class LoaderTap:
         return self._as_shares(batches, sizes(loader)) if trains else batches
 
     def _as_shares(self, batches: Iterator[Any], known: Iterator[int | None]) -> Iterator[Any]:
-        """Take each batch as a share that is the whole; ``known`` are their samples, if they are."""
+        """Take each batch, of as many samples as are ``known``, as a share that is the whole."""
         session = self.session
         outer = session.share
         try:
