@@ -15,7 +15,7 @@ import psutil
 
 from .table import markdown
 
-WORKS = ("loading", "launch", "ship", "steps", "output")
+WORKS = ("loading", "launch", "ship", "steps", "output", "growth")
 PACKAGES = (
     "torch", "nbmgpu", "torchrunx", "accelerate", "lightning", "ipyparallel", "nbdistributed",
     "ipykernel",

@@ -39,7 +39,16 @@ class Failed:
     reason: str
 
 
-Result = Figure | Failed
+@dataclass(frozen=True)
+class Phases:
+    """Where the time of one run went, in seconds by phase; ``case`` is what varies in a table."""
+
+    work: str
+    case: str
+    seconds: dict[str, float]
+
+
+Result = Figure | Failed | Phases
 
 
 @contextmanager

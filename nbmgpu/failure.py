@@ -58,12 +58,13 @@ def exception_of(run: Run) -> BaseException | None:
     if state == "finished":
         return None
     if state == "stopped":
-        return plain(KeyboardInterrupt(f"run {run.id} was stopped; {_what_is_back(run)}"))
+        what = f"run {run.id} was stopped; {_what_is_back(run)}{_where_ranks_stood(run)}"
+        return plain(KeyboardInterrupt(what))
     if state == "timeout":
         return plain(
             RunTimeoutError(
                 f"Run {run.id} took longer than --timeout {run.record.timeout:g}: it was stopped; "
-                f"{_what_is_back(run)}"
+                f"{_what_is_back(run)}{_where_ranks_stood(run)}"
             )
         )
     if view.ended and view.ended.detail:
@@ -84,6 +85,19 @@ def _what_is_back(run: Run) -> str:
     if 0 in run.results:
         return "what was trained so far is back in the notebook"
     return "rank 0 was killed before it could send its results"
+
+
+def _where_ranks_stood(run: Run) -> str:
+    places: dict[str, list[str]] = {}
+    for rank, seen in enumerate(run.view.ranks):
+        if seen.state == "stopped" and seen.detail:
+            places.setdefault(seen.detail, []).append(str(rank))
+    lines = [
+        f"Rank {ranks[0]} was at {place}" if len(ranks) == 1 else
+        f"Ranks {', '.join(ranks)} were at {place}"
+        for place, ranks in places.items()
+    ]  # fmt: skip
+    return "".join(f"\n{line}" for line in lines)
 
 
 def plain(error: ErrorT) -> ErrorT:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import sys
 import time
 from collections.abc import Iterable
@@ -37,6 +38,9 @@ DETACHED = (
     "the cell ends at these tensors."
 )
 
+BLANK_LINES = re.compile(r"\A(?:[ \t]*\n)+")
+"""Before the first line of a cell that has something in it."""
+
 POLL = 0.05
 """Seconds between looks at what the ranks have said."""
 
@@ -60,6 +64,10 @@ class Execution:
     run: Run = field(init=False)
     value: Any = field(init=False, default=None)
     taken_over: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        """Take off what IPython does, so that its line numbers are those of ``source``."""
+        self.source = BLANK_LINES.sub("", self.source)
 
     def prepare(self) -> None:
         """Read the cell, choose devices and pack the bundle.

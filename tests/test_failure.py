@@ -168,6 +168,18 @@ def test_stops_and_timeouts_say_what_is_back(stage: Stage) -> None:
     assert "is back in the notebook" in str(raised(staged))
 
 
+def test_a_hang_shows_where_each_rank_stood(stage: Stage) -> None:
+    staged = stage(3, timeout=5.0)
+    staged.start()
+    for rank, place in enumerate(["line 2 of the cell: a()", "line 3 of the cell: b()", ""]):
+        staged.ranks[rank].emit(Status, state="stopped", detail=place)
+    staged.end("timeout")
+    assert str(raised(staged)).splitlines()[1:] == [
+        "Rank 0 was at line 2 of the cell: a()",
+        "Rank 1 was at line 3 of the cell: b()",
+    ]
+
+
 def test_a_rank_interrupted_by_others_than_us(stage: Stage) -> None:
     staged = stage()
     staged.start()

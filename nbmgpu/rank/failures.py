@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import traceback
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -11,6 +12,7 @@ import cloudpickle
 from nbmgpu.events import EventWriter, Failure
 
 CELL_FILE_MARK = "nbmgpu-cell"
+PACKAGE = Path(__file__).parents[1]
 
 
 def report(
@@ -36,6 +38,25 @@ def cell_line(error: BaseException, cell: str) -> int:
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f.lineno or 0 for f in frames if CELL_FILE_MARK in f.filename]
     return lines[-1] if cell and lines else 0
+
+
+def place_in_cell(error: BaseException, cell: str) -> str:
+    """Return where in the cell ``error`` was raised, empty if not there."""
+    line, lines = cell_line(error, cell), cell.splitlines()
+    if not 0 < line <= len(lines):
+        return ""
+    return f"line {line} of the cell: {lines[line - 1].strip()}"
+
+
+def end_before_own_frames(error: BaseException) -> None:
+    """Let the traceback of ``error`` end at the last line that is not nbmgpu's."""
+    at, last = error.__traceback__, None
+    while at is not None:
+        if not Path(at.tb_frame.f_code.co_filename).is_relative_to(PACKAGE):
+            last = at
+        at = at.tb_next
+    if last is not None:
+        last.tb_next = None
 
 
 def _message(error: BaseException) -> str:

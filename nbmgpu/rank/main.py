@@ -212,7 +212,8 @@ class Rank:
         self._send_back(outcome)
         self.recorder.flush()
         state = "stopped" if stopped else "failed" if outcome.error else "finished"
-        self.events.emit(Status, state=state)
+        place = failures.place_in_cell(outcome.error, self.run.cell) if outcome.error else ""
+        self.events.emit(Status, state=state, detail=place if stopped else "")
         return int(outcome.error is not None)
 
     def _tell_what_was_measured(self, current: session.Session) -> None:

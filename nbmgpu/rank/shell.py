@@ -23,11 +23,12 @@ from traitlets.config import Config
 
 from nbmgpu.bundle import VALUE
 from nbmgpu.cell.read import HISTORY
+from nbmgpu.errors import NbmgpuError
 from nbmgpu.events import Display, EventWriter
 
 from . import tqdm_tap
 from .budget import BudgetSpentError
-from .failures import CELL_FILE_MARK
+from .failures import CELL_FILE_MARK, end_before_own_frames
 from .output import MarkedStderr, log_size
 from .recorder import Recorder
 from .shared import from_rank_0
@@ -123,8 +124,11 @@ class RankShell(InteractiveShell):
 
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
         """Format the exception, except for one that only ends the cell: nobody will read it."""
-        if isinstance(sys.exc_info()[1], KeyboardInterrupt | BudgetSpentError):
+        error = sys.exc_info()[1]
+        if isinstance(error, KeyboardInterrupt | BudgetSpentError):
             return
+        if isinstance(error, NbmgpuError):
+            end_before_own_frames(error)  # its message says it all
         with undisturbed():
             super().showtraceback(*args, **kwargs)
 

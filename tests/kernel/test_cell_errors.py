@@ -92,6 +92,11 @@ def test_a_syntax_error_looks_as_ever(notebook: Notebook) -> None:
     assert lines[0] == f"  Cell In[{cell.reply['execution_count']}], line 2"
 
 
+def test_empty_lines_before_the_cell_shift_no_line(notebook: Notebook) -> None:
+    shown = notebook.send("%%mgpu --gpus 2\n\n   \nx = 1\n1 / 0").fails("ZeroDivisionError")
+    assert "line 2 of the cell: 1 / 0" in shown
+
+
 def test_a_traceback_names_the_number_that_stands_before_the_cell(notebook: Notebook) -> None:
     cell = notebook.send("%%mgpu --gpus 2\n1 / 0")
     shown = cell.fails("ZeroDivisionError")
@@ -121,6 +126,23 @@ def test_what_cannot_be_sent_is_named(notebook: Notebook) -> None:
     assert "`lock`" in shown
     assert "Try:" in shown
     assert "magic.py" not in shown
+
+
+def test_what_a_strategy_cannot_do_is_said_without_our_own_frames(notebook: Notebook) -> None:
+    cell = notebook.send("""%%mgpu --gpus 2 --strategy zero1
+newton = torch.optim.LBFGS(model.parameters())
+for x, y in loader:
+    def closure():
+        newton.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+    newton.step(closure)
+""")
+    shown = cell.fails("StrategyError")
+    assert "zero1 cannot train with LBFGS" in shown
+    assert "line 2 of the cell: for x, y in loader:" in shown
+    assert "nbmgpu/" not in shown
 
 
 def test_a_wrong_flag_is_explained(notebook: Notebook) -> None:

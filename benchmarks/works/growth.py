@@ -1,0 +1,94 @@
+"""What grows with ranks, bytes and objects, and where the time goes"""
+
+from __future__ import annotations
+
+import json
+
+from benchmarks.kernels import Kernel, Ran
+from benchmarks.measure import Phases, Result, kernels
+from benchmarks.rivals import OURS
+
+CELL = """%%mgpu --gpus {ranks} --cpu --strategy none
+import torch.distributed as dist
+if dist.get_world_size() > 1:
+    dist.barrier()
+{work}
+"""
+
+TIMES = """
+import json, nbmgpu
+run = nbmgpu.last_run
+said = [json.loads(line) for path in sorted((run.folder / "events").glob("rank-*.jsonl"))
+        for line in path.read_text().splitlines()]
+print(json.dumps([run.record.created,
+    *(max(e["time"] for e in said if e["kind"] == "status" and e["state"] == state)
+      for state in ("loading", "running", "collecting"))]))
+"""
+"""When the run was written down, and when the last of its ranks came to each state."""
+
+FORGET = "from nbmgpu.bundle.place import shelf\nshelf.clear()"
+
+MIB = (1, 16, 256, 1024, 4096)
+RANKS = (1, 2, 4, 8)
+OBJECTS = (10, 100, 1000, 10_000)
+
+
+def measure(rounds: int) -> list[Result]:
+    """Measure launches by ranks, and runs by the bytes and by the objects that they take along."""
+    results: list[Result] = []
+    with kernels([OURS], "import torch") as running:
+        kernel = running[OURS]
+        kernel.run(CELL.format(ranks=2, work="pass"))
+        for _ in range(min(rounds, 3)):
+            results += _by_ranks(kernel)
+            results += _by_bytes(kernel)
+            results += _by_objects(kernel)
+    return results
+
+
+def _by_ranks(kernel: Kernel) -> list[Result]:
+    return [
+        _profile("a trivial cell", f"{ranks} ranks", kernel, CELL.format(ranks=ranks, work="pass"))
+        for ranks in RANKS
+    ]
+
+
+def _by_bytes(kernel: Kernel) -> list[Result]:
+    """The cell reads all of it; so the second time, ranks find what the first has left."""
+    results = []
+    cell = CELL.format(ranks=2, work="assert X.sum().item() > 0")
+    for size in MIB:
+        kernel.run(f"{FORGET}\nX = torch.ones({size} << 18)")
+        case = f"{size} MiB" if size < 1024 else f"{size // 1024} GiB"
+        results += [
+            _profile("one tensor to 2 ranks", case, kernel, cell),
+            _profile("one tensor to 2 ranks", f"{case}, again", kernel, cell),
+        ]
+        kernel.run("del X")
+    return results
+
+
+def _by_objects(kernel: Kernel) -> list[Result]:
+    results = []
+    cell = CELL.format(ranks=2, work="for each in those: each['x'] += 1")
+    for count in OBJECTS:
+        kernel.run(f"those = [{{'x': torch.ones(8), 'n': n}} for n in range({count})]")
+        results.append(_profile("dicts of a tensor, changed", f"{count:,}", kernel, cell))
+    return results
+
+
+def _profile(work: str, case: str, kernel: Kernel, cell: str) -> Phases:
+    ran = kernel.run(cell)
+    return Phases(work, case, _phases(ran, json.loads(kernel.run(TIMES).text)))
+
+
+def _phases(ran: Ran, times: list[float]) -> dict[str, float]:
+    created, loading, running, collecting = times
+    return {
+        "read, pickle, copy": created - ran.sent,
+        "fork": loading - created,
+        "join, map": running - loading,
+        "cell": collecting - running,
+        "back, adopt": ran.answered - collecting,
+        "in all": ran.answered - ran.sent,
+    }
