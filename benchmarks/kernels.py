@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 from jupyter_client.manager import KernelManager
@@ -71,6 +72,38 @@ class Kernel:
                 raise CellFailed("\n".join([*text, *content["traceback"]])[-3000:])
             elif message["msg_type"] == "status" and content["execution_state"] == "idle":
                 return Ran(sent, time.time(), "".join(text))
+
+    def clicks(self, cell: str, question: dict[str, Any], every: float = 0.5) -> list[float]:
+        """Run ``cell`` and meanwhile ask its panel, as a page does; return the seconds to answers.
+
+        Raises:
+            CellFailed: it raised.
+        """
+        request, waits, panel = self._client.execute(cell), [], ""
+        asked, next_ = 0.0, time.time() + every
+        while True:
+            if panel and not asked and time.time() > next_:
+                content = {"kind": "ask", "id": len(waits), **question}
+                data = {"method": "custom", "content": content}
+                message = self._client.session.msg("comm_msg", {"comm_id": panel, "data": data})
+                asked = time.time()
+                self._client.shell_channel.send(message)
+            try:
+                heard = self._client.get_iopub_msg(timeout=0.05)
+            except queue.Empty:
+                continue
+            kind, content = heard["msg_type"], heard["content"]
+            if kind == "comm_open" and "curves" in content["data"].get("state", {}):
+                panel = content["comm_id"]
+            elif kind == "comm_msg" and content["data"].get("method") == "custom":
+                waits.append(time.time() - asked)
+                asked, next_ = 0.0, time.time() + every
+            elif heard["parent_header"].get("msg_id") != request:
+                continue
+            elif kind == "error":
+                raise CellFailed("\n".join(content["traceback"])[-3000:])
+            elif kind == "status" and content["execution_state"] == "idle":
+                return waits
 
     @property
     def pid(self) -> int:

@@ -29,7 +29,7 @@ from .options import RunOptions
 from .report.digest import write_digest
 from .run import COLLECTED_FILE, STOP_FILE, Run, RunRecord, new_run_id, runs_root
 from .sizes import in_words
-from .strategies import Tuning, missing_packages, profile_of
+from .strategies import missing_packages, profile_of
 from .strategies.catalogue import COMPILER
 from .surroundings import Surroundings
 
@@ -103,7 +103,7 @@ class Execution:
             what = f"Strategy {name} needs torch {wanted} or newer, and this is {build.version}"
             raise OptionError(compose(what, instead=f"%pip install 'torch>={wanted}'"))
         if profile.check is not None:
-            profile.check(Tuning.of(dataclasses.asdict(self.options)))
+            profile.check(self.options)
 
     def start(self) -> Run:
         """Write the bundle and launch the ranks.

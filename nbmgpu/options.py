@@ -15,18 +15,18 @@ from .errors import OptionError
 from .flags import FLAGS, RUN, GpuRequest, Slip
 from .reading import check_names, explain, read_line, read_values, spell, written
 from .strategies import profile_of
-from .strategies.tuning import Precision, Tuning
+from .strategies.tuning import Tuning
 
 
 @dataclass(frozen=True)
-class RunOptions:
-    """What was asked of a run.  Made with ``parse`` or ``of``; wrong values raise OptionError.
+class RunOptions(Tuning):
+    """What was asked of a run, and how its strategy is tuned.
 
+    Made with ``parse`` or ``of``; wrong values raise OptionError.
     ``gpus`` is a count, ``"all"``, a tuple of indices, or None for all there are (two
     CPU ranks when there is none).  ``cpu`` means: as if the machine had no GPU, so
     that a list then only says how many ranks.  ``pull`` holds the names to bring
-    back: None for every name the cell assigns, ``()`` for nothing.  The fields from
-    ``accumulate`` on are those of ``nbmgpu.strategies.tuning.Tuning``.
+    back: None for every name the cell assigns, ``()`` for nothing.
     """
 
     strategy: str = "ddp"
@@ -40,23 +40,10 @@ class RunOptions:
     steps: int | None = None
     dry_run: bool = False
     fresh: bool = False
-    accumulate: int = 1
-    precision: Precision | None = None
-    compile: bool = False
-    clip: float | None = None
-    checkpointing: bool = False
-    sync_batchnorm: bool = False
-    find_unused: bool = False
-    static_graph: bool = False
-    bucket_views: bool = False
-    compress: Literal["bf16", "fp16"] | None = None
-    fsdp_units: tuple[str, ...] = ()
-    cpu_offload: bool = False
-    deepspeed_config: str | None = None
 
     def __post_init__(self) -> None:
         """Bring every field into its type, or say what is wrong with it."""
-        given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        given = {flag.field: getattr(self, flag.field) for flag in FLAGS}
         values, slips = read_values(given, RUN)
         slips |= _refusals(values)
         if slips:
@@ -112,7 +99,7 @@ def _refusals(values: dict[str, Any]) -> dict[str, Slip]:
     without the option.
     """
     profile = profile_of(values.get("strategy", DEFAULTS["strategy"]))
-    given = Tuning.of(values).given()
+    given = Tuning.among(values).given()
     slips = {}
     for name in given:
         value = values[name]

@@ -175,7 +175,7 @@ class Rank:
             self.rank,
             self.record.world_size,
             self.device,
-            Tuning.of(self.record.options),
+            Tuning.among(self.record.options),
             self.recorder.notice,
         )
 

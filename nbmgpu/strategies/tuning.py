@@ -12,7 +12,7 @@ Precision = Literal["fp32", "bf16", "fp16"]
 
 @dataclass(frozen=True)
 class Tuning:
-    """Options of training, with the names they have in ``RunOptions``.
+    """Options of training; ``nbmgpu.options.RunOptions`` are these and more.
 
     Attributes:
         accumulate: backward passes behind one optimizer step (gradient accumulation).
@@ -44,13 +44,13 @@ class Tuning:
     cpu_offload: bool = False
     deepspeed_config: str | None = None
 
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Tuning:
-        """Return the tuning among ``options``, the fields of a ``RunOptions``."""
+    @staticmethod
+    def among(options: Mapping[str, Any]) -> Tuning:
+        """Return the tuning among ``options``, the fields of a ``RunOptions`` or its JSON."""
         values = {n: options[n] for n in FIELDS if n in options}
         if "fsdp_units" in values:
             values["fsdp_units"] = tuple(values["fsdp_units"])
-        return cls(**values)
+        return Tuning(**values)
 
     def given(self) -> list[str]:
         """Return the fields that differ from their default, in order."""

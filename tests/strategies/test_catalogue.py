@@ -1,5 +1,7 @@
 """Names, refusals and documentation of the strategies, without starting anything."""
 
+import dataclasses
+import json
 import runpy
 import subprocess
 import sys
@@ -43,9 +45,10 @@ def test_every_name_is_unique_and_every_class_loads():
         assert load_strategy(name).profile is profile_of(name)
 
 
-def test_tuning_has_the_options_fields_and_defaults():
-    assert Tuning.of(vars(RunOptions())) == Tuning()
-    assert set(FIELDS) <= set(vars(RunOptions()))
+def test_tuning_is_found_among_options_as_a_run_keeps_them():
+    options = RunOptions(strategy="fsdp", clip=2, fsdp_units=["Block"])
+    kept = json.loads(json.dumps(dataclasses.asdict(options)))
+    assert Tuning.among(kept) == Tuning(clip=2.0, fsdp_units=("Block",))
     for profile in BUILT_IN.values():
         assert profile.own <= profile.takes <= set(FIELDS)
 

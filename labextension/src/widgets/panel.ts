@@ -1,5 +1,6 @@
 // The entry point of RunPanel (nbmgpu/ui/panel.py): the run view, fed by a widget's traits.
 import 'uplot/dist/uPlot.min.css';
+import '../../style/frame.css';
 import '../../style/view.css';
 import {
   english,

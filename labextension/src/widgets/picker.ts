@@ -1,4 +1,5 @@
 // The entry point of Picker (nbmgpu/ui/picker.py): the picker view, fed by a widget's traits.
+import '../../style/frame.css';
 import '../../style/picker.css';
 import { english, type ITranslate } from '../view';
 import { mountPicker, type IPickerSource, type PickerState } from '../picker';
