@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from . import api
 from .advisor.consult import Question
-from .advisor.picking import Picking, named
+from .advisor.picking import Found, Picking, named
 from .info import info_text
+from .options import RunOptions
 from .report.summary import summary_html, summary_text
 from .run import Run, find_run, list_runs
 from .surroundings import Surroundings
@@ -76,16 +77,25 @@ def stop(rest: str) -> None:
 
 
 def advise(rest: str) -> Advice:
-    """Say which strategy to take for the model among the names in ``rest``."""
-    return named(rest.split(), Surroundings.current().namespace).consultation().advise(Question())
+    """Say which strategy to take for the model among the names in ``rest``, with its options."""
+    found, options = _asked(rest)
+    return found.consultation().advise(Question.of(options))
 
 
 def pick(rest: str) -> Picker:
     """Show the strategies for the model among the names in ``rest``, to choose from."""
     from .ui.picker import Picker
 
-    found = named(rest.split(), Surroundings.current().namespace)
-    return Picker(Picking(found.consultation(), found.words))
+    found, options = _asked(rest)
+    return Picker(Picking(found.consultation(), found.words, options))
+
+
+def _asked(rest: str) -> tuple[Found, RunOptions]:
+    """Read names, and the options that follow them: ``model loader --gpus 4``."""
+    words = rest.split()
+    first = next((place for place, word in enumerate(words) if word.startswith("-")), len(words))
+    options = RunOptions.parse(" ".join(words[first:]))
+    return named(words[:first], Surroundings.current().namespace), options
 
 
 def info(_rest: str) -> Any:

@@ -118,6 +118,15 @@ class CellSyntaxError(CellError):
 CellSyntaxError.__name__ = "SyntaxError"
 
 
+def _refuse_misspelt(word: str, rest: str) -> None:
+    """Refuse a first word that is nearer to ``compare`` or ``scale`` than to a flag."""
+    names = [flag.name.lstrip("-") for flag in flags.FLAGS]
+    near = None if word.startswith("-") else closest(word, [*request.TABLES, *names])
+    if near in request.TABLES and word not in names:
+        what = f"There is no %%mgpu {word}"
+        raise OptionError(compose(what, instead=f"%%mgpu {near} {rest}".rstrip()))
+
+
 @magics_class
 class MgpuMagics(Magics):
     """The magics of a shell."""
@@ -137,6 +146,7 @@ class MgpuMagics(Magics):
         """Return what a line that begins with ``compare`` or ``scale`` asks for, else nothing."""
         kind, _, rest = line.strip().partition(" ")
         if kind not in request.TABLES:
+            _refuse_misspelt(kind, rest)
             return None
         asked = request.parse(kind, rest)
         return Contest(asked, cell, self._shell.user_ns, Surroundings(self._shell))

@@ -171,6 +171,11 @@ def test_the_commands(shell):
     advice = commands.advise("model optimizer loader")
     assert advice.recommended == "ddp"
     assert commands.advise("").model.startswith("Sequential")
+    assert commands.advise("model --gpus 4 --cpu --precision bf16").ranks == 4
+    assert commands.advise("--gpus 4 --cpu").line.endswith("--gpus 4 --cpu")
+    with pytest.raises(OptionError, match="no flag --gpuss"):
+        commands.advise("model --gpuss 4")
+    assert commands.pick("model --accumulate 4").state["controls"]["accumulate"] == 4
     picker = commands.pick("model")
     assert picker.state["subject"] == "model"
     assert describe_cell("teacher(1)")["subject"] == "teacher"

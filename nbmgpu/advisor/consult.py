@@ -48,6 +48,14 @@ class Question:
     memory: float | str | None = None
     beside: RunOptions | None = None
 
+    @classmethod
+    def of(cls, options: RunOptions) -> Question:
+        """Ask about a run with ``options``."""
+        shared = {f.name for f in dataclasses.fields(options)} & {
+            f.name for f in dataclasses.fields(cls)
+        }
+        return cls(**{name: getattr(options, name) for name in shared}, beside=options)
+
     def options(self, strategy: str = "ddp", **more: Any) -> RunOptions:
         """Return the options of a run under ``strategy``.
 

@@ -145,10 +145,10 @@ def _drawn_out(few: Rehearsal, more: Rehearsal, layers: int) -> Rehearsal:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what fake tensors log about operators they do not know from the notebook."""
+    """Keep what fake tensors log about operators from the notebook: the advice says it."""
     import logging
 
-    logger = logging.getLogger("torch")
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
     before = logger.disabled
     logger.disabled = True
     try:

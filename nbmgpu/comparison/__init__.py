@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from nbmgpu import api
+from nbmgpu.failure import plain
 from nbmgpu.interrupts import interrupts_to
 from nbmgpu.kernel import POLL
 from nbmgpu.surroundings import Surroundings
@@ -45,6 +46,7 @@ def compare(source: str, namespace: dict[str, Any] | None = None, **options: Any
     Raises:
         OptionError: an option is unknown or has a wrong value.
         NbmgpuError, SyntaxError: the source cannot be run anywhere.
+        KeyboardInterrupt: it was stopped; ``nbmgpu.last_comparison`` has what there is.
     """
     return conduct(_contest("compare", source, namespace, options))
 
@@ -59,6 +61,7 @@ def scale(source: str, namespace: dict[str, Any] | None = None, **options: Any) 
     Raises:
         OptionError: an option is unknown or has a wrong value.
         NbmgpuError, SyntaxError: the source cannot be run anywhere.
+        KeyboardInterrupt: it was stopped; ``nbmgpu.last_comparison`` has what there is.
     """
     return conduct(_contest("scale", source, namespace, options))
 
@@ -96,3 +99,6 @@ def showing(contest: Contest) -> Iterator[LiveComparison]:
         if contest.trials:
             last_comparison = contest.comparison
         output.finish()
+    if contest.stopped:
+        rows = "nbmgpu.last_comparison has its rows" if contest.trials else "there are no rows yet"
+        raise plain(KeyboardInterrupt(f"the comparison was stopped; {rows}"))

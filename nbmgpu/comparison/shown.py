@@ -65,6 +65,8 @@ def closing(comparison: Comparison) -> list[str]:
     best, alone = comparison.best, comparison.alone
     if best is None:
         if any(not row.alone for row in comparison.rows) or comparison.left_out:
+            if any(not row.split for row in comparison.rows):
+                return ["Ranks have not shared the work, so there is no fastest."]
             return ["Nothing ran to its end with one device's loss."]
         return ["Nothing to compare yet."]
     ranks = f"{best.ranks} rank" + ("" if best.ranks == 1 else "s")
@@ -83,6 +85,7 @@ def notes(comparison: Comparison) -> list[str]:
     """Return what one must know to read the rows."""
     rows = comparison.rows
     return [
+        *_about_shares(rows),
         *_about_losses(rows),
         *_about_times(comparison),
         *_about_memory(comparison),
@@ -99,6 +102,15 @@ def reasons(rows: Iterable[Trial]) -> list[str]:
 
 def _whose(row: Trial) -> str:
     return row.name if row.alone or not row.ranks else f"{row.name} on {row.ranks}"
+
+
+def _about_shares(rows: Iterable[Trial]) -> Iterable[str]:
+    whole = [_whose(row) for row in rows if not row.split]
+    if whole:
+        yield (
+            f"{', '.join(whole)}: no training loader was split, so every rank did the whole work "
+            "of one device. Iterate over a torch DataLoader to share it."
+        )
 
 
 def _about_losses(rows: Iterable[Trial]) -> Iterable[str]:

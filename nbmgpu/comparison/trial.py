@@ -59,6 +59,7 @@ class Trial:
         loss: at the last step.
         off: that loss minus one device's at the same step.
         agrees: whether that is rounding, or ``chance`` says why it need not be.
+        split: whether ranks have shared the work; if not, each has done all of it.
         chance: why the loss may differ from one device's; mostly empty.
         shipped: bytes sent to the ranks.
         start_up: seconds from the request until all ranks ran the cell.
@@ -81,6 +82,7 @@ class Trial:
     loss: float | None = None
     off: float | None = None
     agrees: bool = False
+    split: bool = True
     chance: str = ""
     shipped: int | None = None
     start_up: float | None = None
@@ -98,8 +100,9 @@ class Trial:
 
     @property
     def sound(self) -> bool:
-        """Whether it ran to its end, was timed, and learned what one device learns."""
-        return self.state == "finished" and self.seconds is not None and self.agrees
+        """Whether it ran to its end, was timed, shared the work, and learned as one device does."""
+        finished = self.state == "finished" and self.seconds is not None
+        return finished and self.split and self.agrees
 
 
 def refused(entry: Entry, reason: str) -> Trial:
@@ -127,6 +130,7 @@ def measured(
         memory=peak_memory(run.view) if times.seconds else None,
         held=held_memory(run.view) if times.seconds else None,
         loss=loss,
+        split="not-sharded" not in run.view.notices,
         chance="; ".join(why for topic, why in BY_CHANCE.items() if topic in run.view.notices),
         shipped=shipped,
         start_up=start_up,
@@ -216,9 +220,9 @@ def _against(trial: Trial, alone: Trial | None, tolerance: float) -> Trial:
     if alone is None or alone.seconds is None:
         return replace(trial, agrees=True)
     speed_up = off = None
-    if trial.samples and alone.samples:
+    if trial.split and trial.samples and alone.samples:
         speed_up = trial.samples / alone.samples
-    elif trial.seconds and alone.seconds:
+    elif trial.split and trial.seconds and alone.seconds:
         speed_up = alone.seconds / trial.seconds
     if trial.loss is not None and alone.loss is not None and trial.steps == alone.steps:
         off = trial.loss - alone.loss

@@ -100,6 +100,25 @@ def test_the_best_is_the_fastest_of_several_ranks_and_has_a_line_that_works(comp
     assert nbmgpu.last_comparison.best == fastest
 
 
+def test_ranks_that_share_nothing_are_not_said_to_be_faster():
+    cell = """
+x, y = data.tensors
+for _ in range(50):
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+"""
+    comparison = nbmgpu.compare(cell, notebook(), strategies=("ddp",), gpus=2, cpu=True, steps=4)
+    alone, ddp = comparison.rows
+    assert alone.split
+    assert not ddp.split
+    assert (ddp.speed_up, ddp.efficiency) == (None, None)
+    assert (comparison.best, comparison.line) == (None, "")
+    assert "Ranks have not shared the work" in repr(comparison)
+    assert "ddp on 2: no training loader was split" in comparison._repr_html_()
+
+
 def test_it_is_exported(compared):
     _, _, comparison = compared
     frame = comparison.to_frame()

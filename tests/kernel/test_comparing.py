@@ -50,7 +50,7 @@ def test_an_interrupt_ends_all_of_it_and_keeps_what_was_measured(notebook: Noteb
         assert time.monotonic() < deadline, cell.outputs
         time.sleep(0.05)
     at = notebook.interrupt()
-    cell.ok(30)
+    assert "nbmgpu.last_comparison has its rows" in cell.fails("KeyboardInterrupt", 30)
     assert cell.replied - at < 3
     notebook.gone(10)
     assert notebook.value(STATE) == before
@@ -63,6 +63,9 @@ def test_an_interrupt_ends_all_of_it_and_keeps_what_was_measured(notebook: Noteb
 def test_errors_are_shown_in_one_piece(notebook: Notebook) -> None:
     shown = notebook.send("%%mgpu compare --strategies dpp\nx = 1").fails("OptionError")
     assert "Try: %%mgpu compare --strategies ddp" in shown
+    shown = notebook.send("%%mgpu compar --steps 3\nx = 1").fails("OptionError")
+    assert "Try: %%mgpu compare --steps 3" in shown
+    assert "--compile" in notebook.send("%%mgpu compile\nx = 1").fails("OptionError")
     cell = notebook.send("%%mgpu compare\nprint(nowhere)")
     assert "'nowhere'" in cell.fails("UnknownNameError")
     shown = notebook.send("%mgpu compare").fails("OptionError")
