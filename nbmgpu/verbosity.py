@@ -16,7 +16,8 @@ def capture() -> dict[str, Any]:
     write to the process's own streams, as ``logging.basicConfig()`` makes them.
     """
     root = logging.getLogger()
-    loggers = {name: logging.getLogger(name) for name in [*root.manager.loggerDict]}
+    loggers = [each for each in [*root.manager.loggerDict.values()]
+               if isinstance(each, logging.Logger)]  # fmt: skip
     return {
         "ignored": [
             (_text(message), category, _text(module), line)
@@ -24,7 +25,7 @@ def capture() -> dict[str, Any]:
             if action == "ignore" and category.__module__ == "builtins"
         ],
         "root": root.level,
-        "levels": {name: each.level for name, each in loggers.items() if each.level},
+        "levels": {each.name: each.level for each in loggers if each.level},
         "handlers": [
             (handler.level, handler.formatter)
             for handler in root.handlers
