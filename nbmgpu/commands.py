@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,8 @@ def stop(rest: str) -> None:
 def advise(rest: str) -> Advice:
     """Say which strategy to take for the model among the names in ``rest``, with its options."""
     found, options = _asked(rest)
-    return found.consultation().advise(Question.of(options))
+    advice = found.consultation().advise(Question.of(options))
+    return dataclasses.replace(advice, notes=(f"Asked about {found.words}.", *advice.notes))
 
 
 def pick(rest: str) -> Picker:

@@ -215,6 +215,19 @@ def test_a_trainer_is_asked_for_what_it_trains(tmp_path):
     assert named(["trainer"], {"trainer": trainer}).words == "trainer.model"
 
 
+def test_a_trainers_data_are_for_its_own_model(tmp_path):
+    from transformers import Trainer, TrainingArguments
+
+    asked = TrainingArguments(str(tmp_path), report_to="none", use_cpu=True)
+    trainer = Trainer(nn.Linear(2, 2), asked, train_dataset=[{"x": 1.0}] * 4)
+    names = {"trainer": trainer, "large": nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))}
+    assert named([], names).words == "large"
+    del names["large"]
+    assert (
+        named([], names | {"mine": trainer.model}).words == "mine, trainer.get_train_dataloader()"
+    )
+
+
 def test_tab_offers_what_trains(names):
     class Context:
         full_text = text_until_cursor = "%mgpu advise model o"

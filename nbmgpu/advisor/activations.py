@@ -30,14 +30,19 @@ class Activations:
         kept: when the backward pass begins.
         alone: at most, without gradients.
         together: at most, with the gradients as they arrive while activations go.
+        bare_kept, bare_alone: as ``kept`` and ``alone``, without autocast's copies of parameters.
         source: where the numbers come from, in words.
+        drawn_out: whether a few layers stand for a tall stack of them.
     """
 
     samples: int
     kept: Span
     alone: Span
     together: Span
+    bare_kept: Span
+    bare_alone: Span
     source: str
+    drawn_out: bool = False
 
 
 def from_rehearsal(played: Rehearsal) -> Activations:
@@ -49,8 +54,16 @@ def from_rehearsal(played: Rehearsal) -> Activations:
     source = "a forward and a backward pass, played on fake tensors"
     if played.layers:
         source += f" with a few of the {played.layers} layers"
-    kept, alone = about(played.kept), about(played.alone)
-    return Activations(played.samples, kept, alone, about(played.together), source)
+    return Activations(
+        played.samples,
+        kept=about(played.kept),
+        alone=about(played.alone),
+        together=about(played.together),
+        bare_kept=about(played.bare_kept),
+        bare_alone=about(played.bare_alone),
+        source=source,
+        drawn_out=bool(played.layers),
+    )
 
 
 def korthikanti(
@@ -103,7 +116,7 @@ def from_formula(
     alone = Span(kept.low, kept.high + logits)
     together = Span(max(alone.low, float(gradients)), alone.high + gradients)
     source = "the formula of Korthikanti et al., 2205.05198"
-    return Activations(samples, kept, alone, together, source)
+    return Activations(samples, kept, alone, together, kept, alone, source)
 
 
 def shape_of(model: nn.Module) -> tuple[int, int, int, int] | None:

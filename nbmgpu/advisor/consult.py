@@ -173,9 +173,11 @@ class Consultation:
         rows = self._rows(question, case, room)
         again: list[Estimate] = []
         if not question.checkpointing and not any(r.fits == "fits" for r in rows[:3]):
-            more = dataclasses.replace(question, checkpointing=True)
-            again = self._rows(more, self._case(more, room), room)
+            anew = dataclasses.replace(question, checkpointing=True)
+            again = self._rows(anew, self._case(anew, room), room)
         choice = recommendation.choose(rows, case, room.free, again)
+        if not self.counted.trained:
+            choice = recommendation.NOTHING_TRAINS
         line, largest = "", None
         if choice.name:
             chosen = next(r for r in (again if choice.checkpointing else rows)
@@ -186,10 +188,12 @@ class Consultation:
                 )
                 rows = [chosen if r.name == chosen.name else r for r in rows]
             line = chosen.line
-            if choice.checkpointing:
-                more = dataclasses.replace(question, checkpointing=True)
-                case = self._case(more, room)
-            largest = recommendation.largest_batch(chosen, case, room.free)
+            asked = dataclasses.replace(
+                question, checkpointing=question.checkpointing or choice.checkpointing
+            )
+            case = self._case(asked, room)
+            high_of = self._high_of(chosen.name, asked, case)
+            largest = recommendation.largest_batch(chosen, case, room.free, high_of)
         return Advice(
             model=self._described(),
             where=room.words,
@@ -224,14 +228,34 @@ class Consultation:
         )
 
     def _activations(self, question: Question, ranks: int) -> Activations | None:
-        """Return what a rank's step holds; played once for each kind of step."""
+        """Return what a rank's step holds."""
         if self.batch is None:
             return None
         samples = self.samples if question.batch == "per-rank" else -(-self.samples // ranks)
-        key = samples, question.precision, question.checkpointing
+        return self._of(samples, question.precision, question.checkpointing)
+
+    def _of(
+        self, samples: int, precision: Precision | None, checkpointing: bool
+    ) -> Activations | None:
+        """Return what a step of so many samples holds; played once for each kind of step."""
+        key = samples, precision, checkpointing
         if key not in self._played:
             self._played[key] = self._play(*key)
         return self._played[key]
+
+    def _high_of(
+        self, name: str, question: Question, case: memory.Case
+    ) -> Callable[[int], float] | None:
+        """Return what tells how many bytes samples take under ``name``, if that is soon known."""
+        if case.activations is None or case.activations.drawn_out:
+            return None
+
+        def high(samples: int) -> float:
+            played = self._of(samples, question.precision, question.checkpointing)
+            held = memory.held_by(name, dataclasses.replace(case, activations=played))
+            return memory.total(held).high if held else 0.0
+
+        return high
 
     def _play(
         self, samples: int, precision: Precision | None, checkpointing: bool
@@ -316,7 +340,8 @@ class Consultation:
         acts = case.activations
         if acts is not None:
             per = f"{acts.samples} sample{'s' * (acts.samples != 1)} on each rank"
-            notes.append(f"Activations: {per}, from {acts.source}.")
+            because = f"; {self.why_not}" if self.why_not else ""
+            notes.append(f"Activations: {per}, from {acts.source}{because}.")
         elif self.why_not:
             notes.append(f"Activations are not counted: {self.why_not}.")
         if not room.on_gpu and room.ranks > 1:
@@ -335,10 +360,14 @@ def check(model: Any, optimizer: Any) -> None:
         OptionError: one of them is not.
     """
     import torch
+    from torch.nn.parameter import is_lazy
 
     if not isinstance(model, torch.nn.Module):
         what = f"The model is a {type(model).__name__}, and no torch.nn.Module"
         raise OptionError(compose(what, instead="nbmgpu.advise(model, optimizer, batch)"))
+    if any(map(is_lazy, model.parameters())):
+        what = "The model has lazy modules, whose shapes are known after a forward pass"
+        raise OptionError(compose(what, instead="model(x), and then nbmgpu.advise(model)"))
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
         what = f"The optimizer is a {type(optimizer).__name__}, and no torch.optim.Optimizer"
         raise OptionError(compose(what, instead="nbmgpu.advise(model, optimizer=optimizer)"))

@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 
 from nbmgpu.devices import Machine, place, probe
+from nbmgpu.errors import OptionError, compose
 from nbmgpu.limits import usable_memory
 from nbmgpu.options import RunOptions
 from nbmgpu.sizes import in_words
@@ -61,9 +62,16 @@ def look(options: RunOptions, machine: Machine | None = None) -> Room:
     return Room(len(indices), True, least, words, host, tuple(_held_by_kernel(indices)))
 
 
+LEAST = 2**20
+"""Bytes: less than that is a number that lacks its unit."""
+
+
 def imagined(gpus: int, memory: float | str) -> Room:
     """Return a room of ``gpus`` GPUs with ``memory`` free on each, that need not be here."""
     free = read_bytes(memory)
+    if free < LEAST:
+        what = f"memory={memory!r} is {in_words(free)}, less than any GPU has"
+        raise OptionError(compose(what, instead=f"memory='{memory} GB'"))
     return Room(gpus, True, free, f"{_count(gpus, 'GPU')} with {in_words(free)} each")
 
 

@@ -84,9 +84,7 @@ class Case:
 
         ``share`` is the rank's share of the parameters that the optimizer steps on.
         """
-        # On GPUs torch steps on all parameters at once, and has room for each; else one by one.
-        at_once = self.counted.gradients * share if self.on_gpu else 3.0 * self.counted.largest
-        step = Span(0.0, at_once * MORE)
+        step = self._stepping(share)
         acts = self.activations
         if acts is None:
             return step
@@ -97,15 +95,20 @@ class Case:
         passing = Span(min(passing.low, passing.high), passing.high)
         return at_least(passing, step, Span(0.0, 0.0))
 
+    def _stepping(self, share: float) -> Span:
+        # On GPUs torch steps on all parameters at once, and has room for each; else one by one.
+        at_once = self.counted.gradients * share if self.on_gpu else 3.0 * self.counted.largest
+        return Span(0.0, at_once * MORE)
+
     def beside_shards(self, share: float) -> Span:
         """Return the same where gradients are shards; the low end is when the pass begins."""
         acts = self.activations
-        step = self.on_the_way(self.counted.gradients, share)
+        step = self._stepping(share)
         if acts is None:
             return step
         # FSDP2 and DeepSpeed compute all of a pass in half precision; autocast not quite all.
-        low = acts.kept.low * (0.7 if self.half < 1 else 1.0)
-        return Span(low, max(step.high, acts.alone.high))
+        low = acts.bare_kept.low * (0.7 if self.half < 1 else 1.0)
+        return Span(low, max(step.high, acts.bare_alone.high))
 
 
 def zero(stage: int, ranks: int, parameters: float) -> float:
@@ -150,7 +153,8 @@ def of_fsdp(case: Case, keeps: bool = False, offload: bool = False) -> dict[Kind
     root, unit = float(units.root), float(units.largest)
     gradients = counted.gradients * share
     gathered = (units.sharded if keeps else root + unit) * half
-    most = gathered + (0 if keeps else unit * half) + root * (half + 1) + unit * (half + 2)
+    # Beside the unit that computes: the next one gathered, gradients of three on their way.
+    most = gathered + (0 if keeps else unit * half) + root * (half + 1) + unit * (half + 3)
     way = case.beside_shards(share)
     # When the backward pass begins, or when it ends: all gradients, and the root not yet freed.
     least = max(way.low + gathered, gradients + root * half) - gradients

@@ -211,8 +211,13 @@ class Found:
                       if trained & {id(p) for p in namespace[n].parameters()}]  # fmt: skip
             models = owners or models
         models.sort(key=lambda n: -sum(1 for _ in namespace[n].parameters()))
+        model = models[0] if models else ""
+        # A trainer's data are for the trainer's own model.
+        others = {n for n in held if n != model and namespace.get(_owners_model(n)) is not
+                  namespace.get(model)}  # fmt: skip
+        names = [n for n in names if n not in others]
         loader = first(loaders.DataLoader) if loaders else ""
-        return cls(namespace, models[0] if models else "", optimizer, loader)
+        return cls(namespace, model, optimizer, loader)
 
     @property
     def words(self) -> str:
@@ -264,6 +269,10 @@ def _held_by_trainers(names: Iterable[str], namespace: Mapping[str, Any]) -> dic
             if value.train_dataset is not None:
                 held[f"{name}.get_train_dataloader()"] = value.get_train_dataloader()
     return held
+
+
+def _owners_model(held: str) -> str:
+    return held.partition(".")[0] + ".model"
 
 
 def _named(word: str, namespace: Mapping[str, Any], own: list[str]) -> Any:

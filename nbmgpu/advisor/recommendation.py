@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nbmgpu.sizes import in_words
@@ -13,6 +13,9 @@ from .span import Span, span_in_words
 
 RESERVE = 0.9
 """The part of free memory that may be planned with."""
+
+TRIES = 3
+"""How often a largest batch is played to be found."""
 
 PLENTY = 100_000
 """Samples of which nobody makes a batch: memory is no limit then."""
@@ -33,6 +36,9 @@ class Choice:
     name: str
     reason: str
     checkpointing: bool = False
+
+
+NOTHING_TRAINS = Choice("", "No parameter of it requires a gradient: there is nothing to train.")
 
 
 def judge(held: Span, free: int | None, whole: bool) -> Fit:
@@ -57,7 +63,7 @@ def choose(
     if case.ranks == 1 and known["ddp"].fits in ("fits", "unknown"):
         return Choice("ddp", "There is one device, so nothing to share out; ddp adds the least.")
     if free is None:
-        text = "Nobody knows what is free here; ddp is the plainest and sends the least."
+        text = "Nobody knows what is free here; ddp is the plainest, and sends nothing twice."
         return Choice("ddp", text)
     if case.activations is None:
         return _by_states(known, free)
@@ -123,7 +129,9 @@ def _reason(
     room = in_words(free)
     if name == "ddp" and not checkpointing:
         most = in_words(known["ddp"].high)
-        text = f"All of it fits on each rank (at most {most} of {room}), and ddp sends the least."
+        text = (
+            f"All of it fits on each rank (at most {most} of {room}): with ddp nothing is sharded."
+        )
         if case.counted.elements < 1_000_000:
             text = text[:-1] + "; so small a model gains little from several ranks."
         return text
@@ -155,22 +163,53 @@ def _way_out(row: Estimate, free: int) -> str:
     return f"More ranks would hold less each. {MISSING}"
 
 
-def largest_batch(row: Estimate, case: Case, free: int | None) -> int | None:
-    """Return how many samples of all ranks fit for sure, if activations grow as samples do.
+def largest_batch(
+    row: Estimate, case: Case, free: int | None, high_of: Callable[[int], float] | None
+) -> int | None:
+    """Return how many samples of all ranks fit for sure.
 
     Two digits of it, and the rest zeros: nobody knows more.  None if that is unknown, if not
     even one fits, or if it is more than anybody makes a batch of.
+
+    Args:
+        row: the strategy.
+        case: what was asked, with the activations of some samples.
+        free: bytes that are free for each rank.
+        high_of: the bytes that so many samples on a rank take at most, played; without it
+            activations are taken to grow as samples do, also what does not grow at all.
     """
     acts = case.activations
     if free is None or acts is None or not row.parts:
         return None
+    room = RESERVE * free
     mine = next(part.high for part in row.parts if part.kind == "activations")
-    rest = RESERVE * free - (row.high - mine)
     each = acts.alone.high / acts.samples
-    if not rest >= each > 0:
+    if not room - (row.high - mine) >= each > 0:
         return None
-    most = int(rest // each) * case.ranks
+    sure = int((room - (row.high - mine)) // each)
+    if high_of is not None and row.high <= room:
+        sure = max(sure, _by_trial(acts.samples, row.high, room, PLENTY // case.ranks, high_of))
+    most = sure * case.ranks
     if most >= PLENTY:
         return None
     unit: int = 10 ** max(0, len(str(most)) - 2)
     return most // unit * unit
+
+
+def _by_trial(
+    samples: int, high: float, room: float, plenty: int, high_of: Callable[[int], float]
+) -> int:
+    """Return how many samples fit into ``room``, 0 if that was not found; ``plenty`` is enough.
+
+    What is needed is the largest of several sums, each of which grows in a straight line.  So
+    a line between two points lies above it: what fits by a line to a point beyond ``room`` does.
+    """
+    other, more = 2 * samples, high_of(2 * samples)
+    for _ in range(TRIES):
+        grows = (more - high) / (other - samples)
+        guess = plenty if grows <= 0 else samples + int((room - high) / grows)
+        guess = min(guess, plenty)
+        other, more = guess, high_of(guess)
+        if more <= room:
+            return guess
+    return 0

@@ -35,6 +35,8 @@ TALL = 8
 FEW = 2
 """Layers that are played of a tall stack; and then twice as many."""
 
+CAST = torch.ops.aten._to_copy.default
+
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -52,6 +54,8 @@ class Rehearsal:
         alone: activations, inputs and what is on the way, beside parameters and gradients.
         together: the same and the gradients, as these arrive while activations go.
         outputs: what the model returns; a cell may let go of it before the backward pass.
+        bare_kept, bare_alone: as ``kept`` and ``alone``, without the copies of parameters in half
+            precision that autocast keeps; sharded parameters are cast as they are gathered.
         layers: 0, or of how many layers the numbers of a few were drawn out to.
     """
 
@@ -60,6 +64,8 @@ class Rehearsal:
     alone: int
     together: int
     outputs: int
+    bare_kept: int
+    bare_alone: int
     layers: int = 0
 
 
@@ -140,7 +146,8 @@ def _drawn_out(few: Rehearsal, more: Rehearsal, layers: int) -> Rehearsal:
     alone = to(few.alone, more.alone)
     together = max(alone, to(few.together, more.together))
     kept, outputs = to(few.kept, more.kept), to(few.outputs, more.outputs)
-    return Rehearsal(few.samples, kept, alone, together, outputs, layers)
+    bare = to(few.bare_kept, more.bare_kept), to(few.bare_alone, more.bare_alone)
+    return Rehearsal(few.samples, kept, alone, together, outputs, *bare, layers)
 
 
 @contextlib.contextmanager
@@ -237,10 +244,10 @@ def _play(actor: nn.Module, batch: Any, samples: int, precision: str | None) -> 
         with torch.autocast("cpu", half, enabled=half is not None):
             output, targets = call(actor, batch)
         loss = _loss(output, targets)
-        kept = ledger.live
+        kept, bare = ledger.live, ledger.live - ledger.casts
         outputs = sum(t.untyped_storage().nbytes() for t in tensors_in(output))
         loss.backward()
-    return Rehearsal(samples, kept, ledger.alone, ledger.together, outputs)
+    return Rehearsal(samples, kept, ledger.alone, ledger.together, outputs, bare, ledger.bare)
 
 
 def call(model: Any, batch: Any) -> tuple[Any, Any]:
@@ -293,14 +300,17 @@ class Ledger(TorchDispatchMode):
     """Counts the bytes of all tensors that come into being, until they die.
 
     ``live`` is what there is, without gradients; ``alone`` and ``together`` are the most
-    there was, without and with them.
+    there was, without and with them.  ``casts`` are copies of parameters in another dtype,
+    of those that live, and ``bare`` is the most there was without gradients and these.
     """
 
     def __init__(self, model: nn.Module) -> None:
         """Know ``model``, whose own tensors do not count."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.alone = self.together = 0
-        self.live = self._gradients = 0
+        self.alone = self.together = self.bare = 0
+        self.live = self.casts = self._gradients = 0
+        self._cast: set[int] = set()
+        self._parameters = {p.untyped_storage()._cdata for p in model.parameters()}
         self._known: dict[int, bool] = {}
         self._guards: list[Any] = []
         for tensor in (*model.parameters(), *model.buffers(), *_other_tensors(model)):
@@ -312,6 +322,11 @@ class Ledger(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Do what is asked, and count what comes of it."""
         result = func(*args, **(kwargs or {}))
+        if func is CAST and args[0].untyped_storage()._cdata in self._parameters:
+            key = result.untyped_storage()._cdata
+            if key not in self._known:
+                self._cast.add(key)
+                self.casts += result.untyped_storage().nbytes()
         self.note(result)
         return result
 
@@ -322,6 +337,7 @@ class Ledger(TorchDispatchMode):
                 self._enter(tensor)
         self.alone = max(self.alone, self.live)
         self.together = max(self.together, self.live + self._gradients)
+        self.bare = max(self.bare, self.live - self.casts)
 
     def _enter(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
@@ -337,8 +353,11 @@ class Ledger(TorchDispatchMode):
     def _leave(self, key: int, size: int) -> None:
         if self._known.pop(key):
             self._gradients -= size
-        else:
-            self.live -= size
+            return
+        self.live -= size
+        if key in self._cast:
+            self._cast.remove(key)
+            self.casts -= size
 
     def _arrived(self, parameter: nn.Parameter) -> None:
         """Count from now on among the gradients what has become one."""

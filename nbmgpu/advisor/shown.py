@@ -24,7 +24,8 @@ def cells(advice: Advice, row: Estimate) -> tuple[str, ...]:
     """Return a row as words."""
     memory = span_in_words(row.low, row.high) if row.parts else "unknown"
     mark = "->" if row.name == advice.recommended else ""
-    return mark, row.name, memory, row.fits, row.speed.words, row.why or row.costs
+    fits = row.fits if row.line else "not here"
+    return mark, row.name, memory, fits, row.speed.words, row.why or row.costs
 
 
 def heading(advice: Advice) -> str:

@@ -37,7 +37,7 @@ def test_what_fits_takes_ddp():
     assert advice.recommended == "ddp"
     assert advice.row("ddp").fits == "fits"
     assert advice.line == "%%mgpu --strategy ddp --gpus 4"
-    assert "ddp sends the least" in advice.reason
+    assert "with ddp nothing is sharded" in advice.reason
 
 
 def test_each_strategy_is_taken_when_the_plainer_ones_do_not_fit():
@@ -114,6 +114,38 @@ def test_the_largest_batch_does_fit():
     assert most
     again = asked(model, 2, "4 GB", torch.zeros(most, 1024, device="meta"))
     assert again.row("ddp").fits == "fits"
+
+
+def test_the_largest_batch_hardly_depends_on_the_batch_that_was_asked_about():
+    model = nn.Sequential(
+        nn.Linear(1000, 4000), nn.ReLU(), nn.Linear(4000, 4000), nn.Linear(4000, 10)
+    )
+    optimizer = torch.optim.SGD(model.parameters())
+    most = [
+        nbmgpu.advise(model, optimizer, torch.zeros(n, 1000, device="meta"), gpus=2, memory="3 GB")
+        for n in (8, 64, 2048)
+    ]
+    found = [advice.largest_batch for advice in most]
+    assert min(found) > 20_000
+    assert max(found) < 1.3 * min(found)
+
+
+def test_a_number_without_its_unit_is_no_memory():
+    with pytest.raises(OptionError, match="80 bytes, less than any GPU has"):
+        nbmgpu.advise(nn.Linear(2, 2), gpus=2, memory=80)
+
+
+def test_what_cannot_train_is_said_to_have_nothing_to_train():
+    frozen = nn.Linear(20, 5).requires_grad_(False)
+    for model in (frozen, nn.ReLU()):
+        advice = nbmgpu.advise(model, batch=torch.zeros(8, 20), gpus=2, memory="8 GB")
+        assert "nothing to train" in advice.reason
+        assert (advice.recommended, advice.line) == ("", "")
+
+
+def test_shapes_that_are_not_known_yet_are_asked_for():
+    with pytest.raises(OptionError, match="lazy modules"):
+        nbmgpu.advise(nn.LazyLinear(3))
 
 
 def test_where_not_even_one_sample_fits_for_sure_no_batch_is_promised():
