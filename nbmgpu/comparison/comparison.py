@@ -21,15 +21,16 @@ if TYPE_CHECKING:
 class Comparison:
     """The rows of a comparison: that of one device first, the others in the order asked for.
 
-    ``machine`` is where they were measured; ``left_out`` counts runs that were not made
-    because the comparison was stopped.  ``load`` is what each of the machine's cores had to do
-    before the first run, in processes that would run.
+    ``machine`` is where they were measured; ``left_out`` counts runs that were not made, and
+    ``why`` says why: the comparison was stopped, or they could tell nothing.  ``load`` is what
+    each of the machine's cores had to do before the first run, in processes that would run.
     """
 
     request: Request
     rows: tuple[Trial, ...]
     machine: Machine
     left_out: int = 0
+    why: str = ""
     load: float = 0.0
 
     @property
@@ -47,7 +48,8 @@ class Comparison:
     def best(self) -> Trial | None:
         """The fastest of several ranks that ran to the end with one device's loss, if any did."""
         sound = [row for row in self.rows if row.sound and row.ranks > 1]
-        return max(sound, key=lambda row: row.rate, default=None)
+        counted = all(row.samples for row in sound)
+        return max(sound, key=lambda row: row.rate(counted), default=None)
 
     @property
     def line(self) -> str:

@@ -78,11 +78,23 @@ class Contest:
         try:
             yield from self._settle()
             for entry in self.request.entries:
-                if self.stopped:
+                if self.stopped or self.hopeless:
                     break
                 yield from self._try(entry)
         finally:
             self.running = None
+
+    @property
+    def hopeless(self) -> str:
+        """Why no other run would tell more than that of one device; mostly nothing."""
+        alone = next((trial for trial in self.trials if trial.alone), None)
+        if alone is None:
+            return ""
+        if alone.state == "failed" and not alone.steps and "memory" not in alone.reason.lower():
+            return "The cell fails on one device"
+        if alone.state == "finished" and not alone.steps:
+            return "The cell takes no optimizer step"
+        return ""
 
     def _settle(self) -> Iterator[None]:
         """Wait until the launch server has imported what ranks will need, and rests.
@@ -112,8 +124,9 @@ class Contest:
     def comparison(self) -> Comparison:
         """What is known so far."""
         left = len(self.request.entries) - len(self.trials)
-        left_out = left if self.stopped else 0
-        return Comparison(self.request, tuple(self.trials), self.machine, left_out, self.load)
+        why = "Stopped" if self.stopped else self.hopeless
+        left_out = left if why else 0
+        return Comparison(self.request, tuple(self.trials), self.machine, left_out, why, self.load)
 
     def _try(self, entry: Entry) -> Iterator[None]:
         begun = time.time()

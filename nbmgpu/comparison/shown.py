@@ -21,6 +21,9 @@ HEADER = (
     "off by", "shipped", "start-up",
 )  # fmt: skip
 
+BEYOND = 1.3
+"""Efficiency above which no two equal devices work; caches may give a little."""
+
 BUSY = 1.5
 """Processes for each core, above which runs wait for others."""
 
@@ -64,32 +67,47 @@ def closing(comparison: Comparison) -> list[str]:
     """Return what the rows come to, in a sentence or two."""
     best, alone = comparison.best, comparison.alone
     if best is None:
-        if any(not row.alone for row in comparison.rows) or comparison.left_out:
-            if any(not row.split for row in comparison.rows):
-                return ["Ranks have not shared the work, so there is no fastest."]
-            return ["Nothing ran to its end with one device's loss."]
-        return ["Nothing to compare yet."]
+        return [_no_best(comparison)]
     ranks = f"{best.ranks} rank" + ("" if best.ranks == 1 else "s")
     equal = best.off is not None and not best.chance
     first = "Fastest with one device's loss" if equal else "Fastest"
     text = f"{first}: {best.name} on {ranks}"
     if best.speed_up is not None:
         text += f", {best.speed_up:.2f} times one device"
+        if (best.efficiency or 0.0) > BEYOND:
+            text += ", which is not possible: others were at work here, do not trust the times"
     lines = [f"{text}."]
     if alone is not None and alone.sound and (best.speed_up or 1.0) < 1.0:
         lines.append("One device is faster than that here.")
     return lines
 
 
+def _no_best(comparison: Comparison) -> str:
+    rows = [row for row in comparison.rows if not row.alone]
+    if comparison.left_out and not rows:
+        return f"{comparison.why}: there is nothing to compare."
+    if not rows:
+        return "Nothing to compare yet."
+    if any(not row.split for row in rows):
+        return "Ranks have not shared the work, so there is no fastest."
+    if all(row.ranks == 1 for row in rows):
+        return "No run had several ranks."
+    if any(row.state == "finished" and row.seconds is not None for row in rows):
+        return "Nothing ran to its end with one device's loss."
+    return "No run on several ranks came to its end with steps that could be timed."
+
+
 def notes(comparison: Comparison) -> list[str]:
     """Return what one must know to read the rows."""
     rows = comparison.rows
     return [
+        *_about_steps(comparison),
         *_about_shares(rows),
         *_about_losses(rows),
         *_about_times(comparison),
         *_about_memory(comparison),
         *_about_cores(comparison),
+        *_about_devices(comparison),
         *_about_others(comparison),
         *_about_the_end(comparison),
     ]
@@ -102,6 +120,16 @@ def reasons(rows: Iterable[Trial]) -> list[str]:
 
 def _whose(row: Trial) -> str:
     return row.name if row.alone or not row.ranks else f"{row.name} on {row.ranks}"
+
+
+def _about_steps(comparison: Comparison) -> Iterable[str]:
+    taken = sorted({row.steps for row in comparison.rows if row.seconds is not None})
+    asked = comparison.request.steps
+    if taken and taken[-1] < asked:
+        yield f"The cell took {taken[-1]} steps, fewer than the {asked} that were asked for."
+    if len(taken) > 1:
+        counts = ", ".join(map(str, taken))
+        yield f"Runs took different numbers of steps ({counts}): their losses are not comparable."
 
 
 def _about_shares(rows: Iterable[Trial]) -> Iterable[str]:
@@ -158,6 +186,17 @@ def _about_cores(comparison: Comparison) -> Iterable[str]:
         yield f"{shared}: times on a CPU say nothing about GPUs. Losses, and what is held, do."
 
 
+def _about_devices(comparison: Comparison) -> Iterable[str]:
+    gpus = [e.options.gpus for e in comparison.request.entries if e.options and not e.alone]
+    listed = next((each for each in gpus if isinstance(each, tuple)), None)
+    if comparison.request.kind == "compare" and listed and len(listed) > 1:
+        names = ",".join(map(str, listed))
+        yield (
+            f"--gpus {names} are devices, {len(listed)} ranks in all; numbers of ranks are "
+            f"compared by %%mgpu scale --gpus {names}."
+        )
+
+
 def _about_others(comparison: Comparison) -> Iterable[str]:
     if comparison.load > BUSY:
         yield (
@@ -168,7 +207,7 @@ def _about_others(comparison: Comparison) -> Iterable[str]:
 
 def _about_the_end(comparison: Comparison) -> Iterable[str]:
     if comparison.left_out:
-        yield f"Stopped: {_count(comparison.left_out, 'run')} not made."
+        yield f"{comparison.why}: {_count(comparison.left_out, 'run')} not made."
 
 
 def _count(number: int, noun: str) -> str:

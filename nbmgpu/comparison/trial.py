@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from dataclasses import dataclass, replace
 from nbmgpu.report.curves import RATES, curve_names
 from nbmgpu.report.line import failure_sentence
 from nbmgpu.run import Run
+from nbmgpu.strategies import profile_of
 from nbmgpu.view import RunView
 
 from .request import Entry
@@ -93,10 +95,11 @@ class Trial:
         """Whether this is the run on one device."""
         return self.name == ONE_DEVICE_NAME
 
-    @property
-    def rate(self) -> float:
-        """How fast it was: samples per second, or steps where samples are not counted."""
-        return self.samples or (1 / self.seconds if self.seconds else 0.0)
+    def rate(self, counted: bool = True) -> float:
+        """How fast it was: samples per second, or steps where samples are not ``counted``."""
+        if counted:
+            return self.samples or 0.0
+        return 1 / self.seconds if self.seconds else 0.0
 
     @property
     def sound(self) -> bool:
@@ -130,7 +133,7 @@ def measured(
         memory=peak_memory(run.view) if times.seconds else None,
         held=held_memory(run.view) if times.seconds else None,
         loss=loss,
-        split="not-sharded" not in run.view.notices,
+        split=_split(run),
         chance="; ".join(why for topic, why in BY_CHANCE.items() if topic in run.view.notices),
         shipped=shipped,
         start_up=start_up,
@@ -187,6 +190,12 @@ def loss_at_the_end(view: RunView) -> float | None:
     return view.curves[names[0]].last if names else None
 
 
+def _split(run: Run) -> bool:
+    """Tell whether ranks shared the work; what a cell shares by itself is not seen."""
+    shares = profile_of(run.record.strategy).shards_data or run.record.world_size == 1
+    return shares and "not-sharded" not in run.view.notices
+
+
 def _devices(devices: Iterable[str]) -> int:
     """Return how many devices have worked: one rank of ``dp`` may have several (``cuda:0,1``)."""
     return sum(len(device.split(",")) for device in devices)
@@ -226,6 +235,9 @@ def _against(trial: Trial, alone: Trial | None, tolerance: float) -> Trial:
         speed_up = alone.seconds / trial.seconds
     if trial.loss is not None and alone.loss is not None and trial.steps == alone.steps:
         off = trial.loss - alone.loss
+    if off is not None and math.isnan(off):
+        # Not a number on both sides is one device's loss; on one side it is not.
+        off = None if math.isnan(trial.loss or 0.0) and math.isnan(alone.loss or 0.0) else off
     agrees = off is None or bool(trial.chance)
     if off is not None and alone.loss is not None:
         agrees = agrees or abs(off) <= tolerance * max(abs(alone.loss), 1e-6)

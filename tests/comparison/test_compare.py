@@ -170,7 +170,7 @@ def test_a_failure_and_a_refusal_keep_their_rows():
     assert comparison.line == ""
     for shown in (repr(comparison), comparison._repr_html_(), comparison.to_markdown()):
         assert "ValueError: only alone" in shown
-        assert "Nothing ran to its end" in shown
+        assert "No run on several ranks came to its end" in shown
 
 
 def test_another_loss_is_found_and_does_not_win():
@@ -194,10 +194,18 @@ def test_a_loss_that_chance_decides_is_said_to_be_so():
 
 def test_a_cell_that_trains_nothing_or_too_little_is_told_so():
     comparison = nbmgpu.compare("x = 1", notebook(), strategies="ddp", gpus=2, cpu=True)
-    assert {row.reason for row in comparison.rows} == {"the cell took no optimizer step."}
+    (alone,) = comparison.rows
+    assert alone.reason == "the cell took no optimizer step."
+    assert "The cell takes no optimizer step: 1 run not made." in repr(comparison)
     short = TRAIN.replace("range(50)", "range(1)").replace("in loader", "in [data[:8]]")
     comparison = nbmgpu.compare(short, notebook(), strategies="none", gpus=2, cpu=True)
     assert comparison.rows[0].reason == "the cell took 1 step only, too few to be timed."
+
+
+def test_a_cell_that_fails_on_one_device_is_tried_on_no_other():
+    comparison = nbmgpu.compare("1 / 0", notebook(), strategies="ddp,fsdp", gpus=2, cpu=True)
+    assert [row.state for row in comparison.rows] == ["failed"]
+    assert "The cell fails on one device: 2 runs not made." in repr(comparison)
 
 
 def test_a_run_that_takes_too_long_does_not_hold_up_the_others():
