@@ -107,7 +107,7 @@ class Case:
         if acts is None:
             return step
         # FSDP2 and DeepSpeed compute all of a pass in half precision; autocast not quite all.
-        low = acts.bare_kept.low * (0.7 if self.half < 1 else 1.0)
+        low = acts.bare_kept.low * (0.85 if self.half < 1 else 1.0)
         return Span(low, max(step.high, acts.bare_alone.high))
 
 

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import nbmgpu
 from nbmgpu.advisor.consult import Consultation, Question
+from nbmgpu.strategies.tuning import Precision
 
 RANKS = 2
 
@@ -147,12 +148,12 @@ MODELS = {
 }
 
 
-def advised(model: Model) -> Any:
+def advised(model: Model, precision: Precision | None = None) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made = model.make()
     optimizer = torch.optim.Adam(made.parameters())
-    question = Question(gpus=RANKS, cpu=True)
+    question = Question(gpus=RANKS, cpu=True, precision=precision)
     return Consultation(made, optimizer, model.example()).advise(question)
 
 
@@ -164,9 +165,10 @@ class Measured:
     base: int
 
 
-def measured(model: Model, strategy: str) -> Measured:
+def measured(model: Model, strategy: str, precision: Precision | None = None) -> Measured:
     names = {"torch": torch, "make": model.make, "loss_of": model.loss_of, "loader": model.loader()}
-    run = nbmgpu.run(CELL, names, gpus=RANKS, cpu=True, strategy=strategy, pull=("peak", "base"))
+    options = {"strategy": strategy, "precision": precision, "pull": ("peak", "base")}
+    run = nbmgpu.run(CELL, names, gpus=RANKS, cpu=True, **options)
     assert run is not None
     ranks = [run.results[rank] for rank in range(RANKS)]
     return Measured(max(r["peak"] for r in ranks), max(r["base"] for r in ranks))
