@@ -97,7 +97,8 @@ def _asked(rest: str) -> tuple[Found, RunOptions]:
     words = rest.split()
     first = next((place for place, word in enumerate(words) if word.startswith("-")), len(words))
     options = RunOptions.parse(" ".join(words[first:]))
-    return named(words[:first], Surroundings.current().namespace), options
+    names = [word.rstrip(",") for word in words[:first]]
+    return named(names, Surroundings.current().namespace), options
 
 
 def info(_rest: str) -> Any:

@@ -171,6 +171,7 @@ def test_the_commands(shell):
     advice = commands.advise("model optimizer loader")
     assert advice.recommended == "ddp"
     assert commands.advise("").model.startswith("Sequential")
+    assert commands.advise("model, optimizer").recommended == "ddp"
     assert commands.advise("model --gpus 4 --cpu --precision bf16").ranks == 4
     assert commands.advise("--gpus 4 --cpu").line.endswith("--gpus 4 --cpu")
     with pytest.raises(OptionError, match="no flag --gpuss"):
@@ -211,6 +212,8 @@ def test_a_trainer_is_asked_for_what_it_trains(tmp_path):
     assert state.advice.recommended == "ddp"
     assert not [each for each in state.advice.notes if "no batch" in each]
     assert named(["trainer"], {"trainer": trainer}).consultation().model is model
+    mine = types.SimpleNamespace(trainer=trainer)
+    assert named(["mine.trainer"], {"mine": mine}).loader == "mine.trainer.get_train_dataloader()"
     trainer.train_dataset = None
     assert named(["trainer"], {"trainer": trainer}).words == "trainer.model"
 

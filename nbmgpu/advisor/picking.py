@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -196,8 +197,10 @@ class Found:
         torch: Any = sys.modules.get("torch")
         if torch is None:
             return cls(namespace)
-        held = _held_by_trainers(names := list(names), namespace)
-        names, namespace = [*names, *held], {**namespace, **held}
+        names = list(names)
+        held = _held_by_trainers(names, namespace)
+        names += held
+        namespace = {**namespace, **held}
         loaders = sys.modules.get("torch.utils.data")
 
         def first(*kinds: Any) -> str:
@@ -213,9 +216,8 @@ class Found:
         models.sort(key=lambda n: -sum(1 for _ in namespace[n].parameters()))
         model = models[0] if models else ""
         # A trainer's data are for the trainer's own model.
-        others = {n for n in held if n != model and namespace.get(_owners_model(n)) is not
-                  namespace.get(model)}  # fmt: skip
-        names = [n for n in names if n not in others]
+        names = [n for n in names if n not in held
+                 or namespace[n.rpartition(".")[0]].model is namespace.get(model)]  # fmt: skip
         loader = first(loaders.DataLoader) if loaders else ""
         return cls(namespace, model, optimizer, loader)
 
@@ -266,13 +268,9 @@ def _held_by_trainers(names: Iterable[str], namespace: Mapping[str, Any]) -> dic
         if isinstance(value := namespace[name], trainer):
             held[f"{name}.model"] = value.model
             held[f"{name}.optimizer"] = value.optimizer  # None before it trains
-            if value.train_dataset is not None:
+            with suppress(Exception):  # without data, or with such as do not fit its model
                 held[f"{name}.get_train_dataloader()"] = value.get_train_dataloader()
     return held
-
-
-def _owners_model(held: str) -> str:
-    return held.partition(".")[0] + ".model"
 
 
 def _named(word: str, namespace: Mapping[str, Any], own: list[str]) -> Any:

@@ -188,7 +188,8 @@ def largest_batch(
         return None
     sure = int((room - (row.high - mine)) // each)
     if high_of is not None and row.high <= room:
-        sure = max(sure, _by_trial(acts.samples, row.high, room, PLENTY // case.ranks, high_of))
+        plenty = -(-PLENTY // case.ranks)
+        sure = max(sure, _by_trial(acts.samples, row.high, room, plenty, high_of))
     most = sure * case.ranks
     if most >= PLENTY:
         return None
