@@ -10,6 +10,7 @@ from . import container
 from .blocks import CPU, Block
 from .codec import Unpacker, loading
 from .explain import path_to
+from .garbage import uncollected
 from .memory import HOME, Area, BlockEntry, Memory, OwnedArea, load_table
 from .shipping import Shipment
 from .states import State, has_data, put_state, put_turn
@@ -110,6 +111,7 @@ def _gpu_at_home(blocks: list[Block]) -> str:
     return min(used, default="cuda" if torch.cuda.is_available() else CPU)
 
 
+@uncollected()
 def adopt(path: str, shipment: Shipment) -> Returned:
     """Read a result: update the notebook's objects in place, return what is to be bound.
 

@@ -19,6 +19,7 @@ from . import container
 from .blocks import CPU, Block, BlockTable, untyped_bytes
 from .codec import Packer
 from .explain import find_culprit, path_to, reason_of
+from .garbage import uncollected
 from .memory import HOME, Area
 from .sameness import same_bytes, untouched
 from .shipping import Received, write_container
@@ -226,6 +227,7 @@ def _same(value: Any) -> Any:
     return value
 
 
+@uncollected()
 def send_back(
     path: str,
     namespace: dict[str, Any],

@@ -61,6 +61,7 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]
         self.blocks = BlockTable()
         self.buffers: list[BufferEntry] = []
         self.detached = 0
+        self._mendable: dict[int, tuple[type, bool]] = {}
         self.globals_ref[id(namespace)] = _Namespace()
 
     def reducer_override(self, obj: Any) -> Any:
@@ -74,13 +75,20 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]
                 self.detached += 1
                 obj = obj.detach()
             return self._reduce_tensor(obj) if _is_view(obj) else NotImplemented
-        mended = mended_reduce(obj)
+        mended = mended_reduce(obj) if self._may_need_mending(type(obj)) else None
         reduced = super().reducer_override(obj) if mended is None else mended
         if isinstance(obj, types.FunctionType) and isinstance(reduced, tuple):
             return self._mended_function(obj, reduced)
         if isinstance(obj, type) and isinstance(reduced, tuple) and reduced[-1] is _class_setstate:
             return _mended_class(reduced)
         return reduced
+
+    def _may_need_mending(self, kind: type) -> bool:
+        """Tell whether ``mended_reduce`` has something to say of any object of type ``kind``."""
+        known = self._mendable.get(id(kind))
+        if known is None:  # by id: a type need not be hashable
+            known = self._mendable[id(kind)] = kind, may_need_mending(kind)
+        return known[1]
 
     def _mended_function(self, function: types.FunctionType, reduced: Any) -> Any:
         """Let functions that share a variable share it on the other side; cloudpickle copies it."""
@@ -174,6 +182,19 @@ def _mended_class(reduced: Any) -> Any:
         attributes.pop("__slotnames__", None)
         body = {**body, "__slots__": attributes.pop("__slots__")}
     return make, (*names, body, number, extra), (attributes, slots), *rest, _set_new_class
+
+
+def may_need_mending(kind: type) -> bool:
+    """Tell whether ``mended_reduce`` has something to say of any object of type ``kind``."""
+    import torch.utils.data
+
+    kinds = (
+        BaseException, types.CellType, weakref.ReferenceType, io.IOBase,
+        torch.utils.data.DataLoader, torch.optim.Optimizer, torch.nn.Module,
+    )  # fmt: skip
+    named = kind.__name__ in ("LeafSpec", "ConvertOutputsToFp32")
+    stream = kind is type(sys.stdout) or kind is type(sys.stderr)
+    return issubclass(kind, kinds) or named or stream or hasattr(kind, "_shared_state")
 
 
 def mended_reduce(obj: Any) -> Any:

@@ -14,6 +14,7 @@ from . import container
 from .blocks import BlockTable
 from .codec import Packer, Unpacker, is_by_value, loading
 from .explain import explain
+from .garbage import uncollected
 from .layout import Layout
 from .memory import BufferEntry, Memory, arrived, dump_table, load_table
 from .place import Place, shelf
@@ -71,6 +72,7 @@ def write_container(
     container.write(path, stream, dump_table(blocks, buffers), spans, data, layout)
 
 
+@uncollected()
 def ship(
     names: Mapping[str, Any], namespace: dict[str, Any], header: Mapping[str, Any]
 ) -> Shipment:
@@ -125,6 +127,7 @@ class Received:
     path: str
 
 
+@uncollected()
 def receive(path: str, namespace: dict[str, Any], device: str) -> Received:
     """Map the bundle at ``path`` and bind its names in ``namespace``.
 
