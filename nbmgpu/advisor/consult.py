@@ -175,7 +175,8 @@ class Consultation:
         if not question.checkpointing and not any(r.fits == "fits" for r in rows[:3]):
             anew = dataclasses.replace(question, checkpointing=True)
             again = self._rows(anew, self._case(anew, room), room)
-        choice = recommendation.choose(rows, case, room.free, again)
+        known = self.batch is not None
+        choice = recommendation.choose(rows, case, room.free, again, known)
         if not self.counted.trained:
             choice = recommendation.NOTHING_TRAINS
         line, largest = "", None

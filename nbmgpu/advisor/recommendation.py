@@ -53,7 +53,11 @@ def judge(held: Span, free: int | None, whole: bool) -> Fit:
 
 
 def choose(
-    rows: Sequence[Estimate], case: Case, free: int | None, recomputed: Sequence[Estimate]
+    rows: Sequence[Estimate],
+    case: Case,
+    free: int | None,
+    recomputed: Sequence[Estimate],
+    batch_known: bool = False,
 ) -> Choice:
     """Choose from ``rows``; ``recomputed`` are the same with ``--checkpointing``, if that is new.
 
@@ -66,7 +70,7 @@ def choose(
         text = "Nobody knows what is free here; ddp is the plainest, and sends nothing twice."
         return Choice("ddp", text)
     if case.activations is None:
-        return _by_states(known, free)
+        return _by_states(known, free, batch_known)
     tried = ((known, False), (_ordered(recomputed), True))
     for candidates, checkpointing in tried:
         for name in _on_device(candidates, "fits"):
@@ -105,13 +109,14 @@ def _ordered(rows: Sequence[Estimate]) -> dict[str, Estimate]:
     return {name: known[name] for name in ORDER if name in known}
 
 
-def _by_states(known: dict[str, Estimate], free: int) -> Choice:
+def _by_states(known: dict[str, Estimate], free: int, batch_known: bool) -> Choice:
     """Choose by states alone: the first that leaves half of the memory to activations."""
+    how = "the batch does not tell them" if batch_known else "batch= or loader= would tell them"
     for name, row in known.items():
         if row.low <= free / 2:
             text = (
                 f"Without activations {name} needs {in_words(row.low)} of {in_words(free)}, which "
-                "leaves most of it to them; with batch= or loader= they are counted."
+                f"leaves most of it to them; {how}."
             )
             return Choice(name, text)
     least = min(known, key=lambda name: known[name].low)
