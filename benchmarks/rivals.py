@@ -49,6 +49,9 @@ OURS = Rival(
     note="fresh processes for every run",
 )
 
+FORGET = "from nbmgpu.bundle.place import shelf\nshelf.clear()"
+"""What nbmgpu keeps from one run to the next is given up."""
+
 TORCHRUN = Rival(
     name="torchrun",
     setup="import sys",

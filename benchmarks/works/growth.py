@@ -1,4 +1,4 @@
-"""What grows with ranks, bytes and objects, and where the time goes"""
+"""What grows with ranks, bytes and objects, and where the time goes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 from benchmarks.kernels import Kernel, Ran
 from benchmarks.measure import Phases, Result, kernels
-from benchmarks.rivals import OURS
+from benchmarks.rivals import FORGET, OURS
 
 CELL = """%%mgpu --gpus {ranks} --cpu --strategy none
 import torch.distributed as dist
@@ -25,8 +25,6 @@ print(json.dumps([run.record.created,
       for state in ("loading", "running", "collecting"))]))
 """
 """When the run was written down, and when the last of its ranks came to each state."""
-
-FORGET = "from nbmgpu.bundle.place import shelf\nshelf.clear()"
 
 MIB = (1, 16, 256, 1024, 4096)
 RANKS = (1, 2, 4, 8)

@@ -1,4 +1,4 @@
-"""How long ``%load_ext nbmgpu`` keeps a fresh kernel busy"""
+"""How long ``%load_ext nbmgpu`` keeps a fresh kernel busy."""
 
 from __future__ import annotations
 

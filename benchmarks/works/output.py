@@ -1,4 +1,4 @@
-"""100,000 lines and 10,000 points from each rank: nothing lost, training and kernel not slowed"""
+"""100,000 lines and 10,000 points from each rank: nothing lost, training and kernel not slowed."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import psutil
 
 from benchmarks.kernels import Kernel
 from benchmarks.measure import Figure, Result, interleaved, kernels
-from benchmarks.rivals import OURS, RIVALS, STAMP, TORCHRUN, Rival
+from benchmarks.rivals import FORGET, OURS, RIVALS, STAMP, TORCHRUN, Rival
 
 SUM = f"""
 assert abs(X.sum().item() - 2**28) < 2**20
@@ -27,9 +27,6 @@ print(copied, read)
 
 MAKE = "import torch\nX = torch.ones(2**28)"
 GIB = 2**30
-
-FORGET = "from nbmgpu.bundle.place import shelf\nshelf.clear()"
-"""What nbmgpu keeps from one run to the next is given up."""
 
 
 def measure(rounds: int) -> list[Result]:

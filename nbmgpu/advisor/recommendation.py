@@ -192,8 +192,8 @@ def largest_batch(
     if not room - (row.high - mine) >= each > 0:
         return None
     sure = int((room - (row.high - mine)) // each)
-    if high_of is not None and row.high <= room:
-        plenty = -(-PLENTY // case.ranks)
+    plenty = -(-PLENTY // case.ranks)
+    if high_of is not None and row.high <= room and sure < plenty:
         sure = max(sure, _by_trial(acts.samples, row.high, room, plenty, high_of))
     most = sure * case.ranks
     if most >= PLENTY:

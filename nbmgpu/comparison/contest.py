@@ -85,9 +85,14 @@ class Contest:
             self.running = None
 
     @property
+    def alone(self) -> Trial | None:
+        """The run on one device, if it has been made."""
+        return next((trial for trial in self.trials if trial.alone), None)
+
+    @property
     def hopeless(self) -> str:
         """Why no other run would tell more than that of one device; mostly nothing."""
-        alone = next((trial for trial in self.trials if trial.alone), None)
+        alone = self.alone
         if alone is None:
             return ""
         if alone.state == "failed" and not alone.steps and "memory" not in alone.reason.lower():
@@ -159,11 +164,10 @@ class Contest:
             execution.abandon()
         _note_beginnings(execution.run.poll(), running_since)
         write_digest(execution.run)
-        alone = next((trial for trial in self.trials if trial.alone), None)
         all_run = len(running_since) == execution.run.record.world_size
         start_up = max(running_since.values()) - begun if all_run else None
         self.trials.append(
-            measured(entry, execution.run, execution.shipment.nbytes, start_up, alone)
+            measured(entry, execution.run, execution.shipment.nbytes, start_up, self.alone)
         )
 
     def _tell(self, name: str, execution: Execution, begun: float) -> None:

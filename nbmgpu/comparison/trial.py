@@ -95,7 +95,7 @@ class Trial:
         """Whether this is the run on one device."""
         return self.name == ONE_DEVICE_NAME
 
-    def rate(self, counted: bool = True) -> float:
+    def rate(self, counted: bool) -> float:
         """How fast it was: samples per second, or steps where samples are not ``counted``."""
         if counted:
             return self.samples or 0.0
@@ -234,10 +234,9 @@ def _against(trial: Trial, alone: Trial | None, tolerance: float) -> Trial:
     elif trial.split and trial.seconds and alone.seconds:
         speed_up = alone.seconds / trial.seconds
     if trial.loss is not None and alone.loss is not None and trial.steps == alone.steps:
-        off = trial.loss - alone.loss
-    if off is not None and math.isnan(off):
         # Not a number on both sides is one device's loss; on one side it is not.
-        off = None if math.isnan(trial.loss or 0.0) and math.isnan(alone.loss or 0.0) else off
+        both = math.isnan(trial.loss) and math.isnan(alone.loss)
+        off = None if both else trial.loss - alone.loss
     agrees = off is None or bool(trial.chance)
     if off is not None and alone.loss is not None:
         agrees = agrees or abs(off) <= tolerance * max(abs(alone.loss), 1e-6)
