@@ -26,7 +26,7 @@ from .loops import loop_counts_samples, loop_trains
 from .pace import tokens_in
 from .session import Session, Share
 from .shared import from_rank_0
-from .slices import cut, cut_indices, cut_rows, pick_batch, rows, sizes
+from .slices import as_collated, cut, cut_indices, cut_rows, pick_batch, rows, sizes
 from .streams import Draws, Streams
 from .units import training
 
@@ -114,7 +114,8 @@ class LoaderTap:
         outer = session.share
         try:
             for batch, last in session.accumulation.with_last(batches):
-                size = next(known) or rows(batch) or 1
+                # The loader may have counted samples that its collate_fn leaves out.
+                size = min(filter(None, (next(known), rows(batch))), default=1)
                 share = Share(size, size)
                 begin = functools.partial(session.take, share, batches, last)
                 session.ahead.play(Event(begin, True, batches, weakly(batch), share, last))
@@ -208,8 +209,9 @@ class SplitLoader:
         total = self._total(loader)
         self._say_what_is_known()
         try:
-            for (batch, share), last in session.accumulation.with_last(parts):
+            for (batch, planned), last in session.accumulation.with_last(parts):
                 steps += 1
+                share = as_collated(planned, batch)
                 begin = functools.partial(self._begin, share, last, steps, total, tokens_in(batch))
                 session.ahead.play(Event(begin, True, self, weakly(batch), share, last))
                 if share.samples < share.whole and not share.empty:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, IterableDataset
 
 from .session import Share
@@ -56,6 +58,23 @@ def sizes(loader: DataLoader[Any]) -> Iterator[int | None]:
         left -= size
     while True:
         yield None
+
+
+def as_collated(share: Share, batch: Any) -> Share:
+    """Return ``share`` with the samples that are in ``batch``: a ``collate_fn`` may leave some out.
+
+    Ranks weigh by these, and divide by the sum of all weights, so that what is left counts as on
+    one device.  Where every tensor has the samples in another dimension than the first, as
+    batches of (tokens, samples) have, none are missing.
+    """
+    here = rows(batch)
+    if here is None or not 0 < here < share.samples:
+        return share
+    arrays = (x for x in tree_leaves(batch) if isinstance(x, torch.Tensor | np.ndarray) and x.ndim)
+    elsewhere = [share.samples in array.shape[1:] for array in arrays]
+    if elsewhere and all(elsewhere):
+        return share
+    return replace(share, samples=here)
 
 
 def rows(batch: Any) -> int | None:

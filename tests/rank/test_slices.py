@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from nbmgpu.rank.slices import cut, cut_rows, pick_batch, rows, sizes
+from nbmgpu.rank.session import Share
+from nbmgpu.rank.slices import as_collated, cut, cut_rows, pick_batch, rows, sizes
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
@@ -79,6 +80,15 @@ def test_what_cannot_be_cut_stays_whole(batch):
 def test_sizes_of_batches_are_known_before_they_are_loaded(options, known):
     loader = DataLoader(torch.arange(10.0), **options)
     assert list(itertools.islice(sizes(loader), len(known))) == known
+
+
+def test_what_a_batch_lacks_is_told_from_samples_in_another_dimension():
+    share = Share(4, 8)
+    assert as_collated(share, (torch.ones(4, 3), torch.ones(4))) == share
+    assert as_collated(share, (torch.ones(3, 3), torch.ones(3))) == Share(3, 8)
+    assert as_collated(share, (torch.ones(3, 4), torch.ones(3))) == Share(3, 8)
+    assert as_collated(share, (torch.ones(3, 4), torch.ones(3, 4, 2))) == share
+    assert as_collated(share, {"ids": torch.ones(7, 4)}) == share
 
 
 def test_a_stream_and_a_sampler_without_end_say_nothing_of_their_size():

@@ -53,6 +53,24 @@ def test_n_batches_are_one_batch_n_times_as_large(ranks, size):
     assert shared["opt"].param_groups[0]["lr"] == alone["opt"].param_groups[0]["lr"]
 
 
+def without_zeros(samples):
+    """Leave out samples of class 0, as people do with pictures that cannot be read."""
+    x, y = zip(*(sample for sample in samples if sample[1]), strict=True)
+    return torch.stack(x), torch.stack(y)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize(("ranks", "size"), [(1, 2), (2, 1), (2, 2)])
+def test_samples_that_a_collate_fn_leaves_out_count_nowhere(ranks, size, strategy):
+    alone, shared = notebook(12 * size), notebook(12)
+    for each in (alone, shared):
+        batch = each["loader"].batch_size
+        each["loader"] = DataLoader(each["loader"].dataset, batch, collate_fn=without_zeros)
+    exec(TRAIN, alone)
+    nbmgpu.run(TRAIN, shared, gpus=ranks, cpu=True, accumulate=size, strategy=strategy)
+    assert gap(alone, shared) <= 1e-6
+
+
 LOOKING_AHEAD = """
 from accelerate import Accelerator
 accelerator = Accelerator(cpu=True)
