@@ -69,7 +69,8 @@ class Notebook:
         return ship({n: self.namespace[n] for n in names}, self.namespace, {})
 
     def write(self, shipment: Shipment) -> Place:
-        self.places.append(shipment.write(self.folder))
+        self.places.append(shipment.find_room(self.folder))
+        shipment.write(self.places[-1])
         return self.places[-1]
 
     def start(self, bundle: Place, cell: str) -> Rank:

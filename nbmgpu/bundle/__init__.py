@@ -5,7 +5,7 @@ writes what the rank made of it, ``adopt`` puts that into the notebook's own
 objects.
 """
 
-from .adoption import Returned, adopt
+from .adoption import Returned, UnreadableError, adopt
 from .back import send_back
 from .copies import read_copies, write_copies
 from .shipping import Received, Shipment, receive, ship
@@ -18,6 +18,7 @@ __all__ = [
     "Received",
     "Returned",
     "Shipment",
+    "UnreadableError",
     "adopt",
     "read_copies",
     "receive",

@@ -8,12 +8,15 @@ from typing import Any
 
 from . import container
 from .blocks import CPU, Block
-from .codec import Unpacker, loading
+from .codec import Unpacker
 from .explain import path_to
+from .flat import unpacked
 from .garbage import uncollected
 from .memory import HOME, Area, BlockEntry, Memory, OwnedArea, load_table
+from .putting import put_state, put_turn
 from .shipping import Shipment
-from .states import State, has_data, put_state, put_turn
+from .states import State, has_data
+from .views import loading
 
 Values = dict[str, Any]
 States = list[tuple[Any, State]]
@@ -31,6 +34,10 @@ class Returned:
     lost: dict[str, str]
     header: dict[str, Any]
     refused: dict[str, str]
+
+
+class UnreadableError(ValueError):
+    """A result cannot be read; nothing has been changed."""
 
 
 class _ReturnUnpacker(Unpacker):
@@ -52,9 +59,10 @@ class _ReturnUnpacker(Unpacker):
 
     def states(self) -> Iterator[tuple[Any, State]]:
         """Yield the notebook's objects with their new states."""
-        while (entry := self.load()) is not None:
+        while not isinstance(entry := self.load(), bytes):
             index, state = entry
             yield self._originals[index], state
+        yield from unpacked(entry, self._originals)
 
 
 class _HomeArea(Area):
@@ -67,14 +75,15 @@ class _HomeArea(Area):
         if not all(self._holds(storage) for storage in self._storages):
             raise ValueError("a tensor has been resized in the notebook while the cell ran")
         self.written = {storage.data_ptr() for storage in self._storages if raw.nbytes}
-        if raw.nbytes:
-            self._overwrite()
 
     def _holds(self, storage: Any) -> bool:
         start, block = storage.data_ptr(), self._block
         return bool(start < block.high and block.low < start + storage.nbytes())
 
-    def _overwrite(self) -> None:
+    def overwrite(self) -> None:
+        """Put the bytes that came back into the notebook's memory, if there are any."""
+        if not self.raw.nbytes:
+            return
         if self._block.device == CPU:
             self._block.bytes()[:] = self.raw
         else:
@@ -95,9 +104,12 @@ class _HomeArea(Area):
         return super().storage(offset)
 
 
-def _area_at_home(entry: BlockEntry, raw: memoryview, blocks: list[Block], device: str) -> Area:
+def _area_at_home(entry: BlockEntry, raw: memoryview, shipment: Shipment, device: str) -> Area:
     if entry.space.startswith(HOME):
-        return _HomeArea(raw, blocks[int(entry.space.removeprefix(HOME))])
+        block = shipment.table.blocks[int(entry.space.removeprefix(HOME))]
+        if raw.nbytes:
+            shipment.leave(block)
+        return _HomeArea(raw, block)
     if CPU not in (entry.device, device):
         return Area(raw, device)
     return OwnedArea(raw, entry.low)
@@ -116,14 +128,19 @@ def adopt(path: str, shipment: Shipment) -> Returned:
     """Read a result: update the notebook's objects in place, return what is to be bound.
 
     Raises:
-        ValueError: the rank did not get to write its result.
+        UnreadableError: the rank did not get to write its result, or it finds no place here.
     """
-    box = container.read(path)
-    entries, buffers = load_table(box.table)
-    blocks = shipment.table.blocks
-    device = _gpu_at_home(blocks)
-    pairs = zip(entries, box.blocks, strict=True)
-    areas = [_area_at_home(entry, raw, blocks, device) for entry, raw in pairs]
+    device = _gpu_at_home(shipment.table.blocks)
+    try:
+        box = container.read(path)
+        entries, buffers = load_table(box.table)
+        pairs = zip(entries, box.blocks, strict=True)
+        areas = [_area_at_home(entry, raw, shipment, device) for entry, raw in pairs]
+    except (OSError, ValueError) as error:
+        raise UnreadableError(str(error)) from error
+    for area in areas:
+        if isinstance(area, _HomeArea):
+            area.overwrite()
     memory = Memory(entries, areas, device)
     unpacker = _ReturnUnpacker(box.stream, memory.buffers(buffers), shipment.originals)
     with loading(memory, shipment.namespace):

@@ -19,11 +19,13 @@ from . import container
 from .blocks import CPU, Block, BlockTable, untyped_bytes
 from .codec import Packer
 from .explain import find_culprit, path_to, reason_of
+from .flat import FlatStates
 from .garbage import uncollected
+from .layout import LARGE
 from .memory import HOME, Area
 from .sameness import same_bytes, untouched
 from .shipping import Received, write_container
-from .states import VALUES, State, is_frozen, state_of, trimmed
+from .states import VALUES, State, is_frozen, is_ordinary, state_of, trimmed
 
 
 class _HomeBlock(Block):
@@ -39,7 +41,8 @@ class _HomeBlock(Block):
     def nbytes(self) -> int:
         """Bytes that go back: all or, when they are as they came, none."""
         if self._changed is None:
-            mine = self.device == CPU and untouched(self.area.raw)
+            large = self.device == CPU and self.high >= LARGE  # small ones are compared at once
+            mine = large and untouched(self.area.raw)
             self._changed = not (mine or same_bytes(self._now(), self.before))
         return self.high if self._changed else 0
 
@@ -160,6 +163,8 @@ class _ReturnPacker(Packer):
         self._copied: set[int] = set()
         self._tokens: set[int] = set()
         self._queue: collections.deque[tuple[int, Any, State]] = collections.deque()
+        self._ordinary: dict[int, tuple[type, bool]] = {}
+        self._flat = FlatStates(self.persistent_id)
 
     def persistent_id(self, obj: Any) -> int | None:
         """Return the token of an object that came, None for others."""
@@ -168,14 +173,27 @@ class _ReturnPacker(Packer):
             return index
         if index in self._copied or isinstance(obj, VALUES):
             return None
-        state = None if is_frozen(obj) else self._outgoing.state(index, obj)
+        kind = type(obj)
+        if index not in self._outgoing.without and self._is_ordinary(kind):
+            state: State | None = ("object", kind, dict(obj.__dict__), None, None)
+            frozen = False
+        else:
+            frozen = kind is not dict and kind is not list and is_frozen(obj)
+            state = None if frozen else self._outgoing.state(index, obj)
         if state is not None:
             self._queue.append((index, obj, state))
-        elif not is_frozen(obj) and index not in self._outgoing.without:
+        elif not frozen and index not in self._outgoing.without:
             self._copied.add(index)
             return None
         self._tokens.add(index)
         return index
+
+    def _is_ordinary(self, kind: type) -> bool:
+        """Tell whether objects of type ``kind`` are their ``__dict__``; ask once."""
+        known = self._ordinary.get(id(kind))
+        if known is None:  # by id: a type need not be hashable
+            known = self._ordinary[id(kind)] = kind, self.is_plain(kind) and is_ordinary(kind)
+        return known[1]
 
     def dump_all(self) -> None:
         """Write what came with its states, then what is new with the states that it adds.
@@ -203,6 +221,8 @@ class _ReturnPacker(Packer):
 
     def reducer_override(self, obj: Any) -> Any:
         """Take a model out of the wrapper that ties it to the ranks' process group."""
+        if self.is_plain(type(obj)):
+            return NotImplemented
         from torch.nn.parallel import DistributedDataParallel
 
         if isinstance(obj, DistributedDataParallel):
@@ -214,13 +234,14 @@ class _ReturnPacker(Packer):
         while self._queue:
             index, obj, state = self._queue.popleft()
             try:
-                self.dump((index, state))
+                if not self._flat.take(index, state):
+                    self.dump((index, state))
             except Exception:
                 if index in out.without:
                     raise
                 out.drop_parts(index, obj, state)
                 raise _Unsendable from None
-        self.dump(None)
+        self.dump(self._flat.packed())
 
 
 def _same(value: Any) -> Any:

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import container
-from .codec import Packer, Unpacker, loading
+from .codec import Packer, Unpacker
 from .memory import Memory, OwnedArea, load_table
 from .shipping import write_container
+from .views import loading
 
 
 def write_copies(path: str, values: Mapping[str, Any], home: dict[str, Any]) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 from nbmgpu.errors import ShippingError, compose
 
-from .codec import Packer, is_by_value
+from .codec import Packer
+from .mending import is_by_value
 
 WAYS_OUT = {
     "generator": "make it inside the cell, or ship a list instead",

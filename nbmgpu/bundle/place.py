@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from nbmgpu.limits import available_memory
 
 from .container import HEAD
 from .layout import Layout
+from .watch import Watch
 
 RESERVE = 256 * 2**20
 """Bytes of memory left free before a bundle goes to disk instead."""
@@ -22,19 +24,27 @@ KEPT = 0.25
 """The part of the memory still free that what is kept for the next run may take at most."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Place:
     """Where a container is kept: anonymous memory, or a file in the run's folder.
 
     Anonymous memory (``memfd_create``) has no name, so nothing can be left in
     ``/dev/shm``, and a small ``/dev/shm`` (64 MB in Docker) is no limit.  Other
-    processes of the same user open it through ``path``.
+    processes of the same user open it through ``path``.  ``layout`` and ``watch`` are
+    for who writes it again: what it has, and what of that has changed in this process.
     """
 
     path: str
     fd: int | None = None
     notice: str = ""
     layout: Layout = field(default_factory=lambda: Layout(HEAD.size))
+    watch: Watch = field(default_factory=Watch)
+    _on_disk: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Know what is to be freed, for what is closed twice."""
+        self._on_disk = self.fd is None
+        _places.add(self)
 
     @property
     def nbytes(self) -> int:
@@ -48,12 +58,25 @@ class Place:
 
     def close(self) -> None:
         """Free the memory, or remove the file."""
+        self.watch.close()
         self.layout.forget()
         if self.fd is not None:
             os.close(self.fd)
             self.fd = None
-        else:
+        elif self._on_disk:
             Path(self.path).unlink(missing_ok=True)
+
+    def leave_to_parent(self) -> None:
+        """Let go of it in a forked process: what this one would do to it, it does to its parent's.
+
+        The parent's memory is watched as long as anybody has the watch open.
+        """
+        self._on_disk = False
+        self.close()
+
+
+_places: weakref.WeakSet[Place] = weakref.WeakSet()
+"""All that this process has made, for the moment in which it is forked."""
 
 
 def make_place(folder: Path, name: str, size: int) -> Place:
@@ -81,7 +104,9 @@ def make_place(folder: Path, name: str, size: int) -> Place:
         f"The data ({size / 2**30:.2f} GiB) does not fit the memory that is free "
         f"({max(room, 0) / 2**30:.2f} GiB): it goes through the disk, which is slower."
     )
-    return Place(str(folder / name), notice=notice)
+    path = folder / name
+    path.touch(mode=0o600)  # who will read it may come before it is written
+    return Place(str(path), notice=notice)
 
 
 class Shelf:
@@ -127,14 +152,21 @@ class Shelf:
             while self._kept:
                 self._kept.popitem()[1].close()
 
-    def leave_to_parent(self) -> None:
-        """Let go, in a forked process, of memory that ranks of the parent may be reading."""
-        self._lock = threading.Lock()
-        self.clear()
+    def renew(self) -> None:
+        """Keep nothing, in a forked process where another thread may have had the lock."""
+        self._lock, self._kept = threading.Lock(), {}
 
 
 shelf = Shelf()
 """This process's."""
 
+
+def _leave_to_parent() -> None:
+    """Let go, in a forked process, of all that the parent and its ranks may be using."""
+    shelf.renew()
+    for place in list(_places):
+        place.leave_to_parent()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=shelf.leave_to_parent)
+    os.register_at_fork(after_in_child=_leave_to_parent)

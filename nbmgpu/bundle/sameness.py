@@ -29,9 +29,12 @@ def same_bytes(a: memoryview, b: memoryview) -> bool:
     return begins and all(_by_pieces(_equal, a[PIECE:], b[PIECE:]))
 
 
-def update(old: memoryview, new: memoryview) -> None:
-    """Make ``old`` hold the bytes of ``new``, of equal length; what is equal is not written."""
-    _by_pieces(_update, old, new)
+def update(old: memoryview, new: memoryview) -> int:
+    """Make ``old`` hold the bytes of ``new``, of equal length; return how many had to be written.
+
+    What is equal is not written, in pieces of ``PIECE``.
+    """
+    return sum(_by_pieces(_update, old, new))
 
 
 def _by_pieces(
@@ -45,9 +48,11 @@ def _by_pieces(
         return list(threads.map(lambda pair: work(*pair), pieces))
 
 
-def _update(old: memoryview, new: memoryview) -> None:
-    if not _equal(old, new):
-        np.copyto(np.frombuffer(old, np.uint8), np.frombuffer(new, np.uint8))
+def _update(old: memoryview, new: memoryview) -> int:
+    if _equal(old, new):
+        return 0
+    np.copyto(np.frombuffer(old, np.uint8), np.frombuffer(new, np.uint8))
+    return new.nbytes
 
 
 def _equal(a: memoryview, b: memoryview) -> bool:
@@ -58,7 +63,7 @@ def _equal(a: memoryview, b: memoryview) -> bool:
     return not _memcmp(*addresses, ctypes.c_size_t(first.nbytes))
 
 
-FILE_PAGE, SWAPPED, ENTRY = 1 << 61, 1 << 62, 8
+FILE_PAGE, SWAPPED, ENTRY_SIZE = 1 << 61, 1 << 62, 8
 """Bits of an entry in ``/proc/self/pagemap``, and its bytes (man proc_pid_pagemap)."""
 
 
@@ -76,8 +81,8 @@ def untouched(view: memoryview) -> bool:
     first, last = start // page, (start + view.nbytes - 1) // page
     try:
         with open("/proc/self/pagemap", "rb", buffering=0) as file:
-            file.seek(first * ENTRY)
-            data = file.read((last - first + 1) * ENTRY)
+            file.seek(first * ENTRY_SIZE)
+            data = file.read((last - first + 1) * ENTRY_SIZE)
     except OSError:
         return False
     entries = np.frombuffer(data, np.uint64)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import types
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from . import container
-from .blocks import BlockTable
-from .codec import Packer, Unpacker, is_by_value, loading
+from .blocks import CPU, Block, BlockTable
+from .codec import Packer, Unpacker
 from .explain import explain
 from .garbage import uncollected
-from .layout import Layout
 from .memory import BufferEntry, Memory, arrived, dump_table, load_table
+from .mending import is_by_value
 from .place import Place, shelf
+from .views import loading
 
 
 @dataclass
@@ -37,25 +40,36 @@ class Shipment:
     originals: dict[int, Any]
     namespace: dict[str, Any] = field(repr=False)
     detached: list[str] = field(default_factory=list)
+    _place: Place | None = field(default=None, repr=False)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the whole bundle, without a few for alignment."""
         return len(self.stream) + self.table.nbytes
 
-    def write(self, folder: Path) -> Place:
-        """Write the bundle where it fits; the caller gives the place back after the run.
+    def find_room(self, folder: Path) -> Place:
+        """Return a place where the bundle fits; the caller gives it back after the run.
 
         Raises:
             LaunchError: neither memory nor the disk has room.
         """
-        place = shelf.take(folder, "bundle", self.nbytes)
+        return shelf.take(folder, "bundle", self.nbytes)
+
+    def write(self, place: Place, owner: str = "") -> None:
+        """Write the bundle for the run ``owner``, whose ranks may wait there already."""
         try:
-            write_container(place.path, self.stream, self.table, self.buffers, place.layout)
-        except BaseException:
+            write_container(place.path, self.stream, self.table, self.buffers, place, owner)
+        except BaseException:  # what is half written is nothing to keep, and takes no room
+            with suppress(OSError):
+                os.truncate(place.path, 0)
             place.close()
             raise
-        return place
+        self._place = place
+
+    def leave(self, block: Block) -> None:
+        """Watch a block no more, which is about to be written over: writing would take longer."""
+        if self._place is not None:
+            self._place.watch.leave((block.low, block.nbytes))
 
 
 def write_container(
@@ -63,13 +77,22 @@ def write_container(
     stream: memoryview,
     table: BlockTable,
     buffers: Sequence[BufferEntry],
-    layout: Layout | None = None,
+    kept: Place | None = None,
+    owner: str = "",
 ) -> None:
-    """Write what a packer has made to ``path``, which may have been written before."""
+    """Write what a packer has made to ``path``: that of ``kept``, or one to be used once."""
     blocks = table.blocks
     spans = [(block.low, block.nbytes) for block in blocks]
     data = (block.bytes() for block in blocks)
-    container.write(path, stream, dump_table(blocks, buffers), spans, data, layout)
+    head = dump_table(blocks, buffers)
+    if kept is None or kept.fd is None:  # what is on the disk is not kept
+        container.write(path, stream, head, spans, data, owner=owner)
+        return
+    here = [(block.low, block.nbytes) for block in blocks if block.device == CPU]
+    written = kept.watch.written(here)  # before they are read: what is written meanwhile counts
+    changed = container.write(path, stream, head, spans, data, kept.layout, written, owner)
+    for span in changed:  # and so may change again, which takes longer while it is watched
+        kept.watch.leave(span)
 
 
 @uncollected()
@@ -128,14 +151,16 @@ class Received:
 
 
 @uncollected()
-def receive(path: str, namespace: dict[str, Any], device: str) -> Received:
-    """Map the bundle at ``path`` and bind its names in ``namespace``.
+def receive(path: str, namespace: dict[str, Any], device: str, owner: str = "") -> Received:
+    """Map the bundle at ``path``, as soon as it is whole, and bind its names in ``namespace``.
 
     CUDA tensors arrive on ``device``, or on the CPU when that is ``"cpu"``.
 
     Raises:
+        ValueError: it is not for the run ``owner``.
         ModuleNotFoundError: the rank cannot import what the notebook had imported.
     """
+    container.wait_for(path, owner)
     box = container.read(path)
     entries, buffers = load_table(box.table)
     memory = arrived(entries, box.blocks, device)

@@ -1,5 +1,6 @@
 """A notebook to ship from."""
 
+import os
 import sys
 import types
 
@@ -19,3 +20,28 @@ def notebook(tmp_path):
     sys.modules["__main__"] = before
     for place in book.places:
         place.close()
+
+
+@pytest.fixture
+def child():
+    """Forks a process that ends well if a condition holds there, and lives until the test ends."""
+    ours, theirs = os.pipe()
+    pids = []
+
+    def fork(condition):
+        told, tell = os.pipe()
+        pids.append(os.fork())
+        if not pids[-1]:
+            os.close(theirs)
+            os.write(tell, bytes([condition()]))
+            os.read(ours, 1)
+            os._exit(0)
+        assert os.read(told, 1) == b"\1"
+        os.close(told)
+        os.close(tell)
+
+    yield fork
+    os.close(theirs)
+    os.close(ours)
+    for pid in pids:
+        os.waitpid(pid, 0)

@@ -4,6 +4,8 @@ import os
 
 import pytest
 
+from nbmgpu.bundle import adopt
+
 NET = """
 import torch, copy
 from torch import nn
@@ -266,3 +268,119 @@ class TestSizes:
         rank = notebook.start(notebook.write(shipment), "Y[-1] = 0")
         rank.wait()
         assert 4_000_000 < os.stat(rank.result.path).st_size < 4_100_000
+
+
+class TestManyThings:
+    """What is plain is written in one piece, apart from the rest; one sees nothing of it."""
+
+    def test_plain_and_other_things_refer_to_one_another(self, notebook):
+        notebook.cell(
+            "import torch\n"
+            "class P:\n"
+            "    def __init__(self, **of): self.__dict__.update(of)\n"
+            "class Own(P):\n"
+            "    def __setstate__(self, state): self.__dict__.update(state, woken=True)\n"
+            "shared = [1, 2]\n"
+            "p = P(n=1, s='a', shared=shared, t=(shared, 1), gone=1)\n"
+            "d = {'p': p, 'x': torch.ones(3), 'shared': shared, 'none': None, 'late': 1}\n"
+            "own, numbers = Own(p=p), {1: p, 1.5: shared, True: 0, (1,): 'tuple'}\n"
+            "shared += [p, d, own]"
+        )
+        before = {name: notebook[name] for name in ("shared", "p", "d", "own", "numbers")}
+        tensor = notebook["d"]["x"]
+        notebook.mgpu(
+            "del p.gone, d['late']\n"
+            "p.n, p.s, p.new, p.made = (1,), 2.5, d, P(n=3, back=p)\n"
+            "d['x'] += 1; d['me'] = d; d['one'] = True; d['made'] = p.made; d['first'] = 0\n"
+            "shared.insert(0, float('nan')); shared.append(b'bytes')\n"
+            "own.more = 'x'; numbers[2] = own"
+        )
+        p, d, shared, own = (notebook[name] for name in ("p", "d", "shared", "own"))
+        assert all(notebook[name] is value for name, value in before.items())
+        assert list(vars(p)) == ["n", "s", "shared", "t", "new", "made"]
+        assert (p.n, p.s, p.t) == ((1,), 2.5, (shared, 1))
+        assert p.shared is shared is p.t[0] is d["shared"]
+        assert p.new is d is d["me"]
+        assert d["made"] is p.made
+        assert p.made.back is p
+        assert list(d) == ["p", "x", "shared", "none", "me", "one", "made", "first"]
+        assert d["one"] is True
+        assert d["x"] is tensor
+        assert tensor.tolist() == [2, 2, 2]
+        assert shared[0] != shared[0]
+        assert shared[1:] == [1, 2, p, d, own, b"bytes"]
+        assert own.woken
+        assert [*notebook["numbers"].items()][-1] == (2, own)
+
+    def test_what_cannot_be_sent_is_named_where_the_rest_is_flat(self, notebook):
+        notebook.cell(
+            "class P: pass\n"
+            "many = [P() for _ in range(10)]\n"
+            "for i, p in enumerate(many): p.i, p.d = i, {'i': i}"
+        )
+        shipment = notebook.ship()
+        rank = notebook.start(
+            notebook.write(shipment),
+            "import threading\n"
+            "for p in many: p.i += 1; p.d['i'] += 1\n"
+            "many[3].lock = threading.Lock(); many[4].d['lock'] = threading.Lock()",
+        )
+        lost = rank.wait()
+        adopt(rank.result.path, shipment)
+        assert sorted(lost) == ["many[3].lock", "many[4].d['lock']"]
+        assert [(p.i, p.d["i"]) for p in notebook["many"]] == [(i + 1, i + 1) for i in range(10)]
+
+    def test_classes_that_keep_more_than_a_dict_keep_it(self, notebook):
+        notebook.cell(
+            "import collections, random\n"
+            "class Slots:\n"
+            "    __slots__ = ('a', '__dict__')\n"
+            "class Frugal:\n"
+            "    def __init__(self): self.a, self.cache = 1, 'here'\n"
+            "    def __getstate__(self): return {'a': self.a}\n"
+            "class Counts(dict): pass\n"
+            "class Row(list): pass\n"
+            "class Dice(random.Random): pass\n"
+            "class Name(str): pass\n"
+            "s, f, c, r, dice, name = Slots(), Frugal(), Counts(), Row(), Dice(1), Name('n')\n"
+            "s.a = s.b = 1; c.x = r.x = name.x = 1"
+        )
+        notebook.mgpu(
+            "s.a, s.b, f.a, c['k'], c.x, r.x = 2, 3, 2, 1, 2, 2; r.append(5)\n"
+            "drawn = dice.random(); name.x = 2"
+        )
+        s, f, c, r = (notebook[name] for name in "sfcr")
+        assert (s.a, s.b, f.a, f.cache, c, c.x, r, r.x) == (2, 3, 2, "here", {"k": 1}, 2, [5], 2)
+        notebook.cell("expected = Dice(1); expected.random()")
+        assert notebook["dice"].getstate() == notebook["expected"].getstate()
+        assert notebook["name"].x == 2
+
+
+class TestStatesThatFail:
+    def test_a_state_that_cannot_be_taken_is_lost_alone(self, notebook):
+        notebook.cell("""
+import torch
+class Odd(torch.Tensor):
+    broken = False
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if cls.broken and getattr(function, "__name__", "") == "detach":
+            raise RuntimeError("no detach")
+        return super().__torch_function__(function, types, args, kwargs or {})
+held, x = [1, torch.ones(3).as_subclass(Odd)], torch.zeros(5)
+""")
+        returned = notebook.mgpu("x += 1; Odd.broken = True")
+        assert notebook["x"].tolist() == [1.0] * 5
+        assert any("no detach" in reason for reason in returned.lost.values())
+
+    def test_setstate_is_not_called_where_pickle_would_not(self, notebook):
+        notebook.cell("""
+class Picky:
+    def __setstate__(self, state):
+        self.n = state["n"]
+empty, full = Picky(), Picky()
+full.n = 1
+""")
+        returned = notebook.mgpu("full.n = 2")
+        assert not returned.refused
+        assert notebook["full"].n == 2

@@ -2,12 +2,14 @@
 
 import os
 import struct
+import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from nbmgpu.bundle import adopt, container, place
+from nbmgpu.bundle import UnreadableError, adopt, container, place, receive
 from nbmgpu.bundle.place import make_place
 from nbmgpu.errors import LaunchError
 
@@ -30,7 +32,7 @@ class TestFormat:
         assert bytes(box.stream) == b"stream"
         assert bytes(box.table) == b"table"
         assert [bytes(block) for block in box.blocks] == [bytes(block) for block in blocks]
-        _, index, _, _, count = container.HEAD.unpack_from(Path(path).read_bytes())
+        _, index, _, _, count, _ = container.HEAD.unpack_from(Path(path).read_bytes())
         starts = [
             container.ENTRY.unpack_from(Path(path).read_bytes(), index + 16 * i)[0]
             for i in range(count)
@@ -118,7 +120,7 @@ class TestPlace:
 
         monkeypatch.setattr(container, "write", full)
         with pytest.raises(OSError, match="No space"):
-            notebook.ship().write(notebook.folder)
+            notebook.write(notebook.ship())
         assert len(os.listdir("/proc/self/fd")) == fds
 
 
@@ -176,9 +178,53 @@ while not os.path.exists({go!r}): time.sleep(0.01)
         rank = notebook.start(notebook.write(shipment), "x += 1")
         rank.wait()
         notebook.cell("x.resize_(1_000_000)")  # while the cell ran in the background
-        with pytest.raises(ValueError, match="resized"):
+        with pytest.raises(UnreadableError, match="resized"):
             adopt(rank.result.path, shipment)
+
+    def test_what_cannot_be_read_changes_nothing(self, notebook):
+        notebook.cell("import torch\na, b = torch.zeros(2_000_000), torch.zeros(2_000_000)")
+        shipment = notebook.ship()
+        rank = notebook.start(notebook.write(shipment), "a += 1; b += 1")
+        rank.wait()
+        first, last = sorted((notebook["a"], notebook["b"]), key=lambda t: t.data_ptr())
+        last.resize_(20_000_000)
+        with pytest.raises(UnreadableError):
+            adopt(rank.result.path, shipment)
+        assert first.sum() == 0
 
 
 def test_head_is_as_documented():
-    assert struct.calcsize("<8sQQQQ") == container.HEAD.size
+    assert struct.calcsize("<8sQQQQ32s") == container.HEAD.size
+
+
+def test_who_comes_early_waits_until_it_is_whole(tmp_path):
+    path = tmp_path / "bundle"
+    path.touch()
+    block = np.arange(2**20, dtype=np.uint8)
+    seen = []
+
+    def blocks():
+        time.sleep(0.2)
+        seen.append(reader.is_alive())
+        yield memoryview(block)
+
+    reader = threading.Thread(target=container.wait_for, args=(str(path),))
+    reader.start()
+    container.write(str(path), b"stream", b"table", [(0, block.nbytes)], blocks())
+    reader.join(5)
+    assert seen == [True]
+    assert not reader.is_alive()
+    assert bytes(container.read(str(path)).blocks[0]) == block.tobytes()
+
+
+def test_memory_that_is_another_runs_by_now_is_not_read(notebook, tmp_path):
+    notebook.cell("x = 5")
+    made = notebook.ship().find_room(tmp_path)
+    notebook.ship().write(made, "the later run")
+    namespace = {"__name__": "__main__"}
+    with pytest.raises(ValueError, match="another run's"):
+        receive(made.path, namespace, "cpu", "the earlier run")
+    assert "x" not in namespace
+    receive(made.path, namespace, "cpu", "the later run")
+    assert namespace["x"] == 5
+    made.close()

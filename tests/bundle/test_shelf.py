@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,14 @@ from nbmgpu.bundle import container, place, receive
 from nbmgpu.bundle.layout import LARGE, Layout
 from nbmgpu.bundle.place import Shelf
 from nbmgpu.bundle.sameness import same_bytes, untouched, update
+from nbmgpu.bundle.watch import LEAST
 
 
-@pytest.fixture
-def shelf(monkeypatch):
-    """A shelf of this test's own, which shipments use."""
+@pytest.fixture(params=["told", "compared"])
+def shelf(monkeypatch, request):
+    """A shelf of this test's own, which shipments use; the system may tell what has changed."""
+    if request.param == "compared":
+        monkeypatch.setattr("nbmgpu.bundle.watch._open_userfaultfd", lambda: None)
     own = Shelf()
     monkeypatch.setattr("nbmgpu.bundle.shipping.shelf", own)
     yield own
@@ -25,14 +29,14 @@ def shelf(monkeypatch):
 
 def send(notebook, shelf):
     """Ship all there is, as a run does; return the place and what a rank finds."""
-    made = notebook.ship().write(notebook.folder)
+    made = notebook.write(notebook.ship())
     namespace = {"__name__": "__main__"}
     receive(made.path, namespace, "cpu")
     shelf.give_back("bundle", made)
     return made, namespace
 
 
-BIG = LARGE // 4 + 1
+BIG = LEAST // 4 + 1
 
 
 def test_the_same_memory_is_written_again(notebook, shelf):
@@ -61,7 +65,7 @@ def test_the_same_memory_is_written_again(notebook, shelf):
         "x = x.double()",
         "model.weight.data.mul_(2)",
         "with torch.no_grad(): model.weight.uniform_()",
-        "model = torch.nn.Linear(600, 600)",
+        "model = torch.nn.Linear(1100, 1100)",
         "b[100] = 1",
     ],
 )
@@ -70,8 +74,8 @@ def test_a_change_is_always_noticed(notebook, shelf, change):
         f"import torch, numpy as np, pandas as pd\nLARGE = {LARGE}\n"
         f"x = torch.ones({BIG})\na = np.ones({BIG})\n"
         f"d = pd.DataFrame({{'u': np.ones({BIG}), 'v': np.zeros({BIG})}})\n"
-        f"b = bytearray(2 * LARGE)\n"
-        "model = torch.nn.Linear(600, 600)"
+        f"b = bytearray({2 * LEAST})\n"
+        "model = torch.nn.Linear(1100, 1100)"
     )
     send(notebook, shelf)
     notebook.cell(change)
@@ -108,11 +112,11 @@ def test_whatever_happens_between_runs_ranks_find_the_notebook(notebook, shelf):
 
 def test_a_place_in_use_is_not_written_to(notebook, shelf):
     notebook.cell(f"import torch\nx = torch.ones({BIG})")
-    first = notebook.ship().write(notebook.folder)
+    first = notebook.write(notebook.ship())
     namespace = {"__name__": "__main__"}
     receive(first.path, namespace, "cpu")
     notebook["x"].zero_()
-    second = notebook.ship().write(notebook.folder)
+    second = notebook.write(notebook.ship())
     assert second.path != first.path
     assert namespace["x"].sum() == BIG
     shelf.give_back("bundle", first)
@@ -128,22 +132,48 @@ def test_tensors_as_large_as_one_another_come_back_as_they_are(notebook, shelf):
     assert [notebook[n].std().item() for n in "abcde"] == [0] * 5
 
 
-def test_a_forked_process_leaves_the_parents_memory_alone(notebook, shelf):
+def holds_nothing(made):
+    shares = re.compile("rw-s .*memfd:nbmgpu-bundle")
+    return made.fd is made.watch._fd is None and not shares.search(
+        Path("/proc/self/maps").read_text()
+    )
+
+
+@pytest.mark.parametrize("in_use", [False, True])
+def test_a_forked_process_leaves_the_parents_memory_alone(notebook, shelf, child, in_use):
     notebook.cell(f"import torch\nx = torch.ones({BIG})")
-    made, found = send(notebook, shelf)
-    if not os.fork():
-        shelf.leave_to_parent()
-        os._exit(not (made.fd is None and not shelf._kept))
-    assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+    send(notebook, shelf)
+    made, found = (notebook.write(notebook.ship()), {}) if in_use else send(notebook, shelf)
+    child(lambda: holds_nothing(made))
     assert made.fd is not None
-    assert found["x"].sum() == BIG
+    if in_use:
+        shelf.give_back("bundle", made)
+    notebook["x"][7] = 5
+    assert found.get("x", torch.ones(BIG)).sum() == BIG
+    again, found = send(notebook, shelf)
+    assert again is made
+    assert found["x"].sum() == BIG + 4
+
+
+def test_a_forked_process_does_not_remove_its_parents_file(notebook, shelf, child, monkeypatch):
+    monkeypatch.setattr(place, "available_memory", lambda: 0)
+    notebook.cell(f"import torch\nx = torch.ones({BIG})")
+    made = notebook.write(notebook.ship())
+
+    def closes():
+        made.close()
+        return True
+
+    child(closes)
+    assert Path(made.path).exists()
+    made.close()
 
 
 def test_memory_that_is_closed_is_free(notebook, shelf):
     fds = len(os.listdir("/proc/self/fd"))
     notebook.cell(f"import torch\nx = torch.ones({BIG})")
     for _ in range(2):
-        made = notebook.ship().write(notebook.folder)
+        made = notebook.write(notebook.ship())
         shelf.give_back("bundle", made)
     shelf.clear()
     assert made.fd is None
@@ -166,7 +196,7 @@ def test_a_kept_place_is_given_up_where_it_would_have_to_grow_too_far(notebook, 
     notebook.cell(f"y = torch.ones({8 * BIG})")
     monkeypatch.setattr(place, "available_memory", lambda: LARGE)
     monkeypatch.setattr(place, "RESERVE", 0)
-    made = notebook.ship().write(notebook.folder)
+    made = notebook.write(notebook.ship())
     assert first.fd is None
     assert made.notice  # the disk
     made.close()
@@ -189,7 +219,7 @@ def test_half_a_bundle_is_none(notebook, shelf, monkeypatch):
     made, _ = send(notebook, shelf)
     monkeypatch.setattr(container, "update", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        notebook.ship().write(notebook.folder)
+        notebook.write(notebook.ship())
     assert made.fd is None
 
 

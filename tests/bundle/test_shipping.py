@@ -166,10 +166,10 @@ class TestUnpicklable:
             "big['lock'] = threading.Lock()\n"
             "holder = [[[big]]]"
         )
-        start = time.perf_counter()
+        start = time.process_time()
         with pytest.raises(ShippingError, match=r"holder\[0\]\[0\]\[0\]\['lock'\]"):
             notebook.ship("holder")
-        assert time.perf_counter() - start < 10
+        assert time.process_time() - start < 10
 
 
 class TestCopies:

@@ -1,0 +1,48 @@
+"""Arrays that lie in a file, which ranks map for themselves."""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any
+
+import numpy as np
+
+
+def is_mapped_file(array: Any) -> bool:
+    """Tell whether an array is a file that ranks can map for themselves.
+
+    A copy-on-write map is not: what was written to it is in no file.
+    """
+    if not isinstance(array, np.memmap) or getattr(array, "_mmap", None) is None:
+        return False
+    if not array.filename:
+        return False
+    return array.mode != "c" and not array.dtype.hasobject and array.size > 0
+
+
+def place_in_file(array: Any) -> tuple[Any, ...]:
+    """Return the arguments with which ``load_mapped_file`` maps the same elements."""
+    mapped = memoryview(array._mmap)
+    whole = np.frombuffer(mapped, np.uint8).__array_interface__["data"][0]
+    # The map begins where the page of the first element does.
+    page = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
+    offset = array.__array_interface__["data"][0] - whole + page
+    mode = "r+" if array.flags.writeable else "r"
+    return str(array.filename), mode, offset, array.dtype, array.shape, array.strides
+
+
+def load_mapped_file(
+    filename: str,
+    mode: Any,
+    offset: int,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+) -> Any:
+    """Map the elements of an array whose first one is at ``offset`` of a file."""
+    lowest = offset + sum(min(0, (n - 1) * s) for n, s in zip(shape, strides, strict=True))
+    reach = sum(abs((n - 1) * s) for n, s in zip(shape, strides, strict=True)) + dtype.itemsize
+    whole = np.memmap(filename, np.uint8, mode, lowest, (reach,))
+    array: Any = np.ndarray(shape, dtype, whole, offset - lowest, strides).view(np.memmap)
+    array.__array_finalize__(whole)  # it is a view of the same file
+    return array

@@ -1,0 +1,88 @@
+"""Tensors and arrays made again, as views of memory that has arrived; pickles call by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from .blocks import NOWHERE
+from .memory import Memory
+
+_memory: Memory | None = None
+_namespace: dict[str, Any] = {}
+
+
+@contextmanager
+def loading(memory: Memory, namespace: dict[str, Any]) -> Iterator[None]:
+    """Let the functions below find their surroundings."""
+    global _memory, _namespace
+    before = _memory, _namespace
+    _memory, _namespace = memory, namespace
+    try:
+        yield
+    finally:
+        _memory, _namespace = before
+
+
+def loading_namespace() -> dict[str, Any]:
+    """Return the namespace that functions of the notebook share on this side."""
+    return _namespace
+
+
+def load_array(
+    space: str,
+    address: int,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    writeable: bool,
+) -> np.ndarray[Any, Any]:
+    """Rebuild an array as a view of the memory that was at ``address``."""
+    assert _memory is not None
+    array: np.ndarray[Any, Any]
+    if address == NOWHERE:
+        array = np.empty(shape, dtype)
+    else:
+        area, offset = _memory.find(space, address)
+        array = np.ndarray(shape, dtype, area.buffer(), offset, strides)
+    array.flags.writeable = writeable
+    return array
+
+
+def load_tensor(
+    space: str,
+    address: int,
+    dtype: Any,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    requires_grad: bool,
+    kind: type,
+) -> Any:
+    """Rebuild a tensor as a view of the memory that was at ``address``."""
+    import torch
+
+    assert _memory is not None
+    if address == NOWHERE:
+        tensor = torch.empty_strided(shape, stride, dtype=dtype, device=_memory.device(space))
+    else:
+        area, offset = _memory.find(space, address)
+        storage, start = area.storage(offset)
+        tensor = torch.empty(0, dtype=dtype, device=storage.device)
+        tensor.set_(storage, start // tensor.element_size(), shape, stride)
+    if kind is torch.Tensor:
+        return tensor.requires_grad_() if requires_grad else tensor
+    return torch.Tensor._make_subclass(kind, tensor, requires_grad)
+
+
+def set_tensor_state(tensor: Any, state: tuple[Any, list[Any], list[Any], dict[str, Any]]) -> None:
+    """Give a rebuilt tensor its ``.grad``, its hooks and its Python attributes."""
+    grad, before, after, extra = state
+    tensor.grad = grad
+    for hook in before:
+        tensor.register_hook(hook)
+    for hook in after:
+        tensor.register_post_accumulate_grad_hook(hook)
+    tensor.__dict__.update(extra)
