@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
-from .api import LaunchResult, attach, launch, log, run
 from .errors import NbmgpuError
-from .run import Run, find_run, list_runs
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from .advisor import advise
+    from .api import LaunchResult, attach, launch, log, run
     from .comparison import Comparison, compare, scale
+    from .run import Run, find_run, list_runs
     from .ui.picker import picker
 
     last_comparison: Comparison | None
@@ -65,21 +68,40 @@ def _jupyter_labextension_paths() -> list[dict[str, str]]:
     return [{"src": "labextension", "dest": "nbmgpu"}]
 
 
+_HOMES = {
+    ".advisor": ("advise",),
+    ".api": ("LaunchResult", "attach", "last_run", "launch", "log", "run"),
+    ".comparison": ("compare", "last_comparison", "scale"),
+    ".run": ("Run", "find_run", "list_runs"),
+    ".ui.picker": ("picker",),
+}
+"""Where public names live: imported when they are first used, so that loading nbmgpu is quick."""
+
+
 def __getattr__(name: str) -> Any:
-    if name == "last_run":
-        from . import api
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(home, __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
-        return api.last_run
-    if name in ("compare", "last_comparison", "scale"):
-        from . import comparison
 
-        return getattr(comparison, name)
-    if name == "advise":
-        from .advisor import advise
+def __dir__() -> list[str]:
+    return __all__
 
-        return advise
-    if name == "picker":
-        from .ui.picker import picker
 
-        return picker
-    raise AttributeError(f"module 'nbmgpu' has no attribute {name!r}")
+class _Package(ModuleType):
+    """Lets ``nbmgpu.run`` and ``nbmgpu.launch`` be functions, although modules are called so.
+
+    Python binds a submodule in its package as soon as anybody imports it.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in ("launch", "run") and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Be the rank's own nbmgpu there: pickle knows only modules of the plain type."""
+        return importlib.import_module, (__name__,)
+
+
+sys.modules[__name__].__class__ = _Package

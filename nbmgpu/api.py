@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 from .bundle import VALUE
 from .errors import LaunchError, OptionError, compose
 from .interrupts import interrupts_to
-from .kernel import POLL, Execution, plan_text
+from .kernel import Execution, pause
 from .options import RunOptions
+from .plan import plan_text
 from .run import Run, find_run
 from .surroundings import Surroundings
 
 if TYPE_CHECKING:
+    from .rank.session import Session
     from .ui.live import LiveOutput
 
 last_run: Run | None = None
@@ -102,7 +104,7 @@ def follow(execution: Execution, run: Run) -> Run:
     with showing(execution, run) as output:
         while not execution.over:
             output.take()
-            time.sleep(POLL)
+            time.sleep(pause(run))
         output.take()
         execution.finish()
     return execution.run
@@ -149,7 +151,7 @@ def attach(name: str = "") -> Run:
     with shown(run, Surroundings.current()) as output:
         while not run.over:
             output.take()
-            time.sleep(POLL)
+            time.sleep(pause(run))
     return run
 
 
@@ -188,9 +190,7 @@ def begin(execution: Execution) -> Run:
 
 def refuse_inside_a_rank() -> None:
     """Raise LaunchError in a rank: runs do not nest."""
-    from .rank import session
-
-    if session.current is not None:
+    if session_here() is not None:
         raise LaunchError("This is a rank of a run already; a run cannot start another one.")
 
 
@@ -203,7 +203,14 @@ def log(**values: Any) -> None:
     Raises:
         TypeError: a value is not one number.
     """
-    from .rank import session
+    if (session := session_here()) is not None:
+        session.log(values)
 
-    if session.current is not None:
-        session.current.log(values)
+
+def session_here() -> Session | None:
+    """Return the session of the rank that this process is, None in a notebook.
+
+    Looked up where a rank has it: to import it would be to import torch.
+    """
+    module = sys.modules.get("nbmgpu.rank.session")
+    return None if module is None else module.current

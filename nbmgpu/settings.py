@@ -33,8 +33,10 @@ def apply(settings: dict[str, Any]) -> None:
 
     torch.set_default_dtype(settings["dtype"])
     torch.set_float32_matmul_precision(settings["matmul"])
-    deterministic, warn_only = settings["deterministic"], settings["warn_only"]
-    torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+    here, wanted = capture(), settings["deterministic"]
+    if (here["deterministic"], here["warn_only"]) != (wanted, settings["warn_only"]):
+        # Only then: to set it imports all of torch's compiler.
+        torch.use_deterministic_algorithms(wanted, warn_only=settings["warn_only"])
     for name, value in settings["cudnn"].items():
         setattr(torch.backends.cudnn, name, value)
     torch.autograd.set_detect_anomaly(settings["anomaly"])

@@ -163,6 +163,48 @@ print(nbmgpu.run("n + 1\\nn", gpus=2).results[0])
     process.end()
 
 
+def test_a_launcher_that_comes_when_its_run_is_over_starts_nothing(
+    script: Callable[[str], Script],
+) -> None:
+    process = script("""
+import signal
+from dataclasses import replace
+from nbmgpu.launch.local import server
+
+x = torch.ones(1000)
+nbmgpu.run("x = x + 1", gpus=2)
+server()._process.send_signal(signal.SIGSTOP)
+late = nbmgpu.run("x.fill_(9); print('ran')", gpus=2, background=True)
+late.record = replace(late.record, created=late.record.created - 200)  # the machine has slept
+try:
+    nbmgpu.attach(late.id)
+except nbmgpu.NbmgpuError as error:
+    print(error)
+later = nbmgpu.run("x = x + 1; time.sleep(1)", gpus=2, background=True)
+server()._process.send_signal(signal.SIGCONT)
+print(nbmgpu.attach(later.id).state, x.mean().item())
+late = nbmgpu.find_run(late.id)
+print(late.state, [rank.process for rank in late.view.ranks], late.log(0))
+""")
+    out, _ = process.end()
+    assert "ended without a word (lost)" in out
+    assert "finished 3.0\nstopped [None, None] \n" in out
+
+
+def test_ranks_whose_kernel_has_given_them_up_are_killed(script: Callable[[str], Script]) -> None:
+    process = script("""
+from nbmgpu.run import COLLECTED_FILE
+
+run = nbmgpu.run("print('ready')\\nimport time; time.sleep(100)", gpus=2, background=True)
+while "ready" not in run.log(0) + run.log(1):
+    time.sleep(0.01)
+(run.folder / COLLECTED_FILE).touch()
+print(run.wait(10))
+""")
+    out, _ = process.end()
+    assert "stopped\n" in out
+
+
 def test_a_script_that_is_killed_takes_its_ranks_along(script: Callable[[str], Script]) -> None:
     process = script("nbmgpu.run(\"print('ready')\\nimport time; time.sleep(100)\", gpus=2)")
     process.until("ready")

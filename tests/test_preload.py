@@ -96,3 +96,32 @@ def test_only_installed_libraries_of_cells_are_wished_for():
         "assert 'pandas' in tops and not tops & {'nbmgpu', 'IPython', 'this', 'json', '__main__'}"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_what_a_first_run_waits_for_has_not_torchs_compiler_in_it(script):
+    script(
+        "",
+        """
+        from nbmgpu import settings
+        from nbmgpu.launch.server import NEEDED, _import
+
+        _import(NEEDED)
+        settings.apply(settings.capture())
+        assert "torch" in sys.modules
+        assert not {"torch._dynamo", "torch._inductor"} & sys.modules.keys()
+        """,
+    )
+
+
+def test_a_rank_asks_whether_it_is_one_without_torch(script):
+    script(
+        "",
+        """
+        import nbmgpu.calls
+        from nbmgpu import api
+
+        api.refuse_inside_a_rank()
+        api.log(loss=1.0)
+        assert "torch" not in sys.modules
+        """,
+    )

@@ -2,6 +2,7 @@
 
 - ``local``: the kernel's side; asks the launch server for a run.
 - ``server``: a standing process that has torch imported and forks launchers.
+- ``pages``, ``preload``: what the server does in between: memory that is quick to fork, libraries.
 - ``launcher``: one process per run; starts the ranks, ends them all, outlives nobody.
 - ``group``: the launcher's ranks, forked or under a cold torchrun.
 """

@@ -14,6 +14,7 @@ import psutil
 
 from nbmgpu.run import Run
 
+from . import leftovers
 from .processes import die_with_parent
 
 
@@ -45,16 +46,11 @@ class Ranks(ABC):
         """End everything at once."""
         self.signal(signal.SIGKILL)
 
-    def sweep(self) -> None:
-        """Kill what ranks have left behind: loader workers, shell commands, and theirs."""
-        deadline = time.monotonic() + 5
-        while (left := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
-            for process in left:
-                try:
-                    process.kill()
-                except psutil.NoSuchProcess:
-                    pass
-            psutil.wait_procs(left, timeout=0.5)
+    def sweep(self, forked: leftovers.Forked) -> None:
+        """End and remove what ranks have left behind: loader workers, shell commands, files."""
+        self.run.refresh()
+        pids = [view.process.pid for view in self.run.view.ranks if view.process is not None]
+        leftovers.sweep(pids, forked, self.run.record.created)
 
 
 class ForkedRanks(Ranks):

@@ -11,20 +11,27 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
 from nbmgpu.events import LAUNCHER, Ended, EventWriter, Exited, RunEnding, Started
-from nbmgpu.run import STOP_FILE, Run, RunRecord, own_process
+from nbmgpu.run import COLLECTED_FILE, STOP_FILE, Run, RunRecord, own_process
 
 from .ending import Ending
 from .group import ForkedRanks, Ranks, TorchrunRanks
+from .leftovers import Forked
 from .processes import adopt_orphans, die_with_parent
 
-POLL = 0.01
-"""Seconds between looks at the ranks."""
+POLL = 0.05
+"""Seconds between looks at what the kernel asks for."""
+
+POLL_RANKS = 0.01
+"""Seconds between looks at the ranks, where the system does not tell that one has ended."""
 
 DESERTED = "The kernel that had started the run, or its launch server, has ended."
+
+TOO_LATE = "It was stopped, or given up, before its ranks had been started."
 
 
 def launch(folder: str, environment: dict[str, str], server: int) -> None:
@@ -49,17 +56,23 @@ def launch(folder: str, environment: dict[str, str], server: int) -> None:
     ranks: Ranks = TorchrunRanks(run) if run.record.fresh else ForkedRanks(run)
     ending = Ending(ranks, run.folder)
     signal.signal(signal.SIGTERM, lambda *_: ending.begin("failed", DESERTED, force=True))
-    ranks.start()
-    store = None if run.record.fresh else _serve_store(listener)  # after the fork: it has a thread
-    watch(run, ranks, events, ending)
-    ranks.sweep()
-    del store
+    if _asked_to_stop(run.folder) is not None:  # the kernel may have waited for us in vain
+        ending.begin("stopped", TOO_LATE)
+    else:
+        forked = Forked()  # before the ranks, so that they and theirs are noted
+        ranks.start()
+        store = None if run.record.fresh else _serve_store(listener)  # after the fork: a thread
+        watch(run, ranks, events, ending)
+        ranks.sweep(forked)
+        del store
     events.emit(Ended, ending=ending.kind, detail=ending.detail)
+    events.close()
 
 
 def watch(run: Run, ranks: Ranks, events: EventWriter, ending: Ending) -> None:
     """Wait until every rank is gone; end them all as soon as there is a reason to."""
     deadline = run.record.created + run.record.timeout if run.record.timeout else None
+    wait = _waiter()
     while ranks.alive():
         for rank, code in ranks.poll():
             events.emit(Exited, of_rank=rank, code=code, asked=ending.begun)
@@ -70,7 +83,16 @@ def watch(run: Run, ranks: Ranks, events: EventWriter, ending: Ending) -> None:
         if deadline is not None and time.time() > deadline:
             ending.begin("timeout", detail=f"longer than {run.record.timeout:g} s")
         ending.advance()
-        time.sleep(POLL)
+        wait()
+
+
+def _waiter() -> Callable[[], object]:
+    """Return what waits for a rank to end, or for the next look at what the kernel asks for."""
+    if not hasattr(signal, "sigtimedwait"):  # macOS
+        return lambda: time.sleep(POLL_RANKS)
+    # Blocked, the signal of one that ends between two waits is kept for the second.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    return lambda: signal.sigtimedwait([signal.SIGCHLD], POLL)
 
 
 def _has_finished(run: Run, rank: int) -> bool:
@@ -80,6 +102,9 @@ def _has_finished(run: Run, rank: int) -> bool:
 
 
 def _asked_to_stop(folder: Path) -> str | None:
+    """Return what the kernel has asked for; one that has given the run up wants nothing of it."""
+    if (folder / COLLECTED_FILE).exists():
+        return "force"
     try:
         return (folder / STOP_FILE).read_text()
     except FileNotFoundError:
@@ -90,6 +115,7 @@ def _enter(record: RunRecord, environment: dict[str, str]) -> None:
     """Take on the kernel's surroundings as they are now: environment, folder, module path."""
     os.environ.clear()
     os.environ.update(environment)
+    time.tzset()  # the C library has read TZ long ago
     os.chdir(record.cwd)
     sys.path[:] = record.sys_path
 

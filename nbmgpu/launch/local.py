@@ -10,14 +10,17 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterable
-from typing import IO
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING
 
 import psutil
 
 from nbmgpu.errors import LaunchError
-from nbmgpu.run import Run
 
-from .preload import libraries_here
+from .preload import OFTEN, libraries_here
+
+if TYPE_CHECKING:
+    from nbmgpu.run import Run
 
 IDLE = {
     "OPENBLAS_NUM_THREADS": "1",
@@ -70,7 +73,8 @@ class LaunchServer:
             LaunchError: the server has died.
         """
         try:
-            self._ask({"folder": str(run.folder)})
+            here = [name for name in OFTEN if name in sys.modules]
+            self._ask({"folder": str(run.folder), "modules": here})
         except OSError as error:
             raise LaunchError(f"The launch server has ended: {error}\n{self.errors()}") from None
 
@@ -81,7 +85,8 @@ class LaunchServer:
             self._wished |= wanted
             # More than a pipe holds: the server may take its time to read it.
             request = {"modules": sorted(wanted)}
-            threading.Thread(target=self._wish, args=(request,), daemon=True).start()
+            with suppress(RuntimeError):  # no thread is to be had: ranks import it themselves
+                threading.Thread(target=self._wish, args=(request,), daemon=True).start()
 
     def _wish(self, request: dict[str, object]) -> None:
         try:

@@ -21,12 +21,18 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from nbmgpu.proc import open_files
+
 KERNELS = frozenset({
     "IPython", "_pytest", "anywidget", "coverage", "debugpy", "execnet", "ipykernel", "ipywidgets",
     "jupyter_client", "jupyter_core", "nbmgpu", "pip", "playwright", "pluggy", "pytest", "tornado",
     "xdist", "zmq",
 })  # fmt: skip
 """Packages that serve the kernel, and that no cell needs."""
+
+OFTEN = ("torch._dynamo",)
+"""What most cells need besides: an optimizer imports it when it is made, which takes as long as
+torch itself.  A first run that comes at once, and does not need it, need not wait for it."""
 
 
 @dataclass(frozen=True)
@@ -157,10 +163,4 @@ def clean() -> bool:
     """Tell whether processes can be forked from this one: a single thread, and no GPU opened."""
     if len(os.listdir("/proc/self/task")) > 1:
         return False
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            if os.readlink(f"/proc/self/fd/{fd}").startswith("/dev/nvidia"):
-                return False
-        except OSError:
-            continue  # closed meanwhile: the listing's own
-    return True
+    return not any(path.startswith("/dev/nvidia") for path in open_files())

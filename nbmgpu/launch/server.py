@@ -4,22 +4,29 @@ It is started in the background by ``%load_ext nbmgpu`` and ends with the kernel
 It never runs a tensor operation and keeps a single thread: what it forks is as
 clean as a fresh interpreter, at a fraction of the time.  Requests come in on its
 standard input, one JSON object a line; nothing listens.  In between, it imports
-what the notebook has imported (see ``nbmgpu.launch.preload``).
+what the notebook has imported (``nbmgpu.launch.preload``), and makes itself quick to fork
+(``nbmgpu.launch.pages``).
 """
 
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import select
 import sys
+import time
 import traceback
+from collections.abc import Iterable
 from typing import Any
 
 import psutil
 
-from .preload import Preloader
+from nbmgpu.strategies import load_strategy
+
+from .pages import LargePages
+from .preload import OFTEN, Preloader
 from .processes import adopt_orphans
 
 POLL = 0.25
@@ -28,88 +35,147 @@ POLL = 0.25
 BUSY_POLL = 0.02
 """The same while libraries are being imported."""
 
+START = 1.0
+"""Seconds that a run has for its start, with the machine's cores to itself."""
+
+
+NEEDED = (
+    "IPython.core.application",
+    "IPython.core.completer",
+    "IPython.core.completerlib",
+    "IPython.core.interactiveshell",
+    "IPython.core.logger",
+    "IPython.core.magics",
+    "IPython.core.oinspect",
+    "IPython.core.profiledir",
+    "bdb",
+    "nbmgpu.launch.launcher",
+    "nbmgpu.rank.main",
+    "nbmgpu.strategies.none",
+    "numpy",
+    "torch",
+    "torch.distributed",
+    "torch.utils.data",
+)
+"""What launchers and ranks import in any case, IPython's parts when a rank makes its shell."""
+
 
 def main() -> None:
     """Import what ranks need, then fork a launcher for every request."""
-    kernel = os.getppid()
     adopt_orphans()
-    _preload()
-    gc.collect()
-    gc.freeze()  # pages stay shared with the children, who need not look at these objects
-    pending = b""
-    launchers: set[int] = set()
-    preloader = Preloader()
-    while os.getppid() == kernel:
-        _reap(launchers, preloader)
-        if not select.select([0], [], [], BUSY_POLL if preloader.busy else POLL)[0]:
-            preloader.turn()
-            continue
-        data = os.read(0, 1 << 16)
-        if not data:
-            return  # the kernel has closed its end
-        *lines, pending = (pending + data).split(b"\n")
-        for request in map(json.loads, lines):
-            if "folder" in request:
-                launchers.add(_fork_launcher(request, preloader))
-            else:
-                preloader.wish(request["modules"], request["environment"])
+    _import(NEEDED)
+    Server().serve()
 
 
-def _preload() -> None:
-    import IPython.core.interactiveshell
-    import numpy as np
-    import torch
-    import torch._dynamo  # an optimizer imports it when it is made: a second in every rank
-    import torch.distributed as dist
-    import torch.utils.data
+class Server:
+    """What the process knows between requests."""
 
-    from nbmgpu.rank import main as rank_main
-    from nbmgpu.strategies import load_strategy
+    def __init__(self) -> None:
+        """Have launched nothing yet."""
+        self._kernel = os.getppid()
+        self._pending = b""
+        self._launchers: set[int] = set()
+        self._launched = 0.0
+        self._preloader = Preloader()
+        self._pages = LargePages()
 
-    load_strategy("ddp")
-    _ = IPython, np, torch, dist, rank_main
-
-
-def _fork_launcher(request: dict[str, Any], preloader: Preloader) -> int:
-    server = os.getpid()
-    if pid := os.fork():
-        return pid
-    code = 1
-    try:
-        os.setsid()
-        null = os.open(os.devnull, os.O_RDWR)
-        for fd in (0, 1):
-            os.dup2(null, fd)
-        from .launcher import launch
-
-        preloader.forget_stale()
-        launch(request["folder"], request["environment"], server)
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def _reap(launchers: set[int], preloader: Preloader) -> None:
-    """Wait for children that ended; kill those that are neither launchers nor try a library.
-
-    A launcher ends what its ranks have started.  Only what a killed one leaves
-    behind comes here.
-    """
-    try:
-        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            pid, status = ended
-            if preloader.is_trying(pid):
-                preloader.tried(os.waitstatus_to_exitcode(status))
+    def serve(self) -> None:
+        """Answer requests until the kernel closes its end, or is gone."""
+        while os.getppid() == self._kernel:
+            self._reap()
+            if not select.select([0], [], [], self._pause())[0]:
+                self._use_the_time()
                 continue
-            launchers.discard(pid)
-            for child in psutil.Process().children():
-                if child.pid not in launchers and not preloader.is_trying(child.pid):
-                    child.kill()
-    except (ChildProcessError, psutil.NoSuchProcess):
-        pass
+            data = os.read(0, 1 << 16)
+            if not data:
+                return
+            *lines, self._pending = (self._pending + data).split(b"\n")
+            for line in lines:
+                self._answer(json.loads(line))
+
+    def _answer(self, request: dict[str, Any]) -> None:
+        if "folder" not in request:
+            self._preloader.wish(request["modules"], request["environment"])
+            return
+        _import(request["modules"])
+        self._launched = time.monotonic()
+        self._launchers.add(self._fork_launcher(request))
+
+    def _pause(self) -> float:
+        """Return how long a request is waited for before the time is used."""
+        if self._preloader.busy:
+            return BUSY_POLL
+        return 0 if self._pages.wanted and not self._starting else POLL
+
+    @property
+    def _starting(self) -> bool:
+        return time.monotonic() - self._launched < START
+
+    def _use_the_time(self) -> None:
+        """Do one thing that makes later runs quicker, and that a request can wait for."""
+        if self._starting:
+            return
+        if _import(OFTEN):
+            self._pages.look_again()
+        elif self._preloader.busy:
+            self._preloader.turn()
+        elif self._pages.wanted:
+            self._pages.turn()
+
+    def _fork_launcher(self, request: dict[str, Any]) -> int:
+        server = os.getpid()
+        if pid := os.fork():
+            return pid
+        code = 1
+        try:
+            os.setsid()
+            null = os.open(os.devnull, os.O_RDWR)
+            for fd in (0, 1):
+                os.dup2(null, fd)
+            from .launcher import launch
+
+            self._preloader.forget_stale()
+            launch(request["folder"], request["environment"], server)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+
+    def _reap(self) -> None:
+        """Wait for children that ended; kill those that are neither launchers nor try a library.
+
+        A launcher ends what its ranks have started.  Only what a killed one leaves
+        behind comes here.
+        """
+        try:
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                self._pages.look_again()  # a fork, or a library, has left small ones
+                pid, status = ended
+                if self._preloader.is_trying(pid):
+                    self._preloader.tried(os.waitstatus_to_exitcode(status))
+                    continue
+                self._launchers.discard(pid)
+                for child in psutil.Process().children():
+                    if child.pid not in self._launchers and not self._preloader.is_trying(
+                        child.pid
+                    ):
+                        child.kill()
+        except (ChildProcessError, psutil.NoSuchProcess):
+            pass
+
+
+def _import(names: Iterable[str]) -> bool:
+    """Import those of ``names`` that are not here yet; return whether there were any."""
+    missing = [name for name in names if name not in sys.modules]
+    for name in missing:
+        importlib.import_module(name)
+    if missing:
+        load_strategy("ddp")  # and so looks for all that are installed, which takes longer
+        gc.collect()
+        gc.freeze()  # pages stay shared with the children, who need not look at these objects
+    return bool(missing)
 
 
 if __name__ == "__main__":
