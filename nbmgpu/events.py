@@ -8,11 +8,15 @@ socket.  A reader tolerates a half-written last line: it waits for the rest.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
+
+from .reserve import Reserve
 
 RankState = Literal["starting", "loading", "running", "collecting", "finished", "failed", "stopped"]
 """A rank's life: started, reads the bundle, runs the cell, writes the result, and how it ended."""
@@ -227,6 +231,9 @@ EVENT_TYPES: dict[str, type[Event]] = {
     )
 }  # fmt: skip
 
+MANY = (Metrics, Progress, Display, Stderr, Vitals)
+"""Events without number: on a full disk they leave the last room to those that say why."""
+
 E = TypeVar("E", bound=Event)
 
 
@@ -257,15 +264,28 @@ class EventWriter:
         self.path = path
         self.rank = rank
         self._file = path.open("ab", buffering=0)
+        self._reserve = Reserve(self._file.fileno())
 
     def emit(self, cls: type[E], **fields: Any) -> E:
-        """Write an event of type ``cls`` with the time of now; return it."""
+        """Write an event of type ``cls`` with the time of now; return it.
+
+        Raises:
+            OSError: the disk is full.  Nothing of the event has been written.
+        """
         event = cls(time=time.time(), rank=self.rank, **fields)
-        self._file.write(encode(event).encode() + b"\n")
+        line = encode(event).encode() + b"\n"
+        if cls in MANY:
+            self._reserve.spare(len(line))
+        written = self._file.write(line)
+        if written < len(line):
+            self._file.truncate(self._file.seek(0, os.SEEK_END) - written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return event
 
     def close(self) -> None:
         """Close the file; later events would raise ValueError."""
+        if not self._file.closed:
+            self._reserve.release()
         self._file.close()
 
 
@@ -281,6 +301,8 @@ class EventTail:
     def read(self) -> list[Event]:
         """Return the new whole events, oldest first; none when nothing was added."""
         try:
+            if self.path.stat().st_size <= self._offset:  # several looks a turn find nothing new
+                return []
             with self.path.open("rb") as file:
                 file.seek(self._offset)
                 data = file.read()

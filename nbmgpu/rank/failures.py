@@ -12,6 +12,9 @@ import cloudpickle
 from nbmgpu.events import EventWriter, Failure
 
 CELL_FILE_MARK = "nbmgpu-cell"
+BRIEF = 4000
+"""Characters of a message and of a traceback, where there is no room for more."""
+
 PACKAGE = Path(__file__).parents[1]
 
 
@@ -21,14 +24,17 @@ def report(
     """Write ``error`` as an event; ``lines`` is its formatted traceback, if there is one."""
     if lines is None:
         lines = traceback.format_exception(error)
-    return events.emit(
-        Failure,
-        type=type(error).__qualname__,
-        message=_message(error),
-        line=cell_line(error, cell),
-        traceback=lines,
-        pickled=_pickle(error),
-    )
+    kind, line, message = type(error).__qualname__, cell_line(error, cell), _message(error)
+
+    def say(message: str, lines: list[str], pickled: str) -> Failure:
+        return events.emit(
+            Failure, type=kind, message=message, line=line, traceback=lines, pickled=pickled
+        )
+
+    try:
+        return say(message, lines, _pickle(error))
+    except OSError:  # the disk is full: the least that explains it may still have room
+        return say(message[:BRIEF], ["".join(lines)[-BRIEF:]], "")
 
 
 def cell_line(error: BaseException, cell: str) -> int:

@@ -1,7 +1,9 @@
 """A rank's standard streams: one log file, with what is stderr's marked.
 
 Everything goes to the file descriptor, so output of C code and child processes
-is there too, nothing is dropped, and no pipe can fill up.
+is there too, nothing is dropped, and no pipe can fill up.  Lines are written at once, what
+has no end yet within a tenth of a second: print() gives a stream its arguments one by one,
+and a write to the file for each of them would cost as much as a small step of training.
 """
 
 from __future__ import annotations
@@ -10,13 +12,20 @@ import faulthandler
 import io
 import os
 import sys
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+
+_stdout: io.TextIOWrapper | None = None
+_flushing = threading.Lock()
+
+PATIENCE = 0.1
+"""Seconds after which ``flush_unfinished`` is to be called again."""
 
 
 def redirect(log: Path) -> None:
-    """Send stdout and stderr to ``log``, at once; stdin gives end of file.
+    """Send stdout and stderr to ``log``; stdin gives end of file.
 
     A crash in compiled code leaves the Python lines that led to it there.
     """
@@ -27,15 +36,48 @@ def redirect(log: Path) -> None:
         os.dup2(fd, target)
     os.close(fd)
     os.close(null)
-    sys.stdout = _stream(1)
+    global _stdout
+    sys.stdout = _stdout = _stream(1)
     sys.stderr = _stream(2)
+    os.register_at_fork(
+        before=_stand_still, after_in_parent=_flushing.release, after_in_child=_flushing.release
+    )
     faulthandler.enable(file=2, all_threads=False)
 
 
 def _stream(fd: int) -> io.TextIOWrapper:
-    """Return a stream without a buffer: no death of the process can take what was written."""
-    raw: Any = io.FileIO(fd, "w", closefd=False)
-    return io.TextIOWrapper(raw, encoding="utf-8", errors="replace", write_through=True)
+    """Return a stream that keeps no line: a death of the process takes at most a piece of one."""
+    # Buffered: two threads that write to a raw file may overtake one another.
+    buffered = io.BufferedWriter(io.FileIO(fd, "w", closefd=False))
+    return io.TextIOWrapper(buffered, encoding="utf-8", errors="replace", line_buffering=True)
+
+
+def flush_unfinished() -> None:
+    """Write what was printed without a line end, as far as there is room for it.
+
+    May be called from any thread, which stderr, with its marks, would not survive; nor would
+    what a cell may have put in the place of ``sys.stdout``.
+    """
+    with _flushing, suppress(OSError, ValueError):
+        if _stdout is not None:
+            _stdout.flush()
+
+
+def flush() -> None:
+    """Write all that is left, as far as there is room for it."""
+    flush_unfinished()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+
+
+def _stand_still() -> None:
+    """Write all that is left, which a child would write once more, and let no other thread begin.
+
+    A lock that another thread holds while this one forks would be held in the child for ever.
+    """
+    flush()
+    _flushing.acquire()
 
 
 class MarkedStderr(io.TextIOBase):
@@ -73,7 +115,7 @@ class MarkedStderr(io.TextIOBase):
         if not self._pending:
             return
         data, self._pending = self._pending.encode("utf-8", "replace"), ""
-        sys.stdout.flush()
+        flush_unfinished()
         start = log_size(self._log)
         self._mark(start, start + len(data))
         os.write(2, data)

@@ -1,8 +1,7 @@
 """Curves, progress and notices of one rank, written at most ten times a second.
 
-A metric is kept as it comes, also as a tensor on a device, and turned into a
-number only when a batch of points is written: one device synchronisation per
-flush, none per step.
+A metric on a GPU is kept as it comes, and turned into a number only when a batch of
+points is written: one device synchronisation per flush, none per step.
 """
 
 from __future__ import annotations
@@ -12,7 +11,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from nbmgpu.events import EventWriter, Metrics, Notice, Progress, Stderr
+from nbmgpu.strategies.amounts import known
 
 INTERVAL = 0.1
 """Seconds between writes."""
@@ -35,6 +37,8 @@ class Recorder:
 
     def metric(self, name: str, step: int, value: Any, weight: float = 1.0) -> None:
         """Note a point: ``value`` is a number or a tensor with one element."""
+        if isinstance(value, torch.Tensor):
+            value = known(value)
         self._points.setdefault(name, []).append((step, value, weight))
         self._pending += 1
         self.maybe_flush()
@@ -75,8 +79,6 @@ class Recorder:
 
 def numbers(values: list[Any]) -> list[float]:
     """Turn numbers and one-element tensors into floats, with one device read per device."""
-    import torch
-
     if any(isinstance(value, torch.Tensor) for value in values):
         groups: dict[Any, list[int]] = {}
         for place, value in enumerate(values):

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import format_exception_only
 from typing import Any
 
 from IPython.core.displayhook import DisplayHook
@@ -170,7 +171,11 @@ class RankShell(InteractiveShell):
         if isinstance(error, BudgetSpentError):
             error = None
         for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+            try:
+                stream.flush()
+            except OSError as unwritten:  # a full disk: what was printed last is lost
+                if error is None:
+                    error, self.last_traceback = unwritten, format_exception_only(unwritten)
         after = {name for name in self.user_ns if not self._is_own(name)}
         return Outcome(
             error,
