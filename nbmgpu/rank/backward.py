@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nbmgpu.strategies.amounts import known
 from nbmgpu.strategies.base import Backward
 
 from . import notices
-from .losses import LossGraph, find_losses, read_graph
+from .losses import LossGraph, read_graph
+from .readable import find_losses
 from .weights import share_out
 
 if TYPE_CHECKING:
@@ -117,7 +119,7 @@ class BackwardTap:
         totals = [self._adds_up(graph)] * len(scalars)
         if share is None:
             return Backward(even, True, scalars, totals)
-        counts = graph.counts[0][0].detach() / share.whole if graph.counts else None
+        counts = known(graph.counts[0][0]) / share.whole if graph.counts else None
         if graph.reduction == "sum" and (session.batch == "per-rank" or session.accumulation.on):
             session.recorder.notice("summed-loss", notices.SUMMED_LOSS)
         if share.samples == share.whole:  # one rank has it all, or every rank has
@@ -162,7 +164,7 @@ class BackwardTap:
         total = share_out(plan, like)
         if factor == 1.0:
             weighed = plan.weight * session.world_size / total
-            factor = torch.where(total > 0, weighed, 0.0)
+            factor = torch.where(total != 0, weighed, 0.0)
         samples = 1.0 if sums or share is None else float(share.whole)
         group = session.accumulation.weigh(total * samples, samples)
         return factor * group, Backward(

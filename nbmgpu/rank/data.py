@@ -31,7 +31,7 @@ from .streams import Draws, Streams
 from .units import training
 
 WATCHED = 3
-"""Steps in which random draws are looked for."""
+"""Steps of whose random draws people are told at once; of those of later ones after the pass."""
 
 
 class LoaderTap:
@@ -167,6 +167,7 @@ class SplitLoader:
         self.indexed = not isinstance(loader.dataset, IterableDataset)
         self.inner = self._inner(loader) if self.indexed else None
         self.seed: int | None = None
+        self.random_data = False
 
     def _inner(self, loader: DataLoader[Any]) -> _InnerLoader:
         workers = (
@@ -208,20 +209,26 @@ class SplitLoader:
         streams.enter_step(this_pass, seed)
         total = self._total(loader)
         self._say_what_is_known()
+        since: Draws | None = None
         try:
             for (batch, planned), last in session.accumulation.with_last(parts):
                 steps += 1
-                share = as_collated(planned, batch)
+                here = rows(batch)
+                share = as_collated(planned, batch, here)
                 begin = functools.partial(self._begin, share, last, steps, total, tokens_in(batch))
                 session.ahead.play(Event(begin, True, self, weakly(batch), share, last))
                 if share.samples < share.whole and not share.empty:
-                    known = share.samples if rows(batch) == share.samples else 0
+                    known = share.samples if here == share.samples else 0
                     session.coupling.arrive(batch, known)
+                since = since or Draws()
                 draws = Draws() if session.backwards < WATCHED else None
                 yield batch
                 if draws is not None and session.backwards > before:
                     self._say_what_was_drawn(draws)
         finally:
+            if since is not None and session.backwards > before and not self.random_data:
+                # A sampler of the user's, or a stream, may have drawn as on one device.
+                self._say_what_was_drawn(since, host=self.indexed and _is_torchs_own(loader))
             streams.leave_step(this_pass)
             session.splits += 1
             session.coupling.rest()
@@ -257,10 +264,10 @@ class SplitLoader:
         if self.session.has_batch_norm():
             self.session.recorder.notice("batch-norm", notices.BATCH_NORM)
 
-    def _say_what_was_drawn(self, draws: Draws) -> None:
+    def _say_what_was_drawn(self, draws: Draws, host: bool = True) -> None:
         if draws.of_torch:
             self.session.recorder.notice("random-step", notices.RANDOM_STEP)
-        elif draws.of_host:
+        elif host and draws.of_host:
             self.session.recorder.notice("random-host", notices.RANDOM_HOST)
 
     def _draw_seed(self, loader: DataLoader[Any]) -> int:
@@ -290,7 +297,7 @@ class SplitLoader:
         self.feed.lists = self._lists(batches, shares)
         self.generator.manual_seed((seed + self.session.rank) % 2**63)
         loaded = self.tap.iterate(self.inner)
-        watched = self.session.backwards < WATCHED
+        watched = self.epoch == 1
         while True:
             draws = Draws() if watched else None
             try:
@@ -298,6 +305,7 @@ class SplitLoader:
             except StopIteration:
                 return
             if draws is not None and (draws.of_torch or (ahead and draws.of_host)):
+                self.random_data = True
                 self.session.recorder.notice("random-data", notices.RANDOM_DATA)
             watched = False
             yield batch, shares.popleft()

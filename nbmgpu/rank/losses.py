@@ -17,28 +17,24 @@ weight, and is reported.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from .masked import counted
+from .nodes import ACCUMULATE, MEAN, NLL, children_of, elements_of, kind_of, shape_of, size_of
+
 Reduction = Literal["mean", "sum"]
 
 MAX_NODES = 400
 MAX_CHAIN = 16
-SMALL = 16
-"""Parts up to which a container of the cell is looked into for losses."""
-
-NLL = ("NllLossBackward0", "NllLoss2DBackward0", "NllLossNdBackward0")
-MEAN = 1
-"""Value of ``_saved_reduction`` in autograd's loss nodes (ATen's Reduction enum)."""
-
-ACCUMULATE = "torch::autograd::AccumulateGrad"
-
 NORMS = {"LinalgVectorNorm", "Norm", "Std", "Var", "Logsumexp", "Max", "Min", "Prod"}
 """Nodes that make one number of many in no linear way."""
+
+REDUCING = {"Mean", "Sum"} | NORMS
 
 BENDING = NORMS | {
     "Sqrt", "Rsqrt", "Pow", "Log", "Log1P", "Log2", "Log10", "Exp", "Expm1", "Reciprocal",
@@ -56,8 +52,14 @@ ELEMENTWISE = {
 }  # fmt: skip
 """Nodes that a penalty on parameters may pass through."""
 
+LOWEST = {True: torch.zeros((), dtype=torch.float16), False: torch.zeros((), dtype=torch.int8)}
+"""Tensors that stay as they are beside a Python number, but not beside a tensor."""
+
 LINEAR = {"Mul", "Div", "Neg", "Add", "Sub", "Clone", "ToCopy"}
 """Nodes through which a factor of every element is a factor of their sum."""
+
+OF_PARAMETERS = ELEMENTWISE | VIEWS
+ONE_BY_ONE = VIEWS | BENDING | LINEAR
 
 
 @dataclass
@@ -146,11 +148,11 @@ class _Path:
 
     def through(self, node: Any, index: int = 0) -> _Path:
         """Return the path to the child ``index`` of ``node``."""
-        kind, factors = _kind(node), self.factors
+        kind, factors = kind_of(node), self.factors
         other = getattr(node, "_saved_other", None)
         if kind == "Mul" and other is not None and _is_number(other):
             factors = (*factors, float(other))
-        two = kind in ("Mul", "Div") and len(_children(node)) > 1
+        two = kind in ("Mul", "Div") and len(children_of(node)) > 1
         factor = (node, index) if two else self.factor
         bent = self.bent or kind in BENDING
         return _Path(self.depth + 1, self._divided(node), factors, bent, factor)
@@ -168,7 +170,7 @@ class _Path:
         return {n for n in numbers if any(math.isclose(n, w, rel_tol=1e-6) for w in wanted)}
 
     def _divided(self, node: Any) -> tuple[Any, ...]:
-        other = getattr(node, "_saved_other", None) if _kind(node) == "Div" else None
+        other = getattr(node, "_saved_other", None) if kind_of(node) == "Div" else None
         return self.divisors if other is None else (*self.divisors, other)
 
 
@@ -198,58 +200,37 @@ def read_graph(
     queue = [(loss.grad_fn, _Path())]
     while queue and len(graph.nodes) < MAX_NODES:
         node, path = queue.pop(0)
-        if node in graph.nodes or _size(node) != 1:
+        if node in graph.nodes or size_of(node) != 1:
             continue
         graph.nodes[node] = path.depth
         if not _reduces(node):
-            below = [(child, path.through(node, i)) for i, child in enumerate(_children(node))]
+            below = [(child, path.through(node, i)) for i, child in enumerate(children_of(node))]
             queue += below
             ends = [inner for child, inner in below if _is_of_parameters(child, MAX_CHAIN)]
             graph.scaled.update(*(inner.sizes(samples) for inner in ends))
         elif _is_penalty(node):
-            terms = _terms(node, path) if _kind(node) in ("Mean", "Sum") else []
+            terms = _terms(node, path) if kind_of(node) in ("Mean", "Sum") else []
             graph.scaled.update(*(inner.sizes(samples) for inner in (path, *terms)))
         else:
             for source, inner in _sources(node, path):
-                if _kind(source) == "Stack":  # of scalars: each has a reduction of its own
-                    queue += [(child, inner) for child in _children(source)]
+                if kind_of(source) == "Stack":  # of scalars: each has a reduction of its own
+                    queue += [(child, inner) for child in children_of(source)]
                     continue
                 divisors = [d for d in inner.divisors if not _is_total(d, totals)]
                 _read_reduction(graph, source, divisors, samples, whole)
-                graph.bent |= inner.bent or _kind(source) in NORMS
+                graph.bent |= inner.bent or kind_of(source) in NORMS
                 if inner.factors and graph.kinds <= {"sum"} and samples < whole:
                     graph.multiplied = graph.multiplied or _has_one_over(samples, inner.factors)
                 if inner.factor is not None:  # both sides of a product reduce over samples
                     term, index = inner.factor
                     graph.bent |= sides.setdefault(term, index) != index
-    graph.settle(agree([size is not None for size in graph.sizes]))
+    graph.settle(agree([size is not None for size in graph.sizes]) if graph.sizes else [])
     return graph
-
-
-def _kind(node: Any) -> str:
-    """Return what a node undoes: ``Mul`` for ``MulBackward0``."""
-    return str(node.name()).partition("Backward")[0]
-
-
-def _children(node: Any) -> list[Any]:
-    return [child for child, _ in node.next_functions if child is not None]
-
-
-def _shape(node: Any) -> tuple[int, ...]:
-    """Return the shape of what the node's forward gave."""
-    if node.name() == ACCUMULATE:
-        return tuple(node.variable.shape)
-    metadata = node._input_metadata
-    return tuple(metadata[0].shape) if metadata else (0,)
-
-
-def _size(node: Any) -> int:
-    return math.prod(_shape(node))
 
 
 def _reduces(node: Any) -> bool:
     """Tell whether ``node`` makes one number of many."""
-    return _kind(node) in ("Mean", "Sum", *NORMS) or getattr(node, "_saved_reduction", 0) > 0
+    return kind_of(node) in REDUCING or getattr(node, "_saved_reduction", 0) > 0
 
 
 def _sources(node: Any, path: _Path) -> list[tuple[Any, _Path]]:
@@ -258,35 +239,35 @@ def _sources(node: Any, path: _Path) -> list[tuple[Any, _Path]]:
     A sum or mean may only add up the classes of what was averaged over samples before, or
     a few scalars that were stacked.
     """
-    if _kind(node) not in ("Mean", "Sum"):
+    if kind_of(node) not in ("Mean", "Sum"):
         return [(node, path)]
     shape = tuple(node._saved_self_sym_sizes)
     found: list[tuple[Any, _Path]] = []
-    todo = [(child, path) for child in _children(node)]
+    todo = [(child, path) for child in children_of(node)]
     for _ in range(MAX_CHAIN):
         if not todo:
             break
         below, inner = todo.pop(0)
-        if _shape(below) != shape:
+        if shape_of(below) != shape:
             continue
-        scalars = _kind(below) == "Stack" and all(_shape(c) == () for c in _children(below))
+        scalars = kind_of(below) == "Stack" and all(shape_of(c) == () for c in children_of(below))
         if scalars or 0 in _reduced_dims(below):
             found.append((below, inner))
         elif not _reduced_dims(below):
-            todo += [(child, inner.through(below, i)) for i, child in enumerate(_children(below))]
+            todo += [(child, inner.through(below, i)) for i, child in enumerate(children_of(below))]
     return found or [(node, term) for term in _terms(node, path)]
 
 
 def _terms(node: Any, path: _Path) -> list[_Path]:
     """Return the path to each term that ``node`` adds up, with what divides the term before."""
     shape, found = tuple(node._saved_self_sym_sizes), []
-    todo = [(child, path) for child in _children(node)]
+    todo = [(child, path) for child in children_of(node)]
     for _ in range(MAX_CHAIN):
         if not todo:
             break
         below, inner = todo.pop(0)
-        if _kind(below) in LINEAR and _shape(below) == shape:
-            todo += [(child, inner.through(below, i)) for i, child in enumerate(_children(below))]
+        if kind_of(below) in LINEAR and shape_of(below) == shape:
+            todo += [(child, inner.through(below, i)) for i, child in enumerate(children_of(below))]
         else:
             found.append(path.within(inner))
     return found or [path]
@@ -294,7 +275,7 @@ def _terms(node: Any, path: _Path) -> list[_Path]:
 
 def _reduced_dims(node: Any) -> tuple[int, ...]:
     """Return the dimensions that a mean, sum or norm over some dimensions takes away."""
-    dims = getattr(node, "_saved_dim", None) if _kind(node) in {"Mean", "Sum", *NORMS} else None
+    dims = getattr(node, "_saved_dim", None) if kind_of(node) in REDUCING else None
     return (dims,) if isinstance(dims, int) else tuple(dims or ())
 
 
@@ -307,26 +288,26 @@ def _read_reduction(
         graph.counts.append((node._saved_total_weight, node._saved_target.numel()))
         graph.kinds.add("counted")
         return
-    if mean or _kind(node) == "Mean":
+    if mean or kind_of(node) == "Mean":
         by = next((d for d in divisors if not _is_number(d) and d.numel() == 1), None)
         everything = _chosen_from(node)
         if by is not None:  # a mean over a mean, such as that of a mask
-            graph.counts.append((by.detach() * _elements(node), None))
+            graph.counts.append((by.detach() * elements_of(node), None))
         elif everything is not None:
-            graph.counts.append((torch.as_tensor(float(_elements(node))), everything))
+            graph.counts.append((torch.as_tensor(float(elements_of(node))), everything))
         graph.kinds.add("mean" if by is None and everything is None else "counted")
         return
     numbers = [float(d) for d in divisors if _is_number(d)]
     for divisor in divisors:
         if not _is_number(divisor):
             graph.bent |= divisor.numel() != 1
-            graph.counts.append((divisor, None))
+            graph.counts.append((counted(divisor, node) if divisor.numel() == 1 else divisor, None))
             graph.kinds.add("counted")
             return
     if not numbers:
         graph.kinds.add("sum")
         return
-    sizes = {samples, _elements(node)} - {whole}
+    sizes = {samples, elements_of(node)} - {whole}
     graph.sizes.append(next((d for d in numbers if _is_one_of(d, sizes)), None))
 
 
@@ -335,27 +316,27 @@ def _chosen_from(node: Any) -> int | None:
 
     None where there is neither: then the mean is over the samples of the share.
     """
-    count = _elements(node)
-    todo = [(child, count) for child in _children(node)]
+    count = elements_of(node)
+    todo = [(child, count) for child in children_of(node)]
     for _ in range(MAX_CHAIN):
         if not todo:
             return None
         below, size = todo.pop(0)
-        if _size(below) != size:
+        if size_of(below) != size:
             continue
-        if _kind(below) == "MaskedSelect":
+        if kind_of(below) == "MaskedSelect":
             return int(below._saved_mask.numel()) * count // max(size, 1)
-        if _kind(below) == "Index":
-            if all(_is_of_parameters(child, MAX_CHAIN) for child in _children(below)):
+        if kind_of(below) == "Index":
+            if all(_is_of_parameters(child, MAX_CHAIN) for child in children_of(below)):
                 continue  # rows of a table
             first = below._saved_indices[0]
             masks = first is not None and first.dtype == torch.bool  # of samples, not of columns
             everything = math.prod(below._saved_self_sym_sizes) if masks else size
             return everything * count // max(size, 1)
-        if _kind(below) in ("Select", "Slice"):
-            todo += [(child, _size(child)) for child in _children(below)]
-        elif _kind(below) in VIEWS | BENDING | LINEAR:
-            todo += [(child, size) for child in _children(below)]
+        if kind_of(below) in ("Select", "Slice"):
+            todo += [(child, size_of(child)) for child in children_of(below)]
+        elif kind_of(below) in ONE_BY_ONE:
+            todo += [(child, size) for child in children_of(below)]
     return None
 
 
@@ -381,85 +362,27 @@ def _is_total(divisor: Any, totals: Sequence[Tensor]) -> bool:
     return any(r > 0.5 and math.isclose(r, round(r), rel_tol=1e-6) for r in ratios)
 
 
-def _elements(node: Any) -> int:
-    """Return how many elements a sum adds up."""
-    if hasattr(node, "_saved_self_sym_sizes"):
-        return math.prod(node._saved_self_sym_sizes)
-    saved = getattr(node, "_saved_target" if node.name() in NLL else "_saved_self", None)
-    return saved.numel() if saved is not None else 0
-
-
 def _is_number(value: Any) -> bool:
     """Tell whether a saved operand was a Python number: such a tensor yields to any other."""
     if not isinstance(value, torch.Tensor):
         return True
     if value.ndim or value.device.type != "cpu":
         return False
-    low = torch.float16 if value.dtype.is_floating_point else torch.int8
-    return torch.result_type(torch.zeros((), dtype=low), value) == low != value.dtype
+    low = LOWEST[value.dtype.is_floating_point]
+    return torch.result_type(low, value) == low.dtype != value.dtype
 
 
 def _is_penalty(node: Any) -> bool:
     """Tell whether a reduction is over parameters (weight decay), not over samples."""
-    return all(_is_of_parameters(child, MAX_CHAIN) for child in _children(node))
+    return all(_is_of_parameters(child, MAX_CHAIN) for child in children_of(node))
 
 
 def _is_of_parameters(node: Any, limit: int) -> bool:
     """Tell whether every element that ``node`` gives stands for one of a parameter."""
-    if node.name() == ACCUMULATE:
+    kind = kind_of(node)
+    if kind == ACCUMULATE:
         return True
-    kind, children = _kind(node), _children(node)
-    if not limit or not children or kind not in ELEMENTWISE | VIEWS:
+    if not limit or kind not in OF_PARAMETERS or not (children := children_of(node)):
         return False
-    alike = kind in VIEWS or all(_shape(child) == _shape(node) for child in children)
+    alike = kind in VIEWS or all(shape_of(child) == shape_of(node) for child in children)
     return alike and all(_is_of_parameters(child, limit - 1) for child in children)
-
-
-@dataclass(frozen=True)
-class Losses:
-    """The losses of a backward pass that the cell can still read.
-
-    ``name`` and ``shown`` are the variable nearest to where ``backward`` was called, for
-    the curve; ``all`` are every loss of shape () that takes part, the root first.
-    """
-
-    name: str
-    shown: Tensor
-    all: list[Tensor]
-
-
-def find_losses(loss: Tensor, graph: LossGraph, variables: dict[str, Any]) -> Losses:
-    """Find which of the cell's ``variables`` are losses in ``graph``."""
-    found = [
-        (graph.nodes[value.grad_fn], name, value)
-        for name, value in _tensors(variables)
-        if value.dim() == 0 and value.grad_fn in graph.nodes
-    ]
-    found.sort(key=lambda item: item[0])
-    _, name, shown = found[0] if found else (0, "loss", loss)
-    others = {id(value): value for _, _, value in found if value is not loss}
-    return Losses(name, shown, [loss, *others.values()])
-
-
-def _tensors(variables: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors among ``variables``, and those one level inside them (``out.loss``)."""
-    for name, value in variables.items():
-        if name.startswith("_"):
-            continue
-        if type(value) is torch.Tensor:
-            yield name, value
-            continue
-        for inner, part in _parts(value):
-            if type(part) is torch.Tensor:
-                yield inner or name, part
-
-
-def _parts(value: Any) -> Iterable[tuple[str, Any]]:
-    """Return the parts of a small container or object, with the names that they have there."""
-    if isinstance(value, Mapping):
-        return [(str(key), part) for key, part in value.items()] if len(value) <= SMALL else []
-    if isinstance(value, list | tuple):
-        return [("", part) for part in value] if len(value) <= SMALL else []
-    if type(value).__module__ == "__main__":
-        return list(vars(value).items()) if hasattr(value, "__dict__") else []
-    return []

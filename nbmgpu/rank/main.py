@@ -67,14 +67,11 @@ def _live(run: Run, rank: int, parent: int) -> NoReturn:
         events.emit(Started, **own_process(), device=run.record.devices[rank])
         with Pulse(events, log, run.record.devices[rank]):
             code = Rank(run, rank, events, log).live()
+        events.close()
     except BaseException:
         traceback.print_exc()
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except (OSError, ValueError):
-                pass
+        output.flush()
         os._exit(code)
 
 
@@ -104,7 +101,7 @@ class Rank:
             self.namespace = shell.user_ns
             current = self._open_session(watch)
             self.footprint = Footprint()
-            self.received = receive(self.record.bundle, self.namespace, self.device)
+            self.received = receive(self.record.bundle, self.namespace, self.device, self.run.id)
             if current.budget.on:
                 self.footprint.data_is_here()
             shell.take_sources(self.received.header)

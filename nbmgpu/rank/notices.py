@@ -70,8 +70,9 @@ RANDOM_STEP = (
     "numbers are those of a different draw than one device's, not equal to it."
 )
 RANDOM_HOST = (
-    "The training step draws random numbers with NumPy or Python's random: all ranks draw the same "
-    "ones. Drawn once per batch they are one device's; drawn per sample they are not."
+    "The training loop draws random numbers with NumPy or Python's random: all ranks draw the same "
+    "ones. Drawn once per batch, or beside the steps, they are one device's; drawn per sample they "
+    "are not."
 )
 RANDOM_DATA = (
     "The dataset draws random numbers (augmentation): each rank draws for its own samples, so the "

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from nbmgpu.strategies.base import Strategy, Unit
 
     from .data import LoaderTap
-    from .losses import Losses, LossGraph
+    from .losses import LossGraph
+    from .readable import Losses
     from .recorder import Recorder
     from .streams import Streams
     from .units import OptimizerWatch
@@ -153,9 +154,10 @@ class Session:
     def _has_user_hooks(self) -> bool:
         """Whether somebody but the strategy has put a hook on a parameter."""
         parameters = [p for unit in self.units for p in unit.parameters()]
-        own = self.strategy.hooks_per_parameter
+        own = self.strategy.hooks_on
         return any(
-            p._backward_hooks or len(p._post_accumulate_grad_hooks or ()) > own for p in parameters
+            p._backward_hooks or len(p._post_accumulate_grad_hooks or ()) > own(p)
+            for p in parameters
         )
 
     def least_samples(self) -> int:

@@ -60,14 +60,14 @@ def sizes(loader: DataLoader[Any]) -> Iterator[int | None]:
         yield None
 
 
-def as_collated(share: Share, batch: Any) -> Share:
+def as_collated(share: Share, batch: Any, here: int | None) -> Share:
     """Return ``share`` with the samples that are in ``batch``: a ``collate_fn`` may leave some out.
 
+    ``here`` are the rows of ``batch``.
     Ranks weigh by these, and divide by the sum of all weights, so that what is left counts as on
     one device.  Where every tensor has the samples in another dimension than the first, as
     batches of (tokens, samples) have, none are missing.
     """
-    here = rows(batch)
     if here is None or not 0 < here < share.samples:
         return share
     arrays = (x for x in tree_leaves(batch) if isinstance(x, torch.Tensor | np.ndarray) and x.ndim)
@@ -93,13 +93,13 @@ def _collect(item: Any, lengths: set[int]) -> bool:
         if item.ndim:
             lengths.add(len(item))
         return True
-    if isinstance(item, Mapping):
-        return all(_collect(value, lengths) for value in item.values())
     if isinstance(item, list | tuple):
         if _is_column(item):
             lengths.add(len(item))
             return True
         return all(_collect(value, lengths) for value in item)
+    if isinstance(item, Mapping):
+        return all(_collect(value, lengths) for value in item.values())
     return item is None or isinstance(item, str | bytes | int | float | bool)
 
 

@@ -169,10 +169,14 @@ def _schedulers(cls: type[LRScheduler]) -> list[type[LRScheduler]]:
     return [cls, *(inner for child in cls.__subclasses__() for inner in _schedulers(child))]
 
 
-def replace_everywhere(old: object, new: object) -> None:
-    """Bind every name of a loaded module of torch that means ``old`` to ``new``."""
-    for name, module in list(sys.modules.items()):
-        if name.split(".")[0] == "torch" and module is not None:
-            for attribute, value in list(vars(module).items()):
-                if value is old:
-                    setattr(module, attribute, new)
+def replace_everywhere(old: Callable[..., Any], new: object) -> None:
+    """Bind the name of ``old`` to ``new`` where torch has it: in its module and packages above.
+
+    To look through all modules is to write to each of them (they are counted), and a rank copies
+    every page to which it writes: 30 ms.
+    """
+    parts = old.__module__.split(".")
+    for depth in range(len(parts), 0, -1):
+        module = sys.modules[".".join(parts[:depth])]
+        if vars(module).get(old.__name__) is old:
+            setattr(module, old.__name__, new)

@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +25,7 @@ from nbmgpu.events import EventWriter, Vitals
 from nbmgpu.limits import usable_cores, usable_memory
 
 from . import session
-from .output import log_size
+from .output import PATIENCE, flush_unfinished, log_size
 from .pace import Stretch
 
 INTERVAL = 1.0
@@ -63,8 +64,12 @@ class Pulse:
         self._beat()
 
     def _run(self) -> None:
-        while not self._over.wait(INTERVAL):
-            self._beat()
+        next_beat = time.monotonic() + INTERVAL
+        while not self._over.wait(PATIENCE):
+            flush_unfinished()
+            if time.monotonic() >= next_beat:
+                self._beat()
+                next_beat += INTERVAL
 
     def _beat(self) -> None:
         with suppress(OSError):  # the disk is full: the next beat may find room

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from .amounts import Amount
 from .tuning import Tuning
 
 if TYPE_CHECKING:
@@ -57,10 +58,6 @@ class Unit:
                     seen.setdefault(id(parameter), parameter)
         return list(seen.values())
 
-    def frozen(self) -> list[bool]:
-        """Return for each parameter whether it is excluded from training at this moment."""
-        return [not parameter.requires_grad for parameter in self.parameters()]
-
     def buffers(self) -> Iterator[Tensor]:
         """Yield the floating point buffers of the modules, such as running statistics."""
         for module in self.modules:
@@ -84,7 +81,7 @@ class Backward:
         closes: whether an optimizer step may follow; False while gradients accumulate.
     """
 
-    weight: float | Tensor
+    weight: Amount
     normalized: bool
     scalars: list[Tensor] = field(default_factory=list)
     totals: list[bool] = field(default_factory=list)
@@ -108,9 +105,6 @@ class Strategy(ABC):
 
     spreads: ClassVar[bool] = False
     """Whether ranks hold different parts, which only all of them together can bring home."""
-
-    hooks_per_parameter: ClassVar[int] = 0
-    """How many hooks for arriving gradients the strategy itself puts on a parameter."""
 
     def __init__(self, setting: Setting) -> None:
         """Belong to one rank."""
@@ -167,6 +161,10 @@ class Strategy(ABC):
 
     def attend(self, value: Any) -> None:  # noqa: B027 - most strategies have all on rank 0
         """Take part, on the other ranks, while rank 0 pickles ``value`` to save it."""
+
+    def hooks_on(self, parameter: Tensor) -> int:
+        """Return how many hooks for arriving gradients the strategy has put on ``parameter``."""
+        return 0
 
     def explain(self, error: BaseException) -> str:
         """Return what ``error`` means under this strategy, and the way out; empty if unknown."""

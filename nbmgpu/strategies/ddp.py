@@ -17,7 +17,7 @@ accumulation needs nothing special.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
@@ -28,6 +28,9 @@ from .base import Backward, Setting, Strategy, Unit
 from .catalogue import Profile
 from .reducer import Reducer, Way
 from .replicas import broadcast_unless_equal
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 COMPRESSED = (
     "With --compress gradients travel in half precision, {digits} digits: numbers are near one "
@@ -45,7 +48,6 @@ class DistributedDataParallel(Strategy):
     """Replicated parameters, averaged gradients."""
 
     profile: ClassVar[Profile] = catalogue.DDP
-    hooks_per_parameter: ClassVar[int] = 1
 
     def __init__(self, setting: Setting) -> None:
         """Start without any unit."""
@@ -85,7 +87,7 @@ class DistributedDataParallel(Strategy):
 
     def begin_backward(self, backward: Backward) -> None:
         """Wait for gradients, also of parameters that the cell has unfrozen meanwhile."""
-        if any(reducer.frozen != reducer.unit.frozen() for reducer in self._reducers):
+        if any(reducer.trainable.changed() for reducer in self._reducers):
             self._check_static()
             self._hook(self._units)
         for reducer in self._reducers:
@@ -100,6 +102,10 @@ class DistributedDataParallel(Strategy):
         """Average what arrived."""
         for reducer in self._reducers:
             reducer.end()
+
+    def hooks_on(self, parameter: Tensor) -> int:
+        """Return how many buckets wait for its gradient: one, or none."""
+        return sum(id(parameter) in reducer.hooks for reducer in self._reducers)
 
     def release(self) -> None:
         """Take all hooks off."""

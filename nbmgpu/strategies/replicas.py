@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from .amounts import Amount
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -19,15 +21,18 @@ class RunningStatistics:
 
     def __init__(self, unit: Unit) -> None:
         """Watch the floating point buffers of ``unit``."""
-        self.unit = unit
         self.buffers = list(unit.buffers())
         self.versions = [b._version for b in self.buffers]
+        found = (m for root in unit.modules for m in root.modules())
+        self._norms = [m for m in found if isinstance(m, nn.modules.batchnorm._NormBase)]
 
-    def average(self, weight: float | Tensor, total: Tensor | None = None) -> None:
+    def average(self, weight: Amount, total: Amount = 1.0) -> None:
         """Average what has changed, so that ranks evaluate alike; collective if anything has.
 
-        Ranks' ``weight`` sum to ``total``, a tensor of shape (), or to 1 when it is None.
+        Ranks' ``weight`` sum to ``total``.
         """
+        if not self.buffers:
+            return
         normalised = self._of_batch_norm()
         changed = [
             buffer
@@ -41,14 +46,12 @@ class RunningStatistics:
         flat = torch.cat([b.reshape(-1).to(wide) for b in changed]) * weight
         dist.all_reduce(flat)
         for buffer, part in zip(changed, flat.split([b.numel() for b in changed]), strict=True):
-            buffer.copy_((part if total is None else part / total).view(buffer.shape))
+            buffer.copy_((part / total).view(buffer.shape))
         self.versions = [b._version for b in self.buffers]
 
     def _of_batch_norm(self) -> set[int]:
         """Return the buffers of batch normalisation, which change without a new version."""
-        modules = (m for root in self.unit.modules for m in root.modules())
-        layers = [m for m in modules if isinstance(m, nn.modules.batchnorm._NormBase)]
-        return {id(b) for m in layers if m.training for b in m.buffers(recurse=False)}
+        return {id(b) for m in self._norms if m.training for b in m.buffers(recurse=False)}
 
 
 def broadcast_unless_equal(tensors: list[Tensor]) -> None:

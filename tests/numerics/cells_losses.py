@@ -21,6 +21,26 @@ TOKENS = """
     loader = DataLoader(TensorDataset(ids, labels), batch_size=8, shuffle=True)
 """
 
+MASKED = """
+for x, y, m in loader:
+    opt.zero_grad()
+    l = F.cross_entropy(model(x), y, reduction='none')
+    loss = {}
+    loss.backward()
+    opt.step()
+    losses.append(loss.item())
+"""
+MASKS = {
+    "shares": "m l",
+    "ranks": (2, 3),
+    "setup": """
+M = (torch.rand(44) > 0.4).float()
+M[4:8] = M[16:20] = M[32:40] = 0  # a rank's share, another one's, all of a batch
+loader = DataLoader(TensorDataset(X, Y, M), batch_size=8)
+ignoring = nn.CrossEntropyLoss(reduction='none')
+""",
+}
+
 IDIOMS = [
     idiom("nn.MSELoss", with_loss("nn.MSELoss()(model(x), y)"), setup=REGRESSION),
     idiom("L1 and smooth L1", with_loss(
@@ -90,6 +110,18 @@ IDIOMS = [
         Y[4:8], Y[22] = 3, 0
         loader = DataLoader(dataset, batch_size=8)
         """, ranks=(2, 3)),
+    idiom("a masked sum by a count of at least 1", MASKED.format(
+        "(l * m).sum() / m.sum().clamp(min=1)"), **MASKS),
+    idiom("the same, the mask first and weights", MASKED.format(
+        "(2 * m * (l * m.cos())).sum() / torch.clamp(m.sum(), min=1)"), **MASKS),
+    idiom("the same by torch.where", MASKED.format(
+        "torch.where(m > 0, l, 0.0).sum() / (m > 0).sum().clamp(min=1)"), **MASKS),
+    idiom("the same by masked_fill", MASKED.format(
+        "l.masked_fill(m == 0, 0.0).sum() / m.sum().clamp(min=1)"), **MASKS),
+    idiom("the same by an index", MASKED.format(
+        "l[m > 0].sum() / (m > 0).sum().clamp(min=1)"), **MASKS),
+    idiom("the same of ignored targets", MASKED.format(
+        "ignoring(model(x), y.where(m > 0, -100)).sum() / m.sum().clamp(min=1)"), **MASKS),
     idiom("label smoothing and ignore_index", """
         for x, y in loader:
             opt.zero_grad()

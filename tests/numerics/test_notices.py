@@ -44,6 +44,10 @@ DUE = {
     "dropout": ("random-step", TRAIN, DROPOUT),
     "noise in the step": ("random-step", with_loss(
         "F.cross_entropy(model(x + 0.1 * torch.randn_like(x)), y)"), ""),
+    "noise from the second epoch on": ("random-step", with_loss(
+        "F.cross_entropy(model(x) + (0.1 * torch.randn(len(x), 1) if epoch else 0), y)"), ""),
+    "a coin tossed from the second epoch on": ("random-host", with_loss(
+        "F.cross_entropy(model(x), y) * (random.random() if epoch else 1)"), ""),
     "batch normalisation": ("batch-norm", TRAIN, BATCH_NORM),
     "augmentation, torch": ("random-data", TRAIN, AUGMENTED.format(noise="torch.randn(8)")),
     "augmentation, numpy": ("random-data", TRAIN, AUGMENTED.format(

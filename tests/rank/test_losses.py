@@ -4,7 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from nbmgpu.rank.losses import find_losses, read_graph
+from nbmgpu.rank.losses import read_graph
+from nbmgpu.rank.readable import find_losses
 
 torch.manual_seed(0)
 MODEL = torch.nn.Linear(4, 3)

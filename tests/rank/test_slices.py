@@ -84,11 +84,15 @@ def test_sizes_of_batches_are_known_before_they_are_loaded(options, known):
 
 def test_what_a_batch_lacks_is_told_from_samples_in_another_dimension():
     share = Share(4, 8)
-    assert as_collated(share, (torch.ones(4, 3), torch.ones(4))) == share
-    assert as_collated(share, (torch.ones(3, 3), torch.ones(3))) == Share(3, 8)
-    assert as_collated(share, (torch.ones(3, 4), torch.ones(3))) == Share(3, 8)
-    assert as_collated(share, (torch.ones(3, 4), torch.ones(3, 4, 2))) == share
-    assert as_collated(share, {"ids": torch.ones(7, 4)}) == share
+
+    def collated(batch):
+        return as_collated(share, batch, rows(batch))
+
+    assert collated((torch.ones(4, 3), torch.ones(4))) == share
+    assert collated((torch.ones(3, 3), torch.ones(3))) == Share(3, 8)
+    assert collated((torch.ones(3, 4), torch.ones(3))) == Share(3, 8)
+    assert collated((torch.ones(3, 4), torch.ones(3, 4, 2))) == share
+    assert collated({"ids": torch.ones(7, 4)}) == share
 
 
 def test_a_stream_and_a_sampler_without_end_say_nothing_of_their_size():

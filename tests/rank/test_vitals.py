@@ -216,3 +216,21 @@ def test_of_a_real_run_whose_second_rank_is_slow(monkeypatch, tmp_path):
     assert found.own > 1.5 * found.others
     samples, tokens = (run.view.curves[name].last for name in ("samples/s", "tokens/s"))
     assert tokens == pytest.approx(6 * samples)
+
+
+def test_a_cell_may_put_anything_in_the_place_of_stdout(monkeypatch, tmp_path):
+    monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
+    namespace = {"__name__": "__main__"}
+    source = """
+import sys, threading, time
+class Tee:
+    def write(self, text):
+        return len(text)
+plain, sys.stdout = sys.stdout, Tee()
+time.sleep(0.4)
+sys.stdout = plain
+beats = any(thread.name == "nbmgpu-pulse" for thread in threading.enumerate())
+del plain, Tee
+"""
+    nbmgpu.run(source, namespace, gpus=2, cpu=True)
+    assert namespace["beats"]

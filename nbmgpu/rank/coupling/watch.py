@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, MutableMapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -96,19 +96,12 @@ class Coupling:
         text = notices.COUPLED_BATCH.format(where=where, operation=tag.operation)
         self._recorder.notice("coupled-batch", text)
 
-    @contextmanager
-    def aside(self) -> Iterator[None]:
+    def aside(self) -> AbstractContextManager[None]:
         """Look away for a while.
 
         Not only idly: a mode that is on turns a number in an autograd graph into a float.
         """
-        watch = self._watch
-        above = _take_off(watch) if watch is not None else None
-        try:
-            yield
-        finally:
-            if watch is not None and above is not None:
-                _put_on(watch, above)
+        return nullcontext() if self._watch is None else _without(self._watch)
 
     def alike(self, made: torch.Tensor, of: torch.Tensor) -> None:
         """Know that ``made``, which was made out of sight, has the samples of ``of``."""
@@ -214,6 +207,16 @@ def _line() -> int:
             return frame.f_lineno
         frame = frame.f_back  # type: ignore[assignment]
     return 0
+
+
+@contextmanager
+def _without(watch: Watch) -> Iterator[None]:
+    above = _take_off(watch)
+    try:
+        yield
+    finally:
+        if above is not None:
+            _put_on(watch, above)
 
 
 def _put_on(watch: Watch, below: int = 0) -> None:

@@ -20,6 +20,7 @@ from torch import nn
 from nbmgpu import rng
 from nbmgpu.errors import StrategyError, compose
 from nbmgpu.strategies.replicas import RunningStatistics
+from nbmgpu.strategies.trainable import Trainable
 
 from .gathering import Gathering, forget_forward, roots
 from .half import HALVES, Casts
@@ -80,7 +81,7 @@ class Home:
         self._result: Any = None
         self._arrived: list[nn.Parameter] = []
         self._seen: set[int] = set()
-        self.frozen = unit.frozen()
+        self.trainable = Trainable(unit)
         self._remember()
         half = next((h for key, h in HALVES.items() if key in config), None)
         self._casts = Casts(unit.modules, half)

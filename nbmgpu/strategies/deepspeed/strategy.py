@@ -58,7 +58,6 @@ class DeepSpeed(Strategy):
 
     weighs_losses: ClassVar[bool] = True
     spreads: ClassVar[bool] = True
-    hooks_per_parameter: ClassVar[int] = 2
     stage: ClassVar[int]
     offload: ClassVar[bool] = False
 
@@ -89,7 +88,7 @@ class DeepSpeed(Strategy):
 
     def _thawed(self, home: Home) -> bool:
         """Tell whether other parameters are frozen than when the engine was made."""
-        return home.frozen != home.unit.frozen()
+        return home.trainable.changed()
 
     def _renew(self) -> None:
         """Make new engines where the cell has frozen or unfrozen parameters."""
@@ -195,6 +194,10 @@ class DeepSpeed(Strategy):
                 plain(module, set_to_none)
 
         nn.Module.zero_grad = zero_grad  # type: ignore[method-assign, assignment]
+
+    def hooks_on(self, parameter: Tensor) -> int:
+        """Return 2: the engine's and ours."""
+        return 2
 
     def explain(self, error: BaseException) -> str:
         """Return what an error means that DeepSpeed's half precision brings about."""

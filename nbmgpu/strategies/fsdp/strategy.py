@@ -76,7 +76,6 @@ class FullyShardedDataParallel(Strategy):
     profile: ClassVar[Profile] = catalogue.FSDP
     spreads: ClassVar[bool] = True
     weighs_losses: ClassVar[bool] = True
-    hooks_per_parameter: ClassVar[int] = 1
     reshards: ClassVar[bool] = True
 
     def __init__(self, setting: Setting) -> None:
@@ -154,7 +153,7 @@ class FullyShardedDataParallel(Strategy):
             self._frozen = frozen
             for group in dict.fromkeys(s.group for s in self.slots):
                 group._init_mp_dtypes()
-        if any(r.frozen != r.unit.frozen() for r in self._reducers):
+        if any(r.trainable.changed() for r in self._reducers):
             self._hook_rest()
         for slot in self.slots:
             slot.used = False

@@ -1,0 +1,240 @@
+"""What ddp's reducer does for speed: each of it gives what the plain way gives."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from numerics.idiom import TRAIN, Idiom, compare, idiom
+from torch import nn
+
+from nbmgpu.strategies.amounts import Amount
+from nbmgpu.strategies.base import Backward, Unit
+from nbmgpu.strategies.buckets import CACHED, make_buckets
+from nbmgpu.strategies.tail import DeviceTail, HostTail, Tail, tail_size
+from nbmgpu.strategies.trainable import Trainable
+
+WIDE = "model = nn.Sequential(nn.Linear(8, 9000), nn.Tanh(), nn.Linear(9000, 4))\n"
+"""More parameters than a bucket may have to be gone through twice."""
+
+OPT = "opt = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)\n"
+
+LARGE = [
+    idiom("uneven batches", setup=WIDE + OPT + "loader = DataLoader(dataset, batch_size=7)"),
+    idiom("targets that count nothing, on one rank and on all", """
+for x, y in loader:
+    opt.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    opt.step()
+    losses.append(loss.item())
+""", setup=WIDE + OPT + """
+Y = Y.clone()
+Y[4:6] = Y[8:12] = Y[16:24] = -100
+loader = DataLoader(TensorDataset(X, Y), batch_size=8)
+"""),
+    idiom("a sum", TRAIN.replace("F.cross_entropy(model(x), y)",
+                                 "F.cross_entropy(model(x), y, reduction='sum') / 40"),
+          setup=WIDE + OPT),
+    idiom("two passes before a step", """
+for step, (x, y) in enumerate(loader):
+    loss = F.cross_entropy(model(x), y) / 2
+    loss.backward()
+    losses.append(loss.item())
+    if step % 2:
+        opt.step()
+        opt.zero_grad(set_to_none=step % 4 == 1)
+""", setup=WIDE + OPT),
+    idiom("a part that is not used", """
+for x, y in loader:
+    opt.zero_grad()
+    out = model(x)
+    if len(losses) % 2:
+        out = out + extra(x)
+    loss = F.cross_entropy(out, y)
+    loss.backward()
+    opt.step()
+    losses.append(loss.item())
+""", setup=WIDE + """
+extra = nn.Linear(8, 4)
+opt = torch.optim.Adam([*model.parameters(), *extra.parameters()], lr=1e-3)
+"""),
+    idiom("a penalty on gradients", """
+for x, y in loader:
+    opt.zero_grad()
+    x = x.clone().requires_grad_()
+    out = model(x)
+    loss = F.cross_entropy(out, y)
+    slope, = torch.autograd.grad(out.pow(2).sum(), x, create_graph=True)
+    loss = loss + 0.01 * slope.pow(2).sum(1).mean()
+    loss.backward()
+    opt.step()
+    losses.append(loss.item())
+""", setup=WIDE + OPT, shares="x out slope", atol=1e-5),
+    idiom("sparse gradients", """
+for x, y in loader:
+    opt.zero_grad()
+    loss = F.cross_entropy(head(table((x * 100).long().abs() % 5000).mean(1)), y)
+    loss.backward()
+    opt.step()
+    losses.append(loss.item())
+""", setup="""
+table, head = nn.Embedding(5000, 16, sparse=True), nn.Linear(16, 4)
+opt = torch.optim.SGD([*table.parameters(), *head.parameters()], lr=0.1)
+"""),
+    idiom("frozen, replaced and unfrozen on the way", """
+for x, y in loader:
+    if len(losses) == 2:
+        model[0].weight.requires_grad_(False)
+    if len(losses) == 3:
+        model[0].weight.requires_grad_(True)
+    if len(losses) == 4:
+        model[2] = fresh
+        opt = torch.optim.SGD(model.parameters(), lr=0.01)
+    opt.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    opt.step()
+    losses.append(loss.item())
+""", setup=WIDE + OPT + "fresh = nn.Linear(9000, 4)\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LARGE, ids=lambda case: case.name)
+def test_buckets_that_are_gone_through_once(case: Idiom) -> None:
+    result = compare(case, 2)
+    assert not result.wrong, "\n".join(result.wrong)
+
+
+def test_these_buckets_are_large_enough() -> None:
+    layers = nn.Sequential(nn.Linear(8, 9000), nn.Linear(9000, 4))
+    assert any(b.flat.numel() >= CACHED for b in make_buckets(list(layers.parameters())))
+
+
+def summed(kind: type[Tail], parts: list[Backward], used: list[list[int] | None]) -> list[float]:
+    """Let ranks' tails be summed as a collective does; return flags, losses and the total."""
+    memory = [torch.full((tail_size(3),), 7.0) for _ in parts]
+    tails = [kind(part, 3) for part in memory]
+    for tail, places, part in zip(tails, used, parts, strict=True):
+        tail.fill(places, part)
+    memory[0].copy_(torch.stack(memory).sum(0))
+    total = tails[0].total
+    divisor: Amount = torch.as_tensor(total).clone() if kind is DeviceTail else total
+    tails[0].give(parts[0], divisor if float(divisor) else 1.0)
+    return [*tails[0].flags.tolist(), float(total), *(s.item() for s in parts[0].scalars)]
+
+
+def passes(weights: list[float], kind: type[Tail]) -> list[Backward]:
+    values = [[2.0, 5.0], [4.0, 7.0]]
+    amounts: list[Amount] = [torch.tensor(w) if kind is DeviceTail else w for w in weights]
+    return [
+        Backward(amount, False, [torch.tensor(v if w else torch.nan) for v in row], [False, True])
+        for amount, w, row in zip(amounts, weights, values, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("kind", [HostTail, DeviceTail])
+def test_a_tail_averages_by_weight_and_adds_sums(kind: type[Tail]) -> None:
+    found = summed(kind, passes([1.0, 3.0], kind), [None, [0, 2]])
+    assert found == [2.0, 1.0, 2.0, 4.0, (2 + 3 * 4) / 4, 12.0]
+
+
+@pytest.mark.parametrize("kind", [HostTail, DeviceTail])
+def test_what_counts_nothing_may_be_nan(kind: type[Tail]) -> None:
+    found = summed(kind, passes([2.0, 0.0], kind), [[1], []])
+    assert found == [0.0, 1.0, 0.0, 2.0, 2.0, 5.0]
+
+
+@pytest.mark.parametrize("kind", [HostTail, DeviceTail])
+def test_the_mean_of_nothing_is_nan(kind: type[Tail]) -> None:
+    *_, total, mean, sum_ = summed(kind, passes([0.0, 0.0], kind), [None, None])
+    assert total == 0
+    assert math.isnan(mean)
+    assert math.isnan(sum_)
+
+
+def trainable(model: nn.Module) -> Trainable:
+    return Trainable(Unit([model], [torch.optim.SGD(model.parameters())]))
+
+
+def test_what_trains_is_the_same_until_it_is_changed() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    seen = trainable(model)
+    assert not seen.changed()
+    nn.Linear(3, 3)  # of another model
+    assert not seen.changed()
+    model[0].weight.requires_grad_(False)
+    assert seen.changed()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: model.append(nn.Linear(2, 2)),
+        lambda model: setattr(model[1], "weight", nn.Parameter(torch.ones(2, 2))),
+        lambda model: model[0].register_parameter("more", nn.Parameter(torch.ones(1))),
+        lambda model: model.__setitem__(1, nn.Linear(2, 2)),
+        lambda model: model._modules.update(more=nn.Linear(2, 2)),
+        lambda model: model._parameters.update(more=nn.Parameter(torch.ones(1))),
+        lambda model: model.__delitem__(1),
+    ],
+)
+def test_parameters_that_come_or_are_replaced_are_seen(change: object) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    seen = trainable(model)
+    change(model)  # type: ignore[operator]
+    assert seen.changed()
+
+
+def test_a_parameter_that_a_group_is_given_by_hand_is_seen() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    seen = Trainable(Unit([model], [optimizer]))
+    optimizer.param_groups[0]["params"].append(nn.Parameter(torch.ones(1)))
+    assert seen.changed()
+
+
+STEP = """
+    loss = F.cross_entropy({forward}, y)
+    opt.zero_grad()
+    loss.backward({how})
+    opt.step()
+    losses.append(loss.item())
+"""
+
+BY_HAND = [
+    idiom("a parameter put into a group by hand", """
+for x, y in loader:
+    if len(losses) == 2:
+        opt.param_groups[0]["params"].append(scale)
+""" + STEP.format(forward="model(x) * scale", how=""),
+          setup="scale = nn.Parameter(torch.ones(1))\n"),
+    idiom("a module put into another one by hand", """
+for x, y in loader:
+    if len(losses) == 2:
+        model._modules["head"] = fresh
+        opt.param_groups[0]["params"] += list(fresh.parameters())
+""" + STEP.format(forward="model(x)", how=""), setup="fresh = nn.Linear(12, 4)\n"),
+    idiom("gradients that hooks take away", """
+for parameter in model.parameters():
+    parameter.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))
+for x, y in loader:
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    losses.append(loss.item())
+""", notices="tensor-hooks"),
+    idiom("gradients that have a graph", """
+for x, y in loader:
+    opt.zero_grad()
+    F.cross_entropy(model(x), y).backward(create_graph=True)
+    opt.step()
+""", setup=WIDE + OPT, curve=False),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")
+@pytest.mark.parametrize("case", BY_HAND, ids=lambda case: case.name)
+def test_what_cells_do_by_hand(case: Idiom) -> None:
+    result = compare(case, 2)
+    assert not result.wrong, "\n".join(result.wrong)
