@@ -6,7 +6,7 @@ that all messages read alike.
 
 An error raised inside a rank is not wrapped: the notebook gets the exception's
 own type back, so that ``except torch.OutOfMemoryError`` works; see
-``nbmgpu.run.Run.raise_failure``.
+``nbmgpu.failure``.
 """
 
 from __future__ import annotations
@@ -45,6 +45,10 @@ class RankError(NbmgpuError, RuntimeError):
 
 class RankKilledError(RankError):
     """A rank was ended by a signal, for example by the kernel's memory killer."""
+
+
+class ResultsError(NbmgpuError, RuntimeError):
+    """What the ranks have made could not be brought back."""
 
 
 class StrategyError(NbmgpuError, RuntimeError):

@@ -84,6 +84,8 @@ def exception_of(run: Run) -> BaseException | None:
 def _what_is_back(run: Run) -> str:
     if 0 in run.results:
         return "what was trained so far is back in the notebook"
+    if run.view.ranks[0].process is None:
+        return "its ranks had not been started"
     return "rank 0 was killed before it could send its results"
 
 

@@ -25,6 +25,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -34,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from .errors import OptionError, compose
+from .errors import LaunchError, OptionError, compose
 from .events import Ended, Event, EventTail, Started
 from .view import RunView
 
@@ -119,18 +120,28 @@ class Run:
 
     @classmethod
     def create(cls, record: RunRecord, cell: str) -> Run:
-        """Make the folder of a new run, readable by its owner alone."""
+        """Make the folder of a new run, readable by its owner alone.
+
+        Raises:
+            LaunchError: it cannot be written, as on a full disk.
+        """
         folder = runs_root() / record.id
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for name in ("events", "logs"):
-            (folder / name).mkdir()
-        (folder / "cell.py").write_text(cell)
-        write_atomically(folder / "run.json", json.dumps(dataclasses.asdict(record), indent=1))
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for name in ("events", "logs"):
+                (folder / name).mkdir()
+            (folder / "cell.py").write_text(cell)
+            write_atomically(folder / "run.json", json.dumps(dataclasses.asdict(record), indent=1))
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            what = f"The run's folder cannot be written: {error.strerror or error}"
+            way = "set NBMGPU_RUNS to a folder with room, or remove old runs there"
+            raise LaunchError(compose(what, f"It would be {folder}", way)) from None
         return cls(folder)
 
     @property
     def id(self) -> str:
-        """The run's name, ``YYYYMMDD-HHMMSS-xxxxx``; unique prefixes are accepted by ``find``."""
+        """The run's name, ``YYYYMMDD-HHMMSS-xxxxx`` in UTC; ``find`` takes unique prefixes."""
         return self.record.id
 
     @property
@@ -185,11 +196,16 @@ class Run:
         stands: no gentle stop takes a forced one back.
         """
         asked = self.folder / STOP_FILE
-        if force:
-            write_atomically(asked, "force")
-            return
-        with suppress(FileExistsError), asked.open("x") as file:
-            file.write("stop")  # as long as it is empty, it says the same
+        try:
+            if force:
+                write_atomically(asked, "force")
+                return
+            with suppress(FileExistsError), asked.open("x") as file:
+                file.write("stop")  # as long as it is empty, it says the same
+        except OSError:  # the disk is full; a signal needs no room
+            launcher = self.view.launcher
+            if launcher is not None and process_lives(launcher.pid, launcher.create_time):
+                os.kill(launcher.pid, signal.SIGTERM)
 
     def wait(self, timeout: float | None = None) -> str:
         """Block until the run is over or ``timeout`` seconds went by; return the state."""
@@ -258,9 +274,10 @@ class Run:
 def new_run_id() -> str:
     """Return a name that sorts by time and cannot collide in practice.
 
-    To the millisecond: of two runs within a second, the newest must be the later one.
+    To the millisecond: of two runs within a second, the newest must be the later one.  In UTC:
+    so it must when the clocks are put back, or the notebook's time zone is another one now.
     """
-    now = datetime.datetime.now()
+    now = datetime.datetime.now(datetime.timezone.utc)
     return f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03d}{secrets.token_hex(1)}"
 
 

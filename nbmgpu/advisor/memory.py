@@ -49,7 +49,7 @@ KINDS: dict[Kind, str] = {
 Held = Mapping[Kind, Span]
 
 GIB = KIB**3
-OF_CPU_PROCESS = Span(0.04 * GIB, 0.3 * GIB)
+OF_CPU_PROCESS = Span(0.015 * GIB, 0.3 * GIB)
 """A CPU rank's own memory, libraries that ranks share not counted."""
 
 OF_GPU_PROCESS = Span(0.4 * GIB, 1.5 * GIB)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from nbmgpu import api
 from nbmgpu.failure import plain
 from nbmgpu.interrupts import interrupts_to
-from nbmgpu.kernel import POLL
 from nbmgpu.surroundings import Surroundings
 
 from .comparison import Comparison
@@ -27,6 +26,9 @@ if TYPE_CHECKING:
     from nbmgpu.ui.comparing import LiveComparison
 
 __all__ = ["Comparison", "Contest", "Trial", "compare", "conduct", "scale", "showing"]
+
+POLL = 0.05
+"""Seconds between looks at the runs of a comparison."""
 
 last_comparison: Comparison | None = None
 """The newest comparison of this process."""

@@ -38,11 +38,16 @@ KNOWN: dict[str, Advice] = {
         "A label is no class of the model, or a token is not in its embedding.",
         "as many outputs (or rows of the embedding) as the data has values",
     ),
-    r"DataLoader worker .* (is killed by signal: Bus|exited unexpectedly)|No space left on device":
+    r"DataLoader worker .* (is killed by signal: Bus|exited unexpectedly)|shared memory\(shm\)":
         Advice(
-            "A DataLoader's worker had no memory, often because /dev/shm or the disk is full.",
+            "A DataLoader's worker had no memory, often because /dev/shm is full.",
             "fewer workers (num_workers) in the DataLoader, or more room in /dev/shm",
         ),
+    r"No space left on device": Advice(
+        "The disk is full, or /dev/shm, where the workers of a DataLoader meet.",
+        "more room where the cell writes, NBMGPU_RUNS=<a folder with room> for what it prints, or "
+        "num_workers=0 in the DataLoader",
+    ),
     r"Expected more than 1 value per channel": Advice(
         "Batch normalisation got a single sample, as the last batch of an epoch may have.",
         "drop_last=True in the DataLoader, or --sync-batchnorm",

@@ -1,0 +1,174 @@
+"""What ``%%mgpu`` and ``%mgpu`` do once they are called: they read a line and call the library."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from . import api, comparison, flags
+from .comparison import Contest, request
+from .errors import CellError, NbmgpuError, OptionError, closest, compose
+from .failure import plain
+from .interrupts import interrupts_to
+from .kernel import Execution, pause
+from .options import RunOptions
+from .run import Run
+from .surroundings import Surroundings
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+_watching: set[asyncio.Task[None] | None] = set()
+"""Tasks that follow runs in the background: a loop keeps none alive by itself."""
+
+
+def run_cell(shell: InteractiveShell, line: str, cell: str) -> Any:
+    """Run ``cell`` as ``line`` asks, and block until it is over."""
+    with plain_errors(shell, cell):
+        if contest := _contest(shell, line, cell):
+            comparison.conduct(contest)
+            return None
+        execution = _execution(shell, line, cell)
+        api.conduct(execution)
+    return execution.value
+
+
+async def run_cell_awaited(shell: InteractiveShell, line: str, cell: str) -> Any:
+    """Run ``cell`` as ``line`` asks while the kernel's loop goes on."""
+    with plain_errors(shell, cell):
+        if contest := _contest(shell, line, cell):
+            await contend_awaited(contest)
+            return None
+        execution = _execution(shell, line, cell)
+        if execution.options.dry_run or execution.options.background:
+            if api.conduct(execution) is not None:
+                _watching.add(asyncio.ensure_future(_watch(shell, execution)))
+            return None
+        api.refuse_inside_a_rank()
+        execution.prepare()
+        with interrupts_to(execution.interrupt):
+            api.begin(execution)
+            await follow_awaited(execution, execution.run)
+    return execution.value
+
+
+def run_line(shell: InteractiveShell, line: str) -> Any:
+    """Do what the command at the beginning of ``line`` does with the rest of it."""
+    command, _, rest = line.strip().partition(" ")
+    if command not in flags.COMMANDS:
+        near = closest(command, flags.COMMANDS) or "runs"
+        what = f"There is no %mgpu {command}" if command else "%mgpu needs a command"
+        allowed, instead = f"Commands: {', '.join(flags.COMMANDS)}", f"%mgpu {near}"
+        if command in request.TABLES:
+            allowed = "It stands above the cell that it is about"
+            instead = f"%%mgpu {line.strip()}"
+        raise plain(OptionError(compose(what, allowed, instead)))
+    from . import commands  # the advisor comes with it
+
+    with plain_errors(shell):
+        return getattr(commands, command)(rest.strip())
+
+
+async def attach_awaited(shell: InteractiveShell, line: str) -> None:
+    """Attach to the run that ``line`` names while the kernel's loop goes on."""
+    with plain_errors(shell):
+        run, execution = api.take_over(line.partition(" ")[2].strip())
+        if execution is None:
+            await watch_awaited(run)
+            return
+        with interrupts_to(execution.interrupt):
+            await follow_awaited(execution, run)
+
+
+def _execution(shell: InteractiveShell, line: str, cell: str) -> Execution:
+    return Execution(cell, shell.user_ns, RunOptions.parse(line), Surroundings(shell))
+
+
+def _contest(shell: InteractiveShell, line: str, cell: str) -> Contest | None:
+    """Return what a line that begins with ``compare`` or ``scale`` asks for, else nothing."""
+    kind, _, rest = line.strip().partition(" ")
+    if kind not in request.TABLES:
+        _refuse_misspelt(kind, rest)
+        return None
+    return Contest(request.parse(kind, rest), cell, shell.user_ns, Surroundings(shell))
+
+
+async def _watch(shell: InteractiveShell, execution: Execution) -> None:
+    """Follow a run in the background; whatever it raises is shown where it began."""
+    try:
+        await follow_awaited(execution, execution.run)
+    except KeyboardInterrupt:
+        pass  # it was stopped; the summary says so
+    except Exception:
+        shell.showtraceback()
+    finally:
+        _watching.discard(asyncio.current_task())
+
+
+@contextmanager
+def plain_errors(shell: InteractiveShell, cell: str = "") -> Iterator[None]:
+    """Let errors of nbmgpu itself, and syntax errors of ``cell``, be shown without its frames."""
+    try:
+        yield
+    except NbmgpuError as error:
+        raise error if hasattr(error, "_render_traceback_") else plain(error) from None
+    except SyntaxError as error:
+        error.filename = shell.compile.cache(cell, Surroundings(shell).cell_number)
+        shown = shell.SyntaxTB.structured_traceback(type(error), error)
+        raise CellSyntaxError(shown) from None
+
+
+class CellSyntaxError(CellError):
+    """A syntax error of the cell as IPython shows one.
+
+    IPython has no way to show a real one without the frames that it came through.
+    """
+
+    def __init__(self, shown: list[str]) -> None:
+        """Be shown as the lines ``shown``."""
+        super().__init__(shown[-1].strip())
+        self._shown = shown
+
+    def _render_traceback_(self) -> list[str]:
+        return self._shown
+
+
+CellSyntaxError.__name__ = "SyntaxError"
+
+
+def _refuse_misspelt(word: str, rest: str) -> None:
+    """Refuse a first word that is nearer to ``compare`` or ``scale`` than to a flag."""
+    names = [flag.name.lstrip("-") for flag in flags.FLAGS]
+    near = None if word.startswith("-") else closest(word, [*request.TABLES, *names])
+    if near in request.TABLES and word not in names:
+        what = f"There is no %%mgpu {word}"
+        raise OptionError(compose(what, instead=f"%%mgpu {near} {rest}".rstrip()))
+
+
+async def follow_awaited(execution: Execution, run: Run) -> None:
+    """Do what ``api.follow`` does, awaiting between looks at the run."""
+    with api.showing(execution, run) as output:
+        while not execution.over:
+            output.take()
+            await asyncio.sleep(pause(run))
+        output.take()
+        if run is not execution.run or not execution.taken_over:
+            execution.finish()
+
+
+async def contend_awaited(contest: Contest) -> None:
+    """Do what ``comparison.conduct`` does, awaiting between looks at the runs."""
+    with comparison.showing(contest) as output:
+        for _ in contest.course():
+            output.take()
+            await asyncio.sleep(comparison.POLL)
+
+
+async def watch_awaited(run: Run) -> None:
+    """Show a run of another process to its end."""
+    with api.shown(run, Surroundings.current()) as output:
+        while not run.over:
+            output.take()
+            await asyncio.sleep(pause(run))

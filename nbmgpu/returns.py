@@ -1,0 +1,107 @@
+"""What a run brings home: rank 0's results into the notebook's objects, the others' beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from . import rng
+from .agreement import differing
+from .bundle import VALUE, Shipment, UnreadableError, adopt, read_copies
+from .errors import ResultsError, compose
+from .options import RunOptions
+from .run import Run
+
+WALKED_APART = (
+    "Ranks trained on different batches: the cell left some out by what is in them, and each rank "
+    "sees its own share only. So steps were not one device's. Leave batches out by their number, "
+    "or multiply the loss by 0 instead."
+)
+
+BRANCHES = (
+    "In a step the losses of some ranks were means and those of others sums: the cell chooses the "
+    "loss by what is in the batch, and each rank sees its own share only. So the step was not one "
+    "device's. Multiply by a mask, which gives 0 where nothing is left, instead of an `if`."
+)
+
+
+@dataclass(frozen=True)
+class Returns:
+    """The results of a run that is over, and the notebook that has sent what they are made of.
+
+    ``note`` takes what has to be said about them: a topic and a sentence.
+    """
+
+    run: Run
+    shipment: Shipment
+    namespace: dict[str, Any]
+    options: RunOptions
+    note: Callable[[str, str], None]
+
+    def take(self) -> Any:
+        """Put them into the notebook and ``run.results``; return the value of the last line.
+
+        Raises:
+            ResultsError: the cell ran to its end, and its results are lost.
+        """
+        value = self._adopt()
+        self._read_others()
+        return value
+
+    def _adopt(self) -> Any:
+        try:
+            returned = adopt(self.run.record.results[0], self.shipment)
+        except UnreadableError as error:
+            if self.run.state != "finished":  # the failure says why there is no result
+                return None
+            what = f"The cell ran to its end, but what it made could not be brought back: {error}"
+            allowed = "The notebook is as it was before"
+            instead = "the cell again with more memory free, or --pull with the names you need"
+            raise ResultsError(compose(what, allowed, instead)) from error
+        for name, reason in {**returned.lost, **returned.refused}.items():
+            what = "The value of the last line" if name == VALUE else f"`{name}`"
+            self.note(f"lost:{name}", f"{what} did not come back: {reason}.")
+        values = dict(returned.values)
+        last_line = {VALUE: values.pop(VALUE)} if VALUE in values else {}
+        wanted = self.options.pull
+        bound = {n: v for n, v in values.items() if wanted is None or n in wanted}
+        self._note_missing(wanted or (), values)
+        before = {name: self.namespace.get(name) for name in bound}
+        self.namespace.update(bound)
+        for name in returned.header["deleted"]:
+            self.namespace.pop(name, None)
+        rng.restore(returned.header["random"])
+        new = {n: v for n, v in bound.items() if before[n] is not v}
+        self.run.results[0] = new | last_line
+        return last_line.get(VALUE)
+
+    def _note_missing(self, wanted: Iterable[str], values: dict[str, Any]) -> None:
+        for name in wanted:
+            if name not in values:
+                self.note(f"missing:{name}", f"--pull {name}: the cell did not bind `{name}`.")
+
+    def _read_others(self) -> None:
+        """Read what the other ranks hold, and say which values are rank 0's alone."""
+        for rank, path in enumerate(self.run.record.results[1:], start=1):
+            try:
+                self.run.results[rank] = read_copies(path, self.namespace)
+            except (OSError, ValueError):
+                continue
+        if self.run.state != "finished":
+            return  # ranks that stopped somewhere differ for that reason
+        unsure = self.options.strategy == "none" or "reads-ahead" in self.run.view.notices
+        if self.run.view.walked_apart and not unsure:
+            self.note("walked-apart", WALKED_APART)
+        elif self.run.view.chose_apart and not unsure:
+            self.note("branches", BRANCHES)
+        own = self.run.results.get(0, {})
+        others = [values for rank, values in self.run.results.items() if rank]
+        names = differing({n: v for n, v in own.items() if n != VALUE}, others)
+        if names and self.options.strategy != "none":
+            listed = ", ".join(f"`{name}`" for name in names)
+            self.note(
+                "rank-0-values",
+                f"{listed}: rank 0's own value, other ranks hold another (their share of the "
+                "data, or their clock). All of them: nbmgpu.last_run.results",
+            )
