@@ -10,9 +10,10 @@ from IPython.core.interactiveshell import InteractiveShell
 from jupyter_client.manager import start_new_kernel
 from traitlets.config import Config
 
-from nbmgpu.completion import MATCHER_ID, names_to_pull, register, unregister
+from nbmgpu.completion import MATCHER_ID, register, unregister
 from nbmgpu.events import LAUNCHER, EventWriter, Started
 from nbmgpu.flags import COMMANDS, FLAGS
+from nbmgpu.offers import names_to_pull
 from nbmgpu.run import Run, RunRecord, own_process
 from nbmgpu.strategies import strategy_names
 

@@ -19,8 +19,8 @@ import nbmgpu
 from nbmgpu import commands
 from nbmgpu.advisor.consult import Consultation
 from nbmgpu.advisor.picking import Picking, describe, named
-from nbmgpu.completion import complete
 from nbmgpu.errors import OptionError
+from nbmgpu.offers import complete
 from nbmgpu.ui import built
 from nbmgpu.ui.picker import Picker, describe_cell
 

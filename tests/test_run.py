@@ -3,11 +3,14 @@
 import os
 import shutil
 import stat
+import sys
 import time
 
 import pytest
 from staged import Stage
 
+import nbmgpu
+from nbmgpu import api
 from nbmgpu.errors import OptionError
 from nbmgpu.events import Ended, Exited, Failure, Notice, Started
 from nbmgpu.report.digest import write_digest
@@ -171,3 +174,32 @@ def test_names_of_runs_sort_by_time_within_a_second():
         names.append(new_run_id())
         time.sleep(0.002)
     assert names == sorted(names)
+
+
+def test_the_newest_run_is_the_last_whatever_the_time_zone(monkeypatch):
+    names = []
+    with monkeypatch.context() as patch:
+        for zone in ("XYZ-5", "XYZ+7", "UTC"):
+            patch.setenv("TZ", zone)
+            time.tzset()
+            names.append(new_run_id())
+            time.sleep(0.002)
+    time.tzset()
+    assert names == sorted(names)
+
+
+def test_a_look_at_a_run_that_goes_on_asks_the_system_once(monkeypatch):
+    namespace = {"__name__": "__main__"}
+    run = nbmgpu.run("import time; time.sleep(100)", namespace, gpus=1, background=True)
+    execution, asked = api._background[run.id], []
+    while run.view.launcher is None:
+        run.refresh()
+    module = sys.modules[Run.__module__]
+    monkeypatch.setattr(
+        module, "process_lives", lambda *who: asked.append(who) or process_lives(*who)
+    )
+    over, times = execution.over, len(asked)
+    run.stop(force=True)
+    with pytest.raises(KeyboardInterrupt):
+        nbmgpu.attach(run.id)
+    assert (over, times) == (False, 1)

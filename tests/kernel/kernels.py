@@ -9,7 +9,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +109,8 @@ class ExecutedCell:
 class Notebook:
     """A kernel in folders of its own."""
 
-    def __init__(self, home: Path, **environment: str) -> None:
+    def __init__(self, home: Path, within: Sequence[str] = (), **environment: str) -> None:
+        """Start a kernel; ``within`` is a command that goes before its own and ends in it."""
         self.home = home
         self.runs = home / "runs"
         self.environment = os.environ | {
@@ -128,7 +129,7 @@ class Notebook:
         self.manager = KernelManager(connection_file=str(home / "runtime" / "kernel.json"))
         spec = self.manager.kernel_spec
         assert spec is not None
-        spec.argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        spec.argv = [*within, sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
         spec.argv.append("--HistoryManager.enabled=False")  # its journal comes and goes
         self.manager.start_kernel(env=self.environment, cwd=str(home / "work"))
         self.client = self.manager.blocking_client()
@@ -258,9 +259,9 @@ def wait_for(condition: Callable[[], object], timeout: float, explain: Any = Non
 
 
 @contextlib.contextmanager
-def notebook_in(home: Path, **environment: str) -> Iterator[Notebook]:
+def notebook_in(home: Path, within: Sequence[str] = (), **environment: str) -> Iterator[Notebook]:
     """A kernel for a while."""
-    notebook = Notebook(home, **environment)
+    notebook = Notebook(home, within, **environment)
     try:
         yield notebook
     finally:

@@ -19,13 +19,13 @@ ENDLESS = 'n = 3\nprint("ready")\ntime.sleep(1000)\n'
 
 def test_other_cells_run_meanwhile_and_the_output_goes_where_it_began(notebook: Notebook) -> None:
     notebook.run("total = None")
-    cell = notebook.send(f"%%mgpu --gpus 2 --background\n{COUNTING}").ok()
-    assert cell.replied - cell.started < 1
+    until_told = "import pathlib\nwhile not pathlib.Path('go').exists(): time.sleep(0.01)\n"
+    cell = notebook.send(f"%%mgpu --gpus 2 --background\n{COUNTING}{until_told}").ok()
     assert notebook.run("print('other')").seen == ["other\n"]
     assert notebook.value("total") is None
-    cell.until("step 0")
-    assert "running" in notebook.run("%mgpu runs").seen[0]
     cell.until("step 3")
+    assert "running" in notebook.run("%mgpu runs").seen[0]
+    notebook.run("from pathlib import Path; Path('go').touch()")
     wait_for(lambda: notebook.value("total") == 4, 10)
     assert cell.text() == "".join(f"step {n}\n" for n in range(4))
     assert "finished" in cell.of("update_display_data")[-1].content["data"]["text/plain"]

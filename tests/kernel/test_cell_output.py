@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import TypeGuard
 
 import pytest
 from kernels import ExecutedCell, Notebook
+
+from nbmgpu.events import Event, EventTail, Metrics
 
 TRAIN = """
 for epoch in range(2):
@@ -172,6 +175,28 @@ bar.close()
         "{k: (p.step, p.total, p.done) for k, p in nbmgpu.last_run.view.progress.items()}"
     )
     assert final == {"tqdm:0": (4, 4, True), "tqdm:1": (3, 3, True)}
+
+
+def test_a_flood_of_points_is_on_disk_and_every_rank_counts(notebook: Notebook) -> None:
+    notebook.run("""%%mgpu --gpus 2 --strategy none
+weight = torch.zeros(1, requires_grad=True)
+for number in range(10_000):
+    weight.sum().backward()
+    nbmgpu.log(points=number + dist.get_rank())
+""")
+    events = max(notebook.runs.iterdir()) / "events"
+    for rank in (0, 1):
+        told = [e for e in EventTail(events / f"rank-{rank}.jsonl").read() if _is_of_points(e)]
+        steps = [step for event in told for step in event.steps]
+        values = [value for event in told for value in event.values]
+        assert steps == list(range(1, 10_001))
+        assert values == [number + rank for number in range(10_000)]
+    means = "nbmgpu.last_run.metrics.points.tolist() == [n + 0.5 for n in range(10_000)]"
+    assert notebook.value(means)
+
+
+def _is_of_points(event: Event) -> TypeGuard[Metrics]:
+    return isinstance(event, Metrics) and event.name == "points"
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -6,8 +6,9 @@ to the next.  Neither may show.
 
 from __future__ import annotations
 
+import psutil
 import pytest
-from kernels import Notebook
+from kernels import Notebook, wait_for
 
 ASK = "%%mgpu --gpus 2 --cpu\n"
 
@@ -55,12 +56,51 @@ def test_surroundings_of_the_kernel_are_those_of_the_ranks(notebook: Notebook) -
     assert on_ranks(notebook, "os.environ.get('RECIPE')") is None
 
 
+def test_what_libraries_of_c_read_from_the_environment_is_that_of_now(notebook: Notebook) -> None:
+    hours = "time.localtime(0).tm_gmtoff // 3600"
+    try:
+        for zone, offset in (("XYZ-5", 5), ("XYZ+7", -7)):
+            notebook.run(f"os.environ['TZ'] = {zone!r}; time.tzset()")
+            assert on_ranks(notebook, hours) == offset
+    finally:
+        notebook.run("del os.environ['TZ']; time.tzset()")
+    assert on_ranks(notebook, hours) == notebook.value(hours)
+
+
+def test_a_module_of_that_name_found_elsewhere_is_the_one_that_ranks_have(
+    notebook: Notebook,
+) -> None:
+    work = notebook.home / "work"
+    for folder in ("first", "second"):
+        (work / folder / "pack").mkdir(parents=True)
+        (work / folder / "pack" / "__init__.py").write_text("")
+        (work / folder / "pack" / "part.py").write_text(f"place = {folder!r}\n")
+    again = "import sys; [sys.modules.pop(n) for n in list(sys.modules) if n.startswith('pack')]"
+    for folder in ("first", "second", "first"):
+        notebook.run(
+            f"sys.path.insert(0, os.path.abspath({folder!r}))\n{again}\nfrom pack import part"
+        )
+        assert on_ranks(notebook, "part.place") == folder
+    notebook.run("del sys.path[:3]")
+
+
 CHANGES = {
     "a tensor": ("torch.zeros(2**20)", "data[12345] = 7", "float(data.sum())"),
     "a view of a tensor": ("torch.zeros(2**20)[::2]", "data[12345] = 7", "float(data.sum())"),
     "a tensor behind autograd's back": (
         "torch.zeros(2**20)", "data.data[-1] = 7", "float(data.sum())"),
     "a tensor through NumPy": ("torch.zeros(2**20)", "data.numpy()[0] = 7", "float(data.sum())"),
+    "a tensor through a view of before": (
+        "torch.zeros(2**20); window = data.view(1024, 1024)[3, 5:6]", "window += 7",
+        "float(data.sum())"),
+    "an array through a view of before": (
+        "np.zeros(2**20); window = data.reshape(1024, 1024)[7]", "window[3] = 7",
+        "float(data.sum())"),
+    "an array under a tensor": (
+        "np.zeros(2**20); same = torch.from_numpy(data)", "same[9] = 7", "float(data.sum())"),
+    "an array under a frame": (
+        "pd.DataFrame(base := np.zeros((2**20, 1)), columns=['a'], copy=False)", "base[5] = 7",
+        "float(data.a.sum())"),
     "an array": ("np.zeros(2**20)", "data[12345] = 7", "float(data.sum())"),
     "a frame": (
         "pd.DataFrame({'a': np.zeros(2**20)})", "data.iloc[5, 0] = 7", "float(data.a.sum())"),
@@ -80,6 +120,34 @@ def test_changed_data_is_sent_again(notebook: Notebook, made: str, change: str, 
     on_ranks(notebook, asked)  # unchanged: nothing is written
     notebook.run(change)
     assert on_ranks(notebook, asked) == 7
+
+
+@pytest.mark.parametrize("end", ["pass", "1 / 0", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_data_that_a_run_has_changed_is_what_the_notebook_has(notebook: Notebook, end: str) -> None:
+    notebook.run("data = torch.zeros(2**20)")
+    on_ranks(notebook, "float(data.sum())")
+    notebook.send(f"{ASK}data[5] = 7\n{end}").wait()
+    notebook.gone(10)
+    assert on_ranks(notebook, "float(data[5])") == notebook.value("float(data[5])")
+    notebook.run("data[6] = 8")
+    assert on_ranks(notebook, "float(data[6])") == 8
+
+
+def test_a_new_launch_server_knows_as_much_as_the_one_that_was_killed(notebook: Notebook) -> None:
+    (notebook.home / "work" / "late.py").write_text("number = 1\n")
+    notebook.run("import late; data = torch.zeros(2**20)")
+    ask = "(late.number, float(data.sum()), os.environ.get('LATE'))"
+    assert on_ranks(notebook, ask) == (1, 0.0, None)
+    server = notebook.server()
+    server.kill()
+    wait_for(lambda: server.status() == psutil.STATUS_ZOMBIE, 5)
+    (notebook.home / "work" / "late.py").write_text("number = 22\n")
+    notebook.run(
+        "import importlib; importlib.reload(late); data.view(1024, 1024)[3, 5] = 7\n"
+        "os.environ['LATE'] = 'yes'"
+    )
+    assert on_ranks(notebook, ask) == (22, 7.0, "yes")
+    assert notebook.server().pid != server.pid
 
 
 def test_nothing_of_an_earlier_run_is_left_in_ranks(notebook: Notebook) -> None:

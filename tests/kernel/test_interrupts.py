@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from kernels import ExecutedCell, Notebook
+from kernels import ExecutedCell, Notebook, wait_for
 
 GONE = 3.0
 """Seconds until every rank is gone: 2, and one more for a busy machine."""
@@ -107,3 +107,16 @@ def test_a_timeout_is_an_interrupt_by_the_clock(notebook: Notebook) -> None:
     assert "Ranks 0, 1 were at line 7 of the cell: time.sleep(100)" in shown
     assert cell.replied - cell.started < 3 + GONE
     assert notebook.value("steps") == 3
+
+
+def test_ranks_that_wait_for_data_go_when_its_sending_is_interrupted(notebook: Notebook) -> None:
+    notebook.run("data = torch.ones(2**29)")
+    cell = notebook.send("%%mgpu --gpus 2 --strategy none\nfloat(data[0] + data[-1])")
+    wait_for(notebook.workers, 20, notebook.processes)
+    at = notebook.interrupt()
+    cell.fails("KeyboardInterrupt")
+    assert notebook.gone(10) - at < GONE
+    notebook.run("data[0] = 5")
+    again = "%%mgpu --gpus 2 --strategy none\nfloat(data[0] + data[-1])"
+    assert notebook.run(again).seen == ["6.0"]
+    notebook.run("del data")

@@ -1,0 +1,75 @@
+"""``%load_ext nbmgpu`` takes a moment: what is heavy comes when the kernel has nothing to do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kernels import REPOSITORY, notebook_in, wait_for
+
+HEAVY = "{'numpy', 'torch', 'pandas', 'anywidget', 'nbmgpu.kernel', 'nbmgpu.report'}"
+
+
+def test_the_extension_imports_little_and_the_rest_when_the_kernel_is_idle(tmp_path: Path) -> None:
+    with notebook_in(tmp_path) as notebook:
+        notebook.run(f"%load_ext nbmgpu\nimport sys\nat_once = {HEAVY} & set(sys.modules)")
+        assert notebook.value("at_once") == set()
+        wait_for(lambda: notebook.value("'nbmgpu.ui.panel' in sys.modules"), 30)
+        assert notebook.value("'torch' in sys.modules") is False
+
+
+def test_an_extension_of_the_configuration_is_loaded_when_the_kernel_has_its_loop(
+    tmp_path: Path,
+) -> None:
+    profile = tmp_path / "ipython" / "profile_default"
+    profile.mkdir(parents=True)
+    extensions = "c.InteractiveShellApp.extensions = ['nbmgpu']"
+    (profile / "ipython_config.py").write_text(extensions)
+    with notebook_in(tmp_path) as notebook:
+        wait_for(lambda: notebook.value("'nbmgpu.ui.panel' in __import__('sys').modules"), 30)
+        assert notebook.run("%%mgpu --gpus 2 --cpu\n6 * 7").seen == ["42"]
+
+
+def test_a_terminal_has_no_loop_and_loads_what_a_run_needs(tmp_path: Path) -> None:
+    path = tmp_path / "session.ipy"
+    path.write_text(
+        "%load_ext nbmgpu\n"
+        "import sys; print('kernel' if 'nbmgpu.kernel' in sys.modules else 'nothing yet')\n"
+        "get_ipython().run_cell_magic('mgpu', '--gpus 2 --cpu', 'x = 6 * 7')\n"
+        "print('x is', x)\n"
+    )
+    folders = {"NBMGPU_RUNS": str(tmp_path / "runs"), "IPYTHONDIR": str(tmp_path / "ipython")}
+    done = subprocess.run(
+        [sys.executable, "-m", "IPython", "--no-banner", str(path)], check=False, timeout=60,
+        env=os.environ | folders | {"PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert "nothing yet" in done.stdout, done.stderr
+    assert "x is 42" in done.stdout, done.stderr
+
+
+def test_a_cell_may_come_before_anything_was_imported(tmp_path: Path) -> None:
+    with notebook_in(tmp_path) as notebook:
+        cells = ["%load_ext nbmgpu", "%%mgpu --gpus 2 --cpu\nx = 'ran'\nx", "%mgpu runs"]
+        sent = [notebook.send(cell) for cell in cells]
+        _, ran, runs = (cell.ok() for cell in sent)
+        assert ran.seen[-1] == "'ran'"
+        assert "finished" in runs.seen[-1]
+
+
+@pytest.mark.parametrize("first", ["nbmgpu.run", "nbmgpu.launch.local", "nbmgpu.kernel", "nbmgpu"])
+def test_public_names_are_there_whatever_was_imported_before(first: str) -> None:
+    source = f"""
+import importlib, types
+importlib.import_module({first!r})
+import nbmgpu
+found = {{name: getattr(nbmgpu, name) for name in nbmgpu.__all__}}
+assert not [name for name, value in found.items() if isinstance(value, types.ModuleType)], found
+importlib.import_module("nbmgpu.run")
+importlib.import_module("nbmgpu.launch")
+assert (nbmgpu.run, nbmgpu.launch) == (found["run"], found["launch"])
+assert set(nbmgpu.__all__) <= set(dir(nbmgpu))
+"""
+    subprocess.run([sys.executable, "-c", source], check=True, timeout=60)
