@@ -13,7 +13,9 @@ from pathlib import Path
 
 import psutil
 
+from .measure import Result
 from .table import markdown
+from .targets import summary
 
 WORKS = ("loading", "launch", "ship", "steps", "output", "growth")
 PACKAGES = (
@@ -31,15 +33,20 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="renew RESULTS.md")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that kernels are ended
-    parts = [_machine()]
+    machine = _machine()
+    if left := [name for name in WORKS if name not in asked.only]:
+        machine += f"\n\nNot in this run: {', '.join(left)}."
+    parts: list[str] = []
+    results: list[Result] = []
     for name in asked.only:
         work = importlib.import_module(f"benchmarks.works.{name}")
-        parts.append(
-            f"## {work.__doc__.strip().rstrip('.')}\n\n{markdown(work.measure(asked.rounds))}"
-        )
+        measured = work.measure(asked.rounds)
+        results += measured
+        parts.append(f"## {work.__doc__.strip().rstrip('.')}\n\n{markdown(measured)}")
         print(parts[-1], flush=True)
-    if asked.write:
-        RESULTS.write_text("\n\n".join(parts) + "\n")
+        if asked.write:  # all that there is, so that what is cut off is not lost
+            RESULTS.write_text("\n\n".join([machine, summary(results), *parts]) + "\n")
+    print(summary(results))
 
 
 def _machine() -> str:

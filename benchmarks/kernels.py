@@ -110,6 +110,10 @@ class Kernel:
         """The kernel's process."""
         return int(self._manager.provisioner.process.pid)  # type: ignore[union-attr]
 
+    def cpu_seconds(self) -> float:
+        """Return the processor time that the kernel's own process has used so far."""
+        return sum(psutil.Process(self.pid).cpu_times()[:2])
+
     def stamps(self, ranks: int) -> list[float]:
         """Take the times that the ranks have written down, and remove them."""
         paths = [self.folder / f"stamp-{rank}" for rank in range(ranks)]

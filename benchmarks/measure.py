@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -103,6 +104,17 @@ def interleaved(
     return results
 
 
+def touch(gib: float) -> None:
+    """Write to so much memory, and free it.
+
+    A virtual machine may have given it back to its host; to get it again can take seconds, which
+    nobody who copies has to answer for.
+    """
+    with mmap.mmap(-1, max(1, int(gib * 2**30))) as memory:
+        for at in range(0, len(memory), mmap.PAGESIZE):
+            memory[at] = 1
+
+
 @dataclass(frozen=True)
 class Summary:
     """The rounds of one tool and work: median, and the middle half of the values."""
@@ -119,3 +131,14 @@ class Summary:
             return cls(values[0], values[0], values[0], 1)
         low, median, high = statistics.quantiles(values, n=4, method="inclusive")
         return cls(median, low, high, len(values))
+
+
+BASE = "torchrun"
+"""The tool that others are compared with."""
+
+
+def ratio(some: Sequence[float], others: Sequence[float]) -> float:
+    """Return how much more ``some`` are: within rounds where both have all, for machines drift."""
+    if len(some) == len(others):
+        return statistics.median(a / b for a, b in zip(some, others, strict=True))
+    return statistics.median(some) / statistics.median(others)

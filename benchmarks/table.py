@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 
-from .measure import Failed, Figure, Phases, Result, Summary
+from .measure import BASE, Failed, Figure, Phases, Result, Summary, ratio
 
 
 def markdown(results: Sequence[Result]) -> str:
@@ -48,7 +48,6 @@ def _compared(work: str, results: Iterable[Figure | Failed]) -> str:
             values.setdefault(result.tool, []).append(result.value)
             unit = result.unit
     sums = {tool: Summary.of(those) for tool, those in values.items()}
-    base = sums.get("torchrun")
     lines = [
         f"### {work}",
         "",
@@ -56,10 +55,10 @@ def _compared(work: str, results: Iterable[Figure | Failed]) -> str:
         "|---|---|---|---|---|",
     ]
     for tool, summary in sorted(sums.items(), key=lambda item: item[1].median):
-        ratio = f"{summary.median / base.median:.3f}" if base else ""
+        by_base = f"{ratio(values[tool], values[BASE]):.3f}" if BASE in values else ""
         spread = f"{summary.low:.3f} to {summary.high:.3f}"
         lines.append(
-            f"| {tool} | {summary.median:.3f} {unit} | {spread} | {summary.rounds} | {ratio} |"
+            f"| {tool} | {summary.median:.3f} {unit} | {spread} | {summary.rounds} | {by_base} |"
         )
     lines += [f"| {each.tool} | failed: {each.reason} | | | |" for each in failed]
     return "\n".join(lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from benchmarks.kernels import Kernel, Ran
-from benchmarks.measure import Phases, Result, kernels
+from benchmarks.measure import Phases, Result, kernels, touch
 from benchmarks.rivals import FORGET, OURS
 
 CELL = """%%mgpu --gpus {ranks} --cpu --strategy none
@@ -56,6 +56,7 @@ def _by_bytes(kernel: Kernel) -> list[Result]:
     results = []
     cell = CELL.format(ranks=2, work="assert X.sum().item() > 0")
     for size in MIB:
+        touch(2.5 * size / 1024)
         kernel.run(f"{FORGET}\nX = torch.ones({size} << 18)")
         case = f"{size} MiB" if size < 1024 else f"{size // 1024} GiB"
         results += [
@@ -75,17 +76,22 @@ def _by_objects(kernel: Kernel) -> list[Result]:
     return results
 
 
-def _profile(work: str, case: str, kernel: Kernel, cell: str) -> Phases:
+def profile(kernel: Kernel, cell: str) -> dict[str, float]:
+    """Run ``cell``; return where its time went."""
     ran = kernel.run(cell)
-    return Phases(work, case, _phases(ran, json.loads(kernel.run(TIMES).text)))
+    return _phases(ran, json.loads(kernel.run(TIMES).text))
+
+
+def _profile(work: str, case: str, kernel: Kernel, cell: str) -> Phases:
+    return Phases(work, case, profile(kernel, cell))
 
 
 def _phases(ran: Ran, times: list[float]) -> dict[str, float]:
     created, loading, running, collecting = times
     return {
-        "read, pickle, copy": created - ran.sent,
+        "read, pickle": created - ran.sent,
         "fork": loading - created,
-        "join, map": running - loading,
+        "join, copy, map": running - loading,
         "cell": collecting - running,
         "back, adopt": ran.answered - collecting,
         "in all": ran.answered - ran.sent,

@@ -1,17 +1,19 @@
-"""A gibibyte to two ranks, until both have summed it; again unchanged; and back, trained."""
+"""A gibibyte to the ranks: until they have summed it, again unchanged, back; and its memory."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 import psutil
 
 from benchmarks.kernels import Kernel
-from benchmarks.measure import Figure, Result, interleaved, kernels
+from benchmarks.measure import Figure, Result, interleaved, kernel, kernels, touch
 from benchmarks.rivals import FORGET, OURS, RIVALS, STAMP, TORCHRUN, Rival
+from benchmarks.works.growth import profile
 
 SUM = f"""
 assert abs(X.sum().item() - 2**28) < 2**20
@@ -26,12 +28,16 @@ print(copied, read)
 """
 
 MAKE = "import torch\nX = torch.ones(2**28)"
+HELD = "import time\nX.sum()\ntime.sleep(1)"
+"""All of it is read, and ranks stay until their memory has been looked at."""
+
 GIB = 2**30
+RANKS = (1, 2, 4)
 
 
 def measure(rounds: int) -> list[Result]:
-    """Measure shipping there, again, changed, and back."""
-    return [*_there(min(rounds, 3)), *_ours(rounds)]
+    """Measure shipping there, again, changed, and back, and the memory that it adds."""
+    return [*_there(min(rounds, 3)), *_ours(rounds), *_memory(min(rounds, 3))]
 
 
 def _there(rounds: int) -> list[Result]:
@@ -42,6 +48,7 @@ def _there(rounds: int) -> list[Result]:
 
         def once(rival: Rival) -> Sequence[Figure]:
             kernel = running[rival]
+            touch(4)
             kernel.run(MAKE)  # anew, so that no tool has it already
             with memory_taken() as taken:
                 ran = kernel.run(_cell(rival), timeout=300)
@@ -72,6 +79,7 @@ def _ours(rounds: int) -> list[Result]:
         kernel.run(OURS.run("1"))
         time.sleep(3)
         for _ in range(rounds):
+            touch(4)
             kernel.run(f"{FORGET}\n{MAKE}")
             copied, read = map(float, kernel.run(ALONE).text.split())
             results += [
@@ -85,10 +93,37 @@ def _ours(rounds: int) -> list[Result]:
             ]:
                 kernel.run(before or "pass")
                 results.append(Figure(work, "nbmgpu", _summed(kernel)))
-            kernel.run(OURS.run("X = None"))
-            kernel.run(f"{MAKE}")
-            ran = kernel.run(OURS.run("X += 1"))
-            results.append(Figure("1 GiB trained and back", "nbmgpu", ran.answered - ran.sent))
+            kernel.run(MAKE)
+            phases = profile(kernel, OURS.run("X += 1"))
+            results += [
+                Figure("1 GiB trained: the whole cell", "nbmgpu", phases["in all"]),
+                Figure("1 GiB trained: the way back", "nbmgpu", phases["back, adopt"]),
+            ]
+    return results
+
+
+def _memory(rounds: int) -> list[Result]:
+    """What a gibibyte adds to the memory of the kernel, the server and all ranks, at the peak."""
+    results: list[Result] = []
+    with kernel() as running:
+        running.run(OURS.setup)
+        for _ in range(rounds):
+            for ranks in RANKS:
+                cell = OURS.run(HELD).replace("--gpus 2", f"--gpus {ranks}")
+                peaks = []
+                for make in (MAKE.replace("2**28", "4"), MAKE):
+                    running.run(f"{FORGET}\n{make}")
+                    with memory_taken() as taken, pss_taken(running) as pss:
+                        running.run(cell)
+                    peaks.append((pss[0], taken[0]))
+                (pss_without, taken_without), (pss_with, taken_with) = peaks
+                work = f"1 GiB to {ranks} rank{'s' * (ranks > 1)}: memory added at most"
+                added = (pss_with - pss_without) / GIB, (taken_with - taken_without) / GIB
+                results += [
+                    Figure(f"{work} (PSS)", OURS.name, added[0], "GiB"),
+                    Figure(f"{work} (taken of what is free)", OURS.name, added[1], "GiB"),
+                ]
+                running.run("del X")
     return results
 
 
@@ -97,15 +132,37 @@ def _summed(kernel: Kernel) -> float:
     return max(kernel.stamps(2)) - ran.sent
 
 
-@contextmanager
-def memory_taken() -> Iterator[list[float]]:
+def memory_taken() -> AbstractContextManager[list[float]]:
     """Watch how much less memory the machine has, at most, in bytes."""
-    before = psutil.virtual_memory().available
+    return _peak(lambda: -psutil.virtual_memory().available)
+
+
+def pss_taken(kernel: Kernel) -> AbstractContextManager[list[float]]:
+    """Watch how much the memory of all that was started from ``kernel`` grows, at most, in bytes.
+
+    What processes share counts once: each has its part of it.
+    """
+    first = psutil.Process(kernel.pid)
+    return _peak(lambda: sum(map(_pss, [first, *first.children(recursive=True)])))
+
+
+def _pss(process: psutil.Process) -> float:
+    try:
+        lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+    except OSError:  # it has ended
+        return 0
+    return sum(1024.0 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+
+@contextmanager
+def _peak(used: Callable[[], float]) -> Iterator[list[float]]:
+    """Watch how much more than now is used at most."""
+    before = used()
     taken, over = [0.0], threading.Event()
 
     def watch() -> None:
         while not over.wait(0.05):
-            taken[0] = max(taken[0], before - psutil.virtual_memory().available)
+            taken[0] = max(taken[0], used() - before)
 
     thread = threading.Thread(target=watch)
     thread.start()

@@ -2,116 +2,153 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
+from benchmarks.kernels import Kernel
 from benchmarks.measure import Figure, Result, interleaved, kernels
 from benchmarks.rivals import OURS, TORCHRUN, Rival
 
-MAKE = """
-import torch
-from torch import nn
-torch.manual_seed(0)
-width, batch, steps = {width}, {batch}, {steps}
-X, Y = torch.randn(batch * steps, width), torch.randint(0, 10, (batch * steps,))
-model = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
-                      nn.Linear(width, 10))
-opt = torch.optim.SGD(model.parameters(), lr=0.01)
+LINEAR = """
+X, Y = torch.randn({batch} * {steps}, {width}), torch.randint(0, 10, ({batch} * {steps},))
+model = nn.Sequential(nn.Linear({width}, {width}), nn.ReLU(), nn.Linear({width}, {width}),
+                      nn.ReLU(), nn.Linear({width}, 10))
 """
 
+CONVOLUTIONS = """
+X = torch.randn({batch} * {steps}, 3, {width}, {width})
+Y = torch.randint(0, 10, ({batch} * {steps},))
+model = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1),
+                      nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
+"""
+
+
+@dataclass(frozen=True)
+class Net:
+    """A model and its data: ``width`` of layers or pictures, global ``batch`` and ``steps``."""
+
+    name: str
+    source: str
+    width: int
+    batch: int
+    steps: int
+
+    @property
+    def make(self) -> str:
+        """The code that makes ``model``, ``opt`` and the data."""
+        source = self.source.format(width=self.width, batch=self.batch, steps=self.steps)
+        return (
+            f"import torch\nfrom torch import nn\ntorch.manual_seed(0)\n{source}"
+            "opt = torch.optim.SGD(model.parameters(), lr=0.01)\n"
+        )
+
+
+TINY = Net("tiny net", LINEAR, width=32, batch=32, steps=600)
+MEDIUM = Net("medium net", LINEAR, width=1024, batch=256, steps=120)
+COMPUTING = Net("convolutions", CONVOLUTIONS, width=32, batch=64, steps=40)
+
 LOOP = """
-import os, time
-begun = []
+import json, os, time
+begun, busy = [], []
 for x, y in loader:
     opt.zero_grad()
     loss = nn.functional.cross_entropy(model(x), y)
     loss.backward()
     opt.step()
     begun.append(time.perf_counter())
-half = begun[len(begun) // 2:]
-step = (half[-1] - half[0]) / (len(half) - 1)
+    busy.append(time.process_time())
+half = len(begun) // 2
+step, cpu = ((t[-1] - t[half]) / (len(t) - 1 - half) * 1000 for t in (begun, busy))
 """
+"""In milliseconds of the second half: what a step takes, and what of a processor it uses."""
 
-CELL = """%%mgpu --gpus 2 --cpu
+CELL = """%%mgpu --gpus {ranks} --cpu
 from torch.utils.data import DataLoader, TensorDataset
-loader = DataLoader(TensorDataset(X, Y), batch)
+torch.set_num_threads(1)
+loader = DataLoader(TensorDataset(X, Y), {batch})
 {loop}
 """
 
 SCRIPT = """
 from pathlib import Path
-Path("train.py").write_text('''import torch.distributed as dist
+Path("train.py").write_text('''import sys
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 dist.init_process_group("gloo")
-torch_threads = {threads}
 {make}
-torch.set_num_threads(torch_threads)
+torch.set_num_threads(1)
 data = TensorDataset(X, Y)
-loader = DataLoader(data, batch // 2, sampler=DistributedSampler(data))
-model = DistributedDataParallel(model)
+loader = DataLoader(data, {batch} // dist.get_world_size(), sampler=DistributedSampler(data))
+if "alone" not in sys.argv:
+    model = DistributedDataParallel(model)
 {loop}
 if dist.get_rank() == 0:
-    print("step", step)
+    print("took", json.dumps([step, cpu]))
 dist.destroy_process_group()
 ''')
-!{{sys.executable}} -m torch.distributed.run --nproc-per-node 2 --master-port 29617 train.py
+!{{sys.executable}} -m torch.distributed.run --nproc-per-node {ranks} --master-port 29617 \
+    train.py {how}
 """
 
 
-@dataclass(frozen=True)
-class Size:
-    """A model: width of its layers, global batch and steps."""
-
-    name: str
-    width: int
-    batch: int
-    steps: int
-
-
-SIZES = (Size("tiny net", 32, 32, 600), Size("medium net", 1024, 256, 60))
-
-
 def measure(rounds: int) -> list[Result]:
-    """Measure both sizes, and two ranks of one thread against one of one thread."""
-    return [result for size in SIZES for result in _compared(rounds, size)] + _scaled(rounds)
+    """Measure two sizes, and how much faster two ranks are than one."""
+    return [
+        *(result for net in (TINY, MEDIUM) for result in _compared(rounds, net)),
+        *_scaled(rounds),
+    ]
 
 
-def _compared(rounds: int, size: Size) -> list[Result]:
-    make = MAKE.format(width=size.width, batch=size.batch, steps=size.steps)
-    work = f"a step, {size.name}"
+def _compared(rounds: int, net: Net) -> list[Result]:
+    work = f"a step, {net.name}"
     with kernels([OURS, TORCHRUN], "import torch") as running:
-        running[OURS].run(make)
+        running[OURS].run(net.make)
 
         def once(rival: Rival) -> list[Figure]:
-            kernel = running[rival]
             if rival is OURS:
-                kernel.run(CELL.format(loop=LOOP))
-                step = float(kernel.run("print(step)").text)
+                step, cpu = _ours(running[rival], net)
             else:
-                text = kernel.run(SCRIPT.format(make=make, loop=LOOP, threads=1)).text
-                step = float(text.split("step")[-1])
-            return [Figure(work, rival.name, 1000 * step, "ms")]
+                step, cpu = _script(running[rival], net)
+            return [
+                Figure(work, rival.name, step, "ms"),
+                Figure(f"{work}: processor time of a rank", rival.name, cpu, "ms"),
+            ]
 
         interleaved(1, [OURS, TORCHRUN], work, once)
         return interleaved(rounds, [OURS, TORCHRUN], work, once)
 
 
 def _scaled(rounds: int) -> list[Result]:
-    """Compute-bound: two ranks with a thread each, against one with a thread."""
-    make = MAKE.format(width=1024, batch=512, steps=20)
+    """Two ranks with a thread each against one with a thread; and what the machine allows.
+
+    That is told by two processes that do not talk to each other.
+    """
+    work, net = "2 ranks x 1 thread against 1 x 1, compute-bound", COMPUTING
     results: list[Result] = []
-    with kernels([OURS], "import torch") as running:
-        kernel = running[OURS]
-        kernel.run(make)
+    with kernels([OURS, TORCHRUN], "import torch") as running:
+        ours, script = running[OURS], running[TORCHRUN]
+        ours.run(net.make)
         for _ in range(rounds + 1):
-            steps = []
-            for ranks in (1, 2):
-                threads = "torch.set_num_threads(1)\n"
-                cell = CELL.format(loop=threads + LOOP).replace("--gpus 2", f"--gpus {ranks}")
-                kernel.run(cell)
-                steps.append(float(kernel.run("print(step)").text))
-            results.append(
-                Figure("2 ranks x 1 thread against 1 x 1", "nbmgpu", steps[0] / steps[1], "x")
-            )
-    return results[1:]
+            one, two = (_ours(ours, net, ranks)[0] for ranks in (1, 2))
+            ddp, ddps = (_script(script, net, ranks)[0] for ranks in (1, 2))
+            alone = _script(script, net, 2, "alone")[0]
+            results += [
+                Figure(work, "nbmgpu", one / two, "x"),
+                Figure(work, "torchrun", ddp / ddps, "x"),
+                Figure(work, "two processes that do not talk", ddp / alone, "x"),
+            ]
+    return results[3:]
+
+
+def _ours(kernel: Kernel, net: Net, ranks: int = 2) -> tuple[float, float]:
+    kernel.run(CELL.format(loop=LOOP, batch=net.batch, ranks=ranks))
+    step, cpu = json.loads(kernel.run("print(json.dumps([step, cpu]))").text)
+    return step, cpu
+
+
+def _script(kernel: Kernel, net: Net, ranks: int = 2, how: str = "") -> tuple[float, float]:
+    cell = SCRIPT.format(make=net.make, loop=LOOP, batch=net.batch, ranks=ranks, how=how)
+    step, cpu = json.loads(kernel.run(cell).text.split("took")[-1])
+    return step, cpu

@@ -1,0 +1,165 @@
+"""What nbmgpu wants to reach, and whether it does; and where others are faster."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .measure import BASE, Figure, Result, ratio
+
+OURS = "nbmgpu"
+YARDSTICKS = {"torch clone()", "torch sum()", "two processes that do not talk"}
+"""Rows that are no tools."""
+
+
+class Medians:
+    """The median of every work and tool, and the unit of every work."""
+
+    def __init__(self, results: Sequence[Result]) -> None:
+        """Take what was measured."""
+        self.units: dict[str, str] = {}
+        self._values: dict[tuple[str, str], list[float]] = {}
+        for result in results:
+            if isinstance(result, Figure):
+                self._values.setdefault((result.work, result.tool), []).append(result.value)
+                self.units[result.work] = result.unit
+
+    def of(self, work: str, tool: str = OURS) -> float:
+        """Return a median.
+
+        Raises:
+            KeyError: this was not measured.
+        """
+        return statistics.median(self._values[work, tool])
+
+    def ratio(self, work: str) -> float:
+        """Return ours by torchrun's, within rounds where both have all."""
+        return ratio(self._values[work, OURS], self._values[work, BASE])
+
+    def faster(self, work: str) -> list[tuple[str, float]]:
+        """Return the tools that need less than ours, with what they need."""
+        tools = [tool for at, tool in self._values if at == work]
+        if OURS not in tools or self.units[work] not in ("s", "ms", "GiB"):
+            return []
+        found = [(tool, self.of(work, tool)) for tool in tools if tool not in YARDSTICKS]
+        return sorted((f for f in found if f[1] < self.of(work)), key=lambda f: f[1])
+
+    @property
+    def works(self) -> list[str]:
+        """All works, in the order in which they were done."""
+        return list(self.units)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A figure and its limit, both from what was measured."""
+
+    what: str
+    figure: Callable[[Medians], float]
+    limit: Callable[[Medians], float]
+    at_least: bool = False
+
+    def row(self, medians: Medians) -> str:
+        """Return a row of the table; empty if that was not measured."""
+        try:
+            figure, limit = self.figure(medians), self.limit(medians)
+        except KeyError:
+            return ""
+        met = figure >= limit if self.at_least else figure <= limit
+        sign = "≥" if self.at_least else "≤"
+        return f"| {self.what} | {sign} {limit:.3g} | {figure:.3g} | {'yes' if met else '**no**'} |"
+
+
+def value(work: str) -> Callable[[Medians], float]:
+    """The median of our figure."""
+    return lambda medians: medians.of(work)
+
+
+def just(limit: float) -> Callable[[Medians], float]:
+    """A limit that depends on nothing."""
+    return lambda medians: limit
+
+
+def within(work: str, seconds: float, what: str) -> Target:
+    """No more than so many seconds."""
+    return Target(f"{what}, s", value(work), just(seconds))
+
+
+def against(work: str, limit: float, what: str) -> Target:
+    """No more than a multiple of torchrun's."""
+    return Target(f"{what}, by torchrun's", lambda medians: medians.ratio(work), just(limit))
+
+
+WARM, WITH = "warm launch", "warm launch, transformers in the notebook"
+COLD = "cold: a fresh kernel's first run: first all_reduce"
+COPY = "1 GiB: one memcpy"
+FIRST, AGAIN = "1 GiB to 2 ranks: first time", "1 GiB to 2 ranks: again, unchanged"
+LOUD = "2 ranks training"
+
+TARGETS = (
+    within("%load_ext", 0.15, "`%load_ext nbmgpu` keeps the kernel busy"),
+    within(f"{WARM}: first all_reduce", 0.20, "warm: to the first all_reduce"),
+    within(f"{WITH}: first all_reduce", 0.20, "the same, transformers in the notebook"),
+    against(f"{WARM}: first all_reduce", 0.10, "warm: to the first all_reduce"),
+    against(f"{WITH}: first all_reduce", 0.10, "the same, transformers in the notebook"),
+    within(f"{WARM}: whole cell", 0.35, "a whole trivial cell, warm"),
+    against(COLD, 1.0, "cold: first run after `%load_ext`"),
+    Target(
+        "1 GiB to 2 ranks, until both have summed it, s; limit: 1.2 memcpy + reading",
+        value(FIRST),
+        lambda m: 1.2 * m.of(COPY, "torch clone()") + m.of("1 GiB: reading it", "torch sum()"),
+    ),
+    *(
+        Target(
+            f"memory that 1 GiB to {ranks} adds (PSS), GiB",
+            value(f"1 GiB to {ranks}: memory added at most (PSS)"),
+            just(1.05),
+        )
+        for ranks in ("1 rank", "2 ranks", "4 ranks")
+    ),
+    Target(
+        "the same unchanged data again, the whole cell by the first time's",
+        lambda m: m.of(AGAIN) / m.of(FIRST),
+        just(0.1),
+    ),
+    Target(
+        "1 GiB trained: the way back, s; limit: 2 memcpy",
+        value("1 GiB trained: the way back"),
+        lambda m: 2 * m.of(COPY, "torch clone()"),
+    ),
+    against("a step, tiny net", 1.05, "a step of a tiny net"),
+    against("a step, medium net", 1.01, "a step of a medium net"),
+    Target(
+        "2 ranks x 1 thread against 1 x 1, compute-bound, x",
+        value("2 ranks x 1 thread against 1 x 1, compute-bound"),
+        just(1.8),
+        at_least=True,
+    ),
+    Target(
+        "lines and points lost in a flood",
+        lambda m: m.of(f"{LOUD}: lines lost") + m.of(f"{LOUD}: points lost"),
+        just(0),
+    ),
+    Target(
+        "a step with ten lines and a point, by a silent one",
+        value(f"{LOUD}: a step with ten lines and a point, against a silent one"),
+        just(1.02),
+    ),
+    within(f"{LOUD}: a click meanwhile, the slowest", 0.2, "the slowest click in a flood"),
+)
+
+
+def summary(results: Sequence[Result]) -> str:
+    """Return Markdown: targets, met or not, and where nbmgpu is not the fastest."""
+    medians = Medians(results)
+    rows = [row for target in TARGETS if (row := target.row(medians))]
+    lines = ["## Targets", "", "| target | limit | measured | met |", "|---|---|---|---|", *rows]
+    slower = []
+    for work in medians.works:
+        for tool, figure in medians.faster(work):
+            ours, unit = medians.of(work), medians.units[work]
+            slower.append(f"- {work}: {tool} {figure:.3f} {unit}, nbmgpu {ours:.3f} {unit}")
+    if slower:
+        lines += ["", "## Where nbmgpu is not the fastest", "", *slower]
+    return "\n".join(lines)
