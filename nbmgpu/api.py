@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from . import rhythm
 from .bundle import VALUE
 from .errors import LaunchError, OptionError, compose
 from .interrupts import interrupts_to
-from .kernel import Execution, pause
+from .kernel import Execution
 from .options import RunOptions
 from .plan import plan_text
 from .run import Run, find_run
@@ -104,7 +105,7 @@ def follow(execution: Execution, run: Run) -> Run:
     with showing(execution, run) as output:
         while not execution.over:
             output.take()
-            time.sleep(pause(run))
+            time.sleep(rhythm.EVENTS.pause(run))
         output.take()
         execution.finish()
     return execution.run
@@ -151,7 +152,7 @@ def attach(name: str = "") -> Run:
     with shown(run, Surroundings.current()) as output:
         while not run.over:
             output.take()
-            time.sleep(pause(run))
+            time.sleep(rhythm.EVENTS.pause(run))
     return run
 
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from . import api, comparison, flags
+from . import api, comparison, flags, rhythm
 from .comparison import Contest, request
 from .errors import CellError, NbmgpuError, OptionError, closest, compose
 from .failure import plain
 from .interrupts import interrupts_to
-from .kernel import Execution, pause
+from .kernel import Execution
 from .options import RunOptions
 from .run import Run
 from .surroundings import Surroundings
@@ -152,7 +152,7 @@ async def follow_awaited(execution: Execution, run: Run) -> None:
     with api.showing(execution, run) as output:
         while not execution.over:
             output.take()
-            await asyncio.sleep(pause(run))
+            await asyncio.sleep(rhythm.EVENTS.pause(run))
         output.take()
         if run is not execution.run or not execution.taken_over:
             execution.finish()
@@ -171,4 +171,4 @@ async def watch_awaited(run: Run) -> None:
     with api.shown(run, Surroundings.current()) as output:
         while not run.over:
             output.take()
-            await asyncio.sleep(pause(run))
+            await asyncio.sleep(rhythm.EVENTS.pause(run))

@@ -12,7 +12,7 @@ import re
 import signal
 from typing import TypeVar
 
-from .errors import LaunchError, RankError, RankKilledError, RunTimeoutError
+from .errors import LaunchError, RankError, RankKilledError, RunTimeoutError, compose
 from .events import Failure
 from .run import Run
 
@@ -35,6 +35,9 @@ EXPLANATIONS = {
 }
 TAIL = 15
 """Lines of a log that go into a message."""
+
+LOST_CONNECTION = r"Connection closed by peer|Connection reset by peer"
+"""What gloo says where another rank is gone."""
 
 
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -141,10 +144,24 @@ def _raised(run: Run, failure: Failure) -> BaseException:
     where = f"Rank {failure.rank} of {run.record.world_size} raised {failure.type}"
     if 0 < failure.line <= len(cell := run.cell.splitlines()):
         where += f", line {failure.line} of the cell: {cell[failure.line - 1].strip()}"
-    lines = [where, *failure.traceback]
+    lines = [where, *failure.traceback, *filter(None, [left_behind(run, failure)])]
     error.__cause__ = RankTraceback("\n".join(lines))
     error._render_traceback_ = lambda *_: lines  # type: ignore[attr-defined]
     return error
+
+
+def left_behind(run: Run, failure: Failure) -> str:
+    """Say so where a rank waited for others that had come to the end of the cell; else nothing."""
+    through = [rank for rank, seen in enumerate(run.view.ranks) if seen.walked]
+    if not through or not re.search(LOST_CONNECTION, failure.message):
+        return ""
+    where = f" in line {failure.line}" if failure.line else ""
+    return compose(
+        f"Rank {through[0]} had come to the end of the cell, and rank {failure.rank} still waited "
+        f"for it{where}: they did different numbers of steps",
+        instead="no `if`, `break` or `continue` that depends on a clock, or on what is in a rank's "
+        "share of the batch; count steps, or multiply the loss by 0, instead",
+    )
 
 
 def _unpickled(failure: Failure) -> BaseException | None:

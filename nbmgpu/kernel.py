@@ -39,17 +39,6 @@ DETACHED = (
 BLANK_LINES = re.compile(r"\A(?:[ \t]*\n)+")
 """Before the first line of a cell that has something in it."""
 
-SHORT_POLL, LONG_POLL = 0.01, 0.1
-"""Seconds between looks at what the ranks have said: while a run is young, for it may be over in a
-moment, and when it has lasted seconds.  Every look takes a millisecond of a core that may be a
-rank's, and for which all ranks wait."""
-
-
-def pause(run: Run) -> float:
-    """Return the seconds until the next look at ``run``: a fortieth of its age, within limits."""
-    age = time.time() - run.record.created
-    return min(LONG_POLL, max(SHORT_POLL, age / 40))
-
 
 @dataclass
 class Execution:

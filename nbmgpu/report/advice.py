@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from nbmgpu.failure import LOST_CONNECTION
+
 TRY = re.compile(r"\s*\bTry: ")
 
 
@@ -15,9 +17,6 @@ class Advice:
     why: str = ""
     remedy: str = ""
 
-
-LOST_CONNECTION = r"Connection closed by peer|Connection reset by peer"
-"""What gloo says where another rank is gone."""
 
 KNOWN: dict[str, Advice] = {
     r"^(Torch)?OutOfMemoryError|CUDA out of memory": Advice(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from nbmgpu.events import Failure
-from nbmgpu.failure import explain_signal
+from nbmgpu.failure import explain_signal, left_behind
 from nbmgpu.run import Run
 
-from .advice import LOST_CONNECTION, Advice, advice_for, split_remedy
+from .advice import Advice, advice_for, split_remedy
 from .words import TONES, coloured, exit_word, plain, state_word
 
 NEIGHBOURS = 3
@@ -98,7 +97,8 @@ def _raised(run: Run, failure: Failure) -> Cause:
     known = 0 < failure.line <= len(lines)
     message, remedy = split_remedy(plain(failure.message))
     what = f"{failure.type}: {message}" if message else failure.type
-    advice = _left_behind(run, failure) or advice_for(failure.type, failure.message)
+    why, way = split_remedy(left_behind(run, failure))
+    advice = Advice(why, way) if why else advice_for(failure.type, failure.message)
     who = f"rank {failure.rank}"
     return Cause(
         who=who,
@@ -110,20 +110,6 @@ def _raised(run: Run, failure: Failure) -> Cause:
         remedy=remedy or advice.remedy,
         traceback=coloured("\n".join(failure.traceback)),
         others=_others(run, who),
-    )
-
-
-def _left_behind(run: Run, failure: Failure) -> Advice | None:
-    """Say so where a rank waited for others that had come to the end of the cell."""
-    through = [rank for rank, seen in enumerate(run.view.ranks) if seen.walked]
-    if not through or not re.search(LOST_CONNECTION, failure.message):
-        return None
-    where = f" in line {failure.line}" if failure.line else ""
-    return Advice(
-        f"Rank {through[0]} had come to the end of the cell, and rank {failure.rank} still waited "
-        f"for it{where}: they did different numbers of steps.",
-        "no `if`, `continue` or `break` that depends on what is in a rank's share of the batch; "
-        "multiply the loss by 0 instead",
     )
 
 

@@ -19,12 +19,10 @@ import traitlets
 from nbmgpu.report.curves import CurveLine, CurveRequest, stretch
 from nbmgpu.report.logs import LogPage, LogRequest
 from nbmgpu.report.snapshot import Snapshot
+from nbmgpu.rhythm import PANEL
 from nbmgpu.run import Run
 
 from .built import script, style
-
-INTERVAL = 0.2
-"""Seconds between two updates, but for the last."""
 
 
 class RunPanel(anywidget.AnyWidget):
@@ -62,13 +60,13 @@ class RunPanel(anywidget.AnyWidget):
         self._stop_callbacks.append(callback)
 
     def refresh(self, now: bool = False) -> None:
-        """Send what has changed, at most five times a second; with ``now``, without a rest.
+        """Send what has changed, if the last time is long enough ago; with ``now``, in any case.
 
         Never polls the run: its events belong to the caller.
         """
         if not (now or self._run.view.ended or time.monotonic() >= self._rests_until):
             return
-        self._rests_until = time.monotonic() + INTERVAL
+        self._rests_until = time.monotonic() + PANEL.pause(self._run)
         with self.hold_sync():
             for name, value in self._snapshot.changed().items():
                 setattr(self, name, value)
