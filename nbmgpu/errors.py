@@ -59,6 +59,13 @@ class RunTimeoutError(NbmgpuError, TimeoutError):
     """The run took longer than ``--timeout`` allowed."""
 
 
+IN_STEP = (
+    "no `if`, `break` or `continue` that depends on a clock, or on what is in a rank's share of "
+    "the batch; count steps, or multiply the loss by 0, instead"
+)
+"""The way out where ranks did different numbers of steps."""
+
+
 def compose(what: str, allowed: str = "", instead: str = "") -> str:
     """Join the three parts of a message: what happened, what is allowed, what to type."""
     parts = [what.rstrip(".") + "."]

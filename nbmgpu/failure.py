@@ -12,7 +12,7 @@ import re
 import signal
 from typing import TypeVar
 
-from .errors import LaunchError, RankError, RankKilledError, RunTimeoutError, compose
+from .errors import IN_STEP, LaunchError, RankError, RankKilledError, RunTimeoutError, compose
 from .events import Failure
 from .run import Run
 
@@ -159,8 +159,7 @@ def left_behind(run: Run, failure: Failure) -> str:
     return compose(
         f"Rank {through[0]} had come to the end of the cell, and rank {failure.rank} still waited "
         f"for it{where}: they did different numbers of steps",
-        instead="no `if`, `break` or `continue` that depends on a clock, or on what is in a rank's "
-        "share of the batch; count steps, or multiply the loss by 0, instead",
+        instead=IN_STEP,
     )
 
 

@@ -11,7 +11,12 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
+from nbmgpu.errors import IN_STEP, RankError, compose
+
 T = TypeVar("T")
+
+LEFT = b"left"
+"""What a rank sends that sends nothing any more; nothing pickled is like it."""
 
 _count = 0
 _meetings = 0
@@ -32,7 +37,7 @@ def from_rank_0(value: T) -> T:
         if _count > KEEP:
             store.set(f"nbmgpu/{_count - 1 - KEEP}", b"")
         return value
-    received: T = pickle.loads(store.get(key))
+    received: T = pickle.loads(_there(store.get(key)))
     return received
 
 
@@ -44,7 +49,7 @@ def meet() -> None:
     _meetings += 1
     if store.add(key, 1) == dist.get_world_size():
         store.set(f"{key}/all", b"")
-    store.wait([f"{key}/all"])
+    _there(store.get(f"{key}/all"))
 
 
 def after_rank_0(what: str) -> None:
@@ -60,6 +65,27 @@ def after_rank_0(what: str) -> None:
         store.wait([f"nbmgpu/after/{what}/{passed}"])
 
 
+def leave() -> None:
+    """Be at the end of the cell: ranks that wait for this one from now on are told so.
+
+    Ranks do different numbers of steps where a clock decides, or what is in their shares.
+    """
+    if not dist.is_initialized():  # the cell has ended the group itself
+        return
+    store: Any = dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == 0:
+        store.set(f"nbmgpu/{_count}", LEFT)
+    store.set(f"nbmgpu/met/{_meetings}/all", LEFT)
+    store.set(f"nbmgpu/sum/{_sums}/{dist.get_rank()}", LEFT)
+
+
+def _there(sent: bytes) -> bytes:
+    if sent == LEFT:
+        what = "Another rank had come to the end of the cell, and this one still waited for it"
+        raise RankError(compose(f"{what}: they did different numbers of steps", instead=IN_STEP))
+    return sent
+
+
 def sum_over_ranks(values: list[float]) -> list[float]:
     """Return the sums of all ranks' ``values``, as many on each."""
     global _sums
@@ -67,7 +93,7 @@ def sum_over_ranks(values: list[float]) -> list[float]:
     rank, ranks = dist.get_rank(), range(dist.get_world_size())
     key = f"nbmgpu/sum/{_sums}"
     store.set(f"{key}/{rank}", pickle.dumps(values))
-    rows = [pickle.loads(row) for row in store.multi_get([f"{key}/{r}" for r in ranks])]
+    rows = [pickle.loads(_there(row)) for row in store.multi_get([f"{key}/{r}" for r in ranks])]
     if _sums:  # all have read the sum before: they have sent their parts of this one
         store.delete_key(f"nbmgpu/sum/{_sums - 1}/{rank}")
     _sums += 1

@@ -51,6 +51,29 @@ def check(x):
     assert notebook.value("isinstance(sys.last_value, Broken), sys.last_value.size") == (True, 4)
 
 
+@pytest.mark.parametrize(
+    ("error", "epochs", "stop"),
+    [("RankError", "1 + rank", "False"), ("RuntimeError", "1", "rank == 0 and number == 1")],
+    ids=["at the beginning of a loop", "in a backward pass"],
+)
+def test_a_rank_that_waits_for_one_at_the_end_is_told_so(
+    notebook: Notebook, error: str, epochs: str, stop: str
+) -> None:
+    shown = notebook.send(f"""%%mgpu --gpus 2
+{RANK}for epoch in range({epochs}):  # stands for a clock
+    for number, (x, y) in enumerate(loader):
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        if {stop}:
+            break
+""").fails(error)
+    assert "Rank 1 of 2 raised" in shown
+    *_, what, way = shown.splitlines()
+    assert "had come to the end of the cell" in what
+    assert "they did different numbers of steps." in what
+    assert way.startswith("Try: no `if`, `break` or `continue` that depends on a clock")
+
+
 def test_the_original_type_comes_also_from_torch_and_from_the_cell(notebook: Notebook) -> None:
     shown = notebook.send("""%%mgpu --gpus 2
 raise torch.OutOfMemoryError("no memory")
