@@ -200,10 +200,12 @@ def make_buckets(parameters: list[nn.Parameter], wire: torch.dtype | None = None
             group.append(parameter)
         else:
             groups.append([parameter])
-    tail_fits = groups[-1][0].dtype == torch.float32 and wire is None
+    exact = groups[-1][0].dtype in (torch.float32, torch.float64)
+    tail_fits = exact and wire is None
     buckets = [Bucket(g, g[0], wire=wire) for g in groups[: len(groups) - tail_fits]]
     if tail_fits:
         buckets.append(Bucket(groups[-1], groups[-1][0], flags))
     else:  # flags and losses need more digits than half precision has
-        buckets.append(Bucket([], groups[-1][0].new_zeros(0, dtype=torch.float32), flags))
+        dtype = groups[-1][0].dtype if exact else torch.float32
+        buckets.append(Bucket([], groups[-1][0].new_zeros(0, dtype=dtype), flags))
     return buckets

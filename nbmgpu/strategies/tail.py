@@ -25,7 +25,7 @@ def tail_size(parameters: int) -> int:
 
 
 def make_tail(memory: Tensor, parameters: int) -> Tail:
-    """Return the tail in ``memory``, float32 of shape (tail_size(parameters),)."""
+    """Return the tail in ``memory``, float32 or float64 of shape (tail_size(parameters),)."""
     kind = HostTail if memory.device.type == "cpu" else DeviceTail
     return kind(memory, parameters)
 

@@ -76,6 +76,12 @@ IDIOMS = [
         "-(model(x).log_softmax(1)[:, 0] * y[:, 0]).mean()"
         " - 0.01 * torch.distributions.Categorical(logits=model(x)).entropy().mean()"),
         setup=REGRESSION),
+    idiom("class weights in float64", with_loss(
+        "F.cross_entropy(model(x), y, weight=torch.tensor([0.2, 1.0, 3.0, 0.5]).double())"),
+        setup="""
+        model = Net().double()
+        loader = DataLoader(TensorDataset(X.double(), Y), 7, shuffle=True)
+        """, ranks=(2, 3), rtol=1e-12, atol=1e-13),
     idiom("class weights", with_loss(
         "F.cross_entropy(model(x), y, weight=torch.tensor([0.2, 1.0, 3.0, 0.5]))"),
         setup="loader = DataLoader(dataset, 7, shuffle=True)", ranks=(2, 3)),
