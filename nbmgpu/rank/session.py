@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 import weakref
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +99,7 @@ class Session:
         self.settled: list[weakref.ref[Tensor]] = []
         self.draws_losses = True
         self.step = 0
+        self._logged: Counter[str] = Counter()
         self.samples = 0
         self.backwards = 0
         self.walk = hashlib.blake2b(digest_size=8)
@@ -295,10 +297,14 @@ class Session:
         self.shaping.release()
 
     def log(self, values: dict[str, Any]) -> None:
-        """Record metrics of the user at the current step, weighed by the share."""
+        """Record metrics of the user at the current step, weighed by the share.
+
+        Where nothing trains, a step is a call.
+        """
         weight = self.share.weight if self.share else 1.0
         for name, value in values.items():
-            self.recorder.metric(name, self.step, value, weight)
+            self._logged[name] += 1
+            self.recorder.metric(name, self.step or self._logged[name], value, weight)
 
 
 current: Session | None = None

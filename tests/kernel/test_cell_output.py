@@ -195,6 +195,13 @@ for number in range(10_000):
     assert notebook.value(means)
 
 
+def test_each_call_is_a_point_where_nothing_trains(notebook: Notebook) -> None:
+    notebook.run("%%mgpu --gpus 2\nfor number in range(5): nbmgpu.log(points=number)")
+    assert notebook.value("nbmgpu.last_run.metrics.points.to_dict()") == dict(
+        zip(range(1, 6), range(5), strict=True)
+    )
+
+
 def _is_of_points(event: Event) -> TypeGuard[Metrics]:
     return isinstance(event, Metrics) and event.name == "points"
 
