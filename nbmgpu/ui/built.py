@@ -10,8 +10,8 @@ FOLDER = Path(__file__).with_name("static")
 NOT_BUILT = """\
 nbmgpu: the part of this widget that the browser shows is not built.
 The run itself goes on, and its summary appears here when it ends.
-To build it, where node is installed, type in the repository:
-    cd labextension && jlpm install && jlpm build:widgets
+To build it, where Node.js is installed, type in the repository and start the kernel anew:
+    make front
 Packages of nbmgpu have it built.
 """
 
