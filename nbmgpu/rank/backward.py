@@ -95,6 +95,7 @@ class BackwardTap:
         again = options["retain_graph"] or options["create_graph"]
         settled = losses.all if losses and not again else []
         session.settled += [weakref.ref(loss) for loss in settled]
+        session.coupling.settle(settled)
         plan = self._plan(graph, settled)
         factor: Any = self._factor_of_sum() if loss is not None and self._adds_up(graph) else 1.0
         session.accumulation.check(session.units)

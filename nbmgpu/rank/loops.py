@@ -17,6 +17,7 @@ import sys
 import textwrap
 import types
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 TRAINS = {"backward", "step", "fit", "train_step", "training_step", "manual_backward", "minimize"}
@@ -54,24 +55,24 @@ def loop_trains(frame: types.FrameType | None) -> bool | None:
     frame = _users_frame(frame)
     if frame is None:
         return False
-    body, line = _body_in(frame)
-    if body is None:
+    loop, line = _loop_in(frame)
+    if loop is None:
         return None if HANDED.search(line) and not PEEK.search(line) else False
-    if _may_train(body, {**frame.f_globals, **frame.f_locals}, 0):
+    if _may_train(loop.body, {**frame.f_globals, **frame.f_locals}, 0):
         return True
-    hands_on = frame.f_code.co_flags & inspect.CO_GENERATOR and _yields(body)
+    hands_on = frame.f_code.co_flags & inspect.CO_GENERATOR and _yields(loop.body)
     return loop_trains(frame.f_back) if hands_on else False
 
 
 def loop_counts_samples(frame: types.FrameType | None) -> bool:
     """Tell whether the loop adds up sizes of batches: ``total += loss.item() * len(x)``.
 
-    In a split loop such a sum covers the rank's share.  All ranks may agree on it, so
-    comparing them afterwards would not show it.
+    Or whether it sets a learning rate by them.  In a split loop such a number covers the rank's
+    share.  All ranks may agree on it, so comparing them afterwards would not show it.
     """
     frame = _users_frame(frame)
-    body = _body_in(frame)[0] if frame is not None else None
-    return _counts_samples(body or [])
+    loop = _loop_in(frame)[0] if frame is not None else None
+    return loop is not None and (_counts_samples(loop.body) or _rates_by_size(loop))
 
 
 def function_counts_samples(function: Any) -> bool:
@@ -99,6 +100,21 @@ def _adds_to_itself(node: ast.AST) -> TypeGuard[ast.Assign]:
     return any(isinstance(target, ast.Name) and target.id in names for target in node.targets)
 
 
+def _rates_by_size(loop: Loop) -> bool:
+    """Tell whether there is a ``group["lr"] = ... len(x) ...`` for an ``x`` of the batch."""
+    for node in (node for statement in loop.body for node in ast.walk(statement)):
+        if not isinstance(node, ast.Assign):
+            continue
+        parts = (part for target in node.targets for part in ast.walk(target))
+        if not any(isinstance(part, ast.Constant) and part.value == "lr" for part in parts):
+            continue
+        sizes = [part for part in ast.walk(node.value) if _is_size(part)]
+        named = {part.id for size in sizes for part in ast.walk(size) if isinstance(part, ast.Name)}
+        if named & loop.targets:
+            return True
+    return False
+
+
 def _is_size(node: ast.AST) -> bool:
     """Tell whether an expression is ``len(x)``, ``x.size(...)``, ``x.shape`` or ``x.numel()``."""
     if isinstance(node, ast.Attribute):
@@ -106,11 +122,11 @@ def _is_size(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len"
 
 
-def _body_in(frame: types.FrameType) -> tuple[list[ast.stmt] | None, str]:
-    """Return the body of the loop that ``frame`` is about to enter, and the current line."""
+def _loop_in(frame: types.FrameType) -> tuple[Loop | None, str]:
+    """Return the loop that ``frame`` is about to enter, and the current line."""
     lines = linecache.getlines(frame.f_code.co_filename)
     line = lines[frame.f_lineno - 1] if frame.f_lineno <= len(lines) else ""
-    return _body_at("".join(lines), frame.f_lineno), line
+    return _loop_at("".join(lines), frame.f_lineno), line
 
 
 def _yields(body: list[ast.stmt]) -> bool:
@@ -129,29 +145,41 @@ def _users_frame(frame: types.FrameType | None) -> types.FrameType | None:
     return None
 
 
+@dataclass(frozen=True)
+class Loop:
+    """A loop or comprehension: its header's lines, what it does, the names it gives to an item."""
+
+    first: int
+    last: int
+    body: list[ast.stmt]
+    targets: frozenset[str] = frozenset()
+
+
 @functools.lru_cache(maxsize=64)
-def _loops(source: str) -> list[tuple[int, int, list[ast.stmt]]]:
-    """Return first and last header line and body of every loop and comprehension."""
+def _loops(source: str) -> list[Loop]:
+    """Return every loop and comprehension of ``source``."""
     try:
         tree = ast.parse(source)
     except SyntaxError:
         return []
-    found: list[tuple[int, int, list[ast.stmt]]] = []
+    found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.For | ast.AsyncFor):
-            found.append((node.lineno, node.iter.end_lineno or node.lineno, node.body))
+            names = {part.id for part in ast.walk(node.target) if isinstance(part, ast.Name)}
+            last = node.iter.end_lineno or node.lineno
+            found.append(Loop(node.lineno, last, node.body, frozenset(names)))
         elif isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp):
-            found.append((node.lineno, node.end_lineno or node.lineno, [ast.Expr(node.elt)]))
+            found.append(Loop(node.lineno, node.end_lineno or node.lineno, [ast.Expr(node.elt)]))
         elif isinstance(node, ast.DictComp):
             body: list[ast.stmt] = [ast.Expr(node.key), ast.Expr(node.value)]
-            found.append((node.lineno, node.end_lineno or node.lineno, body))
+            found.append(Loop(node.lineno, node.end_lineno or node.lineno, body))
     return found
 
 
-def _body_at(source: str, line: int) -> list[ast.stmt] | None:
-    """Return the body of the innermost loop whose header covers ``line``."""
-    covering = [loop for loop in _loops(source) if loop[0] <= line <= loop[1]]
-    return max(covering, key=lambda loop: loop[0], default=(0, 0, None))[2]
+def _loop_at(source: str, line: int) -> Loop | None:
+    """Return the innermost loop whose header covers ``line``."""
+    covering = [loop for loop in _loops(source) if loop.first <= line <= loop.last]
+    return max(covering, key=lambda loop: loop.first, default=None)
 
 
 def _may_train(body: list[ast.stmt], names: dict[str, Any], depth: int) -> bool:

@@ -21,9 +21,21 @@ from nbmgpu.run import Run, RunRecord, own_process, write_atomically
 from nbmgpu.strategies import Tuning, load_strategy
 from nbmgpu.strategies.base import Setting
 
-from . import backward, data, failures, files, frameworks, notices, output, session, steps, tqdm_tap
+from . import (
+    backward,
+    data,
+    failures,
+    files,
+    frameworks,
+    notices,
+    output,
+    session,
+    shared,
+    steps,
+    tqdm_tap,
+)  # fmt: skip
 from .budget import Budget
-from .chances import Code
+from .chances import BY_NUMBER, Code
 from .footprint import Footprint
 from .interruption import Interruption
 from .recorder import Recorder
@@ -207,6 +219,8 @@ class Rank:
         self.loaders.streams.leave()
         self.files.remove()
         self._send_back(outcome)
+        if outcome.error is None:
+            shared.leave()
         self.recorder.flush()
         state = "stopped" if stopped else "failed" if outcome.error else "finished"
         place = failures.place_in_cell(outcome.error, self.run.cell) if outcome.error else ""
@@ -241,6 +255,8 @@ class Rank:
         code = Code.of(self.run.cell, self.namespace)
         if text := current.chances.verdict(code):
             self.recorder.notice("by-chance", text)
+        if current.coupling.cuts and not code.names & BY_NUMBER:
+            self.recorder.notice("in-pieces", notices.IN_PIECES)
         if current.chances.scaled_penalty(code):
             self.recorder.notice("scaled-penalty", notices.SCALED_PENALTY)
 

@@ -39,6 +39,24 @@ PART_OF_BATCH = (
     "from its own share, so they are not those that one device would pick. Pick in the dataset, or "
     "by something that a sample has itself (a mask)."
 )
+IN_PIECES = (
+    "The cell trains on each batch in several pieces. A rank cuts its share: that gives fewer or "
+    "smaller pieces than the whole batch, and after each of them gradients are averaged over "
+    "ranks. Steps are one device's where every piece counts by its samples (`* len(piece) / "
+    "len(batch)`) and nothing is done to its gradient alone; a constant (`/ 4`) counts otherwise. "
+    "Pieces by number (`x.chunk(4)`) are as many."
+)
+OWN_NUMBER = (
+    "{where} reads a number that depends on the batch (`.item()`, `float()`): a rank reads that of "
+    "its share. So a count or a metric covers rank 0's part of each batch, and a loss that is "
+    "multiplied by such a number is not one device's. A loss read after backward() is the global "
+    "batch's; measure in a loop under torch.no_grad(), and in a loss use `.detach()`."
+)
+OWN_VALUES = (
+    "{where} writes what depends on the batch into a tensor that is older than the step: there, "
+    "each rank has what its own share gives, and the notebook gets rank 0's. A table of losses, a "
+    "queue of outputs or a running sum has a part only, and so has a loss that uses it."
+)
 SCALED_PENALTY = (
     "A term of the loss that has no samples in it (a penalty on weights) is divided or multiplied "
     "by the size of the batch: in a rank that is the size of its share. So the term counts "
@@ -93,9 +111,11 @@ NO_BLOCKS = (
     "normalisation. The model trains as it is."
 )
 BATCH_SIZES = (
-    "The training loop adds up sizes of batches (such as `total += loss.item() * len(x)`): len(x) "
-    "is this rank's share of the batch, so the sum is not one device's. Count batches instead, as "
-    "in `total += loss.item()`, or measure in a loop under torch.no_grad()."
+    "The training loop adds up sizes of batches (such as `total += loss.item() * len(x)`), or sets "
+    "a learning rate by them: len(x) is this rank's share of the batch, so the sum, or the rate, "
+    "is not one device's. Count batches instead, as in `total += loss.item()`, or measure in a "
+    "loop under torch.no_grad(); for a rate, use the batch size of the loader "
+    "(`loader.batch_size`)."
 )
 NOT_SHARDED = (
     "No training loader was split: every rank did the whole work, with one device's result and "

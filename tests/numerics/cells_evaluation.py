@@ -234,7 +234,7 @@ for x, y in val_loader:
             loss.backward()
             opt.step()
             losses.append(loss.item())
-        """, shares="early"),
+        """, shares="early", notices="own-number"),
     idiom("detached losses, summed on the device", """
         total = torch.zeros(())
         for x, y in loader:

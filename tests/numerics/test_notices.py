@@ -75,6 +75,64 @@ DUE = {
         "F.cross_entropy(model(x)[:2], y[:2])"), ""),
     "a mean over samples chosen before": ("chosen-mean", with_loss(
         "F.mse_loss(model(x[y > 0])[:, 0], y[y > 0].float())"), ""),
+    "pieces of a fixed size, by a constant": ("in-pieces", """
+        for x, y in loader:
+            opt.zero_grad()
+            for a, b in zip(x.split(2), y.split(2)):
+                (F.cross_entropy(model(a), b) / 4).backward()
+            opt.step()
+        """, "    loader = DataLoader(dataset, 8, drop_last=True)"),
+    "samples one by one, clipped": ("in-pieces", """
+        for x, y in loader:
+            gradients = [torch.zeros_like(p) for p in model.parameters()]
+            for a, b in zip(x, y):
+                model.zero_grad()
+                F.cross_entropy(model(a), b).backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+                for p, g in zip(model.parameters(), gradients):
+                    g += p.grad
+            for p, g in zip(model.parameters(), gradients):
+                p.grad = g / len(x)
+            opt.step()
+        """, "    loader = DataLoader(dataset, 8, drop_last=True)"),
+    "terms balanced by numbers": ("own-number", with_loss(
+        "(a := F.cross_entropy(model(x), y)) + (b := model(x).square().mean()) "
+        "* (a.item() / b.item())"), ""),
+    "a loss read before its pass": ("own-number", TRAIN.replace(
+        "    loss.backward()", "    first = loss.item()\n        loss.backward()"), ""),
+    "hits counted in training": ("own-number", """
+        hits = 0
+        for x, y in loader:
+            out = model(x)
+            loss = F.cross_entropy(out, y)
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            hits += (out.argmax(1) == y).sum().item()
+        """, ""),
+    "a table of losses": ("own-values", """
+        for x, y, i in loader:
+            each = F.cross_entropy(model(x), y, reduction="none")
+            opt.zero_grad()
+            (each / (1 + table[i])).mean().backward()
+            opt.step()
+            table[i] = each.detach()
+        """, """
+        table = torch.zeros(44)
+        loader = DataLoader(TensorDataset(X, Y, torch.arange(44)), 8)
+        """),
+    "hits counted in a tensor": ("own-values", """
+        hits = torch.zeros(())
+        for x, y in loader:
+            out = model(x)
+            opt.zero_grad()
+            F.cross_entropy(out, y).backward()
+            opt.step()
+            hits += (out.argmax(1) == y).sum()
+        """, ""),
+    "a rate by the size of a batch": ("batch-sizes", TRAIN.replace(
+        "    opt.step()", "    opt.param_groups[0]['lr'] = 0.1 * len(x) / 8\n        opt.step()"
+        ), ""),
     "a penalty divided by the size": ("scaled-penalty", with_loss(
         "F.cross_entropy(model(x), y) + sum(p.pow(2).sum() for p in model.parameters()) / len(x)"
         ), ""),
@@ -90,7 +148,8 @@ DUE = {
             opt.step()
         """, "    loader = DataLoader(dataset, 8)"),
     "a vector": ("vector-loss", TRAIN.replace("loss.backward()",
-        "F.cross_entropy(model(x), y, reduction='none').backward(torch.ones(len(x)))"), ""),
+        "F.cross_entropy(model(x), y, reduction='none').backward(torch.ones(len(x)))"
+        ).replace("loss.item()", "0"), ""),
     "a loop that does not train": ("not-trained", """
         opt.zero_grad()
         it = iter(loader)
@@ -142,6 +201,21 @@ QUIET = {
     "random numbers between the epochs": (
         TRAIN.replace("    for x", "    noise = torch.randn(3)\n    for x"), ""
     ),
+    "losses added up after their passes": (TRAIN.replace("losses.append(loss.item())", """
+        running += loss.detach()
+        mean = 0.9 * mean + 0.1 * loss.item()
+        if loss > 10:
+            break"""), "running, mean = torch.zeros(()), 0"),
+    "values gathered within a step": (with_loss(
+        "F.cross_entropy(torch.cat([model(x[:2]), model(x[2:])]), y) "
+        "+ torch.zeros(len(x)).add_(y * 0).mean()"), ""),
+    "pieces by number": ("""
+        for x, y in loader:
+            opt.zero_grad()
+            for a, b in zip(x.chunk(2), y.chunk(2)):
+                (F.cross_entropy(model(a), b) / 2).backward()
+            opt.step()
+        """, "    loader = DataLoader(dataset, 8, drop_last=True)"),
     "two loaders that split alike": ("""
         for (x, y), (x2, y2) in zip(loader, other):
             loss = F.cross_entropy(model(x), y) + F.cross_entropy(model(x2), y2)

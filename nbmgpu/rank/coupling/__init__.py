@@ -7,8 +7,8 @@ are picked among all: with a slice that is something else.  No autograd graph te
 much of it happens in data.  So every operation of a few steps is looked at: which sample
 each part of a tensor belongs to is followed from the loader's batch to the loss.
 
-``tags`` has what is known of a tensor, ``rules`` what operations do to that, ``watch`` sees
-them.  What no rule covers is forgotten: then nothing is claimed.
+``tags`` has what is known of a tensor, ``rules`` what operations do to that, ``kept`` what
+outlives the step, ``watch`` sees them.  What no rule covers is forgotten: then nothing is claimed.
 """
 
 from .watch import Coupling

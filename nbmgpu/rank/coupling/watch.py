@@ -13,10 +13,10 @@ from torch.utils import _python_dispatch as dispatch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from nbmgpu.rank import notices
-from nbmgpu.rank.failures import CELL_FILE_MARK
 from nbmgpu.rank.lag import tensors_in
 
 from .call import Call
+from .kept import Kept, line_of_cell, memory_of
 from .mixing import NORMALISED
 from .rules import after
 from .tags import Coupled, Rows, Tag, Total
@@ -33,7 +33,10 @@ PATIENCE = 8
 
 
 class Coupling:
-    """Follows the samples of the batches numbered 1, 2, 4, 8, 16, ... through their steps."""
+    """Follows the samples of the batches numbered 1, 2, 4, 8, 16, ... through their steps.
+
+    ``cuts`` tells that steps were seen which train on a batch in pieces, each by itself.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         """Have looked at nothing; what is found is told through ``recorder``."""
@@ -41,6 +44,7 @@ class Coupling:
         self._watch: Watch | None = None
         self._read = 0
         self._since = 0
+        self.cuts = False
 
     def arrive(self, batch: Any, samples: int) -> None:
         """Know that the loop is given ``batch``, of which the rank has ``samples``; 0: unknown."""
@@ -77,6 +81,14 @@ class Coupling:
         _take_off(watch)
         if watch.covers_in_part:
             self._recorder.notice("part-of-batch", notices.PART_OF_BATCH)
+        elif watch.in_pieces:
+            self.cuts = True
+        if watch.trained and watch.kept.read is not None:
+            where = _where(watch.kept.read)
+            self._recorder.notice("own-number", notices.OWN_NUMBER.format(where=where))
+        if watch.trained and watch.kept.written is not None:
+            where = _where(watch.kept.written)
+            self._recorder.notice("own-values", notices.OWN_VALUES.format(where=where))
 
     def look_at(self, roots: Sequence[torch.Tensor], graph: LossGraph) -> None:
         """Look at what a backward pass begins with; ``graph`` is read from its autograd graph."""
@@ -92,8 +104,7 @@ class Coupling:
         if tag.operation == NORMALISED.operation:
             self._recorder.notice("batch-norm", notices.BATCH_NORM)
             return
-        where = f"Line {tag.line} of the cell" if tag.line else "The step"
-        text = notices.COUPLED_BATCH.format(where=where, operation=tag.operation)
+        text = notices.COUPLED_BATCH.format(where=_where(tag.line), operation=tag.operation)
         self._recorder.notice("coupled-batch", text)
 
     def aside(self) -> AbstractContextManager[None]:
@@ -103,10 +114,19 @@ class Coupling:
         """
         return nullcontext() if self._watch is None else _without(self._watch)
 
+    def settle(self, losses: Sequence[torch.Tensor]) -> None:
+        """Know that these losses are the global batch's from now on."""
+        if self._watch is not None:
+            self._watch.forget(losses)
+
     def alike(self, made: torch.Tensor, of: torch.Tensor) -> None:
         """Know that ``made``, which was made out of sight, has the samples of ``of``."""
         if self._watch is not None and (tag := self._watch.tags.get(of)) is not None:
             self._watch.tags[made] = tag
+
+
+def _where(line: int) -> str:
+    return f"Line {line} of the cell" if line else "The step"
 
 
 Tags = MutableMapping[torch.Tensor, Tag]
@@ -130,7 +150,9 @@ class Watch(dispatch.TorchDispatchMode):
         self._samples = 0
         self._batches = self._passes = 0
         self._covered: frozenset[int] = frozenset()
+        self._pieces = 0
         self._known = True
+        self.kept = Kept()
 
     def add(self, tensors: list[torch.Tensor], samples: int) -> None:
         """Look at a batch of ``samples`` with these ``tensors``, samples first."""
@@ -147,12 +169,29 @@ class Watch(dispatch.TorchDispatchMode):
         self._known &= tag is not None and not isinstance(tag, Coupled)
         if tag is not None:
             self._covered |= tag.seen
+            self._pieces += 0 < len(tag.seen) < self._samples
         return tag
 
     @property
     def done(self) -> bool:
         """Whether all batches have been trained on, or their samples have been lost."""
         return not self._known or self._passes >= self._batches
+
+    def forget(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Know that these tensors, and all that share their memory, are of no sample any more."""
+        memories = {memory_of(tensor) for tensor in tensors}
+        for tensor in [t for t in self.tags if t.ndim == 0 and memory_of(t) in memories]:
+            del self.tags[tensor]
+
+    @property
+    def trained(self) -> bool:
+        """Whether there has been a backward pass."""
+        return self._passes > 0
+
+    @property
+    def in_pieces(self) -> bool:
+        """Whether a batch was trained on in several pieces."""
+        return self._known and 1 < self._pieces == self._passes
 
     @property
     def covers_in_part(self) -> bool:
@@ -172,11 +211,14 @@ class Watch(dispatch.TorchDispatchMode):
         if call is not None:
             self.idle = True  # rules may look at values
             try:
+                self.kept.look_at(func, call)
                 self._tag(call, out)
             finally:
                 self.idle = False
         elif isinstance(out, torch.Tensor) and out in self.tags:
             del self.tags[out]  # written over with something else
+        fresh = func is torch.ops.aten.lift_fresh.default  # what torch.tensor() ends with
+        self.kept.made(() if fresh else tensors_in((args, kwargs)), tensors_in(out))
         return out
 
     def _tag(self, call: Call, out: Any) -> None:
@@ -196,17 +238,9 @@ class Watch(dispatch.TorchDispatchMode):
 
 def _placed(tag: Tag) -> Tag:
     """Return ``tag`` with the line of the cell that is under way, where it has none yet."""
-    return replace(tag, line=_line()) if isinstance(tag, Coupled) and not tag.line else tag
-
-
-def _line() -> int:
-    """Return the line of the cell that is under way, 0 where it is not the cell's."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if CELL_FILE_MARK in frame.f_code.co_filename:
-            return frame.f_lineno
-        frame = frame.f_back  # type: ignore[assignment]
-    return 0
+    if not isinstance(tag, Coupled) or tag.line:
+        return tag
+    return replace(tag, line=line_of_cell(sys._getframe()))
 
 
 @contextmanager
