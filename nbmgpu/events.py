@@ -119,7 +119,8 @@ class Vitals(Event):
     event before, and ``own_time`` those of them that it was not in a backward pass, where
     ranks wait for one another; both are 0 when it took no step.  ``cpu`` is in percent of
     one core.  Memory is in bytes; ``gpu`` is in percent.  What cannot be known is -1.
-    ``logged`` is the size of its log at this moment.
+    ``logged`` is the size of its log at this moment, ``passes`` how many backward passes it has
+    begun.
     """
 
     kind: ClassVar[str] = "vitals"
@@ -135,6 +136,7 @@ class Vitals(Event):
     gpu_memory_total: int = -1
     gpu_allocated: int = -1
     logged: int = 0
+    passes: int = 0
 
 
 @dataclass(frozen=True)

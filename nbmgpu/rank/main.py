@@ -7,6 +7,7 @@ import signal
 import sys
 import traceback
 from pathlib import Path
+from types import FunctionType
 from typing import Any, NoReturn
 
 import torch
@@ -35,7 +36,8 @@ from . import (
     tqdm_tap,
 )  # fmt: skip
 from .budget import Budget
-from .chances import BY_NUMBER, Code
+from .chances import Code
+from .coupling import BY_NUMBER
 from .footprint import Footprint
 from .interruption import Interruption
 from .recorder import Recorder
@@ -202,6 +204,7 @@ class Rank:
             self._tell_what_was_measured(current)
         together = stopped and current.interruption and current.interruption.together
         if outcome.error is None:
+            shared.leave()  # first: what follows may wait for ranks that wait for this one
             current.strategy.finish()
         if self.rank == 0:
             write_atomically(self.run.folder / COLLECTING_FILE, "")
@@ -219,8 +222,6 @@ class Rank:
         self.loaders.streams.leave()
         self.files.remove()
         self._send_back(outcome)
-        if outcome.error is None:
-            shared.leave()
         self.recorder.flush()
         state = "stopped" if stopped else "failed" if outcome.error else "finished"
         place = failures.place_in_cell(outcome.error, self.run.cell) if outcome.error else ""
@@ -255,7 +256,8 @@ class Rank:
         code = Code.of(self.run.cell, self.namespace)
         if text := current.chances.verdict(code):
             self.recorder.notice("by-chance", text)
-        if current.coupling.cuts and not code.names & BY_NUMBER:
+        functions = {n: v for n, v in self.namespace.items() if isinstance(v, FunctionType)}
+        if current.coupling.cuts and not Code.of(self.run.cell, functions).names & BY_NUMBER:
             self.recorder.notice("in-pieces", notices.IN_PIECES)
         if current.chances.scaled_penalty(code):
             self.recorder.notice("scaled-penalty", notices.SCALED_PENALTY)

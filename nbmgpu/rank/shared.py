@@ -7,13 +7,20 @@ the child (measured: 1 in 310 with gloo, Python 3.11); the store has no threads.
 from __future__ import annotations
 
 import pickle
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch.distributed as dist
 
 from nbmgpu.errors import IN_STEP, RankError, compose
 
+from . import session
+from .apart import apart, passes_begun
+
 T = TypeVar("T")
+
+PATIENCE = timedelta(seconds=3)
+"""Between looks whether what a rank waits for can still come."""
 
 LEFT = b"left"
 """What a rank sends that sends nothing any more; nothing pickled is like it."""
@@ -37,8 +44,28 @@ def from_rank_0(value: T) -> T:
         if _count > KEEP:
             store.set(f"nbmgpu/{_count - 1 - KEEP}", b"")
         return value
+    _await(store, key)
     received: T = pickle.loads(_there(store.get(key)))
     return received
+
+
+def _await(store: Any, key: str) -> None:
+    """Wait for rank 0's ``key``, but not where it will never come."""
+    while not _arrives(store, key):
+        current = session.current
+        if current is None:
+            continue
+        begun = passes_begun(current.recorder.events.path.with_name("rank-0.jsonl"))
+        if begun > current.backwards and not store.check([key]):  # looked for after: it is sure
+            raise apart(current.backwards, begun)
+
+
+def _arrives(store: Any, key: str) -> bool:
+    try:
+        store.wait([key], PATIENCE)
+    except dist.DistStoreError:
+        return False
+    return True
 
 
 def meet() -> None:

@@ -86,6 +86,7 @@ class Pulse:
             cpu=self._process.cpu_percent(),
             memory=self._process.memory_info().rss,
             logged=log_size(self._log),
+            passes=current.begun if current else 0,
             **self._machine,
             **self._gpu(current is not None),
         )

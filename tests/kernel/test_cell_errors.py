@@ -74,6 +74,18 @@ def test_a_rank_that_waits_for_one_at_the_end_is_told_so(
     assert way.startswith("Try: no `if`, `break` or `continue` that depends on a clock")
 
 
+def test_ranks_that_wait_for_one_another_are_told_so(notebook: Notebook) -> None:
+    shown = notebook.send("""%%mgpu --gpus 2
+for epoch in range(2):
+    for x, y in DataLoader(loader.dataset, 9):
+        for one, target in zip(x, y):  # five on rank 0, and four
+            F.cross_entropy(model(one), target).backward()
+        optimizer.step()
+""").fails("RankError")
+    assert "Rank 1 of 2 raised" in shown
+    assert "Rank 0 waits for this rank in backward pass 10, and this one, after 9" in shown
+
+
 def test_the_original_type_comes_also_from_torch_and_from_the_cell(notebook: Notebook) -> None:
     shown = notebook.send("""%%mgpu --gpus 2
 raise torch.OutOfMemoryError("no memory")

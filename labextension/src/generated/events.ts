@@ -95,7 +95,7 @@ export interface Stderr extends Event {
  * event before, and `own_time` those of them that it was not in a backward pass, where
  * ranks wait for one another; both are 0 when it took no step. `cpu` is in percent of one
  * core. Memory is in bytes; `gpu` is in percent. What cannot be known is -1. `logged` is
- * the size of its log at this moment.
+ * the size of its log at this moment, `passes` how many backward passes it has begun.
  */
 export interface Vitals extends Event {
   kind: 'vitals';
@@ -111,6 +111,7 @@ export interface Vitals extends Event {
   gpu_memory_total: number;
   gpu_allocated: number;
   logged: number;
+  passes: number;
 }
 
 /**

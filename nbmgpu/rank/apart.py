@@ -1,0 +1,41 @@
+"""Ranks that wait for one another at different places, and would for ever.
+
+A rank that waits for rank 0 at the beginning of a loop does not take part in a backward pass
+until rank 0 has come there.  So if rank 0 has begun more of them than this one, it never will.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from nbmgpu.errors import RankError, compose
+from nbmgpu.events import Vitals, decode
+
+END = 1 << 16
+"""Bytes of another rank's events, the last ones, in which there is one of each second."""
+
+
+def passes_begun(events: Path) -> int:
+    """Return how many backward passes a rank had begun when it last told, by its events."""
+    with events.open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - END))
+        lines = file.read().split(b"\n")[1:-1]
+    for line in reversed(lines):
+        if isinstance(event := decode(line.decode()), Vitals):
+            return event.passes
+    return 0
+
+
+def apart(mine: int, of_rank_0: int) -> RankError:
+    """Return what is wrong where this rank has done ``mine`` passes, and rank 0 begun more."""
+    what = (
+        f"Rank 0 waits for this rank in backward pass {of_rank_0:,}, and this one, after "
+        f"{mine:,}, for rank 0 at the beginning of a loop: they did different numbers of passes"
+    )
+    likely = "Most likely each sample, or each piece of a batch, has a backward() of its own"
+    way = (
+        "a batch size that the number of ranks divides, with drop_last=True; or one backward() for "
+        "each batch"
+    )
+    return RankError(compose(what, likely, way))
