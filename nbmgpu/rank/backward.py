@@ -15,6 +15,7 @@ import torch
 
 from nbmgpu.strategies.amounts import known
 from nbmgpu.strategies.base import Backward
+from nbmgpu.strategies.tail import LOSSES
 
 from . import notices
 from .losses import LossGraph, read_graph
@@ -71,6 +72,7 @@ class BackwardTap:
 
     def _backward(self, tensors: Any, grad_tensors: Any, options: dict[str, Any]) -> None:
         session = self.session
+        session.begun += 1
         session.budget.before_backward(session)
         session.pace.meet()
         session.activate()
@@ -95,7 +97,7 @@ class BackwardTap:
         again = options["retain_graph"] or options["create_graph"]
         settled = losses.all if losses and not again else []
         session.settled += [weakref.ref(loss) for loss in settled]
-        session.coupling.settle(settled)
+        session.coupling.settle(settled[:LOSSES])
         plan = self._plan(graph, settled)
         factor: Any = self._factor_of_sum() if loss is not None and self._adds_up(graph) else 1.0
         session.accumulation.check(session.units)

@@ -22,10 +22,6 @@ SIZES = {"len", "size", "shape", "numel", "nelement", "batch_size"}
 """Names by which code asks for the size of a batch."""
 
 
-BY_NUMBER = {"chunk", "tensor_split", "array_split"}
-"""Names by which code cuts a batch into so many pieces, whatever its size."""
-
-
 class Chances:
     """What the losses of a run have shown."""
 

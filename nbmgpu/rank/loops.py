@@ -84,13 +84,32 @@ def function_counts_samples(function: Any) -> bool:
 
 
 def _counts_samples(body: list[ast.stmt]) -> bool:
-    sums = (
-        node.value
-        for statement in body
-        for node in ast.walk(statement)
-        if isinstance(node, ast.AugAssign) or _adds_to_itself(node)
-    )
-    return any(_is_size(part) for value in sums for part in ast.walk(value))
+    nodes = [node for statement in body for node in ast.walk(statement)]
+    sizes = _named_sizes(nodes)
+    sums = (n.value for n in nodes if isinstance(n, ast.AugAssign) or _adds_to_itself(n))
+    parts = (part for value in sums for part in ast.walk(value))
+    return any(_is_size(part) or _is_one_of(sizes, part) for part in parts)
+
+
+def _named_sizes(nodes: list[ast.AST]) -> set[str]:
+    """Return the names that are given to sizes: ``n = len(x)``, ``n, d = x.shape``."""
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Assign) and _gives_size(node.value):
+            parts = (part for target in node.targets for part in ast.walk(target))
+            found |= {part.id for part in parts if isinstance(part, ast.Name)}
+    return found
+
+
+def _gives_size(node: ast.expr) -> bool:
+    """Tell whether an expression is a size, or a part of one: ``x.shape[0]``, ``x.size(0)``."""
+    while not _is_size(node) and isinstance(node, ast.Subscript | ast.Call):
+        node = node.value if isinstance(node, ast.Subscript) else node.func
+    return _is_size(node)
+
+
+def _is_one_of(names: set[str], node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id in names
 
 
 def _adds_to_itself(node: ast.AST) -> TypeGuard[ast.Assign]:

@@ -50,7 +50,7 @@ OWN_NUMBER = (
     "{where} reads a number that depends on the batch (`.item()`, `float()`): a rank reads that of "
     "its share. So a count or a metric covers rank 0's part of each batch, and a loss that is "
     "multiplied by such a number is not one device's. A loss read after backward() is the global "
-    "batch's; measure in a loop under torch.no_grad(), and in a loss use `.detach()`."
+    "batch's; measure in a loop under torch.no_grad(), and compute factors of a loss before it."
 )
 OWN_VALUES = (
     "{where} writes what depends on the batch into a tensor that is older than the step: there, "

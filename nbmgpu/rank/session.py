@@ -101,7 +101,7 @@ class Session:
         self.step = 0
         self._logged: Counter[str] = Counter()
         self.samples = 0
-        self.backwards = 0
+        self.begun = self.backwards = 0
         self.walk = hashlib.blake2b(digest_size=8)
         self.reductions = hashlib.blake2b(digest_size=8)
         self.losses_known = True
@@ -302,9 +302,10 @@ class Session:
         Where nothing trains, a step is a call.
         """
         weight = self.share.weight if self.share else 1.0
-        for name, value in values.items():
-            self._logged[name] += 1
-            self.recorder.metric(name, self.step or self._logged[name], value, weight)
+        with self.coupling.aside():
+            for name, value in values.items():
+                self.recorder.metric(name, self.step or self._logged[name], value, weight)
+                self._logged[name] += 1
 
 
 current: Session | None = None

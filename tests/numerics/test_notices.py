@@ -130,6 +130,9 @@ DUE = {
             opt.step()
             hits += (out.argmax(1) == y).sum()
         """, ""),
+    "losses weighed by a named size": ("batch-sizes", TRAIN.replace(
+        "    losses.append(loss.item())",
+        "    n = x.size(0)\n        total = total + loss.item() * n"), "total = 0"),
     "a rate by the size of a batch": ("batch-sizes", TRAIN.replace(
         "    opt.step()", "    opt.param_groups[0]['lr'] = 0.1 * len(x) / 8\n        opt.step()"
         ), ""),
@@ -206,6 +209,28 @@ QUIET = {
         mean = 0.9 * mean + 0.1 * loss.item()
         if loss > 10:
             break"""), "running, mean = torch.zeros(()), 0"),
+    "numbers that torch reads itself": ("""
+        for x, y in loader:
+            width = y.max() * 0 + 8
+            targets = F.one_hot(y, 4).float()
+            if y.sum() + 1:
+                loss = F.cross_entropy(model(x[:, :width]), targets)
+            nbmgpu.log(early=loss)
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, "    import nbmgpu"),
+    "samples of the batch written over": ("""
+        for x, y in loader:
+            spared = x > -1
+            x[spared & (x > 1)] = 0
+            x[spared & (x > 0.5)] = 1
+            loss = F.cross_entropy(model(x), y)
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        """, ""),
     "values gathered within a step": (with_loss(
         "F.cross_entropy(torch.cat([model(x[:2]), model(x[2:])]), y) "
         "+ torch.zeros(len(x)).add_(y * 0).mean()"), ""),

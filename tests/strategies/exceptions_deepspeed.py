@@ -22,6 +22,7 @@ COMMON = {
     "LBFGS on the whole data": ("refused", CLOSURE),
     "a bfloat16 model": ("refused", DOUBLE),
     "a float64 model": ("refused", DOUBLE),
+    "class weights in float64": ("refused", DOUBLE),
     "parts of different precision": ("refused", DOUBLE),
     "parameters used for some samples": ("refused", OTHERS),
     "checkpoint, reentrant, a layer used twice": ("refused", TWICE),

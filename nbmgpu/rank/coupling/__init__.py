@@ -11,6 +11,6 @@ each part of a tensor belongs to is followed from the loader's batch to the loss
 outlives the step, ``watch`` sees them.  What no rule covers is forgotten: then nothing is claimed.
 """
 
-from .watch import Coupling
+from .watch import BY_NUMBER, Coupling
 
-__all__ = ["Coupling"]
+__all__ = ["BY_NUMBER", "Coupling"]

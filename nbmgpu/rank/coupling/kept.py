@@ -7,57 +7,63 @@ number may come back as a factor of the loss.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nbmgpu.rank.failures import CELL_FILE_MARK
+from nbmgpu.rank.frames import line_of_cell, source_line, users_frame
 
 from .call import Call
 
 READS = "_local_scalar_dense"
-"""What ``.item()``, ``float()`` and ``int()`` call; and ``bool()``, but branches are no numbers."""
+"""What reading a number comes down to; but so do an index and a branch."""
+
+ASKS = re.compile(r"""\.item\(|(?<![.\w])(float|int|round|print)\(|\b[fF]["']""")
+"""Code that asks for a number, or shows it."""
+
+NO_MEMORY = 0
 
 
 @dataclass
 class Kept:
-    """What the code of the notebook, and not a library, has taken out of a batch.
+    """What the user's code, and not a library's, has taken out of a batch.
 
     ``read`` and ``written`` are the lines of the cell that did so first: 0 where that is a
-    function of another cell, None where nothing did.
+    function from elsewhere, None where nothing did.
     """
 
     read: int | None = None
     written: int | None = None
-    _new: set[int] = field(default_factory=set)
+    _new: set[int] = field(default_factory=lambda: {NO_MEMORY})
 
     def made(self, given: Iterable[Tensor], outs: Iterable[Tensor]) -> None:
         """Know which memory an operation has made: that of results, if not of what was given."""
-        with suppress(RuntimeError, NotImplementedError):  # sparse tensors have none
-            old = {memory_of(tensor) for tensor in given}
-            self._new |= {memory_of(out) for out in outs} - old
+        old = {memory_of(tensor) for tensor in given}
+        self._new |= {memory_of(out) for out in outs} - old
 
     def look_at(self, func: Any, call: Call) -> None:
         """Look at an operation that was given samples."""
         tensor, tag = call.tensors[0], call.tags[0]
-        if call.name == READS and self.read is None:
-            if tensor.dtype != torch.bool:
-                self.read = _users_line()
-        elif self.written is None and tag is None and _writes_first(func):
-            with suppress(RuntimeError, NotImplementedError):
-                if memory_of(tensor) not in self._new:
-                    self.written = _users_line()
+        if self.read is None and call.name == READS and tensor.dtype != torch.bool:
+            self.read = _line(asks=True)
+        if self.written is None and tag is None and _writes_first(func) and self._is_old(tensor):
+            self.written = _line()
+
+    def _is_old(self, tensor: Tensor) -> bool:
+        return memory_of(tensor) not in self._new
 
 
 def memory_of(tensor: Tensor) -> int:
-    """Return what stands for the memory that a tensor and its views share."""
-    return int(tensor.untyped_storage()._cdata)
+    """Return what stands for the memory that a tensor and its views share, if there is any."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (RuntimeError, NotImplementedError):  # sparse, or a tensor around others
+        return NO_MEMORY
 
 
 def _writes_first(func: Any) -> bool:
@@ -67,26 +73,12 @@ def _writes_first(func: Any) -> bool:
     return alias is not None and bool(alias.is_write)
 
 
-def _users_line() -> int | None:
-    """Return the line of the cell that is under way, 0 elsewhere in the notebook's own code.
+def _line(asks: bool = False) -> int | None:
+    """Return the line of the cell that is under way, None where the user's code is not.
 
-    None where a library is.
+    With ``asks``, also None where the user's line does not ask for a number.
     """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        module = frame.f_globals.get("__name__", "")
-        if module.partition(".")[0] not in ("torch", "nbmgpu"):
-            break
-        frame = frame.f_back
-    if frame is None or frame.f_globals.get("__name__") != "__main__":
+    frame = users_frame(sys._getframe(1))
+    if frame is None or (asks and not ASKS.search(source_line(frame))):
         return None
     return line_of_cell(frame)
-
-
-def line_of_cell(frame: FrameType | None) -> int:
-    """Return the line of the cell at which ``frame`` or one of its callers is, 0 if none is."""
-    while frame is not None:
-        if CELL_FILE_MARK in frame.f_code.co_filename:
-            return frame.f_lineno
-        frame = frame.f_back
-    return 0

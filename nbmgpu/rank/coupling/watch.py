@@ -13,10 +13,11 @@ from torch.utils import _python_dispatch as dispatch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from nbmgpu.rank import notices
+from nbmgpu.rank.frames import line_of_cell
 from nbmgpu.rank.lag import tensors_in
 
 from .call import Call
-from .kept import Kept, line_of_cell, memory_of
+from .kept import Kept, memory_of
 from .mixing import NORMALISED
 from .rules import after
 from .tags import Coupled, Rows, Tag, Total
@@ -30,6 +31,9 @@ MOST_SAMPLES = 4096
 
 PATIENCE = 8
 """Batches that may be read before the one looked at is used."""
+
+BY_NUMBER = {"chunk", "tensor_split", "array_split"}
+"""Names by which code cuts a batch into so many pieces, whatever its size."""
 
 
 class Coupling:
@@ -159,6 +163,7 @@ class Watch(dispatch.TorchDispatchMode):
         rows = tuple(range(samples))
         self._samples = max(self._samples, samples)
         self._batches += 1
+        self.kept.made((), tensors)
         for tensor in tensors:
             self.tags[tensor] = Rows(-tensor.ndim, 1, rows, frozenset(rows))
 

@@ -1,0 +1,37 @@
+"""Whose code is running: the cell's, other code of the notebook's author, or a library's."""
+
+from __future__ import annotations
+
+import linecache
+import sysconfig
+from types import FrameType
+
+from .failures import CELL_FILE_MARK
+
+LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+"""Where code lies that somebody else has written."""
+
+
+def users_frame(frame: FrameType | None) -> FrameType | None:
+    """Return the frame that has called torch or nbmgpu, None where that is a library's."""
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__"))
+        if module.partition(".")[0] not in ("torch", "nbmgpu"):
+            is_librarys = frame.f_code.co_filename.startswith((*LIBRARIES, "<frozen"))
+            return None if is_librarys else frame
+        frame = frame.f_back
+    return None
+
+
+def line_of_cell(frame: FrameType | None) -> int:
+    """Return the line of the cell at which ``frame`` or one of its callers is, 0 if none is."""
+    while frame is not None:
+        if CELL_FILE_MARK in frame.f_code.co_filename:
+            return frame.f_lineno
+        frame = frame.f_back
+    return 0
+
+
+def source_line(frame: FrameType) -> str:
+    """Return the text of the line at which ``frame`` is, empty where it is not known."""
+    return linecache.getline(frame.f_code.co_filename, frame.f_lineno)
