@@ -150,5 +150,6 @@ def _ours(kernel: Kernel, net: Net, ranks: int = 2) -> tuple[float, float]:
 
 def _script(kernel: Kernel, net: Net, ranks: int = 2, how: str = "") -> tuple[float, float]:
     cell = SCRIPT.format(make=net.make, loop=LOOP, batch=net.batch, ranks=ranks, how=how)
-    step, cpu = json.loads(kernel.run(cell).text.split("took")[-1])
+    told = kernel.run(cell).text.split("took")[-1].splitlines()[0]  # gloo may have last words
+    step, cpu = json.loads(told)
     return step, cpu
