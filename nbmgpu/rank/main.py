@@ -39,6 +39,7 @@ from .budget import Budget
 from .chances import Code
 from .coupling import BY_NUMBER
 from .footprint import Footprint
+from .heap import keep_freed_memory
 from .interruption import Interruption
 from .recorder import Recorder
 from .shell import Outcome, RankShell, make_shell
@@ -134,6 +135,7 @@ class Rank:
 
     def _enter_device(self) -> None:
         torch.set_num_threads(self.record.threads)
+        keep_freed_memory()
         device = self.record.devices[self.rank]
         self.device = "cpu"
         if device.startswith("cuda"):
