@@ -45,16 +45,17 @@ class Returns:
         Raises:
             ResultsError: the cell ran to its end, and its results are lost.
         """
-        value = self._adopt()
-        self._read_others()
+        value, sent = self._adopt()
+        self._read_others(sent)
         return value
 
-    def _adopt(self) -> Any:
+    def _adopt(self) -> tuple[Any, dict[str, Any]]:
+        """Return the value of the last line, and what rank 0 has sent by name."""
         try:
             returned = adopt(self.run.record.results[0], self.shipment)
         except UnreadableError as error:
             if self.run.state != "finished":  # the failure says why there is no result
-                return None
+                return None, {}
             what = f"The cell ran to its end, but what it made could not be brought back: {error}"
             allowed = "The notebook is as it was before"
             instead = "the cell again with more memory free, or --pull with the names you need"
@@ -74,14 +75,14 @@ class Returns:
         rng.restore(returned.header["random"])
         new = {n: v for n, v in bound.items() if before[n] is not v}
         self.run.results[0] = new | last_line
-        return last_line.get(VALUE)
+        return last_line.get(VALUE), values
 
     def _note_missing(self, wanted: Iterable[str], values: dict[str, Any]) -> None:
         for name in wanted:
             if name not in values:
                 self.note(f"missing:{name}", f"--pull {name}: the cell did not bind `{name}`.")
 
-    def _read_others(self) -> None:
+    def _read_others(self, sent: dict[str, Any]) -> None:
         """Read what the other ranks hold, and say which values are rank 0's alone."""
         for rank, path in enumerate(self.run.record.results[1:], start=1):
             try:
@@ -95,8 +96,9 @@ class Returns:
             self.note("walked-apart", WALKED_APART)
         elif self.run.view.chose_apart and not unsure:
             self.note("branches", BRANCHES)
-        own = self.run.results.get(0, {})
+        own = self.run.results.setdefault(0, {})
         others = [values for rank, values in self.run.results.items() if rank]
+        own |= self._own_objects(others, sent)
         names = differing({n: v for n, v in own.items() if n != VALUE}, others)
         if names and self.options.strategy != "none":
             listed = ", ".join(f"`{name}`" for name in names)
@@ -105,3 +107,11 @@ class Returns:
                 f"{listed}: rank 0's own value, other ranks hold another (their share of the "
                 "data, or their clock). All of them: nbmgpu.last_run.results",
             )
+
+    def _own_objects(
+        self, others: Iterable[dict[str, Any]], sent: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return the notebook's own objects, as they are now, of which ``others`` bring copies."""
+        shipped = {name for values in others for name in values if name in self.shipment.sizes}
+        now = {name: self.namespace[name] for name in shipped if name in self.namespace}
+        return {name: value for name, value in now.items() if sent.get(name, value) is value}

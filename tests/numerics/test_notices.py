@@ -272,6 +272,24 @@ def test_values_of_rank_0_alone_are_named() -> None:
     assert run.results[1]["first"] != run.results[0]["first"]
 
 
+def test_so_are_values_gathered_in_what_the_notebook_had() -> None:
+    cell = (
+        TRAIN
+        + """
+        outs.append(model(x).detach())
+        history["right"].append((model(x).argmax(1) == y).float().mean())
+"""
+    )
+    setup = "outs, history, names = [], {'right': []}, ['left', 'alone']"
+    run = nbmgpu.run(cell, notebook(setup), gpus=2, cpu=True)
+    text = run.view.notices["rank-0-values"].text
+    assert "`outs`" in text
+    assert "`history`" in text
+    assert "`losses`" not in text
+    assert "`names`" not in text
+    assert run.results[0]["history"] != run.results[1]["history"]
+
+
 def test_running_statistics_are_the_same_on_all_ranks() -> None:
     namespace = notebook(textwrap.dedent(BATCH_NORM))
     run = nbmgpu.run(
