@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from .errors import LaunchError, OptionError, compose
-from .events import Ended, Event, EventTail, Started
+from .events import Event, EventTail
 from .view import RunView
 
 if TYPE_CHECKING:
@@ -328,6 +328,3 @@ def write_atomically(path: Path, text: str) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     beside.write_text(text)
     beside.replace(path)
-
-
-__all__ = ["Ended", "Run", "RunRecord", "Started", "find_run", "list_runs", "runs_root"]

@@ -18,6 +18,7 @@ from nbmgpu.strategies.base import Backward
 from nbmgpu.strategies.tail import LOSSES
 
 from . import notices
+from .frames import outside
 from .losses import LossGraph, read_graph
 from .readable import find_losses
 from .weights import share_out
@@ -188,10 +189,5 @@ def _times(factor: Any, roots: Sequence[Tensor], given: Any) -> Any:
 
 def _users_variables() -> dict[str, Any]:
     """Return the variables of the code that called ``backward()``."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None:
-        module = frame.f_globals.get("__name__", "")
-        if module.split(".")[0] not in BETWEEN:
-            return frame.f_locals
-        frame = frame.f_back
-    return {}
+    frame = outside(sys._getframe(1), BETWEEN)
+    return frame.f_locals if frame is not None else {}

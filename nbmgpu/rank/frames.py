@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import linecache
 import sysconfig
+from collections.abc import Collection
 from types import FrameType
 
 from .failures import CELL_FILE_MARK
 
-LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 """Where code lies that somebody else has written."""
+
+
+def outside(frame: FrameType | None, packages: Collection[str]) -> FrameType | None:
+    """Return ``frame`` or the nearest of its callers whose code is not of ``packages``."""
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__"))
+        if module.partition(".")[0] not in packages:
+            return frame
+        frame = frame.f_back
+    return None
 
 
 def users_frame(frame: FrameType | None) -> FrameType | None:
     """Return the frame that has called torch or nbmgpu, None where that is a library's."""
-    while frame is not None:
-        module = str(frame.f_globals.get("__name__"))
-        if module.partition(".")[0] not in ("torch", "nbmgpu"):
-            is_librarys = frame.f_code.co_filename.startswith((*LIBRARIES, "<frozen"))
-            return None if is_librarys else frame
-        frame = frame.f_back
-    return None
+    caller = outside(frame, ("torch", "nbmgpu"))
+    if caller is None or caller.f_code.co_filename.startswith((*INSTALLED, "<frozen")):
+        return None
+    return caller
 
 
 def line_of_cell(frame: FrameType | None) -> int:

@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
+from .frames import outside
+
 TRAINS = {"backward", "step", "fit", "train_step", "training_step", "manual_backward", "minimize"}
 """Attribute names whose call may lead to a backward pass in code that is not ours to read."""
 
@@ -27,6 +29,8 @@ LIBRARIES = (
     "torch", "numpy", "tqdm", "nbmgpu", "enum", "contextlib", "IPython", "accelerate",
     "lightning", "pytorch_lightning", "lightning_fabric",
 )  # fmt: skip
+"""Packages whose code, such as tqdm's generators, may iterate for the user's."""
+
 MAX_DEPTH = 6
 
 HANDED = re.compile(r"\b(iter|next)\(")
@@ -52,7 +56,7 @@ def loop_trains(frame: types.FrameType | None) -> bool | None:
     for library in known:
         if (answer := library(frame)) is not None:
             return answer
-    frame = _users_frame(frame)
+    frame = outside(frame, LIBRARIES)
     if frame is None:
         return False
     loop, line = _loop_in(frame)
@@ -70,7 +74,7 @@ def loop_counts_samples(frame: types.FrameType | None) -> bool:
     Or whether it sets a learning rate by them.  In a split loop such a number covers the rank's
     share.  All ranks may agree on it, so comparing them afterwards would not show it.
     """
-    frame = _users_frame(frame)
+    frame = outside(frame, LIBRARIES)
     loop = _loop_in(frame)[0] if frame is not None else None
     return loop is not None and (_counts_samples(loop.body) or _rates_by_size(loop))
 
@@ -152,16 +156,6 @@ def _yields(body: list[ast.stmt]) -> bool:
     """Tell whether a loop hands its batches on to a loop around a generator."""
     nodes = (node for statement in body for node in ast.walk(statement))
     return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in nodes)
-
-
-def _users_frame(frame: types.FrameType | None) -> types.FrameType | None:
-    """Walk out of libraries such as tqdm, whose generators iterate for the user."""
-    while frame is not None:
-        module = frame.f_globals.get("__name__", "")
-        if module.split(".")[0] not in LIBRARIES:
-            return frame
-        frame = frame.f_back
-    return None
 
 
 @dataclass(frozen=True)
