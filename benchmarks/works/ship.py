@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -16,7 +17,7 @@ from benchmarks.rivals import FORGET, OURS, RIVALS, STAMP, TORCHRUN, Rival
 from benchmarks.works.growth import profile
 
 SUM = f"""
-assert abs(X.sum().item() - 2**28) < 2**20
+assert abs(X.sum().item() / X.numel() - 1) < 0.01
 {STAMP}
 """
 
@@ -28,6 +29,7 @@ print(copied, read)
 """
 
 MAKE = "import torch\nX = torch.ones(2**28)"
+SMALL = MAKE.replace("2**28", "4")
 HELD = "import time\nX.sum()\ntime.sleep(1)"
 """All of it is read, and ranks stay until their memory has been looked at."""
 
@@ -46,10 +48,10 @@ def _there(rounds: int) -> list[Result]:
     work = "1 GiB to 2 ranks"
     with kernels(rivals) as running:
 
-        def once(rival: Rival) -> Sequence[Figure]:
+        def once(rival: Rival, make: str = MAKE) -> Sequence[Figure]:
             kernel = running[rival]
             touch(4)
-            kernel.run(MAKE)  # anew, so that no tool has it already
+            kernel.run(make)  # anew, so that no tool has it already
             with memory_taken() as taken:
                 ran = kernel.run(_cell(rival), timeout=300)
                 summed = max(kernel.stamps(2)) - ran.sent
@@ -59,7 +61,7 @@ def _there(rounds: int) -> list[Result]:
                 Figure(f"{work}: memory taken at most", rival.name, taken[0] / GIB, "GiB"),
             ]
 
-        interleaved(1, rivals, work, once)
+        interleaved(1, rivals, work, partial(once, make=SMALL))  # what comes once: imports
         return interleaved(rounds, rivals, work, once)
 
 
@@ -111,7 +113,7 @@ def _memory(rounds: int) -> list[Result]:
             for ranks in RANKS:
                 cell = OURS.run(HELD).replace("--gpus 2", f"--gpus {ranks}")
                 peaks = []
-                for make in (MAKE.replace("2**28", "4"), MAKE):
+                for make in (SMALL, MAKE):
                     running.run(f"{FORGET}\n{make}")
                     with memory_taken() as taken, pss_taken(running) as pss:
                         running.run(cell)
