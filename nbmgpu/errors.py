@@ -66,6 +66,12 @@ IN_STEP = (
 """The way out where ranks did different numbers of steps."""
 
 
+def left_behind() -> RankError:
+    """Return what is wrong where a rank waits for one that is through its cell."""
+    what = "Another rank had come to the end of the cell, and this one still waited for it"
+    return RankError(compose(f"{what}: they did different numbers of steps", instead=IN_STEP))
+
+
 def compose(what: str, allowed: str = "", instead: str = "") -> str:
     """Join the three parts of a message: what happened, what is allowed, what to type."""
     parts = [what.rstrip(".") + "."]

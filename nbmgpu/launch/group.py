@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 
 import psutil
 
+from nbmgpu.arena import Arena
 from nbmgpu.run import Run
 
 from . import leftovers
@@ -60,12 +61,14 @@ class ForkedRanks(Ranks):
         """Fork every rank."""
         self._pids: dict[int, int] = {}
         launcher = os.getpid()
+        on_cpu = all(device == "cpu" for device in self.run.record.devices)
+        arena = Arena.make(self.world_size) if on_cpu and self.world_size > 1 else None
         for rank in range(self.world_size):
             pid = os.fork()
             if pid == 0:
                 from nbmgpu.rank.main import forked
 
-                forked(self.run, rank, launcher)
+                forked(self.run, rank, launcher, arena)
             self._pids[rank] = pid
 
     def alive(self) -> bool:

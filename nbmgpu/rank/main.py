@@ -14,12 +14,13 @@ import torch
 import torch.distributed as dist
 
 from nbmgpu import rng, settings, verbosity
+from nbmgpu.arena import Arena
 from nbmgpu.bundle import receive, send_back, write_copies
 from nbmgpu.events import EventWriter, Measured, Started, Status, Walked
 from nbmgpu.launch.ending import COLLECTING_FILE
 from nbmgpu.launch.processes import die_with_parent
 from nbmgpu.run import Run, RunRecord, own_process, write_atomically
-from nbmgpu.strategies import Tuning, load_strategy
+from nbmgpu.strategies import Tuning, load_strategy, sums
 from nbmgpu.strategies.base import Setting
 
 from . import (
@@ -47,8 +48,10 @@ from .units import OptimizerWatch
 from .vitals import Pulse
 
 
-def forked(run: Run, rank: int, launcher: int) -> NoReturn:
-    """Be ``rank`` of ``run``, just forked from the process ``launcher``."""
+def forked(run: Run, rank: int, launcher: int, arena: Arena | None) -> NoReturn:
+    """Be ``rank`` of ``run``, just forked from the process ``launcher``, with ``arena``."""
+    if arena is not None:
+        sums.shared = sums.SharedSums(arena, rank)
     world_size = str(run.record.world_size)
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=world_size, LOCAL_WORLD_SIZE=world_size,

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from nbmgpu.errors import IN_STEP, RankError, compose
+from nbmgpu.errors import left_behind
+from nbmgpu.strategies import sums
 
 from . import session
 from .apart import apart, passes_begun
@@ -104,12 +105,13 @@ def leave() -> None:
         store.set(f"nbmgpu/{_count}", LEFT)
     store.set(f"nbmgpu/met/{_meetings}/all", LEFT)
     store.set(f"nbmgpu/sum/{_sums}/{dist.get_rank()}", LEFT)
+    if sums.shared is not None:
+        sums.shared.leave()
 
 
 def _there(sent: bytes) -> bytes:
     if sent == LEFT:
-        what = "Another rank had come to the end of the cell, and this one still waited for it"
-        raise RankError(compose(f"{what}: they did different numbers of steps", instead=IN_STEP))
+        raise left_behind()
     return sent
 
 

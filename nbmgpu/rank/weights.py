@@ -9,9 +9,9 @@ world_size * w_r / sum(w_r).
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 
 from nbmgpu.strategies.base import Backward
+from nbmgpu.strategies.sums import all_reduce
 
 
 def share_out(plan: Backward, like: torch.Tensor) -> torch.Tensor:
@@ -26,7 +26,7 @@ def share_out(plan: Backward, like: torch.Tensor) -> torch.Tensor:
     for place, (scalar, add) in enumerate(zip(plan.scalars, plan.totals, strict=True), start=1):
         value = scalar.detach().double() * (1.0 if add else weight)
         sums[place] = torch.where(weight != 0, value, 0.0)  # an empty slice may have given nan
-    dist.all_reduce(sums)
+    all_reduce(sums).wait()
     for value, scalar, add in zip(sums[1:], plan.scalars, plan.totals, strict=True):
         scalar.data.copy_(value if add else value / sums[0])
     return sums[0]

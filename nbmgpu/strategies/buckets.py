@@ -6,9 +6,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
+from . import sums
 from .amounts import Amount
 from .tail import make_tail, tail_size
 
@@ -117,7 +117,7 @@ class Bucket:
                 # of a bucket here would be a rank's peak of memory.
                 self.gradients.masked_fill_(weight == 0, 0.0)
         self.sent = self.flat if self.wire is None else self.flat.to(self.wire)
-        self.work = dist.all_reduce(self.sent, async_op=True)
+        self.work = sums.all_reduce(self.sent)
 
     def _at_once(self) -> bool:
         """Tell whether to calculate while copying: one way through a CPU's memory, not two.

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from . import sums
 from .amounts import Amount
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class RunningStatistics:
         double = any(b.dtype == torch.float64 for b in changed)
         wide = torch.float64 if double else torch.float32  # half precision has too few digits
         flat = torch.cat([b.reshape(-1).to(wide) for b in changed]) * weight
-        dist.all_reduce(flat)
+        sums.all_reduce(flat).wait()
         for buffer, part in zip(changed, flat.split([b.numel() for b in changed]), strict=True):
             buffer.copy_((part / total).view(buffer.shape))
         self.versions = [b._version for b in self.buffers]

@@ -1,0 +1,81 @@
+"""Sums through memory: those of the process group, whatever ranks do in between."""
+
+import pytest
+
+import nbmgpu
+from nbmgpu.errors import RankError
+
+AGAINST_THE_GROUP = """
+import torch, torch.distributed as dist
+from nbmgpu.arena import PIECE
+from nbmgpu.strategies import sums
+wrong, rank = [], dist.get_rank()
+for count in (1, 7, PIECE // 4, PIECE // 4 + 1, 3 * PIECE // 4 - 5):
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64):
+        generator = torch.Generator().manual_seed(rank)
+        mine = torch.randint(0, 50, (count,), generator=generator).to(dtype)
+        groups = mine.clone()
+        sums.all_reduce(mine).wait()
+        dist.all_reduce(groups)
+        if not torch.equal(mine, groups):
+            wrong.append((count, dtype))
+through_memory = sums.shared is not None
+"""
+
+IN_DISORDER = """
+import random, time, torch, torch.distributed as dist
+from nbmgpu.strategies import sums
+rank, ranks, wrong = dist.get_rank(), dist.get_world_size(), 0
+sizes, pauses = random.Random(0), random.Random(rank + 1)
+for turn in range(1500):
+    size = sizes.choice([1, 50, 3000, 400_000 if turn % 50 == 0 else 2])
+    mine = torch.full((size,), rank + turn * 1.0)
+    if pauses.random() < 0.05:
+        time.sleep(pauses.random() / 500)
+    sums.all_reduce(mine).wait()
+    wrong += int((mine != ranks * turn + ranks * (ranks - 1) / 2).sum())
+"""
+
+OF_ANOTHER_SIZE = """
+import torch, torch.distributed as dist
+from nbmgpu.strategies import sums
+sums.all_reduce(torch.ones(4 + dist.get_rank())).wait()
+"""
+
+ALONE = """
+import torch, torch.distributed as dist
+from nbmgpu.strategies import sums
+if dist.get_rank() == 0:
+    sums.all_reduce(torch.ones(4)).wait()
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_sums_are_those_of_the_process_group(ranks: int) -> None:
+    namespace = {}
+    nbmgpu.run(AGAINST_THE_GROUP, namespace, gpus=ranks, cpu=True)
+    assert namespace["through_memory"]
+    assert namespace["wrong"] == []
+
+
+@pytest.mark.parametrize("ranks", [2, 3])  # with three, none spins: there are fewer cores
+def test_no_rank_overtakes_another(ranks: int) -> None:
+    namespace = {}
+    nbmgpu.run(IN_DISORDER, namespace, gpus=ranks, cpu=True)
+    assert [held["wrong"] for held in nbmgpu.last_run.results.values()] == [0] * ranks
+
+
+def test_under_torchrun_the_process_group_adds_up() -> None:
+    namespace = {}
+    nbmgpu.run(AGAINST_THE_GROUP, namespace, gpus=2, cpu=True, fresh=True)
+    assert not namespace["through_memory"]
+
+
+def test_ranks_that_add_up_different_things_are_told_so() -> None:
+    with pytest.raises(RankError, match="adds up something else"):
+        nbmgpu.run(OF_ANOTHER_SIZE, {}, gpus=2, cpu=True)
+
+
+def test_a_rank_that_waits_for_one_that_has_left_is_told_so() -> None:
+    with pytest.raises(RankError, match="had come to the end of the cell"):
+        nbmgpu.run(ALONE, {}, gpus=2, cpu=True)
