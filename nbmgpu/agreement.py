@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -17,35 +18,42 @@ def differing(own: Mapping[str, Any], others: Iterable[Mapping[str, Any]]) -> li
 
     Names that a rank does not hold, or that cannot be compared, are passed over.
     """
-    found = (
-        name
-        for other in others
-        for name, value in own.items()
-        if name in other and _differ(value, other[name])
-    )
-    return list(dict.fromkeys(found))
+    found: list[str] = []
+    for other in others:
+        both = [name for name in own if name in other and name not in found]
+        found += [name for name in both if _surely_differ(own[name], other[name])]
+    return found
+
+
+def _surely_differ(a: Any, b: Any) -> bool:
+    try:
+        return _differ(a, b)
+    except Exception:  # of a kind that cannot be compared: whatever its library raises
+        return False
 
 
 def _differ(a: Any, b: Any) -> bool:
     if type(a) is not type(b):
         return False
-    if isinstance(a, bool | str):
+    if isinstance(a, np.generic):
+        a, b = a.item(), b.item()
+    if isinstance(a, bool | str | set):
         return bool(a != b)
     if isinstance(a, int | float):
         both_nan = math.isnan(a) and math.isnan(b)
         return not (both_nan or math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=1e-8))
     if isinstance(a, dict):
         return a.keys() != b.keys() or any(_differ(a[key], b[key]) for key in a)
-    if isinstance(a, list | tuple):
+    if isinstance(a, list | tuple | deque):
         return len(a) != len(b) or any(_differ(x, y) for x, y in zip(a, b, strict=True))
     if hasattr(a, "detach"):
-        a, b = a.detach().cpu(), b.detach().cpu()
+        a, b = (t.detach().to_dense().cpu() for t in (a, b))
         if a.dtype != b.dtype or a.shape != b.shape:
             return True
-        if not a.dtype.is_floating_point:
+        if not (a.dtype.is_floating_point or a.dtype.is_complex):
             return not bool((a == b).all())
-        a, b = a.double().numpy(), b.double().numpy()
-    if isinstance(a, np.ndarray) and a.dtype.kind in "biuf":
+        a, b = (t.numpy() if t.dtype.is_complex else t.double().numpy() for t in (a, b))
+    if isinstance(a, np.ndarray) and a.dtype.kind in "biufc":
         return a.shape != b.shape or not np.allclose(
             a, b, rtol=TOLERANCE, atol=1e-8, equal_nan=True
         )

@@ -44,6 +44,7 @@ from .heap import keep_freed_memory
 from .interruption import Interruption
 from .recorder import Recorder
 from .shell import Outcome, RankShell, make_shell
+from .small import is_small
 from .units import OptimizerWatch
 from .vitals import Pulse
 
@@ -138,7 +139,7 @@ class Rank:
 
     def _enter_device(self) -> None:
         torch.set_num_threads(self.record.threads)
-        keep_freed_memory()
+        keep_freed_memory(self.record.world_size)
         device = self.record.devices[self.rank]
         self.device = "cpu"
         if device.startswith("cuda"):
@@ -261,11 +262,19 @@ class Rank:
         code = Code.of(self.run.cell, self.namespace)
         if text := current.chances.verdict(code):
             self.recorder.notice("by-chance", text)
-        functions = {n: v for n, v in self.namespace.items() if isinstance(v, FunctionType)}
-        if current.coupling.cuts and not Code.of(self.run.cell, functions).names & BY_NUMBER:
+        if current.coupling.cuts and not self._loops().names & BY_NUMBER:
             self.recorder.notice("in-pieces", notices.IN_PIECES)
         if current.chances.scaled_penalty(code):
             self.recorder.notice("scaled-penalty", notices.SCALED_PENALTY)
+
+    def _loops(self) -> Code:
+        """Return the code of the notebook that may train.
+
+        That is not a model's: if it has a chunk(3), it is features that are cut.
+        """
+        kinds = type | FunctionType
+        values = {n: v if isinstance(v, kinds) else type(v) for n, v in self.namespace.items()}
+        return Code.of(self.run.cell, {n: v for n, v in values.items() if not _is_model(v)})
 
     def _send_back(self, outcome: Outcome) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -284,21 +293,5 @@ class Rank:
         )
 
 
-SMALL = 10_000
-"""Elements up to which a value of a rank other than 0 comes back, for comparison."""
-
-
-def is_small(value: Any, depth: int = 3) -> bool:
-    """Tell whether ``value`` is a number, a string, or little data made of these."""
-    if value is None or isinstance(value, bool | int | float | complex):
-        return True
-    if isinstance(value, str):
-        return len(value) < SMALL
-    if isinstance(value, torch.Tensor):
-        return type(value) is torch.Tensor and value.numel() <= SMALL
-    if type(value).__module__ == "numpy":
-        return bool(getattr(value, "size", SMALL + 1) <= SMALL)
-    if depth and isinstance(value, list | tuple | dict | set):
-        items = value.values() if isinstance(value, dict) else value
-        return len(value) <= SMALL and all(is_small(item, depth - 1) for item in items)
-    return False
+def _is_model(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, torch.nn.Module)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 
 import pytest
@@ -241,6 +242,16 @@ QUIET = {
                 (F.cross_entropy(model(a), b) / 2).backward()
             opt.step()
         """, "    loader = DataLoader(dataset, 8, drop_last=True)"),
+    "pieces by their number, in a class": ("trainer.fit(loader)", """
+        class Trainer:
+            def fit(self, loader):
+                for x, y in loader:
+                    opt.zero_grad()
+                    for a, b in zip(x.chunk(2), y.chunk(2)):
+                        (F.cross_entropy(model(a), b) / 2).backward()
+                    opt.step()
+        trainer, loader = Trainer(), DataLoader(dataset, 8, drop_last=True)
+        """),
     "two loaders that split alike": ("""
         for (x, y), (x2, y2) in zip(loader, other):
             loss = F.cross_entropy(model(x), y) + F.cross_entropy(model(x2), y2)
@@ -254,8 +265,12 @@ QUIET = {
 @pytest.mark.parametrize(("cell", "setup"), QUIET.values(), ids=QUIET.keys())
 def test_a_notice_is_not_given_when_it_is_not_due(cell: str, setup: str) -> None:
     namespace = notebook(textwrap.dedent(setup))
+    before = set(namespace)
     run = nbmgpu.run(textwrap.dedent(cell), namespace, gpus=2, cpu=True)
     assert set(run.view.notices) <= {"devices", "rank-0-values"}
+    said = run.view.notices.get("rank-0-values")
+    named = set(re.findall(r"`(\w+)`", said.text)) if said else set()
+    assert not named & before, "the notebook's own objects are one device's"
 
 
 def test_batches_that_cannot_be_cut_leave_one_devices_numbers() -> None:
