@@ -31,7 +31,8 @@ def apart(mine: int, of_rank_0: int) -> RankError:
     """Return what is wrong where this rank has done ``mine`` passes, and rank 0 begun more."""
     what = (
         f"Rank 0 waits for this rank in backward pass {of_rank_0:,}, and this one, after "
-        f"{mine:,}, for rank 0 at the beginning of a loop: they did different numbers of passes"
+        f"{mine:,}, for what rank 0 tells it, as at the beginning of a loop: they did different "
+        "numbers of passes"
     )
     likely = "Most likely each sample, or each piece of a batch, has a backward() of its own"
     way = (

@@ -30,8 +30,8 @@ _count = 0
 _meetings = 0
 _sums = 0
 _passed: dict[str, int] = {}
-KEEP = 8
-"""Keys kept behind the newest one, for ranks that read late."""
+KEEP = 1024
+"""Keys kept behind the newest one, for ranks that read late: a loader's workers draw far ahead."""
 
 
 def from_rank_0(value: T) -> T:
@@ -57,8 +57,8 @@ def _await(store: Any, key: str) -> None:
         if current is None:
             continue
         begun = passes_begun(current.recorder.events.path.with_name("rank-0.jsonl"))
-        if begun > current.backwards and not store.check([key]):  # looked for after: it is sure
-            raise apart(current.backwards, begun)
+        if begun > current.begun and not store.check([key]):  # looked for after: it is sure
+            raise apart(current.begun, begun)
 
 
 def _arrives(store: Any, key: str) -> bool:

@@ -37,3 +37,38 @@ def test_ranks_meet_add_up_and_hear_rank_0():
 def test_who_waits_for_a_rank_that_has_left_is_told_so(waiting, wait):
     with pytest.raises(RankError, match="Another rank had come to the end of the cell"):
         nbmgpu.run(LEFT.format(waiting=waiting, wait=wait), {}, gpus=2, cpu=True)
+
+
+LATE = """
+import os, time
+from nbmgpu.rank.shared import from_rank_0
+if os.environ["RANK"] == "1":
+    time.sleep(1)
+words = [from_rank_0(number) for number in range(500)]
+"""
+
+AFTER_A_FAILED_PASS = """
+import os, time, torch
+from nbmgpu.rank.shared import from_rank_0
+loss = (torch.ones(1, requires_grad=True) * 2).sum()
+loss.backward()
+try:
+    loss.backward()
+except RuntimeError:
+    pass  # as out of memory, where the cell goes on with a smaller batch
+if os.environ["RANK"] == "0":
+    time.sleep(5)
+word = from_rank_0("there")
+"""
+
+
+def test_a_late_rank_hears_all_that_rank_0_has_said():
+    namespace = {}
+    nbmgpu.run(LATE, namespace, gpus=2, cpu=True)
+    assert nbmgpu.last_run.results[1]["words"] == list(range(500))
+
+
+def test_a_slow_rank_0_is_waited_for_also_after_a_pass_that_failed():
+    namespace = {}
+    nbmgpu.run(AFTER_A_FAILED_PASS, namespace, gpus=2, cpu=True)
+    assert nbmgpu.last_run.results[1]["word"] == "there"
