@@ -12,25 +12,48 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from dataclasses import dataclass
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+from nbmgpu.limits import usable_memory
 
-KEPT = 1 << 30
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of glibc's ``malloc``: its number, and by what else it can be set."""
+
+    number: int
+    variable: str
+    tunable: str
+
+
+TRIM = Parameter(-1, "MALLOC_TRIM_THRESHOLD_", "glibc.malloc.trim_threshold")
 """Free bytes at the end of the heap from which on they are given back."""
 
+MAP = Parameter(-3, "MALLOC_MMAP_THRESHOLD_", "glibc.malloc.mmap_threshold")
+"""Bytes from which on a block is mapped by itself, and given back when it is freed."""
+
 LARGEST = 32 << 20
-"""Bytes from which on a block is mapped by itself, and given back when freed: glibc's maximum."""
+"""The most that glibc takes for ``MAP``."""
 
-OWN_WORD = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
-"""Variables by which somebody has decided this already."""
+OF_A_CHILD = 2 * LARGEST
+"""What a loader's worker keeps: glibc's own most.  It may have inherited a large heap."""
 
 
-def keep_freed_memory() -> None:
-    """Let the heap of this process keep what is freed, unless its environment says how."""
-    decided = any(name in os.environ for name in OWN_WORD)
-    if sys.platform != "linux" or decided or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
+def keep_freed_memory(world_size: int) -> None:
+    """Let the heap of this process, one of ``world_size``, keep what is freed.
+
+    What the environment says of these parameters holds; glibc itself has read it before the
+    notebook could set it.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is None:  # glibc alone has it
         return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # glibc alone has it
-        mallopt(M_MMAP_THRESHOLD, LARGEST)
-        mallopt(M_TRIM_THRESHOLD, KEPT)
+    kept = min(GIB, usable_memory() // (8 * world_size))
+    for parameter, ours in ((MAP, LARGEST), (TRIM, kept)):
+        said = os.environ.get(parameter.variable, "")
+        if parameter.tunable not in os.environ.get("GLIBC_TUNABLES", ""):
+            mallopt(parameter.number, int(said) if said.isdigit() else ours)
+    if TRIM.variable not in os.environ:
+        os.register_at_fork(after_in_child=lambda: mallopt(TRIM.number, OF_A_CHILD))
