@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import linecache
+import os
+import re
 import sysconfig
 from collections.abc import Collection
 from types import FrameType
 
 from .failures import CELL_FILE_MARK
 
-INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+STANDARD = sysconfig.get_path("stdlib") + os.sep
+INSTALLED = re.compile(r"[/\\](site-packages|dist-packages|transformers_modules)[/\\]")
 """Where code lies that somebody else has written."""
 
 
@@ -26,9 +29,9 @@ def outside(frame: FrameType | None, packages: Collection[str]) -> FrameType | N
 def users_frame(frame: FrameType | None) -> FrameType | None:
     """Return the frame that has called torch or nbmgpu, None where that is a library's."""
     caller = outside(frame, ("torch", "nbmgpu"))
-    if caller is None or caller.f_code.co_filename.startswith((*INSTALLED, "<frozen")):
-        return None
-    return caller
+    file = caller.f_code.co_filename if caller is not None else ""
+    is_librarys = file.startswith((STANDARD, "<frozen")) or INSTALLED.search(file)
+    return None if is_librarys else caller
 
 
 def line_of_cell(frame: FrameType | None) -> int:

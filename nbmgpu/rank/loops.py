@@ -97,19 +97,34 @@ def _counts_samples(body: list[ast.stmt]) -> bool:
 
 def _named_sizes(nodes: list[ast.AST]) -> set[str]:
     """Return the names that are given to sizes: ``n = len(x)``, ``n, d = x.shape``."""
-    found = set()
-    for node in nodes:
-        if isinstance(node, ast.Assign) and _gives_size(node.value):
-            parts = (part for target in node.targets for part in ast.walk(target))
-            found |= {part.id for part in parts if isinstance(part, ast.Name)}
-    return found
+    given = [n for n in nodes if isinstance(n, ast.Assign)]
+    targets = [t for n in given for t in n.targets if _is_batchs(n.value)]
+    unpacked = [t for n in given for t in n.targets if _is_shape(n.value)]
+    targets += [t.elts[0] for t in unpacked if isinstance(t, ast.Tuple | ast.List) and t.elts]
+    return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
-def _gives_size(node: ast.expr) -> bool:
-    """Tell whether an expression is a size, or a part of one: ``x.shape[0]``, ``x.size(0)``."""
-    while not _is_size(node) and isinstance(node, ast.Subscript | ast.Call):
-        node = node.value if isinstance(node, ast.Subscript) else node.func
-    return _is_size(node)
+def _is_batchs(node: ast.expr) -> bool:
+    """Tell whether an expression is a batch's size: ``len(x)``, ``x.size(0)``, ``x.shape[0]``.
+
+    Other dimensions than the first are the same on all ranks.
+    """
+    if isinstance(node, ast.Subscript):
+        return _is_first(node.slice) and _is_shape(node.value)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        which = not node.args or _is_first(node.args[0])
+        return which and node.func.attr in ("size", "numel")
+    return isinstance(node, ast.Call) and _is_size(node)
+
+
+def _is_shape(node: ast.expr) -> bool:
+    call = isinstance(node, ast.Call) and not node.args
+    what = node.func if isinstance(node, ast.Call) and call else node
+    return isinstance(what, ast.Attribute) and what.attr == ("size" if call else "shape")
+
+
+def _is_first(index: ast.expr) -> bool:
+    return isinstance(index, ast.Constant) and index.value == 0
 
 
 def _is_one_of(names: set[str], node: ast.AST) -> bool:

@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from nbmgpu.arena import HALVES, LINE, PIECE, Arena, lines_size
 from nbmgpu.errors import RankError, compose, left_behind
+from nbmgpu.limits import usable_cores
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,7 +54,7 @@ class SharedSums:
         self._lines = lines.reshape(arena.world_size, -1)
         self._rooms: dict[torch.dtype, Tensor] = {}
         self._turn = 0
-        spare = len(os.sched_getaffinity(0)) >= arena.world_size
+        spare = usable_cores() >= arena.world_size
         self._spin = SPIN if spare else 0.0  # who spins may have the core of the one awaited
 
     def add(self, tensor: Tensor) -> None:

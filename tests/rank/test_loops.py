@@ -106,12 +106,19 @@ COUNTING = [
     "total += loss.item() * len(x)",
     "n += y.shape[0]",
     "total = total + loss.item() * len(x)",
+    "n, d = x.shape; total += loss.item() * n",
+    "n = x.size(0); total += loss.item() * n",
+    "n = x.shape[0]; total += n",
 ]
 NOT_COUNTING = [
     "total += loss.item()",
     "x = x.view(x.size(0), -1)",
     "n = len(x)",
     "losses.append(loss.item() / len(x))",
+    "n, steps, d = x.shape; loss += y.sum() / steps",
+    "width = x.shape[1]; loss = loss + y.sum() / width",
+    "trainer.size = x.size(0); loss += trainer.alpha * y",
+    "sizes[epoch] = len(x); total += epoch",
 ]
 
 

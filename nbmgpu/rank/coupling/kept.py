@@ -23,7 +23,10 @@ from .call import Call
 READS = "_local_scalar_dense"
 """What reading a number comes down to; but so do an index and a branch."""
 
-ASKS = re.compile(r"""\.item\(|(?<![.\w])(float|int|round|print)\(|\b[fF]["']""")
+ASKS = re.compile(
+    r"""\.(item|format)\(|(?<![.\w])(float|int|round|print|math\.\w+)\(|["']\s*%"""
+    r"""|(?<!["'])\b([rR]?[fF]|[fF][rR])["']"""
+)
 """Code that asks for a number, or shows it."""
 
 NO_MEMORY = 0
