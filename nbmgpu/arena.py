@@ -33,12 +33,19 @@ class Arena:
 
     @classmethod
     def make(cls, world_size: int) -> Arena | None:
-        """Return an arena for ranks that are yet to be forked; None where there are no bells."""
+        """Return an arena for ranks that are yet to be forked; None where none can be had."""
         if not hasattr(os, "eventfd"):  # macOS
             return None
-        size = lines_size(world_size) + HALVES * world_size * PIECE
-        bells = (os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for _ in range(world_size))
-        return cls(world_size, mmap.mmap(-1, size), tuple(bells))
+        bells: list[int] = []
+        try:
+            for _ in range(world_size):
+                bells.append(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+            memory = mmap.mmap(-1, lines_size(world_size) + HALVES * world_size * PIECE)
+        except OSError:  # forbidden in a sandbox, or too many files: ranks do without
+            for bell in bells:
+                os.close(bell)
+            return None
+        return cls(world_size, memory, tuple(bells))
 
 
 def lines_size(world_size: int) -> int:

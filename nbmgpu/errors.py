@@ -66,9 +66,9 @@ IN_STEP = (
 """The way out where ranks did different numbers of steps."""
 
 
-def left_behind() -> RankError:
+def left_behind(through: str = "Another rank", waiting: str = "this one") -> RankError:
     """Return what is wrong where a rank waits for one that is through its cell."""
-    what = "Another rank had come to the end of the cell, and this one still waited for it"
+    what = f"{through} had come to the end of the cell, and {waiting} still waited for it"
     return RankError(compose(f"{what}: they did different numbers of steps", instead=IN_STEP))
 
 

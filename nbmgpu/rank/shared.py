@@ -98,6 +98,8 @@ def leave() -> None:
 
     Ranks do different numbers of steps where a clock decides, or what is in their shares.
     """
+    if sums.shared is not None:
+        sums.shared.leave()
     if not dist.is_initialized():  # the cell has ended the group itself
         return
     store: Any = dist.distributed_c10d._get_default_store()
@@ -105,8 +107,6 @@ def leave() -> None:
         store.set(f"nbmgpu/{_count}", LEFT)
     store.set(f"nbmgpu/met/{_meetings}/all", LEFT)
     store.set(f"nbmgpu/sum/{_sums}/{dist.get_rank()}", LEFT)
-    if sums.shared is not None:
-        sums.shared.leave()
 
 
 def _there(sent: bytes) -> bytes:

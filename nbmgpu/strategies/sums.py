@@ -49,35 +49,52 @@ class SharedSums:
         """Be ``rank`` of those that have been forked with ``arena``."""
         self.rank = rank
         self._arena = arena
+        self._pid = os.getpid()
+        self._broken = False
         self._others = [r for r in range(arena.world_size) if r != rank]
         lines = np.frombuffer(arena.memory, np.int64, arena.world_size * LINE // 8)
         self._lines = lines.reshape(arena.world_size, -1)
-        self._rooms: dict[torch.dtype, Tensor] = {}
         self._turn = 0
         spare = usable_cores() >= arena.world_size
         self._spin = SPIN if spare else 0.0  # who spins may have the core of the one awaited
 
     def add(self, tensor: Tensor) -> None:
-        """Make ``tensor``, contiguous, the sum of all ranks' tensors."""
+        """Make ``tensor``, contiguous, the sum of all ranks' tensors.
+
+        Raises:
+            RankError: ranks do not add up the same things, one has left, or this is no rank.
+        """
+        if os.getpid() != self._pid:
+            what = "A backward pass runs in a child of a rank, such as a loader's worker"
+            raise RankError(compose(what, "Ranks add its gradients up", "the pass in the loop"))
+        if self._broken:
+            what = f"Rank {self.rank} was interrupted while it added up gradients with the others"
+            raise RankError(compose(what, "It does not know what they have", "the cell again"))
+        self._broken = True
         size = PIECE // tensor.element_size()
         with torch.no_grad():
             for part in tensor.view(-1).split(size):
                 self._add(part)
+        self._broken = False
 
     def _add(self, part: Tensor) -> None:
         self._turn += 1
-        rooms = self._rooms_for(part.dtype)[self._turn % HALVES, :, : part.numel()]
+        rooms = self._rooms(part)
         rooms[self.rank].copy_(part)
         self._arrive(part.nbytes)
         self._meet(part.nbytes)
         torch.sum(rooms, 0, out=part)
 
-    def _rooms_for(self, dtype: torch.dtype) -> Tensor:
-        if dtype not in self._rooms:
-            offset = lines_size(self._arena.world_size)
-            rooms = torch.frombuffer(self._arena.memory, dtype=dtype, offset=offset)
-            self._rooms[dtype] = rooms.view(HALVES, self._arena.world_size, -1)
-        return self._rooms[dtype]
+    def _rooms(self, part: Tensor) -> Tensor:
+        """Return the ranks' rooms of this turn, shape (world size, elements of ``part``)."""
+        ranks = self._arena.world_size
+        rooms = torch.frombuffer(
+            self._arena.memory,
+            dtype=part.dtype,
+            count=ranks * PIECE // part.element_size(),
+            offset=lines_size(ranks) + self._turn % HALVES * ranks * PIECE,
+        )
+        return rooms.view(ranks, -1)[:, : part.numel()]
 
     def _arrive(self, size: int) -> None:
         line = self._lines[self.rank]
@@ -95,7 +112,7 @@ class SharedSums:
             line = self._lines[rank]
             while line[TURN] < self._turn:
                 if line[LEFT] and line[TURN] < self._turn:
-                    raise left_behind()
+                    raise left_behind(f"Rank {rank}", f"rank {self.rank}")
                 if time.monotonic() < until:
                     os.sched_yield()
                 else:

@@ -72,7 +72,8 @@ def test_a_suspended_rank_is_missed_and_forgiven(monkeypatch, tmp_path):
     assert [row["warning"] for row in over["ranks"] if row["warning"].startswith("silent")] == []
 
 
-def test_ranks_that_take_different_numbers_of_steps_are_told_apart(monkeypatch, tmp_path):
+@pytest.mark.parametrize("fresh", [False, True], ids=["through memory", "through gloo"])
+def test_ranks_that_take_different_numbers_of_steps_are_told_apart(monkeypatch, tmp_path, fresh):
     monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
     model = torch.nn.Linear(4, 1)
     x = torch.arange(32.0).reshape(8, 4)
@@ -88,8 +89,9 @@ def test_ranks_that_take_different_numbers_of_steps_are_told_apart(monkeypatch, 
         "    opt.step()"
     )
     with pytest.raises(RuntimeError):
-        nbmgpu.run(cell, namespace, gpus=2)
+        nbmgpu.run(cell, namespace, gpus=2, fresh=fresh)
     why = cause(nbmgpu.last_run, nbmgpu.last_run.state)
     assert why.who == "rank 0"
     assert why.number == 3
-    assert why.why.startswith("Rank 1 had come to the end of the cell, and rank 0 still waited")
+    said = why.why if fresh else why.what.removeprefix("RankError: ")
+    assert said.startswith("Rank 1 had come to the end of the cell, and rank 0 still waited")

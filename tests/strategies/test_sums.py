@@ -42,6 +42,48 @@ from nbmgpu.strategies import sums
 sums.all_reduce(torch.ones(4 + dist.get_rank())).wait()
 """
 
+IN_A_CHILD = """
+import os, torch
+from nbmgpu.errors import RankError
+from nbmgpu.strategies import sums
+pid = os.fork()
+if pid == 0:
+    try:
+        sums.all_reduce(torch.ones(1)).wait()
+    except RankError:
+        os._exit(7)
+    os._exit(0)
+code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+"""
+
+INTERRUPTED = """
+import signal, time, torch, torch.distributed as dist
+from nbmgpu.strategies import sums
+
+def interrupt(*_):
+    raise TimeoutError
+
+if dist.get_rank() == 0:
+    time.sleep(1)
+else:
+    signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+for turn in range(2):
+    try:
+        sums.all_reduce(torch.ones(1)).wait()
+    except TimeoutError:
+        pass
+"""
+
+WITHOUT_A_GROUP = """
+import torch, torch.distributed as dist
+from nbmgpu.strategies import sums
+if dist.get_rank() == 0:
+    sums.all_reduce(torch.ones(4)).wait()
+else:
+    dist.destroy_process_group()
+"""
+
 ALONE = """
 import torch, torch.distributed as dist
 from nbmgpu.strategies import sums
@@ -76,6 +118,18 @@ def test_ranks_that_add_up_different_things_are_told_so() -> None:
         nbmgpu.run(OF_ANOTHER_SIZE, {}, gpus=2, cpu=True)
 
 
-def test_a_rank_that_waits_for_one_that_has_left_is_told_so() -> None:
-    with pytest.raises(RankError, match="had come to the end of the cell"):
-        nbmgpu.run(ALONE, {}, gpus=2, cpu=True)
+def test_a_child_of_a_rank_does_not_add_up_in_its_place() -> None:
+    namespace = {}
+    nbmgpu.run(IN_A_CHILD, namespace, gpus=2, cpu=True)
+    assert namespace["code"] == 7
+
+
+def test_a_rank_that_was_interrupted_does_not_go_on_with_half_a_sum() -> None:
+    with pytest.raises(RankError, match="Rank 1 was interrupted while it added up"):
+        nbmgpu.run(INTERRUPTED, {}, gpus=2, cpu=True)
+
+
+@pytest.mark.parametrize("cell", [ALONE, WITHOUT_A_GROUP], ids=["a group", "no group any more"])
+def test_a_rank_that_waits_for_one_that_has_left_is_told_so(cell: str) -> None:
+    with pytest.raises(RankError, match="Rank 1 had come to the end of the cell"):
+        nbmgpu.run(cell, {}, gpus=2, cpu=True)
