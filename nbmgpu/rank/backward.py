@@ -66,6 +66,9 @@ class BackwardTap:
             try:
                 with self.session.coupling.aside():
                     self._backward(tensors, grad_tensors, options)
+            except BaseException:
+                self.session.begun -= 1  # it comes to no end for which others could wait
+                raise
             finally:
                 self.inside = False
 
