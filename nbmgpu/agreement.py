@@ -37,8 +37,13 @@ def _differ(a: Any, b: Any) -> bool:
         return False
     if isinstance(a, np.generic):
         a, b = a.item(), b.item()
-    if isinstance(a, bool | str | set):
+    if isinstance(a, set):  # of what has no value of its own, copies never are equal
+        plain = all(isinstance(item, str | int | None) for item in a | b)
+        return plain and a != b
+    if isinstance(a, bool | str):
         return bool(a != b)
+    if isinstance(a, complex):
+        return _differ([a.real, a.imag], [b.real, b.imag])
     if isinstance(a, int | float):
         both_nan = math.isnan(a) and math.isnan(b)
         return not (both_nan or math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=1e-8))

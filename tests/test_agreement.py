@@ -17,6 +17,7 @@ ALIKE = {
     "complex": (torch.ones(2) * 1j, torch.ones(2) * 1j),
     "queues": (deque([1.0, 2.0]), deque([1.0, 2.0])),
     "different kinds": (1, "1"),
+    "sets of what has no value": ({torch.ones(1)}, {torch.ones(1)}),
 }
 NOT_ALIKE = {
     "numbers": (1.0, 1.1),
@@ -28,6 +29,7 @@ NOT_ALIKE = {
     "arrays": (np.arange(3), np.arange(3) + 1),
     "queues": (deque([1.0]), deque([2.0])),
     "sets": ({1, 2}, {1, 3}),
+    "complex numbers": (1 + 1j, 1 + 2j),
     "histories": ({"loss": [1.0, 2.0]}, {"loss": [1.0, 2.5]}),
 }
 

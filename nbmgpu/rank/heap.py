@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from nbmgpu.limits import usable_memory
 
 GIB = 1 << 30
+MOST = 2**31 - 1
+"""What ``mallopt`` takes: an int of C."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,9 @@ def keep_freed_memory(world_size: int) -> None:
     kept = min(GIB, usable_memory() // (8 * world_size))
     for parameter, ours in ((MAP, LARGEST), (TRIM, kept)):
         said = os.environ.get(parameter.variable, "")
-        if parameter.tunable not in os.environ.get("GLIBC_TUNABLES", ""):
-            mallopt(parameter.number, int(said) if said.isdigit() else ours)
-    if TRIM.variable not in os.environ:
-        os.register_at_fork(after_in_child=lambda: mallopt(TRIM.number, OF_A_CHILD))
+        if said.isdigit():
+            mallopt(parameter.number, min(int(said), MOST))
+        elif parameter.tunable not in os.environ.get("GLIBC_TUNABLES", ""):
+            mallopt(parameter.number, ours)
+            if parameter is TRIM:
+                os.register_at_fork(after_in_child=lambda: mallopt(TRIM.number, OF_A_CHILD))

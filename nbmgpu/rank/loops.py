@@ -99,8 +99,8 @@ def _named_sizes(nodes: list[ast.AST]) -> set[str]:
     """Return the names that are given to sizes: ``n = len(x)``, ``n, d = x.shape``."""
     given = [n for n in nodes if isinstance(n, ast.Assign)]
     targets = [t for n in given for t in n.targets if _is_batchs(n.value)]
-    unpacked = [t for n in given for t in n.targets if _is_shape(n.value)]
-    targets += [t.elts[0] for t in unpacked if isinstance(t, ast.Tuple | ast.List) and t.elts]
+    shapes = [t for n in given for t in n.targets if _is_shape(n.value)]
+    targets += [t.elts[0] if isinstance(t, ast.Tuple | ast.List) else t for t in shapes]
     return {target.id for target in targets if isinstance(target, ast.Name)}
 
 

@@ -18,9 +18,12 @@ def is_small(value: Any) -> bool:
 
 
 def _elements(value: Any, most: int, depth: int) -> float:
-    """Return how many elements ``value`` has: more than ``most`` if that many or no plain data."""
+    """Return how many elements ``value`` has: more than ``most`` if that many or no plain data.
+
+    Each item of a container counts there, also if it is empty.
+    """
     if value is None or isinstance(value, bool | int | float | complex):
-        return 1
+        return 0
     if isinstance(value, str):
         return len(value)
     if isinstance(value, torch.Tensor):
@@ -29,7 +32,7 @@ def _elements(value: Any, most: int, depth: int) -> float:
         return getattr(value, "size", math.inf)
     if not depth or not isinstance(value, list | tuple | dict | set | deque):
         return math.inf
-    total = 0.0
+    total = float(len(value))
     for item in value.values() if isinstance(value, dict) else value:
         total += _elements(item, most, depth - 1)
         if total > most:

@@ -109,6 +109,7 @@ COUNTING = [
     "n, d = x.shape; total += loss.item() * n",
     "n = x.size(0); total += loss.item() * n",
     "n = x.shape[0]; total += n",
+    "shape = x.shape; total += loss.item() * shape[0]",
 ]
 NOT_COUNTING = [
     "total += loss.item()",
