@@ -120,6 +120,12 @@ class RankShell(InteractiveShell):
     def init_io(self) -> None:
         """Leave the streams alone."""
 
+    def init_virtualenv(self) -> None:
+        """Leave the module path as the kernel has sent it, whatever environment is activated.
+
+        IPython would warn in every rank's log where that is not the kernel's own.
+        """
+
     def enable_gui(self, gui: str | None = None) -> None:
         """Start no event loop: a rank's figures are inline, as the kernel's environment says."""
 
