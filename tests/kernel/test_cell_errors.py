@@ -53,7 +53,7 @@ def check(x):
 
 @pytest.mark.parametrize(
     ("error", "epochs", "stop"),
-    [("RankError", "1 + rank", "False"), ("RuntimeError", "1", "rank == 0 and number == 1")],
+    [("RankError", "1 + rank", "False"), ("RankError", "1", "rank == 0 and number == 1")],
     ids=["at the beginning of a loop", "in a backward pass"],
 )
 def test_a_rank_that_waits_for_one_at_the_end_is_told_so(

@@ -114,8 +114,10 @@ def test_ranks_that_wait_for_data_go_when_its_sending_is_interrupted(notebook: N
     cell = notebook.send("%%mgpu --gpus 2 --strategy none\nfloat(data[0] + data[-1])")
     wait_for(notebook.workers, 20, notebook.processes)
     at = notebook.interrupt()
-    cell.fails("KeyboardInterrupt")
-    assert notebook.gone(10) - at < GONE
+    cell.wait(60)
+    # ipykernel has a word of its own for an interrupt between two of its steps.
+    assert cell.reply["ename"] in ("KeyboardInterrupt", "CancelledError")
+    assert notebook.gone(30) - at < 5 * GONE  # two gibibytes have to be given back
     notebook.run("data[0] = 5")
     again = "%%mgpu --gpus 2 --strategy none\nfloat(data[0] + data[-1])"
     assert notebook.run(again).seen == ["6.0"]

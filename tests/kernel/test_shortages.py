@@ -81,7 +81,8 @@ WITHOUT_SHARED_MEMORY = {
         0, "for _ in DataLoader(loader.dataset, num_workers=2): pass",
         "OSError", "num_workers=0"),
     "workers without a batch": (
-        2**19, "for _ in DataLoader(torch.ones(8, 2**16), batch_size=4, num_workers=2): pass",
+        2**19, "import time; time.sleep(3 * dist.get_rank())  # else there is no room for locks\n"
+        "for _ in DataLoader(torch.ones(8, 2**16), batch_size=4, num_workers=2): pass",
         "RuntimeError", "fewer workers"),
     "a shared tensor": (
         2**16, "torch.ones(2**20).share_memory_()", "RuntimeError", "more room in /dev/shm"),
