@@ -66,10 +66,10 @@ IN_STEP = (
 """The way out where ranks did different numbers of steps."""
 
 
-def left_behind(through: str = "Another rank", waiting: str = "this one") -> RankError:
-    """Return what is wrong where a rank waits for one that is through its cell."""
-    what = f"{through} had come to the end of the cell, and {waiting} still waited for it"
-    return RankError(compose(f"{what}: they did different numbers of steps", instead=IN_STEP))
+def out_of_step(through: str = "Another rank", waiting: str = "this one", where: str = "") -> str:
+    """Return the words for a rank that was ``waiting`` for one that is ``through`` its cell."""
+    what = f"{through} had come to the end of the cell, and {waiting} still waited for it{where}"
+    return compose(f"{what}: they did different numbers of steps", instead=IN_STEP)
 
 
 def compose(what: str, allowed: str = "", instead: str = "") -> str:

@@ -12,7 +12,13 @@ import re
 import signal
 from typing import TypeVar
 
-from .errors import IN_STEP, LaunchError, RankError, RankKilledError, RunTimeoutError, compose
+from .errors import (
+    LaunchError,
+    RankError,
+    RankKilledError,
+    RunTimeoutError,
+    out_of_step,
+)
 from .events import Failure
 from .run import Run
 
@@ -156,11 +162,7 @@ def left_behind(run: Run, failure: Failure) -> str:
     if not through or not re.search(LOST_CONNECTION, failure.message):
         return ""
     where = f" in line {failure.line}" if failure.line else ""
-    return compose(
-        f"Rank {through[0]} had come to the end of the cell, and rank {failure.rank} still waited "
-        f"for it{where}: they did different numbers of steps",
-        instead=IN_STEP,
-    )
+    return out_of_step(f"Rank {through[0]}", f"rank {failure.rank}", where)
 
 
 def _unpickled(failure: Failure) -> BaseException | None:

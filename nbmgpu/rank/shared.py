@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from nbmgpu.errors import left_behind
+from nbmgpu.errors import RankError, out_of_step
 from nbmgpu.strategies import sums
 
 from . import session
@@ -111,7 +111,7 @@ def leave() -> None:
 
 def _there(sent: bytes) -> bytes:
     if sent == LEFT:
-        raise left_behind()
+        raise RankError(out_of_step())
     return sent
 
 

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from nbmgpu.arena import HALVES, LINE, PIECE, Arena, lines_size
-from nbmgpu.errors import RankError, compose, left_behind
+from nbmgpu.errors import RankError, compose, out_of_step
 from nbmgpu.limits import usable_cores
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class SharedSums:
             line = self._lines[rank]
             while line[TURN] < self._turn:
                 if line[LEFT] and line[TURN] < self._turn:
-                    raise left_behind(f"Rank {rank}", f"rank {self.rank}")
+                    raise RankError(out_of_step(f"Rank {rank}", f"rank {self.rank}"))
                 if time.monotonic() < until:
                     os.sched_yield()
                 else:
