@@ -15,7 +15,8 @@ preloader = Preloader()
 
 def settle():
     while preloader.busy:
-        preloader.turn()
+        if preloader.turn():
+            continue
         pid, status = os.waitpid(-1, 0)
         assert preloader.is_trying(pid)
         preloader.tried(os.waitstatus_to_exitcode(status))

@@ -68,13 +68,14 @@ class Preloader:
         """Have nothing but what the server itself has imported."""
         self._waiting: deque[Wish] = deque()
         self._trying: tuple[int, Wish] | None = None
+        self._proven: Wish | None = None
         self._refused: set[str] = set()
         self._stamps: dict[str, float] = {}
 
     @property
     def busy(self) -> bool:
-        """Whether something is tried or waits."""
-        return bool(self._waiting or self._trying)
+        """Whether something is tried, was found clean or waits."""
+        return bool(self._waiting or self._trying or self._proven)
 
     def wish(self, names: Iterable[str], environment: dict[str, str]) -> None:
         """Import ``names`` when there is time, package by package."""
@@ -92,14 +93,18 @@ class Preloader:
             if package not in known
         ]
 
-    def turn(self) -> None:
-        """Try the next wish in a child, if none is being tried."""
+    def turn(self) -> bool:
+        """Import what a child has found clean, and tell so; or let one try the next wish."""
+        if self._proven:
+            wish, self._proven = self._proven, None
+            self._load(wish)
+            return True
         if self._trying or not self._waiting:
-            return
+            return False
         wish = self._waiting.popleft()
         if pid := os.fork():
             self._trying = pid, wish
-            return
+            return False
         code = 1
         try:
             os.nice(10)
@@ -116,13 +121,16 @@ class Preloader:
         return self._trying is not None and self._trying[0] == pid
 
     def tried(self, code: int) -> None:
-        """Import here what a child has tried, if it ended with ``code`` 0."""
+        """The child has ended with ``code``: 0 if what it tried may be imported here."""
         assert self._trying is not None
         _, wish = self._trying
         self._trying = None
-        if code != 0:
+        if code == 0:
+            self._proven = wish
+        else:
             self._refused.add(wish.package)
-            return
+
+    def _load(self, wish: Wish) -> None:
         _import(wish)
         self._stamps.setdefault(wish.package, _stamp(wish.package))
         gc.collect()

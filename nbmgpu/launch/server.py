@@ -35,8 +35,9 @@ POLL = 0.25
 BUSY_POLL = 0.02
 """The same while libraries are being imported."""
 
-START = 1.0
-"""Seconds that a run has for its start, with the machine's cores to itself."""
+ALONE = 30.0
+"""Seconds for which a run has the machine's cores to itself; what is done beside a longer one is
+not felt: a second of one core at most."""
 
 
 NEEDED = (
@@ -103,22 +104,23 @@ class Server:
 
     def _pause(self) -> float:
         """Return how long a request is waited for before the time is used."""
-        if self._preloader.busy:
+        if self._preloader.busy and not self._in_the_way:
             return BUSY_POLL
-        return 0 if self._pages.wanted and not self._starting else POLL
+        return 0 if self._pages.wanted and not self._in_the_way else POLL
 
     @property
-    def _starting(self) -> bool:
-        return time.monotonic() - self._launched < START
+    def _in_the_way(self) -> bool:
+        return bool(self._launchers) and time.monotonic() - self._launched < ALONE
 
     def _use_the_time(self) -> None:
         """Do one thing that makes later runs quicker, and that a request can wait for."""
-        if self._starting:
+        if self._in_the_way:
             return
         if _import(OFTEN):
             self._pages.look_again()
         elif self._preloader.busy:
-            self._preloader.turn()
+            if self._preloader.turn():
+                self._pages.look_again()
         elif self._pages.wanted:
             self._pages.turn()
 

@@ -73,3 +73,15 @@ assert (nbmgpu.run, nbmgpu.launch) == (found["run"], found["launch"])
 assert set(nbmgpu.__all__) <= set(dir(nbmgpu))
 """
     subprocess.run([sys.executable, "-c", source], check=True, timeout=60)
+
+
+def test_a_run_has_the_cores_to_itself_and_libraries_come_after_it(tmp_path: Path) -> None:
+    with notebook_in(tmp_path) as notebook:
+        notebook.load()
+        there = "any('/sklearn/' in part.path for part in {}.memory_maps())"
+        notebook.send("import psutil, sklearn.cluster")
+        run = "%%mgpu --gpus 2 --cpu\nimport time; time.sleep(6)\n"
+        notebook.run(run + "meanwhile = " + there.format("psutil.Process().parent().parent()"))
+        assert notebook.value("meanwhile") is False
+        server = f"psutil.Process({notebook.server().pid})"
+        wait_for(lambda: notebook.value(there.format(server)), 30)
