@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.kernels import Kernel
-from benchmarks.measure import Figure, Result, interleaved, kernels
+from benchmarks.measure import OUR_SILENT, SILENT, Figure, Result, interleaved, kernels
 from benchmarks.rivals import OURS, TORCHRUN, Rival
 
 LINEAR = """
@@ -16,27 +16,34 @@ model = nn.Sequential(nn.Linear({width}, {width}), nn.ReLU(), nn.Linear({width},
 """
 
 CONVOLUTIONS = """
-X = torch.randn({batch} * {steps}, 3, {width}, {width})
+X = torch.randn({batch} * {steps}, 3, {pixels}, {pixels})
 Y = torch.randint(0, 10, ({batch} * {steps},))
-model = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1),
-                      nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
+layers = [nn.Conv2d(3, {width}, 3, padding=1), nn.ReLU()]
+for _ in range({depth} - 1):
+    layers += [nn.Conv2d({width}, {width}, 3, padding=1), nn.ReLU()]
+model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear({width}, 10))
 """
 
 
 @dataclass(frozen=True)
 class Net:
-    """A model and its data: ``width`` of layers or pictures, global ``batch`` and ``steps``."""
+    """A model and its data: ``width`` of its layers, global ``batch`` and ``steps``.
+
+    One of convolutions has ``depth`` of them, on pictures of ``pixels`` by ``pixels``.
+    """
 
     name: str
     source: str
     width: int
     batch: int
     steps: int
+    depth: int = 0
+    pixels: int = 0
 
     @property
     def make(self) -> str:
         """The code that makes ``model``, ``opt`` and the data."""
-        source = self.source.format(width=self.width, batch=self.batch, steps=self.steps)
+        source = self.source.format(**vars(self))
         return (
             f"import torch\nfrom torch import nn\ntorch.manual_seed(0)\n{source}"
             "opt = torch.optim.SGD(model.parameters(), lr=0.01)\n"
@@ -45,7 +52,10 @@ class Net:
 
 TINY = Net("tiny net", LINEAR, width=32, batch=32, steps=600)
 MEDIUM = Net("medium net", LINEAR, width=1024, batch=256, steps=120)
-COMPUTING = Net("convolutions", CONVOLUTIONS, width=32, batch=64, steps=40)
+COMPUTING = Net("compute-bound", CONVOLUTIONS, width=128, batch=128, steps=30, depth=4, pixels=8)
+"""As in a ResNet's late stage: four times as many operations for a byte of a picture as below."""
+WIDE = Net("bound by memory, too", CONVOLUTIONS, width=32, batch=64, steps=40, depth=2, pixels=32)
+"""As in an early stage: what ranks share is the way to memory, all of them at once."""
 
 LOOP = """
 import json, os, time
@@ -62,10 +72,10 @@ step, cpu = ((t[-1] - t[half]) / (len(t) - 1 - half) * 1000 for t in (begun, bus
 """
 """In milliseconds of the second half: what a step takes, and what of a processor it uses."""
 
-CELL = """%%mgpu --gpus {ranks} --cpu
+CELL = """%%mgpu --gpus {ranks} --cpu {how}
 from torch.utils.data import DataLoader, TensorDataset
 torch.set_num_threads(1)
-loader = DataLoader(TensorDataset(X, Y), {batch})
+loader = DataLoader(TensorDataset(X[:{count}], Y[:{count}]), {batch})
 {loop}
 """
 
@@ -97,7 +107,7 @@ def measure(rounds: int) -> list[Result]:
     """Measure two sizes, and how much faster two ranks are than one."""
     return [
         *(result for net in (TINY, MEDIUM) for result in _compared(rounds, net)),
-        *_scaled(rounds),
+        *(result for net in (COMPUTING, WIDE) for result in _scaled(rounds, net)),
     ]
 
 
@@ -120,30 +130,35 @@ def _compared(rounds: int, net: Net) -> list[Result]:
         return interleaved(rounds, [OURS, TORCHRUN], work, once)
 
 
-def _scaled(rounds: int) -> list[Result]:
+def _scaled(rounds: int, net: Net) -> list[Result]:
     """Two ranks with a thread each against one with a thread; and what the machine allows.
 
-    That is told by two processes that do not talk to each other.
+    That is told by two processes that do not talk to each other, and have half a batch each: for
+    each tool, as what a process does with its memory is part of what a step takes.
     """
-    work, net = "2 ranks x 1 thread against 1 x 1, compute-bound", COMPUTING
+    work = f"2 ranks x 1 thread against 1 x 1, {net.name}"
+    half = replace(net, batch=net.batch // 2)
     results: list[Result] = []
     with kernels([OURS, TORCHRUN], "import torch") as running:
         ours, script = running[OURS], running[TORCHRUN]
         ours.run(net.make)
         for _ in range(rounds + 1):
             one, two = (_ours(ours, net, ranks)[0] for ranks in (1, 2))
+            silent = _ours(ours, half, 2, "--strategy none")[0]
             ddp, ddps = (_script(script, net, ranks)[0] for ranks in (1, 2))
             alone = _script(script, net, 2, "alone")[0]
             results += [
                 Figure(work, "nbmgpu", one / two, "x"),
                 Figure(work, "torchrun", ddp / ddps, "x"),
-                Figure(work, "two processes that do not talk", ddp / alone, "x"),
+                Figure(work, OUR_SILENT, one / silent, "x"),
+                Figure(work, SILENT, ddp / alone, "x"),
             ]
-    return results[3:]
+    return results[4:]
 
 
-def _ours(kernel: Kernel, net: Net, ranks: int = 2) -> tuple[float, float]:
-    kernel.run(CELL.format(loop=LOOP, batch=net.batch, ranks=ranks))
+def _ours(kernel: Kernel, net: Net, ranks: int = 2, how: str = "") -> tuple[float, float]:
+    count = net.batch * net.steps
+    kernel.run(CELL.format(loop=LOOP, batch=net.batch, count=count, ranks=ranks, how=how))
     step, cpu = json.loads(kernel.run("print(json.dumps([step, cpu]))").text)
     return step, cpu
 
