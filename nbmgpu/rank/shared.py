@@ -26,6 +26,9 @@ PATIENCE = timedelta(seconds=3)
 LEFT = b"left"
 """What a rank sends that sends nothing any more; nothing pickled is like it."""
 
+GONE = "nbmgpu/gone"
+"""The key that is there when rank 0 is at the end of the cell."""
+
 _count = 0
 _meetings = 0
 _sums = 0
@@ -53,11 +56,13 @@ def from_rank_0(value: T) -> T:
 def _await(store: Any, key: str) -> None:
     """Wait for rank 0's ``key``, but not where it will never come."""
     while not _arrives(store, key):
+        if store.check([GONE]) and not store.check([key]):  # looked for after: it is sure
+            raise RankError(out_of_step("Rank 0"))
         current = session.current
         if current is None:
             continue
         begun = passes_begun(current.recorder.events.path.with_name("rank-0.jsonl"))
-        if begun > current.begun and not store.check([key]):  # looked for after: it is sure
+        if begun > current.begun and not store.check([key]):  # likewise
             raise apart(current.begun, begun)
 
 
@@ -90,7 +95,7 @@ def after_rank_0(what: str) -> None:
     if dist.get_rank() == 0:
         store.set(f"nbmgpu/after/{what}/{passed}", b"")
     else:
-        store.wait([f"nbmgpu/after/{what}/{passed}"])
+        _await(store, f"nbmgpu/after/{what}/{passed}")
 
 
 def leave() -> None:
@@ -105,6 +110,7 @@ def leave() -> None:
     store: Any = dist.distributed_c10d._get_default_store()
     if dist.get_rank() == 0:
         store.set(f"nbmgpu/{_count}", LEFT)
+        store.set(GONE, LEFT)
     store.set(f"nbmgpu/met/{_meetings}/all", LEFT)
     store.set(f"nbmgpu/sum/{_sums}/{dist.get_rank()}", LEFT)
 

@@ -39,6 +39,12 @@ def test_who_waits_for_a_rank_that_has_left_is_told_so(waiting, wait):
         nbmgpu.run(LEFT.format(waiting=waiting, wait=wait), {}, gpus=2, cpu=True)
 
 
+def test_who_comes_after_rank_0_is_told_where_it_never_comes():
+    wait = 'from nbmgpu.rank.shared import after_rank_0; after_rank_0("saved")'
+    with pytest.raises(RankError, match="Rank 0 had come to the end of the cell"):
+        nbmgpu.run(LEFT.format(waiting=1, wait=wait), {}, gpus=2, cpu=True)
+
+
 LATE = """
 import os, time
 from nbmgpu.rank.shared import from_rank_0
