@@ -309,7 +309,7 @@ FLAGS = (
         metavar="NAMES", read=_read_pull, several=True,
     ),
     Flag("--no-pull", "pull", "bring nothing back", read=_read_pull, constant=()),
-    Flag("--background", "background", "return at once; %mgpu attach brings the results back"),
+    Flag("--background", "background", "return at once; results come back when it ends"),
     Flag(
         "--timeout", "timeout", "stop the run after this many seconds",
         metavar="SECONDS", read=_read_timeout, values=lambda: ("600", "3600"),

@@ -6,11 +6,9 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-import psutil
-
 from nbmgpu.devices import Machine, place, probe
 from nbmgpu.errors import OptionError, compose
-from nbmgpu.limits import usable_memory
+from nbmgpu.limits import available_memory
 from nbmgpu.options import RunOptions
 from nbmgpu.sizes import in_words
 
@@ -50,7 +48,7 @@ def look(options: RunOptions, machine: Machine | None = None) -> Room:
     machine = machine or probe()
     placement = place(options, machine)
     ranks = placement.world_size
-    host = min(usable_memory(), int(psutil.virtual_memory().available))
+    host = available_memory()
     if placement.devices[0] == "cpu":
         return Room(ranks, False, host // ranks, _count(ranks, "CPU rank"), host)
     indices = [int(d) for name in placement.devices for d in name.split(":")[1].split(",")]

@@ -156,7 +156,7 @@ FSDP = Profile(
     instead={"precision=fp16": "ddp"},
     modules=("torch.distributed.fsdp",),
     least_torch=(2, 13),  # it reaches into private parts of FSDP2
-    needs="an optimizer that updates each element by itself, or knows DTensor",
+    needs="torch 2.13; an optimizer that updates each element by itself, or knows DTensor",
     saves="parameters, gradients and states: 1/N of all three per rank",
     costs="an all-gather of each unit's parameters in forward and again in backward",
 )  # fmt: skip
