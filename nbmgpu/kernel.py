@@ -24,6 +24,7 @@ from .events import KERNEL, Ended, Event, EventWriter, Notice
 from .failure import exception_of
 from .launch.local import LaunchServer, server
 from .options import RunOptions
+from .proc import began
 from .report.digest import write_digest
 from .returns import Returns
 from .run import COLLECTED_FILE, STOP_FILE, Run, RunRecord, new_run_id, runs_root
@@ -170,7 +171,7 @@ class Execution:
             bundle=bundle.path,
             results=[result.path for result in results],
             kernel_pid=process.pid,
-            kernel_create_time=process.create_time(),
+            kernel_create_time=began(process.pid),
             notebook=self.surroundings.notebook,
             threads=self.placement.threads,
             batch_line=self.batch_line,
@@ -239,6 +240,7 @@ class Execution:
                 (self._run.folder / COLLECTED_FILE).touch()
         if self._words is not None:
             self._words.close()
+        self.shipment.release()
 
     def _note(self, topic: str, text: str) -> None:
         self._say(Notice, topic=topic, text=text)

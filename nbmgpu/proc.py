@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 SELF = Path("/proc/self")
+
+STARTTIME = 19
+"""The place of that field of ``/proc/PID/stat`` after the command, in clock ticks (man proc)."""
 
 
 def open_files() -> Iterator[str]:
@@ -15,6 +21,23 @@ def open_files() -> Iterator[str]:
     for fd in os.listdir(SELF / "fd"):
         with suppress(OSError):  # another thread has closed it, or it was this listing
             yield os.readlink(SELF / "fd" / fd)
+
+
+def began(pid: int) -> float:
+    """Return when a process began, in seconds since the boot, which no setting of a clock moves.
+
+    Elsewhere than on Linux: since the epoch.
+
+    Raises:
+        psutil.NoSuchProcess: there is none of that pid.
+    """
+    if sys.platform != "linux":
+        return psutil.Process(pid).create_time()
+    try:
+        status = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        raise psutil.NoSuchProcess(pid) from None
+    return int(status.rpartition(b")")[2].split()[STARTTIME]) / os.sysconf("SC_CLK_TCK")
 
 
 def maps() -> str:

@@ -79,7 +79,7 @@ class Returns:
 
     def _note_missing(self, wanted: Iterable[str], values: dict[str, Any]) -> None:
         for name in wanted:
-            if name not in values:
+            if name not in values and name not in self.shipment.sizes:
                 self.note(f"missing:{name}", f"--pull {name}: the cell did not bind `{name}`.")
 
     def _read_others(self, sent: dict[str, Any]) -> None:

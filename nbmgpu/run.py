@@ -37,6 +37,7 @@ import psutil
 
 from .errors import LaunchError, OptionError, compose
 from .events import Event, EventTail
+from .proc import began
 from .view import RunView
 
 if TYPE_CHECKING:
@@ -44,6 +45,10 @@ if TYPE_CHECKING:
 
 STOP_FILE = "stop"
 COLLECTED_FILE = "collected"
+SHADOWS = "shadows"
+
+TICKS = 0.05
+"""Seconds by which the same process may seem to have begun at another time, by rounding."""
 ROOT_VARIABLE = "NBMGPU_RUNS"
 
 
@@ -310,17 +315,14 @@ def process_lives(pid: int, create_time: float) -> bool:
     """Tell whether this very process runs; a pid that was given again does not count."""
     try:
         process = psutil.Process(pid)
-        return (
-            abs(process.create_time() - create_time) < 1
-            and process.status() != psutil.STATUS_ZOMBIE
-        )
+        return abs(began(pid) - create_time) < TICKS and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
 
 def own_process() -> dict[str, Any]:
     """Return this process's pid and creation time, as ``Started`` carries them."""
-    return {"pid": os.getpid(), "create_time": psutil.Process().create_time()}
+    return {"pid": os.getpid(), "create_time": began(os.getpid())}
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -35,3 +35,16 @@ def test_results_come_home_though_somebody_has_removed_the_folder(begun):
     shutil.rmtree(run.folder)
     nbmgpu.attach(run.id)
     assert namespace["n"] == 3
+
+
+def test_what_the_notebook_does_meanwhile_to_names_the_cell_leaves_alone_stays(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
+    namespace = {"lr": 0.1, "names": ("a", ["b"]), "out": []}
+    cell = "out.append(2 * lr); names[1].append('c')"
+    run = nbmgpu.run(cell, namespace, gpus=1, cpu=True, background=True)
+    namespace["lr"] = 0.5
+    assert run.wait(60) == "finished"
+    nbmgpu.attach(run.id)
+    assert namespace == {"lr": 0.5, "names": ("a", ["b", "c"]), "out": [0.2]}

@@ -132,7 +132,7 @@ def test_of_an_empty_run(staged, summary):
 
 @pytest.mark.parametrize("summary", [summary_text, summary_html])
 def test_of_a_lost_run(staged, summary):
-    run = staged(1, kernel_pid=1, kernel_create_time=0.0, created=time.time() - 1e6)
+    run = staged(1, kernel_pid=1, kernel_create_time=-1.0, created=time.time() - 1e6)
     text = summary(run.run)
     assert "lost" in text
     assert "has not said how the run ended" in text

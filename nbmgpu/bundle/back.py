@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import bisect
 import collections
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ from .layout import LARGE
 from .memory import HOME, Area
 from .sameness import same_bytes, untouched
 from .shipping import Received, write_container
-from .states import VALUES, State, is_frozen, is_ordinary, state_of, trimmed
+from .states import ATOMS, VALUES, State, is_frozen, is_ordinary, state_of, trimmed
 
 
 class _HomeBlock(Block):
@@ -103,6 +103,7 @@ class _Outgoing:
     header: dict[str, Any]
     received: Received
     home: dict[str, Any]
+    kept: Collection[str] = ()
     lost: dict[str, str] = field(default_factory=dict)
     without: dict[int, State | None] = field(default_factory=dict)
 
@@ -208,6 +209,10 @@ class _ReturnPacker(Packer):
         new = {n: v for n, v in out.values.items() if n not in came}
         for root in out.received.roots:  # also those whose name stands for something else now
             self.persistent_id(root)
+        came, new = (
+            {n: v for n, v in values.items() if n not in out.kept or self._is_copy(v)}
+            for values in (came, new)
+        )
         self.dump((out.header, out.lost))
         for values in (came, new):
             self.dump(list(values))
@@ -218,6 +223,10 @@ class _ReturnPacker(Packer):
                     out.drop_name(name)
                     raise _Unsendable from None
             self._dump_states()
+
+    def _is_copy(self, value: Any) -> bool:
+        """Tell whether ``value``, which came, goes back as a new object, or with others in it."""
+        return not isinstance(value, ATOMS) and self.persistent_id(value) is None
 
     def reducer_override(self, obj: Any) -> Any:
         """Take a model out of the wrapper that ties it to the ranks' process group."""
@@ -256,17 +265,19 @@ def send_back(
     header: Mapping[str, Any],
     received: Received,
     home: dict[str, Any],
+    kept: Collection[str] = (),
 ) -> dict[str, str]:
     """Write ``names`` of ``namespace``, and the states of all that came, to ``path``.
 
     Functions whose globals are ``home``, the rank's own namespace, will have the
-    notebook's there.
+    notebook's there.  Names that are ``kept``, for they stand for what came under them, are not
+    bound anew: the notebook may have given them to something else meanwhile.
 
     Returns:
         What cannot be pickled, by name or path, with the reason; it is left out.
     """
     values = {name: namespace[name] for name in names if name in namespace}
-    outgoing = _Outgoing(values, dict(header), received, home)
+    outgoing = _Outgoing(values, dict(header), received, home, kept)
     packer = outgoing.pack()
     write_container(path, packer.file.getbuffer(), packer.blocks, packer.buffers)
     return outgoing.lost

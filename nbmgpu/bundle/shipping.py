@@ -66,6 +66,13 @@ class Shipment:
             raise
         self._place = place
 
+    def release(self) -> None:
+        """Keep nothing of the notebook's alive any more: an error that is kept may keep this."""
+        self.originals.clear()
+        self.buffers.clear()
+        for block in self.table.blocks:
+            block.owners.clear()
+
     def leave(self, block: Block) -> None:
         """Watch a block no more, which is about to be written over: writing would take longer."""
         if self._place is not None:

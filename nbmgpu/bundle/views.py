@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,25 +12,33 @@ import numpy as np
 from .blocks import NOWHERE
 from .memory import Memory
 
-_memory: Memory | None = None
-_namespace: dict[str, Any] = {}
+
+class _Surroundings(threading.local):
+    """What the functions below find; runs may come home in several threads at once."""
+
+    memory: Memory | None = None
+
+    def __init__(self) -> None:
+        self.namespace: dict[str, Any] = {}
+
+
+_here = _Surroundings()
 
 
 @contextmanager
 def loading(memory: Memory, namespace: dict[str, Any]) -> Iterator[None]:
     """Let the functions below find their surroundings."""
-    global _memory, _namespace
-    before = _memory, _namespace
-    _memory, _namespace = memory, namespace
+    before = _here.memory, _here.namespace
+    _here.memory, _here.namespace = memory, namespace
     try:
         yield
     finally:
-        _memory, _namespace = before
+        _here.memory, _here.namespace = before
 
 
 def loading_namespace() -> dict[str, Any]:
     """Return the namespace that functions of the notebook share on this side."""
-    return _namespace
+    return _here.namespace
 
 
 def load_array(
@@ -41,12 +50,12 @@ def load_array(
     writeable: bool,
 ) -> np.ndarray[Any, Any]:
     """Rebuild an array as a view of the memory that was at ``address``."""
-    assert _memory is not None
+    assert _here.memory is not None
     array: np.ndarray[Any, Any]
     if address == NOWHERE:
         array = np.empty(shape, dtype)
     else:
-        area, offset = _memory.find(space, address)
+        area, offset = _here.memory.find(space, address)
         array = np.ndarray(shape, dtype, area.buffer(), offset, strides)
     array.flags.writeable = writeable
     return array
@@ -64,11 +73,12 @@ def load_tensor(
     """Rebuild a tensor as a view of the memory that was at ``address``."""
     import torch
 
-    assert _memory is not None
+    memory = _here.memory
+    assert memory is not None
     if address == NOWHERE:
-        tensor = torch.empty_strided(shape, stride, dtype=dtype, device=_memory.device(space))
+        tensor = torch.empty_strided(shape, stride, dtype=dtype, device=memory.device(space))
     else:
-        area, offset = _memory.find(space, address)
+        area, offset = memory.find(space, address)
         storage, start = area.storage(offset)
         tensor = torch.empty(0, dtype=dtype, device=storage.device)
         tensor.set_(storage, start // tensor.element_size(), shape, stride)

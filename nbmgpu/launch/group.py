@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 import psutil
 
 from nbmgpu.arena import Arena
-from nbmgpu.run import Run
+from nbmgpu.run import Run, process_lives
 
 from . import leftovers
 from .processes import die_with_parent
@@ -153,7 +153,7 @@ class TorchrunRanks(Ranks):
 def _signal_process(pid: int, create_time: float, sig: signal.Signals) -> None:
     try:
         process = psutil.Process(pid)
-        if abs(process.create_time() - create_time) < 1:
+        if process_lives(pid, create_time):
             process.send_signal(sig)
     except psutil.NoSuchProcess:
         pass

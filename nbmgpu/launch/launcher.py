@@ -7,6 +7,7 @@ them when one fails, when it is asked to, or when the launch server is gone.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -16,7 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from nbmgpu.events import LAUNCHER, Ended, EventWriter, Exited, RunEnding, Started
-from nbmgpu.run import COLLECTED_FILE, STOP_FILE, Run, RunRecord, own_process
+from nbmgpu.run import COLLECTED_FILE, SHADOWS, STOP_FILE, Run, RunRecord, own_process
 
 from .ending import Ending
 from .group import ForkedRanks, Ranks, TorchrunRanks
@@ -64,6 +65,7 @@ def launch(folder: str, environment: dict[str, str], server: int) -> None:
         store = None if run.record.fresh else _serve_store(listener)  # after the fork: a thread
         watch(run, ranks, events, ending)
         ranks.sweep(forked)
+        shutil.rmtree(run.folder / SHADOWS, ignore_errors=True)  # of ranks that were killed
         del store
     events.emit(Ended, ending=ending.kind, detail=ending.detail)
     events.close()
@@ -71,7 +73,7 @@ def launch(folder: str, environment: dict[str, str], server: int) -> None:
 
 def watch(run: Run, ranks: Ranks, events: EventWriter, ending: Ending) -> None:
     """Wait until every rank is gone; end them all as soon as there is a reason to."""
-    deadline = run.record.created + run.record.timeout if run.record.timeout else None
+    deadline = time.monotonic() + run.record.timeout if run.record.timeout else None
     wait = _waiter()
     while ranks.alive():
         for rank, code in ranks.poll():
@@ -80,7 +82,7 @@ def watch(run: Run, ranks: Ranks, events: EventWriter, ending: Ending) -> None:
                 ending.begin("failed")
         if (reason := _asked_to_stop(run.folder)) is not None:
             ending.begin("stopped", force=reason == "force")
-        if deadline is not None and time.time() > deadline:
+        if deadline is not None and time.monotonic() > deadline:
             ending.begin("timeout", detail=f"longer than {run.record.timeout:g} s")
         ending.advance()
         wait()

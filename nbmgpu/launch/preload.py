@@ -14,6 +14,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import signal
 import site
 import sys
 import sysconfig
@@ -23,12 +24,17 @@ from dataclasses import dataclass
 
 from nbmgpu.proc import open_files
 
+from .processes import die_with_parent
+
 KERNELS = frozenset({
     "IPython", "_pytest", "anywidget", "coverage", "debugpy", "execnet", "ipykernel", "ipywidgets",
     "jupyter_client", "jupyter_core", "nbmgpu", "pip", "playwright", "pluggy", "pytest", "tornado",
     "xdist", "zmq",
 })  # fmt: skip
 """Packages that serve the kernel, and that no cell needs."""
+
+TRIAL = 60
+"""Seconds that a library has for being tried; one that waits for something is left to ranks."""
 
 OFTEN = ("torch._dynamo",)
 """What most cells need besides: an optimizer imports it when it is made, which takes as long as
@@ -102,12 +108,15 @@ class Preloader:
         if self._trying or not self._waiting:
             return False
         wish = self._waiting.popleft()
+        server = os.getpid()
         if pid := os.fork():
             self._trying = pid, wish
             return False
         code = 1
         try:
             os.nice(10)
+            die_with_parent(server, signal.SIGKILL)
+            signal.alarm(TRIAL)  # whose default is the end of the process
             null = os.open(os.devnull, os.O_RDWR)
             for fd in (0, 1, 2):
                 os.dup2(null, fd)

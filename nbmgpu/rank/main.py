@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from types import FunctionType
 from typing import Any, NoReturn
@@ -19,7 +20,7 @@ from nbmgpu.bundle import receive, send_back, write_copies
 from nbmgpu.events import EventWriter, Measured, Started, Status, Walked
 from nbmgpu.launch.ending import COLLECTING_FILE
 from nbmgpu.launch.processes import die_with_parent
-from nbmgpu.run import Run, RunRecord, own_process, write_atomically
+from nbmgpu.run import SHADOWS, Run, RunRecord, own_process, write_atomically
 from nbmgpu.strategies import Tuning, load_strategy, sums
 from nbmgpu.strategies.base import Setting
 
@@ -105,7 +106,7 @@ class Rank:
         self.events = events
         self.recorder = Recorder(events)
         self.log = log
-        self.files = files.FileTap(rank, run.folder / "shadows" / f"rank-{rank}")
+        self.files = files.FileTap(rank, run.folder / SHADOWS / f"rank-{rank}")
         self.namespace: dict[str, Any] = {}
 
     def live(self) -> int:
@@ -213,16 +214,12 @@ class Rank:
             shared.leave()  # first: what follows may wait for ranks that wait for this one
             current.strategy.finish()
         if self.rank == 0:
-            write_atomically(self.run.folder / COLLECTING_FILE, "")
+            with suppress(OSError):  # no room, or no folder any more: results need neither
+                write_atomically(self.run.folder / COLLECTING_FILE, "")
         if together:
             current.strategy.finish()
-        if outcome.error is not None and not stopped:
-            hint = current.strategy.explain(outcome.error)
-            lines = [*outcome.traceback, *([f"\n{hint}"] if hint else [])]
-            failures.report(self.events, outcome.error, self.run.cell, lines)
-        self.events.emit(Status, state="collecting")
-        if outcome.error is None:
-            self._say_what_is_left(current)
+        with suppress(OSError):
+            self._say_how_it_ended(current, outcome, stopped)
         current.close()
         self.steps.remove()
         self.loaders.streams.leave()
@@ -233,6 +230,15 @@ class Rank:
         place = failures.place_in_cell(outcome.error, self.run.cell) if outcome.error else ""
         self.events.emit(Status, state=state, detail=place if stopped else "")
         return int(outcome.error is not None)
+
+    def _say_how_it_ended(self, current: session.Session, outcome: Outcome, stopped: bool) -> None:
+        if outcome.error is not None and not stopped:
+            hint = current.strategy.explain(outcome.error)
+            lines = [*outcome.traceback, *([f"\n{hint}"] if hint else [])]
+            failures.report(self.events, outcome.error, self.run.cell, lines)
+        self.events.emit(Status, state="collecting")
+        if outcome.error is None:
+            self._say_what_is_left(current)
 
     def _tell_what_was_measured(self, current: session.Session) -> None:
         self.events.emit(
@@ -290,6 +296,7 @@ class Rank:
             {"random": rng.capture(), "deleted": outcome.deleted},
             self.received,
             self.namespace,
+            outcome.kept,
         )
 
 

@@ -39,8 +39,8 @@ from .shared import from_rank_0
 class Outcome:
     """How a cell ended.
 
-    ``names`` are bound in the namespace and may go back, ``deleted`` no longer are;
-    ``value`` is the last line's, if it had one.
+    ``names`` are bound in the namespace and may go back, ``deleted`` no longer are; ``kept`` are
+    bound to what they were bound to before.  ``value`` is the last line's, if it had one.
     """
 
     error: BaseException | None
@@ -49,6 +49,7 @@ class Outcome:
     has_value: bool
     names: list[str]
     deleted: list[str]
+    kept: set[str]
 
     def values(self) -> dict[str, Any]:
         """Return the last line's value under the name by which it travels, or nothing."""
@@ -190,6 +191,7 @@ class RankShell(InteractiveShell):
             self.displayhook.has_value,
             sorted(after),
             [name for name in before if name not in self.user_ns],
+            {name for name in after if before.get(name, self) is self.user_ns[name]},
         )
 
     def _is_own(self, name: str) -> bool:

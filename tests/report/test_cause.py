@@ -127,7 +127,7 @@ def test_a_timeout_says_which(staged):
 
 
 def test_a_lost_run(staged):
-    run = staged(1, kernel_pid=1, kernel_create_time=0.0, created=time.time() - 1e6)
+    run = staged(1, kernel_pid=1, kernel_create_time=-1.0, created=time.time() - 1e6)
     assert "has not said how the run ended" in why(run).what
 
 
