@@ -106,6 +106,9 @@ class Strategy(ABC):
     spreads: ClassVar[bool] = False
     """Whether ranks hold different parts, which only all of them together can bring home."""
 
+    took_part = True
+    """Whether the last pass had something that ranks do together."""
+
     def __init__(self, setting: Setting) -> None:
         """Belong to one rank."""
         self.setting = setting

@@ -26,7 +26,7 @@ from nbmgpu.errors import StrategyError, compose
 from . import catalogue
 from .base import Backward, Setting, Strategy, Unit
 from .catalogue import Profile
-from .reducer import Reducer, Way
+from .reducer import Reducer, Way, end_all
 from .replicas import broadcast_unless_equal
 
 if TYPE_CHECKING:
@@ -100,8 +100,7 @@ class DistributedDataParallel(Strategy):
 
     def end_backward(self, backward: Backward) -> None:
         """Average what arrived."""
-        for reducer in self._reducers:
-            reducer.end()
+        self.took_part = end_all(self._reducers)
 
     def hooks_on(self, parameter: Tensor) -> int:
         """Return how many buckets wait for its gradient: one, or none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from torch import nn
 
 from nbmgpu.errors import StrategyError, compose
 
+from . import sums
 from .amounts import Amount, or_one
 from .base import Backward, Unit
 from .buckets import Bucket, make_buckets
@@ -127,13 +129,17 @@ class Reducer:
                     with torch.no_grad():
                         ready.launch(self.backward.weight)
 
-    @torch.no_grad()
-    def end(self) -> None:
-        """Launch what is left, wait, and leave averaged gradients; nothing if none arrived."""
-        backward, self.backward = self.backward, None
+    def look(self) -> bool:
+        """Find out whether gradients of this pass have arrived, and which."""
         if not self.hooks:
             self._compare()
-        if backward is None or not (self.used or self.reached):
+        return bool(self.used or self.reached)
+
+    @torch.no_grad()
+    def end(self) -> None:
+        """Launch what is left, wait, and leave averaged gradients."""
+        backward, self.backward = self.backward, None
+        if backward is None:
             return
         tail, weight = self.buckets[-1].tail, backward.weight
         assert tail is not None
@@ -194,6 +200,26 @@ class Reducer:
             hook.remove()
         for bucket in self.buckets:
             bucket.give()
+
+
+def end_all(reducers: Sequence[Reducer]) -> bool:
+    """Average the gradients of all units that a pass has reached, on some rank or other.
+
+    Which of several units a rank's samples reach may differ; then each of them would wait for
+    another one's sums.  Returns whether there was any.
+    """
+    reached = [reducer.look() for reducer in reducers]
+    if len(reducers) > 1 and any(reached):
+        like = reducers[0].buckets[-1].flat
+        anywhere = torch.tensor(reached, dtype=torch.float32, device=like.device)
+        sums.all_reduce(anywhere).wait()
+        reached = [bool(number) for number in anywhere.tolist()]
+    for reducer, takes_part in zip(reducers, reached, strict=True):
+        if takes_part:
+            reducer.end()
+        else:
+            reducer.backward = None
+    return any(reached)
 
 
 def _version(parameter: nn.Parameter) -> tuple[Tensor | None, int]:

@@ -386,6 +386,25 @@ IDIOMS = [
         model.train()
         opt = torch.optim.SGD(model.parameters(), lr=0.1)
         """, split=False, notices="not-sharded"),
+    idiom("heads in a list, an optimizer each, for parts of a batch", """
+        for x, y in loader:
+            h = torch.tanh(body(x))
+            loss = sum(
+                F.cross_entropy(head(h[at]), y[at], reduction="sum")
+                for k, head in enumerate(heads) if (at := x[:, 0].sign() == 2 * k - 1).any()
+            )
+            for o in opts:
+                o.zero_grad()
+            loss.backward()
+            for o in opts:
+                o.step()
+            losses.append(loss.item())
+        """, setup="""
+        X[:, 0] = torch.tensor([-1.0] * 4 + [1.0] * 4).repeat(6)[:44]
+        body, heads = nn.Linear(8, 12), [nn.Linear(12, 4), nn.Linear(12, 4)]
+        opts = [torch.optim.SGD(m.parameters(), lr=0.02) for m in (body, *heads)]
+        loader = DataLoader(TensorDataset(X, Y), 8)
+        """, shares="h at", ranks=(2, 3)),
     idiom("trained in eval()", "model.eval()\n" + TRAIN, split=False, notices="not-sharded"),
     idiom("forward hooks", TRAIN, setup="""
         seen = []

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from nbmgpu.strategies import catalogue
 from nbmgpu.strategies.base import Backward, Setting, Strategy, Unit
 from nbmgpu.strategies.catalogue import Profile
-from nbmgpu.strategies.reducer import Reducer
+from nbmgpu.strategies.reducer import Reducer, end_all
 from nbmgpu.strategies.replicas import RunningStatistics, broadcast_unless_equal
 
 from .elementwise import LocalSteps, elementwise_states
@@ -165,8 +165,7 @@ class FullyShardedDataParallel(Strategy):
         """Reduce what FSDP2 has not, and agree on which parameters have a gradient at all."""
         for slot in self.slots:
             slot.collect()
-        for reducer in self._reducers:
-            reducer.end()
+        end_all(self._reducers)
         if self.slots:
             self.engine.agree_on_reductions()
             # On the host, where reading the answer waits for no GPU.
