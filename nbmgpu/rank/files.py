@@ -32,6 +32,7 @@ import torch
 import torch.distributed as dist
 
 from . import session
+from .shared import comes_from_rank_0
 
 WRITING = frozenset("wax+")
 
@@ -140,12 +141,18 @@ class FileTap:
         @functools.wraps(load)
         def loading(f: Any, *args: Any, **kwargs: Any) -> Any:
             if self.rank and isinstance(f, str | os.PathLike):
-                path = os.path.realpath(f)
-                if path in self.saves:
-                    _store().wait([_key(path, self.saves[path])])
+                self._wait_for_save(os.path.realpath(f))
             return load(f, *args, **kwargs)
 
         return loading
+
+    def _wait_for_save(self, path: str) -> None:
+        """Wait until rank 0 has saved ``path`` as often as the cell has here.
+
+        Where rank 0 is through its cell, what it has saved is all there will be.
+        """
+        if path in self.saves:
+            comes_from_rank_0(_key(path, self.saves[path]))
 
     def _count(self, path: str) -> str:
         self.saves[path] = self.saves.get(path, 0) + 1
@@ -161,6 +168,8 @@ class FileTap:
                     file = shadow
             elif shadow.exists():
                 file = shadow
+            else:
+                self._wait_for_save(path)
         return self.open(file, mode, *args, **kwargs)
 
     def _shadow(self, path: str) -> Path:

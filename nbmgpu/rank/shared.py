@@ -48,22 +48,29 @@ def from_rank_0(value: T) -> T:
         if _count > KEEP:
             store.set(f"nbmgpu/{_count - 1 - KEEP}", b"")
         return value
-    _await(store, key)
+    if not comes_from_rank_0(key):
+        raise RankError(out_of_step())
     received: T = pickle.loads(_there(store.get(key)))
     return received
 
 
-def _await(store: Any, key: str) -> None:
-    """Wait for rank 0's ``key``, but not where it will never come."""
+def comes_from_rank_0(key: str) -> bool:
+    """Wait for what rank 0 sets; return whether it does, or is through its cell without.
+
+    Raises:
+        RankError: rank 0 waits for this rank.
+    """
+    store: Any = dist.distributed_c10d._get_default_store()
     while not _arrives(store, key):
         if store.check([GONE]) and not store.check([key]):  # looked for after: it is sure
-            raise RankError(out_of_step("Rank 0"))
+            return False
         current = session.current
         if current is None:
             continue
         begun = passes_begun(current.recorder.events.path.with_name("rank-0.jsonl"))
         if begun > current.begun and not store.check([key]):  # likewise
             raise apart(current.begun, begun)
+    return True
 
 
 def _arrives(store: Any, key: str) -> bool:
@@ -95,7 +102,9 @@ def after_rank_0(what: str) -> None:
     if dist.get_rank() == 0:
         store.set(f"nbmgpu/after/{what}/{passed}", b"")
     else:
-        _await(store, f"nbmgpu/after/{what}/{passed}")
+        key = f"nbmgpu/after/{what}/{passed}"
+        if not comes_from_rank_0(key):
+            raise RankError(out_of_step("Rank 0"))
 
 
 def leave() -> None:

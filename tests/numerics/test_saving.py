@@ -44,3 +44,24 @@ def test_a_checkpoint_of_the_cell_itself_is_resumed(tmp_path) -> None:
         alone["model"].parameters(), namespace["model"].parameters(), strict=True
     ):
         torch.testing.assert_close(theirs, mine, rtol=1e-5, atol=1e-6)
+
+
+BEST = """
+import shutil
+for epoch in range(3):
+    for x, y in loader:
+        opt.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        opt.step()
+    torch.save(model.state_dict(), PATH)
+    shutil.copyfile(PATH, PATH + ".best")
+    size = len(open(PATH, "rb").read())
+"""
+
+
+def test_what_was_just_saved_is_copied_and_read_by_all_ranks(tmp_path) -> None:
+    namespace = notebook("")
+    namespace["PATH"] = str(tmp_path / "model.pt")
+    nbmgpu.run(BEST, namespace, gpus=3, cpu=True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.pt", "model.pt.best"]
+    assert namespace["size"] == (tmp_path / "model.pt.best").stat().st_size
