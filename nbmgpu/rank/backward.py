@@ -89,14 +89,18 @@ class BackwardTap:
         if loss is not None and loss.grad_fn is not None:
             share = session.share
             sizes = (share.samples, share.whole) if share else (0, 0)
-            graph = read_graph(loss, *sizes, session.totals, session.agree_on_sizes)
+            graph = read_graph(
+                loss, *sizes, session.totals, session.agree_on_sizes, session.coupling
+            )
             session.shaping.check_loss(graph)
             held, session.held_losses = session.held_losses, {}
             losses = find_losses(loss, graph, held or _users_variables())
             session.note_loss(graph)
         elif any(root.numel() > 1 for root in roots):
             session.doubt_vector()
-        session.coupling.look_at(roots, graph)
+        share = session.share
+        even = share is not None and share.whole % session.world_size == 0
+        session.coupling.look_at(roots, graph, even)
         # A graph that is kept may have saved its losses: they must not change under it.
         again = options["retain_graph"] or options["create_graph"]
         settled = losses.all if losses and not again else []
@@ -116,6 +120,8 @@ class BackwardTap:
             options["inputs"] = session.strategy.backward_inputs(given)
         self.original(tensors, _times(factor * scale.value, roots, grad_tensors), **options)
         session.strategy.end_backward(plan)
+        if not session.strategy.took_part:  # what a rank did alone, others need not do
+            session.begun -= 1
         scale.end(session.units)
         session.accumulation.settle(session.units)
         session.note_backward(losses)
@@ -133,6 +139,8 @@ class BackwardTap:
             counted = counts if session.accumulation.on and not share.empty else None
             return Backward(share.weight if counted is None else counted, False, scalars, totals)
         session.doubt(graph)
+        if graph.penalised and self._adds_up(graph):
+            session.recorder.notice("summed-penalty", notices.SUMMED_PENALTY)
         if graph.reduction == "sum":
             stands_in = share.empty and not any(totals)
             return Backward(0.0 if stands_in else even, True, scalars, totals)

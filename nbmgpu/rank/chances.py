@@ -14,6 +14,7 @@ from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from . import notices
+from .loops import divides_by_multiple
 
 if TYPE_CHECKING:
     from .losses import LossGraph
@@ -31,6 +32,7 @@ class Chances:
         self._multiplied: set[bool] = set()
         self._sizes: set[float] = set()
         self._scaled: set[float] = set()
+        self._multiple = False
 
     def note(self, graph: LossGraph) -> None:
         """Take in the loss of a step."""
@@ -41,6 +43,7 @@ class Chances:
         if graph.multiplied is not None:
             self._multiplied.add(graph.multiplied)
         self._scaled |= graph.scaled
+        self._multiple |= graph.multiple
 
     def scaled_penalty(self, code: Code) -> bool:
         """Tell whether a penalty was divided by a number that is most likely a size."""
@@ -53,15 +56,21 @@ class Chances:
         constant = len(self._sizes) == 1 and self._sizes <= code.numbers and not code.names & SIZES
         if contradicted or (self._divided == {True} and constant):
             return notices.DIVIDED_BY_CHANCE
+        if self._multiple and code.multiplies:
+            return notices.DIVIDED_BY_MULTIPLE
         return notices.MULTIPLIED_BY_CHANCE if self._multiplied == {True} else ""
 
 
 @dataclass(frozen=True)
 class Code:
-    """The names that code uses, and the numbers in it or behind its names."""
+    """The names that code uses, and the numbers in it or behind its names.
+
+    ``multiplies`` says that it divides by several times the size of a batch.
+    """
 
     names: set[str]
     numbers: set[float]
+    multiplies: bool
 
     @classmethod
     def of(cls, cell: str, namespace: Mapping[str, Any]) -> Code:
@@ -79,7 +88,7 @@ class Code:
         values = [value for code in parts for value in code.co_consts]
         values += [namespace.get(name) for name in names]
         numbers = {float(v) for v in values if isinstance(v, int | float) and v is not True}
-        return cls(names, numbers)
+        return cls(names, numbers, divides_by_multiple(cell))
 
 
 def _parts(codes: Iterable[CodeType]) -> Iterator[CodeType]:

@@ -21,13 +21,14 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, sampler
 
 from . import notices
 from .ahead import Event
+from .collated import Collated
 from .lag import weakly
 from .loops import loop_counts_samples, loop_trains
 from .pace import tokens_in
 from .session import Session, Share
 from .shared import from_rank_0
 from .slices import as_collated, cut, cut_indices, cut_rows, pick_batch, rows, sizes
-from .streams import Draws, Streams
+from .streams import Draws, Streams, own_generators
 from .units import training
 
 WATCHED = 3
@@ -210,6 +211,8 @@ class SplitLoader:
         total = self._total(loader)
         self._say_what_is_known()
         since: Draws | None = None
+        own = self._own_generators(loader)
+        collated = Collated(loader, alone=self.indexed and session.batch == "global")
         try:
             for (batch, planned), last in session.accumulation.with_last(parts):
                 steps += 1
@@ -218,10 +221,14 @@ class SplitLoader:
                 begin = functools.partial(self._begin, share, last, steps, total, tokens_in(batch))
                 session.ahead.play(Event(begin, True, self, weakly(batch), share, last))
                 if share.samples < share.whole and not share.empty:
-                    known = share.samples if here == share.samples else 0
+                    known = share.samples if here in (None, share.samples) else 0
                     session.coupling.arrive(batch, known)
-                since = since or Draws()
-                draws = Draws() if session.backwards < WATCHED else None
+                collated.meet(batch, here, planned)
+                session.joined = collated.joined
+                if collated.padded:
+                    session.recorder.notice("padded", notices.PADDED)
+                since = since or Draws(own)
+                draws = Draws(own) if session.backwards < WATCHED else None
                 yield batch
                 if draws is not None and session.backwards > before:
                     self._say_what_was_drawn(draws)
@@ -236,6 +243,11 @@ class SplitLoader:
                 self._look_for_training(before)
             leave = functools.partial(self._leave, outer, before if steps else None)
             session.ahead.play(Event(leave, begins=False, source=self))
+
+    def _own_generators(self, loader: DataLoader[Any]) -> list[Any]:
+        """Return the generators of the notebook that no sampler draws from."""
+        samplers = [loader, loader.sampler, loader.batch_sampler]
+        return own_generators([vars(sys.modules["__main__"])], samplers)
 
     def _begin(self, share: Share, last: bool, step: int, total: int, tokens: int) -> None:
         """Begin the step of a batch, of which this rank has so many ``tokens``."""
@@ -298,8 +310,9 @@ class SplitLoader:
         self.generator.manual_seed((seed + self.session.rank) % 2**63)
         loaded = self.tap.iterate(self.inner)
         watched = self.epoch == 1
+        own = own_generators([self.inner.dataset], [])
         while True:
-            draws = Draws() if watched else None
+            draws = Draws(own) if watched else None
             try:
                 batch = next(loaded)
             except StopIteration:

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -123,10 +124,20 @@ def tensors_in(item: Any, depth: int = 3) -> Iterator[torch.Tensor]:
     """Yield the tensors of a collated batch, or of the arguments of a call."""
     if isinstance(item, torch.Tensor):
         yield item
-    elif depth and isinstance(item, dict | list | tuple):
-        parts = item.values() if isinstance(item, dict) else item
+    elif depth and (parts := _parts(item)) is not None:
         for part in islice(parts, 64):
             yield from tensors_in(part, depth - 1)
+
+
+def _parts(item: Any) -> Iterable[Any] | None:
+    """Return what a batch is made of: of a list, a mapping (a BatchEncoding is one), an object."""
+    if isinstance(item, list | tuple):
+        return item
+    if isinstance(item, Mapping):
+        return item.values()
+    if isinstance(item, type | torch.nn.Module | FunctionType | ModuleType):
+        return None
+    return getattr(item, "__dict__", {}).values()  # a dataclass, a graph, a namespace
 
 
 def overlap(some: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> bool:

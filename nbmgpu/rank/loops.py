@@ -64,8 +64,12 @@ def loop_trains(frame: types.FrameType | None) -> bool | None:
         return None if HANDED.search(line) and not PEEK.search(line) else False
     if _may_train(loop.body, {**frame.f_globals, **frame.f_locals}, 0):
         return True
-    hands_on = frame.f_code.co_flags & inspect.CO_GENERATOR and _yields(loop.body)
-    return loop_trains(frame.f_back) if hands_on else False
+    return loop_trains(frame.f_back) if _hands_on(frame, loop) else False
+
+
+def _hands_on(frame: types.FrameType, loop: Any) -> bool:
+    """Tell whether a loop is that of a generator, which hands batches on to a loop around it."""
+    return bool(frame.f_code.co_flags & inspect.CO_GENERATOR) and _yields(loop.body)
 
 
 def loop_counts_samples(frame: types.FrameType | None) -> bool:
@@ -76,7 +80,27 @@ def loop_counts_samples(frame: types.FrameType | None) -> bool:
     """
     frame = outside(frame, LIBRARIES)
     loop = _loop_in(frame)[0] if frame is not None else None
-    return loop is not None and (_counts_samples(loop.body) or _rates_by_size(loop))
+    if frame is None or loop is None:
+        return False
+    if _counts_samples(loop.body) or _rates_by_size(loop):
+        return True
+    return _hands_on(frame, loop) and loop_counts_samples(frame.f_back)
+
+
+def divides_by_multiple(cell: str) -> bool:
+    """Tell whether a cell divides by a product with a batch's size: ``/ (2 * len(x))``."""
+    try:
+        nodes = list(ast.walk(ast.parse(cell)))
+    except SyntaxError:  # magics
+        return False
+    sizes = _named_sizes(nodes)
+    divisors = (n.right for n in nodes if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div))
+    for divisor in divisors:
+        parts = list(ast.walk(divisor))
+        product = any(isinstance(part, ast.Mult) for part in parts)
+        if product and any(_is_size(part) or _is_one_of(sizes, part) for part in parts):
+            return True
+    return False
 
 
 def function_counts_samples(function: Any) -> bool:

@@ -19,7 +19,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from itertools import combinations
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -31,6 +32,7 @@ Reduction = Literal["mean", "sum"]
 
 MAX_NODES = 400
 MAX_CHAIN = 16
+MAX_DIMS = 6
 NORMS = {"LinalgVectorNorm", "Norm", "Std", "Var", "Logsumexp", "Max", "Min", "Prod"}
 """Nodes that make one number of many in no linear way."""
 
@@ -75,7 +77,10 @@ class LossGraph:
     None where there are none.  ``sizes`` has, for every sum that Python numbers divide, the
     one that is a size of the rank's share, or None (see ``nbmgpu.rank.chances``).
     ``scaled`` has the Python numbers that divide or multiply a penalty, a term of parameters
-    alone, and are such a size, or 1 over it.
+    alone, and are such a size, or 1 over it; ``penalised`` says that there is such a term.
+    ``multiple`` says that a sum is divided by several times the samples of the share, and
+    ``terms`` counts reductions over samples, ``averaged`` those that are divided by the samples
+    of the share besides, as losses of single samples are.
 
     What is read here is the structure of the graph, which is the same on all ranks, so
     that all of them weigh alike.  Only sizes are not: on these, ranks agree.
@@ -88,11 +93,23 @@ class LossGraph:
     multiplied: bool | None = None
     sizes: list[float | None] = field(default_factory=list)
     scaled: set[float] = field(default_factory=set)
+    penalised: bool = False
+    multiple: bool = False
+    terms: int = 0
+    averaged: int = 0
 
     @property
     def reduction(self) -> Reduction:
         """How slices combine: ``sum`` where nothing averages over samples."""
         return "sum" if self.kinds == {"sum"} else "mean"
+
+    def adds_up_terms(self, even: bool) -> bool:
+        """Tell whether terms are not averaged as losses of single samples are.
+
+        ``even`` says that all ranks have as many samples.
+        """
+        averaged = self.averaged == self.terms and (even or self.kinds == {"mean"})
+        return self.terms > 1 and not averaged
 
     def settle(self, are_sizes: Sequence[bool]) -> None:
         """Take the numbers that divide sums for sizes, or for constants."""
@@ -163,6 +180,10 @@ class _Path:
         even = tuple(d for d in inner.divisors if _is_number(d) or d.ndim == 0)
         return replace(self, divisors=even, factors=inner.factors)
 
+    def over(self, number: int) -> _Path:
+        """Return this path with a division by ``number`` more."""
+        return replace(self, divisors=(*self.divisors, float(number)))
+
     def sizes(self, samples: int) -> set[float]:
         """Return the numbers on the path that are ``samples``, or 1 over it."""
         numbers = [*self.factors, *(float(d) for d in self.divisors if _is_number(d))]
@@ -172,6 +193,28 @@ class _Path:
     def _divided(self, node: Any) -> tuple[Any, ...]:
         other = getattr(node, "_saved_other", None) if kind_of(node) == "Div" else None
         return self.divisors if other is None else (*self.divisors, other)
+
+
+class Seen(Protocol):
+    """What is known of a step from its operations (``nbmgpu.rank.coupling``)."""
+
+    def is_old(self, tensor: Tensor) -> bool:
+        """Tell whether a tensor is older than the batch."""
+
+    def over_samples(self, ndim: int, dims: tuple[int, ...]) -> bool | None:
+        """Tell whether reductions over ``dims`` of so many are over samples; None: unknown."""
+
+
+class Unseen:
+    """Nothing is known."""
+
+    def is_old(self, tensor: Tensor) -> bool:
+        """Take every tensor for one of the step."""
+        return False
+
+    def over_samples(self, ndim: int, dims: tuple[int, ...]) -> bool | None:
+        """Know of no reduction."""
+        return None
 
 
 Agree = Callable[[list[bool]], list[bool]]
@@ -184,6 +227,7 @@ def read_graph(
     whole: int,
     totals: Sequence[Tensor] = (),
     agree: Agree = lambda flags: flags,
+    seen: Seen = Unseen(),  # noqa: B008 - it has no state
 ) -> LossGraph:
     """Walk from ``loss``, of one element, to the nodes that reduce over samples.
 
@@ -194,6 +238,7 @@ def read_graph(
         totals: counts over the global batch, the same on all ranks; a sum that is divided
             by one of them, or by a multiple, adds up over ranks.
         agree: settles with the other ranks which numbers are sizes.
+        seen: what the step's operations have shown.
     """
     graph = LossGraph()
     sides: dict[Any, int] = {}
@@ -207,16 +252,24 @@ def read_graph(
             below = [(child, path.through(node, i)) for i, child in enumerate(children_of(node))]
             queue += below
             ends = [inner for child, inner in below if _is_of_parameters(child, MAX_CHAIN)]
+            graph.penalised |= bool(ends)
             graph.scaled.update(*(inner.sizes(samples) for inner in ends))
         elif _is_penalty(node):
+            graph.penalised = True
             terms = _terms(node, path) if kind_of(node) in ("Mean", "Sum") else []
             graph.scaled.update(*(inner.sizes(samples) for inner in (path, *terms)))
         else:
-            for source, inner in _sources(node, path):
+            for source, inner in _sources(node, path, samples, seen):
                 if kind_of(source) == "Stack":  # of scalars: each has a reduction of its own
-                    queue += [(child, inner) for child in children_of(source)]
+                    scalars = children_of(source)
+                    part = inner.over(len(scalars)) if kind_of(node) == "Mean" else inner
+                    queue += [(child, part) for child in scalars]
                     continue
-                divisors = [d for d in inner.divisors if not _is_total(d, totals)]
+                graph.terms += 1
+                graph.averaged += bool(inner.sizes(samples))
+                tensors = [d for d in inner.divisors if not _is_number(d)]
+                constant = [d for d in tensors if seen.is_old(d) or _is_total(d, totals)]
+                divisors = [d for d in inner.divisors if not _is_in(d, constant)]
                 _read_reduction(graph, source, divisors, samples, whole)
                 graph.bent |= inner.bent or kind_of(source) in NORMS
                 if inner.factors and graph.kinds <= {"sum"} and samples < whole:
@@ -233,7 +286,7 @@ def _reduces(node: Any) -> bool:
     return kind_of(node) in REDUCING or getattr(node, "_saved_reduction", 0) > 0
 
 
-def _sources(node: Any, path: _Path) -> list[tuple[Any, _Path]]:
+def _sources(node: Any, path: _Path, samples: int, seen: Seen) -> list[tuple[Any, _Path]]:
     """Return what decides how ``node`` counts samples: mostly ``node`` itself.
 
     A sum or mean may only add up the classes of what was averaged over samples before, or
@@ -251,11 +304,29 @@ def _sources(node: Any, path: _Path) -> list[tuple[Any, _Path]]:
         if shape_of(below) != shape:
             continue
         scalars = kind_of(below) == "Stack" and all(shape_of(c) == () for c in children_of(below))
-        if scalars or 0 in _reduced_dims(below):
+        if scalars or _is_over_samples(below, samples, seen):
             found.append((below, inner))
         elif not _reduced_dims(below):
             todo += [(child, inner.through(below, i)) for i, child in enumerate(children_of(below))]
     return found or [(node, term) for term in _terms(node, path)]
+
+
+def _is_over_samples(node: Any, samples: int, seen: Seen) -> bool:
+    """Tell whether a reduction over some dimensions takes that of the samples away.
+
+    It is the first one, but for (time, samples): there it was seen, or sizes say which it is.
+    """
+    dims = _reduced_dims(node)
+    sizes = tuple(getattr(node, "_saved_self_sym_sizes", ()))
+    known = seen.over_samples(len(sizes), dims) if dims and sizes else None
+    if known is not None:
+        return known
+    if not dims or not sizes or not samples or sizes[0] % samples == 0:
+        return 0 in dims
+    others = [dim for dim, size in enumerate(sizes) if size == samples]
+    if not others:
+        return 0 in dims
+    return any(dim in dims for dim in others)
 
 
 def _terms(node: Any, path: _Path) -> list[_Path]:
@@ -276,7 +347,10 @@ def _terms(node: Any, path: _Path) -> list[_Path]:
 def _reduced_dims(node: Any) -> tuple[int, ...]:
     """Return the dimensions that a mean, sum or norm over some dimensions takes away."""
     dims = getattr(node, "_saved_dim", None) if kind_of(node) in REDUCING else None
-    return (dims,) if isinstance(dims, int) else tuple(dims or ())
+    listed = (dims,) if isinstance(dims, int) else tuple(dims or ())
+    signed = [d - 2**64 if d >= 2**63 else d for d in listed]  # a -1 in a list has no sign there
+    ndim = len(getattr(node, "_saved_self_sym_sizes", ()))
+    return tuple(d % ndim if ndim else d for d in signed)
 
 
 def _read_reduction(
@@ -307,8 +381,24 @@ def _read_reduction(
     if not numbers:
         graph.kinds.add("sum")
         return
-    sizes = {samples, elements_of(node)} - {whole}
-    graph.sizes.append(next((d for d in numbers if _is_one_of(d, sizes)), None))
+    sizes = _sizes_with(samples, node) - {whole}
+    taken = next((d for d in numbers if _is_one_of(d, sizes)), None)
+    graph.sizes.append(taken)
+    several = any(d > samples > 0 and d % samples == 0 for d in numbers)
+    graph.multiple |= taken is None and several
+
+
+def _sizes_with(samples: int, node: Any) -> set[int]:
+    """Return what a mean over the samples may divide a sum by: their number, times what each has.
+
+    That may be all of its dimensions or some: tokens, or pixels and not channels.
+    """
+    sizes = {samples, elements_of(node)}
+    shape = tuple(getattr(node, "_saved_self_sym_sizes", ()))
+    if samples and len(shape) <= MAX_DIMS and shape and shape[0] % samples == 0:
+        for number in range(len(shape)):
+            sizes |= {shape[0] * math.prod(dims) for dims in combinations(shape[1:], number)}
+    return sizes
 
 
 def _chosen_from(node: Any) -> int | None:
@@ -338,6 +428,10 @@ def _chosen_from(node: Any) -> int | None:
         elif kind_of(below) in ONE_BY_ONE:
             todo += [(child, size) for child in children_of(below)]
     return None
+
+
+def _is_in(tensor: Any, tensors: Sequence[Any]) -> bool:
+    return any(tensor is other for other in tensors)
 
 
 def _is_one_of(number: float, sizes: set[int]) -> bool:

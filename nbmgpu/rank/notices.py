@@ -63,6 +63,43 @@ SCALED_PENALTY = (
     "otherwise than on one device. Use the batch size of the loader (`loader.batch_size`), which "
     "is the same everywhere."
 )
+SUMMED_PENALTY = (
+    "The loss is a sum over samples and has a term without any (a penalty on weights). Ranks' "
+    "losses are added up, and with them the term, which each rank has in full: it counts once for "
+    "every rank. Divide it by the number of ranks (`/ torch.distributed.get_world_size()`), or "
+    "average the loss over its samples."
+)
+OTHER_ROWS = (
+    "A step joins the samples of its batch with others that are older than the step, such as a "
+    "memory. Each rank joins its share with all of them, so they count as often as there are "
+    "ranks, and the step is not one device's. Put them into the dataset, or compute their loss by "
+    "itself and add it to that of the batch, both as means."
+)
+BY_SAMPLE = (
+    "The loss is made of losses of single samples, such as `loss += f(model(x[i]), y[i])`. Each is "
+    "read as a loss of the whole share, and ranks are averaged. That is one device's step where "
+    "all ranks have as many samples and the losses are averaged, but not where they are added "
+    "up: compute the losses of the batch at once, or divide by `len(x)` and take a batch size "
+    "that the number of ranks divides."
+)
+DIVIDED_BY_MULTIPLE = (
+    "The loss is a sum divided by a number that is a multiple of the samples of this rank's share, "
+    "and the cell divides by such a multiple. It is taken for a constant, so that ranks' losses "
+    "add up. For a mean, write `.sum() / len(x) / 2` instead of `.sum() / (2 * len(x))`: that is "
+    "recognised."
+)
+PADDED = (
+    "The loader's collate_fn gives tensors whose sizes differ from batch to batch, as padding to "
+    "the longest sample does. A rank pads its share of the batch, to the longest of that: where "
+    "the model masks or packs what is padded, nothing differs; where it does not, the step is not "
+    "one device's. Pad all samples to one length in the dataset to have equal numbers."
+)
+JOINED = (
+    "The loader's collate_fn joins samples of different lengths to one tensor, with more rows than "
+    "samples. A mean over rows is one device's only if ranks are weighed by rows, and they are "
+    "weighed by samples. Divide a sum by the number of rows (`l.sum() / len(l)`) to have equal "
+    "numbers."
+)
 VECTOR_LOSS = (
     "backward() begins at a tensor of several elements. Ranks are averaged by their samples, as is "
     "right where its gradient is divided by len(x), but not by a constant. Reduce the loss to one "

@@ -107,6 +107,7 @@ class Session:
         self.losses_known = True
         self.splits = 0
         self.untrained = False
+        self.joined = False
         self._taken_at = 0
         self._source: object = None
         self._doubts: list[Any] = []
@@ -221,6 +222,8 @@ class Session:
         The answer may lie on a device; it is fetched for many steps at once.
         """
         self.chances.note(graph)
+        if self.joined and "mean" in graph.kinds:
+            self.recorder.notice("joined", notices.JOINED)
         doubt = graph.doubt()
         if doubt is not False:
             self._doubts.append(doubt)

@@ -10,7 +10,7 @@ differ between ranks.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -103,11 +103,15 @@ class Streams:
 
 
 class Draws:
-    """Tells which generators have been drawn from since it was made."""
+    """Tells which generators have been drawn from since it was made.
 
-    def __init__(self) -> None:
+    ``own`` are generators that the code has made for itself.
+    """
+
+    def __init__(self, own: Sequence[Any] = ()) -> None:
         """Remember the states of now."""
-        self._torch, self._host = _torch_states(), _host_states()
+        self._own = own
+        self._torch, self._host = _torch_states(), self._host_states()
 
     @property
     def of_torch(self) -> bool:
@@ -116,8 +120,41 @@ class Draws:
 
     @property
     def of_host(self) -> bool:
-        """Whether Python's or NumPy's generator has drawn."""
-        return self._host != _host_states()
+        """Whether Python's or NumPy's generator has drawn, or one of the code's own."""
+        return self._host != self._host_states()
+
+    def _host_states(self) -> tuple[Any, ...]:
+        name, keys, position, *_ = np.random.get_state()
+        own = [_state_of(generator) for generator in self._own]
+        return random.getstate(), name, np.asarray(keys).tobytes(), position, own
+
+
+OWN = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
+
+
+def own_generators(holders: Iterable[Any], but: Iterable[Any]) -> list[Any]:
+    """Return the generators among the values of ``holders``, mappings or objects.
+
+    Those of ``but`` are left out: a sampler draws for all ranks alike.
+    """
+    found = [v for holder in holders for v in _values(holder) if isinstance(v, OWN)]
+    others = {id(v) for holder in but for v in _values(holder) if isinstance(v, OWN)}
+    return [generator for generator in found if id(generator) not in others]
+
+
+def _values(holder: Any) -> list[Any]:
+    values = holder if isinstance(holder, dict) else getattr(holder, "__dict__", {})
+    return list(values.values())
+
+
+def _state_of(generator: Any) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state().numpy().tobytes()
+    if isinstance(generator, np.random.Generator):
+        return repr(generator.bit_generator.state)
+    if isinstance(generator, np.random.RandomState):
+        return repr(generator.get_state(legacy=False))
+    return generator.getstate()
 
 
 def _torch_states() -> list[bytes]:
@@ -125,8 +162,3 @@ def _torch_states() -> list[bytes]:
     if torch.cuda.is_initialized():
         states.append(torch.cuda.get_rng_state())
     return [state.numpy().tobytes() for state in states]
-
-
-def _host_states() -> tuple[Any, ...]:
-    name, keys, position, *_ = np.random.get_state()
-    return random.getstate(), name, np.asarray(keys).tobytes(), position

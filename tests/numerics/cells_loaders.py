@@ -350,6 +350,7 @@ IDIOMS = [
 
         loader = DataLoader(list(zip(sequences, Y)), 8, shuffle=True, collate_fn=collate)
         """,
+        notices="padded",
         shares="lengths mask mean",
     ),
     # ------------------------------------------------------------- workers

@@ -348,6 +348,33 @@ IDIOMS = [
             torch.autograd.backward([F.cross_entropy(out, y), out.pow(2).mean()])
             opt.step()
         """, setup="loader = DataLoader(dataset, 7)"),
+    idiom("distillation of tokens", with_loss(
+        "F.kl_div(F.log_softmax(model(x).view(-1, 10), -1), teacher(x).softmax(-1).view(-1, 10), "
+        "reduction='batchmean')"),
+        setup=TOKENS + "    teacher = nn.Embedding(10, 10).requires_grad_(False)\n",
+        ranks=(2, 3)),
+    idiom("soft targets of tokens", with_loss(
+        "F.cross_entropy(model(x).view(-1, 10), F.one_hot(x.view(-1), 10).float())"),
+        setup=TOKENS),
+    idiom("a sum over batch and length", with_loss(
+        "model(x).square().sum() / (x.size(0) * x.size(1))"), setup=TOKENS),
+    idiom("time first, summed over time", """
+        for x, y in loader:
+            out, h = rnn(x.transpose(0, 1))
+            error = (out.sum(-1) - y.T) ** 2
+            loss = error.sum(0).mean() + (error * 0.1).mean(1).sum()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup="""
+        rnn = nn.GRU(8, 5)
+        opt = torch.optim.SGD(rnn.parameters(), lr=0.02)
+        loader = DataLoader(TensorDataset(torch.randn(44, 6, 8), torch.randn(44, 6)), 11)
+        """, shares="out h error"),
+    idiom("a sum over a variance that is a tensor", with_loss(
+        "F.mse_loss(model(x), y, reduction='sum') / variance", "SGD(model.parameters(), lr=0.01)"),
+        setup=REGRESSION + "\nvariance = 3 * X.var()"),
     idiom("backward(gradient=...)", """
         for x, y in loader:
             opt.zero_grad()

@@ -27,6 +27,15 @@ AUGMENTED = """
 
     loader = DataLoader(Noisy(), batch_size=8)
 """
+PADDED = """
+    sequences = [torch.randn(1 + i % 7, 8) for i in range(44)]
+
+    def collate(samples):
+        sequences, ys = zip(*samples)
+        return nn.utils.rnn.pad_sequence(sequences, batch_first=True), torch.stack(ys)
+
+    loader = DataLoader(list(zip(sequences, Y)), 8, collate_fn=collate)
+"""
 RAGGED = """
     class Ragged(IterableDataset):
         def __iter__(self):
@@ -83,6 +92,66 @@ DUE = {
                 (F.cross_entropy(model(a), b) / 4).backward()
             opt.step()
         """, "    loader = DataLoader(dataset, 8, drop_last=True)"),
+    "pieces as large as a share, by a constant": ("in-pieces", """
+        for x, y in loader:
+            opt.zero_grad()
+            for a, b in zip(x.split(4), y.split(4)):
+                (F.cross_entropy(model(a), b) / 2).backward()
+            opt.step()
+        """, "    loader = DataLoader(dataset, 8, drop_last=True)"),
+    "twice the size of the batch": ("by-chance", with_loss(
+        "F.cross_entropy(model(x), y, reduction='sum') / (2 * len(x))"), ""),
+    "losses of single samples, added up": ("by-sample", with_loss(
+        "sum(F.mse_loss(model(a), torch.ones(4)) for a in x)"), ""),
+    "a sum and a penalty": ("summed-penalty", with_loss(
+        "F.cross_entropy(model(x), y, reduction='sum') / 8 "
+        "+ sum(p.pow(2).sum() for p in model.parameters())"), ""),
+    "padding that nothing masks": ("padded", with_loss(
+        "F.cross_entropy(model(x).mean(1), y)"), PADDED),
+    "frames of samples, joined": ("joined", with_loss("F.mse_loss(model(x)[:, 0], y)"), """
+        clips = [(torch.randn(1 + i % 5, 8), torch.randn(1 + i % 5)) for i in range(44)]
+        loader = DataLoader(clips, 8, collate_fn=lambda s: [torch.cat(c) for c in zip(*s)])
+        """),
+    "a memory beside the batch": ("other-rows", with_loss(
+        "F.cross_entropy(model(torch.cat([x, M])), torch.cat([y, N]))"),
+        "M, N = torch.randn(10, 8), torch.randint(4, (10,))"),
+    "noise of NumPy's newer generators": ("random-host", with_loss(
+        "F.cross_entropy(model(x + torch.from_numpy(rng.normal(size=x.shape)).float()), y)"),
+        "rng = np.random.default_rng(0)"),
+    "noise of a generator of torch": ("random-host", with_loss(
+        "F.cross_entropy(model(x + torch.randn(x.shape, generator=g)), y)"),
+        "g = torch.Generator().manual_seed(3)"),
+    "augmentation by a generator of the dataset": ("random-data", TRAIN, """
+        class Noisy(Dataset):
+            def __init__(self):
+                self.rng = np.random.default_rng(0)
+            def __len__(self):
+                return 44
+            def __getitem__(self, i):
+                return X[i] + self.rng.normal(), Y[i]
+
+        loader = DataLoader(Noisy(), batch_size=8)
+        """),
+    "a contrastive loss of a tokenizer's batch": ("coupled-batch", with_loss(
+        "F.cross_entropy(model(batch['x']) @ model(batch['x']).T, torch.arange(len(batch['x'])))"
+        ).replace("x, y in", "batch in"), """
+        from transformers import BatchEncoding
+        def collate(samples):
+            return BatchEncoding({"x": torch.stack([x for x, _ in samples])})
+        loader = DataLoader(dataset, batch_size=8, collate_fn=collate)
+        """),
+    "samples counted around a generator": ("batch-sizes", """
+        def batches():
+            for batch in loader:
+                yield batch
+        seen = 0
+        for x, y in batches():
+            loss = F.cross_entropy(model(x), y)
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            seen += len(x)
+        """, ""),
     "samples one by one, clipped": ("in-pieces", """
         for x, y in loader:
             gradients = [torch.zeros_like(p) for p in model.parameters()]
@@ -235,6 +304,15 @@ QUIET = {
     "values gathered within a step": (with_loss(
         "F.cross_entropy(torch.cat([model(x[:2]), model(x[2:])]), y) "
         "+ torch.zeros(len(x)).add_(y * 0).mean()"), ""),
+    "a generator that a sampler draws from": (TRAIN, """
+        g = torch.Generator().manual_seed(1)
+        loader = DataLoader(dataset, 8, shuffle=True, generator=g)
+        """),
+    "losses of single samples, averaged": (with_loss(
+        "torch.stack([F.mse_loss(model(a), torch.ones(4)) for a in x]).mean()"),
+        "    loader = DataLoader(dataset, 8, drop_last=True)"),
+    "rows of the step's own beside the batch": (with_loss(
+        "F.cross_entropy(model(torch.cat([x, torch.zeros(len(x), 8)])), torch.cat([y, y]))"), ""),
     "pieces by number": ("""
         for x, y in loader:
             opt.zero_grad()

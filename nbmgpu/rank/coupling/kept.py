@@ -54,10 +54,11 @@ class Kept:
         tensor, tag = call.tensors[0], call.tags[0]
         if self.read is None and call.name == READS and tensor.dtype != torch.bool:
             self.read = _line(asks=True)
-        if self.written is None and tag is None and _writes_first(func) and self._is_old(tensor):
+        if self.written is None and tag is None and _writes_first(func) and self.is_old(tensor):
             self.written = _line()
 
-    def _is_old(self, tensor: Tensor) -> bool:
+    def is_old(self, tensor: Tensor) -> bool:
+        """Tell whether a tensor is older than the step."""
         return memory_of(tensor) not in self._new
 
 

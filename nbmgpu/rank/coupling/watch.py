@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -20,7 +21,7 @@ from .call import Call
 from .kept import Kept, memory_of
 from .mixing import NORMALISED
 from .rules import after
-from .tags import Coupled, Rows, Tag, Total
+from .tags import Coupled, One, Rows, Tag, Total
 
 if TYPE_CHECKING:
     from nbmgpu.rank.losses import LossGraph
@@ -31,6 +32,8 @@ MOST_SAMPLES = 4096
 
 PATIENCE = 8
 """Batches that may be read before the one looked at is used."""
+
+REDUCTIONS = (torch.ops.aten.sum.dim_IntList, torch.ops.aten.mean.dim)
 
 BY_NUMBER = {"chunk", "tensor_split", "array_split"}
 """Names by which code cuts a batch into so many pieces, whatever its size."""
@@ -48,6 +51,8 @@ class Coupling:
         self._watch: Watch | None = None
         self._read = 0
         self._since = 0
+        self._old: list[weakref.ref[torch.Tensor]] = []
+        self._over: dict[tuple[int, tuple[int, ...]], bool | None] = {}
         self.cuts = False
 
     def arrive(self, batch: Any, samples: int) -> None:
@@ -67,7 +72,7 @@ class Coupling:
     def _look(self, tensors: list[torch.Tensor], samples: int) -> None:
         self._since = 0
         if self._watch is None:
-            self._watch = Watch()
+            self._watch = Watch(self._over)
             # Below whatever the cell has put on: that is taken off first.
             _put_on(self._watch, torch._C._len_torch_dispatch_stack())
         self._watch.add(tensors, samples)
@@ -87,6 +92,8 @@ class Coupling:
             self._recorder.notice("part-of-batch", notices.PART_OF_BATCH)
         elif watch.in_pieces:
             self.cuts = True
+        if watch.trained and watch.joined:
+            self._recorder.notice("other-rows", notices.OTHER_ROWS)
         if watch.trained and watch.kept.read is not None:
             where = _where(watch.kept.read)
             self._recorder.notice("own-number", notices.OWN_NUMBER.format(where=where))
@@ -94,8 +101,11 @@ class Coupling:
             where = _where(watch.kept.written)
             self._recorder.notice("own-values", notices.OWN_VALUES.format(where=where))
 
-    def look_at(self, roots: Sequence[torch.Tensor], graph: LossGraph) -> None:
-        """Look at what a backward pass begins with; ``graph`` is read from its autograd graph."""
+    def look_at(self, roots: Sequence[torch.Tensor], graph: LossGraph, even: bool = False) -> None:
+        """Look at what a backward pass begins with.
+
+        ``graph`` is read from its autograd graph; ``even`` says that ranks have as many samples.
+        """
         watch = self._watch
         for root in roots if watch is not None else ():
             tag = watch.note(root)  # type: ignore[union-attr]
@@ -103,6 +113,21 @@ class Coupling:
                 self._tell(tag)
             if isinstance(tag, Total) and tag.chosen and "mean" in graph.kinds:
                 self._recorder.notice("chosen-mean", notices.CHOSEN_MEAN)
+            if graph.adds_up_terms(even) and watch.alone == graph.terms:  # type: ignore[union-attr]
+                self._recorder.notice("by-sample", notices.BY_SAMPLE)
+
+    def is_old(self, tensor: torch.Tensor) -> bool:
+        """Tell whether a tensor was seen to be older than the batches that it is used with."""
+        if any(known() is tensor for known in self._old):
+            return True
+        old = self._watch is not None and self._watch.kept.is_old(tensor)
+        if old:
+            self._old.append(weakref.ref(tensor))
+        return old
+
+    def over_samples(self, ndim: int, dims: tuple[int, ...]) -> bool | None:
+        """Tell whether reductions over ``dims`` of so many were over samples, as far as seen."""
+        return self._over.get((ndim, tuple(sorted(dims))))
 
     def _tell(self, tag: Coupled) -> None:
         if tag.operation == NORMALISED.operation:
@@ -146,9 +171,10 @@ class Watch(dispatch.TorchDispatchMode):
         """Leave compiled code compiled: else torch gives up compiling it, for good."""
         return True
 
-    def __init__(self) -> None:
-        """Know of no sample."""
+    def __init__(self, over: dict[tuple[int, tuple[int, ...]], bool | None]) -> None:
+        """Know of no sample; tell ``over`` which dimensions reductions over samples have."""
         super().__init__()  # type: ignore[no-untyped-call]
+        self._over = over
         self.tags: Tags = WeakTensorKeyDictionary()
         self.idle = False
         self._samples = 0
@@ -156,12 +182,16 @@ class Watch(dispatch.TorchDispatchMode):
         self._covered: frozenset[int] = frozenset()
         self._pieces = 0
         self._known = True
+        self._split = False
+        self._alone: set[int] = set()
+        self.joined = False
         self.kept = Kept()
 
     def add(self, tensors: list[torch.Tensor], samples: int) -> None:
         """Look at a batch of ``samples`` with these ``tensors``, samples first."""
         rows = tuple(range(samples))
         self._samples = max(self._samples, samples)
+        self._alone.clear()
         self._batches += 1
         self.kept.made((), tensors)
         for tensor in tensors:
@@ -196,7 +226,12 @@ class Watch(dispatch.TorchDispatchMode):
     @property
     def in_pieces(self) -> bool:
         """Whether a batch was trained on in several pieces."""
-        return self._known and 1 < self._pieces == self._passes
+        return self._known and (self._split or 1 < self._pieces == self._passes)
+
+    @property
+    def alone(self) -> int:
+        """How many samples have a number of their own, such as a loss: all of them, or 0."""
+        return len(self._alone) if len(self._alone) == self._samples else 0
 
     @property
     def covers_in_part(self) -> bool:
@@ -217,6 +252,9 @@ class Watch(dispatch.TorchDispatchMode):
             self.idle = True  # rules may look at values
             try:
                 self.kept.look_at(func, call)
+                self._split |= _leaves_one(func, call, out)
+                self._note_reduction(func, call)
+                self.joined |= self._joins_others(func, call)
                 self._tag(call, out)
             finally:
                 self.idle = False
@@ -225,6 +263,25 @@ class Watch(dispatch.TorchDispatchMode):
         fresh = func is torch.ops.aten.lift_fresh.default  # what torch.tensor() ends with
         self.kept.made(() if fresh else tensors_in((args, kwargs)), tensors_in(out))
         return out
+
+    def _note_reduction(self, func: Any, call: Call) -> None:
+        tag, ndim = call.tags[0], call.tensors[0].ndim
+        if func not in REDUCTIONS or not isinstance(tag, Rows) or not call.named.get("dim"):
+            return
+        dims = tuple(sorted(dim % ndim for dim in call.named["dim"]))
+        over = tag.dim % ndim in dims
+        known = self._over.setdefault((ndim, dims), over)
+        if known is not over:  # of one tensor they are, of another they are not
+            self._over[ndim, dims] = None
+
+    def _joins_others(self, func: Any, call: Call) -> bool:
+        """Tell whether samples are joined with rows that are older than the step."""
+        if func is not torch.ops.aten.cat.default:
+            return False
+        dim = call.named.get("dim", 0)
+        pairs = list(zip(call.tensors, call.tags, strict=True))
+        along = any(isinstance(tag, Rows) and not (tag.dim - dim) % x.ndim for x, tag in pairs)
+        return along and any(tag is None and x.numel() and self.kept.is_old(x) for x, tag in pairs)
 
     def _tag(self, call: Call, out: Any) -> None:
         outs = list(out) if isinstance(out, tuple | list) else [out]
@@ -237,8 +294,18 @@ class Watch(dispatch.TorchDispatchMode):
                 continue
             if tag is not None:
                 self.tags[tensor] = _placed(tag)
+                if isinstance(tag, One) and not tensor.ndim:
+                    self._alone.add(tag.row)
             elif tensor in self.tags:
                 del self.tags[tensor]
+
+
+def _leaves_one(func: Any, call: Call, out: Any) -> bool:
+    """Tell whether samples were split into pieces, of which the share is one alone."""
+    if func is not torch.ops.aten.split.Tensor or len(out) != 1:
+        return False
+    tensor, tag, dim = call.tensors[0], call.tags[0], call.named.get("dim", 0)
+    return isinstance(tag, Rows) and (tag.dim - dim) % max(tensor.ndim, 1) == 0
 
 
 def _placed(tag: Tag) -> Tag:

@@ -1,0 +1,49 @@
+"""Batches that a ``collate_fn`` of the user's has made of a rank's samples alone.
+
+What such a function does to its samples together, it does in a rank to those of the share: it
+pads to the longest of these, and joins as many rows as these have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch.utils.data import DataLoader
+from torch.utils.data._utils.collate import default_collate, default_convert
+
+from .lag import tensors_in
+from .session import Share
+
+MASK = "attention_mask"
+"""What models of transformers leave padding out by."""
+
+
+class Collated:
+    """The sizes of a loader's batches, as a rank has met them."""
+
+    def __init__(self, loader: DataLoader[Any], alone: bool) -> None:
+        """Have met none; ``alone`` says that ``loader`` is given the rank's samples alone."""
+        self._asks = alone and loader.collate_fn not in (default_collate, default_convert)
+        self._widths: set[tuple[Any, ...]] = set()
+        self._ratios: set[float] = set()
+
+    def meet(self, batch: Any, rows: int | None, share: Share) -> None:
+        """Take in a batch of so many ``rows``; None where its tensors have different ones."""
+        cut = share.samples < share.whole and not share.empty
+        if not self._asks or not cut or (isinstance(batch, Mapping) and MASK in batch):
+            return
+        if rows is not None and rows > share.samples:
+            self._ratios.add(rows / share.samples)
+        sized = [t for t in tensors_in(batch) if t.ndim and len(t) == share.samples]
+        self._widths.add(tuple(tuple(tensor.shape[1:]) for tensor in sized))
+
+    @property
+    def padded(self) -> bool:
+        """Whether tensors are as long as the longest sample, or otherwise different each time."""
+        return len(self._widths) > 1
+
+    @property
+    def joined(self) -> bool:
+        """Whether samples have different numbers of rows."""
+        return len(self._ratios) > 1 or any(ratio % 1 for ratio in self._ratios)
