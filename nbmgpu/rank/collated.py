@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.collate import default_collate, default_convert
 
@@ -17,6 +18,9 @@ from .session import Share
 
 MASK = "attention_mask"
 """What models of transformers leave padding out by."""
+
+IGNORED = -100
+"""The target of what a loss leaves out."""
 
 
 class Collated:
@@ -31,7 +35,7 @@ class Collated:
     def meet(self, batch: Any, rows: int | None, share: Share) -> None:
         """Take in a batch of so many ``rows``; None where its tensors have different ones."""
         cut = share.samples < share.whole and not share.empty
-        if not self._asks or not cut or (isinstance(batch, Mapping) and MASK in batch):
+        if not self._asks or not cut or _is_masked(batch):
             return
         if rows is not None and rows > share.samples:
             self._ratios.add(rows / share.samples)
@@ -47,3 +51,12 @@ class Collated:
     def joined(self) -> bool:
         """Whether samples have different numbers of rows."""
         return len(self._ratios) > 1 or any(ratio % 1 for ratio in self._ratios)
+
+
+def _is_masked(batch: Any) -> bool:
+    """Tell whether a batch says itself what of it is padding, as those of tokenizers do."""
+    if not isinstance(batch, Mapping):
+        return False
+    labels = batch.get("labels")
+    ignores = isinstance(labels, Tensor) and bool((labels == IGNORED).any())
+    return MASK in batch or ignores
