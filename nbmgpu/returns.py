@@ -45,17 +45,20 @@ class Returns:
         Raises:
             ResultsError: the cell ran to its end, and its results are lost.
         """
-        value, sent = self._adopt()
-        self._read_others(sent)
+        value, sent, kept = self._adopt()
+        self._read_others(sent | kept)
         return value
 
-    def _adopt(self) -> tuple[Any, dict[str, Any]]:
-        """Return the value of the last line, and what rank 0 has sent by name."""
+    def _adopt(self) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+        """Return the value of the last line, and what names stand for on rank 0.
+
+        That is what was bound there, and what of the notebook's they have always stood for.
+        """
         try:
             returned = adopt(self.run.record.results[0], self.shipment)
         except UnreadableError as error:
             if self.run.state != "finished":  # the failure says why there is no result
-                return None, {}
+                return None, {}, {}
             what = f"The cell ran to its end, but what it made could not be brought back: {error}"
             allowed = "The notebook is as it was before"
             instead = "the cell again with more memory free, or --pull with the names you need"
@@ -67,7 +70,10 @@ class Returns:
         last_line = {VALUE: values.pop(VALUE)} if VALUE in values else {}
         wanted = self.options.pull
         bound = {n: v for n, v in values.items() if wanted is None or n in wanted}
-        self._note_missing(wanted or (), values)
+        names = returned.header["kept"]
+        self._note_missing(wanted or (), {*values, *names})
+        sent = self.shipment.values
+        kept = {n: sent[n] for n in names if n in sent and n not in values}
         before = {name: self.namespace.get(name) for name in bound}
         self.namespace.update(bound)
         for name in returned.header["deleted"]:
@@ -75,11 +81,11 @@ class Returns:
         rng.restore(returned.header["random"])
         new = {n: v for n, v in bound.items() if before[n] is not v}
         self.run.results[0] = new | last_line
-        return last_line.get(VALUE), values
+        return last_line.get(VALUE), values, kept
 
-    def _note_missing(self, wanted: Iterable[str], values: dict[str, Any]) -> None:
+    def _note_missing(self, wanted: Iterable[str], values: set[str]) -> None:
         for name in wanted:
-            if name not in values and name not in self.shipment.sizes:
+            if name not in values:
                 self.note(f"missing:{name}", f"--pull {name}: the cell did not bind `{name}`.")
 
     def _read_others(self, sent: dict[str, Any]) -> None:
@@ -112,6 +118,6 @@ class Returns:
         self, others: Iterable[dict[str, Any]], sent: dict[str, Any]
     ) -> dict[str, Any]:
         """Return the notebook's own objects, as they are now, of which ``others`` bring copies."""
-        shipped = {name for values in others for name in values if name in self.shipment.sizes}
-        now = {name: self.namespace[name] for name in shipped if name in self.namespace}
-        return {name: value for name, value in now.items() if sent.get(name, value) is value}
+        brought = {name for values in others for name in values}
+        shipped = {n: v for n, v in self.shipment.values.items() if n in brought}
+        return {name: value for name, value in shipped.items() if sent.get(name) is value}

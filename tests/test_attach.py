@@ -37,14 +37,22 @@ def test_results_come_home_though_somebody_has_removed_the_folder(begun):
     assert namespace["n"] == 3
 
 
+MEANWHILE = """
+out.append(2 * lr)
+names[1].append("c")
+done = False
+"""
+
+
 def test_what_the_notebook_does_meanwhile_to_names_the_cell_leaves_alone_stays(
     monkeypatch, tmp_path
 ):
     monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
-    namespace = {"lr": 0.1, "names": ("a", ["b"]), "out": []}
-    cell = "out.append(2 * lr); names[1].append('c')"
-    run = nbmgpu.run(cell, namespace, gpus=1, cpu=True, background=True)
-    namespace["lr"] = 0.5
+    namespace = {"lr": 0.1, "names": ("a", ["b"]), "out": [], "done": False}
+    run = nbmgpu.run(MEANWHILE, namespace, gpus=2, cpu=True, background=True)
+    namespace |= {"lr": 0.5, "done": True}
     assert run.wait(60) == "finished"
     nbmgpu.attach(run.id)
-    assert namespace == {"lr": 0.5, "names": ("a", ["b", "c"]), "out": [0.2]}
+    assert namespace == {"lr": 0.5, "names": ("a", ["b", "c"]), "out": [0.2], "done": False}
+    assert nbmgpu.last_run.results[0]["lr"] == 0.1
+    assert not run.view.notices.keys() & {"rank-0-values"}

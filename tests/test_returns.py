@@ -1,5 +1,9 @@
 """What comes back from cells that make things which only ranks can hold."""
 
+import gc
+import weakref
+
+import numpy as np
 import pytest
 import torch
 
@@ -69,3 +73,35 @@ def test_a_name_with_an_underscore_comes_back():
     namespace = notebook()
     nbmgpu.run("_private = 5", namespace, gpus=1)
     assert namespace["_private"] == 5
+
+
+def test_what_comes_back_as_a_view_keeps_the_memory_that_it_shows():
+    namespace = {"x": np.arange(1e6), "small": torch.arange(4.0)}
+    memory = weakref.ref(namespace["x"])
+    nbmgpu.run("x = x.reshape(1000, 1000); shown = x[2:4]", namespace, gpus=1, cpu=True)
+    assert memory() is not None
+    assert namespace["shown"][0, 0] == 2000
+    namespace.clear()
+    nbmgpu.last_run.results.clear()
+    gc.collect()
+    assert memory() is None
+
+
+def test_nothing_that_was_sent_is_kept_after_an_error():
+    namespace = {"x": np.arange(1e6)}
+    memory = weakref.ref(namespace["x"])
+    with pytest.raises(ZeroDivisionError) as caught:
+        nbmgpu.run("x.sum() / 0; 1 / 0", namespace, gpus=1, cpu=True)
+    del namespace["x"]
+    gc.collect()
+    assert memory() is None, caught
+
+
+def test_attributes_of_a_value_that_is_a_kind_of_number_come_back():
+    namespace = {"m": Meter(2.0)}
+    nbmgpu.run("m.n = 5", namespace, gpus=1, cpu=True)
+    assert namespace["m"].n == 5
+
+
+class Meter(float):
+    """A number with attributes."""

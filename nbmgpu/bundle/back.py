@@ -226,7 +226,7 @@ class _ReturnPacker(Packer):
 
     def _is_copy(self, value: Any) -> bool:
         """Tell whether ``value``, which came, goes back as a new object, or with others in it."""
-        return not isinstance(value, ATOMS) and self.persistent_id(value) is None
+        return type(value) not in ATOMS and self.persistent_id(value) is None
 
     def reducer_override(self, obj: Any) -> Any:
         """Take a model out of the wrapper that ties it to the ranks' process group."""

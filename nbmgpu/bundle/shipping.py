@@ -31,6 +31,7 @@ class Shipment:
     name counts there.  ``originals`` maps a memo index to the notebook's own object
     and keeps it alive until the results are in.  ``detached`` are the names whose
     tensors leave an autograd graph behind: a backward pass in the cell ends at them.
+    ``values`` are what was sent, by name.
     """
 
     stream: memoryview
@@ -40,6 +41,7 @@ class Shipment:
     originals: dict[int, Any]
     namespace: dict[str, Any] = field(repr=False)
     detached: list[str] = field(default_factory=list)
+    values: dict[str, Any] = field(default_factory=dict, repr=False)
     _place: Place | None = field(default=None, repr=False)
 
     @property
@@ -70,8 +72,9 @@ class Shipment:
         """Keep nothing of the notebook's alive any more: an error that is kept may keep this."""
         self.originals.clear()
         self.buffers.clear()
+        self.values.clear()
         for block in self.table.blocks:
-            block.owners.clear()
+            block.owners = {}  # what came home as a view keeps its memory by the one it had
 
     def leave(self, block: Block) -> None:
         """Watch a block no more, which is about to be written over: writing would take longer."""
@@ -134,7 +137,8 @@ def ship(
             graphs = packer.detached
     originals = dict(packer.memo.copy().values())
     stream = packer.file.getbuffer()
-    return Shipment(stream, packer.blocks, packer.buffers, sizes, originals, namespace, detached)
+    table, buffers = packer.blocks, packer.buffers
+    return Shipment(stream, table, buffers, sizes, originals, namespace, detached, dict(names))
 
 
 @dataclass

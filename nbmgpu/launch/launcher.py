@@ -100,7 +100,7 @@ def _waiter() -> Callable[[], object]:
 def _has_finished(run: Run, rank: int) -> bool:
     """Tell whether ``rank`` got to its end; ``os._exit(0)`` in a cell looks as good as that."""
     run.refresh()
-    return run.view.ranks[rank].state == "finished"
+    return run.view.ranks[rank].state == "finished" or not run.folder.exists()
 
 
 def _asked_to_stop(folder: Path) -> str | None:

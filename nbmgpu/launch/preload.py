@@ -33,7 +33,7 @@ KERNELS = frozenset({
 })  # fmt: skip
 """Packages that serve the kernel, and that no cell needs."""
 
-TRIAL = 60
+TRIAL = 300
 """Seconds that a library has for being tried; one that waits for something is left to ranks."""
 
 OFTEN = ("torch._dynamo",)
@@ -116,7 +116,9 @@ class Preloader:
         try:
             os.nice(10)
             die_with_parent(server, signal.SIGKILL)
-            signal.alarm(TRIAL)  # whose default is the end of the process
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+            signal.alarm(TRIAL)
             null = os.open(os.devnull, os.O_RDWR)
             for fd in (0, 1, 2):
                 os.dup2(null, fd)

@@ -35,9 +35,10 @@ POLL = 0.25
 BUSY_POLL = 0.02
 """The same while libraries are being imported."""
 
-ALONE = 30.0
+ALONE, START = 30.0, 1.0
 """Seconds for which a run has the machine's cores to itself; what is done beside a longer one is
-not felt: a second of one core at most."""
+not felt: a second of one core at most.  Of runs that follow at once on one another, only the
+first has so many: else there would never be time."""
 
 
 NEEDED = (
@@ -77,6 +78,8 @@ class Server:
         self._pending = b""
         self._launchers: set[int] = set()
         self._launched = 0.0
+        self._alone = ALONE
+        self._put_off = False
         self._preloader = Preloader()
         self._pages = LargePages()
 
@@ -99,6 +102,9 @@ class Server:
             self._preloader.wish(request["modules"], request["environment"])
             return
         _import(request["modules"])
+        waits = self._preloader.busy or self._pages.wanted
+        self._alone = START if waits and self._put_off else ALONE
+        self._put_off = waits
         self._launched = time.monotonic()
         self._launchers.add(self._fork_launcher(request))
 
@@ -110,7 +116,7 @@ class Server:
 
     @property
     def _in_the_way(self) -> bool:
-        return bool(self._launchers) and time.monotonic() - self._launched < ALONE
+        return bool(self._launchers) and time.monotonic() - self._launched < self._alone
 
     def _use_the_time(self) -> None:
         """Do one thing that makes later runs quicker, and that a request can wait for."""

@@ -18,9 +18,12 @@ END = 1 << 16
 
 def passes_begun(events: Path) -> int:
     """Return how many backward passes a rank had begun when it last told, by its events."""
-    with events.open("rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - END))
-        lines = file.read().split(b"\n")[1:-1]
+    try:
+        with events.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - END))
+            lines = file.read().split(b"\n")[1:-1]
+    except FileNotFoundError:  # somebody has removed the run's folder
+        return 0
     for line in reversed(lines):
         if isinstance(event := decode(line.decode()), Vitals):
             return event.passes

@@ -67,6 +67,7 @@ class FileTap:
         self.rank = rank
         self.shadows = shadows
         self.saves: dict[str, int] = {}
+        self.arrived: set[str] = set()
         self.home = os.path.realpath(os.getcwd())
         self.others_own = [os.path.realpath(p) for p in _places_of_libraries()]
         self.open: Callable[..., Any] = builtins.open
@@ -151,8 +152,12 @@ class FileTap:
 
         Where rank 0 is through its cell, what it has saved is all there will be.
         """
-        if path in self.saves:
-            comes_from_rank_0(_key(path, self.saves[path]))
+        if path not in self.saves or not dist.is_initialized():
+            return
+        key = _key(path, self.saves[path])
+        if key not in self.arrived:  # asked for once: a loader's workers inherit what is known
+            comes_from_rank_0(key)
+            self.arrived.add(key)
 
     def _count(self, path: str) -> str:
         self.saves[path] = self.saves.get(path, 0) + 1

@@ -293,7 +293,7 @@ class Rank:
             path,
             self.namespace | outcome.values(),
             [*outcome.names, *outcome.values()],
-            {"random": rng.capture(), "deleted": outcome.deleted},
+            {"random": rng.capture(), "deleted": outcome.deleted, "kept": sorted(outcome.kept)},
             self.received,
             self.namespace,
             outcome.kept,

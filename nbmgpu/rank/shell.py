@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import linecache
 import signal
+import symtable
 import sys
 import types
 from collections.abc import Iterator
@@ -191,8 +192,20 @@ class RankShell(InteractiveShell):
             self.displayhook.has_value,
             sorted(after),
             [name for name in before if name not in self.user_ns],
-            {name for name in after if before.get(name, self) is self.user_ns[name]},
+            self._kept(after - self._assigned(cell), before),
         )
+
+    def _kept(self, names: set[str], before: dict[str, Any]) -> set[str]:
+        return {name for name in names if before.get(name, self) is self.user_ns[name]}
+
+    def _assigned(self, cell: str) -> set[str]:
+        """Return the names that the cell assigns, be it what they stood for already."""
+        transform: Any = self.transform_cell
+        try:
+            table = symtable.symtable(transform(cell), "<cell>", "exec")
+        except SyntaxError:
+            return set()
+        return {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
 
     def _is_own(self, name: str) -> bool:
         own = name in self.user_ns_hidden or name in OWN_NAMES or name.startswith("__")
