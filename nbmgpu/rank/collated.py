@@ -35,12 +35,15 @@ class Collated:
     def meet(self, batch: Any, rows: int | None, share: Share) -> None:
         """Take in a batch of so many ``rows``; None where its tensors have different ones."""
         cut = share.samples < share.whole and not share.empty
-        if not self._asks or not cut or _is_masked(batch):
+        if not self._asks or not cut or rows is None or _is_masked(batch):
             return
-        if rows is not None and rows > share.samples:
+        tensors = [tensor for tensor in tensors_in(batch) if tensor.ndim]
+        if all(share.samples in tensor.shape[1:] for tensor in tensors):
+            return  # time first
+        if rows > share.samples:
             self._ratios.add(rows / share.samples)
-        sized = [t for t in tensors_in(batch) if t.ndim and len(t) == share.samples]
-        self._widths.add(tuple(tuple(tensor.shape[1:]) for tensor in sized))
+        elif rows == share.samples:
+            self._widths.add(tuple(tuple(tensor.shape[1:]) for tensor in tensors))
 
     @property
     def padded(self) -> bool:

@@ -28,7 +28,7 @@ from .pace import tokens_in
 from .session import Session, Share
 from .shared import from_rank_0
 from .slices import as_collated, cut, cut_indices, cut_rows, pick_batch, rows, sizes
-from .streams import Draws, Streams, own_generators
+from .streams import Draws, Streams, own_generators, sampled_by
 from .units import training
 
 WATCHED = 3
@@ -47,6 +47,7 @@ class LoaderTap:
         self.streams = session.streams = Streams(session.rank)
         self.split: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
         self.splits: weakref.WeakKeyDictionary[Any, SplitLoader] = weakref.WeakKeyDictionary()
+        self.drawn: set[int] = set()
 
     def install(self) -> None:
         """Put the tap in place, for the rest of this process."""
@@ -73,6 +74,7 @@ class LoaderTap:
 
     def begin(self, loader: DataLoader[Any], frame: Any) -> Iterator[Any]:
         """Begin to iterate over ``loader`` for the loop in ``frame``: over our part, or all."""
+        self.drawn |= sampled_by(loader)
         self.split[loader] = self.splits_now(loader, frame)
         if not self.split[loader]:
             return self.counted(loader, frame)
@@ -211,7 +213,7 @@ class SplitLoader:
         total = self._total(loader)
         self._say_what_is_known()
         since: Draws | None = None
-        own = self._own_generators(loader)
+        own = own_generators(vars(sys.modules["__main__"]), but=self.tap.drawn)
         collated = Collated(loader, alone=self.indexed and session.batch == "global")
         try:
             for (batch, planned), last in session.accumulation.with_last(parts):
@@ -221,10 +223,10 @@ class SplitLoader:
                 begin = functools.partial(self._begin, share, last, steps, total, tokens_in(batch))
                 session.ahead.play(Event(begin, True, self, weakly(batch), share, last))
                 if share.samples < share.whole and not share.empty:
-                    known = share.samples if here in (None, share.samples) else 0
+                    known = share.samples if here == share.samples else 0
                     session.coupling.arrive(batch, known)
                 collated.meet(batch, here, planned)
-                session.joined = collated.joined
+                session.joined |= collated.joined
                 if collated.padded:
                     session.recorder.notice("padded", notices.PADDED)
                 since = since or Draws(own)
@@ -243,11 +245,6 @@ class SplitLoader:
                 self._look_for_training(before)
             leave = functools.partial(self._leave, outer, before if steps else None)
             session.ahead.play(Event(leave, begins=False, source=self))
-
-    def _own_generators(self, loader: DataLoader[Any]) -> list[Any]:
-        """Return the generators of the notebook that no sampler draws from."""
-        samplers = [loader, loader.sampler, loader.batch_sampler]
-        return own_generators([vars(sys.modules["__main__"])], samplers)
 
     def _begin(self, share: Share, last: bool, step: int, total: int, tokens: int) -> None:
         """Begin the step of a batch, of which this rank has so many ``tokens``."""
@@ -310,7 +307,7 @@ class SplitLoader:
         self.generator.manual_seed((seed + self.session.rank) % 2**63)
         loaded = self.tap.iterate(self.inner)
         watched = self.epoch == 1
-        own = own_generators([self.inner.dataset], [])
+        own = own_generators(getattr(self.inner.dataset, "__dict__", {}), but=self.tap.drawn)
         while True:
             draws = Draws(own) if watched else None
             try:

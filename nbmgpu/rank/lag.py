@@ -11,10 +11,9 @@ them, it does not matter which of them it is.
 from __future__ import annotations
 
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import UserDict, deque
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -130,14 +129,12 @@ def tensors_in(item: Any, depth: int = 3) -> Iterator[torch.Tensor]:
 
 
 def _parts(item: Any) -> Iterable[Any] | None:
-    """Return what a batch is made of: of a list, a mapping (a BatchEncoding is one), an object."""
+    """Return what a batch is made of: a list, or a mapping, as a tokenizer's batch is one."""
     if isinstance(item, list | tuple):
         return item
-    if isinstance(item, Mapping):
+    if isinstance(item, dict | UserDict):  # others may compute what they are asked for
         return item.values()
-    if isinstance(item, type | torch.nn.Module | FunctionType | ModuleType):
-        return None
-    return getattr(item, "__dict__", {}).values()  # a dataclass, a graph, a namespace
+    return None
 
 
 def overlap(some: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> bool:

@@ -78,7 +78,10 @@ class LossGraph:
     one that is a size of the rank's share, or None (see ``nbmgpu.rank.chances``).
     ``scaled`` has the Python numbers that divide or multiply a penalty, a term of parameters
     alone, and are such a size, or 1 over it; ``penalised`` says that there is such a term.
-    ``multiple`` says that a sum is divided by several times the samples of the share, and
+    ``multiple`` says that a sum is divided by several times the samples of the share, ``old``
+    that one is divided by a tensor that is older than the batch, and taken for a count; ``over``
+    has, of reductions over some dimensions that are taken for those over samples, the number of
+    dimensions and which.
     ``terms`` counts reductions over samples, ``averaged`` those that are divided by the samples
     of the share besides, as losses of single samples are.
 
@@ -95,6 +98,8 @@ class LossGraph:
     scaled: set[float] = field(default_factory=set)
     penalised: bool = False
     multiple: bool = False
+    old: bool = False
+    over: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
     terms: int = 0
     averaged: int = 0
 
@@ -154,7 +159,8 @@ class _Path:
     """What lies between the loss and a node: divisions, and what is not linear.
 
     ``factors`` are Python numbers that multiply; ``factor`` is the nearest product or ratio
-    of two terms, and the term the node is in.
+    of two terms, and the term the node is in.  ``stacked`` is how many scalars are averaged of
+    which the node is one.
     """
 
     depth: int = 0
@@ -162,6 +168,7 @@ class _Path:
     factors: tuple[float, ...] = ()
     bent: bool = False
     factor: tuple[Any, int] | None = None
+    stacked: int = 0
 
     def through(self, node: Any, index: int = 0) -> _Path:
         """Return the path to the child ``index`` of ``node``."""
@@ -172,17 +179,13 @@ class _Path:
         two = kind in ("Mul", "Div") and len(children_of(node)) > 1
         factor = (node, index) if two else self.factor
         bent = self.bent or kind in BENDING
-        return _Path(self.depth + 1, self._divided(node), factors, bent, factor)
+        return _Path(self.depth + 1, self._divided(node), factors, bent, factor, self.stacked)
 
     def within(self, inner: _Path) -> _Path:
         """Return this path with what divides or multiplies every element of a sum, as ``inner``."""
         # A share of one sample makes vectors of one element, of which ranks would differ.
         even = tuple(d for d in inner.divisors if _is_number(d) or d.ndim == 0)
         return replace(self, divisors=even, factors=inner.factors)
-
-    def over(self, number: int) -> _Path:
-        """Return this path with a division by ``number`` more."""
-        return replace(self, divisors=(*self.divisors, float(number)))
 
     def sizes(self, samples: int) -> set[float]:
         """Return the numbers on the path that are ``samples``, or 1 over it."""
@@ -201,9 +204,6 @@ class Seen(Protocol):
     def is_old(self, tensor: Tensor) -> bool:
         """Tell whether a tensor is older than the batch."""
 
-    def over_samples(self, ndim: int, dims: tuple[int, ...]) -> bool | None:
-        """Tell whether reductions over ``dims`` of so many are over samples; None: unknown."""
-
 
 class Unseen:
     """Nothing is known."""
@@ -211,10 +211,6 @@ class Unseen:
     def is_old(self, tensor: Tensor) -> bool:
         """Take every tensor for one of the step."""
         return False
-
-    def over_samples(self, ndim: int, dims: tuple[int, ...]) -> bool | None:
-        """Know of no reduction."""
-        return None
 
 
 Agree = Callable[[list[bool]], list[bool]]
@@ -252,24 +248,27 @@ def read_graph(
             below = [(child, path.through(node, i)) for i, child in enumerate(children_of(node))]
             queue += below
             ends = [inner for child, inner in below if _is_of_parameters(child, MAX_CHAIN)]
-            graph.penalised |= bool(ends)
+            factors = kind_of(node) in ("Mul", "Div") and len(below) > 1
+            graph.penalised |= bool(ends) and not factors
             graph.scaled.update(*(inner.sizes(samples) for inner in ends))
         elif _is_penalty(node):
             graph.penalised = True
             terms = _terms(node, path) if kind_of(node) in ("Mean", "Sum") else []
             graph.scaled.update(*(inner.sizes(samples) for inner in (path, *terms)))
         else:
-            for source, inner in _sources(node, path, samples, seen):
+            for source, inner in _sources(node, path):
                 if kind_of(source) == "Stack":  # of scalars: each has a reduction of its own
                     scalars = children_of(source)
-                    part = inner.over(len(scalars)) if kind_of(node) == "Mean" else inner
+                    stacked = len(scalars) if kind_of(node) == "Mean" else 0
+                    part = replace(inner, stacked=stacked)
                     queue += [(child, part) for child in scalars]
                     continue
                 graph.terms += 1
-                graph.averaged += bool(inner.sizes(samples))
-                tensors = [d for d in inner.divisors if not _is_number(d)]
-                constant = [d for d in tensors if seen.is_old(d) or _is_total(d, totals)]
-                divisors = [d for d in inner.divisors if not _is_in(d, constant)]
+                graph.averaged += bool(inner.sizes(samples)) or inner.stacked == samples
+                divisors = [d for d in inner.divisors if not _is_total(d, totals)]
+                graph.old |= not _averages(source) and any(map(seen.is_old, _one(divisors)))
+                if source is not node and (dims := _reduced_dims(source)):
+                    graph.over.append((len(source._saved_self_sym_sizes), _signed(dims)))
                 _read_reduction(graph, source, divisors, samples, whole)
                 graph.bent |= inner.bent or kind_of(source) in NORMS
                 if inner.factors and graph.kinds <= {"sum"} and samples < whole:
@@ -286,7 +285,7 @@ def _reduces(node: Any) -> bool:
     return kind_of(node) in REDUCING or getattr(node, "_saved_reduction", 0) > 0
 
 
-def _sources(node: Any, path: _Path, samples: int, seen: Seen) -> list[tuple[Any, _Path]]:
+def _sources(node: Any, path: _Path) -> list[tuple[Any, _Path]]:
     """Return what decides how ``node`` counts samples: mostly ``node`` itself.
 
     A sum or mean may only add up the classes of what was averaged over samples before, or
@@ -304,29 +303,11 @@ def _sources(node: Any, path: _Path, samples: int, seen: Seen) -> list[tuple[Any
         if shape_of(below) != shape:
             continue
         scalars = kind_of(below) == "Stack" and all(shape_of(c) == () for c in children_of(below))
-        if scalars or _is_over_samples(below, samples, seen):
+        if scalars or 0 in _reduced_dims(below):
             found.append((below, inner))
         elif not _reduced_dims(below):
             todo += [(child, inner.through(below, i)) for i, child in enumerate(children_of(below))]
     return found or [(node, term) for term in _terms(node, path)]
-
-
-def _is_over_samples(node: Any, samples: int, seen: Seen) -> bool:
-    """Tell whether a reduction over some dimensions takes that of the samples away.
-
-    It is the first one, but for (time, samples): there it was seen, or sizes say which it is.
-    """
-    dims = _reduced_dims(node)
-    sizes = tuple(getattr(node, "_saved_self_sym_sizes", ()))
-    known = seen.over_samples(len(sizes), dims) if dims and sizes else None
-    if known is not None:
-        return known
-    if not dims or not sizes or not samples or sizes[0] % samples == 0:
-        return 0 in dims
-    others = [dim for dim, size in enumerate(sizes) if size == samples]
-    if not others:
-        return 0 in dims
-    return any(dim in dims for dim in others)
 
 
 def _terms(node: Any, path: _Path) -> list[_Path]:
@@ -347,10 +328,7 @@ def _terms(node: Any, path: _Path) -> list[_Path]:
 def _reduced_dims(node: Any) -> tuple[int, ...]:
     """Return the dimensions that a mean, sum or norm over some dimensions takes away."""
     dims = getattr(node, "_saved_dim", None) if kind_of(node) in REDUCING else None
-    listed = (dims,) if isinstance(dims, int) else tuple(dims or ())
-    signed = [d - 2**64 if d >= 2**63 else d for d in listed]  # a -1 in a list has no sign there
-    ndim = len(getattr(node, "_saved_self_sym_sizes", ()))
-    return tuple(d % ndim if ndim else d for d in signed)
+    return (dims,) if isinstance(dims, int) else tuple(dims or ())
 
 
 def _read_reduction(
@@ -381,24 +359,27 @@ def _read_reduction(
     if not numbers:
         graph.kinds.add("sum")
         return
-    sizes = _sizes_with(samples, node) - {whole}
+    sizes = _sizes_with(samples, whole, node) - {whole}
     taken = next((d for d in numbers if _is_one_of(d, sizes)), None)
     graph.sizes.append(taken)
     several = any(d > samples > 0 and d % samples == 0 for d in numbers)
     graph.multiple |= taken is None and several
 
 
-def _sizes_with(samples: int, node: Any) -> set[int]:
+def _sizes_with(samples: int, whole: int, node: Any) -> set[int]:
     """Return what a mean over the samples may divide a sum by: their number, times what each has.
 
-    That may be all of its dimensions or some: tokens, or pixels and not channels.
+    That may be all of its dimensions or some: tokens, or pixels and not channels.  What could as
+    well be such a number for the whole batch is one only by the first dimensions.
     """
-    sizes = {samples, elements_of(node)}
     shape = tuple(getattr(node, "_saved_self_sym_sizes", ()))
-    if samples and len(shape) <= MAX_DIMS and shape and shape[0] % samples == 0:
-        for number in range(len(shape)):
-            sizes |= {shape[0] * math.prod(dims) for dims in combinations(shape[1:], number)}
-    return sizes
+    sizes = {samples, elements_of(node)}
+    if not samples or len(shape) > MAX_DIMS or not shape or shape[0] % samples:
+        return sizes
+    first = [math.prod(shape[1:number]) for number in range(1, len(shape) + 1)]
+    some = {math.prod(d) for n in range(len(shape)) for d in combinations(shape[1:], n)}
+    of_whole = {whole * (shape[0] // samples) * number for number in first}
+    return sizes | {shape[0] * n for n in first} | ({shape[0] * n for n in some} - of_whole)
 
 
 def _chosen_from(node: Any) -> int | None:
@@ -430,8 +411,18 @@ def _chosen_from(node: Any) -> int | None:
     return None
 
 
-def _is_in(tensor: Any, tensors: Sequence[Any]) -> bool:
-    return any(tensor is other for other in tensors)
+def _averages(node: Any) -> bool:
+    return kind_of(node) == "Mean" or getattr(node, "_saved_reduction", None) == MEAN
+
+
+def _signed(dims: tuple[int, ...]) -> tuple[int, ...]:
+    """Return dimensions with their sign, which -1 has not in a node's list."""
+    return tuple(d - 2**64 if d >= 2**63 else d for d in dims)
+
+
+def _one(divisors: Sequence[Any]) -> list[Tensor]:
+    """Return the divisors that are tensors of one element."""
+    return [d for d in divisors if not _is_number(d) and d.numel() == 1]
 
 
 def _is_one_of(number: float, sizes: set[int]) -> bool:

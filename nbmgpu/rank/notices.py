@@ -69,6 +69,18 @@ SUMMED_PENALTY = (
     "every rank. Divide it by the number of ranks (`/ torch.distributed.get_world_size()`), or "
     "average the loss over its samples."
 )
+OLD_DIVISOR = (
+    "The loss is a sum divided by a tensor that is older than the batch. Tensors that divide are "
+    "taken for counts of a rank's share, as of a mask, and ranks are averaged. If it is a "
+    "constant, as a variance is, steps are those of a loss that is smaller by the number of ranks: "
+    "divide by its value (`/ variance.item()`)."
+)
+TIME_FIRST = (
+    "The loss adds up over the first dimension of its terms, which is taken for that of samples, "
+    "but samples lie along another one (time first). Ranks are weighted by the wrong reduction, so "
+    "the step is not one device's. Reduce over all dimensions at once (`.mean()`), or put samples "
+    "first."
+)
 OTHER_ROWS = (
     "A step joins the samples of its batch with others that are older than the step, such as a "
     "memory. Each rank joins its share with all of them, so they count as often as there are "
@@ -125,9 +137,9 @@ RANDOM_STEP = (
     "numbers are those of a different draw than one device's, not equal to it."
 )
 RANDOM_HOST = (
-    "The training loop draws random numbers with NumPy or Python's random: all ranks draw the same "
-    "ones. Drawn once per batch, or beside the steps, they are one device's; drawn per sample they "
-    "are not."
+    "The training loop draws random numbers with NumPy, Python's random or a generator of its own: "
+    "all ranks draw the same ones. Drawn once per batch, or beside the steps, they are one "
+    "device's; drawn per sample they are not."
 )
 RANDOM_DATA = (
     "The dataset draws random numbers (augmentation): each rank draws for its own samples, so the "

@@ -10,7 +10,7 @@ differ between ranks.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -132,19 +132,20 @@ class Draws:
 OWN = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 
 
-def own_generators(holders: Iterable[Any], but: Iterable[Any]) -> list[Any]:
-    """Return the generators among the values of ``holders``, mappings or objects.
+def own_generators(values: Mapping[str, Any], but: Collection[int]) -> list[Any]:
+    """Return the generators among ``values``, without those whose ids are given.
 
-    Those of ``but`` are left out: a sampler draws for all ranks alike.
+    These are what samplers draw from, for all ranks alike.
     """
-    found = [v for holder in holders for v in _values(holder) if isinstance(v, OWN)]
-    others = {id(v) for holder in but for v in _values(holder) if isinstance(v, OWN)}
-    return [generator for generator in found if id(generator) not in others]
+    found = [value for value in list(values.values()) if isinstance(value, OWN)]
+    return [generator for generator in found if id(generator) not in but]
 
 
-def _values(holder: Any) -> list[Any]:
-    values = holder if isinstance(holder, dict) else getattr(holder, "__dict__", {})
-    return list(values.values())
+def sampled_by(loader: Any) -> set[int]:
+    """Return the ids of the generators that a loader and its samplers draw from."""
+    holders = (loader, loader.sampler, loader.batch_sampler)
+    tables = (getattr(holder, "__dict__", {}) for holder in holders)
+    return {id(v) for table in tables for v in list(table.values()) if isinstance(v, OWN)}
 
 
 def _state_of(generator: Any) -> Any:
@@ -154,7 +155,10 @@ def _state_of(generator: Any) -> Any:
         return repr(generator.bit_generator.state)
     if isinstance(generator, np.random.RandomState):
         return repr(generator.get_state(legacy=False))
-    return generator.getstate()
+    try:
+        return generator.getstate()
+    except NotImplementedError:  # the system's, which has none
+        return None
 
 
 def _torch_states() -> list[bytes]:

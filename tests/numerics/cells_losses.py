@@ -358,23 +358,6 @@ IDIOMS = [
         setup=TOKENS),
     idiom("a sum over batch and length", with_loss(
         "model(x).square().sum() / (x.size(0) * x.size(1))"), setup=TOKENS),
-    idiom("time first, summed over time", """
-        for x, y in loader:
-            out, h = rnn(x.transpose(0, 1))
-            error = (out.sum(-1) - y.T) ** 2
-            loss = error.sum(0).mean() + (error * 0.1).mean(1).sum()
-            opt.zero_grad()
-            loss.backward()
-            opt.step()
-            losses.append(loss.item())
-        """, setup="""
-        rnn = nn.GRU(8, 5)
-        opt = torch.optim.SGD(rnn.parameters(), lr=0.02)
-        loader = DataLoader(TensorDataset(torch.randn(44, 6, 8), torch.randn(44, 6)), 11)
-        """, shares="out h error"),
-    idiom("a sum over a variance that is a tensor", with_loss(
-        "F.mse_loss(model(x), y, reduction='sum') / variance", "SGD(model.parameters(), lr=0.01)"),
-        setup=REGRESSION + "\nvariance = 3 * X.var()"),
     idiom("backward(gradient=...)", """
         for x, y in loader:
             opt.zero_grad()

@@ -106,6 +106,20 @@ DUE = {
     "a sum and a penalty": ("summed-penalty", with_loss(
         "F.cross_entropy(model(x), y, reduction='sum') / 8 "
         "+ sum(p.pow(2).sum() for p in model.parameters())"), ""),
+    "a sum over a variance that is a tensor": ("old-divisor", with_loss(
+        "F.mse_loss(model(x)[:, 0], y.float(), reduction='sum') / variance"), "variance = X.var()"),
+    "time first, summed over time": ("time-first", """
+        for x, y in loader:
+            out, h = rnn(x.transpose(0, 1))
+            loss = ((out.sum(-1) - y.T) ** 2).sum(0).mean()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        """, """
+        rnn = nn.GRU(8, 5)
+        opt = torch.optim.SGD(rnn.parameters(), lr=0.02)
+        loader = DataLoader(TensorDataset(torch.randn(44, 6, 8), torch.randn(44, 6)), 8)
+        """),
     "padding that nothing masks": ("padded", with_loss(
         "F.cross_entropy(model(x).mean(1), y)"), PADDED),
     "frames of samples, joined": ("joined", with_loss("F.mse_loss(model(x)[:, 0], y)"), """
@@ -308,6 +322,37 @@ QUIET = {
         g = torch.Generator().manual_seed(1)
         loader = DataLoader(dataset, 8, shuffle=True, generator=g)
         """),
+    "a generator that another loader's sampler draws from": ("""
+        for (x, y), (x2, y2) in zip(loader, other):
+            loss = F.cross_entropy(model(torch.cat([x, x2])), torch.cat([y, y2]))
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        """, """
+        g = torch.Generator().manual_seed(1)
+        other = DataLoader(dataset, 8, shuffle=True, generator=g)
+        """),
+    "a count that comes with the batch": (with_loss(
+        "F.cross_entropy(model(x), y, reduction='sum') / n").replace("x, y in", "x, y, n in"), """
+        def collate(samples):
+            xs, ys = zip(*samples)
+            return torch.stack(xs), torch.stack(ys), torch.tensor(float(len(ys)))
+        loader = DataLoader(dataset, 8, collate_fn=collate)
+        """),
+    "pieces of the forward pass, joined again": (with_loss(
+        "F.cross_entropy(torch.cat([model(a) for a in x.split(4)]), y)"), ""),
+    "boxes of pictures": (TRAIN.replace("x, y in", "xs, ys in").replace(
+        "F.cross_entropy(model(x), y)", "sum(F.cross_entropy(model(x), y) "
+        "for x, y in zip(xs, ys)) / len(xs)"), """
+        boxes = [(torch.randn(1 + i % 5, 8), torch.randint(4, (1 + i % 5,))) for i in range(40)]
+        loader = DataLoader(boxes, 8, collate_fn=lambda s: tuple(zip(*s)))
+        """),
+    "a learned scale of a sum": (with_loss(
+        "F.mse_loss(model(x)[:, 0], y.float(), reduction='sum') * scale"), """
+        scale = nn.Parameter(torch.tensor(0.1))
+        opt = torch.optim.SGD([*model.parameters(), scale], lr=0.01)
+        """),
+    "the system's generator": (TRAIN, "system = random.SystemRandom()"),
     "losses of single samples, averaged": (with_loss(
         "torch.stack([F.mse_loss(model(a), torch.ones(4)) for a in x]).mean()"),
         "    loader = DataLoader(dataset, 8, drop_last=True)"),

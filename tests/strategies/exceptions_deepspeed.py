@@ -25,6 +25,7 @@ COMMON = {
     "class weights in float64": ("refused", DOUBLE),
     "parts of different precision": ("refused", DOUBLE),
     "parameters used for some samples": ("refused", OTHERS),
+    "heads in a list, an optimizer each, for parts of a batch": ("refused", OTHERS),
     "checkpoint, reentrant, a layer used twice": ("refused", TWICE),
 }
 

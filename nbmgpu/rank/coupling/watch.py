@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-import weakref
+from collections import deque
 from collections.abc import Iterator, MutableMapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from nbmgpu.rank import notices
 from nbmgpu.rank.frames import line_of_cell
-from nbmgpu.rank.lag import tensors_in
+from nbmgpu.rank.lag import Weak, tensors_in, weakly
 
 from .call import Call
 from .kept import Kept, memory_of
@@ -33,6 +33,10 @@ MOST_SAMPLES = 4096
 PATIENCE = 8
 """Batches that may be read before the one looked at is used."""
 
+FEW = 2
+"""Terms that a loss of a whole share may have, and a share as many samples, by chance."""
+
+CAT = torch.ops.aten.cat.default
 REDUCTIONS = (torch.ops.aten.sum.dim_IntList, torch.ops.aten.mean.dim)
 
 BY_NUMBER = {"chunk", "tensor_split", "array_split"}
@@ -51,12 +55,15 @@ class Coupling:
         self._watch: Watch | None = None
         self._read = 0
         self._since = 0
-        self._old: list[weakref.ref[torch.Tensor]] = []
-        self._over: dict[tuple[int, tuple[int, ...]], bool | None] = {}
+        self._recent: deque[Weak] = deque(maxlen=PATIENCE + 1)
         self.cuts = False
 
     def arrive(self, batch: Any, samples: int) -> None:
         """Know that the loop is given ``batch``, of which the rank has ``samples``; 0: unknown."""
+        held = weakly(batch)
+        self._recent.append(held)
+        if self._watch is not None:
+            self._watch.made(held)
         self._read += 1
         self._since += 1
         turn = self._read & (self._read - 1) == 0
@@ -72,7 +79,9 @@ class Coupling:
     def _look(self, tensors: list[torch.Tensor], samples: int) -> None:
         self._since = 0
         if self._watch is None:
-            self._watch = Watch(self._over)
+            self._watch = Watch()
+            for batch in self._recent:  # read before, and no older than the step
+                self._watch.made(batch)
             # Below whatever the cell has put on: that is taken off first.
             _put_on(self._watch, torch._C._len_torch_dispatch_stack())
         self._watch.add(tensors, samples)
@@ -113,21 +122,17 @@ class Coupling:
                 self._tell(tag)
             if isinstance(tag, Total) and tag.chosen and "mean" in graph.kinds:
                 self._recorder.notice("chosen-mean", notices.CHOSEN_MEAN)
-            if graph.adds_up_terms(even) and watch.alone == graph.terms:  # type: ignore[union-attr]
+            alone = watch.alone == graph.terms > FEW  # type: ignore[union-attr]
+            if alone and graph.adds_up_terms(even):
                 self._recorder.notice("by-sample", notices.BY_SAMPLE)
+            if graph.old:
+                self._recorder.notice("old-divisor", notices.OLD_DIVISOR)
+            if any(watch.over.get(key) is False for key in map(_key, graph.over)):  # type: ignore[union-attr]
+                self._recorder.notice("time-first", notices.TIME_FIRST)
 
     def is_old(self, tensor: torch.Tensor) -> bool:
-        """Tell whether a tensor was seen to be older than the batches that it is used with."""
-        if any(known() is tensor for known in self._old):
-            return True
-        old = self._watch is not None and self._watch.kept.is_old(tensor)
-        if old:
-            self._old.append(weakref.ref(tensor))
-        return old
-
-    def over_samples(self, ndim: int, dims: tuple[int, ...]) -> bool | None:
-        """Tell whether reductions over ``dims`` of so many were over samples, as far as seen."""
-        return self._over.get((ndim, tuple(sorted(dims))))
+        """Tell whether a tensor is seen to be older than the batches that it is used with."""
+        return self._watch is not None and self._watch.kept.is_old(tensor)
 
     def _tell(self, tag: Coupled) -> None:
         if tag.operation == NORMALISED.operation:
@@ -171,10 +176,10 @@ class Watch(dispatch.TorchDispatchMode):
         """Leave compiled code compiled: else torch gives up compiling it, for good."""
         return True
 
-    def __init__(self, over: dict[tuple[int, tuple[int, ...]], bool | None]) -> None:
-        """Know of no sample; tell ``over`` which dimensions reductions over samples have."""
+    def __init__(self) -> None:
+        """Know of no sample."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self._over = over
+        self.over: dict[tuple[int, tuple[int, ...]], bool] = {}
         self.tags: Tags = WeakTensorKeyDictionary()
         self.idle = False
         self._samples = 0
@@ -182,7 +187,7 @@ class Watch(dispatch.TorchDispatchMode):
         self._covered: frozenset[int] = frozenset()
         self._pieces = 0
         self._known = True
-        self._split = False
+        self._split = self._rejoined = False
         self._alone: set[int] = set()
         self.joined = False
         self.kept = Kept()
@@ -196,6 +201,10 @@ class Watch(dispatch.TorchDispatchMode):
         self.kept.made((), tensors)
         for tensor in tensors:
             self.tags[tensor] = Rows(-tensor.ndim, 1, rows, frozenset(rows))
+
+    def made(self, batch: Weak) -> None:
+        """Know that the tensors of a batch are no older than the step."""
+        self.kept.made((), [tensor for held in batch if (tensor := held()) is not None])
 
     def note(self, loss: torch.Tensor) -> Tag | None:
         """Take in what a backward pass begins with."""
@@ -226,7 +235,8 @@ class Watch(dispatch.TorchDispatchMode):
     @property
     def in_pieces(self) -> bool:
         """Whether a batch was trained on in several pieces."""
-        return self._known and (self._split or 1 < self._pieces == self._passes)
+        one = self._split and not self._rejoined
+        return self._known and (one or 1 < self._pieces == self._passes)
 
     @property
     def alone(self) -> int:
@@ -252,9 +262,8 @@ class Watch(dispatch.TorchDispatchMode):
             self.idle = True  # rules may look at values
             try:
                 self.kept.look_at(func, call)
-                self._split |= _leaves_one(func, call, out)
-                self._note_reduction(func, call)
-                self.joined |= self._joins_others(func, call)
+                with suppress(Exception):  # of an operation that is like no other
+                    self._look_at(func, call, out)
                 self._tag(call, out)
             finally:
                 self.idle = False
@@ -264,19 +273,24 @@ class Watch(dispatch.TorchDispatchMode):
         self.kept.made(() if fresh else tensors_in((args, kwargs)), tensors_in(out))
         return out
 
+    def _look_at(self, func: Any, call: Call, out: Any) -> None:
+        """Take note of what is done with samples, besides what becomes of them."""
+        self._split |= _leaves_one(func, call, out)
+        rejoins = func is CAT and len(call.tensors) == 1 and isinstance(call.tags[0], Rows)
+        self._rejoined |= rejoins
+        self._note_reduction(func, call)
+        self.joined |= self._joins_others(func, call)
+
     def _note_reduction(self, func: Any, call: Call) -> None:
+        """Remember whether a reduction over some dimensions, the last such, is over samples."""
         tag, ndim = call.tags[0], call.tensors[0].ndim
-        if func not in REDUCTIONS or not isinstance(tag, Rows) or not call.named.get("dim"):
-            return
-        dims = tuple(sorted(dim % ndim for dim in call.named["dim"]))
-        over = tag.dim % ndim in dims
-        known = self._over.setdefault((ndim, dims), over)
-        if known is not over:  # of one tensor they are, of another they are not
-            self._over[ndim, dims] = None
+        if func in REDUCTIONS and isinstance(tag, Rows) and call.named.get("dim"):
+            key = _key((ndim, tuple(call.named["dim"])))
+            self.over[key] = tag.dim % ndim in key[1]
 
     def _joins_others(self, func: Any, call: Call) -> bool:
         """Tell whether samples are joined with rows that are older than the step."""
-        if func is not torch.ops.aten.cat.default:
+        if func is not CAT:
             return False
         dim = call.named.get("dim", 0)
         pairs = list(zip(call.tensors, call.tags, strict=True))
@@ -298,6 +312,11 @@ class Watch(dispatch.TorchDispatchMode):
                     self._alone.add(tag.row)
             elif tensor in self.tags:
                 del self.tags[tensor]
+
+
+def _key(reduction: tuple[int, tuple[int, ...]]) -> tuple[int, tuple[int, ...]]:
+    ndim, dims = reduction
+    return ndim, tuple(sorted(dim % ndim for dim in dims))
 
 
 def _leaves_one(func: Any, call: Call, out: Any) -> bool:
