@@ -35,7 +35,10 @@ class Collated:
     def meet(self, batch: Any, rows: int | None, share: Share) -> None:
         """Take in a batch of so many ``rows``; None where its tensors have different ones."""
         cut = share.samples < share.whole and not share.empty
-        if not self._asks or not cut or rows is None or _is_masked(batch):
+        if not self._asks or not cut or rows is None:
+            return
+        if _is_masked(batch):  # some of a loader's batches have nothing to mask
+            self._asks = False
             return
         tensors = [tensor for tensor in tensors_in(batch) if tensor.ndim]
         if all(share.samples in tensor.shape[1:] for tensor in tensors):
@@ -48,7 +51,7 @@ class Collated:
     @property
     def padded(self) -> bool:
         """Whether tensors are as long as the longest sample, or otherwise different each time."""
-        return len(self._widths) > 1
+        return self._asks and len(self._widths) > 1
 
     @property
     def joined(self) -> bool:

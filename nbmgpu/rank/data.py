@@ -227,8 +227,6 @@ class SplitLoader:
                     session.coupling.arrive(batch, known)
                 collated.meet(batch, here, planned)
                 session.joined |= collated.joined
-                if collated.padded:
-                    session.recorder.notice("padded", notices.PADDED)
                 since = since or Draws(own)
                 draws = Draws(own) if session.backwards < WATCHED else None
                 yield batch
@@ -238,6 +236,8 @@ class SplitLoader:
             if since is not None and session.backwards > before and not self.random_data:
                 # A sampler of the user's, or a stream, may have drawn as on one device.
                 self._say_what_was_drawn(since, host=self.indexed and _is_torchs_own(loader))
+            if collated.padded:
+                session.recorder.notice("padded", notices.PADDED)
             streams.leave_step(this_pass)
             session.splits += 1
             session.coupling.rest()
