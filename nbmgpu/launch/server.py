@@ -129,6 +129,8 @@ class Server:
                 self._pages.look_again()
         elif self._pages.wanted:
             self._pages.turn()
+        else:
+            self._put_off = False
 
     def _fork_launcher(self, request: dict[str, Any]) -> int:
         server = os.getpid()
