@@ -19,13 +19,13 @@ from . import container
 from .blocks import CPU, Block, BlockTable, untyped_bytes
 from .codec import Packer
 from .explain import find_culprit, path_to, reason_of
-from .flat import FlatStates
+from .flat import PLAIN, FlatStates
 from .garbage import uncollected
 from .layout import LARGE
 from .memory import HOME, Area
 from .sameness import same_bytes, untouched
 from .shipping import Received, write_container
-from .states import ATOMS, VALUES, State, is_frozen, is_ordinary, state_of, trimmed
+from .states import VALUES, State, is_frozen, is_ordinary, state_of, trimmed
 
 
 class _HomeBlock(Block):
@@ -205,14 +205,11 @@ class _ReturnPacker(Packer):
             _Unsendable: something cannot be pickled; without it, another packer may succeed.
         """
         out = self._outgoing
-        came = {n: v for n, v in out.values.items() if id(v) in self._known}
-        new = {n: v for n, v in out.values.items() if n not in came}
         for root in out.received.roots:  # also those whose name stands for something else now
             self.persistent_id(root)
-        came, new = (
-            {n: v for n, v in values.items() if n not in out.kept or self._is_copy(v)}
-            for values in (came, new)
-        )
+        bound = {n: v for n, v in out.values.items() if n not in out.kept or self._is_copy(v)}
+        came = {n: v for n, v in bound.items() if id(v) in self._known}
+        new = {n: v for n, v in bound.items() if n not in came}
         self.dump((out.header, out.lost))
         for values in (came, new):
             self.dump(list(values))
@@ -226,7 +223,7 @@ class _ReturnPacker(Packer):
 
     def _is_copy(self, value: Any) -> bool:
         """Tell whether ``value``, which came, goes back as a new object, or with others in it."""
-        return type(value) not in ATOMS and self.persistent_id(value) is None
+        return type(value) not in PLAIN and self.persistent_id(value) is None
 
     def reducer_override(self, obj: Any) -> Any:
         """Take a model out of the wrapper that ties it to the ranks' process group."""

@@ -20,9 +20,6 @@ from .mending import cell_content, is_by_value, mended_reduce
 
 State = tuple[Any, ...]
 
-ATOMS = (str, bytes, int, float, complex, bool, type(None))
-"""Types of values that are nothing but what they show."""
-
 VALUES = (str, bytes, int, float, complex, bool, type(None), tuple, frozenset, range, slice)
 """Equal is as good as the same, and a tuple may hold other things now."""
 

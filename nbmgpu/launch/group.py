@@ -9,8 +9,7 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-
-import psutil
+from contextlib import suppress
 
 from nbmgpu.arena import Arena
 from nbmgpu.run import Run, process_lives
@@ -151,9 +150,6 @@ class TorchrunRanks(Ranks):
 
 
 def _signal_process(pid: int, create_time: float, sig: signal.Signals) -> None:
-    try:
-        process = psutil.Process(pid)
-        if process_lives(pid, create_time):
-            process.send_signal(sig)
-    except psutil.NoSuchProcess:
-        pass
+    if process_lives(pid, create_time):
+        with suppress(ProcessLookupError):  # it has just ended
+            os.kill(pid, sig)

@@ -90,7 +90,7 @@ class BackwardTap:
             share = session.share
             sizes = (share.samples, share.whole) if share else (0, 0)
             graph = read_graph(
-                loss, *sizes, session.totals, session.agree_on_sizes, session.coupling
+                loss, *sizes, session.totals, session.agree_on_sizes, session.coupling.is_old
             )
             session.shaping.check_loss(graph)
             held, session.held_losses = session.held_losses, {}

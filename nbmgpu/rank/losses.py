@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -198,21 +198,6 @@ class _Path:
         return self.divisors if other is None else (*self.divisors, other)
 
 
-class Seen(Protocol):
-    """What is known of a step from its operations (``nbmgpu.rank.coupling``)."""
-
-    def is_old(self, tensor: Tensor) -> bool:
-        """Tell whether a tensor is older than the batch."""
-
-
-class Unseen:
-    """Nothing is known."""
-
-    def is_old(self, tensor: Tensor) -> bool:
-        """Take every tensor for one of the step."""
-        return False
-
-
 Agree = Callable[[list[bool]], list[bool]]
 """Is told whether numbers that divide sums are sizes here; returns what holds for all ranks."""
 
@@ -223,7 +208,7 @@ def read_graph(
     whole: int,
     totals: Sequence[Tensor] = (),
     agree: Agree = lambda flags: flags,
-    seen: Seen = Unseen(),  # noqa: B008 - it has no state
+    is_old: Callable[[Tensor], bool] = lambda tensor: False,
 ) -> LossGraph:
     """Walk from ``loss``, of one element, to the nodes that reduce over samples.
 
@@ -234,7 +219,7 @@ def read_graph(
         totals: counts over the global batch, the same on all ranks; a sum that is divided
             by one of them, or by a multiple, adds up over ranks.
         agree: settles with the other ranks which numbers are sizes.
-        seen: what the step's operations have shown.
+        is_old: tells whether a tensor is seen to be older than the batch.
     """
     graph = LossGraph()
     sides: dict[Any, int] = {}
@@ -266,7 +251,7 @@ def read_graph(
                 graph.terms += 1
                 graph.averaged += bool(inner.sizes(samples)) or inner.stacked == samples
                 divisors = [d for d in inner.divisors if not _is_total(d, totals)]
-                graph.old |= not _averages(source) and any(map(seen.is_old, _one(divisors)))
+                graph.old |= not _averages(source) and any(map(is_old, _one(divisors)))
                 if source is not node and (dims := _reduced_dims(source)):
                     graph.over.append((len(source._saved_self_sym_sizes), _signed(dims)))
                 _read_reduction(graph, source, divisors, samples, whole)

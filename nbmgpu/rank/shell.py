@@ -192,11 +192,8 @@ class RankShell(InteractiveShell):
             self.displayhook.has_value,
             sorted(after),
             [name for name in before if name not in self.user_ns],
-            self._kept(after - self._assigned(cell), before),
+            {n for n in after - self._assigned(cell) if before.get(n, self) is self.user_ns[n]},
         )
-
-    def _kept(self, names: set[str], before: dict[str, Any]) -> set[str]:
-        return {name for name in names if before.get(name, self) is self.user_ns[name]}
 
     def _assigned(self, cell: str) -> set[str]:
         """Return the names that the cell assigns, be it what they stood for already."""

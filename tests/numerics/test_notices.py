@@ -27,6 +27,14 @@ AUGMENTED = """
 
     loader = DataLoader(Noisy(), batch_size=8)
 """
+EVEN = "loader = DataLoader(dataset, 8, drop_last=True)"
+CUT = """
+    for x, y in loader:
+        opt.zero_grad()
+        for a, b in zip(x.split({size}), y.split({size})):
+            (F.cross_entropy(model(a), b) / {pieces}).backward()
+        opt.step()
+"""
 PADDED = """
     sequences = [torch.randn(1 + i % 7, 8) for i in range(44)]
 
@@ -85,20 +93,9 @@ DUE = {
         "F.cross_entropy(model(x)[:2], y[:2])"), ""),
     "a mean over samples chosen before": ("chosen-mean", with_loss(
         "F.mse_loss(model(x[y > 0])[:, 0], y[y > 0].float())"), ""),
-    "pieces of a fixed size, by a constant": ("in-pieces", """
-        for x, y in loader:
-            opt.zero_grad()
-            for a, b in zip(x.split(2), y.split(2)):
-                (F.cross_entropy(model(a), b) / 4).backward()
-            opt.step()
-        """, "    loader = DataLoader(dataset, 8, drop_last=True)"),
-    "pieces as large as a share, by a constant": ("in-pieces", """
-        for x, y in loader:
-            opt.zero_grad()
-            for a, b in zip(x.split(4), y.split(4)):
-                (F.cross_entropy(model(a), b) / 2).backward()
-            opt.step()
-        """, "    loader = DataLoader(dataset, 8, drop_last=True)"),
+    "pieces of a fixed size, by a constant": ("in-pieces", CUT.format(size=2, pieces=4), EVEN),
+    "pieces as large as a share, by a constant": (
+        "in-pieces", CUT.format(size=4, pieces=2), EVEN),
     "twice the size of the batch": ("by-chance", with_loss(
         "F.cross_entropy(model(x), y, reduction='sum') / (2 * len(x))"), ""),
     "losses of single samples, added up": ("by-sample", with_loss(
