@@ -13,6 +13,12 @@ import psutil
 
 SELF = Path("/proc/self")
 
+MADV_COLLAPSE = 25
+"""Make one large page of small ones: since Linux 6.1, others refuse it (``linux/mman.h``)."""
+
+LARGE_PAGE = 2 << 20
+"""Bytes of one, on x86 and on most of ARM; where it is more, small pages stay."""
+
 STARTTIME = 19
 """The place of that field of ``/proc/PID/stat`` after the command, in clock ticks (man proc)."""
 

@@ -7,6 +7,7 @@ objects.
 
 from .adoption import Returned, UnreadableError, adopt
 from .back import send_back
+from .container import is_whole
 from .copies import read_copies, write_copies
 from .shipping import Received, Shipment, receive, ship
 
@@ -20,6 +21,7 @@ __all__ = [
     "Shipment",
     "UnreadableError",
     "adopt",
+    "is_whole",
     "read_copies",
     "receive",
     "send_back",

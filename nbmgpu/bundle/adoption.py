@@ -104,11 +104,37 @@ class _HomeArea(Area):
         return super().storage(offset)
 
 
+def _areas(box: container.Container, entries: list[BlockEntry], shipment: Shipment) -> list[Area]:
+    """Return the blocks of a result, with their bytes wherever these have come.
+
+    Raises:
+        ValueError: a part is missing, or finds no place here.
+    """
+    device = _gpu_at_home(shipment.table.blocks)
+    numbers = [_number_at_home(entry) if entry.in_bundle else None for entry in entries]
+    blocks = box.blocks
+    if any(number is not None for number in numbers):
+        there = shipment.rewritten()
+        pairs = zip(numbers, blocks, strict=True)
+        blocks = [raw if number is None else there[number] for number, raw in pairs]
+    for entry, raw in zip(entries, blocks, strict=True):
+        if entry.space.startswith(HOME) and raw.nbytes:
+            shipment.leave(shipment.table.blocks[_number_at_home(entry)])
+    if blocks is not box.blocks:
+        shipment.know_rewritten()
+    return [
+        _area_at_home(entry, raw, shipment, device)
+        for entry, raw in zip(entries, blocks, strict=True)
+    ]
+
+
+def _number_at_home(entry: BlockEntry) -> int:
+    return int(entry.space.removeprefix(HOME))
+
+
 def _area_at_home(entry: BlockEntry, raw: memoryview, shipment: Shipment, device: str) -> Area:
     if entry.space.startswith(HOME):
-        block = shipment.table.blocks[int(entry.space.removeprefix(HOME))]
-        if raw.nbytes:
-            shipment.leave(block)
+        block = shipment.table.blocks[_number_at_home(entry)]
         return _HomeArea(raw, block)
     if CPU not in (entry.device, device):
         return Area(raw, device)
@@ -130,18 +156,16 @@ def adopt(path: str, shipment: Shipment) -> Returned:
     Raises:
         UnreadableError: the rank did not get to write its result, or it finds no place here.
     """
-    device = _gpu_at_home(shipment.table.blocks)
     try:
         box = container.read(path)
         entries, buffers = load_table(box.table)
-        pairs = zip(entries, box.blocks, strict=True)
-        areas = [_area_at_home(entry, raw, shipment, device) for entry, raw in pairs]
+        areas = _areas(box, entries, shipment)
     except (OSError, ValueError) as error:
         raise UnreadableError(str(error)) from error
     for area in areas:
         if isinstance(area, _HomeArea):
             area.overwrite()
-    memory = Memory(entries, areas, device)
+    memory = Memory(entries, areas, _gpu_at_home(shipment.table.blocks))
     unpacker = _ReturnUnpacker(box.stream, memory.buffers(buffers), shipment.originals)
     with loading(memory, shipment.namespace):
         header, lost = unpacker.load()

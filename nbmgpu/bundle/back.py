@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import bisect
 import collections
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,7 @@ class _HomeBlock(Block):
 
     def __init__(self, number: int, area: Area, before: memoryview) -> None:
         super().__init__(f"{HOME} {number}", area.device, 0, before.nbytes, {})
+        self.number = number
         self.area = area
         self.before = before
         self._changed: bool | None = None
@@ -43,13 +44,14 @@ class _HomeBlock(Block):
         if self._changed is None:
             large = self.device == CPU and self.high >= LARGE  # small ones are compared at once
             mine = large and untouched(self.area.raw)
-            self._changed = not (mine or same_bytes(self._now(), self.before))
-        return self.high if self._changed else 0
+            self._changed = not (mine or same_bytes(self.now(), self.before))
+        return self.high if self._changed and not self.in_bundle else 0
 
     def bytes(self) -> memoryview:
-        return self._now() if self.nbytes else memoryview(b"")
+        return self.now() if self.nbytes else memoryview(b"")
 
-    def _now(self) -> memoryview:
+    def now(self) -> memoryview:
+        """Return all of its bytes as they are."""
         if self.device == CPU:
             return self.area.raw
         return memoryview(untyped_bytes(self.area.storage(0)[0]).cpu().numpy())
@@ -263,12 +265,15 @@ def send_back(
     received: Received,
     home: dict[str, Any],
     kept: Collection[str] = (),
+    alone: Callable[[int], bool] = lambda nbytes: False,
 ) -> dict[str, str]:
     """Write ``names`` of ``namespace``, and the states of all that came, to ``path``.
 
     Functions whose globals are ``home``, the rank's own namespace, will have the
     notebook's there.  Names that are ``kept``, for they stand for what came under them, are not
-    bound anew: the notebook may have given them to something else meanwhile.
+    bound anew: the notebook may have given them to something else meanwhile.  ``alone`` tells, of
+    some bytes, whether nobody else reads the bundle any more: they go back in it then, which takes
+    no new memory.
 
     Returns:
         What cannot be pickled, by name or path, with the reason; it is left out.
@@ -276,5 +281,20 @@ def send_back(
     values = {name: namespace[name] for name in names if name in namespace}
     outgoing = _Outgoing(values, dict(header), received, home, kept)
     packer = outgoing.pack()
+    _rewrite_bundle(received, packer.blocks.blocks, alone)
     write_container(path, packer.file.getbuffer(), packer.blocks, packer.buffers)
     return outgoing.lost
+
+
+def _rewrite_bundle(
+    received: Received, blocks: Iterable[Block], alone: Callable[[int], bool]
+) -> None:
+    """Put what has changed of the notebook's memory into the bundle, if that may be done."""
+    changed = [block for block in blocks if isinstance(block, _HomeBlock) and block.nbytes]
+    nbytes = sum(block.nbytes for block in changed)
+    if nbytes < LARGE or not alone(nbytes):
+        return
+    data = ((block.number, block.now()) for block in changed)
+    if container.rewrite(received.path, data, received.owner):
+        for block in changed:
+            block.in_bundle = True

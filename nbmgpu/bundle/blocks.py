@@ -34,6 +34,9 @@ class Block:
     high: int
     owners: dict[int, Any]
 
+    in_bundle = False
+    """Whether its bytes travel in the place of others, not with the rest."""
+
     @property
     def nbytes(self) -> int:
         """Length in bytes."""

@@ -19,24 +19,28 @@ file can be written again with most of them where they were (``Layout``).
 
 from __future__ import annotations
 
-import mmap
+import fcntl
 import os
 import struct
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .layout import Layout, Span
-from .sameness import update
+from .filemap import PRIVATE, SHARED, FileMap
+from .layout import LARGE, Layout, Span, Spot
+from .sameness import fill, update
 
-MAGIC = b"NBMGPU\x00\x03"
+MAGIC = b"NBMGPU\x00\x04"
+REWRITTEN = b"NBMGPU\x00\xff"
+"""The mark of a container some blocks of which have got other bytes since (``rewrite``)."""
 
 HEAD = struct.Struct("<8sQQQQ32s")
 ENTRY = struct.Struct("<QQ")
 
-PAUSE, LONGEST_PAUSE = 0.001, 0.02
+PAUSE, LONGEST_PAUSE = 0.001, 0.005
 """Seconds between looks at a container that is being written."""
 
+NO_MEMORY = memoryview(b"")
 NOTHING: Mapping[Span, Sequence[Span]] = {}
 
 
@@ -71,16 +75,18 @@ def write(
     try:
         os.pwrite(fd, bytes(HEAD.size), 0)
         spots = layout.arrange(spans)
-        older = layout.mapped(fd) if any(spot.kept for spot in spots) else memoryview(b"")
+        at = max([layout.end, *(spot.start + spot.nbytes for spot in spots)])
+        mapped, ready = _in_memory(fd, at, layout) if _is_memory(fd) else (NO_MEMORY, 0)
         for span, spot, block in zip(spans, spots, blocks, strict=True):
             if spot.kept:
-                old = older[spot.start : spot.start + spot.nbytes]
+                old = mapped[spot.start : spot.start + spot.nbytes]
                 parts = [slice(a - span[0], a - span[0] + n) for a, n in written.get(span, [span])]
                 if sum(update(old[part], block[part]) for part in parts) > spot.nbytes / 2:
                     changed.append(span)
             else:
-                _write_all(fd, block, spot.start)
-        at = max([layout.end, *(spot.start + spot.nbytes for spot in spots)])
+                there = spot.nbytes >= LARGE and spot.start < ready
+                done = _put(mapped[:ready], block, spot) if there else 0
+                _write_all(fd, block[done:], spot.start + done)
         index = b"".join(ENTRY.pack(spot.start, spot.nbytes) for spot in spots)
         _write_all(fd, index, at)
         _write_all(fd, stream, at + len(index))
@@ -93,11 +99,82 @@ def write(
         os.close(fd)
 
 
+def _is_memory(fd: int) -> bool:
+    try:
+        fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    except OSError:  # files on disks have none
+        return False
+    return True
+
+
+def _in_memory(fd: int, nbytes: int, layout: Layout) -> tuple[memoryview, int]:
+    """Return a file as memory, and up to where that has pages, in which it is quick to write."""
+    before = os.fstat(fd).st_size
+    if before < nbytes:
+        os.ftruncate(fd, nbytes)
+    whole = layout.mapped(fd)
+    return whole.view, whole.make_pages(before, nbytes)
+
+
+def _put(ready: memoryview, block: memoryview, spot: Spot) -> int:
+    """Write of ``block`` what falls into memory that has pages; return how many bytes."""
+    there = ready[spot.start : spot.start + spot.nbytes]
+    fill(there, block[: there.nbytes])
+    return there.nbytes
+
+
 def _write_all(fd: int, data: bytes | bytearray | memoryview, at: int) -> None:
     view = memoryview(data).cast("B")
     while view:  # Linux writes at most 2 GiB at a time
         done = os.pwrite(fd, view, at)
         view, at = view[done:], at + done
+
+
+def rewrite(path: str, blocks: Iterable[tuple[int, memoryview]], owner: str) -> bool:
+    """Put other bytes into some blocks of a container in memory, which keep their length.
+
+    It says so from the first byte on, and that all are there with the last: ``read`` tells it
+    from one that is as it was written.  What others have mapped of it changes with it.
+
+    Args:
+        path: a whole container.
+        blocks: numbers of blocks and their new bytes, asked for one at a time.
+        owner: the id of the run that the container was for when it was mapped.
+
+    Returns:
+        Whether it was done.  A file on a disk is no quicker to write than another one, and one
+        that is another run's by now is left alone.
+    """
+    fd = os.open(path, os.O_RDWR)
+    try:
+        magic, at, _, _, count, found = HEAD.unpack(os.pread(fd, HEAD.size, 0))
+        if not _is_memory(fd) or magic != MAGIC or found.rstrip(b"\0").decode() != owner:
+            return False
+        os.pwrite(fd, bytes(len(MAGIC)), 0)
+        memory = FileMap(fd, os.fstat(fd).st_size, SHARED).view
+        entries = list(ENTRY.iter_unpack(memory[at : at + ENTRY.size * count]))
+        for number, block in blocks:
+            start, nbytes = entries[number]
+            fill(memory[start : start + nbytes], block)
+        os.pwrite(fd, REWRITTEN, 0)
+        return True
+    finally:
+        os.close(fd)
+
+
+def is_whole(path: str) -> bool:
+    """Tell whether there is a container at ``path``, and as it was written."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+def mark(path: str) -> None:
+    """Say of a ``REWRITTEN`` container that it is what it is meant to be."""
+    with open(path, "r+b") as file:
+        file.write(MAGIC)
 
 
 def wait_for(path: str, owner: str = "") -> None:
@@ -128,8 +205,8 @@ class Container:
     path: str
 
 
-def read(path: str) -> Container:
-    """Map the container at ``path``.
+def read(path: str, expected: bytes = MAGIC) -> Container:
+    """Map the container at ``path``, whose mark is to be ``expected``.
 
     Raises:
         ValueError: it is not a container, or not a whole one.
@@ -137,9 +214,9 @@ def read(path: str) -> Container:
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size < HEAD.size:
             raise ValueError(f"{path} is empty")
-        mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+        mapped = FileMap(file.fileno(), os.fstat(file.fileno()).st_size, PRIVATE).view
     magic, at, length, table, count, _ = HEAD.unpack_from(mapped)
-    if magic != MAGIC:
+    if magic != expected:
         raise ValueError(f"{path} is not an nbmgpu bundle, or not a whole one")
     body = at + ENTRY.size * count
     end = body + length

@@ -7,10 +7,11 @@ is there already is written several times faster than new one.  Small blocks fol
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from .filemap import SHARED, FileMap
 
 ALIGNMENT = 64
 
@@ -37,13 +38,13 @@ class Layout:
         """Leave the first ``begin`` bytes of the file alone."""
         self.end = self._begin = begin
         self._owners: dict[int, Span] = {}
-        self._mapped = memoryview(b"")
+        self._mapped: FileMap | None = None
 
-    def mapped(self, fd: int) -> memoryview:
+    def mapped(self, fd: int) -> FileMap:
         """Return the file as memory; it stays mapped, for that takes as long as comparing it."""
         size = os.fstat(fd).st_size
-        if self._mapped.nbytes < size:
-            self._mapped = memoryview(mmap.mmap(fd, size))
+        if self._mapped is None or self._mapped.view.nbytes < size:
+            self._mapped = FileMap(fd, size, SHARED)
         return self._mapped
 
     def arrange(self, spans: Sequence[Span]) -> list[Spot]:
@@ -69,7 +70,7 @@ class Layout:
     def forget(self) -> None:
         """Give all spots up; what the file has is written over."""
         self.end, self._owners = self._begin, {}
-        self._mapped = memoryview(b"")
+        self._mapped = None
 
     def _take(self, span: Span, known: int | None, free: list[int]) -> Spot:
         address, nbytes = span

@@ -17,11 +17,15 @@ HOME = "home"
 
 
 class BlockEntry(NamedTuple):
-    """What a receiver must know of a block: its place on the sending side."""
+    """What a receiver must know of a block: its place on the sending side.
+
+    The bytes of one that is ``in_bundle`` have come there, with which it once went out.
+    """
 
     space: str
     device: str
     low: int
+    in_bundle: bool = False
 
 
 class BufferEntry(NamedTuple):
@@ -34,7 +38,7 @@ class BufferEntry(NamedTuple):
 
 def dump_table(blocks: Sequence[Block], buffers: Sequence[BufferEntry]) -> bytes:
     """Pickle what a receiver must know of blocks and buffers."""
-    entries = [(block.space, block.device, block.low) for block in blocks]
+    entries = [(block.space, block.device, block.low, block.in_bundle) for block in blocks]
     return pickle.dumps((entries, [tuple(buffer) for buffer in buffers]))
 
 

@@ -13,7 +13,7 @@ import psutil
 from nbmgpu.errors import LaunchError, compose
 from nbmgpu.limits import available_memory
 
-from .container import HEAD
+from .container import HEAD, is_whole
 from .layout import Layout
 from .watch import Watch
 
@@ -138,6 +138,8 @@ class Shelf:
 
     def give_back(self, name: str, place: Place) -> None:
         """Keep ``place``, which nobody reads any more, or close it if that takes too much."""
+        if not is_whole(place.path):  # ranks may have written there
+            place.watch.close()  # so that all of it is compared
         with self._lock:
             held = sum(kept.nbytes for kept in self._kept.values())
             fits = 0 < place.nbytes <= KEPT * available_memory() - held

@@ -37,6 +37,11 @@ def update(old: memoryview, new: memoryview) -> int:
     return sum(_by_pieces(_update, old, new))
 
 
+def fill(memory: memoryview, data: memoryview) -> None:
+    """Write ``data`` to ``memory``, of equal length, by several threads."""
+    _by_pieces(_copy, memory, data)
+
+
 def _by_pieces(
     work: Callable[[memoryview, memoryview], T], a: memoryview, b: memoryview
 ) -> list[T]:
@@ -51,8 +56,12 @@ def _by_pieces(
 def _update(old: memoryview, new: memoryview) -> int:
     if _equal(old, new):
         return 0
-    np.copyto(np.frombuffer(old, np.uint8), np.frombuffer(new, np.uint8))
+    _copy(old, new)
     return new.nbytes
+
+
+def _copy(memory: memoryview, data: memoryview) -> None:
+    np.copyto(np.frombuffer(memory, np.uint8), np.frombuffer(data, np.uint8))
 
 
 def _equal(a: memoryview, b: memoryview) -> bool:

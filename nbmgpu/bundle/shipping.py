@@ -76,6 +76,20 @@ class Shipment:
         for block in self.table.blocks:
             block.owners = {}  # what came home as a view keeps its memory by the one it had
 
+    def rewritten(self) -> list[memoryview]:
+        """Return the blocks of the bundle, into some of which a rank has put its results.
+
+        Raises:
+            ValueError: none has, or not to the end.
+        """
+        assert self._place is not None
+        return container.read(self._place.path, container.REWRITTEN).blocks
+
+    def know_rewritten(self) -> None:
+        """Take the bundle for what it is: what differs from the notebook's is watched no more."""
+        assert self._place is not None
+        container.mark(self._place.path)
+
     def leave(self, block: Block) -> None:
         """Watch a block no more, which is about to be written over: writing would take longer."""
         if self._place is not None:
@@ -159,6 +173,7 @@ class Received:
     roots: list[Any]
     memory: Memory
     path: str
+    owner: str
 
 
 @uncollected()
@@ -186,7 +201,7 @@ def receive(path: str, namespace: dict[str, Any], device: str, owner: str = "") 
     notebook_classes = (c for c in keep.values() if isinstance(c, type) and is_by_value(c))
     classes = {id(kind): dict(vars(kind)) for kind in notebook_classes}
     roots = [namespace[name] for name in names]
-    return Received(header, names, known, keep, classes, roots, memory, path)
+    return Received(header, names, known, keep, classes, roots, memory, path, owner)
 
 
 def _wake_schedulers(objects: Iterable[Any]) -> None:

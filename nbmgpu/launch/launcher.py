@@ -75,11 +75,13 @@ def watch(run: Run, ranks: Ranks, events: EventWriter, ending: Ending) -> None:
     """Wait until every rank is gone; end them all as soon as there is a reason to."""
     deadline = time.monotonic() + run.record.timeout if run.record.timeout else None
     wait = _waiter()
-    while ranks.alive():
+    while True:
         for rank, code in ranks.poll():
             events.emit(Exited, of_rank=rank, code=code, asked=ending.begun)
             if code != 0 or not _has_finished(run, rank):
                 ending.begin("failed")
+        if not ranks.alive():
+            break
         if (reason := _asked_to_stop(run.folder)) is not None:
             ending.begin("stopped", force=reason == "force")
         if deadline is not None and time.monotonic() > deadline:

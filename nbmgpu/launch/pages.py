@@ -12,12 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 
-from nbmgpu.proc import anonymous, maps
-
-MADV_COLLAPSE = 25
-"""Since Linux 6.1; others refuse it, and pages stay as they are."""
-
-LARGE = 2 << 20
+from nbmgpu.proc import LARGE_PAGE, MADV_COLLAPSE, anonymous, maps
 
 
 class LargePages:
@@ -42,11 +37,11 @@ class LargePages:
     def turn(self) -> None:
         """Make the next place a large page, if the system does so: some ms at most."""
         place = self._waiting.popleft()
-        self._advise(ctypes.c_void_p(place), ctypes.c_size_t(LARGE), MADV_COLLAPSE)
+        self._advise(ctypes.c_void_p(place), ctypes.c_size_t(LARGE_PAGE), MADV_COLLAPSE)
 
 
 def _places() -> Iterator[int]:
     """Yield the aligned addresses of private memory that is no file's."""
     for start, end, rights in anonymous(maps()):
         if rights == "rw-p":
-            yield from range(-(-start // LARGE) * LARGE, end - LARGE + 1, LARGE)
+            yield from range(-(-start // LARGE_PAGE) * LARGE_PAGE, end - LARGE_PAGE + 1, LARGE_PAGE)

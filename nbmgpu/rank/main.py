@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch.distributed as dist
 
 from nbmgpu import rng, settings, verbosity
 from nbmgpu.arena import Arena
-from nbmgpu.bundle import receive, send_back, write_copies
+from nbmgpu.bundle import is_whole, receive, send_back, write_copies
 from nbmgpu.events import EventWriter, Measured, Started, Status, Walked
 from nbmgpu.launch.ending import COLLECTING_FILE
 from nbmgpu.launch.processes import die_with_parent
@@ -48,6 +49,9 @@ from .shell import Outcome, RankShell, make_shell
 from .small import is_small
 from .units import OptimizerWatch
 from .vitals import Pulse
+
+NEW_MEMORY = 1 << 30
+"""Bytes a second in which memory that was not there before is written, or slower."""
 
 
 def forked(run: Run, rank: int, launcher: int, arena: Arena | None) -> NoReturn:
@@ -297,7 +301,20 @@ class Rank:
             self.received,
             self.namespace,
             outcome.kept,
+            self._is_alone,
         )
+
+    def _is_alone(self, nbytes: int) -> bool:
+        """Tell whether all other ranks have sent their results, and so read the bundle no more.
+
+        Wait for them as long as new memory for ``nbytes`` would take.
+        """
+        deadline = time.monotonic() + nbytes / NEW_MEMORY
+        while not (alone := all(map(is_whole, self.record.results[1:]))):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.002)
+        return alone
 
 
 def _is_model(value: Any) -> bool:
