@@ -81,7 +81,10 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     for home, names in _HOMES.items():
         if name in names:
-            return getattr(importlib.import_module(home, __name__), name)
+            value = getattr(importlib.import_module(home, __name__), name)
+            if not name.startswith("last_"):  # which is another one after each run
+                globals()[name] = value
+            return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -15,7 +15,9 @@ RANKS = multiprocessing.get_context("forkserver")
 RANKS.set_forkserver_preload(["torch", "numpy", "pandas", "nbmgpu.bundle"])
 
 
-def live(bundle: str, result: str, cell: str, path: list[str], pipe: Any) -> None:
+def live(
+    bundle: str, result: str, cell: str, path: list[str], pipe: Any, alone: bool = False
+) -> None:
     """Be a rank: receive, run the cell, send back; answer with an error's traceback."""
     try:
         sys.path[:] = path
@@ -27,7 +29,10 @@ def live(bundle: str, result: str, cell: str, path: list[str], pipe: Any) -> Non
         namespace["_received"] = received
         exec(compile(cell, "<cell>", "exec"), namespace)
         names = [name for name in namespace if not name.startswith("_")]
-        pipe.send((None, send_back(result, namespace, names, {}, received, namespace)))
+        lost = send_back(
+            result, namespace, names, {}, received, namespace, alone=lambda nbytes: alone
+        )
+        pipe.send((None, lost))
     except BaseException:
         pipe.send((traceback.format_exc(), {}))
 
@@ -53,11 +58,12 @@ class Rank:
 
 @dataclass
 class Notebook:
-    """A namespace of a notebook, and its runs."""
+    """A namespace of a notebook, and its runs; a rank that is ``alone`` may use the bundle."""
 
     folder: Any
     namespace: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})
     places: list[Place] = field(default_factory=list)
+    alone: bool = True
 
     def cell(self, source: str) -> None:
         """Run a cell here."""
@@ -77,7 +83,7 @@ class Notebook:
         """Start a rank on ``cell``."""
         self.places.append(make_place(self.folder, f"result-{len(self.places)}", 0))
         ours, theirs = RANKS.Pipe()
-        args = (bundle.path, self.places[-1].path, cell, sys.path, theirs)
+        args = (bundle.path, self.places[-1].path, cell, sys.path, theirs, self.alone)
         process = RANKS.Process(target=live, args=args)
         process.start()
         theirs.close()

@@ -26,8 +26,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .filemap import PRIVATE, SHARED, FileMap
-from .layout import LARGE, Layout, Span, Spot
+from .filemap import PRIVATE, SHARED, FileMap, NewPages, write_at
+from .layout import LARGE, Layout, Span
 from .sameness import fill, update
 
 MAGIC = b"NBMGPU\x00\x04"
@@ -76,21 +76,21 @@ def write(
         os.pwrite(fd, bytes(HEAD.size), 0)
         spots = layout.arrange(spans)
         at = max([layout.end, *(spot.start + spot.nbytes for spot in spots)])
-        mapped, ready = _in_memory(fd, at, layout) if _is_memory(fd) else (NO_MEMORY, 0)
+        memory, new = _in_memory(fd, at, layout) if _is_memory(fd) else (NO_MEMORY, None)
         for span, spot, block in zip(spans, spots, blocks, strict=True):
             if spot.kept:
-                old = mapped[spot.start : spot.start + spot.nbytes]
+                old = memory[spot.start : spot.start + spot.nbytes]
                 parts = [slice(a - span[0], a - span[0] + n) for a, n in written.get(span, [span])]
                 if sum(update(old[part], block[part]) for part in parts) > spot.nbytes / 2:
                     changed.append(span)
+            elif new is not None and spot.nbytes >= LARGE:
+                new.write(spot.start, block)
             else:
-                there = spot.nbytes >= LARGE and spot.start < ready
-                done = _put(mapped[:ready], block, spot) if there else 0
-                _write_all(fd, block[done:], spot.start + done)
+                write_at(fd, block, spot.start)
         index = b"".join(ENTRY.pack(spot.start, spot.nbytes) for spot in spots)
-        _write_all(fd, index, at)
-        _write_all(fd, stream, at + len(index))
-        _write_all(fd, table, at + len(index) + len(stream))
+        write_at(fd, index, at)
+        write_at(fd, stream, at + len(index))
+        write_at(fd, table, at + len(index) + len(stream))
         head = HEAD.pack(MAGIC, at, len(stream), len(table), len(spots), owner.encode())
         os.pwrite(fd, head[len(MAGIC) :], len(MAGIC))
         os.pwrite(fd, MAGIC, 0)
@@ -107,27 +107,13 @@ def _is_memory(fd: int) -> bool:
     return True
 
 
-def _in_memory(fd: int, nbytes: int, layout: Layout) -> tuple[memoryview, int]:
-    """Return a file as memory, and up to where that has pages, in which it is quick to write."""
+def _in_memory(fd: int, nbytes: int, layout: Layout) -> tuple[memoryview, NewPages]:
+    """Return a file in memory as such, and what writes behind its present end."""
     before = os.fstat(fd).st_size
     if before < nbytes:
         os.ftruncate(fd, nbytes)
-    whole = layout.mapped(fd)
-    return whole.view, whole.make_pages(before, nbytes)
-
-
-def _put(ready: memoryview, block: memoryview, spot: Spot) -> int:
-    """Write of ``block`` what falls into memory that has pages; return how many bytes."""
-    there = ready[spot.start : spot.start + spot.nbytes]
-    fill(there, block[: there.nbytes])
-    return there.nbytes
-
-
-def _write_all(fd: int, data: bytes | bytearray | memoryview, at: int) -> None:
-    view = memoryview(data).cast("B")
-    while view:  # Linux writes at most 2 GiB at a time
-        done = os.pwrite(fd, view, at)
-        view, at = view[done:], at + done
+    mapped = layout.mapped(fd)
+    return mapped.view, NewPages(fd, mapped, before, nbytes)
 
 
 def rewrite(path: str, blocks: Iterable[tuple[int, memoryview]], owner: str) -> bool:

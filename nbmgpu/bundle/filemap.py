@@ -9,23 +9,26 @@ begin alike, so files are mapped to such addresses.  Elsewhere, all of it is don
 from __future__ import annotations
 
 import ctypes
+import itertools
 import mmap
+import os
 import sys
 import time
-from contextlib import suppress
 
 import numpy as np
 
 from nbmgpu.proc import LARGE_PAGE, MADV_COLLAPSE
 
+from .sameness import copy, in_threads
+
 PRIVATE, SHARED = mmap.ACCESS_COPY, mmap.ACCESS_WRITE
 """Who sees what is written to a map: this process alone, or all who have mapped the file."""
 
 STEP = 4 * LARGE_PAGE
-"""Bytes that are asked for at a time."""
+"""Bytes that a thread writes at a time."""
 
-FAIR, PATIENCE = 0.002, 0.03
-"""Seconds for a step, as small pages would take, and what all steps together may take beyond: where
+FAIR, PATIENCE = 0.0005, 0.03
+"""Seconds for a large page, as small ones would take, and what all together may take beyond: where
 free memory is in pieces, or a virtual machine's host has it, small pages are quicker."""
 
 FIXED = 0x10
@@ -46,24 +49,66 @@ class FileMap:
         self._start = -_address(self._map) % LARGE_PAGE if laid else 0
         self.view = memoryview(self._map)[self._start : self._start + nbytes]
 
-    def make_pages(self, first: int, end: int) -> int:
-        """Give bytes of a file in memory, of which it has none yet, large pages.
+    def make_large(self, first: int, end: int) -> None:
+        """Make large pages of the bytes from ``first`` to ``end``, multiples of ``LARGE_PAGE``.
 
-        Returns:
-            The byte up to which that was possible, ``first`` if it was not.
+        Raises:
+            OSError: an older system, or there is no memory in one piece.
         """
-        low = -(-first // LARGE_PAGE) * LARGE_PAGE
-        done, late = first, time.monotonic() + PATIENCE
-        with suppress(OSError):  # an older system, or no memory in one piece
-            for at in range(low, end - LARGE_PAGE + 1, STEP):
-                upto = min(at + STEP, end // LARGE_PAGE * LARGE_PAGE)
-                for page in range(at, upto, LARGE_PAGE):
-                    self.view[page] = 0  # it is not made of nothing
-                self._map.madvise(MADV_COLLAPSE, self._start + at, upto - at)
-                done, late = upto, late + FAIR
-                if time.monotonic() > late:
-                    break
-        return done
+        for page in range(first, end, LARGE_PAGE):
+            self.view[page] = 0  # one is not made of nothing
+        self._map.madvise(MADV_COLLAPSE, self._start + first, end - first)
+
+
+class NewPages:
+    """Writes where a file in memory has no pages yet, from byte ``first`` to byte ``end``."""
+
+    def __init__(self, fd: int, mapped: FileMap, first: int, end: int) -> None:
+        """Write to ``fd``, of which ``mapped`` has as many bytes."""
+        self._fd, self._map = fd, mapped
+        self._next, self._last = _up(first), end // LARGE_PAGE * LARGE_PAGE
+        self._patience = PATIENCE
+
+    def write(self, at: int, data: memoryview) -> None:
+        """Write ``data`` at byte ``at``, behind all that was written before."""
+        end = at + data.nbytes
+        cuts = [at, *range(_up(at + 1), end, STEP), end]
+        pages = [(max(self._next, _up(low)), min(_up(high), self._last))
+                 for low, high in itertools.pairwise(cuts)]  # fmt: skip
+        self._next = max(self._next, _up(end))
+        pieces = [data[low - at : high - at] for low, high in itertools.pairwise(cuts)]
+        in_threads(self._put, cuts[:-1], pieces, pages)
+
+    def _put(self, at: int, data: memoryview, pages: tuple[int, int]) -> None:
+        """Write a piece, into which ``pages`` fall that can be large ones."""
+        if pages[0] < pages[1] and self._made(*pages):
+            copy(self._map.view[at : at + data.nbytes], data)
+        else:
+            write_at(self._fd, data, at)
+
+    def _made(self, first: int, end: int) -> bool:
+        if self._patience < 0:
+            return False
+        begun = time.monotonic()
+        try:
+            self._map.make_large(first, end)
+        except OSError:
+            self._patience = -1
+            return False
+        self._patience += FAIR * (end - first) / LARGE_PAGE - (time.monotonic() - begun)
+        return True
+
+
+def write_at(fd: int, data: bytes | bytearray | memoryview, at: int) -> None:
+    """Write ``data`` to a file at byte ``at``."""
+    view = memoryview(data).cast("B")
+    while view:  # Linux writes at most 2 GiB at a time
+        done = os.pwrite(fd, view, at)
+        view, at = view[done:], at + done
+
+
+def _up(at: int) -> int:
+    return -(-at // LARGE_PAGE) * LARGE_PAGE
 
 
 def _laid_over(fd: int, nbytes: int, access: int) -> mmap.mmap | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from nbmgpu.limits import usable_cores
 T = TypeVar("T")
 
 PIECE = 16 << 20
-"""Bytes that a thread compares at a time; a single piece needs no thread."""
+"""Bytes that a thread compares at a time."""
 
 MOST_THREADS = 4
 """Threads that keep the memory busy; more would only wait for it."""
@@ -39,28 +39,34 @@ def update(old: memoryview, new: memoryview) -> int:
 
 def fill(memory: memoryview, data: memoryview) -> None:
     """Write ``data`` to ``memory``, of equal length, by several threads."""
-    _by_pieces(_copy, memory, data)
+    _by_pieces(copy, memory, data)
 
 
 def _by_pieces(
     work: Callable[[memoryview, memoryview], T], a: memoryview, b: memoryview
 ) -> list[T]:
-    if a.nbytes <= PIECE:
-        return [work(a, b)]
-    starts = range(0, a.nbytes, PIECE)
-    pieces = [(a[start : start + PIECE], b[start : start + PIECE]) for start in starts]
+    starts = range(0, a.nbytes, PIECE) or [0]
+    pieces = ([memory[start : start + PIECE] for start in starts] for memory in (a, b))
+    return in_threads(work, *pieces)
+
+
+def in_threads(work: Callable[..., T], *pieces: Sequence[Any]) -> list[T]:
+    """Do ``work`` on the first of all ``pieces``, on the second of all, and so on."""
+    if len(pieces[0]) == 1:
+        return [*map(work, *pieces)]
     with ThreadPoolExecutor(min(MOST_THREADS, usable_cores())) as threads:
-        return list(threads.map(lambda pair: work(*pair), pieces))
+        return [*threads.map(work, *pieces)]
 
 
 def _update(old: memoryview, new: memoryview) -> int:
     if _equal(old, new):
         return 0
-    _copy(old, new)
+    copy(old, new)
     return new.nbytes
 
 
-def _copy(memory: memoryview, data: memoryview) -> None:
+def copy(memory: memoryview, data: memoryview) -> None:
+    """Write ``data`` to ``memory``, of equal length."""
     np.copyto(np.frombuffer(memory, np.uint8), np.frombuffer(data, np.uint8))
 
 

@@ -128,6 +128,14 @@ class RankShell(InteractiveShell):
         IPython would warn in every rank's log where that is not the kernel's own.
         """
 
+    @contextmanager
+    def _tee(self, channel: str) -> Iterator[None]:
+        """Keep no copy of what is written: IPython's is for its history, which a rank has not.
+
+        It takes longer than writing.
+        """
+        yield
+
     def enable_gui(self, gui: str | None = None) -> None:
         """Start no event loop: a rank's figures are inline, as the kernel's environment says."""
 

@@ -42,6 +42,8 @@ REDUCTIONS = (torch.ops.aten.sum.dim_IntList, torch.ops.aten.mean.dim)
 BY_NUMBER = {"chunk", "tensor_split", "array_split"}
 """Names by which code cuts a batch into so many pieces, whatever its size."""
 
+NOTHING: AbstractContextManager[None] = nullcontext()
+
 
 class Coupling:
     """Follows the samples of the batches numbered 1, 2, 4, 8, 16, ... through their steps.
@@ -146,7 +148,7 @@ class Coupling:
 
         Not only idly: a mode that is on turns a number in an autograd graph into a float.
         """
-        return nullcontext() if self._watch is None else _without(self._watch)
+        return NOTHING if self._watch is None else _without(self._watch)
 
     def settle(self, losses: Sequence[torch.Tensor]) -> None:
         """Know that these losses are the global batch's from now on."""

@@ -1,0 +1,147 @@
+"""Files as memory: as their bytes are, wherever there are large pages and wherever not."""
+
+import gc
+import itertools
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nbmgpu.bundle import container, filemap
+from nbmgpu.bundle.filemap import PRIVATE, SHARED, FileMap, NewPages
+from nbmgpu.proc import LARGE_PAGE
+
+MIB = 1 << 20
+linux = pytest.mark.skipif(sys.platform != "linux", reason="memfd_create is Linux's")
+
+
+@pytest.fixture
+def fd():
+    made = os.memfd_create("test")
+    yield made
+    os.close(made)
+
+
+def large_pages_work():
+    """Tell whether this system makes large pages of a file in memory."""
+    if sys.platform != "linux":
+        return False
+    made = os.memfd_create("test")
+    os.ftruncate(made, LARGE_PAGE)
+    try:
+        FileMap(made, LARGE_PAGE, SHARED).make_large(0, LARGE_PAGE)
+    except OSError:
+        return False
+    finally:
+        os.close(made)
+    return True
+
+
+LARGE_PAGES_WORK = large_pages_work()
+
+
+def in_large_pages(fd):
+    """Return how many bytes this process has mapped of ``fd`` in large pages."""
+    name, found, ours = os.readlink(f"/proc/self/fd/{fd}").split(" ")[0], 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        key, _, rest = line.partition(":")
+        if key.endswith(("ShmemPmdMapped", "FilePmdMapped")):
+            found += ours * int(rest.split()[0]) * 1024
+        elif "-" in key.split(" ")[0]:
+            ours = name in line
+    return found
+
+
+def address(view):
+    return np.frombuffer(view, np.uint8).__array_interface__["data"][0]
+
+
+@linux
+@pytest.mark.parametrize("nbytes", [1, 5000, LARGE_PAGE, LARGE_PAGE + 1, 5 * LARGE_PAGE + 12345])
+@pytest.mark.parametrize("access", [PRIVATE, SHARED])
+def test_a_map_has_the_bytes_and_who_writes_to_a_private_one_is_alone(fd, nbytes, access):
+    data = np.random.default_rng(0).integers(0, 256, nbytes, np.uint8)
+    os.pwrite(fd, data.tobytes(), 0)
+    one, other = FileMap(fd, nbytes, access), FileMap(fd, nbytes, access)
+    assert one.view.nbytes == nbytes
+    assert one.view == memoryview(data)
+    assert nbytes < LARGE_PAGE or address(one.view) % LARGE_PAGE == 0
+    one.view[-1] ^= 0xFF
+    seen = other.view[-1], os.pread(fd, 1, nbytes - 1)[0]
+    assert seen == (2 * (data[-1],) if access == PRIVATE else 2 * (data[-1] ^ 0xFF,))
+
+
+@linux
+def test_a_view_keeps_the_map_and_nothing_else_does(fd):
+    def mapped():
+        return Path("/proc/self/maps").read_text().count("memfd:test")
+
+    os.ftruncate(fd, 3 * LARGE_PAGE)
+    view = FileMap(fd, 3 * LARGE_PAGE, PRIVATE).view[5:50]
+    gc.collect()
+    assert mapped() == 1
+    assert bytes(view) == bytes(45)
+    del view
+    gc.collect()
+    assert mapped() == 0
+
+
+@linux
+def test_an_empty_file_cannot_be_mapped(fd):
+    with pytest.raises((OSError, ValueError)):
+        FileMap(fd, 10, PRIVATE)
+
+
+SPANS = [0, 64, 3 * MIB, 3 * MIB + 64, 20 * MIB + 7, 20 * MIB + 8, 27 * MIB]
+
+
+@linux
+@pytest.mark.parametrize("refused", ["nothing", "all", "after a while", "slowly"])
+@pytest.mark.parametrize("before", [0, 5000, 4 * MIB + 5])
+def test_what_is_written_is_there_whatever_the_system_gives(fd, monkeypatch, refused, before):
+    data = np.random.default_rng(1).integers(1, 256, SPANS[-1], np.uint8)
+    os.pwrite(fd, data[:before].tobytes(), 0)
+    os.ftruncate(fd, SPANS[-1] + 100)
+    calls = []
+
+    def make_large(self, first, end):
+        calls.append((first, end))
+        if refused == "all" or (refused == "after a while" and len(calls) > 2):
+            raise OSError("refused")
+        true(self, first, end)
+
+    true = FileMap.make_large
+    monkeypatch.setattr(FileMap, "make_large", make_large)
+    if refused == "slowly":
+        monkeypatch.setattr(filemap, "PATIENCE", -1)
+    new = NewPages(fd, FileMap(fd, SPANS[-1] + 100, SHARED), before, SPANS[-1])
+    for start, end in itertools.pairwise(SPANS):
+        if start >= before:
+            new.write(start, memoryview(data[start:end]))
+        else:  # what was there before is written over, as the container does
+            os.pwrite(fd, data[start:end].tobytes(), start)
+    assert os.pread(fd, SPANS[-1], 0) == data.tobytes()
+    if refused == "nothing" and LARGE_PAGES_WORK:
+        assert all(first >= before for first, _ in calls)
+        made = [page for first, end in sorted(calls) for page in range(first, end, LARGE_PAGE)]
+        begin = next(start for start in SPANS if start >= before)
+        assert made == [*range(-(-begin // LARGE_PAGE) * LARGE_PAGE, 26 * MIB, LARGE_PAGE)]
+
+
+@pytest.mark.skipif(not LARGE_PAGES_WORK, reason="the system has no large pages for files")
+def test_a_container_in_memory_has_large_pages_for_who_writes_and_who_reads(fd):
+    data = np.ones(8 * MIB, np.uint8)
+    path = f"/proc/self/fd/{fd}"
+    container.write(path, b"stream", b"", [(0, data.nbytes)], [memoryview(data)])
+    box = container.read(path)
+    assert sum(box.blocks[0]) == data.nbytes
+    assert in_large_pages(fd) >= 3 * LARGE_PAGE
+
+
+def test_a_container_on_the_disk_is_written_as_ever(tmp_path):
+    data = np.ones(8 * MIB, np.uint8)
+    path = str(tmp_path / "box")
+    container.write(path, b"stream", b"", [(0, data.nbytes)], [memoryview(data)])
+    assert sum(container.read(path).blocks[0]) == data.nbytes
