@@ -96,6 +96,8 @@ def _ours(rounds: int) -> list[Result]:
                 kernel.run(before or "pass")
                 touch(4)
                 results.append(Figure(work, "nbmgpu", _summed(kernel)))
+            kernel.run(SMALL)
+            results.append(Figure("4 numbers to 2 ranks", "nbmgpu", _summed(kernel)))
             kernel.run(MAKE)
             touch(4)
             phases = profile(kernel, OURS.run("X += 1"))

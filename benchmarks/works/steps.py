@@ -52,7 +52,7 @@ class Net:
 
 TINY = Net("tiny net", LINEAR, width=32, batch=32, steps=600)
 MEDIUM = Net("medium net", LINEAR, width=1024, batch=256, steps=120)
-COMPUTING = Net("compute-bound", CONVOLUTIONS, width=128, batch=128, steps=30, depth=4, pixels=8)
+COMPUTING = Net("compute-bound", CONVOLUTIONS, width=128, batch=128, steps=60, depth=4, pixels=8)
 """As in a ResNet's late stage: four times as many operations for a byte of a picture as below."""
 WIDE = Net("bound by memory, too", CONVOLUTIONS, width=32, batch=64, steps=40, depth=2, pixels=32)
 """As in an early stage: what ranks share is the way to memory, all of them at once."""

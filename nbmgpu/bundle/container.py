@@ -2,7 +2,8 @@
 
 Layout, little endian::
 
-    8 bytes   magic; written last, so that half a file is known as one
+    8 bytes   magic; written last, so that half a file is known as one; another one after
+              blocks have got other bytes (``rewrite``)
     u64       where the index begins
     u64       length of the pickle stream
     u64       length of the table, a pickle of what the reader must know of each block

@@ -7,6 +7,8 @@ import types
 import pytest
 from round_trip import Notebook
 
+from nbmgpu.bundle.place import Shelf
+
 
 @pytest.fixture
 def notebook(tmp_path):
@@ -20,6 +22,17 @@ def notebook(tmp_path):
     sys.modules["__main__"] = before
     for place in book.places:
         place.close()
+
+
+@pytest.fixture(params=["told", "compared"])
+def shelf(monkeypatch, request):
+    """A shelf of this test's own, which shipments use; the system may tell what has changed."""
+    if request.param == "compared":
+        monkeypatch.setattr("nbmgpu.bundle.watch._open_userfaultfd", lambda: None)
+    own = Shelf()
+    monkeypatch.setattr("nbmgpu.bundle.shipping.shelf", own)
+    yield own
+    own.clear()
 
 
 @pytest.fixture

@@ -9,21 +9,9 @@ import torch
 
 from nbmgpu.bundle import UnreadableError, adopt, container, receive
 from nbmgpu.bundle.layout import LARGE
-from nbmgpu.bundle.place import Shelf
 
 BIG = 2 * LARGE
 """Elements of a tensor of 8 MiB, which is watched where the system does so."""
-
-
-@pytest.fixture(params=["told", "compared"])
-def shelf(monkeypatch, request):
-    """A shelf of this test's own, which shipments use; the system may tell what has changed."""
-    if request.param == "compared":
-        monkeypatch.setattr("nbmgpu.bundle.watch._open_userfaultfd", lambda: None)
-    own = Shelf()
-    monkeypatch.setattr("nbmgpu.bundle.shipping.shelf", own)
-    yield own
-    own.clear()
 
 
 @pytest.fixture

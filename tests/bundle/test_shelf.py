@@ -16,17 +16,6 @@ from nbmgpu.bundle.sameness import same_bytes, untouched, update
 from nbmgpu.bundle.watch import LEAST
 
 
-@pytest.fixture(params=["told", "compared"])
-def shelf(monkeypatch, request):
-    """A shelf of this test's own, which shipments use; the system may tell what has changed."""
-    if request.param == "compared":
-        monkeypatch.setattr("nbmgpu.bundle.watch._open_userfaultfd", lambda: None)
-    own = Shelf()
-    monkeypatch.setattr("nbmgpu.bundle.shipping.shelf", own)
-    yield own
-    own.clear()
-
-
 def send(notebook, shelf):
     """Ship all there is, as a run does; return the place and what a rank finds."""
     made = notebook.write(notebook.ship())
