@@ -100,7 +100,10 @@ LOUD = "2 ranks training"
 
 
 def _shipping(medians: Medians, work: str) -> float:
-    """Return what a gibibyte adds to a cell of four numbers, beyond the time of reading it."""
+    """Return what a gibibyte adds to a cell of four numbers, beyond the time of reading it.
+
+    That time is one process's; two at once may take longer, and so this is rather too much.
+    """
     return medians.of(work) - medians.of(NOTHING) - medians.of(READ, "torch sum()")
 
 

@@ -107,6 +107,8 @@ class _HomeArea(Area):
 def _areas(box: container.Container, entries: list[BlockEntry], shipment: Shipment) -> list[Area]:
     """Return the blocks of a result, with their bytes wherever these have come.
 
+    The notebook's memory that is to be written over is watched no more from here on.
+
     Raises:
         ValueError: a part is missing, or finds no place here.
     """

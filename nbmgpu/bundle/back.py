@@ -292,7 +292,9 @@ def _rewrite_bundle(
     """Put what has changed of the notebook's memory into the bundle, if that may be done."""
     changed = [block for block in blocks if isinstance(block, _HomeBlock) and block.nbytes]
     nbytes = sum(block.nbytes for block in changed)
-    if nbytes < LARGE or not alone(nbytes):
+    if nbytes < LARGE or not container.is_ours(received.path, received.owner):
+        return
+    if not alone(nbytes):
         return
     data = ((block.number, block.now()) for block in changed)
     if container.rewrite(received.path, data, received.owner):

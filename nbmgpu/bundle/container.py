@@ -14,8 +14,8 @@ Layout, little endian::
     the pickle stream, the table
 
 Blocks are mapped copy-on-write: all ranks of a machine share one physical copy
-until they write, and a write is seen by the writer alone.  They come first, so that a
-file can be written again with most of them where they were (``Layout``).
+until they write, and a write is seen by the writer alone (but see ``rewrite``).  They come
+first, so that a file can be written again with most of them where they were (``Layout``).
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ ENTRY = struct.Struct("<QQ")
 PAUSE, LONGEST_PAUSE = 0.001, 0.005
 """Seconds between looks at a container that is being written."""
 
-NO_MEMORY = memoryview(b"")
 NOTHING: Mapping[Span, Sequence[Span]] = {}
 
 
@@ -77,10 +76,10 @@ def write(
         os.pwrite(fd, bytes(HEAD.size), 0)
         spots = layout.arrange(spans)
         at = max([layout.end, *(spot.start + spot.nbytes for spot in spots)])
-        memory, new = _in_memory(fd, at, layout) if _is_memory(fd) else (NO_MEMORY, None)
+        mapped, new = _in_memory(fd, at, layout) if _is_memory(fd) else (None, None)
         for span, spot, block in zip(spans, spots, blocks, strict=True):
-            if spot.kept:
-                old = memory[spot.start : spot.start + spot.nbytes]
+            if spot.kept and mapped is not None:
+                old = mapped.view[spot.start : spot.start + spot.nbytes]
                 parts = [slice(a - span[0], a - span[0] + n) for a, n in written.get(span, [span])]
                 if sum(update(old[part], block[part]) for part in parts) > spot.nbytes / 2:
                     changed.append(span)
@@ -103,18 +102,26 @@ def write(
 def _is_memory(fd: int) -> bool:
     try:
         fcntl.fcntl(fd, fcntl.F_GET_SEALS)
-    except OSError:  # files on disks have none
+    except (OSError, AttributeError):  # files on disks have none, nor have other systems
         return False
     return True
 
 
-def _in_memory(fd: int, nbytes: int, layout: Layout) -> tuple[memoryview, NewPages]:
-    """Return a file in memory as such, and what writes behind its present end."""
+def _in_memory(
+    fd: int, nbytes: int, layout: Layout
+) -> tuple[FileMap, NewPages] | tuple[None, None]:
+    """Return a file in memory as such, and what writes behind its present end.
+
+    Neither where a limit on addresses forbids it: then it is written as any file.
+    """
     before = os.fstat(fd).st_size
     if before < nbytes:
         os.ftruncate(fd, nbytes)
-    mapped = layout.mapped(fd)
-    return mapped.view, NewPages(fd, mapped, before, nbytes)
+    try:
+        mapped = layout.mapped(fd)
+    except OSError:
+        return None, None
+    return mapped, NewPages(fd, mapped, before, nbytes)
 
 
 def rewrite(path: str, blocks: Iterable[tuple[int, memoryview]], owner: str) -> bool:
@@ -124,29 +131,47 @@ def rewrite(path: str, blocks: Iterable[tuple[int, memoryview]], owner: str) -> 
     from one that is as it was written.  What others have mapped of it changes with it.
 
     Args:
-        path: a whole container.
+        path: a container of which ``is_ours`` has told that it may be rewritten.
         blocks: numbers of blocks and their new bytes, asked for one at a time.
         owner: the id of the run that the container was for when it was mapped.
 
     Returns:
-        Whether it was done.  A file on a disk is no quicker to write than another one, and one
-        that is another run's by now is left alone.
+        Whether it was done; else there may be half of it, and it says so.
     """
     fd = os.open(path, os.O_RDWR)
     try:
-        magic, at, _, _, count, found = HEAD.unpack(os.pread(fd, HEAD.size, 0))
-        if not _is_memory(fd) or magic != MAGIC or found.rstrip(b"\0").decode() != owner:
+        if not _is_ours(fd, owner):
             return False
-        os.pwrite(fd, bytes(len(MAGIC)), 0)
         memory = FileMap(fd, os.fstat(fd).st_size, SHARED).view
+        _, at, _, _, count, _ = HEAD.unpack_from(memory)
         entries = list(ENTRY.iter_unpack(memory[at : at + ENTRY.size * count]))
+        os.pwrite(fd, bytes(len(MAGIC)), 0)
         for number, block in blocks:
             start, nbytes = entries[number]
             fill(memory[start : start + nbytes], block)
         os.pwrite(fd, REWRITTEN, 0)
-        return True
+    except OSError:  # a limit on addresses
+        return False
     finally:
         os.close(fd)
+    return True
+
+
+def is_ours(path: str, owner: str) -> bool:
+    """Tell whether the container at ``path`` is whole, in memory, and for the run ``owner`` still.
+
+    A file on a disk is no quicker to write than another one.
+    """
+    with open(path, "rb") as file:
+        return _is_ours(file.fileno(), owner)
+
+
+def _is_ours(fd: int, owner: str) -> bool:
+    head = os.pread(fd, HEAD.size, 0)
+    if not _is_memory(fd) or len(head) < HEAD.size:
+        return False
+    magic, *_, found = HEAD.unpack(head)
+    return bool(magic == MAGIC and found.rstrip(b"\0").decode() == owner)
 
 
 def is_whole(path: str) -> bool:

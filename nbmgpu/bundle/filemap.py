@@ -35,6 +35,12 @@ FIXED = 0x10
 """``MAP_FIXED`` of ``sys/mman.h``: exactly there, in the place of what is there."""
 
 
+_libc = ctypes.CDLL(None, use_errno=True)
+if sys.platform == "linux":
+    _libc.mmap.restype = ctypes.c_void_p
+    _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *3 * [ctypes.c_int], ctypes.c_long]
+
+
 class FileMap:
     """The first bytes of a file as memory, ``view``, for as long as anybody has it."""
 
@@ -52,12 +58,15 @@ class FileMap:
     def make_large(self, first: int, end: int) -> None:
         """Make large pages of the bytes from ``first`` to ``end``, multiples of ``LARGE_PAGE``.
 
+        Each of them has a small one already: they are not made of nothing.
+
         Raises:
             OSError: an older system, or there is no memory in one piece.
         """
-        for page in range(first, end, LARGE_PAGE):
-            self.view[page] = 0  # one is not made of nothing
-        self._map.madvise(MADV_COLLAPSE, self._start + first, end - first)
+        start = ctypes.c_void_p(_address(self._map) + self._start + first)
+        if _libc.madvise(start, ctypes.c_size_t(end - first), MADV_COLLAPSE):  # others go on
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
 
 
 class NewPages:
@@ -67,7 +76,7 @@ class NewPages:
         """Write to ``fd``, of which ``mapped`` has as many bytes."""
         self._fd, self._map = fd, mapped
         self._next, self._last = _up(first), end // LARGE_PAGE * LARGE_PAGE
-        self._patience = PATIENCE
+        self._patience = PATIENCE  # of all threads, who may miss what another one has spent
 
     def write(self, at: int, data: memoryview) -> None:
         """Write ``data`` at byte ``at``, behind all that was written before."""
@@ -81,16 +90,22 @@ class NewPages:
 
     def _put(self, at: int, data: memoryview, pages: tuple[int, int]) -> None:
         """Write a piece, into which ``pages`` fall that can be large ones."""
-        if pages[0] < pages[1] and self._made(*pages):
-            copy(self._map.view[at : at + data.nbytes], data)
+        first, end = pages
+        low, high = (min(max(page, at), at + data.nbytes) for page in pages)
+        if first < end and self._made(first, end):
+            copy(self._map.view[low:high], data[low - at : high - at])
         else:
-            write_at(self._fd, data, at)
+            low = high = at
+        write_at(self._fd, data[: low - at], at)
+        write_at(self._fd, data[high - at :], high)
 
     def _made(self, first: int, end: int) -> bool:
         if self._patience < 0:
             return False
         begun = time.monotonic()
         try:
+            for page in range(first, end, LARGE_PAGE):
+                write_at(self._fd, b"\0", page)
             self._map.make_large(first, end)
         except OSError:
             self._patience = -1
@@ -121,12 +136,15 @@ def _laid_over(fd: int, nbytes: int, access: int) -> mmap.mmap | None:
     except OSError:  # a limit counts it
         return None
     start = _address(held) + -_address(held) % LARGE_PAGE
-    call = ctypes.CDLL(None).mmap
-    call.restype = ctypes.c_void_p
-    call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *3 * [ctypes.c_int], ctypes.c_long]
     rights = mmap.PROT_READ | mmap.PROT_WRITE
-    found = call(start, nbytes, rights, kind | FIXED, fd, 0)
-    return held if found == start else None
+    if _libc.mmap(start, nbytes, rights, kind | FIXED, fd, 0) == start:
+        return held
+    _failed.append(held)
+    return None
+
+
+_failed: list[mmap.mmap] = []
+"""Kept: what a failed call has taken out of one may be another thread's, and not to be freed."""
 
 
 def _address(held: mmap.mmap) -> int:

@@ -13,7 +13,7 @@ import psutil
 from nbmgpu.errors import LaunchError, compose
 from nbmgpu.limits import available_memory
 
-from .container import HEAD, is_whole
+from .container import HEAD, MAGIC
 from .layout import Layout
 from .watch import Watch
 
@@ -50,6 +50,11 @@ class Place:
     def nbytes(self) -> int:
         """Bytes of memory that it takes; 0 for a file on the disk."""
         return 0 if self.fd is None else os.fstat(self.fd).st_size
+
+    @property
+    def whole(self) -> bool:
+        """Whether a container lies there in memory, and as it was written."""
+        return self.fd is not None and os.pread(self.fd, len(MAGIC), 0) == MAGIC
 
     def blank(self) -> None:
         """Take the mark off that a whole container has; its bytes stay."""
@@ -138,7 +143,7 @@ class Shelf:
 
     def give_back(self, name: str, place: Place) -> None:
         """Keep ``place``, which nobody reads any more, or close it if that takes too much."""
-        if not is_whole(place.path):  # ranks may have written there
+        if not place.whole:  # ranks may have written there
             place.watch.close()  # so that all of it is compared
         with self._lock:
             held = sum(kept.nbytes for kept in self._kept.values())

@@ -54,8 +54,13 @@ def in_threads(work: Callable[..., T], *pieces: Sequence[Any]) -> list[T]:
     """Do ``work`` on the first of all ``pieces``, on the second of all, and so on."""
     if len(pieces[0]) == 1:
         return [*map(work, *pieces)]
-    with ThreadPoolExecutor(min(MOST_THREADS, usable_cores())) as threads:
+    threads = ThreadPoolExecutor(min(MOST_THREADS, usable_cores()))
+    try:
         return [*threads.map(work, *pieces)]
+    except RuntimeError:  # no thread is to be had
+        return [*map(work, *pieces)]
+    finally:  # who is interrupted waits for what has begun: nobody writes any more then
+        threads.shutdown(cancel_futures=True)
 
 
 def _update(old: memoryview, new: memoryview) -> int:

@@ -50,8 +50,8 @@ from .small import is_small
 from .units import OptimizerWatch
 from .vitals import Pulse
 
-NEW_MEMORY = 1 << 30
-"""Bytes a second in which memory that was not there before is written, or slower."""
+NEW_MEMORY = 3 << 30
+"""Bytes a second in which memory that was not there before is written."""
 
 
 def forked(run: Run, rank: int, launcher: int, arena: Arena | None) -> NoReturn:
@@ -301,15 +301,16 @@ class Rank:
             self.received,
             self.namespace,
             outcome.kept,
-            self._is_alone,
+            lambda nbytes: self._is_alone(0 if outcome.error else nbytes / NEW_MEMORY),
         )
 
-    def _is_alone(self, nbytes: int) -> bool:
+    def _is_alone(self, patience: float) -> bool:
         """Tell whether all other ranks have sent their results, and so read the bundle no more.
 
-        Wait for them as long as new memory for ``nbytes`` would take.
+        Args:
+            patience: seconds for which it waits until they have.
         """
-        deadline = time.monotonic() + nbytes / NEW_MEMORY
+        deadline = time.monotonic() + patience
         while not (alone := all(map(is_whole, self.record.results[1:]))):
             if time.monotonic() > deadline:
                 break

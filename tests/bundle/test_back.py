@@ -263,6 +263,7 @@ class TestSizes:
         assert os.stat(rank.result.path).st_size < 30_000
 
     def test_only_the_changed_part_is_sent_back(self, notebook):
+        notebook.alone = False  # else in the bundle: see test_rewriting.py
         notebook.cell("import torch\nX = torch.ones(5_000_000); Y = torch.ones(1_000_000)")
         shipment = notebook.ship()
         rank = notebook.start(notebook.write(shipment), "Y[-1] = 0")

@@ -30,6 +30,7 @@ def large_pages_work():
         return False
     made = os.memfd_create("test")
     os.ftruncate(made, LARGE_PAGE)
+    os.pwrite(made, b"1", 0)
     try:
         FileMap(made, LARGE_PAGE, SHARED).make_large(0, LARGE_PAGE)
     except OSError:
@@ -114,8 +115,7 @@ def test_what_is_written_is_there_whatever_the_system_gives(fd, monkeypatch, ref
 
     true = FileMap.make_large
     monkeypatch.setattr(FileMap, "make_large", make_large)
-    if refused == "slowly":
-        monkeypatch.setattr(filemap, "PATIENCE", -1)
+    monkeypatch.setattr(filemap, "PATIENCE", -1 if refused == "slowly" else 1000)
     new = NewPages(fd, FileMap(fd, SPANS[-1] + 100, SHARED), before, SPANS[-1])
     for start, end in itertools.pairwise(SPANS):
         if start >= before:

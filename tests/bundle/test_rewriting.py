@@ -141,3 +141,34 @@ def test_a_file_on_the_disk_is_left_alone(tmp_path):
     container.write(path, b"", b"", [(0, 100)], [memoryview(bytes(100))])
     assert not container.rewrite(path, [(0, memoryview(b"x" * 100))], "")
     assert bytes(container.read(path).blocks[0]) == bytes(100)
+
+
+def refused(*args):
+    raise OSError("a limit on addresses")
+
+
+def test_where_the_bundle_cannot_be_mapped_again_results_go_by_themselves(trained, shelf):
+    cell = (
+        f"{CHANGE}\nfrom nbmgpu.bundle import container\ntrue = container.FileMap\n"
+        "def mapped(fd, nbytes, access):\n"
+        "    if access == container.SHARED: raise OSError('a limit on addresses')\n"
+        "    return true(fd, nbytes, access)\n"
+        "container.FileMap = mapped"
+    )
+    run(trained, shelf, "pass")
+    for times in (1, 2):
+        result = run(trained, shelf, cell)
+        assert torch.equal(trained["x"], torch.arange(float(BIG)) + times)
+        assert os.fstat(result.fd).st_blocks * 512 > LARGE
+    assert torch.equal(found_by_ranks(trained)["x"], trained["x"])
+
+
+def test_where_memory_cannot_be_mapped_it_is_written_as_any_file(trained, shelf, monkeypatch):
+    run(trained, shelf, "pass")
+    monkeypatch.setattr("nbmgpu.bundle.layout.FileMap", refused)
+    for _ in range(2):
+        trained.cell(f"x[3] -= 1; y = torch.rand({BIG})")
+        found = found_by_ranks(trained)
+        for name in ("x", "y", "fixed"):
+            assert torch.equal(found[name], trained[name])
+        shelf.give_back("bundle", trained.places[-1])
