@@ -11,13 +11,14 @@ import pytest
 SOURCE = """
 import mmap, os
 from pathlib import Path
-from nbmgpu.launch.pages import LARGE, LargePages
+from nbmgpu.launch.pages import LargePages
+from nbmgpu.proc import LARGE_PAGE
 
 def in_large_pages():
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("AnonHugePages"))
 
-size = 16 * LARGE
+size = 16 * LARGE_PAGE
 block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 pattern = bytes(range(256)) * (size // 256)
 block[:] = pattern
