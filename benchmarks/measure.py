@@ -6,7 +6,7 @@ import mmap
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,9 +108,13 @@ def touch(gib: float) -> None:
     """Write to so much memory, and free it.
 
     A virtual machine may have given it back to its host; to get it again can take seconds, which
-    nobody who copies has to answer for.
+    nobody who copies has to answer for.  In large pages where there are some: in pieces, it would
+    be found again by those alone who need small ones.
     """
-    with mmap.mmap(-1, max(1, int(gib * 2**30))) as memory:
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    with mmap.mmap(-1, max(1, int(gib * 2**30)), flags=private) as memory:
+        with suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
         for at in range(0, len(memory), mmap.PAGESIZE):
             memory[at] = 1
 

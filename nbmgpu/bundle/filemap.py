@@ -102,7 +102,7 @@ class NewPages:
     def _made(self, first: int, end: int) -> bool:
         if self._patience < 0:
             return False
-        begun = time.monotonic()
+        begun = time.thread_time()
         try:
             for page in range(first, end, LARGE_PAGE):
                 write_at(self._fd, b"\0", page)
@@ -110,7 +110,7 @@ class NewPages:
         except OSError:
             self._patience = -1
             return False
-        self._patience += FAIR * (end - first) / LARGE_PAGE - (time.monotonic() - begun)
+        self._patience += FAIR * (end - first) / LARGE_PAGE - (time.thread_time() - begun)
         return True
 
 
