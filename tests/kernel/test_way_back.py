@@ -19,6 +19,7 @@ def held(name):
 
 def test_weights_come_home_without_new_memory(notebook: Notebook) -> None:
     notebook.run(f"{HELD}\nimport torch\nx = torch.ones(1 << 24)\nmine = x")
+    earlier = notebook.value("held('result-0')")  # of earlier tests
     for times in (1, 2):
         notebook.run(
             "%%mgpu --gpus 2 --cpu --strategy none\n"
@@ -27,7 +28,7 @@ def test_weights_come_home_without_new_memory(notebook: Notebook) -> None:
         )
         assert notebook.value("mine is x and x.sum().item() / x.numel()") == 1.0 + times
     assert notebook.value("held('bundle')") >= 64
-    assert notebook.value("held('result-0')") < 4
+    assert notebook.value("held('result-0')") < earlier + 4
 
 
 def test_a_rank_that_is_still_at_work_does_not_see_what_rank_0_brings_home(
