@@ -27,8 +27,8 @@ class Ranks(ABC):
         self.world_size = run.record.world_size
 
     @abstractmethod
-    def start(self) -> None:
-        """Start every rank."""
+    def start(self, sockets: str) -> None:
+        """Start every rank; what they start puts its sockets into the folder ``sockets``."""
 
     @abstractmethod
     def alive(self) -> bool:
@@ -56,8 +56,9 @@ class Ranks(ABC):
 class ForkedRanks(Ranks):
     """Ranks forked from the launcher, which has torch imported and one thread."""
 
-    def start(self) -> None:
+    def start(self, sockets: str) -> None:
         """Fork every rank."""
+        leftovers.put_sockets_into(sockets)
         self._pids: dict[int, int] = {}
         launcher = os.getpid()
         on_cpu = all(device == "cpu" for device in self.run.record.devices)
@@ -94,14 +95,16 @@ class ForkedRanks(Ranks):
 class TorchrunRanks(Ranks):
     """Ranks started by a cold torchrun, as anybody can do by hand."""
 
-    def start(self) -> None:
-        """Start torchrun on ``python -m nbmgpu.rank <folder>``."""
-        self._log = self.run.folder / "logs" / "torchrun.log"
+    def start(self, sockets: str) -> None:
+        """Start torchrun on ``python -m nbmgpu.rank <folder> <sockets>``."""
+        logs = self.run.folder / "logs"
+        self._log = logs / "torchrun.log"
         command = [
             *(sys.executable, "-m", "torch.distributed.run"),
             *("--nnodes=1", f"--nproc-per-node={self.world_size}"),
             *("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"),
-            *("-m", "nbmgpu.rank", str(self.run.folder)),
+            f"--log-dir={logs / 'torchrun'}",  # else it leaves a folder wherever others are
+            *("-m", "nbmgpu.rank", str(self.run.folder), sockets),
         ]
         environment = os.environ | {
             "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "3",

@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -61,11 +62,14 @@ def launch(folder: str, environment: dict[str, str], server: int) -> None:
         ending.begin("stopped", TOO_LATE)
     else:
         forked = Forked()  # before the ranks, so that they and theirs are noted
-        ranks.start()
+        sockets = _new_folder()
+        ranks.start(sockets)
         store = None if run.record.fresh else _serve_store(listener)  # after the fork: a thread
         watch(run, ranks, events, ending)
         ranks.sweep(forked)
         shutil.rmtree(run.folder / SHADOWS, ignore_errors=True)  # of ranks that were killed
+        if sockets:
+            shutil.rmtree(sockets, ignore_errors=True)
         del store
     events.emit(Ended, ending=ending.kind, detail=ending.detail)
     events.close()
@@ -122,6 +126,14 @@ def _enter(record: RunRecord, environment: dict[str, str]) -> None:
     time.tzset()  # the C library has read TZ long ago
     os.chdir(record.cwd)
     sys.path[:] = record.sys_path
+
+
+def _new_folder() -> str:
+    """Return a folder for sockets, whose paths may not be long; empty if there is no room."""
+    try:
+        return tempfile.mkdtemp(prefix="nbmgpu-")
+    except OSError:
+        return ""
 
 
 def _redirect(log: Path) -> None:

@@ -1,9 +1,12 @@
-"""What the processes of a run leave behind: other processes, and files in ``/dev/shm``.
+"""What the processes of a run leave behind: other processes, files in ``/dev/shm``, and sockets.
 
 Python's resource tracker and torch's manager of shared memory remove what those whom they serve
 have left there, as soon as these are gone.  One kind of file neither knows: where ``/dev/shm``
 is full, torch leaves the file that it could not fill.  Its name says which process made it,
 and that may have ended long ago (``Forked``).
+
+Loader workers hand tensors over through sockets in a folder that only a worker which ends by
+itself removes.  So all processes of a run have one folder for them, which goes with the run.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from multiprocessing.process import current_process
 from pathlib import Path
 
 import psutil
@@ -31,6 +35,15 @@ LIMIT = 5.0
 
 PIDS = 1 << 22
 """Linux gives pids below this."""
+
+
+def put_sockets_into(folder: str) -> None:
+    """Let this process, and all that ``multiprocessing`` starts below it, put sockets there.
+
+    An empty name stands for a folder of each process's own, as always.
+    """
+    if folder:
+        current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]
 
 
 class Forked:

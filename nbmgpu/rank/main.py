@@ -20,6 +20,7 @@ from nbmgpu.arena import Arena
 from nbmgpu.bundle import is_whole, receive, send_back, write_copies
 from nbmgpu.events import EventWriter, Measured, Started, Status, Walked
 from nbmgpu.launch.ending import COLLECTING_FILE
+from nbmgpu.launch.leftovers import put_sockets_into
 from nbmgpu.launch.processes import die_with_parent
 from nbmgpu.run import SHADOWS, Run, RunRecord, own_process, write_atomically
 from nbmgpu.strategies import Tuning, load_strategy, sums
@@ -68,8 +69,9 @@ def forked(run: Run, rank: int, launcher: int, arena: Arena | None) -> NoReturn:
     _live(run, rank, launcher)
 
 
-def under_torchrun(folder: str) -> NoReturn:
-    """Be the rank that torchrun says, of the run in ``folder``."""
+def under_torchrun(folder: str, sockets: str) -> NoReturn:
+    """Be the rank that torchrun says, of the run in ``folder``; see ``put_sockets_into``."""
+    put_sockets_into(sockets)
     run = Run(Path(folder))
     sys.path[:] = run.record.sys_path
     _live(run, int(os.environ["RANK"]), os.getppid())

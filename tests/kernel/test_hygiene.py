@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,25 @@ def _is_zombie(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return bool(process.status() == psutil.STATUS_ZOMBIE)
     return False
+
+
+def test_workers_of_a_loader_leave_no_folder_of_sockets(
+    tmp_path: Path, new_notebook: Callable[..., Notebook]
+) -> None:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    notebook = new_notebook(TMPDIR=str(folder))
+    notebook.run("loader = DataLoader(loader.dataset, 8, num_workers=2)")
+    notebook.run("%%mgpu --gpus 2\nbatches = iter(loader); batch = next(batches)")
+    notebook.run("%%mgpu --gpus 2 --fresh\nbatches = iter(loader); batch = next(batches)")
+    cell = "%%mgpu --gpus 2\nfor x, y in loader: print('here', flush=True); time.sleep(60)"
+    running = notebook.send(cell).until("here")
+    notebook.interrupt()
+    running.wait()
+    kill = "%%mgpu --gpus 2\nfor x, y in loader: os.kill(os.getpid(), signal.SIGKILL)"
+    notebook.send(kill).fails("RankKilledError")
+    notebook.gone(5)
+    assert set(os.listdir(folder)) <= {f"torchinductor_{getpass.getuser()}"}
 
 
 def test_a_saved_notebook_has_a_summary_and_no_widget(tmp_path: Path) -> None:
