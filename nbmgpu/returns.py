@@ -26,6 +26,15 @@ BRANCHES = (
 )
 
 
+CAME_APART = (
+    "Ranks' models have come apart: in the end they had other weights than rank 0, whose weights "
+    "the notebook has. The cell has set some of them by what each rank has for itself: its share "
+    "of a batch (first values taken from the data, codebooks, loss / max(1, count)), or random "
+    "numbers drawn between backward() and step(). Set them before the loop, from all of the data, "
+    "or by a torch.Generator with a seed of its own."
+)
+
+
 @dataclass(frozen=True)
 class Returns:
     """The results of a run that is over, and the notebook that has sent what they are made of.
@@ -102,6 +111,8 @@ class Returns:
             self.note("walked-apart", WALKED_APART)
         elif self.run.view.chose_apart and not unsure:
             self.note("branches", BRANCHES)
+        elif self.run.view.came_apart and self.options.strategy != "none":
+            self.note("came-apart", CAME_APART)
         own = self.run.results.setdefault(0, {})
         others = [values for rank, values in self.run.results.items() if rank]
         own |= self._own_objects(others, sent)

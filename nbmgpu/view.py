@@ -267,6 +267,12 @@ class RunView:
         return len(told - {""}) > 1
 
     @property
+    def came_apart(self) -> bool:
+        """Whether ranks' copies of the weights differ in the end."""
+        told = {rank.walked.weights for rank in self.ranks if rank.walked}
+        return len(told - {""}) > 1
+
+    @property
     def ending(self) -> str | None:
         """How the run ended, or None while it goes on."""
         return self.ended.ending if self.ended else None

@@ -32,6 +32,7 @@ BY_CHANCE = {
     "two-loaders": "trains on batches that split in different ways",
     "walked-apart": "leaves out other batches on other ranks",
     "branches": "chooses its loss by what is in each rank's share",
+    "came-apart": "has trained another model on other ranks",
     "summed-loss": "averages sums over ranks' batches",
     "compress": "sends gradients in half precision",
 }

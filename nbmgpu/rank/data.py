@@ -25,9 +25,9 @@ from .collated import Collated
 from .lag import weakly
 from .loops import loop_counts_samples, loop_trains
 from .pace import tokens_in
-from .session import Session, Share
+from .session import Outside, Session, Share
 from .shared import from_rank_0
-from .slices import as_collated, cut, cut_indices, cut_rows, pick_batch, rows, sizes
+from .slices import as_collated, cut, cut_indices, cut_rows, least_of_rest, pick_batch, rows, sizes
 from .streams import Draws, Streams, own_generators, sampled_by
 from .units import training
 
@@ -114,7 +114,7 @@ class LoaderTap:
     def _as_shares(self, batches: Iterator[Any], known: Iterator[int | None]) -> Iterator[Any]:
         """Take each batch, of as many samples as are ``known``, as a share that is the whole."""
         session = self.session
-        outer = session.share
+        outside = session.outside
         try:
             for batch, last in session.accumulation.with_last(batches):
                 # The loader may have counted samples that its collate_fn leaves out.
@@ -124,7 +124,7 @@ class LoaderTap:
                 session.ahead.play(Event(begin, True, batches, weakly(batch), share, last))
                 yield batch
         finally:
-            leave = functools.partial(session.leave, outer)
+            leave = functools.partial(session.leave, batches, outside)
             session.ahead.play(Event(leave, begins=False, source=batches))
 
     def splits_now(self, loader: DataLoader[Any], frame: Any) -> bool:
@@ -197,6 +197,8 @@ class SplitLoader:
     def run(self, loader: DataLoader[Any]) -> Iterator[Any]:
         """Begin to iterate over the rank's part of ``loader``, with one device's draws."""
         self.tap.streams.agree()
+        if self.inner is not None:
+            self.inner.collate_fn = loader.collate_fn  # a cell may have put another one there
         with self.tap.streams.notebooks():
             seed, parts = (self._indexed if self.indexed else self._streamed)(loader)
         return self._pass(loader, seed, parts)
@@ -207,7 +209,7 @@ class SplitLoader:
         """Iterate once over ``parts`` of ``loader``, which only this pass may hold."""
         session = self.session
         self.epoch += 1
-        before, steps, outer = session.backwards, 0, session.share
+        before, steps, outside = session.backwards, 0, session.outside
         streams, this_pass = self.tap.streams, object()
         streams.enter_step(this_pass, seed)
         total = self._total(loader)
@@ -243,7 +245,7 @@ class SplitLoader:
             session.coupling.rest()
             if steps > 1 and not session.ahead.reading:  # else training on it is yet to come
                 self._look_for_training(before)
-            leave = functools.partial(self._leave, outer, before if steps else None)
+            leave = functools.partial(self._leave, outside, before if steps else None)
             session.ahead.play(Event(leave, begins=False, source=self))
 
     def _begin(self, share: Share, last: bool, step: int, total: int, tokens: int) -> None:
@@ -255,9 +257,9 @@ class SplitLoader:
             "loader", label="epoch", step=step, total=total, epoch=self.epoch
         )
 
-    def _leave(self, outer: Share | None, backwards: int | None) -> None:
+    def _leave(self, outside: Outside, backwards: int | None) -> None:
         """Let the pass be over; before its first batch there had been ``backwards``."""
-        self.session.leave(outer)
+        self.session.leave(self, outside)
         self._look_for_training(backwards)
 
     def _look_for_training(self, backwards: int | None) -> None:
@@ -297,13 +299,15 @@ class SplitLoader:
             drawn = _drawn_in(self.tap.streams, batches)
             # A user's sampler may look at the training, or never end: one batch at a time.
             batches = _at_once(drawn) if ahead else _rank_0s(drawn)
-        return seed, self._load(batches, seed, ahead)
+        return seed, self._load(batches, seed, ahead, loader.batch_size)
 
-    def _load(self, batches: Iterator[Any], seed: int, ahead: bool) -> Iterator[tuple[Any, Share]]:
+    def _load(
+        self, batches: Iterator[Any], seed: int, ahead: bool, size: int | None
+    ) -> Iterator[tuple[Any, Share]]:
         """Load the samples of the rank's slices; ``ahead``: all batches are drawn already."""
         assert self.inner is not None
         shares: collections.deque[Share] = collections.deque()
-        self.feed.lists = self._lists(batches, shares)
+        self.feed.lists = self._lists(batches, shares, size)
         self.generator.manual_seed((seed + self.session.rank) % 2**63)
         loaded = self.tap.iterate(self.inner)
         watched = self.epoch == 1
@@ -321,9 +325,12 @@ class SplitLoader:
             yield batch, shares.popleft()
 
     def _lists(
-        self, batches: Iterator[Any], shares: collections.deque[Share]
+        self, batches: Iterator[Any], shares: collections.deque[Share], size: int | None
     ) -> Iterator[list[Any]]:
-        """Yield the rank's index lists, and note their shares in the same order."""
+        """Yield the rank's index lists, and note their shares in the same order.
+
+        Batches have ``size`` samples, but for the last one.
+        """
         rank, world_size = self.session.rank, self.session.world_size
         if self.session.batch == "per-rank":
             while group := list(itertools.islice(batches, world_size)):
@@ -333,7 +340,8 @@ class SplitLoader:
             return
         least = self.session.least_samples()
         for batch in batches:
-            indices, share = cut_indices(batch, rank, world_size, least)
+            fewest = max(least, least_of_rest(len(batch), size, world_size))
+            indices, share = cut_indices(batch, rank, world_size, fewest)
             shares.append(share)
             yield indices
 
@@ -358,7 +366,9 @@ class SplitLoader:
                 session.recorder.notice("whole-batches", notices.UNCUT_BATCHES)
                 yield batch, Share(1, 1)
                 continue
-            part, mine = cut(whole, session.rank, session.world_size, session.least_samples())
+            ranks = session.world_size
+            least = max(session.least_samples(), least_of_rest(whole, size, ranks))
+            part, mine = cut(whole, session.rank, ranks, least)
             yield cut_rows(batch, part), mine
 
 

@@ -25,6 +25,7 @@ from nbmgpu.launch.processes import die_with_parent
 from nbmgpu.run import SHADOWS, Run, RunRecord, own_process, write_atomically
 from nbmgpu.strategies import Tuning, load_strategy, sums
 from nbmgpu.strategies.base import Setting
+from nbmgpu.strategies.replicas import digest
 
 from . import (
     backward,
@@ -264,7 +265,10 @@ class Rank:
         if current.distributes and current.backwards:
             batches, losses = current.walk.hexdigest(), current.reductions.hexdigest()
             known = losses if current.losses_known else ""
-            self.events.emit(Walked, passes=current.backwards, batches=batches, losses=known)
+            weights = digest(current.strategy.copies()) if current.splits else ""
+            self.events.emit(
+                Walked, passes=current.backwards, batches=batches, losses=known, weights=weights
+            )
         if current.worked_alone():
             self.recorder.notice("not-sharded", notices.NOT_SHARDED)
         if current.split_in_vain():

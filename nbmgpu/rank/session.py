@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
+
+from nbmgpu.strategies import sums
 
 from . import notices
 from .accumulation import Accumulation
@@ -61,6 +62,10 @@ class Share:
     def weight(self) -> float:
         """The part of the global batch, 0 to 1; the weights of all ranks sum to 1."""
         return 0.0 if self.empty else self.samples / self.whole
+
+
+Outside = tuple[Share | None, object]
+"""The share at some moment, and the loader of which it is one."""
 
 
 class Session:
@@ -110,6 +115,7 @@ class Session:
         self.joined = False
         self._taken_at = 0
         self._source: object = None
+        self._passes: set[object] = set()
         self._doubts: list[Any] = []
         self.chances = Chances()
         self.coupling = Coupling(recorder)
@@ -174,6 +180,7 @@ class Session:
             self.recorder.notice("two-loaders", notices.TWO_LOADERS)
         self.accumulation.begin_batch(last)
         self._source = source
+        self._passes.add(source)
         self.settled.clear()
         self.share = share
         self.step += 1
@@ -181,10 +188,17 @@ class Session:
         self.samples += share.whole
         self._count(share.whole)
 
-    def leave(self, outer: Share | None) -> None:
-        """End a pass over a loader, within which the share was not ``outer``."""
+    @property
+    def outside(self) -> Outside:
+        """Where a pass begins that begins now."""
+        return self.share, self._source
+
+    def leave(self, source: object, outside: Outside) -> None:
+        """End a pass over ``source``, which began ``outside`` of it; what is over stays so."""
         self.accumulation.last = False
-        self.share = outer
+        self._passes.discard(source)
+        share, outer = outside
+        self.share = share if outer in self._passes else None
 
     def note_backward(self, losses: Losses | None) -> None:
         """Count a backward pass and put its loss on the curve."""
@@ -211,10 +225,10 @@ class Session:
         if self.batch == "global" and share.whole % self.world_size == 0:
             return flags
         # Always as many: a share of one sample may show more terms, by shapes that agree there.
-        told = torch.ones(max(MOST_SIZES, len(flags)), dtype=torch.uint8)
+        told = torch.ones(max(MOST_SIZES, len(flags)))
         told[: len(flags)] = torch.tensor(flags)
-        dist.all_reduce(told, dist.ReduceOp.MIN)
-        return [bool(flag) for flag in told[: len(flags)].tolist()]
+        sums.all_reduce(told).wait()
+        return [flag == self.world_size for flag in told[: len(flags)].tolist()]
 
     def doubt(self, graph: LossGraph) -> None:
         """Look into whether a loss has no single weight; tell the user if so.

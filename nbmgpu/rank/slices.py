@@ -29,6 +29,17 @@ def cut(whole: int, rank: int, world_size: int, least: int = 1) -> tuple[slice, 
     return slice(start, stop), Share(stop - start, whole)
 
 
+def least_of_rest(samples: int, size: int | None, world_size: int) -> int:
+    """Return the fewest samples that a rank's slice of a batch may have, by what is left over.
+
+    A cell with ``model(x).squeeze()`` fails at a slice of one, and one device never sees it.  So
+    what is left over behind batches of ``size`` goes to one rank, rather than one by one to
+    several, if it is no more than that rank has in every step.
+    """
+    left_over = size is not None and samples < size and samples <= size // world_size
+    return 2 if left_over else 1
+
+
 def cut_indices(batch: Sequence[Any], rank: int, world: int, least: int) -> tuple[list[Any], Share]:
     """Cut the index list of one global batch."""
     part, share = cut(len(batch), rank, world, least)

@@ -173,6 +173,10 @@ class Strategy(ABC):
         """Return what ``error`` means under this strategy, and the way out; empty if unknown."""
         return ""
 
+    def copies(self) -> list[Tensor]:
+        """Return the weights of which every rank has a whole copy, in the same order."""
+        return []
+
     def finish(self) -> None:  # noqa: B027 - most strategies have nothing to collect
         """Collect what is spread over ranks; called on all ranks after a cell that succeeded."""
 

@@ -106,6 +106,10 @@ class DistributedDataParallel(Strategy):
         """Return how many buckets wait for its gradient: one, or none."""
         return sum(id(parameter) in reducer.hooks for reducer in self._reducers)
 
+    def copies(self) -> list[Tensor]:
+        """Return all parameters."""
+        return [parameter for unit in self._units for parameter in unit.parameters()]
+
     def release(self) -> None:
         """Take all hooks off."""
         self._unhook()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 import torch
@@ -53,6 +54,28 @@ class RunningStatistics:
     def _of_batch_norm(self) -> set[int]:
         """Return the buffers of batch normalisation, which change without a new version."""
         return {id(b) for m in self._norms if m.training for b in m.buffers(recurse=False)}
+
+
+def digest(tensors: list[Tensor]) -> str:
+    """Return a digest of the bits of ``tensors``, empty if there are none; one read per device."""
+    groups: dict[torch.device, list[Tensor]] = {}
+    for tensor in tensors:
+        plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout is torch.strided
+        if plain and tensor.numel() and not tensor.is_meta and not tensor.is_quantized:
+            groups.setdefault(tensor.device, []).append(_sum_of_bits(tensor.detach()))
+    told = [torch.stack(group).cpu().numpy().tobytes() for group in groups.values()]
+    return hashlib.blake2b(b"".join(told), digest_size=8).hexdigest() if told else ""
+
+
+def _sum_of_bits(tensor: Tensor) -> Tensor:
+    """Return the sum of all bits, read as integers of 8 bytes: no order of adding changes it."""
+    flat = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1)
+    per_integer = 8 // flat.element_size()
+    if flat.storage_offset() % per_integer:
+        flat = flat.clone()
+    whole = flat.numel() // per_integer * per_integer
+    rest = flat[whole:].view(torch.uint8).sum(dtype=torch.int64)
+    return flat[:whole].view(torch.int64).sum() + rest
 
 
 def broadcast_unless_equal(tensors: list[Tensor]) -> None:

@@ -353,6 +353,56 @@ IDIOMS = [
         notices="padded",
         shares="lengths mask mean",
     ),
+    idiom(
+        "another collate_fn in the second epoch",
+        """
+        for epoch in range(2):
+            loader.collate_fn = by_epoch[epoch]
+            for x, y in loader:
+                opt.zero_grad()
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+                opt.step()
+                losses.append(loss.item())
+        """,
+        setup="""
+        collate = torch.utils.data.default_collate
+        by_epoch = [collate, lambda samples: collate([(2 * x, y) for x, y in samples])]
+        """,
+    ),
+    # ------------------------------------------------------------- left over
+    idiom(
+        "squeezed outputs, and three samples in the last batch",
+        """
+        for epoch in range(2):
+            for x, y in loader:
+                opt.zero_grad()
+                loss = F.binary_cross_entropy_with_logits(model(x).squeeze(), y)
+                loss.backward()
+                opt.step()
+                losses.append(loss.item())
+        """,
+        setup="""
+        model = Net(classes=1)
+        opt = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader = DataLoader(TensorDataset(X[:43], (Y[:43] > 1).float()), batch_size=8)
+        """,
+    ),
+    idiom(
+        "a step on all of the data behind two loaders that end together",
+        """
+        for (x, y), (x2, y2) in zip(loader, other):
+            opt.zero_grad()
+            loss = F.cross_entropy(model(x), y) + F.cross_entropy(model(x2), y2)
+            loss.backward()
+            opt.step()
+        opt.zero_grad()
+        (F.cross_entropy(model(X), Y, reduction="sum") / 100).backward()
+        opt.step()
+        """,
+        setup="other = DataLoader(TensorDataset(X.flip(0), Y.flip(0)), batch_size=8)",
+        shares="x2 y2",
+    ),
     # ------------------------------------------------------------- workers
     idiom("one worker", setup="loader = DataLoader(dataset, 8, shuffle=True, num_workers=1)"),
     idiom("two workers", setup="loader = DataLoader(dataset, 8, shuffle=True, num_workers=2)"),

@@ -231,6 +231,17 @@ DUE = {
             loss.backward()
             opt.step()
         """, "    loader = DataLoader(dataset, 8)"),
+    "first values from the data": ("came-apart", """
+        first = True
+        for x, y in loader:
+            if first:
+                model.body.bias.data = -(x @ model.body.weight.T).mean(0).detach()
+                first = False
+            loss = F.cross_entropy(model(x), y)
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        """, ""),
     "a vector": ("vector-loss", TRAIN.replace("loss.backward()",
         "F.cross_entropy(model(x), y, reduction='none').backward(torch.ones(len(x)))"
         ).replace("loss.item()", "0"), ""),

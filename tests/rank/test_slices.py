@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from nbmgpu.rank.session import Share
-from nbmgpu.rank.slices import as_collated, cut, cut_rows, pick_batch, rows, sizes
+from nbmgpu.rank.slices import as_collated, cut, cut_rows, least_of_rest, pick_batch, rows, sizes
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
@@ -28,6 +28,15 @@ def test_slices_cover_the_batch_once(whole, world_size, least):
 def test_nobody_is_without_work_when_a_batch_is_tiny():
     part, share = cut(1, 1, 2)
     assert (part, share.empty, share.weight) == (slice(0, 1), True, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("samples", "size", "ranks", "least"),
+    [(3, 8, 2, 2), (8, 8, 2, 1), (7, 8, 8, 1), (3, 4, 2, 1), (2, 2, 2, 1), (1, 8, 8, 2),
+     (5, None, 2, 1), (3, 64, 4, 2)],
+)  # fmt: skip
+def test_what_is_left_over_is_not_dealt_out_one_by_one(samples, size, ranks, least):
+    assert least_of_rest(samples, size, ranks) == least
 
 
 def test_a_batch_per_rank():

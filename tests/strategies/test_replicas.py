@@ -1,0 +1,38 @@
+"""Copies of weights are told apart by their bits."""
+
+import pytest
+import torch
+
+from nbmgpu.strategies.replicas import digest
+
+KINDS = (torch.float32, torch.float64, torch.bfloat16, torch.int8, torch.bool, torch.complex64)
+
+
+def made(kind):
+    torch.manual_seed(0)
+    return [torch.randn(4, 6).to(kind), torch.randn(3).to(kind)]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_alike_is_alike_and_the_last_bit_counts(kind):
+    ours, theirs = made(kind), made(kind)
+    assert digest(ours) == digest(theirs) != ""
+    theirs[1].view(-1).view(torch.uint8)[0] ^= 1
+    assert digest(ours) != digest(theirs)
+
+
+def test_it_is_of_values_and_not_of_how_they_lie():
+    weight = torch.randn(5, 7)
+    assert digest([weight.T.contiguous().T]) == digest([weight])
+    assert digest([weight[:, ::2]]) == digest([weight[:, ::2].contiguous()])
+    flat = weight.view(-1)
+    assert digest([flat[1:]]) == digest([flat[1:].clone()])
+
+
+def test_nan_is_like_itself():
+    assert digest([torch.full((3,), torch.nan)]) == digest([torch.full((3,), torch.nan)])
+
+
+def test_of_nothing_there_is_none():
+    lazy = torch.nn.LazyLinear(2).weight
+    assert digest([]) == digest([torch.zeros(0), torch.ones(2, device="meta"), lazy]) == ""
