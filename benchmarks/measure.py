@@ -143,6 +143,8 @@ BASE = "torchrun"
 SILENT, OUR_SILENT = "two processes that do not talk", "two ranks of nbmgpu that do not talk"
 """What the machine allows at most, as rows of a table."""
 
+SCRIPT = "a script's own print()"
+
 
 def ratio(some: Sequence[float], others: Sequence[float]) -> float:
     """Return how much more ``some`` are: within rounds where both have all, for machines drift."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
+import tempfile
+from contextlib import ExitStack
+from subprocess import PIPE, Popen
 
 from benchmarks.kernels import Kernel
-from benchmarks.measure import Figure, Result, kernels
+from benchmarks.measure import SCRIPT, Figure, Result, kernels
 from benchmarks.rivals import OURS
 
 LINES, POINTS = 100_000, 10_000
@@ -23,32 +27,45 @@ for number in range({POINTS}):
 logged = time.perf_counter() - begun
 """
 
-TRAIN = f"""%%mgpu --gpus {{ranks}} --cpu --strategy none
+STEPS = """
 import time, torch
 torch.set_num_threads(1)
 a, weight = torch.randn(512, 512), torch.zeros(1, requires_grad=True)
 clocks = time.perf_counter, time.process_time
-spent = {{{{True: [0.0, 0.0], False: [0.0, 0.0]}}}}
+spent = {True: [0.0, 0.0], False: [0.0, 0.0]}
 for stretch in range(50):
     loud = stretch % 5 > 0
     begun = [clock() for clock in clocks]
-    for step in range({POINTS // 40}):
+    for step in range(STRETCH):
         a @ a
         weight.sum().backward()
         if loud:
-            for number in range({LINES // POINTS}):
+            for number in range(10):
                 print("line", number)
-            nbmgpu.log(points=number)
+            LOG
     for which, clock in enumerate(clocks):
         spent[loud][which] += clock() - begun[which]
 slower, dearer = (loud / 40 / (silent / 10) for loud, silent in zip(spent[True], spent[False]))
-"""
+""".replace("STRETCH", str(POINTS // 40))
 """Half a minute of steps of a few milliseconds; of five short stretches one is silent.
 
 So what else goes on in the machine is in both kinds alike.  The wall clock has all that a user
 pays; the rank's own processor time leaves out what the kernel's reading takes from ranks where
 cores are few.
 """
+
+CELL = "%%mgpu --gpus {ranks} --cpu --strategy none" + STEPS.replace(
+    "LOG", "nbmgpu.log(points=number)"
+)
+
+PLAIN = f"""
+import sys
+sys.stdout.reconfigure(line_buffering=True)
+points = []
+{STEPS.replace("LOG", "points.append(number)")}
+print(slower, dearer, file=sys.stderr)
+"""
+"""The same in a script, which writes every line to a file at once, too, and keeps points."""
 
 LOST = f"""
 import json
@@ -63,6 +80,9 @@ for rank in range(run.record.world_size):
 print(json.dumps([lines, points]))
 """
 
+LOUD = "a step with ten lines and a point, against a silent one"
+DEARER = "the same in processor time of the rank"
+
 LAST_LINES = {"logs": {"rank": -1, "first": -1, "count": 100}}
 
 
@@ -73,6 +93,7 @@ def measure(rounds: int) -> list[Result]:
         kernel = running[OURS]
         for _ in range(rounds):
             results += [*_at_once(kernel), *_in_training(kernel, 2), *_in_training(kernel, 1)]
+            results += _in_scripts(2)
     return results
 
 
@@ -88,18 +109,35 @@ def _at_once(kernel: Kernel) -> list[Result]:
 
 def _in_training(kernel: Kernel, ranks: int) -> list[Result]:
     before = kernel.cpu_seconds()
-    waits = kernel.clicks(TRAIN.format(ranks=ranks), LAST_LINES)
+    waits = kernel.clicks(CELL.replace("{ranks}", str(ranks)), LAST_LINES)
     used = kernel.cpu_seconds() - before
     slower, dearer = json.loads(kernel.run("print([slower, dearer])").text)
     who = f"{ranks} rank{'s' * (ranks > 1)} training"
     return [
-        Figure(f"{who}: a step with ten lines and a point, against a silent one", "nbmgpu", slower,
-               "x"),
-        Figure(f"{who}: the same in processor time of the rank", "nbmgpu", dearer, "x"),
+        Figure(f"{who}: {LOUD}", "nbmgpu", slower, "x"),
+        Figure(f"{who}: {DEARER}", "nbmgpu", dearer, "x"),
         Figure(f"{who}: processor time of the kernel, all of the run", "nbmgpu", used),
         Figure(f"{who}: a click meanwhile, the slowest", "nbmgpu", max(waits)),
         *_lost(kernel, who),
-    ]  # fmt: skip
+    ]
+
+
+def _in_scripts(ranks: int) -> list[Result]:
+    """What printing alone takes, in scripts that nobody reads."""
+    with ExitStack() as stack:
+        files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(ranks)]
+        command = [sys.executable, "-c", PLAIN]
+        running = [
+            stack.enter_context(Popen(command, stdout=file, stderr=PIPE, text=True))
+            for file in files
+        ]
+        said = [process.communicate()[1] for process in running]
+    slower, dearer = map(float, said[0].split())  # of the first, as of rank 0
+    who = f"{ranks} ranks training"
+    return [
+        Figure(f"{who}: {LOUD}", SCRIPT, slower, "x"),
+        Figure(f"{who}: {DEARER}", SCRIPT, dearer, "x"),
+    ]
 
 
 def _lost(kernel: Kernel, when: str) -> list[Result]:
