@@ -14,7 +14,7 @@ from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from . import notices
-from .loops import divides_by_multiple
+from .batch_sizes import divides_by_multiple
 
 if TYPE_CHECKING:
     from .losses import LossGraph

@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, sampler
 
-from . import notices
+from . import batch_sizes, notices
 from .ahead import Event
 from .collated import Collated
 from .lag import weakly
-from .loops import loop_counts_samples, loop_trains
+from .loops import is_cycled, loop_trains
 from .pace import tokens_in
 from .session import Outside, Session, Share
 from .shared import from_rank_0
@@ -81,7 +81,7 @@ class LoaderTap:
         split = self.splits.get(loader)
         if split is None:
             split = self.splits[loader] = SplitLoader(loader, self)
-        return split.run(loader)
+        return split.run(loader, is_cycled(loader, frame))
 
     def will_split(self, loader: DataLoader[Any]) -> bool:
         """Tell whether ``loader`` was split when it was last iterated, or else would be now."""
@@ -138,8 +138,10 @@ class LoaderTap:
         if loader.batch_size is None and loader.batch_sampler is None:
             session.recorder.notice("whole-batches", notices.WHOLE_BATCHES)
             return False
-        if loop_counts_samples(frame):
+        if batch_sizes.loop_counts_samples(frame):
             session.recorder.notice("batch-sizes", notices.BATCH_SIZES)
+        if batch_sizes.loop_asks_for_size(frame):
+            session.recorder.notice("size-asked", notices.SIZE_ASKED)
         return True
 
 
@@ -194,25 +196,31 @@ class SplitLoader:
             **workers,
         )
 
-    def run(self, loader: DataLoader[Any]) -> Iterator[Any]:
-        """Begin to iterate over the rank's part of ``loader``, with one device's draws."""
+    def run(self, loader: DataLoader[Any], cycled: bool = False) -> Iterator[Any]:
+        """Begin to iterate over the rank's part of ``loader``, with one device's draws.
+
+        For ``itertools.cycle``, which would hand kept batches out without a word, it has no end.
+        """
         self.tap.streams.agree()
         if self.inner is not None:
             self.inner.collate_fn = loader.collate_fn  # a cell may have put another one there
         with self.tap.streams.notebooks():
             seed, parts = (self._indexed if self.indexed else self._streamed)(loader)
-        return self._pass(loader, seed, parts)
+        total = 0 if cycled else self._total(loader)
+        return self._pass(loader, seed, _for_ever(parts) if cycled else parts, total)
 
     def _pass(
-        self, loader: DataLoader[Any], seed: int, parts: Iterator[tuple[Any, Share]]
+        self, loader: DataLoader[Any], seed: int, parts: Iterator[tuple[Any, Share]], total: int
     ) -> Iterator[Any]:
-        """Iterate once over ``parts`` of ``loader``, which only this pass may hold."""
+        """Iterate once over ``parts`` of ``loader``, ``total`` batches or 0 if that is not known.
+
+        Only this pass may hold ``loader``.
+        """
         session = self.session
         self.epoch += 1
         before, steps, outside = session.backwards, 0, session.outside
         streams, this_pass = self.tap.streams, object()
         streams.enter_step(this_pass, seed)
-        total = self._total(loader)
         self._say_what_is_known()
         since: Draws | None = None
         own = own_generators(vars(sys.modules["__main__"]), but=self.tap.drawn)
@@ -396,6 +404,16 @@ def _drawn_in(
 def _at_once(items: Iterator[Any]) -> Iterator[Any]:
     """Take all items when the first is asked for."""
     yield from list(items)
+
+
+def _for_ever(items: Iterator[Any]) -> Iterator[Any]:
+    """Take all items, and the same ones again and again."""
+    kept = []
+    for item in items:
+        kept.append(item)
+        yield item
+    while kept:
+        yield from kept
 
 
 def _rank_0s(items: Iterator[Any]) -> Iterator[Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import itertools
 import linecache
 import re
 import sys
@@ -18,7 +19,7 @@ import textwrap
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 from .frames import outside
 
@@ -33,7 +34,7 @@ LIBRARIES = (
 
 MAX_DEPTH = 6
 
-HANDED = re.compile(r"\b(iter|next)\(")
+HANDED = re.compile(r"\b(iter|next|cycle)\(")
 """A line that takes batches one by one, for a loop that cannot be seen from here."""
 
 PEEK = re.compile(r"\bnext\(\s*iter\(")
@@ -59,132 +60,35 @@ def loop_trains(frame: types.FrameType | None) -> bool | None:
     frame = outside(frame, LIBRARIES)
     if frame is None:
         return False
-    loop, line = _loop_in(frame)
+    loop, line = loop_in(frame)
     if loop is None:
         return None if HANDED.search(line) and not PEEK.search(line) else False
     if _may_train(loop.body, {**frame.f_globals, **frame.f_locals}, 0):
         return True
-    return loop_trains(frame.f_back) if _hands_on(frame, loop) else False
+    return loop_trains(frame.f_back) if hands_on(frame, loop) else False
 
 
-def _hands_on(frame: types.FrameType, loop: Any) -> bool:
+def is_cycled(loader: Any, frame: types.FrameType | None) -> bool:
+    """Tell whether ``frame`` gives ``loader`` to ``itertools.cycle``, which asks for it once."""
+    frame = outside(frame, LIBRARIES)
+    if frame is None:
+        return False
+    names = {**frame.f_globals, **frame.f_locals}
+    calls = _calls_in("".join(linecache.getlines(frame.f_code.co_filename)))
+    return any(
+        call.lineno <= frame.f_lineno <= (call.end_lineno or call.lineno)
+        and _resolve(call.func, names) is itertools.cycle
+        and any(_resolve(argument, names) is loader for argument in call.args)
+        for call in calls
+    )
+
+
+def hands_on(frame: types.FrameType, loop: Loop) -> bool:
     """Tell whether a loop is that of a generator, which hands batches on to a loop around it."""
     return bool(frame.f_code.co_flags & inspect.CO_GENERATOR) and _yields(loop.body)
 
 
-def loop_counts_samples(frame: types.FrameType | None) -> bool:
-    """Tell whether the loop adds up sizes of batches: ``total += loss.item() * len(x)``.
-
-    Or whether it sets a learning rate by them.  In a split loop such a number covers the rank's
-    share.  All ranks may agree on it, so comparing them afterwards would not show it.
-    """
-    frame = outside(frame, LIBRARIES)
-    loop = _loop_in(frame)[0] if frame is not None else None
-    if frame is None or loop is None:
-        return False
-    if _counts_samples(loop.body) or _rates_by_size(loop):
-        return True
-    return _hands_on(frame, loop) and loop_counts_samples(frame.f_back)
-
-
-def divides_by_multiple(cell: str) -> bool:
-    """Tell whether a cell divides by a product with a batch's size: ``/ (2 * len(x))``."""
-    try:
-        nodes = list(ast.walk(ast.parse(cell)))
-    except SyntaxError:  # magics
-        return False
-    sizes = _named_sizes(nodes)
-    divisors = (n.right for n in nodes if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div))
-    for divisor in divisors:
-        parts = list(ast.walk(divisor))
-        product = any(isinstance(part, ast.Mult) for part in parts)
-        if product and any(_is_size(part) or _is_one_of(sizes, part) for part in parts):
-            return True
-    return False
-
-
-def function_counts_samples(function: Any) -> bool:
-    """Tell whether ``function``, which is called with each batch, adds up sizes of batches."""
-    try:
-        return _counts_samples(ast.parse(textwrap.dedent(inspect.getsource(function))).body)
-    except (OSError, SyntaxError, TypeError):
-        return False
-
-
-def _counts_samples(body: list[ast.stmt]) -> bool:
-    nodes = [node for statement in body for node in ast.walk(statement)]
-    sizes = _named_sizes(nodes)
-    sums = (n.value for n in nodes if isinstance(n, ast.AugAssign) or _adds_to_itself(n))
-    parts = (part for value in sums for part in ast.walk(value))
-    return any(_is_size(part) or _is_one_of(sizes, part) for part in parts)
-
-
-def _named_sizes(nodes: list[ast.AST]) -> set[str]:
-    """Return the names that are given to sizes: ``n = len(x)``, ``n, d = x.shape``."""
-    given = [n for n in nodes if isinstance(n, ast.Assign)]
-    targets = [t for n in given for t in n.targets if _is_batchs(n.value)]
-    shapes = [t for n in given for t in n.targets if _is_shape(n.value)]
-    targets += [t.elts[0] if isinstance(t, ast.Tuple | ast.List) else t for t in shapes]
-    return {target.id for target in targets if isinstance(target, ast.Name)}
-
-
-def _is_batchs(node: ast.expr) -> bool:
-    """Tell whether an expression is a batch's size: ``len(x)``, ``x.size(0)``, ``x.shape[0]``.
-
-    Other dimensions than the first are the same on all ranks.
-    """
-    if isinstance(node, ast.Subscript):
-        return _is_first(node.slice) and _is_shape(node.value)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        which = not node.args or _is_first(node.args[0])
-        return which and node.func.attr in ("size", "numel")
-    return isinstance(node, ast.Call) and _is_size(node)
-
-
-def _is_shape(node: ast.expr) -> bool:
-    call = isinstance(node, ast.Call) and not node.args
-    what = node.func if isinstance(node, ast.Call) and call else node
-    return isinstance(what, ast.Attribute) and what.attr == ("size" if call else "shape")
-
-
-def _is_first(index: ast.expr) -> bool:
-    return isinstance(index, ast.Constant) and index.value == 0
-
-
-def _is_one_of(names: set[str], node: ast.AST) -> bool:
-    return isinstance(node, ast.Name) and node.id in names
-
-
-def _adds_to_itself(node: ast.AST) -> TypeGuard[ast.Assign]:
-    if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.BinOp):
-        return False
-    names = {part.id for part in ast.walk(node.value) if isinstance(part, ast.Name)}
-    return any(isinstance(target, ast.Name) and target.id in names for target in node.targets)
-
-
-def _rates_by_size(loop: Loop) -> bool:
-    """Tell whether there is a ``group["lr"] = ... len(x) ...`` for an ``x`` of the batch."""
-    for node in (node for statement in loop.body for node in ast.walk(statement)):
-        if not isinstance(node, ast.Assign):
-            continue
-        parts = (part for target in node.targets for part in ast.walk(target))
-        if not any(isinstance(part, ast.Constant) and part.value == "lr" for part in parts):
-            continue
-        sizes = [part for part in ast.walk(node.value) if _is_size(part)]
-        named = {part.id for size in sizes for part in ast.walk(size) if isinstance(part, ast.Name)}
-        if named & loop.targets:
-            return True
-    return False
-
-
-def _is_size(node: ast.AST) -> bool:
-    """Tell whether an expression is ``len(x)``, ``x.size(...)``, ``x.shape`` or ``x.numel()``."""
-    if isinstance(node, ast.Attribute):
-        return node.attr in ("size", "shape", "numel")
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len"
-
-
-def _loop_in(frame: types.FrameType) -> tuple[Loop | None, str]:
+def loop_in(frame: types.FrameType) -> tuple[Loop | None, str]:
     """Return the loop that ``frame`` is about to enter, and the current line."""
     lines = linecache.getlines(frame.f_code.co_filename)
     line = lines[frame.f_lineno - 1] if frame.f_lineno <= len(lines) else ""
@@ -232,6 +136,15 @@ def _loop_at(source: str, line: int) -> Loop | None:
     """Return the innermost loop whose header covers ``line``."""
     covering = [loop for loop in _loops(source) if loop.first <= line <= loop.last]
     return max(covering, key=lambda loop: loop.first, default=None)
+
+
+@functools.lru_cache(maxsize=64)
+def _calls_in(source: str) -> list[ast.Call]:
+    """Return every call in ``source``."""
+    try:
+        return [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    except SyntaxError:
+        return []
 
 
 def _may_train(body: list[ast.stmt], names: dict[str, Any], depth: int) -> bool:

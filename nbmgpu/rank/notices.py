@@ -160,11 +160,16 @@ NO_BLOCKS = (
     "normalisation. The model trains as it is."
 )
 BATCH_SIZES = (
-    "The training loop adds up sizes of batches (such as `total += loss.item() * len(x)`), or sets "
-    "a learning rate by them: len(x) is this rank's share of the batch, so the sum, or the rate, "
-    "is not one device's. Count batches instead, as in `total += loss.item()`, or measure in a "
-    "loop under torch.no_grad(); for a rate, use the batch size of the loader "
-    "(`loader.batch_size`)."
+    "The training loop adds up sizes of batches (such as `total += loss.item() * len(x)`), divides "
+    "a number that it has read by one (`loss.item() / len(x)`), or sets a learning rate by them: "
+    "len(x) is this rank's share of the batch, so the sum, the ratio or the rate is not one "
+    "device's. Count batches instead, as in `total += loss.item()`, or measure in a loop under "
+    "torch.no_grad(); else use the batch size of the loader (`loader.batch_size`)."
+)
+SIZE_ASKED = (
+    "The training loop asks whether a batch has some size (such as `if len(x) != batch_size: "
+    "continue`): len(x) is this rank's share, so the answer is not one device's, and all batches "
+    "may be left out. To leave out a last batch that is smaller, give the loader drop_last=True."
 )
 NOT_SHARDED = (
     "No training loader was split: every rank did the whole work, with one device's result and "

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from nbmgpu.errors import StrategyError, compose
-from nbmgpu.rank import loops, notices
+from nbmgpu.rank import batch_sizes, loops, notices
 from nbmgpu.rank.ahead import Queue
 from nbmgpu.rank.session import Session
 
@@ -210,7 +210,7 @@ class LightningTap:
 
         def run(original: Any) -> Any:
             def epoch(loop: Any, fetcher: Any) -> None:
-                if loops.function_counts_samples(loop.trainer.lightning_module.training_step):
+                if batch_sizes.function_counts_samples(loop.trainer.lightning_module.training_step):
                     self.session.recorder.notice("batch-sizes", notices.BATCH_SIZES)
                 original(loop, fetcher)
                 # Lightning counts batches and does not ask for one more: a pass would last

@@ -1,0 +1,239 @@
+"""What a training loop does with the size of its batches, read from its source.
+
+In a split loop ``len(x)`` is the rank's share.  A number that is made with it is not one device's,
+and where all ranks have as many samples, comparing ranks afterwards would not show it.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+import types
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeGuard
+
+from .frames import outside
+from .loops import LIBRARIES, Loop, hands_on, loop_in
+
+READS = {"item", "tolist"}
+"""Methods that make a Python number of a loss."""
+
+
+def loop_counts_samples(frame: types.FrameType | None) -> bool:
+    """Tell whether the loop counts by sizes of batches: ``total += loss.item() * len(x)``.
+
+    Or divides a loss by one, ``loss.item() / len(x)``, or sets a learning rate by them.
+    """
+    return _of_loop(frame, lambda loop: _counts(loop.body, loop.targets) or _rates_by_size(loop))
+
+
+def loop_asks_for_size(frame: types.FrameType | None) -> bool:
+    """Tell whether the loop does something only for batches of some size.
+
+    ``if x.size(0) != batch_size: continue`` is to leave out the last one, and leaves out all.
+    """
+    return _of_loop(frame, lambda loop: _asks(loop.body, loop.targets))
+
+
+def function_counts_samples(function: Any) -> bool:
+    """Tell whether ``function``, which is called with each batch, counts by sizes of batches."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, SyntaxError, TypeError):
+        return False
+    given = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    return _counts(tree.body, given - {"self"})
+
+
+def divides_by_multiple(cell: str) -> bool:
+    """Tell whether a cell divides by a product with a batch's size: ``/ (2 * len(x))``."""
+    try:
+        nodes = list(ast.walk(ast.parse(cell)))
+    except SyntaxError:  # magics
+        return False
+    sizes = _named_sizes(nodes)
+    divisors = (n.right for n in nodes if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div))
+    for divisor in divisors:
+        parts = list(ast.walk(divisor))
+        product = any(isinstance(part, ast.Mult) for part in parts)
+        if product and any(_is_size(part) or _is_one_of(sizes, part) for part in parts):
+            return True
+    return False
+
+
+def _of_loop(frame: types.FrameType | None, holds: Callable[[Loop], bool]) -> bool:
+    """Tell whether something holds of the loop in ``frame``, or of that around its generator."""
+    frame = outside(frame, LIBRARIES)
+    loop = loop_in(frame)[0] if frame is not None else None
+    if frame is None or loop is None:
+        return False
+    return holds(loop) or (hands_on(frame, loop) and _of_loop(frame.f_back, holds))
+
+
+class _Sizes:
+    """The expressions of a loop's body that are sizes of the batch, or of what is made of it."""
+
+    def __init__(self, nodes: list[ast.AST], given: Iterable[str], made: bool) -> None:
+        """Look at all ``nodes`` of a body that is ``given`` the batch by these names.
+
+        Besides the batch's parts, sizes may be of what is ``made`` with them.
+        """
+        self._own, before = set(given), -1
+        assigned = [node for node in nodes if isinstance(node, ast.Assign)]
+        while len(self._own) > before:  # nodes are in no order
+            before = len(self._own)
+            ours = [n for n in assigned if self._is_of_batch(n.value, made)]
+            names = (name for n in ours for target in n.targets for name in _names_in(target))
+            self._own |= {name.id for name in names if isinstance(name.ctx, ast.Store)}
+        self._named = _named_sizes(ours)
+
+    def _is_of_batch(self, value: ast.expr, made: bool) -> bool:
+        if made:
+            return any(name.id in self._own for name in _names_in(value))
+        if isinstance(value, ast.Tuple | ast.List):
+            return any(self._is_of_batch(part, made) for part in value.elts)
+        return any(_is_one_of(self._own, part) for part in _owners(value))
+
+    def __contains__(self, node: ast.AST) -> bool:
+        shape = isinstance(node, ast.Subscript) and _is_first(node.slice)
+        if _is_one_of(self._named, node.value if shape else node):  # type: ignore[attr-defined]
+            return True
+        what = _whose_size(node)
+        return what is not None and any(_is_one_of(self._own, part) for part in _owners(what))
+
+
+def _names_in(node: ast.AST) -> list[ast.Name]:
+    return [part for part in ast.walk(node) if isinstance(part, ast.Name)]
+
+
+def _owners(node: ast.expr) -> Iterator[ast.expr]:
+    """Yield ``node``, and what it is a part or a method's result of: ``x`` for ``x[0].to(d)``."""
+    yield node
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        yield from _owners(node.func.value)
+    elif isinstance(node, ast.Attribute | ast.Subscript | ast.Starred):
+        yield from _owners(node.value)
+    elif isinstance(node, ast.Call) and _is_call_of(node, "len") and node.args:
+        yield from _owners(node.args[0])
+
+
+def _counts(body: list[ast.stmt], given: Iterable[str]) -> bool:
+    nodes = _nodes(body)
+    sizes = _Sizes(nodes, given, made=True)
+    sums = (n.value for n in nodes if isinstance(n, ast.AugAssign) or _adds_to_itself(n))
+    if any(part in sizes for value in sums for part in _operands(value)):
+        return True
+    ratios = (n for n in nodes if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div))
+    return any(n.right in sizes and _reads_a_loss(n.left) for n in ratios)
+
+
+def _asks(body: list[ast.stmt], given: Iterable[str]) -> bool:
+    nodes = _nodes(body)
+    sizes = _Sizes(nodes, given, made=False)
+    tests = (n.test for n in nodes if isinstance(n, ast.If | ast.IfExp))
+    asked = (n for test in tests for n in ast.walk(test) if isinstance(n, ast.Compare))
+    for comparison in asked:
+        sides = [comparison.left, *comparison.comparators]
+        of_batch = [any(part in sizes for part in _operands(side)) for side in sides]
+        if any(of_batch) and not all(of_batch):
+            return True
+    return False
+
+
+def _rates_by_size(loop: Loop) -> bool:
+    """Tell whether there is a ``group["lr"] = ... len(x) ...`` for an ``x`` of the batch."""
+    for node in _nodes(loop.body):
+        if not isinstance(node, ast.Assign):
+            continue
+        parts = (part for target in node.targets for part in ast.walk(target))
+        if not any(isinstance(part, ast.Constant) and part.value == "lr" for part in parts):
+            continue
+        sizes = [part for part in ast.walk(node.value) if _is_size(part)]
+        named = {part.id for size in sizes for part in ast.walk(size) if isinstance(part, ast.Name)}
+        if named & loop.targets:
+            return True
+    return False
+
+
+def _nodes(body: list[ast.stmt]) -> list[ast.AST]:
+    return [node for statement in body for node in ast.walk(statement)]
+
+
+def _operands(node: ast.expr) -> Iterator[ast.expr]:
+    """Yield what an expression is calculated from: what is between its operators."""
+    if isinstance(node, ast.BinOp):
+        yield from _operands(node.left)
+        yield from _operands(node.right)
+    elif isinstance(node, ast.UnaryOp):
+        yield from _operands(node.operand)
+    elif isinstance(node, ast.Call) and _is_call_of(node, "int", "float") and node.args:
+        yield from _operands(node.args[0])
+    else:
+        yield node
+
+
+def _reads_a_loss(node: ast.expr) -> bool:
+    calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
+    return any(
+        _is_call_of(call, "float")
+        or (isinstance(call.func, ast.Attribute) and call.func.attr in READS)
+        for call in calls
+    )
+
+
+def _named_sizes(nodes: Sequence[ast.AST]) -> set[str]:
+    """Return the names that are given to sizes: ``n = len(x)``, ``n, d = x.shape``."""
+    given = [n for n in nodes if isinstance(n, ast.Assign)]
+    targets = [t for n in given for t in n.targets if _whose_size(n.value) is not None]
+    shapes = [t for n in given for t in n.targets if _is_shape(n.value)]
+    targets += [t.elts[0] if isinstance(t, ast.Tuple | ast.List) else t for t in shapes]
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def _whose_size(node: ast.AST) -> ast.expr | None:
+    """Return ``x`` of ``len(x)``, ``x.size(0)``, ``x.shape[0]`` and the like.
+
+    Other dimensions than the first are the same on all ranks.
+    """
+    if isinstance(node, ast.Subscript) and _is_first(node.slice) and _is_shape(node.value):
+        what = node.value.func if isinstance(node.value, ast.Call) else node.value
+        return what.value if isinstance(what, ast.Attribute) else None
+    if not isinstance(node, ast.Call):
+        return None
+    if isinstance(node.func, ast.Attribute):
+        which = not node.args or _is_first(node.args[0])
+        return node.func.value if which and node.func.attr in ("size", "numel") else None
+    return node.args[0] if _is_call_of(node, "len") and node.args else None
+
+
+def _is_shape(node: ast.expr) -> bool:
+    call = isinstance(node, ast.Call) and not node.args
+    what = node.func if isinstance(node, ast.Call) and call else node
+    return isinstance(what, ast.Attribute) and what.attr == ("size" if call else "shape")
+
+
+def _is_first(index: ast.expr) -> bool:
+    return isinstance(index, ast.Constant) and index.value == 0
+
+
+def _is_one_of(names: set[str], node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id in names
+
+
+def _is_call_of(call: ast.Call, *names: str) -> bool:
+    return isinstance(call.func, ast.Name) and call.func.id in names
+
+
+def _adds_to_itself(node: ast.AST) -> TypeGuard[ast.Assign]:
+    if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.BinOp):
+        return False
+    names = {part.id for part in ast.walk(node.value) if isinstance(part, ast.Name)}
+    return any(isinstance(target, ast.Name) and target.id in names for target in node.targets)
+
+
+def _is_size(node: ast.AST) -> bool:
+    """Tell whether an expression is ``len(x)``, ``x.size(...)``, ``x.shape`` or ``x.numel()``."""
+    if isinstance(node, ast.Attribute):
+        return node.attr in ("size", "shape", "numel")
+    return isinstance(node, ast.Call) and _is_call_of(node, "len")

@@ -1,0 +1,83 @@
+"""A loop whose numbers depend on the size of its batches is known by its source."""
+
+import sys
+
+import pytest
+from test_loops import Probe, answer
+
+from nbmgpu.rank.batch_sizes import loop_asks_for_size, loop_counts_samples
+
+COUNTING = [
+    "total += loss.item() * x.size(0)",
+    "total += loss.item() * len(x)",
+    "n += y.shape[0]",
+    "total = total + loss.item() * len(x)",
+    "n, d = x.shape; total += loss.item() * n",
+    "n = x.size(0); total += loss.item() * n",
+    "n = x.shape[0]; total += n",
+    "shape = x.shape; total += loss.item() * shape[0]",
+    "losses.append(loss.item() / len(x))",
+    "images = x.to(0); total += int(len(images) * right)",
+    "total += float(loss) / y.size(0)",
+    "right += (model(x).argmax(1) == y).sum() / len(y)",
+]
+NOT_COUNTING = [
+    "total += loss.item()",
+    "x = x.view(x.size(0), -1)",
+    "n = len(x)",
+    "total += loss.item() / len(loader)",
+    "loss += cross_entropy(out.view(-1, out.size(-1)), y.view(-1))",
+    "loss += cross_entropy(out.view(x.size(0), -1), y)",
+    "mean = right.item() / len(dataset)",
+    "for word in x: total += len(word)",
+    "n, steps, d = x.shape; loss += y.sum() / steps",
+    "width = x.shape[1]; loss = loss + y.sum() / width",
+    "trainer.size = x.size(0); loss += trainer.alpha * y",
+    "sizes[epoch] = len(x); total += epoch",
+]
+
+
+class Asking(Probe):
+    """A loader that asks whether its loop adds up sizes."""
+
+    def __iter__(self):
+        self.answer = loop_counts_samples(sys._getframe(1))
+        return iter(())
+
+
+@pytest.mark.parametrize("line", [*COUNTING, *NOT_COUNTING])
+def test_sums_of_batch_sizes_are_noticed(line):
+    assert answer(f"for x, y in loader:\n    {line}\n    loss.backward()", Asking) is (
+        line in COUNTING
+    )
+
+
+ASKING = [
+    "if x.size(0) != batch_size: continue",
+    "if len(x) < 8: break",
+    "images, labels = x.to(0), y.to(0)\n    if images.shape[0] != batch_size: continue",
+    "n = len(y)\n    if n == 1: continue",
+    "with amp:\n        h = x[0]\n        h = h if h.size(0) == size else pad(h)",
+]
+NOT_ASKING = [
+    "if len(losses) > 100: break",
+    "if x.size(1) > 512: x = x[:, :512]",
+    "if x.shape[0] != y.shape[0]: raise ValueError",
+    "if step % len(loader) == 0: save()",
+    "history = history + [loss.item()]\n    if len(history) > 5: break",
+    "for word in x:\n        if len(word) > 5: continue",
+]
+
+
+class AskingForSize(Probe):
+    """A loader that asks whether its loop asks for the size of a batch."""
+
+    def __iter__(self):
+        self.answer = loop_asks_for_size(sys._getframe(1))
+        return iter(())
+
+
+@pytest.mark.parametrize("line", [*ASKING, *NOT_ASKING])
+def test_questions_about_the_size_of_a_batch_are_noticed(line):
+    source = f"for x, y in loader:\n    {line}\n    loss.backward()"
+    assert answer(source, AskingForSize) is (line in ASKING)
