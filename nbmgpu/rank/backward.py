@@ -19,7 +19,7 @@ from nbmgpu.strategies.tail import LOSSES
 
 from . import notices
 from .frames import outside
-from .losses import LossGraph, read_graph
+from .losses import Agree, LossGraph, read_graph
 from .readable import find_losses
 from .weights import share_out
 
@@ -87,11 +87,7 @@ class BackwardTap:
         loss = roots[0] if len(roots) == 1 and roots[0].numel() == 1 else None
         graph, losses = LossGraph(), None
         if loss is not None and loss.grad_fn is not None:
-            share = session.share
-            sizes = (share.samples, share.whole) if share else (0, 0)
-            graph = read_graph(
-                loss, *sizes, session.totals, session.agree_on_sizes, session.coupling.is_old
-            )
+            graph = self._read(loss, session.agree_on_sizes)
             session.shaping.check_loss(graph)
             held, session.held_losses = session.held_losses, {}
             losses = find_losses(loss, graph, held or _users_variables())
@@ -126,10 +122,15 @@ class BackwardTap:
         session.accumulation.settle(session.units)
         session.note_backward(losses)
 
+    def _read(self, loss: Tensor, agree: Agree = lambda flags: flags) -> LossGraph:
+        session, share = self.session, self.session.share
+        sizes = (share.samples, share.whole) if share else (0, 0)
+        return read_graph(loss, *sizes, session.totals, agree, session.coupling.is_old)
+
     def _plan(self, graph: LossGraph, scalars: list[Tensor]) -> Backward:
         session = self.session
         share, even = session.share, 1.0 / session.world_size
-        totals = [self._adds_up(graph)] * len(scalars)
+        totals = self._totals(graph, scalars)
         if share is None:
             return Backward(even, True, scalars, totals)
         counts = known(graph.counts[0][0]) / share.whole if graph.counts else None
@@ -157,6 +158,17 @@ class BackwardTap:
         share = self.session.share
         divided = share is not None and share.samples < share.whole
         return divided and graph.reduction == "sum" and self.session.batch == "global"
+
+    def _totals(self, graph: LossGraph, scalars: list[Tensor]) -> list[bool]:
+        """Tell of each of ``scalars``, the root first, whether ranks' values add up.
+
+        Parts may reduce in other ways than the root does, as the sum of ``loss_sum / len(x)``.
+        What ranks weigh is the root: so they need not agree on how parts are read.
+        """
+        root = self._adds_up(graph)
+        if len(graph.kinds) < 2 and not graph.divided and not graph.penalised:
+            return [root] * len(scalars)
+        return [root, *(self._adds_up(self._read(part)) for part in scalars[1:])][: len(scalars)]
 
     def _factor_of_sum(self) -> float:
         """Return what a summed loss is multiplied by so that the ranks' average is the sum."""

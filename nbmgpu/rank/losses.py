@@ -33,7 +33,10 @@ Reduction = Literal["mean", "sum"]
 MAX_NODES = 400
 MAX_CHAIN = 16
 MAX_DIMS = 6
-NORMS = {"LinalgVectorNorm", "Norm", "Std", "Var", "Logsumexp", "Max", "Min", "Prod"}
+NORMS = {
+    "LinalgVectorNorm", "Norm", "Std", "Var", "Logsumexp", "Max", "Min", "Amax", "Amin", "Median",
+    "Prod",
+}  # fmt: skip
 """Nodes that make one number of many in no linear way."""
 
 REDUCING = {"Mean", "Sum"} | NORMS
@@ -64,6 +67,10 @@ OF_PARAMETERS = ELEMENTWISE | VIEWS
 ONE_BY_ONE = VIEWS | BENDING | LINEAR
 
 
+Dims = tuple[int, tuple[int, ...]]
+"""Of a reduction, how many dimensions there are, and which it is over."""
+
+
 @dataclass
 class LossGraph:
     """The scalar part of a loss's graph: everything between it and its reductions.
@@ -79,9 +86,9 @@ class LossGraph:
     ``scaled`` has the Python numbers that divide or multiply a penalty, a term of parameters
     alone, and are such a size, or 1 over it; ``penalised`` says that there is such a term.
     ``multiple`` says that a sum is divided by several times the samples of the share, ``old``
-    that one is divided by a tensor that is older than the batch, and taken for a count; ``over``
-    has, of reductions over some dimensions that are taken for those over samples, the number of
-    dimensions and which.
+    that one is divided by a tensor that is older than the batch, and taken for a count, and
+    ``divided`` that one is divided by anything.  ``over`` has the reductions over some dimensions
+    that are taken for those over samples, ``passed`` those of another kind that are not.
     ``terms`` counts reductions over samples, ``averaged`` those that are divided by the samples
     of the share besides, as losses of single samples are.
 
@@ -97,9 +104,11 @@ class LossGraph:
     sizes: list[float | None] = field(default_factory=list)
     scaled: set[float] = field(default_factory=set)
     penalised: bool = False
+    divided: bool = False
     multiple: bool = False
     old: bool = False
-    over: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    over: list[Dims] = field(default_factory=list)
+    passed: list[Dims] = field(default_factory=list)
     terms: int = 0
     averaged: int = 0
 
@@ -115,6 +124,14 @@ class LossGraph:
         """
         averaged = self.averaged == self.terms and (even or self.kinds == {"mean"})
         return self.terms > 1 and not averaged
+
+    def counts_others(self, samples: int) -> bool:
+        """Tell whether a mean is over others than the share's ``samples``, beside one over these.
+
+        Where shares differ, ranks then weigh one of the two wrongly.
+        """
+        counted = {n for _, n in self.counts if n is not None}
+        return len(counted) > 1 and any(n % samples for n in counted)
 
     def settle(self, are_sizes: Sequence[bool]) -> None:
         """Take the numbers that divide sums for sizes, or for constants."""
@@ -148,7 +165,7 @@ class LossGraph:
             sum(count != (-1 if n is None else n) for count, n in self.counts) > 0
         )
         # Counts of the same things, such as targets and targets times classes, weigh alike.
-        differ: bool | Tensor = sum(count % first != 0 for count, _ in self.counts[1:]) > 0
+        differ: bool | Tensor = sum(_no_multiple(count, first) for count, _ in self.counts[1:]) > 0
         if "mean" in self.kinds:
             return left_out
         return differ & left_out
@@ -218,11 +235,12 @@ def read_graph(
         whole: samples in the global batch.
         totals: counts over the global batch, the same on all ranks; a sum that is divided
             by one of them, or by a multiple, adds up over ranks.
-        agree: settles with the other ranks which numbers are sizes.
+        agree: settles with the other ranks which numbers are sizes; asked at most twice.
         is_old: tells whether a tensor is seen to be older than the batch.
     """
     graph = LossGraph()
     sides: dict[Any, int] = {}
+    choice = _Choice(samples, agree)
     queue = [(loss.grad_fn, _Path())]
     while queue and len(graph.nodes) < MAX_NODES:
         node, path = queue.pop(0)
@@ -241,7 +259,7 @@ def read_graph(
             terms = _terms(node, path) if kind_of(node) in ("Mean", "Sum") else []
             graph.scaled.update(*(inner.sizes(samples) for inner in (path, *terms)))
         else:
-            for source, inner in _sources(node, path):
+            for source, inner in _sources(node, path, graph, choice):
                 if kind_of(source) == "Stack":  # of scalars: each has a reduction of its own
                     scalars = children_of(source)
                     stacked = len(scalars) if kind_of(node) == "Mean" else 0
@@ -252,8 +270,8 @@ def read_graph(
                 graph.averaged += bool(inner.sizes(samples)) or inner.stacked == samples
                 divisors = [d for d in inner.divisors if not _is_total(d, totals)]
                 graph.old |= not _averages(source) and any(map(is_old, _one(divisors)))
-                if source is not node and (dims := _reduced_dims(source)):
-                    graph.over.append((len(source._saved_self_sym_sizes), _signed(dims)))
+                if source is not node and _reduced_dims(source):
+                    graph.over.append(_dims_of(source))
                 _read_reduction(graph, source, divisors, samples, whole)
                 graph.bent |= inner.bent or kind_of(source) in NORMS
                 if inner.factors and graph.kinds <= {"sum"} and samples < whole:
@@ -265,12 +283,47 @@ def read_graph(
     return graph
 
 
+def _no_multiple(count: Tensor, first: Tensor) -> Tensor:
+    """Tell whether ``count`` is no multiple of ``first``, up to rounding; shape (), bool."""
+    ratio = count / first
+    return ~((ratio - ratio.round()).abs() <= 1e-5 * ratio.abs())
+
+
 def _reduces(node: Any) -> bool:
     """Tell whether ``node`` makes one number of many."""
     return kind_of(node) in REDUCING or getattr(node, "_saved_reduction", 0) > 0
 
 
-def _sources(node: Any, path: _Path) -> list[tuple[Any, _Path]]:
+@dataclass
+class _Choice:
+    """Which of two reductions, one inside the other, is over samples: by sizes of this rank."""
+
+    samples: int
+    agree: Agree
+    answer: bool | None = None
+
+    def is_inner(self, outer: Any, inner: Any) -> bool:
+        """Tell whether it is ``inner``, which leaves the first dimension to ``outer``.
+
+        The members of an ensemble come first, as time may: only if their number could not be
+        that of samples, and another one is.  Ranks agree once, for all of a loss.
+        """
+        if not _differ(outer, inner):
+            return False
+        if self.answer is None:
+            shape, dims = tuple(inner._saved_self_sym_sizes), _dims_of(inner)[1]
+            members = shape[0] % self.samples if self.samples > 1 else shape[0] - 1
+            fits = members > 0 and self.samples in {shape[d] for d in dims}
+            (self.answer,) = self.agree([fits])
+        return self.answer
+
+
+def _differ(one: Any, other: Any) -> bool:
+    """Tell whether one of two reductions is a mean and the other one a sum."""
+    return {kind_of(one), kind_of(other)} == {"Mean", "Sum"}
+
+
+def _sources(node: Any, path: _Path, graph: LossGraph, choice: _Choice) -> list[tuple[Any, _Path]]:
     """Return what decides how ``node`` counts samples: mostly ``node`` itself.
 
     A sum or mean may only add up the classes of what was averaged over samples before, or
@@ -288,9 +341,12 @@ def _sources(node: Any, path: _Path) -> list[tuple[Any, _Path]]:
         if shape_of(below) != shape:
             continue
         scalars = kind_of(below) == "Stack" and all(shape_of(c) == () for c in children_of(below))
-        if scalars or 0 in _reduced_dims(below):
+        dims = _reduced_dims(below)
+        if scalars or 0 in dims or (dims and choice.is_inner(node, below)):
             found.append((below, inner))
-        elif not _reduced_dims(below):
+        elif dims:
+            graph.passed += [_dims_of(below)] if _differ(node, below) else []
+        else:
             todo += [(child, inner.through(below, i)) for i, child in enumerate(children_of(below))]
     return found or [(node, term) for term in _terms(node, path)]
 
@@ -335,6 +391,7 @@ def _read_reduction(
         graph.kinds.add("mean" if by is None and everything is None else "counted")
         return
     numbers = [float(d) for d in divisors if _is_number(d)]
+    graph.divided |= bool(divisors)
     for divisor in divisors:
         if not _is_number(divisor):
             graph.bent |= divisor.numel() != 1
@@ -400,9 +457,11 @@ def _averages(node: Any) -> bool:
     return kind_of(node) == "Mean" or getattr(node, "_saved_reduction", None) == MEAN
 
 
-def _signed(dims: tuple[int, ...]) -> tuple[int, ...]:
-    """Return dimensions with their sign, which -1 has not in a node's list."""
-    return tuple(d - 2**64 if d >= 2**63 else d for d in dims)
+def _dims_of(node: Any) -> Dims:
+    """Return what a reduction is over, with their sign, which -1 has not in a node's list."""
+    signed = tuple(d - 2**64 if d >= 2**63 else d for d in _reduced_dims(node))
+    sizes = getattr(node, "_saved_self_sym_sizes", None)
+    return len(node._saved_self.shape if sizes is None else sizes), signed
 
 
 def _one(divisors: Sequence[Any]) -> list[Tensor]:

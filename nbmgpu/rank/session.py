@@ -238,7 +238,9 @@ class Session:
         self.chances.note(graph)
         if self.joined and "mean" in graph.kinds:
             self.recorder.notice("joined", notices.JOINED)
-        doubt = graph.doubt()
+        doubt, share = graph.doubt(), self.share
+        if share is not None and share.whole % self.world_size:
+            doubt = graph.counts_others(share.samples) or doubt
         if doubt is not False:
             self._doubts.append(doubt)
         if len(self._doubts) >= 50:

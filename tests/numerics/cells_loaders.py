@@ -482,6 +482,26 @@ IDIOMS = [
             opt.step()
             losses.append(loss.item())
         """),
+    idiom("itertools.cycle, and means over class weights", """
+        criterion = nn.CrossEntropyLoss(weight=torch.tensor([0.2, 1.0, 3.0, 0.5]))
+        for step, (x, y) in zip(range(20), itertools.cycle(loader)):
+            opt.zero_grad()
+            loss = criterion(model(x), y)
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup="loader = DataLoader(TensorDataset(X[:43], Y[:43]), 8, shuffle=True)"),
+    idiom("a cycle beside a loader", """
+        again = itertools.cycle(other)
+        for x, y in loader:
+            x2, y2 = next(again)
+            opt.zero_grad()
+            loss = F.cross_entropy(model(x), y) + 0.5 * F.cross_entropy(model(x2), y2)
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup="other = DataLoader(TensorDataset(X[:16] * 0.9, Y[:16]), 8)",
+        shares="again x2 y2", notices="lost:again"),
     idiom("itertools.islice", """
         for x, y in itertools.islice(loader, 3):
             opt.zero_grad()

@@ -55,6 +55,34 @@ IDIOMS = [
     idiom("a mean written out", with_loss("((model(x) - y) ** 2).mean()"), setup=REGRESSION),
     idiom("a sum over classes, a mean over samples", with_loss(
         "((model(x) - y) ** 2).sum(1).mean()"), setup=REGRESSION),
+    idiom("an ensemble, means over samples added up", """
+        for x, y in loader:
+            values = torch.stack([critic(x).squeeze(-1) for critic in critics])
+            loss = ((values - y.float()) ** 2).mean(dim=1).sum(dim=0)
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup="""
+        critics = nn.ModuleList(nn.Linear(8, 1) for _ in range(5))
+        opt = torch.optim.SGD(critics.parameters(), lr=0.05)
+        loader = DataLoader(TensorDataset(X[:43], Y[:43]), 8, shuffle=True)
+        """, shares="values", ranks=(2, 3)),
+    idiom("a sum, which is read, by the size of the batch", """
+        for epoch in range(2):
+            total = 0.0
+            for x, y in loader:
+                out = model(x)
+                loss_sum = F.cross_entropy(out, y, reduction="sum")
+                spread = out.pow(2).mean()
+                loss = loss_sum / len(x) + 0.1 * spread
+                opt.zero_grad()
+                loss.backward()
+                opt.step()
+                total += loss_sum.item()
+                losses.append(spread.item())
+            losses.append(total / len(loader.dataset))
+        """, curve=False),
     idiom("a mean per class", with_loss("((model(x) - y) ** 2).mean(0).sum()"), setup=REGRESSION,
         ranks=(2, 3)),
     idiom("torch.mean(torch.stack([...]))", with_loss(

@@ -231,6 +231,36 @@ DUE = {
             loss.backward()
             opt.step()
         """, "    loader = DataLoader(dataset, 8)"),
+    "a memory beside uneven shares": ("mixed-loss", with_loss(
+        "F.cross_entropy(model(X[:16]), Y[:16]) + F.cross_entropy(model(x), y)"),
+        "loader = DataLoader(dataset, 5)"),
+    "batches left out by their size": ("size-asked", """
+        for x, y in loader:
+            if len(x) < 2:
+                continue
+            loss = F.cross_entropy(model(x), y)
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        """, ""),
+    "a sum that was read, by the size of the batch": ("batch-sizes", TRAIN.replace(
+        "F.cross_entropy(model(x), y)", "F.cross_entropy(model(x), y, reduction='sum')").replace(
+        "loss.item()", "loss.item() / len(x)"), ""),
+    "a spread over the batch": ("mixed-loss", with_loss(
+        "F.cross_entropy(model(x), y) + F.relu(1 - model(x).std(0)).mean()"), ""),
+    "the largest of the batch": ("mixed-loss", with_loss("model(x).amax(0).sum()"), ""),
+    "members of an ensemble, as many as samples": ("time-first", """
+        for x, y in loader:
+            values = torch.stack([critic(x).squeeze(-1) for critic in critics])
+            loss = ((values - y.float()) ** 2).mean(dim=1).sum(dim=0)
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        """, """
+        critics = nn.ModuleList(nn.Linear(8, 1) for _ in range(4))
+        opt = torch.optim.SGD(critics.parameters(), lr=0.05)
+        loader = DataLoader(dataset, 8, drop_last=True)
+        """),
     "first values from the data": ("came-apart", """
         first = True
         for x, y in loader:
@@ -340,6 +370,14 @@ QUIET = {
         g = torch.Generator().manual_seed(1)
         other = DataLoader(dataset, 8, shuffle=True, generator=g)
         """),
+    "a running mean by the number of batches": (
+        TRAIN.replace("losses.append(loss.item())", "mean += loss.item() / len(loader)"),
+        "    mean = 0.0"),
+    "a memory beside even shares": (with_loss(
+        "F.cross_entropy(model(X[:17]), Y[:17]) + F.cross_entropy(model(x), y)"), ""),
+    "class weights and smooth labels": (with_loss(
+        "F.cross_entropy(model(x), y, torch.tensor([.13, .71, 1.37, 2.9]), label_smoothing=0.1)"),
+        ""),
     "a count that comes with the batch": (with_loss(
         "F.cross_entropy(model(x), y, reduction='sum') / n").replace("x, y in", "x, y, n in"), """
         def collate(samples):

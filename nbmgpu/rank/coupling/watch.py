@@ -129,7 +129,10 @@ class Coupling:
                 self._recorder.notice("by-sample", notices.BY_SAMPLE)
             if graph.old:
                 self._recorder.notice("old-divisor", notices.OLD_DIVISOR)
-            if any(watch.over.get(key) is False for key in map(_key, graph.over)):  # type: ignore[union-attr]
+            over = watch.over  # type: ignore[union-attr]
+            if any(over.get(_key(dims)) is False for dims in graph.over) or any(
+                over.get(_key(dims)) for dims in graph.passed
+            ):
                 self._recorder.notice("time-first", notices.TIME_FIRST)
 
     def is_old(self, tensor: torch.Tensor) -> bool:
