@@ -137,8 +137,9 @@ export interface Measured extends Event {
  *
  * `batches` is a digest of the numbers of the batches that they were on: ranks that have
  * walked in step have the same. `losses` is one of how their losses reduce over samples,
- * or empty where that is not known. `weights` is one of the weights of which every rank has
- * a whole copy, or empty if there are none: while ranks train one model, copies are equal.
+ * or empty where that is not known. `weights` is one of the weights of which every rank
+ * has a whole copy, or empty if there are none: while ranks train one model, copies are
+ * equal.
  */
 export interface Walked extends Event {
   kind: 'walked';
