@@ -54,6 +54,10 @@ class Recorder:
             self._topics.add(topic)
             self.events.emit(Notice, topic=topic, text=text)
 
+    def has_said(self, topic: str) -> bool:
+        """Tell whether the user was told something under ``topic``."""
+        return topic in self._topics
+
     def stderr(self, start: int, end: int) -> None:
         """Note that bytes ``start`` to ``end`` of the log are stderr's."""
         self.events.emit(Stderr, start=start, end=end)

@@ -239,7 +239,8 @@ class Session:
         if self.joined and "mean" in graph.kinds:
             self.recorder.notice("joined", notices.JOINED)
         doubt, share = graph.doubt(), self.share
-        if share is not None and share.whole % self.world_size:
+        loaders = self.recorder.has_said("two-loaders")  # that says it, too
+        if share is not None and share.whole % self.world_size and not loaders:
             doubt = graph.counts_others(share.samples) or doubt
         if doubt is not False:
             self._doubts.append(doubt)
