@@ -71,6 +71,10 @@ def _mends() -> tuple[Mend, ...]:
         Mend(_of(torch.utils.data.DataLoader), _reduce_loader),
         Mend(_of(torch.optim.Optimizer), _reduce_optimizer),
         Mend(_of(torch.nn.Module), _reduce_module),
+        Mend(_of_pandas("Block"), _reduce_block),
+        Mend(_of_pandas("Index"), _reduce_index),
+        Mend(_of_pandas("BlockValuesRefs"), lambda refs: (_refs, (refs.has_reference(),))),
+        Mend(_of_pandas("SingleBlockManager"), _reduce_series),
     )
 
 
@@ -81,6 +85,13 @@ def _of(base: type) -> Callable[[type], bool]:
 def _called(package: str, name: str) -> Callable[[type], bool]:
     """Know a type of a library that need not be here by its name."""
     return lambda kind: kind.__name__ == name and kind.__module__.startswith(package)
+
+
+def _of_pandas(base: str) -> Callable[[type], bool]:
+    """Know pandas' types that are a ``base``, or made of one."""
+    return lambda kind: any(
+        k.__name__ == base and k.__module__.partition(".")[0] == "pandas" for k in kind.__mro__
+    )
 
 
 def _is_stream(kind: type) -> bool:
@@ -140,6 +151,29 @@ def _reduce_module(module: Any) -> Any:
     return copyreg.__newobj__, (type(module),), dict(module.__dict__)  # type: ignore[attr-defined]
 
 
+def _reduce_series(manager: Any) -> Any:
+    return type(manager), (manager.blocks[0], manager.axes[0])  # its own way takes blocks apart
+
+
+def _reduce_block(block: Any) -> Any:
+    """Keep pandas' knowledge of what shares memory, on which its copy-on-write relies.
+
+    Its own way drops it, for it copies the memory; here memory stays shared.
+    """
+    if getattr(block, "refs", None) is None:  # pandas 1
+        return None
+    make, args, *_ = block.__reduce__()
+    return _block, (make, args, block.refs)
+
+
+def _reduce_index(index: Any) -> Any:
+    refs = getattr(index, "_references", None)
+    if refs is None or type(index).__name__ == "RangeIndex":  # which has no memory
+        return None
+    make, args, *_ = index.__reduce__()
+    return _index, (make, args, refs)
+
+
 NOT_OF_AN_OPTIMIZER = ("step", "_zero_grad_profile_name")
 """Attributes that a scheduler or ``__init__`` puts on an optimizer and can put there again."""
 
@@ -173,6 +207,36 @@ def _set_new_class(kind: type, state: Any) -> None:
     body = attributes.keys() - {"__module__", "__doc__", "_abc_impl"}
     if issubclass(kind, enum.Enum) or not body or not body <= vars(kind).keys():
         _class_setstate(kind, state)
+
+
+def _block(make: Callable[..., Any], args: tuple[Any, ...], refs: Any) -> Any:
+    block = make(*args)
+    block.refs = refs
+    refs.add_reference(block)
+    return block
+
+
+def _index(make: Callable[..., Any], args: tuple[Any, ...], refs: Any) -> Any:
+    index = make(*args)
+    index._references = refs
+    refs.add_index_reference(index)
+    return index
+
+
+class _Elsewhere:
+    """Stands for all that shares memory in the notebook and has not been sent."""
+
+
+_elsewhere = _Elsewhere()
+
+
+def _refs(shared: bool) -> Any:
+    from pandas._libs.internals import BlockValuesRefs
+
+    refs = BlockValuesRefs()
+    if shared:  # so that what is written is a copy, and does not come home into the others
+        refs.add_index_reference(_elsewhere)
+    return refs
 
 
 def _leaf_spec() -> Any:

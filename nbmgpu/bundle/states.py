@@ -26,6 +26,7 @@ VALUES = (str, bytes, int, float, complex, bool, type(None), tuple, frozenset, r
 FROZEN = (enum.Enum, np.dtype, types.ModuleType, types.BuiltinFunctionType)
 FROZEN_MODULES = (
     "pyarrow.", "datasets.table.", "datetime.", "pathlib.", "re.", "logging.", "uuid.",
+    "pandas._libs.internals.",
 )  # fmt: skip
 """Types that have no state to change, or none that is the cell's."""
 

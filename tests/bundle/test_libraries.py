@@ -37,6 +37,37 @@ assert df.index.tz is not None and df.c.dtype == "category"
         changed = run(notebook, before, cell, after)
         assert not {"df", "ser", "multi", "held"} & set(changed)
 
+    def test_what_shares_memory_is_copied_before_it_is_written(self, notebook):
+        before = """
+import pandas as pd
+df = pd.DataFrame({"a": [1., 2.], "b": [3., 4.], "c": ["x", "y"]})
+column, copied, kept = df["a"], df.copy(deep=False), df.drop(columns="c")
+one = pd.DataFrame({"a": [1., 2.]}); of_one = one["a"]; index = pd.Index(one["a"])
+read = pd.DataFrame({"a": [1., 2.]}); alias = read.rename(columns={"a": "b"})
+"""
+        cell = """
+df.loc[0, "a"] = 9.0
+assert column[0] == copied.a[0] == kept.a[0] == 1
+of_one[0] = 5.0
+assert one.a[0] == index[0] == 1
+assert len(read) == 2
+"""
+        after = """
+assert df.a[0] == 9 and column[0] == copied.a[0] == kept.a[0] == 1
+assert of_one[0] == 5 and one.a[0] == index[0] == 1
+read.loc[0, "a"] = 7.0; kept.loc[0, "b"] = 7.0; one.loc[0, "a"] = 7.0
+assert alias.b[0] == 1 and df.b[0] == copied.b[0] == 3 and of_one[0] == 5 and index[0] == 1
+"""
+        run(notebook, before, cell, after)
+
+    def test_what_is_written_does_not_come_home_into_what_stayed_there(self, notebook):
+        notebook.cell(
+            "import pandas as pd\ndf = pd.DataFrame({'a': [1., 2.]})\n"
+            "stayed = df.rename(columns={'a': 'b'})"
+        )
+        notebook.mgpu("df.loc[0, 'a'] = 9.0", "df")
+        notebook.cell("assert df.a[0] == 9 and stayed.b[0] == 1")
+
 
 class TestDatasets:
     @pytest.fixture
