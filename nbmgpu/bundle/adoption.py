@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from . import container
+from .absent import TolerantUnpacker, is_absent
 from .blocks import CPU, Block
-from .codec import Unpacker
 from .explain import path_to
 from .flat import unpacked
 from .garbage import uncollected
 from .memory import HOME, Area, BlockEntry, Memory, OwnedArea, load_table
-from .putting import put_state, put_turn
+from .putting import IsHome, put_state, put_turn
 from .shipping import Shipment
 from .states import State, has_data
 from .views import loading
@@ -40,7 +41,7 @@ class UnreadableError(ValueError):
     """A result cannot be read; nothing has been changed."""
 
 
-class _ReturnUnpacker(Unpacker):
+class _ReturnUnpacker(TolerantUnpacker):
     """Resolves tokens to the notebook's own objects."""
 
     def __init__(
@@ -74,6 +75,7 @@ class _HomeArea(Area):
         self._storages = [s for s in block.owners.values() if hasattr(s, "data_ptr")]
         if not all(self._holds(storage) for storage in self._storages):
             raise ValueError("a tensor has been resized in the notebook while the cell ran")
+        self.place = block.low, block.high
         self.written = {storage.data_ptr() for storage in self._storages if raw.nbytes}
 
     def _holds(self, storage: Any) -> bool:
@@ -94,14 +96,15 @@ class _HomeArea(Area):
     def buffer(self) -> memoryview:
         return self._block.bytes()
 
-    def storage(self, offset: int) -> tuple[Any, int]:
-        address = self._block.low + offset
+    def storage(self, offset: int, nbytes: int, item: int) -> tuple[Any, int]:
+        low = self._block.low + offset
         for storage in self._storages:
             start = storage.data_ptr()
-            if start <= address < start + storage.nbytes():
-                return storage, address - start
+            inside = start <= low and low + nbytes <= start + storage.nbytes()
+            if inside and (low - start) % item == 0:
+                return storage, low - start
         self.raw = self.buffer()  # an array's: a storage is laid over it
-        return super().storage(offset)
+        return super().storage(offset, nbytes, item)
 
 
 def _areas(box: container.Container, entries: list[BlockEntry], shipment: Shipment) -> list[Area]:
@@ -172,18 +175,22 @@ def adopt(path: str, shipment: Shipment) -> Returned:
     with loading(memory, shipment.namespace):
         header, lost = unpacker.load()
         values, states = unpacker.part()
-        new = unpacker.load()
+        lost = lost | {".".join(name): kind.reason for name, kind in unpacker.absent.items()}
+        known, new = len(unpacker.absent), unpacker.load()
         try:
             new_values, new_states = unpacker.part(new)
+            if len(unpacker.absent) > known:
+                raise ImportError(list(unpacker.absent.values())[-1].reason)
         except Exception as error:  # a constructor that needs what only ranks have
             reason = f"it cannot be read in the notebook: {type(error).__name__}: {error}"
             lost = lost | dict.fromkeys(new, reason)
         else:
             values, states = values | new_values, states + new_states
+            for name in [name for name, value in values.items() if is_absent(value)]:
+                lost = lost | {name: values.pop(name).reason}
         _count_versions(states, areas)
-        refused = _put_states(
-            states, {name: shipment.namespace.get(name) for name in shipment.sizes}
-        )
+        names = {name: shipment.namespace.get(name) for name in shipment.sizes}
+        refused = _put_states(states, names, _home(areas))
     return Returned(values, lost, header, refused)
 
 
@@ -199,12 +206,29 @@ def _count_versions(states: list[tuple[Any, State]], areas: list[Area]) -> None:
             torch.autograd.graph.increment_version(obj)
 
 
-def _put_states(states: list[tuple[Any, State]], names: Mapping[str, Any]) -> dict[str, str]:
+def _home(areas: list[Area]) -> IsHome:
+    """Return what tells whether a tensor lies in the notebook's memory."""
+    import torch
+
+    spans = sorted(area.place for area in areas if isinstance(area, _HomeArea))
+
+    def is_home(tensor: Any) -> bool:
+        if tensor.layout is not torch.strided or not tensor.numel():
+            return False
+        at = bisect.bisect_right(spans, (tensor.data_ptr(), float("inf"))) - 1
+        return at >= 0 and bool(tensor.data_ptr() < spans[at][1])
+
+    return is_home
+
+
+def _put_states(
+    states: list[tuple[Any, State]], names: Mapping[str, Any], is_home: IsHome
+) -> dict[str, str]:
     """Give the notebook's objects their states; return those that refused, with the reason."""
     refused: dict[str, str] = {}
     for obj, state in sorted(states, key=lambda entry: put_turn(*entry)):
         try:
-            put_state(obj, state)
+            put_state(obj, state, is_home)
         except Exception as error:
             refused[path_to(obj, names)] = f"{type(error).__name__}: {error}"
     return refused

@@ -54,7 +54,7 @@ class _HomeBlock(Block):
         """Return all of its bytes as they are."""
         if self.device == CPU:
             return self.area.raw
-        return memoryview(untyped_bytes(self.area.storage(0)[0]).cpu().numpy())
+        return memoryview(untyped_bytes(self.area.storage(0, 0, 1)[0]).cpu().numpy())
 
 
 class _HomeTable(BlockTable):

@@ -16,6 +16,9 @@ from typing import Any
 import numpy as np
 
 CPU = "cpu"
+WIDEST = 16
+"""Bytes of the largest elements: on a GPU a block begins at a multiple, so that all fit in."""
+
 NOWHERE = -1
 """The address of what has no elements."""
 
@@ -103,8 +106,10 @@ class BlockTable:
         end = (tensor.storage_offset() + reach + 1) * item
         if end > storage.nbytes():
             raise PicklingError("the tensor's memory has been freed (its storage was resized)")
-        base = storage.data_ptr()
-        return self.place(device, base + tensor.storage_offset() * item, base + end, storage)
+        base, start = storage.data_ptr(), tensor.storage_offset() * item
+        skew = 0 if device == CPU else start % WIDEST
+        space, low = self.place(device, base + start - skew, base + end, storage)
+        return space, low + skew
 
     def place_array(self, array: np.ndarray[Any, Any]) -> tuple[str, int]:
         """Take in the bytes of an array; return where its first element lies."""

@@ -26,7 +26,7 @@ from .blocks import CPU, BlockTable
 from .mapped import is_mapped_file, load_mapped_file, place_in_file
 from .memory import BufferEntry, address_of
 from .mending import may_need_mending, mended_class, mended_reduce
-from .views import load_array, load_tensor, loading_namespace, set_tensor_state
+from .views import flagless, load_array, load_tensor, loading_namespace, set_tensor_state
 
 INLINE = 4096
 """Buffers of other libraries below this many bytes stay inside the pickle stream."""
@@ -75,7 +75,10 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]
             if obj.requires_grad and not obj.is_leaf:
                 self.detached += 1
                 obj = obj.detach()
-            return self._reduce_tensor(obj) if _is_view(obj) else NotImplemented
+            if _is_view(obj):
+                return self._reduce_tensor(obj)
+            unflagged = flagless(obj) if type(obj) is torch.Tensor else None
+            return NotImplemented if unflagged is None else unflagged
         mended = mended_reduce(obj)
         reduced = super().reducer_override(obj) if mended is None else mended
         if isinstance(obj, types.FunctionType) and isinstance(reduced, tuple):

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import container
-from .codec import Packer, Unpacker
+from .absent import TolerantUnpacker
+from .codec import Packer
 from .memory import Memory, OwnedArea, load_table
 from .shipping import write_container
 from .views import loading
@@ -45,5 +46,5 @@ def read_copies(path: str, home: dict[str, Any]) -> dict[str, Any]:
     areas = [OwnedArea(raw, entry.low) for entry, raw in zip(entries, box.blocks, strict=True)]
     memory = Memory(entries, areas)
     with loading(memory, home):
-        values: dict[str, Any] = Unpacker(box.stream, memory.buffers(buffers)).load()
+        values: dict[str, Any] = TolerantUnpacker(box.stream, memory.buffers(buffers)).load()
     return values

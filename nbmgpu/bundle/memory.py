@@ -57,19 +57,38 @@ class Area:
         self.device = device
         self._storage: Any = None
         self._base = 0
+        self._between: dict[int, Any] = {}
 
     def buffer(self) -> memoryview:
         """Return the bytes in CPU memory."""
         return self.raw
 
-    def storage(self, offset: int) -> tuple[Any, int]:
-        """Return an untyped torch storage that holds byte ``offset``, and where it does."""
+    def storage(self, offset: int, nbytes: int, item: int) -> tuple[Any, int]:
+        """Return an untyped torch storage with ``nbytes`` from byte ``offset`` on, and their place.
+
+        Elements have ``item`` bytes, and torch counts whole ones from a storage's first byte.  The
+        block may begin between two of them, where a view of smaller elements does.
+        """
         import torch
 
         if self._storage is None:
             data = torch.frombuffer(self.raw, dtype=torch.uint8)
             self._storage = data.to(self.device).untyped_storage()
-        return self._storage, self._base + offset
+        start = self._base + offset
+        skew = start % item
+        return (self._storage_from(skew) if skew else self._storage), start - skew
+
+    def _storage_from(self, skew: int) -> Any:
+        """Return a storage over the same memory from byte ``skew`` of the first one on."""
+        import torch
+
+        if skew not in self._between:
+            if self.device != CPU:
+                raise ValueError("on a GPU, a tensor begins between two elements of another one")
+            whole = self._storage
+            raw = view_memory(whole.data_ptr() + skew, whole.nbytes() - skew, whole)
+            self._between[skew] = torch.frombuffer(raw, dtype=torch.uint8).untyped_storage()
+        return self._between[skew]
 
     def span(self) -> tuple[str, int, int]:
         """Return the device and the addresses where the bytes lie in this process."""

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import collections
 import copyreg
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from .states import ABSENT, State, has_data, object_state
 
+IsHome = Callable[[Any], bool]
+"""Tells whether a tensor lies in memory of the notebook, if not all that has come is new."""
 
-def put_state(obj: Any, state: State) -> None:
+
+def put_state(obj: Any, state: State, is_home: IsHome = lambda tensor: False) -> None:
     """Give ``obj`` the state that ``state_of`` took from its other self."""
     match state:
         case ("items", items):
@@ -30,7 +34,7 @@ def put_state(obj: Any, state: State) -> None:
             for value in content:
                 obj.cell_contents = value
         case ("tensor", data, requires_grad, grad, extra):
-            _put_tensor(obj, data, requires_grad, grad, extra)
+            _put_tensor(obj, data, requires_grad, grad, extra, is_home)
         case ("object", kind, inner, items, pairs):
             _put_object(obj, kind, inner, items, pairs)
 
@@ -66,6 +70,8 @@ def _put_pairs(obj: Any, pairs: list[tuple[Any, Any]]) -> None:
 def _put_array(obj: Any, array: Any) -> None:
     same = obj.__array_interface__["data"] == array.__array_interface__["data"]
     if same and type(obj) is np.ndarray:
+        if obj.dtype != array.dtype:
+            obj.dtype = array.dtype
         if obj.shape != array.shape:
             obj.shape = array.shape
     elif obj.flags.writeable:
@@ -87,7 +93,9 @@ def _put_function(function: Any, attributes: dict[str, Any], defaults: Any) -> N
     function.__defaults__, function.__kwdefaults__ = defaults
 
 
-def _put_tensor(obj: Any, data: Any, requires_grad: bool, grad: Any, extra: dict[str, Any]) -> None:
+def _put_tensor(
+    obj: Any, data: Any, requires_grad: bool, grad: Any, extra: dict[str, Any], is_home: IsHome
+) -> None:
     import torch
 
     if not has_data(obj):
@@ -95,7 +103,7 @@ def _put_tensor(obj: Any, data: Any, requires_grad: bool, grad: Any, extra: dict
             return
         obj.materialize(data.shape, data.device, data.dtype)
     with torch.inference_mode(obj.is_inference()), torch._C.DisableTorchFunctionSubclass():
-        _put_data(obj, data)
+        _put_data(obj, data, is_home)
     if obj.is_leaf and not obj.is_inference():
         if obj.requires_grad != requires_grad:
             obj.requires_grad_(requires_grad)
@@ -104,16 +112,16 @@ def _put_tensor(obj: Any, data: Any, requires_grad: bool, grad: Any, extra: dict
     obj.__dict__.update(extra)
 
 
-def _put_data(obj: Any, data: Any) -> None:
+def _put_data(obj: Any, data: Any, is_home: IsHome) -> None:
     import torch
 
     like = obj.shape == data.shape and obj.dtype == data.dtype and obj.layout == data.layout
     if like and obj.layout is torch.strided and _same_memory(obj, data):
         return
-    if like and obj.device == data.device:
+    if like and obj.device == data.device and not is_home(data):
         # Written over, not replaced: other views of this memory are to see it.
         obj.detach().copy_(data)
-    else:
+    else:  # also where the cell gave it memory of another tensor: ``p.data = average``
         obj.data = data
 
 

@@ -79,12 +79,35 @@ def load_tensor(
         tensor = torch.empty_strided(shape, stride, dtype=dtype, device=memory.device(space))
     else:
         area, offset = memory.find(space, address)
-        storage, start = area.storage(offset)
+        item = dtype.itemsize
+        reach = sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+        storage, start = area.storage(offset, (reach + 1) * item, item)
         tensor = torch.empty(0, dtype=dtype, device=storage.device)
-        tensor.set_(storage, start // tensor.element_size(), shape, stride)
-    if kind is torch.Tensor:
+        tensor.set_(storage, start // item, shape, stride)
+    if kind is torch.Tensor or not issubclass(kind, torch.Tensor):  # a stand-in
         return tensor.requires_grad_() if requires_grad else tensor
     return torch.Tensor._make_subclass(kind, tensor, requires_grad)
+
+
+def flagless(tensor: Any) -> tuple[Any, ...] | None:
+    """Reduce a view that shows another tensor's memory conjugated or negated; None for others."""
+    if tensor.requires_grad or tensor.grad is not None or tensor.__dict__:
+        return None
+    if tensor.is_conj():
+        return conjugated, (tensor.conj(),)
+    return (negated, (negated(tensor),)) if tensor.is_neg() else None
+
+
+def conjugated(tensor: Any) -> Any:
+    """Return a view of the same memory."""
+    return tensor.conj()
+
+
+def negated(tensor: Any) -> Any:
+    """Return a view of the same memory."""
+    import torch
+
+    return torch._neg_view(tensor)
 
 
 def set_tensor_state(tensor: Any, state: tuple[Any, list[Any], list[Any], dict[str, Any]]) -> None:

@@ -10,7 +10,6 @@ is known, and bytes are compared.
 from __future__ import annotations
 
 import bisect
-import collections
 import contextlib
 import ctypes
 import fcntl
@@ -79,8 +78,8 @@ class Watch:
             spans: memory of this process; what is not among them is watched no more.
 
         Returns:
-            The written parts of those spans that were watched since the last call.  Of
-            others nothing is known.
+            The written parts of those spans that were watched since the last call: all, where
+            there is other memory now.  Of others nothing is known.
         """
         large = [span for span in spans if span[1] >= LEAST][:MOST]
         if large and self._open():
@@ -117,16 +116,16 @@ class Watch:
                 if not private.holds(inner):
                     self.leave(span)
                     continue
-                if span in self._spans:
-                    # Before it is watched anew: the system refuses to tell if it is other memory.
-                    with contextlib.suppress(OSError):
-                        told[span] = [*_edges(span, inner), *_scan(pages.fileno(), inner)]
-                        continue
-                    self.leave(span)
+                known = span in self._spans
+                self._spans.discard(span)
                 with contextlib.suppress(OSError):  # another's, or it cannot be watched
+                    # Also what is known, for it may be other memory now: then all of it counts as
+                    # written, and if another one watches that, the system says so here alone.
                     fcntl.ioctl(self._fd, REGISTER, struct.pack("4Q", *inner, MODE_WP, 0))
                     self._spans.add(span)
-                    collections.deque(_scan(pages.fileno(), inner), maxlen=0)
+                    written = [*_edges(span, inner), *_scan(pages.fileno(), inner)]
+                    if known:
+                        told[span] = written
         return told
 
     def _open(self) -> bool:

@@ -127,6 +127,33 @@ class TestTensors:
             "assert c.tag == 'x' and d.shape == (3,)\na.resize_(50)",
         )
 
+    def test_memory_of_another_tensor(self, notebook):
+        before = """
+import torch
+a, b = torch.zeros(3), torch.ones(3)
+tied, to = torch.zeros(3), torch.ones(3)
+square = torch.arange(9.).view(3, 3); turned = square.clone().t()
+base = torch.arange(11.); window = base[:10]
+"""
+        cell = """
+a.data, b.data = b.data, a.data
+tied.data = to.data; tied.add_(1)
+square.t_()
+window.data = base[1:11]
+"""
+        after = """
+assert a.tolist() == [1, 1, 1] and b.tolist() == [0, 0, 0]
+tied.add_(1); assert to.tolist() == [3, 3, 3]
+assert square.equal(turned)
+window.add_(1); assert base.tolist() == [0, *range(2, 12)]
+"""
+        returned = run(notebook, before, cell, after)
+        assert returned.refused == {}
+
+    def test_an_arrays_type_changes_in_place(self, notebook):
+        after = "assert a.tolist() == [3, 0, 0, 0]"
+        run(notebook, "import numpy as np; a = np.zeros(4)", "a.dtype = int; a[0] = 3", after)
+
     def test_views_of_the_notebook_see_changes_of_storage(self, notebook):
         run(
             notebook,
@@ -234,6 +261,23 @@ class TestLost:
         )
         assert returned.refused == {"s": "ValueError: no"}
         assert notebook["l"] == [2]
+
+    def test_a_part_that_only_ranks_can_import(self, notebook, tmp_path):
+        (tmp_path / "ranks_own.py").write_text(
+            "import torch\nclass Head(torch.nn.Linear): pass\ndef make(): return Head(2, 2)\n"
+        )
+        before = "import torch\nnet, log, w = torch.nn.Sequential(), [], torch.zeros(3)"
+        cell = f"""
+import sys; sys.path.append({str(tmp_path)!r}); import ranks_own
+net.head = ranks_own.make(); net.more = torch.nn.Linear(1, 1); log.append(1); w += 1
+new = ranks_own.Head(1, 1); del sys
+"""
+        returned = run(notebook, before, cell)
+        notebook.cell("assert log == [1] and w.tolist() == [1, 1, 1] and len(net) == 2")
+        assert "cannot be imported in the notebook" in returned.lost["ranks_own.Head"]
+        assert "cannot be imported" in returned.lost["new"]
+        with pytest.raises(ImportError, match=r"ranks_own\.Head cannot be imported"):
+            notebook.cell("net(torch.ones(2))")
 
     def test_closures_and_class_attributes(self, notebook):
         returned = run(

@@ -282,6 +282,57 @@ back.add_(1); assert back[12] == 78
 """
         cells(notebook, IMPORTS + before, cell, after)
 
+    @pytest.mark.parametrize("order", ["x y", "y x"])
+    @pytest.mark.parametrize(
+        "parts",
+        [
+            "data[:, :3], data[:, 3]",
+            "data[:, 1:], data[:, 0]",
+            "data[:6], data",
+            "data[:6], data[4:]",
+        ],
+    )
+    def test_tensors_over_parts_of_one_array(self, notebook, parts, order):
+        before = f"""
+data = np.arange(40, dtype=np.float32).reshape(10, 4)
+x, y = (torch.from_numpy(part) for part in ({parts}))
+"""
+        cell = "x += 1; y *= 2; total = (x.sum() + y.sum()).item()"
+        after = """
+expected = np.arange(40, dtype=np.float32).reshape(10, 4)
+one, two = (torch.from_numpy(part) for part in (PARTS))
+one += 1; two *= 2
+assert np.array_equal(data, expected) and x.equal(one) and y.equal(two)
+assert total == (x.sum() + y.sum()).item()
+x += 1; one += 1
+assert np.array_equal(data, expected) and y.equal(two)
+""".replace("PARTS", parts.replace("data", "expected"))
+        cells(notebook, IMPORTS + before, cell, after, *order.split())
+
+    @pytest.mark.parametrize(
+        ("base", "small", "large"),
+        [
+            ("torch.arange(6.).to(torch.complex64)", "base.imag", "base[1:]"),
+            ("torch.randn(64)", "base.view(torch.float16)[1:9]", "base[1:9]"),
+            ("torch.arange(32, dtype=torch.uint8)", "base[1:4]", "base[4:12].view(torch.float32)"),
+            ("torch.from_numpy(np.zeros(8, 'u1,f4').view('u1'))", "base[:2]", "base[2:7]"),
+        ],
+    )
+    def test_memory_that_begins_between_two_elements(self, notebook, base, small, large):
+        before = f"base = {base}; small = {small}; large = {large}; expected = large.clone()"
+        cell = SHARE + "assert large.equal(expected); large[1:] = 7"
+        after = "expected[1:] = 7\nassert large.equal(expected)"
+        cells(notebook, IMPORTS + before, cell, after, "small", "large", "expected")
+
+    def test_conjugated_and_negated_views(self, notebook):
+        before = "z = torch.ones(3, dtype=torch.complex64) * (1 + 1j); c = z.conj(); n = c.imag"
+        cell = "z.mul_(2); assert c[0] == 2 - 2j and n[0] == -2"
+        after = """
+assert z[0] == 2 + 2j and c[0] == 2 - 2j and n[0] == -2
+z[0] = 1j; assert c[0] == -1j and n[0] == -1
+"""
+        cells(notebook, IMPORTS + before, cell, after)
+
     def test_what_the_cell_makes_shares_memory(self, notebook):
         cells(
             notebook,

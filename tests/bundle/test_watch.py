@@ -19,7 +19,7 @@ from nbmgpu.bundle.watch import DEVICE, LEAST, PAGE, RINGS, Watch
 from nbmgpu.bundle.watch import _open_userfaultfd as userfaultfd
 
 SIZE = 4 * LEAST
-DONTNEED = 4
+DONTNEED, FIXED = 4, 0x10
 IO_URING_SETUP = 425
 
 
@@ -140,10 +140,31 @@ def test_new_memory_at_an_old_address_is_not_taken_for_the_old(watch):
     libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
     fixed = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10
     assert libc.mmap(array.ctypes.data, SIZE, 3, fixed, -1, 0) == array.ctypes.data
-    assert not watch.written([span_of(array)]), "nothing is known of it"
+    told = watch.written([span_of(array)])[span_of(array)]
+    assert sum(nbytes for _, nbytes in told) == SIZE, "all of it is new"
     array[0] = 2
     ((low, _), *_) = watch.written([span_of(array)])[span_of(array)]
     assert low == span_of(array)[0]
+
+
+@needs_watching
+def test_another_watch_of_new_memory_does_not_answer_for_it(watch):
+    with mmap.mmap(-1, SIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        array = np.frombuffer(memory, np.uint8)
+        span = span_of(array)
+        array[:] = 1
+        watch.written([span])
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *3 * [ctypes.c_int], ctypes.c_long]
+        new = libc.mmap(span[0], SIZE, 3, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | FIXED, -1, 0)
+        assert new == span[0]
+        array[:] = 2
+        other = Watch()
+        other.written([span])
+        assert watch.written([span]) == {}
+        other.close()
+        del array
 
 
 @needs_watching
