@@ -63,14 +63,15 @@ def launch(folder: str, environment: dict[str, str], server: int) -> None:
     else:
         forked = Forked()  # before the ranks, so that they and theirs are noted
         sockets = _new_folder()
-        ranks.start(sockets)
-        store = None if run.record.fresh else _serve_store(listener)  # after the fork: a thread
-        watch(run, ranks, events, ending)
-        ranks.sweep(forked)
-        shutil.rmtree(run.folder / SHADOWS, ignore_errors=True)  # of ranks that were killed
-        if sockets:
-            shutil.rmtree(sockets, ignore_errors=True)
-        del store
+        try:
+            ranks.start(sockets)
+            store = None if run.record.fresh else _serve_store(listener)  # after the fork: a thread
+            watch(run, ranks, events, ending)
+            ranks.sweep(forked)
+            del store
+        finally:
+            for left in (run.folder / SHADOWS, sockets):  # the first of ranks that were killed
+                shutil.rmtree(left, ignore_errors=True)
     events.emit(Ended, ending=ending.kind, detail=ending.detail)
     events.close()
 

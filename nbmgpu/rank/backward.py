@@ -155,20 +155,29 @@ class BackwardTap:
         With a batch per rank it is a batch of the cell that each rank has: these are
         averaged, also if their losses are sums, as DistributedDataParallel does.
         """
-        share = self.session.share
-        divided = share is not None and share.samples < share.whole
-        return divided and graph.reduction == "sum" and self.session.batch == "global"
+        return graph.reduction == "sum" and self._divided()
 
     def _totals(self, graph: LossGraph, scalars: list[Tensor]) -> list[bool]:
         """Tell of each of ``scalars``, the root first, whether ranks' values add up.
 
         Parts may reduce in other ways than the root does, as the sum of ``loss_sum / len(x)``.
-        What ranks weigh is the root: so they need not agree on how parts are read.
+        Whether numbers in them are sizes, ranks have agreed on with the root.
         """
-        root = self._adds_up(graph)
-        if len(graph.kinds) < 2 and not graph.divided and not graph.penalised:
-            return [root] * len(scalars)
-        return [root, *(self._adds_up(self._read(part)) for part in scalars[1:])][: len(scalars)]
+        root, count = self._adds_up(graph), len(scalars)
+        alike = not graph.divided and (root or "sum" not in graph.kinds) and not graph.penalised
+        if alike or count < 2 or not self._divided():
+            return [root] * count
+        sizes = any(size is not None for size in graph.sizes)
+
+        def agreed(flags: list[bool]) -> list[bool]:
+            return [flag and sizes for flag in flags]
+
+        return [root, *(self._adds_up(self._read(part, agreed)) for part in scalars[1:])]
+
+    def _divided(self) -> bool:
+        """Tell whether each rank has a part of a batch of the cell."""
+        share = self.session.share
+        return self.session.batch == "global" and share is not None and share.samples < share.whole
 
     def _factor_of_sum(self) -> float:
         """Return what a summed loss is multiplied by so that the ranks' average is the sum."""

@@ -7,6 +7,7 @@ and where all ranks have as many samples, comparing ranks afterwards would not s
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import textwrap
 import types
@@ -25,7 +26,7 @@ def loop_counts_samples(frame: types.FrameType | None) -> bool:
 
     Or divides a loss by one, ``loss.item() / len(x)``, or sets a learning rate by them.
     """
-    return _of_loop(frame, lambda loop: _counts(loop.body, loop.targets) or _rates_by_size(loop))
+    return _of_loop(frame, _counts_in)
 
 
 def loop_asks_for_size(frame: types.FrameType | None) -> bool:
@@ -33,7 +34,7 @@ def loop_asks_for_size(frame: types.FrameType | None) -> bool:
 
     ``if x.size(0) != batch_size: continue`` is to leave out the last one, and leaves out all.
     """
-    return _of_loop(frame, lambda loop: _asks(loop.body, loop.targets))
+    return _of_loop(frame, _asks_in)
 
 
 def function_counts_samples(function: Any) -> bool:
@@ -77,30 +78,78 @@ class _Sizes:
     def __init__(self, nodes: list[ast.AST], given: Iterable[str], made: bool) -> None:
         """Look at all ``nodes`` of a body that is ``given`` the batch by these names.
 
-        Besides the batch's parts, sizes may be of what is ``made`` with them.
+        With ``made``, sizes may also be those of tensors that are made of the batch.
         """
-        self._own, before = set(given), -1
+        given = {*given}
         assigned = [node for node in nodes if isinstance(node, ast.Assign)]
-        while len(self._own) > before:  # nodes are in no order
-            before = len(self._own)
-            ours = [n for n in assigned if self._is_of_batch(n.value, made)]
-            names = (name for n in ours for target in n.targets for name in _names_in(target))
-            self._own |= {name.id for name in names if isinstance(name.ctx, ast.Store)}
-        self._named = _named_sizes(ours)
-
-    def _is_of_batch(self, value: ast.expr, made: bool) -> bool:
-        if made:
-            return any(name.id in self._own for name in _names_in(value))
-        if isinstance(value, ast.Tuple | ast.List):
-            return any(self._is_of_batch(part, made) for part in value.elts)
-        return any(_is_one_of(self._own, part) for part in _owners(value))
+        self._apart = {name for name in given if _is_taken_apart(name, nodes, len(given) == 1)}
+        self._parts, moved = _grown(given, assigned, _is_part_of)
+        self._made, computed = _grown(given, assigned, _is_made_of)
+        if not made:
+            self._made, computed = self._parts, moved
+        self._named = _named_sizes(computed)
 
     def __contains__(self, node: ast.AST) -> bool:
-        shape = isinstance(node, ast.Subscript) and _is_first(node.slice)
+        shape = isinstance(node, ast.Subscript) and _is_first(node.slice)  # ``shape[0]``
         if _is_one_of(self._named, node.value if shape else node):  # type: ignore[attr-defined]
             return True
         what = _whose_size(node)
-        return what is not None and any(_is_one_of(self._own, part) for part in _owners(what))
+        if what is None:
+            return False
+        # What is made may be a list: ``len`` of it would be of something else.
+        counted = isinstance(node, ast.Call) and _is_call_of(node, "len")
+        if counted and _is_one_of(self._apart, what):
+            return False
+        names = self._parts if counted else self._made
+        return any(_is_one_of(names, part) for part in _owners(what))
+
+
+def _grown(
+    names: set[str], assigned: list[ast.Assign], holds: Callable[[ast.expr, set[str]], bool]
+) -> tuple[set[str], list[ast.Assign]]:
+    """Add to ``names`` those that are given to what ``holds`` of them; and return where."""
+    before = -1
+    while len(names) > before:  # assignments are in no order
+        before = len(names)
+        found = [node for node in assigned if holds(node.value, names)]
+        targets = (name for node in found for target in node.targets for name in _names_in(target))
+        names = names | {name.id for name in targets if isinstance(name.ctx, ast.Store)}
+    return names, found
+
+
+def _is_made_of(value: ast.expr, names: set[str]) -> bool:
+    return any(name.id in names for name in _names_in(value))
+
+
+def _is_part_of(value: ast.expr, names: set[str]) -> bool:
+    if isinstance(value, ast.Tuple | ast.List):
+        return any(_is_part_of(part, names) for part in value.elts)
+    return any(_is_one_of(names, part) for part in _owners(value))
+
+
+def _is_taken_apart(name: str, nodes: list[ast.AST], alone: bool) -> bool:
+    """Tell whether a batch is a tuple or a mapping, whose length is that of its fields.
+
+    ``x[0]`` tells so only of a name that is ``alone`` that of the batch, or gets one itself.
+    """
+    fields = {id(part) for node in nodes if isinstance(node, ast.Assign) for part in _values(node)}
+    for node in nodes:
+        whose = getattr(node, "value", None)
+        if whose is None or not _is_one_of({name}, whose):
+            continue
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Tuple) for t in node.targets):
+            return True
+        if isinstance(node, ast.Starred) or (isinstance(node, ast.keyword) and node.arg is None):
+            return True
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            field = node.slice.value
+            if isinstance(field, str) or (isinstance(field, int) and (alone or id(node) in fields)):
+                return True
+    return False
+
+
+def _values(node: ast.Assign) -> list[ast.expr]:
+    return node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
 
 
 def _names_in(node: ast.AST) -> list[ast.Name]:
@@ -118,10 +167,20 @@ def _owners(node: ast.expr) -> Iterator[ast.expr]:
         yield from _owners(node.args[0])
 
 
+@functools.lru_cache(maxsize=64)
+def _counts_in(loop: Loop) -> bool:
+    return _counts(loop.body, loop.targets) or _rates_by_size(loop)
+
+
+@functools.lru_cache(maxsize=64)
+def _asks_in(loop: Loop) -> bool:
+    return _asks(loop.body, loop.targets)
+
+
 def _counts(body: list[ast.stmt], given: Iterable[str]) -> bool:
     nodes = _nodes(body)
     sizes = _Sizes(nodes, given, made=True)
-    sums = (n.value for n in nodes if isinstance(n, ast.AugAssign) or _adds_to_itself(n))
+    sums = (n.value for n in nodes if _adds(n) or _adds_to_itself(n))
     if any(part in sizes for value in sums for part in _operands(value)):
         return True
     ratios = (n for n in nodes if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div))
@@ -202,9 +261,11 @@ def _whose_size(node: ast.AST) -> ast.expr | None:
     if not isinstance(node, ast.Call):
         return None
     if isinstance(node.func, ast.Attribute):
-        which = not node.args or _is_first(node.args[0])
+        dims = [*node.args, *(keyword.value for keyword in node.keywords)]
+        which = not dims or _is_first(dims[0])
         return node.func.value if which and node.func.attr in ("size", "numel") else None
-    return node.args[0] if _is_call_of(node, "len") and node.args else None
+    counted = _is_call_of(node, "len") and node.args and not _is_shape(node.args[0])
+    return node.args[0] if counted else None
 
 
 def _is_shape(node: ast.expr) -> bool:
@@ -225,8 +286,14 @@ def _is_call_of(call: ast.Call, *names: str) -> bool:
     return isinstance(call.func, ast.Name) and call.func.id in names
 
 
+def _adds(node: ast.AST) -> TypeGuard[ast.AugAssign]:
+    return isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add | ast.Sub)
+
+
 def _adds_to_itself(node: ast.AST) -> TypeGuard[ast.Assign]:
     if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.BinOp):
+        return False
+    if not isinstance(node.value.op, ast.Add | ast.Sub):
         return False
     names = {part.id for part in ast.walk(node.value) if isinstance(part, ast.Name)}
     return any(isinstance(target, ast.Name) and target.id in names for target in node.targets)

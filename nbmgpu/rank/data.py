@@ -81,7 +81,7 @@ class LoaderTap:
         split = self.splits.get(loader)
         if split is None:
             split = self.splits[loader] = SplitLoader(loader, self)
-        return split.run(loader, is_cycled(loader, frame))
+        return split.run(loader, cycled=bool(is_cycled(loader, frame)))
 
     def will_split(self, loader: DataLoader[Any]) -> bool:
         """Tell whether ``loader`` was split when it was last iterated, or else would be now."""
@@ -114,7 +114,7 @@ class LoaderTap:
     def _as_shares(self, batches: Iterator[Any], known: Iterator[int | None]) -> Iterator[Any]:
         """Take each batch, of as many samples as are ``known``, as a share that is the whole."""
         session = self.session
-        outside = session.outside
+        outside = session.enter(batches)
         try:
             for batch, last in session.accumulation.with_last(batches):
                 # The loader may have counted samples that its collate_fn leaves out.
@@ -134,6 +134,8 @@ class LoaderTap:
             return False
         session.activate()
         if not training(session.units) or loop_trains(frame) is False:
+            return False
+        if is_cycled(loader, frame) is None:  # whole, each rank has one device's batches
             return False
         if loader.batch_size is None and loader.batch_sampler is None:
             session.recorder.notice("whole-batches", notices.WHOLE_BATCHES)
@@ -218,7 +220,7 @@ class SplitLoader:
         """
         session = self.session
         self.epoch += 1
-        before, steps, outside = session.backwards, 0, session.outside
+        before, steps, outside = session.backwards, 0, session.enter(self)
         streams, this_pass = self.tap.streams, object()
         streams.enter_step(this_pass, seed)
         self._say_what_is_known()
@@ -348,10 +350,15 @@ class SplitLoader:
             return
         least = self.session.least_samples()
         for batch in batches:
-            fewest = max(least, least_of_rest(len(batch), size, world_size))
+            fewest = max(least, self._least_of_rest(len(batch), size))
             indices, share = cut_indices(batch, rank, world_size, fewest)
             shares.append(share)
             yield indices
+
+    def _least_of_rest(self, samples: int, size: int | None) -> int:
+        """Return the fewest samples of a slice; beside other loaders, none goes to one rank."""
+        session = self.session
+        return 1 if session.reads_others(self) else least_of_rest(samples, size, session.world_size)
 
     def _streamed(self, loader: DataLoader[Any]) -> tuple[int, Iterator[tuple[Any, Share]]]:
         """Read the whole stream as one device would; return a seed, and what keeps our rows."""
@@ -375,7 +382,7 @@ class SplitLoader:
                 yield batch, Share(1, 1)
                 continue
             ranks = session.world_size
-            least = max(session.least_samples(), least_of_rest(whole, size, ranks))
+            least = max(session.least_samples(), self._least_of_rest(whole, size))
             part, mine = cut(whole, session.rank, ranks, least)
             yield cut_rows(batch, part), mine
 

@@ -34,7 +34,7 @@ LIBRARIES = (
 
 MAX_DEPTH = 6
 
-HANDED = re.compile(r"\b(iter|next|cycle)\(")
+HANDED = re.compile(r"\b(iter|next)\(")
 """A line that takes batches one by one, for a loop that cannot be seen from here."""
 
 PEEK = re.compile(r"\bnext\(\s*iter\(")
@@ -68,19 +68,38 @@ def loop_trains(frame: types.FrameType | None) -> bool | None:
     return loop_trains(frame.f_back) if hands_on(frame, loop) else False
 
 
-def is_cycled(loader: Any, frame: types.FrameType | None) -> bool:
-    """Tell whether ``frame`` gives ``loader`` to ``itertools.cycle``, which asks for it once."""
+def is_cycled(loader: Any, frame: types.FrameType | None) -> bool | None:
+    """Tell whether the loop in ``frame`` gives ``loader`` to ``itertools.cycle``, and only to it.
+
+    ``cycle`` keeps the batches and asks the loader once.
+
+    Returns:
+        True or False, and None where the loop has a ``cycle`` and its source does not tell whose.
+    """
     frame = outside(frame, LIBRARIES)
     if frame is None:
         return False
+    loop, line = loop_in(frame)
+    over = loop.over if loop is not None else _expressions(line.strip())
     names = {**frame.f_globals, **frame.f_locals}
-    calls = _calls_in("".join(linecache.getlines(frame.f_code.co_filename)))
-    return any(
-        call.lineno <= frame.f_lineno <= (call.end_lineno or call.lineno)
-        and _resolve(call.func, names) is itertools.cycle
-        and any(_resolve(argument, names) is loader for argument in call.args)
-        for call in calls
-    )
+    calls = [node for node in over if isinstance(node, ast.Call)]
+    cycles = [call for call in calls if _resolve(call.func, names) is itertools.cycle]
+    cycled = [argument for call in cycles for argument in call.args]
+    within = [node for argument in cycled for node in ast.walk(argument)]
+    found = [node for node in over if _resolve(node, names) is loader]
+    if found:
+        ways = {(node in cycled, node in within) for node in found}
+        return {((True, True),): True, ((False, False),): False}.get(tuple(ways))
+    asked = (node for node in cycled if isinstance(node, ast.Subscript | ast.Call | ast.Attribute))
+    return None if any(_resolve(node, names) is None for node in asked) else False
+
+
+def _expressions(line: str) -> tuple[ast.expr, ...]:
+    """Return every expression of a statement that is one line."""
+    try:
+        return tuple(node for node in ast.walk(ast.parse(line)) if isinstance(node, ast.expr))
+    except SyntaxError:
+        return ()
 
 
 def hands_on(frame: types.FrameType, loop: Loop) -> bool:
@@ -101,14 +120,18 @@ def _yields(body: list[ast.stmt]) -> bool:
     return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in nodes)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Loop:
-    """A loop or comprehension: its header's lines, what it does, the names it gives to an item."""
+    """A loop or comprehension: its header's lines, what it does, the names it gives to an item.
+
+    ``over`` has every expression of what a ``for`` iterates over.
+    """
 
     first: int
     last: int
     body: list[ast.stmt]
     targets: frozenset[str] = frozenset()
+    over: tuple[ast.expr, ...] = ()
 
 
 @functools.lru_cache(maxsize=64)
@@ -123,7 +146,8 @@ def _loops(source: str) -> list[Loop]:
         if isinstance(node, ast.For | ast.AsyncFor):
             names = {part.id for part in ast.walk(node.target) if isinstance(part, ast.Name)}
             last = node.iter.end_lineno or node.lineno
-            found.append(Loop(node.lineno, last, node.body, frozenset(names)))
+            over = tuple(part for part in ast.walk(node.iter) if isinstance(part, ast.expr))
+            found.append(Loop(node.lineno, last, node.body, frozenset(names), over))
         elif isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp):
             found.append(Loop(node.lineno, node.end_lineno or node.lineno, [ast.Expr(node.elt)]))
         elif isinstance(node, ast.DictComp):
@@ -136,15 +160,6 @@ def _loop_at(source: str, line: int) -> Loop | None:
     """Return the innermost loop whose header covers ``line``."""
     covering = [loop for loop in _loops(source) if loop.first <= line <= loop.last]
     return max(covering, key=lambda loop: loop.first, default=None)
-
-
-@functools.lru_cache(maxsize=64)
-def _calls_in(source: str) -> list[ast.Call]:
-    """Return every call in ``source``."""
-    try:
-        return [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
-    except SyntaxError:
-        return []
 
 
 def _may_train(body: list[ast.stmt], names: dict[str, Any], depth: int) -> bool:

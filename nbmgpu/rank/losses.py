@@ -128,7 +128,7 @@ class LossGraph:
     def counts_others(self, samples: int) -> bool:
         """Tell whether a mean is over others than the share's ``samples``, beside one over these.
 
-        Where shares differ, ranks then weigh one of the two wrongly.
+        Where shares differ, one of the two is weighed by the other's count.
         """
         counted = {n for _, n in self.counts if n is not None}
         return len(counted) > 1 and any(n % samples for n in counted)
@@ -235,12 +235,11 @@ def read_graph(
         whole: samples in the global batch.
         totals: counts over the global batch, the same on all ranks; a sum that is divided
             by one of them, or by a multiple, adds up over ranks.
-        agree: settles with the other ranks which numbers are sizes; asked at most twice.
+        agree: settles with the other ranks which numbers are sizes.
         is_old: tells whether a tensor is seen to be older than the batch.
     """
     graph = LossGraph()
     sides: dict[Any, int] = {}
-    choice = _Choice(samples, agree)
     queue = [(loss.grad_fn, _Path())]
     while queue and len(graph.nodes) < MAX_NODES:
         node, path = queue.pop(0)
@@ -259,7 +258,7 @@ def read_graph(
             terms = _terms(node, path) if kind_of(node) in ("Mean", "Sum") else []
             graph.scaled.update(*(inner.sizes(samples) for inner in (path, *terms)))
         else:
-            for source, inner in _sources(node, path, graph, choice):
+            for source, inner in _sources(node, path, graph):
                 if kind_of(source) == "Stack":  # of scalars: each has a reduction of its own
                     scalars = children_of(source)
                     stacked = len(scalars) if kind_of(node) == "Mean" else 0
@@ -294,40 +293,17 @@ def _reduces(node: Any) -> bool:
     return kind_of(node) in REDUCING or getattr(node, "_saved_reduction", 0) > 0
 
 
-@dataclass
-class _Choice:
-    """Which of two reductions, one inside the other, is over samples: by sizes of this rank."""
-
-    samples: int
-    agree: Agree
-    answer: bool | None = None
-
-    def is_inner(self, outer: Any, inner: Any) -> bool:
-        """Tell whether it is ``inner``, which leaves the first dimension to ``outer``.
-
-        The members of an ensemble come first, as time may: only if their number could not be
-        that of samples, and another one is.  Ranks agree once, for all of a loss.
-        """
-        if not _differ(outer, inner):
-            return False
-        if self.answer is None:
-            shape, dims = tuple(inner._saved_self_sym_sizes), _dims_of(inner)[1]
-            members = shape[0] % self.samples if self.samples > 1 else shape[0] - 1
-            fits = members > 0 and self.samples in {shape[d] for d in dims}
-            (self.answer,) = self.agree([fits])
-        return self.answer
-
-
 def _differ(one: Any, other: Any) -> bool:
     """Tell whether one of two reductions is a mean and the other one a sum."""
     return {kind_of(one), kind_of(other)} == {"Mean", "Sum"}
 
 
-def _sources(node: Any, path: _Path, graph: LossGraph, choice: _Choice) -> list[tuple[Any, _Path]]:
+def _sources(node: Any, path: _Path, graph: LossGraph) -> list[tuple[Any, _Path]]:
     """Return what decides how ``node`` counts samples: mostly ``node`` itself.
 
     A sum or mean may only add up the classes of what was averaged over samples before, or
-    a few scalars that were stacked.
+    a few scalars that were stacked.  What ``graph`` remembers as passed may be it all the same,
+    in an ensemble's ``.mean(1).sum(0)``: which sizes are those of samples, no rank can be sure.
     """
     if kind_of(node) not in ("Mean", "Sum"):
         return [(node, path)]
@@ -342,7 +318,7 @@ def _sources(node: Any, path: _Path, graph: LossGraph, choice: _Choice) -> list[
             continue
         scalars = kind_of(below) == "Stack" and all(shape_of(c) == () for c in children_of(below))
         dims = _reduced_dims(below)
-        if scalars or 0 in dims or (dims and choice.is_inner(node, below)):
+        if scalars or 0 in dims:
             found.append((below, inner))
         elif dims:
             graph.passed += [_dims_of(below)] if _differ(node, below) else []
@@ -367,9 +343,14 @@ def _terms(node: Any, path: _Path) -> list[_Path]:
 
 
 def _reduced_dims(node: Any) -> tuple[int, ...]:
-    """Return the dimensions that a mean, sum or norm over some dimensions takes away."""
+    """Return the dimensions that a mean, sum or norm over some dimensions takes away.
+
+    A node's list is of unsigned numbers: -1 is the largest of them.
+    """
     dims = getattr(node, "_saved_dim", None) if kind_of(node) in REDUCING else None
-    return (dims,) if isinstance(dims, int) else tuple(dims or ())
+    found = (dims,) if isinstance(dims, int) else tuple(dims or ())
+    ndim = _ndim_of(node) if found else 0
+    return tuple((d - 2**64 if d >= 2**63 else d) % ndim for d in found) if ndim else ()
 
 
 def _read_reduction(
@@ -458,10 +439,14 @@ def _averages(node: Any) -> bool:
 
 
 def _dims_of(node: Any) -> Dims:
-    """Return what a reduction is over, with their sign, which -1 has not in a node's list."""
-    signed = tuple(d - 2**64 if d >= 2**63 else d for d in _reduced_dims(node))
+    """Return what a reduction is over."""
+    return _ndim_of(node), _reduced_dims(node)
+
+
+def _ndim_of(node: Any) -> int:
+    """Return how many dimensions a reduction has been given."""
     sizes = getattr(node, "_saved_self_sym_sizes", None)
-    return len(node._saved_self.shape if sizes is None else sizes), signed
+    return len(node._saved_self.shape if sizes is None else sizes)
 
 
 def _one(divisors: Sequence[Any]) -> list[Tensor]:

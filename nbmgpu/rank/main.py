@@ -70,7 +70,7 @@ def forked(run: Run, rank: int, launcher: int, arena: Arena | None) -> NoReturn:
     _live(run, rank, launcher)
 
 
-def under_torchrun(folder: str, sockets: str) -> NoReturn:
+def under_torchrun(folder: str, sockets: str = "") -> NoReturn:
     """Be the rank that torchrun says, of the run in ``folder``; see ``put_sockets_into``."""
     put_sockets_into(sockets)
     run = Run(Path(folder))
@@ -265,7 +265,10 @@ class Rank:
         if current.distributes and current.backwards:
             batches, losses = current.walk.hexdigest(), current.reductions.hexdigest()
             known = losses if current.losses_known else ""
-            weights = digest(current.strategy.copies()) if current.splits else ""
+            weights = ""
+            if current.splits:
+                with suppress(RuntimeError):  # no memory: what is only told must not cost results
+                    weights = digest(current.strategy.copies())
             self.events.emit(
                 Walked, passes=current.backwards, batches=batches, losses=known, weights=weights
             )

@@ -115,7 +115,7 @@ class Session:
         self.joined = False
         self._taken_at = 0
         self._source: object = None
-        self._passes: set[object] = set()
+        self._passes: Counter[object] = Counter()
         self._doubts: list[Any] = []
         self.chances = Chances()
         self.coupling = Coupling(recorder)
@@ -180,7 +180,6 @@ class Session:
             self.recorder.notice("two-loaders", notices.TWO_LOADERS)
         self.accumulation.begin_batch(last)
         self._source = source
-        self._passes.add(source)
         self.settled.clear()
         self.share = share
         self.step += 1
@@ -188,17 +187,21 @@ class Session:
         self.samples += share.whole
         self._count(share.whole)
 
-    @property
-    def outside(self) -> Outside:
-        """Where a pass begins that begins now."""
+    def enter(self, source: object) -> Outside:
+        """Begin a pass over ``source``; return where."""
+        self._passes[source] += 1
         return self.share, self._source
+
+    def reads_others(self, source: object) -> bool:
+        """Tell whether there are passes over others than ``source``."""
+        return any(other is not source for other in self._passes)
 
     def leave(self, source: object, outside: Outside) -> None:
         """End a pass over ``source``, which began ``outside`` of it; what is over stays so."""
         self.accumulation.last = False
-        self._passes.discard(source)
+        self._passes -= Counter([source])  # which forgets what none is left of
         share, outer = outside
-        self.share = share if outer in self._passes else None
+        self.share = share if self._passes[outer] else None
 
     def note_backward(self, losses: Losses | None) -> None:
         """Count a backward pass and put its loss on the curve."""

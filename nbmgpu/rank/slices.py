@@ -34,10 +34,11 @@ def least_of_rest(samples: int, size: int | None, world_size: int) -> int:
 
     A cell with ``model(x).squeeze()`` fails at a slice of one, and one device never sees it.  So
     what is left over behind batches of ``size`` goes to one rank, rather than one by one to
-    several, if it is no more than that rank has in every step.
+    several, if it is no more than that rank has in every step.  Others wait meanwhile.
     """
+    one_by_one = samples < 2 * world_size
     left_over = size is not None and samples < size and samples <= size // world_size
-    return 2 if left_over else 1
+    return 2 if one_by_one and left_over else 1
 
 
 def cut_indices(batch: Sequence[Any], rank: int, world: int, least: int) -> tuple[list[Any], Share]:

@@ -23,31 +23,24 @@ class RunningStatistics:
 
     def __init__(self, unit: Unit) -> None:
         """Watch the floating point buffers of ``unit``."""
-        found = dict.fromkeys(m for root in unit.modules for m in root.modules())
+        self.buffers = list(unit.buffers())
+        self.versions = [b._version for b in self.buffers]
+        found = (m for root in unit.modules for m in root.modules())
         self._norms = [m for m in found if isinstance(m, nn.modules.batchnorm._NormBase)]
-        self._places = [
-            (module, name)
-            for module in found
-            for name, buffer in module._buffers.items()
-            if buffer is not None and buffer.is_floating_point()
-        ]
-        self._before = [(buffer, buffer._version) for buffer in self._buffers()]
-
-    def _buffers(self) -> list[Tensor]:
-        """Return what is there now: a forward pass may put others in the places of buffers."""
-        found = (module._buffers.get(name) for module, name in self._places)
-        return list({id(buffer): buffer for buffer in found if buffer is not None}.values())
 
     def average(self, weight: Amount, total: Amount = 1.0) -> None:
         """Average what has changed, so that ranks evaluate alike; collective if anything has.
 
         Ranks' ``weight`` sum to ``total``.
         """
-        if not self._places:
+        if not self.buffers:
             return
-        normalised, before = self._of_batch_norm(), {id(b): v for b, v in self._before}
-        buffers = self._buffers()
-        changed = [b for b in buffers if b._version != before.get(id(b)) or id(b) in normalised]
+        normalised = self._of_batch_norm()
+        changed = [
+            buffer
+            for buffer, version in zip(self.buffers, self.versions, strict=True)
+            if buffer._version > version or id(buffer) in normalised
+        ]
         if not changed:
             return
         double = any(b.dtype == torch.float64 for b in changed)
@@ -56,7 +49,7 @@ class RunningStatistics:
         sums.all_reduce(flat).wait()
         for buffer, part in zip(changed, flat.split([b.numel() for b in changed]), strict=True):
             buffer.copy_((part / total).view(buffer.shape))
-        self._before = [(buffer, buffer._version) for buffer in buffers]
+        self.versions = [b._version for b in self.buffers]
 
     def _of_batch_norm(self) -> set[int]:
         """Return the buffers of batch normalisation, which change without a new version."""
@@ -76,7 +69,8 @@ def digest(tensors: list[Tensor]) -> str:
 
 def _sum_of_bits(tensor: Tensor) -> Tensor:
     """Return the sum of all bits, read as integers of 8 bytes: no order of adding changes it."""
-    flat = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1)
+    plain = tensor.resolve_conj().resolve_neg()
+    flat = (torch.view_as_real(plain) if plain.is_complex() else plain).reshape(-1).contiguous()
     per_integer = 8 // flat.element_size()
     if flat.storage_offset() % per_integer:
         flat = flat.clone()

@@ -55,10 +55,10 @@ IDIOMS = [
     idiom("a mean written out", with_loss("((model(x) - y) ** 2).mean()"), setup=REGRESSION),
     idiom("a sum over classes, a mean over samples", with_loss(
         "((model(x) - y) ** 2).sum(1).mean()"), setup=REGRESSION),
-    idiom("an ensemble, means over samples added up", """
+    idiom("an ensemble after its samples, dimensions counted from the end", """
         for x, y in loader:
-            values = torch.stack([critic(x).squeeze(-1) for critic in critics])
-            loss = ((values - y.float()) ** 2).mean(dim=1).sum(dim=0)
+            values = torch.stack([critic(x).squeeze(-1) for critic in critics], dim=-1)
+            loss = ((values - y[:, None].float()) ** 2).mean(dim=-2).sum(dim=-1)
             opt.zero_grad()
             loss.backward()
             opt.step()

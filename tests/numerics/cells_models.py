@@ -22,27 +22,6 @@ SEQUENCES = """
 """
 
 IDIOMS = [
-    idiom("a buffer that forward() replaces", """
-        for x, y in loader:
-            opt.zero_grad()
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            opt.step()
-            losses.append(loss.item())
-        centre = model.centre.clone()
-        """, setup="""
-        class Centred(Net):
-            def __init__(self):
-                super().__init__()
-                self.register_buffer("centre", torch.zeros(8))
-
-            def forward(self, x):
-                self.centre = 0.9 * self.centre + 0.1 * x.mean(0)
-                return super().forward(x)
-
-        model = Centred()
-        opt = torch.optim.SGD(model.parameters(), lr=0.1)
-        """, ranks=(2, 3)),
     # ------------------------------------------------------------- several
     idiom("a GAN, noise from the data", """
         for x, z in loader:

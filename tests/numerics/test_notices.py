@@ -249,7 +249,7 @@ DUE = {
     "a spread over the batch": ("mixed-loss", with_loss(
         "F.cross_entropy(model(x), y) + F.relu(1 - model(x).std(0)).mean()"), ""),
     "the largest of the batch": ("mixed-loss", with_loss("model(x).amax(0).sum()"), ""),
-    "members of an ensemble, as many as samples": ("time-first", """
+    "members of an ensemble": ("time-first", """
         for x, y in loader:
             values = torch.stack([critic(x).squeeze(-1) for critic in critics])
             loss = ((values - y.float()) ** 2).mean(dim=1).sum(dim=0)
@@ -257,7 +257,7 @@ DUE = {
             loss.backward()
             opt.step()
         """, """
-        critics = nn.ModuleList(nn.Linear(8, 1) for _ in range(4))
+        critics = nn.ModuleList(nn.Linear(8, 1) for _ in range(5))
         opt = torch.optim.SGD(critics.parameters(), lr=0.05)
         loader = DataLoader(dataset, 8, drop_last=True)
         """),

@@ -114,7 +114,12 @@ class Cycled(Probe):
     [
         ("import itertools\nfor x in itertools.cycle(loader): pass", True),
         ("from itertools import cycle as again\nfor i, x in zip([1], again(loader)): pass", True),
-        ("import itertools\nbatches = itertools.cycle(loader)", True),
+        ("import itertools\nbatches = iter(itertools.cycle(loader))", True),
+        ("import itertools\nfor i, x in itertools.cycle(enumerate(loader)): pass", None),
+        ("import itertools\nfor a, b in zip({1: loader}[1], itertools.cycle([1])): pass", False),
+        ("import itertools\nfor a, b in zip(itertools.cycle(loader), loader): pass", None),
+        ("import itertools\nboth = {1: loader}\nfor x in itertools.cycle(both[1]): pass", None),
+        ("import itertools\nfor a, b in zip(loader, itertools.cycle(iter([1]))): pass", False),
         ("import itertools\nfor a, b in zip(loader, itertools.cycle([1])): pass", False),
         ("cycle = list\nfor x in cycle(loader): pass", False),
     ],

@@ -33,7 +33,7 @@ def test_nobody_is_without_work_when_a_batch_is_tiny():
 @pytest.mark.parametrize(
     ("samples", "size", "ranks", "least"),
     [(3, 8, 2, 2), (8, 8, 2, 1), (7, 8, 8, 1), (3, 4, 2, 1), (2, 2, 2, 1), (1, 8, 8, 2),
-     (5, None, 2, 1), (3, 64, 4, 2)],
+     (4, 8, 2, 1), (5, None, 2, 1), (3, 64, 4, 2)],
 )  # fmt: skip
 def test_what_is_left_over_is_not_dealt_out_one_by_one(samples, size, ranks, least):
     assert least_of_rest(samples, size, ranks) == least

@@ -25,6 +25,10 @@ def test_it_is_of_values_and_not_of_how_they_lie():
     weight = torch.randn(5, 7)
     assert digest([weight.T.contiguous().T]) == digest([weight])
     assert digest([weight[:, ::2]]) == digest([weight[:, ::2].contiguous()])
+    assert digest([weight[:, :1]]) == digest([weight[:, :1].clone()])
+    assert digest([torch.ones(1).expand(8)]) == digest([torch.ones(8)])
+    turned = torch.randn(3, dtype=torch.complex64).conj()
+    assert digest([turned]) == digest([turned.resolve_conj()])
     flat = weight.view(-1)
     assert digest([flat[1:]]) == digest([flat[1:].clone()])
 
