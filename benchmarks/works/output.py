@@ -132,7 +132,7 @@ def _in_scripts(ranks: int) -> list[Result]:
             for file in files
         ]
         said = [process.communicate()[1] for process in running]
-    slower, dearer = map(float, said[0].split())  # of the first, as of rank 0
+    slower, dearer = map(float, said[0].splitlines()[-1].split())  # of the first, as of rank 0
     who = f"{ranks} ranks training"
     return [
         Figure(f"{who}: {LOUD}", SCRIPT, slower, "x"),

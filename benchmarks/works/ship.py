@@ -33,7 +33,7 @@ print(copied, read)
 TOGETHER = """
 import time, torch
 from multiprocessing import get_context
-torch.set_num_threads(1)
+torch.set_num_threads(THREADS)
 X, fork = torch.ones(2**28), get_context("fork")
 both = fork.Barrier(2)
 def read(_):
@@ -42,8 +42,8 @@ def read(_):
     return time.time() - begun
 with fork.Pool(2) as pool:
     print(max(pool.map(read, range(2), chunksize=1)))
-"""
-"""Two processes of one thread each, as two ranks, read a tensor that both have."""
+""".replace("THREADS", str(max(1, (psutil.cpu_count() or 1) // 2)))
+"""Two processes, with as many threads as two ranks have, read a tensor that both have."""
 
 MAKE = "import torch\nX = torch.ones(2**28)"
 SMALL = MAKE.replace("2**28", "4")
