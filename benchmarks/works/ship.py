@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,21 +27,6 @@ begun = time.time(); Y = X.clone(); copied = time.time() - begun; del Y
 begun = time.time(); s = X.sum().item(); read = time.time() - begun
 print(copied, read)
 """
-
-TOGETHER = """
-import time, torch
-from multiprocessing import get_context
-torch.set_num_threads(THREADS)
-X, fork = torch.ones(2**28), get_context("fork")
-both = fork.Barrier(2)
-def read(_):
-    both.wait()
-    begun = time.time(); X.sum().item()
-    return time.time() - begun
-with fork.Pool(2) as pool:
-    print(max(pool.map(read, range(2), chunksize=1)))
-""".replace("THREADS", str(max(1, (psutil.cpu_count() or 1) // 2)))
-"""Two processes, with as many threads as two ranks have, read a tensor that both have."""
 
 MAKE = "import torch\nX = torch.ones(2**28)"
 SMALL = MAKE.replace("2**28", "4")
@@ -104,7 +87,6 @@ def _ours(rounds: int) -> list[Result]:
             results += [
                 Figure("1 GiB: one memcpy", "torch clone()", copied),
                 Figure("1 GiB: reading it", "torch sum()", read),
-                Figure("1 GiB: two processes that read it at once", "torch sum()", _together()),
             ]
             for work, before in [
                 ("1 GiB to 2 ranks: first time", ""),
@@ -154,11 +136,6 @@ def _memory(rounds: int) -> list[Result]:
 def _summed(kernel: Kernel) -> float:
     ran = kernel.run(OURS.run(SUM))
     return max(kernel.stamps(2)) - ran.sent
-
-
-def _together() -> float:
-    done = subprocess.run([sys.executable, "-c", TOGETHER], check=True, capture_output=True)
-    return float(done.stdout)
 
 
 def memory_taken() -> AbstractContextManager[list[float]]:
