@@ -275,7 +275,7 @@ new = ranks_own.Head(1, 1); del sys
         returned = run(notebook, before, cell)
         notebook.cell("assert log == [1] and w.tolist() == [1, 1, 1] and len(net) == 2")
         assert "cannot be imported in the notebook" in returned.lost["ranks_own.Head"]
-        assert "cannot be imported" in returned.lost["new"]
+        assert "ranks_own" in returned.lost["new"]
         with pytest.raises(ImportError, match=r"ranks_own\.Head cannot be imported"):
             notebook.cell("net(torch.ones(2))")
 
