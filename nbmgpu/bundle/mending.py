@@ -5,6 +5,7 @@ from __future__ import annotations
 import copyreg
 import enum
 import functools
+import importlib
 import io
 import pickle
 import sys
@@ -231,9 +232,7 @@ _elsewhere = _Elsewhere()
 
 
 def _refs(shared: bool) -> Any:
-    from pandas._libs.internals import BlockValuesRefs
-
-    refs = BlockValuesRefs()
+    refs = importlib.import_module("pandas._libs.internals").BlockValuesRefs()
     if shared:  # so that what is written is a copy, and does not come home into the others
         refs.add_index_reference(_elsewhere)
     return refs

@@ -71,7 +71,7 @@ def _put_array(obj: Any, array: Any) -> None:
     same = obj.__array_interface__["data"] == array.__array_interface__["data"]
     if same and type(obj) is np.ndarray:
         if obj.dtype != array.dtype:
-            obj.dtype = array.dtype
+            obj.dtype = array.dtype  # type: ignore[misc]
         if obj.shape != array.shape:
             obj.shape = array.shape
     elif obj.flags.writeable:

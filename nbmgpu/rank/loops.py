@@ -88,8 +88,9 @@ def is_cycled(loader: Any, frame: types.FrameType | None) -> bool | None:
     within = [node for argument in cycled for node in ast.walk(argument)]
     found = [node for node in over if _resolve(node, names) is loader]
     if found:
-        ways = {(node in cycled, node in within) for node in found}
-        return {((True, True),): True, ((False, False),): False}.get(tuple(ways))
+        if all(node in cycled for node in found):
+            return True
+        return None if any(node in within for node in found) else False
     asked = (node for node in cycled if isinstance(node, ast.Subscript | ast.Call | ast.Attribute))
     return None if any(_resolve(node, names) is None for node in asked) else False
 
