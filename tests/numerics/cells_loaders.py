@@ -501,7 +501,7 @@ IDIOMS = [
             opt.step()
             losses.append(loss.item())
         """, setup="other = DataLoader(TensorDataset(X[:16] * 0.9, Y[:16]), 8)",
-        shares="again x2 y2", notices="lost:again"),
+        shares="again x2 y2"),
     idiom("itertools.islice", """
         for x, y in itertools.islice(loader, 3):
             opt.zero_grad()
