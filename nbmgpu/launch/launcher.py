@@ -57,7 +57,7 @@ def launch(folder: str, environment: dict[str, str], server: int) -> None:
     )
     ranks: Ranks = TorchrunRanks(run) if run.record.fresh else ForkedRanks(run)
     ending = Ending(ranks, run.folder)
-    signal.signal(signal.SIGTERM, lambda *_: ending.begin("failed", DESERTED, force=True))
+    signal.signal(signal.SIGTERM, lambda *_: _deserted(run.folder, ending))
     if _asked_to_stop(run.folder) is not None:  # the kernel may have waited for us in vain
         ending.begin("stopped", TOO_LATE)
     else:
@@ -118,6 +118,12 @@ def _asked_to_stop(folder: Path) -> str | None:
         return (folder / STOP_FILE).read_text()
     except FileNotFoundError:
         return None
+
+
+def _deserted(folder: Path, ending: Ending) -> None:
+    """End the run: nobody is left to take its results; a kernel may have asked for that first."""
+    kind: RunEnding = "failed" if _asked_to_stop(folder) is None else "stopped"
+    ending.begin(kind, DESERTED, force=True)
 
 
 def _enter(record: RunRecord, environment: dict[str, str]) -> None:

@@ -11,6 +11,8 @@ import psutil
 import pytest
 from kernels import Notebook, wait_for
 
+from nbmgpu.run import Run
+
 GONE = 10.0
 """Seconds after which nothing may be left of a killed kernel."""
 
@@ -88,6 +90,17 @@ def test_a_killed_launch_server_is_replaced(notebook: Notebook) -> None:
     server.kill()
     wait_for(lambda: server.status() == psutil.STATUS_ZOMBIE, 5)
     assert notebook.run("%%mgpu --gpus 2\n6 * 7").seen == ["42"]
+
+
+def test_a_run_that_a_kernel_stops_with_its_last_breath_is_a_stopped_one(
+    new_notebook: Callable[..., Notebook],
+) -> None:
+    scene = Scene(new_notebook(), "idle")
+    (run,) = (Run(folder) for folder in scene.notebook.runs.iterdir())
+    run.stop()
+    scene.server.kill()  # before the launcher has looked again at what it is asked
+    scene.assert_nothing_is_left()
+    assert run.state == "stopped"
 
 
 def test_a_launch_server_that_dies_with_a_request_is_an_error(notebook: Notebook) -> None:
