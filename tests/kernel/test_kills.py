@@ -46,7 +46,11 @@ class Scene:
         self.cell = notebook.send(f"%%mgpu --gpus 2\n{SITUATIONS[situation]}").until("ready")
         self.processes = notebook.descendants()
         self.server = notebook.server()
-        self.launcher = next(p for p in self.processes if p.ppid() == self.server.pid)
+        runs = (Run(folder) for folder in notebook.runs.iterdir())
+        self.run = max(runs, key=lambda run: run.record.created)
+        self.run.refresh()
+        assert self.run.view.launcher is not None
+        self.launcher = psutil.Process(self.run.view.launcher.pid)
 
     def left(self) -> list[str]:
         found = []
@@ -96,11 +100,10 @@ def test_a_run_that_a_kernel_stops_with_its_last_breath_is_a_stopped_one(
     new_notebook: Callable[..., Notebook],
 ) -> None:
     scene = Scene(new_notebook(), "idle")
-    (run,) = (Run(folder) for folder in scene.notebook.runs.iterdir())
-    run.stop()
+    scene.run.stop()
     scene.server.kill()  # before the launcher has looked again at what it is asked
     scene.assert_nothing_is_left()
-    assert run.state == "stopped"
+    assert scene.run.state == "stopped"
 
 
 def test_a_launch_server_that_dies_with_a_request_is_an_error(notebook: Notebook) -> None:
