@@ -34,6 +34,14 @@ IDLE = {
 And whoever asks torch for GPUs there must not open one."""
 
 
+TORCH_READS = ("TORCH", "PYTORCH")
+"""How the variables begin that torch reads once, when it is imported: a server has those of its
+start for ever."""
+
+SET_BY_LIBRARIES = IDLE.keys() | {"TORCHINDUCTOR_CACHE_DIR"}
+"""Among them, what torch and Lightning set themselves when they are imported in the notebook."""
+
+
 class LaunchServer:
     """The standing process that launches this kernel's runs."""
 
@@ -43,6 +51,7 @@ class LaunchServer:
         self._owner = os.getpid()
         self._wished: set[str] = set()
         self._writing = threading.Lock()
+        self._torch_reads = torch_reads()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "nbmgpu.launch.server"],
             stdin=subprocess.PIPE,
@@ -56,6 +65,11 @@ class LaunchServer:
     def alive(self) -> bool:
         """Whether the server can take requests of this very process."""
         return self._owner == os.getpid() and self._process.poll() is None
+
+    @property
+    def outdated(self) -> bool:
+        """Whether torch, which it has imported, would read other settings now."""
+        return self._torch_reads != torch_reads()
 
     def cpu_seconds(self) -> float:
         """Return the processor time that it, and whatever it has forked, has used so far."""
@@ -101,6 +115,16 @@ class LaunchServer:
             self._process.stdin.write(line)
             self._process.stdin.flush()
 
+    def retire(self) -> None:
+        """Let the server end with the last of the runs that it has started."""
+        # It may be busy, and the lines before have to be written.
+        threading.Thread(target=self._hang_up, daemon=True).start()
+
+    def _hang_up(self) -> None:
+        with self._writing, suppress(OSError):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+
     def errors(self) -> str:
         """Return what the server wrote to stderr, the last lines."""
         self._errors.seek(0)
@@ -117,12 +141,29 @@ class LaunchServer:
         self._errors.close()
 
 
+def torch_reads() -> dict[str, str]:
+    """Return the variables that torch reads when it is imported, as they are now."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(TORCH_READS) and name not in SET_BY_LIBRARIES
+    }
+
+
 _server: LaunchServer | None = None
+
+_retired: list[LaunchServer] = []
+"""Servers that are not asked any more, and whose runs may go on."""
 
 
 def server() -> LaunchServer:
-    """Return the launch server of this process, started when there is none."""
+    """Return the launch server of this process, started when there is none of its environment."""
     global _server
+    _retired[:] = [server for server in _retired if server.alive]
+    if _server is not None and _server.alive and _server.outdated:
+        _server.retire()
+        _retired.append(_server)
+        _server = None
     if _server is None or not _server.alive:
         _server = LaunchServer()
         atexit.register(_server.close)

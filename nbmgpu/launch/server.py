@@ -84,7 +84,7 @@ class Server:
         self._pages = LargePages()
 
     def serve(self) -> None:
-        """Answer requests until the kernel closes its end, or is gone."""
+        """Answer requests until the kernel is gone, or closes its end and no run is left."""
         while os.getppid() == self._kernel:
             self._reap()
             if not select.select([0], [], [], self._pause())[0]:
@@ -92,7 +92,10 @@ class Server:
                 continue
             data = os.read(0, 1 << 16)
             if not data:
-                return
+                if not self._launchers:
+                    return
+                time.sleep(POLL)
+                continue
             *lines, self._pending = (self._pending + data).split(b"\n")
             for line in lines:
                 self._answer(json.loads(line))

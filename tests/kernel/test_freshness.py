@@ -11,6 +11,7 @@ import pytest
 from kernels import Notebook, wait_for
 
 ASK = "%%mgpu --gpus 2 --cpu\n"
+WAIT_FOR_FILE = "while not os.path.exists('go'): time.sleep(0.05)\nwent = 'well'"
 
 
 def on_ranks(notebook: Notebook, expression: str) -> object:
@@ -65,6 +66,23 @@ def test_what_libraries_of_c_read_from_the_environment_is_that_of_now(notebook: 
     finally:
         notebook.run("del os.environ['TZ']; time.tzset()")
     assert on_ranks(notebook, hours) == notebook.value(hours)
+
+
+def test_what_torch_reads_when_it_is_imported_is_that_of_now(notebook: Notebook) -> None:
+    level = "str(dist.get_debug_level())"
+    before = notebook.server()
+    assert on_ranks(notebook, level) == "DebugLevel.OFF"
+    notebook.run(f'%%mgpu --gpus 2 --cpu --background\nprint("ready")\n{WAIT_FOR_FILE}')
+    notebook.run("os.environ['TORCH_DISTRIBUTED_DEBUG'] = 'DETAIL'")
+    try:
+        assert on_ranks(notebook, level) == "DebugLevel.DETAIL"
+        assert before.is_running()  # with the run that it has started
+        notebook.run("open('go', 'w').close()")
+        wait_for(lambda: not before.is_running() or before.status() == psutil.STATUS_ZOMBIE, 10)
+        assert notebook.value("went") == "well"
+    finally:
+        notebook.run("del os.environ['TORCH_DISTRIBUTED_DEBUG']; os.remove('go')")
+    assert on_ranks(notebook, level) == "DebugLevel.OFF"
 
 
 def test_a_module_of_that_name_found_elsewhere_is_the_one_that_ranks_have(
