@@ -75,17 +75,22 @@ class OptimizerWatch:
 
 
 def owners(optimizers: Iterable[Optimizer]) -> list[nn.Module]:
-    """Return the outermost modules that hold a parameter of ``optimizers``.
+    """Return the outermost modules that hold a parameter of ``optimizers``, in the order of these.
 
     Found among all objects of the process, so they may live in a function's frame or in
-    an attribute just as well as in the notebook's namespace.
+    an attribute just as well as in the notebook's namespace.  The collector, which lists
+    them, does so by their generations, and these are not the same on all ranks.
     """
-    wanted = {id(p) for o in optimizers for g in o.param_groups for p in g["params"]}
+    parameters = (p for o in optimizers for g in o.param_groups for p in g["params"])
+    wanted = {id(p): at for at, p in reversed([*enumerate(parameters)])}
     modules = [x for x in gc.get_objects() if issubclass(type(x), nn.Module)]
     whole = [m for m in modules if "_parameters" in m.__dict__]  # not one being built
     holding = [m for m in whole if any(id(p) in wanted for p in m.parameters())]
     inner = {id(child) for m in holding for child in m.modules() if child is not m}
-    return [m for m in holding if id(m) not in inner]
+    outermost = [m for m in holding if id(m) not in inner]
+    return sorted(
+        outermost, key=lambda m: [wanted[id(p)] for p in m.parameters() if id(p) in wanted]
+    )
 
 
 def group_units(optimizers: list[Optimizer], modules: list[nn.Module]) -> list[Unit]:

@@ -1,0 +1,19 @@
+"""What trains is the same on all ranks, in the same order."""
+
+import gc
+
+import pytest
+import torch
+from torch import nn
+
+from nbmgpu.rank.units import owners
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_modules_are_in_the_order_of_their_optimizer_whenever_they_were_made(turned):
+    older = nn.Linear(2, 2)
+    gc.collect()
+    younger = nn.Sequential(nn.Linear(2, 2))
+    both = [younger, older] if turned else [older, younger]
+    optimizer = torch.optim.SGD([p for module in both for p in module.parameters()])
+    assert owners([optimizer]) == both
