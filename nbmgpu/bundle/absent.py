@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from cloudpickle.cloudpickle import subimport
+
 from .codec import Unpacker
 
 
@@ -41,10 +43,8 @@ class Absent:
         raise ImportError(self.reason)
 
     def __getattr__(self, name: str) -> Any:
-        """Say what is missing."""
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise ImportError(self.reason)
+        """Say what is missing, to who asks whether there is such an attribute, too."""
+        raise AttributeError(name if name.startswith("__") else self.reason)
 
     def __repr__(self) -> str:
         """Show what is missing."""
@@ -57,23 +57,40 @@ def is_absent(value: Any) -> bool:
 
 
 class TolerantUnpacker(Unpacker):
-    """Loads stand-ins, which it keeps in ``absent``, where a class or function is missing."""
+    """Loads stand-ins, which it keeps in ``absent``, where a class, function or module is missing.
+
+    A class is known by its module and its name there, a module by its name.
+    """
 
     def __init__(self, stream: memoryview, buffers: Iterable[memoryview]) -> None:
         """Read objects from ``stream`` one after another."""
         super().__init__(stream, buffers)
-        self.absent: dict[tuple[str, str], type[Absent]] = {}
+        self.absent: dict[str, type[Absent]] = {}
 
     def find_class(self, module: str, name: str) -> Any:
         """Find a class or function, or its stand-in."""
         try:
-            return super().find_class(module, name)
+            found = super().find_class(module, name)
         except Exception as error:  # whatever a module raises when it is imported here
-            known = self.absent.get((module, name))
-            return known or self.absent.setdefault((module, name), _stand_in(module, name, error))
+            return self._stand_in(f"{module}.{name}", error)
+        return self.tolerant(found)
 
+    def tolerant(self, found: Any) -> Any:
+        """Return what takes the place of what imports a module; all else is as it was found."""
+        return self._module if found is subimport else found
 
-def _stand_in(module: str, name: str, error: Exception) -> type[Absent]:
-    """Return a class for ``name`` of ``module``, which ``error`` keeps from being imported."""
-    reason = f"{module}.{name} cannot be imported in the notebook: {type(error).__name__}: {error}"
-    return type(name.rpartition(".")[2], (Absent,), {"reason": reason, "__module__": module})
+    def _module(self, name: str) -> Any:
+        """Import a module, or make its stand-in."""
+        try:
+            return subimport(name)
+        except Exception as error:
+            return self._stand_in(name, error)()
+
+    def _stand_in(self, path: str, error: Exception) -> type[Absent]:
+        """Return a class for what is at ``path``, which ``error`` keeps from being imported."""
+        if path not in self.absent:
+            module, _, name = path.rpartition(".")
+            why = f"{type(error).__name__}: {error}"
+            reason = f"{path} cannot be imported in the notebook: {why}"
+            self.absent[path] = type(name, (Absent,), {"reason": reason, "__module__": module})
+        return self.absent[path]

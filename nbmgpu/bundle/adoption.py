@@ -51,7 +51,7 @@ class _ReturnUnpacker(TolerantUnpacker):
         self._originals = originals
 
     def persistent_load(self, index: int) -> Any:
-        return self._originals[index]
+        return self.tolerant(self._originals[index])
 
     def part(self, names: list[str] | None = None) -> tuple[Values, States]:
         """Load named values, and the states that follow them."""
@@ -175,12 +175,9 @@ def adopt(path: str, shipment: Shipment) -> Returned:
     with loading(memory, shipment.namespace):
         header, lost = unpacker.load()
         values, states = unpacker.part()
-        lost = lost | {".".join(name): kind.reason for name, kind in unpacker.absent.items()}
-        known, new = len(unpacker.absent), unpacker.load()
+        new = unpacker.load()
         try:
             new_values, new_states = unpacker.part(new)
-            if len(unpacker.absent) > known:
-                raise ImportError(list(unpacker.absent.values())[-1].reason)
         except Exception as error:  # a constructor that needs what only ranks have
             reason = f"it cannot be read in the notebook: {type(error).__name__}: {error}"
             lost = lost | dict.fromkeys(new, reason)
@@ -188,6 +185,7 @@ def adopt(path: str, shipment: Shipment) -> Returned:
             values, states = values | new_values, states + new_states
             for name in [name for name, value in values.items() if is_absent(value)]:
                 lost = lost | {name: values.pop(name).reason}
+        lost = lost | {path: kind.reason for path, kind in unpacker.absent.items()}
         _count_versions(states, areas)
         names = {name: shipment.namespace.get(name) for name in shipment.sizes}
         refused = _put_states(states, names, _home(areas))

@@ -270,12 +270,14 @@ class TestLost:
         cell = f"""
 import sys; sys.path.append({str(tmp_path)!r}); import ranks_own
 net.head = ranks_own.make(); net.more = torch.nn.Linear(1, 1); log.append(1); w += 1
-new = ranks_own.Head(1, 1); del sys
+new = ranks_own.Head(1, 1); best = 0.93; both = [new, 1]; del sys
 """
         returned = run(notebook, before, cell)
         notebook.cell("assert log == [1] and w.tolist() == [1, 1, 1] and len(net) == 2")
         assert "cannot be imported in the notebook" in returned.lost["ranks_own.Head"]
         assert "ranks_own" in returned.lost["new"]
+        assert "No module named" in returned.lost["ranks_own"]
+        notebook.cell("assert best == 0.93 and both[1] == 1 and not hasattr(both[0], 'weight')")
         with pytest.raises(ImportError, match=r"ranks_own\.Head cannot be imported"):
             notebook.cell("net(torch.ones(2))")
 
