@@ -78,12 +78,12 @@ def test_ranks_that_wait_for_one_another_are_told_so(notebook: Notebook) -> None
     shown = notebook.send("""%%mgpu --gpus 2
 for epoch in range(2):
     for x, y in DataLoader(loader.dataset, 9):
-        for one, target in zip(x, y):  # five on rank 0, and four
+        for one, target in zip(x, y):  # five on rank 0, and four; of the last two, both
             F.cross_entropy(model(one), target).backward()
         optimizer.step()
 """).fails("RankError")
     assert "Rank 1 of 2 raised" in shown
-    assert "Rank 0 waits for this rank in backward pass 10, and this one, after 9" in shown
+    assert "Rank 0 waits for this rank in backward pass 11, and this one, after 10" in shown
 
 
 def test_the_original_type_comes_also_from_torch_and_from_the_cell(notebook: Notebook) -> None:
