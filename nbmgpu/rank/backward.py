@@ -19,7 +19,8 @@ from nbmgpu.strategies.tail import LOSSES
 
 from . import notices
 from .frames import outside
-from .losses import Agree, LossGraph, read_graph
+from .loss_graph import LossGraph
+from .losses import Agree, read_graph
 from .readable import find_losses
 from .weights import share_out
 

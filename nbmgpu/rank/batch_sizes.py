@@ -24,7 +24,8 @@ READS = {"item", "tolist"}
 def loop_counts_samples(frame: types.FrameType | None) -> bool:
     """Tell whether the loop counts by sizes of batches: ``total += loss.item() * len(x)``.
 
-    Or divides a loss by one, ``loss.item() / len(x)``, or sets a learning rate by them.
+    Or ``meter.update(loss.item(), len(x))``, or ``step * len(x)``.  Or divides a loss by one,
+    ``loss.item() / len(x)``, or sets a learning rate by them.
     """
     return _of_loop(frame, _counts_in)
 
@@ -133,6 +134,8 @@ def _is_taken_apart(name: str, nodes: list[ast.AST], alone: bool) -> bool:
     ``x[0]`` tells so only of a name that is ``alone`` that of the batch, or gets one itself.
     """
     fields = {id(part) for node in nodes if isinstance(node, ast.Assign) for part in _values(node)}
+    if len({_place(node, name) for node in nodes} - {None}) > 1:
+        return True
     for node in nodes:
         whose = getattr(node, "value", None)
         if whose is None or not _is_one_of({name}, whose):
@@ -146,6 +149,14 @@ def _is_taken_apart(name: str, nodes: list[ast.AST], alone: bool) -> bool:
             if isinstance(field, str) or (isinstance(field, int) and (alone or id(node) in fields)):
                 return True
     return False
+
+
+def _place(node: ast.AST, name: str) -> int | None:
+    """Return the number in ``name[1]``, None for what is none of that kind."""
+    if not isinstance(node, ast.Subscript) or not _is_one_of({name}, node.value):
+        return None
+    index = node.slice.value if isinstance(node.slice, ast.Constant) else None
+    return index if isinstance(index, int) else None
 
 
 def _values(node: ast.Assign) -> list[ast.expr]:
@@ -183,19 +194,43 @@ def _counts(body: list[ast.stmt], given: Iterable[str]) -> bool:
     sums = (n.value for n in nodes if _adds(n) or _adds_to_itself(n))
     if any(part in sizes for value in sums for part in _operands(value)):
         return True
+    if any(_hands_to_meter(n, sizes) or _counts_by(n, sizes, {*given}) for n in nodes):
+        return True
     ratios = (n for n in nodes if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div))
     return any(n.right in sizes and _reads_a_loss(n.left) for n in ratios)
 
 
+def _hands_to_meter(node: ast.AST, sizes: _Sizes) -> bool:
+    """Tell whether ``node`` is ``meter.update(loss.item(), len(x))``."""
+    call = node.value if isinstance(node, ast.Expr) else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return False
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return any(part in sizes for part in given) and any(map(_reads_a_loss, given))
+
+
+def _counts_by(node: ast.AST, sizes: _Sizes, given: set[str]) -> bool:
+    """Tell whether ``node`` is ``(step + 1) * len(x)``, for a step that the loop counts."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
+        return False
+    for one, other in (node.left, node.right), (node.right, node.left):
+        parts = [*_operands(other)]
+        plain = all(isinstance(part, ast.Name | ast.Constant) for part in parts)
+        if one in sizes and plain and any(_is_one_of(given, part) for part in parts):
+            return True
+    return False
+
+
 def _asks(body: list[ast.stmt], given: Iterable[str]) -> bool:
     nodes = _nodes(body)
-    sizes = _Sizes(nodes, given, made=False)
+    sizes, also_made = (_Sizes(nodes, given, made=made) for made in (False, True))
     tests = (n.test for n in nodes if isinstance(n, ast.If | ast.IfExp))
     asked = (n for test in tests for n in ast.walk(test) if isinstance(n, ast.Compare))
     for comparison in asked:
         sides = [comparison.left, *comparison.comparators]
         of_batch = [any(part in sizes for part in _operands(side)) for side in sides]
-        if any(of_batch) and not all(of_batch):
+        alike = [any(part in also_made for part in _operands(side)) for side in sides]
+        if any(of_batch) and not all(alike):
             return True
     return False
 

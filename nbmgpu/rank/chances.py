@@ -17,7 +17,7 @@ from . import notices
 from .batch_sizes import divides_by_multiple
 
 if TYPE_CHECKING:
-    from .losses import LossGraph
+    from .loss_graph import LossGraph
 
 SIZES = {"len", "size", "shape", "numel", "nelement", "batch_size"}
 """Names by which code asks for the size of a batch."""

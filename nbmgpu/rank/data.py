@@ -1,38 +1,28 @@
-"""A DataLoader that trains is split: each rank gets its slice of every global batch.
+"""Which loaders are split among ranks: those that a training loop of the cell reads.
 
-The batch that the user wrote stays the *global* batch.  All ranks run the user's
-sampler with the same random numbers that one device would draw, and load the
-samples of their own slice only.  A stream without indices (IterableDataset) is
-read by every rank, and cut after it is collated.
+Others are whole on every rank, so that what is computed with them is one device's.
 """
 
 from __future__ import annotations
 
-import collections
 import functools
-import itertools
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, sampler
+from torch.utils.data import DataLoader
 
 from . import batch_sizes, notices
 from .ahead import Event
-from .collated import Collated
 from .lag import weakly
-from .loops import is_cycled, loop_trains
-from .pace import tokens_in
-from .session import Outside, Session, Share
-from .shared import from_rank_0
-from .slices import as_collated, cut, cut_indices, cut_rows, least_of_rest, pick_batch, rows, sizes
-from .streams import Draws, Streams, own_generators, sampled_by
+from .loops import is_cycled, loop_trains, reads_several
+from .session import Session, Share
+from .slices import rows, sizes
+from .split_loader import InnerLoader, SplitLoader, drawn_in
+from .streams import Streams, sampled_by
 from .units import training
-
-WATCHED = 3
-"""Steps of whose random draws people are told at once; of those of later ones after the pass."""
 
 
 class LoaderTap:
@@ -55,7 +45,7 @@ class LoaderTap:
 
         @functools.wraps(DataLoader.__iter__)
         def iterate(loader: DataLoader[Any]) -> Iterator[Any]:
-            if isinstance(loader, _InnerLoader):
+            if isinstance(loader, InnerLoader):
                 return tap.iterate(loader)
             batches = tap.begin(loader, sys._getframe(1))
             budget = tap.session.budget
@@ -64,7 +54,7 @@ class LoaderTap:
         @functools.wraps(DataLoader.__len__)
         def length(loader: DataLoader[Any]) -> int:
             count, session = tap.length(loader), tap.session
-            per_rank = session.batch == "per-rank" and not isinstance(loader, _InnerLoader)
+            per_rank = session.batch == "per-rank" and not isinstance(loader, InnerLoader)
             if per_rank and session.distributes and tap.will_split(loader):
                 return -(-count // session.world_size)
             return count
@@ -81,6 +71,7 @@ class LoaderTap:
         split = self.splits.get(loader)
         if split is None:
             split = self.splits[loader] = SplitLoader(loader, self)
+        split.beside_others = reads_several(frame)
         return split.run(loader, cycled=bool(is_cycled(loader, frame)))
 
     def will_split(self, loader: DataLoader[Any]) -> bool:
@@ -95,7 +86,7 @@ class LoaderTap:
         if not self.streams.in_step:
             return self.iterate(loader)
         with self.streams.notebooks():
-            return _drawn_in(self.streams, self.iterate(loader))
+            return drawn_in(self.streams, self.iterate(loader))
 
     def counted(self, loader: DataLoader[Any], frame: Any) -> Iterator[Any]:
         """Iterate over all of ``loader``; where this rank trains on that, count the batches.
@@ -145,285 +136,3 @@ class LoaderTap:
         if batch_sizes.loop_asks_for_size(frame):
             session.recorder.notice("size-asked", notices.SIZE_ASKED)
         return True
-
-
-class _InnerLoader(DataLoader[Any]):
-    """Loads what a rank's slice names; never split again."""
-
-
-class _Feed:
-    """A batch sampler that hands out the index lists of the pass under way."""
-
-    def __init__(self) -> None:
-        self.lists: Iterable[list[Any]] = ()
-
-    def __iter__(self) -> Iterator[list[Any]]:
-        return iter(self.lists)
-
-
-class SplitLoader:
-    """A user's loader as one rank sees it.  Lives as long as the loader, as workers may."""
-
-    def __init__(self, loader: DataLoader[Any], tap: LoaderTap) -> None:
-        """Prepare to split ``loader``."""
-        self.tap = tap
-        self.session = tap.session
-        self.epoch = 0
-        self.feed = _Feed()
-        self.generator = torch.Generator()
-        self.indexed = not isinstance(loader.dataset, IterableDataset)
-        self.inner = self._inner(loader) if self.indexed else None
-        self.seed: int | None = None
-        self.random_data = False
-
-    def _inner(self, loader: DataLoader[Any]) -> _InnerLoader:
-        workers = (
-            {
-                "prefetch_factor": loader.prefetch_factor,
-                "persistent_workers": loader.persistent_workers,
-                "multiprocessing_context": loader.multiprocessing_context,
-            }
-            if loader.num_workers
-            else {}
-        )
-        return _InnerLoader(
-            loader.dataset,
-            batch_sampler=self.feed,
-            num_workers=loader.num_workers,
-            collate_fn=loader.collate_fn,
-            pin_memory=loader.pin_memory,
-            timeout=loader.timeout,
-            worker_init_fn=loader.worker_init_fn,
-            generator=self.generator,
-            **workers,
-        )
-
-    def run(self, loader: DataLoader[Any], cycled: bool = False) -> Iterator[Any]:
-        """Begin to iterate over the rank's part of ``loader``, with one device's draws.
-
-        For ``itertools.cycle``, which would hand kept batches out without a word, it has no end.
-        """
-        self.tap.streams.agree()
-        if self.inner is not None:
-            self.inner.collate_fn = loader.collate_fn  # a cell may have put another one there
-        with self.tap.streams.notebooks():
-            seed, parts = (self._indexed if self.indexed else self._streamed)(loader)
-        total = 0 if cycled else self._total(loader)
-        return self._pass(loader, seed, _for_ever(parts) if cycled else parts, total)
-
-    def _pass(
-        self, loader: DataLoader[Any], seed: int, parts: Iterator[tuple[Any, Share]], total: int
-    ) -> Iterator[Any]:
-        """Iterate once over ``parts`` of ``loader``, ``total`` batches or 0 if that is not known.
-
-        Only this pass may hold ``loader``.
-        """
-        session = self.session
-        self.epoch += 1
-        before, steps, outside = session.backwards, 0, session.enter(self)
-        streams, this_pass = self.tap.streams, object()
-        streams.enter_step(this_pass, seed)
-        self._say_what_is_known()
-        since: Draws | None = None
-        own = own_generators(vars(sys.modules["__main__"]), but=self.tap.drawn)
-        collated = Collated(loader, alone=self.indexed and session.batch == "global")
-        try:
-            for (batch, planned), last in session.accumulation.with_last(parts):
-                steps += 1
-                here = rows(batch)
-                share = as_collated(planned, batch, here)
-                begin = functools.partial(self._begin, share, last, steps, total, tokens_in(batch))
-                session.ahead.play(Event(begin, True, self, weakly(batch), share, last))
-                if share.samples < share.whole and not share.empty:
-                    known = share.samples if here == share.samples else 0
-                    session.coupling.arrive(batch, known)
-                collated.meet(batch, here, planned)
-                session.joined |= collated.joined
-                since = since or Draws(own)
-                draws = Draws(own) if session.backwards < WATCHED else None
-                yield batch
-                if draws is not None and session.backwards > before:
-                    self._say_what_was_drawn(draws)
-        finally:
-            if since is not None and session.backwards > before and not self.random_data:
-                # A sampler of the user's, or a stream, may have drawn as on one device.
-                self._say_what_was_drawn(since, host=self.indexed and _is_torchs_own(loader))
-            if collated.padded:
-                session.recorder.notice("padded", notices.PADDED)
-            streams.leave_step(this_pass)
-            session.splits += 1
-            session.coupling.rest()
-            if steps > 1 and not session.ahead.reading:  # else training on it is yet to come
-                self._look_for_training(before)
-            leave = functools.partial(self._leave, outside, before if steps else None)
-            session.ahead.play(Event(leave, begins=False, source=self))
-
-    def _begin(self, share: Share, last: bool, step: int, total: int, tokens: int) -> None:
-        """Begin the step of a batch, of which this rank has so many ``tokens``."""
-        if tokens and not share.empty:
-            self.session.note_tokens(tokens * share.whole / share.samples)
-        self.session.take(share, self, last)
-        self.session.recorder.progress(
-            "loader", label="epoch", step=step, total=total, epoch=self.epoch
-        )
-
-    def _leave(self, outside: Outside, backwards: int | None) -> None:
-        """Let the pass be over; before its first batch there had been ``backwards``."""
-        self.session.leave(self, outside)
-        self._look_for_training(backwards)
-
-    def _look_for_training(self, backwards: int | None) -> None:
-        self.session.untrained |= self.session.backwards == backwards
-
-    def _total(self, loader: DataLoader[Any]) -> int:
-        try:
-            return len(loader)
-        except TypeError:
-            return 0
-
-    def _say_what_is_known(self) -> None:
-        if self.session.has_batch_norm():
-            self.session.recorder.notice("batch-norm", notices.BATCH_NORM)
-
-    def _say_what_was_drawn(self, draws: Draws, host: bool = True) -> None:
-        if draws.of_torch:
-            self.session.recorder.notice("random-step", notices.RANDOM_STEP)
-        elif host and draws.of_host:
-            self.session.recorder.notice("random-host", notices.RANDOM_HOST)
-
-    def _draw_seed(self, loader: DataLoader[Any]) -> int:
-        """Draw the workers' seed when one device would: per pass, once with lasting workers."""
-        if self.seed is None or not loader.persistent_workers:
-            drawn = torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-            self.seed = int(drawn.item())
-        return self.seed
-
-    def _indexed(self, loader: DataLoader[Any]) -> tuple[int, Iterator[tuple[Any, Share]]]:
-        """Draw the batches as one device would; return the seed, and what loads our slices."""
-        batches = iter(loader.batch_sampler)  # type: ignore[arg-type]
-        seed = self._draw_seed(loader)
-        ahead = _is_torchs_own(loader)
-        if ahead and loader.num_workers:  # they are told their first batches at once
-            batches = iter(list(batches))
-        else:
-            drawn = _drawn_in(self.tap.streams, batches)
-            # A user's sampler may look at the training, or never end: one batch at a time.
-            batches = _at_once(drawn) if ahead else _rank_0s(drawn)
-        return seed, self._load(batches, seed, ahead, loader.batch_size)
-
-    def _load(
-        self, batches: Iterator[Any], seed: int, ahead: bool, size: int | None
-    ) -> Iterator[tuple[Any, Share]]:
-        """Load the samples of the rank's slices; ``ahead``: all batches are drawn already."""
-        assert self.inner is not None
-        shares: collections.deque[Share] = collections.deque()
-        self.feed.lists = self._lists(batches, shares, size)
-        self.generator.manual_seed((seed + self.session.rank) % 2**63)
-        loaded = self.tap.iterate(self.inner)
-        watched = self.epoch == 1
-        own = own_generators(getattr(self.inner.dataset, "__dict__", {}), but=self.tap.drawn)
-        while True:
-            draws = Draws(own) if watched else None
-            try:
-                batch = next(loaded)
-            except StopIteration:
-                return
-            if draws is not None and (draws.of_torch or (ahead and draws.of_host)):
-                self.random_data = True
-                self.session.recorder.notice("random-data", notices.RANDOM_DATA)
-            watched = False
-            yield batch, shares.popleft()
-
-    def _lists(
-        self, batches: Iterator[Any], shares: collections.deque[Share], size: int | None
-    ) -> Iterator[list[Any]]:
-        """Yield the rank's index lists, and note their shares in the same order.
-
-        Batches have ``size`` samples, but for the last one.
-        """
-        rank, world_size = self.session.rank, self.session.world_size
-        if self.session.batch == "per-rank":
-            while group := list(itertools.islice(batches, world_size)):
-                indices, share = pick_batch(group, rank)
-                shares.append(share)
-                yield indices
-            return
-        least = self.session.least_samples()
-        for batch in batches:
-            fewest = max(least, self._least_of_rest(len(batch), size))
-            indices, share = cut_indices(batch, rank, world_size, fewest)
-            shares.append(share)
-            yield indices
-
-    def _least_of_rest(self, samples: int, size: int | None) -> int:
-        """Return the fewest samples of a slice; beside other loaders, none goes to one rank."""
-        session = self.session
-        return 1 if session.reads_others(self) else least_of_rest(samples, size, session.world_size)
-
-    def _streamed(self, loader: DataLoader[Any]) -> tuple[int, Iterator[tuple[Any, Share]]]:
-        """Read the whole stream as one device would; return a seed, and what keeps our rows."""
-        loaded = self.tap.iterate(loader)
-        # Workers have generators of their own; else the stream draws from this process's.
-        share = Streams.share_host if loader.num_workers == 0 else None
-        batches = _drawn_in(self.tap.streams, loaded, share)
-        return torch.initial_seed(), self._cut(batches, loader.batch_size)
-
-    def _cut(self, batches: Iterator[Any], size: int | None) -> Iterator[tuple[Any, Share]]:
-        """Keep the rank's rows of every batch.
-
-        What has ``size`` rows, or less after such batches, is taken for a batch of samples.
-        """
-        session, known = self.session, False
-        for batch in batches:
-            whole = rows(batch)
-            known = known or whole == size
-            if whole is None or not known or whole > (size or 0):
-                session.recorder.notice("whole-batches", notices.UNCUT_BATCHES)
-                yield batch, Share(1, 1)
-                continue
-            ranks = session.world_size
-            least = max(session.least_samples(), self._least_of_rest(whole, size))
-            part, mine = cut(whole, session.rank, ranks, least)
-            yield cut_rows(batch, part), mine
-
-
-def _is_torchs_own(loader: DataLoader[Any]) -> bool:
-    """Tell whether the sampler is torch's, so that it may be drawn from all at once."""
-    own = type(loader.sampler).__module__ == sampler.__name__
-    return own and type(loader.batch_sampler) is BatchSampler
-
-
-def _drawn_in(
-    streams: Streams, items: Iterator[Any], before: Callable[[], None] | None = None
-) -> Iterator[Any]:
-    """Take each item while the notebook's random stream is in place, after ``before()``."""
-    while True:
-        if before is not None:
-            before()
-        with streams.notebooks():
-            try:
-                item = next(items)
-            except StopIteration:
-                return
-        yield item
-
-
-def _at_once(items: Iterator[Any]) -> Iterator[Any]:
-    """Take all items when the first is asked for."""
-    yield from list(items)
-
-
-def _for_ever(items: Iterator[Any]) -> Iterator[Any]:
-    """Take all items, and the same ones again and again."""
-    kept = []
-    for item in items:
-        kept.append(item)
-        yield item
-    while kept:
-        yield from kept
-
-
-def _rank_0s(items: Iterator[Any]) -> Iterator[Any]:
-    """Take each item from rank 0: a sampler of the user's may not be the same on all ranks."""
-    while (item := from_rank_0(next(items, None))) is not None:
-        yield item

@@ -17,9 +17,11 @@ import re
 import sys
 import textwrap
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
+
+from torch.utils.data import DataLoader
 
 from .frames import outside
 
@@ -91,14 +93,22 @@ def is_cycled(loader: Any, frame: types.FrameType | None) -> bool | None:
         if all(node in cycled for node in found):
             return True
         return None if any(node in within for node in found) else False
-    asked = (node for node in cycled if isinstance(node, ast.Subscript | ast.Call | ast.Attribute))
-    return None if any(_resolve(node, names) is None for node in asked) else False
+    others = (list, tuple, dict, range, str, DataLoader)
+    return False if all(isinstance(_resolve(node, names), others) for node in cycled) else None
+
+
+def reads_several(frame: types.FrameType | None) -> bool:
+    """Tell whether the loop in ``frame`` takes batches of several loaders at once, by ``zip``."""
+    frame = outside(frame, LIBRARIES)
+    loop = loop_in(frame)[0] if frame is not None else None
+    calls = [node for node in (loop.over if loop else ()) if isinstance(node, ast.Call)]
+    return any(isinstance(c.func, ast.Name) and c.func.id == "zip" for c in calls)
 
 
 def _expressions(line: str) -> tuple[ast.expr, ...]:
     """Return every expression of a statement that is one line."""
     try:
-        return tuple(node for node in ast.walk(ast.parse(line)) if isinstance(node, ast.expr))
+        return _expressions_in([ast.parse(line)])
     except SyntaxError:
         return ()
 
@@ -125,7 +135,7 @@ def _yields(body: list[ast.stmt]) -> bool:
 class Loop:
     """A loop or comprehension: its header's lines, what it does, the names it gives to an item.
 
-    ``over`` has every expression of what a ``for`` iterates over.
+    ``over`` has every expression of what it iterates over.
     """
 
     first: int
@@ -147,14 +157,20 @@ def _loops(source: str) -> list[Loop]:
         if isinstance(node, ast.For | ast.AsyncFor):
             names = {part.id for part in ast.walk(node.target) if isinstance(part, ast.Name)}
             last = node.iter.end_lineno or node.lineno
-            over = tuple(part for part in ast.walk(node.iter) if isinstance(part, ast.expr))
+            over = _expressions_in([node.iter])
             found.append(Loop(node.lineno, last, node.body, frozenset(names), over))
-        elif isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp):
-            found.append(Loop(node.lineno, node.end_lineno or node.lineno, [ast.Expr(node.elt)]))
-        elif isinstance(node, ast.DictComp):
-            body: list[ast.stmt] = [ast.Expr(node.key), ast.Expr(node.value)]
-            found.append(Loop(node.lineno, node.end_lineno or node.lineno, body))
+        elif isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
+            made = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+            body: list[ast.stmt] = [ast.Expr(part) for part in made]
+            over = _expressions_in(part.iter for part in node.generators)
+            found.append(Loop(node.lineno, node.end_lineno or node.lineno, body, over=over))
     return found
+
+
+def _expressions_in(trees: Iterable[ast.AST]) -> tuple[ast.expr, ...]:
+    """Return every expression of ``trees``."""
+    nodes = (node for tree in trees for node in ast.walk(tree))
+    return tuple(node for node in nodes if isinstance(node, ast.expr))
 
 
 def _loop_at(source: str, line: int) -> Loop | None:

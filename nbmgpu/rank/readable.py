@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .losses import LossGraph
+from .loss_graph import LossGraph
 
 SMALL = 16
 """Parts up to which a container of the cell is looked into for losses."""

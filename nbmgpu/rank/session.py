@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from nbmgpu.strategies.base import Strategy, Unit
 
     from .data import LoaderTap
-    from .losses import LossGraph
+    from .loss_graph import LossGraph
     from .readable import Losses
     from .recorder import Recorder
     from .streams import Streams
@@ -197,11 +197,15 @@ class Session:
         return any(other is not source for other in self._passes)
 
     def leave(self, source: object, outside: Outside) -> None:
-        """End a pass over ``source``, which began ``outside`` of it; what is over stays so."""
+        """End a pass over ``source``, which began ``outside`` of it; what is over stays so.
+
+        If not, that goes on: the next pass within it begins there, too.
+        """
         self.accumulation.last = False
         self._passes -= Counter([source])  # which forgets what none is left of
         share, outer = outside
-        self.share = share if self._passes[outer] else None
+        goes_on = self._passes[outer] > 0
+        self.share, self._source = (share, outer) if goes_on else (None, self._source)
 
     def note_backward(self, losses: Losses | None) -> None:
         """Count a backward pass and put its loss on the curve."""

@@ -27,7 +27,7 @@ from .precision import Autocast, LossScale, refuse_scalers
 if TYPE_CHECKING:
     from nbmgpu.strategies.base import Unit
 
-    from .losses import LossGraph
+    from .loss_graph import LossGraph
     from .session import Session
 
 COMPILERS = ("g++", "clang++", "gcc", "cc")

@@ -576,6 +576,22 @@ IDIOMS = [
             losses.append(loss.item())
         """, setup="inner = DataLoader(TensorDataset(X[:10] + 0.1, Y[:10]), 4)",
         shares="x2 y2"),
+    idiom("two passes over a loader within another", """
+        for x, y in loader:
+            for again in range(2):
+                for x2, y2 in inner:
+                    loss = F.cross_entropy(model(x2), y2)
+                    opt.zero_grad()
+                    loss.backward()
+                    opt.step()
+                    losses.append(loss.item())
+            loss = 0.1 * F.cross_entropy(model(x), y, reduction="sum")
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup="inner = DataLoader(TensorDataset(X[:10] + 0.1, Y[:10]), 4)",
+        shares="x2 y2"),
     # ------------------------------------------------- batches that are read ahead of their use
     idiom("the next batch is read first", """
         for epoch in range(2):

@@ -24,6 +24,9 @@ COUNTING = [
     "show(x[0]); total += loss.item() * len(x)",
     "total += loss.item() * len(x['labels'])",
     "total += loss.item() * len(x[0])",
+    "meter.update(loss.item(), x.size(0))",
+    "meter.update(float(loss), n=len(x))",
+    "seen = (y + 1) * len(x)",
 ]
 NOT_COUNTING = [
     "total += loss.item()",
@@ -42,6 +45,10 @@ NOT_COUNTING = [
     "width = x.shape[1]; loss = loss + y.sum() / width",
     "trainer.size = x.size(0); loss += trainer.alpha * y",
     "sizes[epoch] = len(x); total += epoch",
+    "loss = cross_entropy(model(x), y) * len(x)",
+    "metric.update(model(x), y)",
+    "bar.update(len(x))",
+    "a, b = x[0], x[1]; total += loss.item() * len(x)",
 ]
 
 
@@ -84,6 +91,8 @@ NOT_ASKING = [
     "if step % len(loader) == 0: save()",
     "history = history + [loss.item()]\n    if len(history) > 5: break",
     "for word in x:\n        if len(word) > 5: continue",
+    "if len(x) == 2: out = model(x[0], x[1])",
+    "out = model(x)\n    if out.size(0) != y.size(0): raise ValueError",
 ]
 
 

@@ -122,6 +122,13 @@ class Cycled(Probe):
         ("import itertools\nfor a, b in zip(loader, itertools.cycle(iter([1]))): pass", False),
         ("import itertools\nfor a, b in zip(loader, itertools.cycle([1])): pass", False),
         ("cycle = list\nfor x in cycle(loader): pass", False),
+        ("import itertools\n[x for x in itertools.cycle(loader)]", True),
+        (
+            "import itertools, tqdm\nbar = tqdm.tqdm(loader, disable=True)\n"
+            "for x in itertools.cycle(bar): pass",
+            None,
+        ),
+        ("import itertools\n[x for x in zip(loader, itertools.cycle([1]))]", False),
     ],
 )
 def test_a_loader_that_goes_round_is_known(source, cycled):

@@ -24,7 +24,7 @@ from .rules import after
 from .tags import Coupled, One, Rows, Tag, Total
 
 if TYPE_CHECKING:
-    from nbmgpu.rank.losses import LossGraph
+    from nbmgpu.rank.loss_graph import LossGraph
     from nbmgpu.rank.recorder import Recorder
 
 MOST_SAMPLES = 4096
