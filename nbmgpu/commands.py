@@ -11,6 +11,7 @@ from .advisor.consult import Question
 from .advisor.picking import Found, Picking, named
 from .info import info_text
 from .options import RunOptions
+from .report.digest import line_of
 from .report.summary import summary_html, summary_text
 from .run import Run, find_run, list_runs
 from .surroundings import Surroundings
@@ -43,15 +44,15 @@ def runs(_rest: str) -> pd.DataFrame:
 
     rows = [
         {
-            "run": run.id,
-            "state": run.state,
-            "strategy": run.record.strategy,
-            "ranks": run.record.world_size,
-            "started": datetime.datetime.fromtimestamp(run.record.created).strftime("%d %b %H:%M"),
-            "seconds": round(run.duration, 1),
-            "notebook": run.record.notebook,
+            "run": line.id,
+            "state": line.state,
+            "strategy": line.strategy,
+            "ranks": line.world_size,
+            "started": datetime.datetime.fromtimestamp(line.created).strftime("%d %b %H:%M"),
+            "seconds": round(line.duration, 1),
+            "notebook": line.notebook,
         }
-        for run in list_runs()
+        for line in map(line_of, list_runs())
     ]
     columns = ["run", "state", "strategy", "ranks", "started", "seconds", "notebook"]
     return pd.DataFrame(rows, columns=columns).set_index("run")

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import itertools
 import json
 import os
 import secrets
@@ -50,6 +51,9 @@ SHADOWS = "shadows"
 TICKS = 0.05
 """Seconds by which the same process may seem to have begun at another time, by rounding."""
 ROOT_VARIABLE = "NBMGPU_RUNS"
+
+NAMED = 5
+"""Runs that an error names where a prefix fits several."""
 
 
 def runs_root() -> Path:
@@ -286,9 +290,10 @@ def new_run_id() -> str:
     return f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03d}{secrets.token_hex(1)}"
 
 
-def list_runs() -> Iterator[Run]:
-    """Yield every run, newest first; folders that cannot be read are passed over."""
-    for folder in sorted(runs_root().glob("*"), reverse=True):
+def list_runs(begins: str = "") -> Iterator[Run]:
+    """Yield every run whose id ``begins`` so, newest first; what cannot be read is passed over."""
+    folders = [folder for folder in runs_root().glob("*") if folder.name.startswith(begins)]
+    for folder in sorted(folders, reverse=True):
         try:
             yield Run(folder)
         except (OSError, ValueError, TypeError):
@@ -301,12 +306,12 @@ def find_run(name: str = "") -> Run:
     Raises:
         OptionError: none or several match.
     """
-    found = [run for run in list_runs() if run.id.startswith(name)]
+    found = list(itertools.islice(list_runs(name), NAMED if name else 1))
     if not found:
         what = f"There is no run {name!r}" if name else "There is no run yet"
         raise OptionError(compose(what, instead="%mgpu runs"))
     if name and len(found) > 1 and found[0].id != name:
-        ids = ", ".join(run.id for run in found[:5])
+        ids = ", ".join(run.id for run in found)
         raise OptionError(compose(f"{name!r} names several runs: {ids}", instead="a longer prefix"))
     return found[0]
 

@@ -13,7 +13,7 @@ import nbmgpu
 from nbmgpu import api
 from nbmgpu.errors import OptionError
 from nbmgpu.events import Ended, Exited, Failure, Notice, Started
-from nbmgpu.report.digest import write_digest
+from nbmgpu.report.digest import line_of, write_digest
 from nbmgpu.run import Run, find_run, list_runs, new_run_id, process_lives
 
 
@@ -65,6 +65,19 @@ def test_a_run_whose_launcher_is_gone_is_lost(stage):
 def test_a_run_whose_kernel_is_gone_before_the_launcher_came_is_lost(stage):
     staged = stage(1, kernel_create_time=1.0)
     assert staged.run.state == "lost"
+
+
+def test_a_list_of_runs_reads_no_events_of_those_that_are_over(stage):
+    staged = stage(1)
+    staged.start()
+    assert line_of(Run(staged.run.folder)).state == "running"
+    staged.launcher.emit(Ended, ending="finished")
+    assert line_of(Run(staged.run.folder)).state == "finished"
+    again = Run(staged.run.folder)
+    assert line_of(again).state == "finished"
+    assert again.view.ended is None
+    staged.launcher.emit(Ended, ending="failed")  # nothing is kept for longer than it is true
+    assert line_of(again).state == "failed"
 
 
 def test_stop_is_a_file(stage):

@@ -40,6 +40,15 @@ def read_digest(folder: Path, seen: list[Any]) -> RunLine | None:
         return None
 
 
+def line_of(run: Run) -> RunLine:
+    """Return the line of ``run``: the kept one, or else it is made, and kept if the run is over."""
+    try:
+        kept = read_digest(run.folder, fingerprint(run.folder))
+    except OSError:
+        kept = None
+    return kept or write_digest(run)
+
+
 def write_digest(run: Run) -> RunLine:
     """Return the line of ``run``; keep it in the folder if the run is over."""
     try:
