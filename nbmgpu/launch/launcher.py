@@ -31,9 +31,6 @@ POLL = 0.05
 POLL_RANKS = 0.01
 """Seconds between looks at the ranks, where the system does not tell that one has ended."""
 
-LONGEST_TEMPORARY = 64
-"""Characters of the path where there is a folder for sockets: their own may have a hundred."""
-
 DESERTED = "The kernel that had started the run, or its launch server, has ended."
 
 TOO_LATE = "It was stopped, or given up, before its ranks had been started."
@@ -139,12 +136,7 @@ def _enter(record: RunRecord, environment: dict[str, str]) -> None:
 
 
 def _new_folder() -> str:
-    """Return a folder for sockets; empty if there is no room, or where their paths get too long.
-
-    Then each process looks for one by itself, as in a script.
-    """
-    if len(tempfile.gettempdir()) > LONGEST_TEMPORARY:
-        return ""
+    """Return a folder for sockets, whose paths may not be long; empty if there is no room."""
     try:
         return tempfile.mkdtemp(prefix="nbmgpu-")
     except OSError:
