@@ -11,7 +11,7 @@ import pytest
 from kernels import Notebook, wait_for
 
 ASK = "%%mgpu --gpus 2 --cpu\n"
-WAIT_FOR_FILE = "while not os.path.exists('go'): time.sleep(0.05)\nwent = 'well'"
+WAIT_FOR_FILE = "while not os.path.exists('freshness-may-end'): time.sleep(0.05)\nwent = 'well'"
 
 
 def on_ranks(notebook: Notebook, expression: str) -> object:
@@ -77,11 +77,11 @@ def test_what_torch_reads_when_it_is_imported_is_that_of_now(notebook: Notebook)
     try:
         assert on_ranks(notebook, level) == "DebugLevel.DETAIL"
         assert before.is_running()  # with the run that it has started
-        notebook.run("open('go', 'w').close()")
+        notebook.run("open('freshness-may-end', 'w').close()")
         wait_for(lambda: not before.is_running() or before.status() == psutil.STATUS_ZOMBIE, 10)
         assert notebook.value("went") == "well"
     finally:
-        notebook.run("del os.environ['TORCH_DISTRIBUTED_DEBUG']; os.remove('go')")
+        notebook.run("del os.environ['TORCH_DISTRIBUTED_DEBUG']; os.remove('freshness-may-end')")
     assert on_ranks(notebook, level) == "DebugLevel.OFF"
 
 
