@@ -159,7 +159,7 @@ _retired: list[LaunchServer] = []
 def server() -> LaunchServer:
     """Return the launch server of this process, started when there is none of its environment."""
     global _server
-    _retired[:] = [server for server in _retired if server.alive]
+    _retired[:] = [old for old in _retired if old.alive]
     if _server is not None and _server.alive and _server.outdated:
         _server.retire()
         _retired.append(_server)

@@ -163,8 +163,8 @@ BATCH_SIZES = (
     "The training loop counts by sizes of batches (such as `total += loss.item() * len(x)`, "
     "`meter.update(loss.item(), len(x))` or `step * len(x)`), divides a number that it has read by "
     "one (`loss.item() / len(x)`), or sets a learning rate by them: len(x) is this rank's share of "
-    "the batch, so the sum, the count, the ratio or the rate is not one device's; the training "
-    "is. Count batches instead, as in `total += loss.item()`, or measure in a loop under "
+    "the batch, so the sum, the count, the ratio or the rate is not one device's. Count batches "
+    "instead, as in `total += loss.item()`, or measure in a loop under "
     "torch.no_grad(); else use the batch size of the loader (`loader.batch_size`)."
 )
 SIZE_ASKED = (
