@@ -14,8 +14,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeGuard
 
-from .frames import outside
-from .loops import LIBRARIES, Loop, hands_on, loop_in
+from .loops import Loop, hands_on, loop_around
 
 READS = {"item", "tolist"}
 """Methods that make a Python number of a loss."""
@@ -66,8 +65,7 @@ def divides_by_multiple(cell: str) -> bool:
 
 def _of_loop(frame: types.FrameType | None, holds: Callable[[Loop], bool]) -> bool:
     """Tell whether something holds of the loop in ``frame``, or of that around its generator."""
-    frame = outside(frame, LIBRARIES)
-    loop = loop_in(frame)[0] if frame is not None else None
+    frame, loop = loop_around(frame)
     if frame is None or loop is None:
         return False
     return holds(loop) or (hands_on(frame, loop) and _of_loop(frame.f_back, holds))

@@ -99,8 +99,7 @@ def is_cycled(loader: Any, frame: types.FrameType | None) -> bool | None:
 
 def reads_several(frame: types.FrameType | None) -> bool:
     """Tell whether the loop in ``frame`` takes batches of several loaders at once, by ``zip``."""
-    frame = outside(frame, LIBRARIES)
-    loop = loop_in(frame)[0] if frame is not None else None
+    _, loop = loop_around(frame)
     calls = [node for node in (loop.over if loop else ()) if isinstance(node, ast.Call)]
     return any(isinstance(c.func, ast.Name) and c.func.id == "zip" for c in calls)
 
@@ -116,6 +115,12 @@ def _expressions(line: str) -> tuple[ast.expr, ...]:
 def hands_on(frame: types.FrameType, loop: Loop) -> bool:
     """Tell whether a loop is that of a generator, which hands batches on to a loop around it."""
     return bool(frame.f_code.co_flags & inspect.CO_GENERATOR) and _yields(loop.body)
+
+
+def loop_around(frame: types.FrameType | None) -> tuple[types.FrameType | None, Loop | None]:
+    """Return the first frame of the user's code from ``frame`` outwards, and its loop."""
+    frame = outside(frame, LIBRARIES)
+    return frame, None if frame is None else loop_in(frame)[0]
 
 
 def loop_in(frame: types.FrameType) -> tuple[Loop | None, str]:
