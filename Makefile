@@ -58,13 +58,14 @@ format: $(TEST) $(FRONT)  ## mend what can be mended: layout, imports, outputs l
 	$(BIN)/jupyter nbconvert --log-level=WARN --clear-output --inplace notebooks/*.ipynb
 
 # The rivals have an environment of their own: they pin, patch and start what we would not.
-bench: $(BENCH)  ## measure beside other tools, and renew benchmarks/RESULTS.md (half an hour; a quiet machine)
-	$(BENCH)/bin/python -m benchmarks --write $(BENCHFLAGS)
+bench: $(BENCH)  ## measure beside other tools, and renew benchmarks/RESULTS.md (about 50 minutes; a quiet machine)
+	$(BENCH)/bin/python -m benchmarks $(or $(strip $(BENCHFLAGS)),--write)
 
 $(BENCH): constraints.txt benchmarks/requirements.txt
 	$(PYTHON) -m venv $(BENCH)
 	$(BENCH)/bin/python -m pip install -qq --constraint constraints.txt "$(TORCH)"
-	SKIP_JUPYTER_BUILDER=1 $(BENCH)/bin/python -m pip install -qq --editable . -r benchmarks/requirements.txt
+	SKIP_JUPYTER_BUILDER=1 $(BENCH)/bin/python -m pip install -qq --constraint constraints.txt \
+		--editable . -r benchmarks/requirements.txt
 	@touch $(BENCH)
 
 # Browser tests drive the system's Chromium.  Where it can be had, it is installed; where it cannot,
@@ -76,7 +77,7 @@ chromium:
 		|| echo "No Chromium: browser tests are skipped. To run them too: sudo apt-get install chromium"
 
 clean:  ## remove everything that was made
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(BENCH) build dist .mypy_cache .pytest_cache .ruff_cache
 	rm -rf nbmgpu/labextension nbmgpu/ui/static labextension/lib labextension/node_modules
 
 $(BIN)/python:

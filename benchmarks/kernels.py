@@ -15,6 +15,9 @@ import psutil
 from jupyter_client.manager import KernelManager
 
 HARMLESS = Path(__file__).parent / "harmless"
+LATE = 60
+"""Seconds that ranks may go on after their cell has returned."""
+
 QUIET = {"TQDM_DISABLE": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONWARNINGS": "ignore"}
 
 
@@ -36,7 +39,7 @@ class Kernel:
 
     def __init__(self, folder: Path) -> None:
         """Start a kernel whose ranks leave their stamps in ``folder``."""
-        self.folder = folder
+        self.folder, self._said = folder, ""
         self._manager = KernelManager()
         # As in an activated environment; and nobody kills by name.
         path = os.pathsep.join(
@@ -62,7 +65,7 @@ class Kernel:
             try:
                 message = self._client.get_iopub_msg(timeout=timeout)
             except queue.Empty:
-                raise TimeoutError(f"no word for {timeout} s from\n{cell}") from None
+                raise TimeoutError(f"no word for {timeout:g} s") from None
             if message["parent_header"].get("msg_id") != request:
                 continue
             content = message["content"]
@@ -71,6 +74,7 @@ class Kernel:
             elif message["msg_type"] == "error":
                 raise CellFailed("\n".join([*text, *content["traceback"]])[-3000:])
             elif message["msg_type"] == "status" and content["execution_state"] == "idle":
+                self._said = "".join(text).strip()
                 return Ran(sent, time.time(), "".join(text))
 
     def clicks(self, cell: str, question: dict[str, Any], every: float = 0.5) -> list[float]:
@@ -114,13 +118,19 @@ class Kernel:
         """Return the processor time that the kernel's own process has used so far."""
         return sum(psutil.Process(self.pid).cpu_times()[:2])
 
-    def stamps(self, ranks: int) -> list[float]:
-        """Take the times that the ranks have written down, and remove them."""
-        paths = [self.folder / f"stamp-{rank}" for rank in range(ranks)]
-        deadline = time.time() + 10
+    def stamps(self, ranks: int, name: str = "stamp") -> list[float]:
+        """Take the times that the ranks have written down, and remove them.
+
+        Raises:
+            TimeoutError: one of them has written none.
+        """
+        paths = [self.folder / f"{name}-{rank}" for rank in range(ranks)]
+        deadline = time.time() + LATE
         while not all(path.exists() and path.read_text() for path in paths):
             if time.time() > deadline:
-                raise TimeoutError("a rank has left no stamp")
+                # Some tools print what went wrong, and raise nothing.
+                said = f"; the cell said: {self._said.splitlines()[-1]}" if self._said else ""
+                raise TimeoutError(f"a rank has left no {name} within {LATE} s{said}")
             time.sleep(0.01)
         times = [float(path.read_text()) for path in paths]
         for path in paths:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import re
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -22,18 +23,20 @@ class Figure:
         work: what was done, as the table names it.
         tool: who did it.
         value: the figure, in ``unit``.
-        unit: ``s``, ``ms``, ``GiB`` or ``x``.
+        unit: ``s``, ``ms``, ``GiB`` or ``x``; none for what is counted.
+        more_is_better: as of what two ranks gain; else less is.
     """
 
     work: str
     tool: str
     value: float
     unit: str = "s"
+    more_is_better: bool = False
 
 
 @dataclass(frozen=True)
 class Failed:
-    """A tool that could not do a work, and why: it keeps its row."""
+    """A tool that could not do a work, and why: it keeps its row in the table called ``work``."""
 
     work: str
     tool: str
@@ -49,7 +52,25 @@ class Phases:
     seconds: dict[str, float]
 
 
-Result = Figure | Failed | Phases
+@dataclass(frozen=True)
+class Call:
+    """A function of a profile: how often it was called, and its seconds, own and with callees."""
+
+    name: str
+    calls: int
+    own: float
+    cumulative: float
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What the kernel's process did in one run: the functions that took most, the first first."""
+
+    work: str
+    calls: tuple[Call, ...]
+
+
+Result = Figure | Failed | Phases | Profile
 
 
 @contextmanager
@@ -87,7 +108,10 @@ def interleaved(
     work: str,
     once: Callable[[Rival], Sequence[Figure]],
 ) -> list[Result]:
-    """Let every tool do a work once per round, in turn; one that fails is left out afterwards."""
+    """Let every tool do a work once per round, in turn; one that fails is left out afterwards.
+
+    ``work`` is the first table of those that ``once`` gives figures for: who fails stands there.
+    """
     results: list[Result] = []
     out: set[str] = set()
     for round_ in range(rounds):
@@ -99,9 +123,29 @@ def interleaved(
                 results += once(rival)
             except (CellFailed, TimeoutError) as error:
                 out.add(rival.name)
-                last = str(error).strip().splitlines()[-1:] or [type(error).__name__]
-                results.append(Failed(work, rival.name, last[0]))
+                results.append(Failed(work, rival.name, reason(error)))
     return results
+
+
+ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+RAISED = re.compile(r"[\w.]*(Error|Exception|Timeout)\b")
+
+
+def reason(error: Exception) -> str:
+    """Return one line that says what went wrong, of a message that may be a whole traceback."""
+    lines = [line.strip() for line in ESCAPE.sub("", str(error)).splitlines()]
+    lines = [line for line in lines if line] or [type(error).__name__]
+    # From the line's beginning: source lines in a traceback name exceptions, too.
+    raised = [at for at, line in enumerate(lines) if RAISED.match(line)]
+    at = raised[-1] if raised else len(lines) - 1
+    said = lines[at]
+    if said.endswith(":") and at + 1 < len(lines):  # its message begins on the next line
+        said += f" {lines[at + 1]}"
+    return said if len(said) <= LONGEST else f"{said[:LONGEST]} ..."
+
+
+LONGEST = 160
+"""Characters of a reason in a table."""
 
 
 def touch(gib: float) -> None:
@@ -143,7 +187,8 @@ BASE = "torchrun"
 SILENT, OUR_SILENT = "two processes that do not talk", "two ranks of nbmgpu that do not talk"
 """What the machine allows at most, as rows of a table."""
 
-SCRIPT = "a script's own print()"
+SCRIPT, CONTROL = "a script's own print()", "nothing printed"
+"""The same steps in plain scripts: what printing takes by itself, and how far figures stray."""
 
 
 def ratio(some: Sequence[float], others: Sequence[float]) -> float:

@@ -18,6 +18,11 @@ with open(os.path.join(os.environ["BENCH_FOLDER"], f"stamp-{dist.get_rank()}"), 
 """How a rank says when it was there."""
 
 
+FRESH = "fresh for every run"
+FORKS = "forks of the kernel"
+STAY = "live on from run to run"
+
+
 @dataclass(frozen=True)
 class Rival:
     """One tool.
@@ -26,15 +31,22 @@ class Rival:
         name: as the table shows it.
         setup: a cell that its users run once, before any work.
         cell: runs ``{work}``, the source of the work, on two ranks.
-        warm: whether it keeps processes from one run to the next, with their state.
-        note: what a reader must know of the figure.
+        package: where it comes from.
+        processes: where those come from that run the work; ``FRESH``, ``FORKS`` or ``STAY``.
+        note: what a reader must know of its figures.
     """
 
     name: str
     cell: str
+    package: str
     setup: str = ""
-    warm: bool = False
+    processes: str = FRESH
     note: str = ""
+
+    @property
+    def caveat(self) -> str:
+        """What to say beside a figure of it: nothing where processes are fresh."""
+        return "" if self.processes == FRESH else self.processes
 
     def run(self, work: str, names: str = "") -> str:
         """Return the cell that runs ``work``, a piece of source that reads ``names``."""
@@ -46,7 +58,8 @@ OURS = Rival(
     name="nbmgpu",
     setup="%load_ext nbmgpu",
     cell="%%mgpu --gpus 2 --cpu --strategy none\n{work}",
-    note="fresh processes for every run",
+    package="nbmgpu",
+    note="forked from a server that has imported the libraries, not from the kernel",
 )
 
 FORGET = "from nbmgpu.bundle.place import shelf\nshelf.clear()"
@@ -64,11 +77,13 @@ dist.destroy_process_group()
 ''')
 !{{sys.executable}} -m torch.distributed.run --nproc-per-node 2 --master-port 29611 script.py
 """,
+    package="torch",
     note="a script of its own: no notebook objects go in or out",
 )
 
 TORCHRUNX = Rival(
     name="torchrunx",
+    package="torchrunx",
     setup="import torchrunx",
     cell="""
 def work({names}):
@@ -79,18 +94,22 @@ launcher.run(work, {names})
 )
 
 ACCELERATE = Rival(
-    name="accelerate debug_launcher",
-    setup="from accelerate import debug_launcher",
+    name="accelerate notebook_launcher",
+    package="accelerate",
+    setup="from accelerate import Accelerator, notebook_launcher",
     cell="""
 def work({names}):
+    Accelerator(cpu=True)
     {indented}
-debug_launcher(work, args=tuple([{names}]), num_processes=2)
+notebook_launcher(work, args=tuple([{names}]), num_processes=2)
 """,
-    note="forks the kernel; hangs after a backward pass in it",
+    processes=FORKS,
+    note="on CPUs, too, where it says that it launches CUDAs",
 )
 
 LIGHTNING = Rival(
     name="lightning ddp_notebook",
+    package="lightning",
     setup="from lightning.fabric import Fabric",
     cell="""
 def work(fabric, {names}):
@@ -98,11 +117,12 @@ def work(fabric, {names}):
 fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp_notebook")
 fabric.launch(work, {names})
 """,
-    note="forks the kernel; hangs after a backward pass in it",
+    processes=FORKS,
 )
 
 IPYPARALLEL = Rival(
     name="ipyparallel",
+    package="ipyparallel",
     setup="""
 import ipyparallel as ipp
 cluster = ipp.Cluster(n=2, log_level=40)
@@ -118,16 +138,18 @@ def work({names}):
     {indented}
 engines.apply_sync(work, {names})
 """,
-    warm=True,
-    note="engines live on: what one run leaves, the next one finds",
+    processes=STAY,
+    note="engines join once; what a run leaves there, the next one finds",
 )
 
 NBDISTRIBUTED = Rival(
     name="nbdistributed",
+    package="nbdistributed",
     setup="%load_ext nbdistributed\n%dist_init --num-processes 2",
     cell="%%distributed\n{work}",
-    warm=True,
-    note="workers live on; it listens on all interfaces",
+    processes=STAY,
+    note="every cell runs on its workers, each of which makes data of its own: nothing is sent; "
+    "it listens on all interfaces",
 )
 
 RIVALS = (OURS, TORCHRUN, TORCHRUNX, ACCELERATE, LIGHTNING, IPYPARALLEL, NBDISTRIBUTED)

@@ -34,20 +34,21 @@ def _warm(rounds: int, work: str, before: str) -> list[Result]:
 
         def once(rival: Rival) -> Sequence[Figure]:
             ran = running[rival].run(rival.run(WORK))
-            first = max(running[rival].stamps(2)) - ran.sent
+            joined = max(running[rival].stamps(2)) - ran.sent
             return [
-                Figure(f"{work}: first all_reduce", rival.name, first),
+                Figure(f"{work}: first all_reduce", rival.name, joined),
                 Figure(f"{work}: whole cell", rival.name, ran.answered - ran.sent),
             ]
 
         time.sleep(10)  # what a tool prepares in the background, it has time for
-        interleaved(1, RIVALS, work, once)  # everybody's first run is not warm
+        first = f"{work}: first all_reduce"
+        interleaved(1, RIVALS, first, once)  # everybody's first run is not warm
         time.sleep(5)
-        return interleaved(rounds, RIVALS, work, once)
+        return interleaved(rounds, RIVALS, first, once)
 
 
 def _cold(rounds: int) -> list[Result]:
-    work = "cold: a fresh kernel's first run"
+    work = "cold: a fresh kernel's first run: first all_reduce"
 
     def once(rival: Rival) -> Sequence[Figure]:
         with kernel() as fresh:
@@ -55,6 +56,6 @@ def _cold(rounds: int) -> list[Result]:
             if rival.setup:
                 fresh.run(rival.setup)
             fresh.run(rival.run(WORK))
-            return [Figure(f"{work}: first all_reduce", rival.name, max(fresh.stamps(2)) - begun)]
+            return [Figure(work, rival.name, max(fresh.stamps(2)) - begun)]
 
     return interleaved(rounds, RIVALS, work, once)

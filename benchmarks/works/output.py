@@ -9,11 +9,11 @@ from contextlib import ExitStack
 from subprocess import PIPE, Popen
 
 from benchmarks.kernels import Kernel
-from benchmarks.measure import SCRIPT, Figure, Result, kernels
+from benchmarks.measure import CONTROL, SCRIPT, Figure, Result, kernels
 from benchmarks.rivals import OURS
 
 LINES, POINTS = 100_000, 10_000
-"""What each rank writes."""
+"""What each rank writes at once."""
 
 AT_ONCE = f"""%%mgpu --gpus 2 --cpu --strategy none
 import time
@@ -27,56 +27,74 @@ for number in range({POINTS}):
 logged = time.perf_counter() - begun
 """
 
-STEPS = """
-import time, torch
+GROUPS, STRETCH = 200, 10
+LOUD_STEPS = GROUPS * 4 * STRETCH
+
+STEPS = f"""
+import statistics, time, torch
 torch.set_num_threads(1)
 a, weight = torch.randn(512, 512), torch.zeros(1, requires_grad=True)
 clocks = time.perf_counter, time.process_time
-spent = {True: [0.0, 0.0], False: [0.0, 0.0]}
-for stretch in range(50):
-    loud = stretch % 5 > 0
-    begun = [clock() for clock in clocks]
-    for step in range(STRETCH):
-        a @ a
-        weight.sum().backward()
-        if loud:
-            for number in range(10):
-                print("line", number)
-            LOG
-    for which, clock in enumerate(clocks):
-        spent[loud][which] += clock() - begun[which]
-slower, dearer = (loud / 40 / (silent / 10) for loud, silent in zip(spent[True], spent[False]))
-""".replace("STRETCH", str(POINTS // 40))
+ratios = [], []
+for group in range({GROUPS}):
+    spent = {{True: [0.0, 0.0], False: [0.0, 0.0]}}
+    for stretch in range(5):
+        loud = stretch != group % 5
+        begun = [clock() for clock in clocks]
+        for step in range({STRETCH}):
+            a @ a
+            weight.sum().backward()
+            if loud:
+                OUTPUT
+        for which, clock in enumerate(clocks):
+            spent[loud][which] += clock() - begun[which]
+    for kept, noisy, silent in zip(ratios, spent[True], spent[False]):
+        kept.append(noisy / 4 / silent)
+slower, dearer = map(statistics.median, ratios)
+"""
 """Half a minute of steps of a few milliseconds; of five short stretches one is silent.
 
-So what else goes on in the machine is in both kinds alike.  The wall clock has all that a user
-pays; the rank's own processor time leaves out what the kernel's reading takes from ranks where
-cores are few.
+A machine's pace drifts, and it is disturbed: five stretches take a sixth of a second, in which
+all are treated alike, and the median leaves out those groups in which one was not.  What is done
+only now and then, as the kernel's looks, falls into silent stretches, too, and is not in here: the
+kernel's processor time has a row of its own.  The wall clock has what a user waits; the rank's own
+processor time leaves out what others take from ranks where cores are few.
 """
 
-CELL = "%%mgpu --gpus {ranks} --cpu --strategy none" + STEPS.replace(
-    "LOG", "nbmgpu.log(points=number)"
-)
+PRINT = 'for number in range(10): print("line", number)'
 
-PLAIN = f"""
+
+def _steps(output: str) -> str:
+    lines = output.splitlines()
+    return STEPS.replace("OUTPUT", f"\n{' ' * 16}".join(lines))
+
+
+CELL = "%%mgpu --gpus {ranks} --cpu --strategy none" + _steps(f"{PRINT}\nnbmgpu.log(points=number)")
+
+PLAIN = {
+    SCRIPT: _steps(f"{PRINT}\npoints.append(number)"),
+    CONTROL: _steps("pass"),
+}
+"""The same in scripts, which write every line to a file at once, too, and keep points."""
+
+SCRIPTED = """
 import sys
 sys.stdout.reconfigure(line_buffering=True)
 points = []
-{STEPS.replace("LOG", "points.append(number)")}
+STEPS
 print(slower, dearer, file=sys.stderr)
 """
-"""The same in a script, which writes every line to a file at once, too, and keeps points."""
 
-LOST = f"""
+LOST = """
 import json
 from nbmgpu.events import EventTail, Metrics
 run, folder = nbmgpu.last_run, nbmgpu.last_run.folder / "events"
 lines = points = 0
 for rank in range(run.record.world_size):
-    lines += {LINES} - run.log(rank).count("line ")
-    events = EventTail(folder / f"rank-{{rank}}.jsonl").read()
+    lines += LINES - run.log(rank).count("line ")
+    events = EventTail(folder / f"rank-{rank}.jsonl").read()
     told = (e for e in events if isinstance(e, Metrics) and e.name == "points")
-    points += {POINTS} - sum(len(event.steps) for event in told)
+    points += POINTS - sum(len(event.steps) for event in told)
 print(json.dumps([lines, points]))
 """
 
@@ -93,7 +111,7 @@ def measure(rounds: int) -> list[Result]:
         kernel = running[OURS]
         for _ in range(rounds):
             results += [*_at_once(kernel), *_in_training(kernel, 2), *_in_training(kernel, 1)]
-            results += _in_scripts(2)
+            results += [*_in_scripts(SCRIPT, 2), *_in_scripts(CONTROL, 2)]
     return results
 
 
@@ -103,7 +121,7 @@ def _at_once(kernel: Kernel) -> list[Result]:
     return [
         Figure("100,000 lines from each of two ranks", "nbmgpu", printed),
         Figure("10,000 points from each of two ranks", "nbmgpu", logged),
-        *_lost(kernel, "at once"),
+        *_lost(kernel, "at once", LINES, POINTS),
     ]
 
 
@@ -118,15 +136,15 @@ def _in_training(kernel: Kernel, ranks: int) -> list[Result]:
         Figure(f"{who}: {DEARER}", "nbmgpu", dearer, "x"),
         Figure(f"{who}: processor time of the kernel, all of the run", "nbmgpu", used),
         Figure(f"{who}: a click meanwhile, the slowest", "nbmgpu", max(waits)),
-        *_lost(kernel, who),
+        *_lost(kernel, who, 10 * LOUD_STEPS, LOUD_STEPS),
     ]
 
 
-def _in_scripts(ranks: int) -> list[Result]:
-    """What printing alone takes, in scripts that nobody reads."""
+def _in_scripts(what: str, ranks: int) -> list[Result]:
+    """What printing alone takes, in scripts that nobody reads; and what nothing seems to take."""
     with ExitStack() as stack:
         files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(ranks)]
-        command = [sys.executable, "-c", PLAIN]
+        command = [sys.executable, "-c", SCRIPTED.replace("STEPS", PLAIN[what])]
         running = [
             stack.enter_context(Popen(command, stdout=file, stderr=PIPE, text=True))
             for file in files
@@ -135,13 +153,15 @@ def _in_scripts(ranks: int) -> list[Result]:
     slower, dearer = map(float, said[0].splitlines()[-1].split())  # of the first, as of rank 0
     who = f"{ranks} ranks training"
     return [
-        Figure(f"{who}: {LOUD}", SCRIPT, slower, "x"),
-        Figure(f"{who}: {DEARER}", SCRIPT, dearer, "x"),
+        Figure(f"{who}: {LOUD}", what, slower, "x"),
+        Figure(f"{who}: {DEARER}", what, dearer, "x"),
     ]
 
 
-def _lost(kernel: Kernel, when: str) -> list[Result]:
-    lines, points = json.loads(kernel.run(LOST).text)
+def _lost(kernel: Kernel, when: str, written: int, logged: int) -> list[Result]:
+    """What is missing of so many lines and points of each rank."""
+    count = LOST.replace("LINES", str(written)).replace("POINTS", str(logged))
+    lines, points = json.loads(kernel.run(count).text)
     return [
         Figure(f"{when}: lines lost", "nbmgpu", lines, ""),
         Figure(f"{when}: points lost", "nbmgpu", points, ""),

@@ -148,10 +148,10 @@ def _scaled(rounds: int, net: Net) -> list[Result]:
             ddp, ddps = (_script(script, net, ranks)[0] for ranks in (1, 2))
             alone = _script(script, net, 2, "alone")[0]
             results += [
-                Figure(work, "nbmgpu", one / two, "x"),
-                Figure(work, "torchrun", ddp / ddps, "x"),
-                Figure(work, OUR_SILENT, one / silent, "x"),
-                Figure(work, SILENT, ddp / alone, "x"),
+                Figure(work, "nbmgpu", one / two, "x", more_is_better=True),
+                Figure(work, "torchrun", ddp / ddps, "x", more_is_better=True),
+                Figure(work, OUR_SILENT, one / silent, "x", more_is_better=True),
+                Figure(work, SILENT, ddp / alone, "x", more_is_better=True),
             ]
     return results[4:]
 
