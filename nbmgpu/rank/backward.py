@@ -18,9 +18,12 @@ from nbmgpu.strategies.base import Backward
 from nbmgpu.strategies.tail import LOSSES
 
 from . import notices
+from .chances import Batch
+from .divisors import Divisor, Meaning
 from .frames import outside
 from .loss_graph import LossGraph
-from .losses import Agree, read_graph
+from .losses import Agree, alone, read_graph
+from .nodes import reaches
 from .readable import find_losses
 from .weights import share_out
 
@@ -85,13 +88,17 @@ class BackwardTap:
             session.interruption.agree()
         session.ahead.lag.use()
         roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        loss = roots[0] if len(roots) == 1 and roots[0].numel() == 1 else None
         graph, losses = LossGraph(), None
-        if loss is not None and loss.grad_fn is not None:
-            graph = self._read(loss, session.agree_on_sizes)
+        scalars = all(root.numel() == 1 and root.grad_fn is not None for root in roots)
+        of_all = self._reaches_units(roots, options["inputs"])
+        if not scalars and of_all:  # a share of one sample may give other ranks one number
+            session.agree_on_divisors((), (), counts=False)
+        if scalars:
+            graph = self._read(roots, session.agree_on_divisors if of_all else alone)
             session.shaping.check_loss(graph)
             held, session.held_losses = session.held_losses, {}
-            losses = find_losses(loss, graph, held or _users_variables())
+            if len(roots) == 1:
+                losses = find_losses(roots[0], graph, held or _users_variables())
             session.note_loss(graph)
         elif any(root.numel() > 1 for root in roots):
             session.doubt_vector()
@@ -104,7 +111,7 @@ class BackwardTap:
         session.settled += [weakref.ref(loss) for loss in settled]
         session.coupling.settle(settled[:LOSSES])
         plan = self._plan(graph, settled)
-        factor: Any = self._factor_of_sum() if loss is not None and self._adds_up(graph) else 1.0
+        factor: Any = self._factor_of_sum() if scalars and self._adds_up(graph) else 1.0
         session.accumulation.check(session.units)
         if session.weighs_losses:
             factor, plan = self._weigh(plan, roots[0], factor, graph.reduction == "sum")
@@ -123,10 +130,25 @@ class BackwardTap:
         session.accumulation.settle(session.units)
         session.note_backward(losses)
 
-    def _read(self, loss: Tensor, agree: Agree = lambda flags: flags) -> LossGraph:
+    def _read(self, loss: Tensor | Sequence[Tensor], agree: Agree) -> LossGraph:
         session, share = self.session, self.session.share
         sizes = (share.samples, share.whole) if share else (0, 0)
-        return read_graph(loss, *sizes, session.totals, agree, session.coupling.is_old)
+        batch = Batch(session.chances, sizes[1], session.world_size)
+        return read_graph(loss, *sizes, session.totals, agree, session.coupling.is_old, batch)
+
+    def _reaches_units(self, roots: Sequence[Tensor], inputs: Any) -> bool:
+        """Tell whether a pass gives gradients to what is trained, and so is one of all ranks.
+
+        One that ends at a batch (adversarial samples) or at a tensor that is looked for, ranks do
+        as often as their shares need it.
+        """
+        if self.session.weighs_losses:  # for an engine, which has parameters of its own
+            return True
+        trained = self.session.trained
+        if inputs is not None:
+            given = [inputs] if isinstance(inputs, torch.Tensor) else inputs
+            return any(id(each) in trained for each in given)
+        return reaches([root.grad_fn for root in roots], trained)
 
     def _plan(self, graph: LossGraph, scalars: list[Tensor]) -> Backward:
         session = self.session
@@ -169,9 +191,11 @@ class BackwardTap:
         if alike or count < 2 or not self._divided():
             return [root] * count
         sizes = any(size is not None for size in graph.sizes)
+        counts = len(graph.sizes) < len(graph.divisors)
 
-        def agreed(flags: list[bool]) -> list[bool]:
-            return [flag and sizes for flag in flags]
+        def agreed(kinds: tuple[str, ...], divisors: list[Divisor], counted: bool) -> list[Meaning]:
+            other: Meaning = "count" if counts else "constant"
+            return ["size" if d.size is not None and sizes else other for d in divisors]
 
         return [root, *(self._adds_up(self._read(part, agreed)) for part in scalars[1:])]
 

@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeGuard
 
-from .loops import Loop, hands_on, loop_around
+from .loops import Loop, functions_called, hands_on, loop_around
 
 READS = {"item", "tolist"}
 """Methods that make a Python number of a loss."""
@@ -26,7 +26,7 @@ def loop_counts_samples(frame: types.FrameType | None) -> bool:
     Or ``meter.update(loss.item(), len(x))``, or ``step * len(x)``.  Or divides a loss by one,
     ``loss.item() / len(x)``, or sets a learning rate by them.
     """
-    return _of_loop(frame, _counts_in)
+    return _of_loop(frame, _counts_in) or _calls_what_counts(frame)
 
 
 def loop_asks_for_size(frame: types.FrameType | None) -> bool:
@@ -39,20 +39,50 @@ def loop_asks_for_size(frame: types.FrameType | None) -> bool:
 
 def function_counts_samples(function: Any) -> bool:
     """Tell whether ``function``, which is called with each batch, counts by sizes of batches."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, SyntaxError, TypeError):
+    tree = _tree_of(function)
+    if tree is None:
         return False
     given = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
     return _counts(tree.body, given - {"self"})
 
 
+def _calls_what_counts(frame: types.FrameType | None) -> bool:
+    """Tell whether the loop calls a function that returns ``loss.item() * len(x)``."""
+    frame, loop = loop_around(frame)
+    if frame is None or loop is None:
+        return False
+    return any(map(_returns_counts, functions_called(frame, loop)))
+
+
+@functools.lru_cache(maxsize=64)
+def _returns_counts(function: types.FunctionType) -> bool:
+    tree = _tree_of(function)
+    nodes = _nodes(tree.body) if tree is not None else []
+    sizes = _Sizes(nodes, {node.arg for node in nodes if isinstance(node, ast.arg)}, made=True)
+    values = (node.value for node in nodes if isinstance(node, ast.Return) and node.value)
+    several = (v.elts if isinstance(v, ast.Tuple) else [v] for v in values)
+    products = (v for vs in several for v in vs if isinstance(v, ast.BinOp))
+    return any(_reads_a_loss(p) and any(part in sizes for part in _operands(p)) for p in products)
+
+
+def _tree_of_cell(cell: str) -> ast.Module:
+    """Return the tree of a cell, empty if it is no Python: of magics nothing is known."""
+    try:
+        return ast.parse(cell)
+    except SyntaxError:
+        return ast.Module([], [])
+
+
+def _tree_of(function: Any) -> ast.Module | None:
+    try:
+        return ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, SyntaxError, TypeError):
+        return None
+
+
 def divides_by_multiple(cell: str) -> bool:
     """Tell whether a cell divides by a product with a batch's size: ``/ (2 * len(x))``."""
-    try:
-        nodes = list(ast.walk(ast.parse(cell)))
-    except SyntaxError:  # magics
-        return False
+    nodes = _nodes(_tree_of_cell(cell).body)
     sizes = _named_sizes(nodes)
     divisors = (n.right for n in nodes if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div))
     for divisor in divisors:
@@ -60,6 +90,50 @@ def divides_by_multiple(cell: str) -> bool:
         product = any(isinstance(part, ast.Mult) for part in parts)
         if product and any(_is_size(part) or _is_one_of(sizes, part) for part in parts):
             return True
+    return False
+
+
+def by_size(cell: str) -> bool:
+    """Tell whether a cell multiplies or divides a loss by a batch's size: ``loss * len(x)``.
+
+    Not a number, as ``loss.item() * len(x)`` is.
+    """
+    return _by_size(_nodes(_tree_of_cell(cell).body))
+
+
+@functools.lru_cache(maxsize=256)
+def function_by_size(function: types.FunctionType) -> bool:
+    """Tell the same of a function."""
+    tree = _tree_of(function)
+    return tree is not None and _by_size(list(ast.walk(tree)))
+
+
+def assigned(cell: str) -> set[str]:
+    """Return the names that a cell gives to values."""
+    return {n.id for n in _names_in(_tree_of_cell(cell)) if isinstance(n.ctx, ast.Store)}
+
+
+def _by_size(nodes: list[ast.AST]) -> bool:
+    named = _named_sizes(nodes)
+
+    def is_size(node: ast.AST) -> bool:
+        return _whose_size(node) is not None or _is_one_of(named, node)
+
+    for node in nodes:
+        left: ast.expr
+        if isinstance(node, ast.AugAssign):
+            left, right = node.target, node.value
+        elif isinstance(node, ast.BinOp):
+            left, right = node.left, node.right
+        else:
+            continue
+        if isinstance(node.op, ast.Mult | ast.Div) and not _reads_a_loss(left):
+            operands = [
+                *_operands(right),
+                *(_operands(left) if isinstance(node.op, ast.Mult) else ()),
+            ]
+            if any(is_size(part) for part in operands) and not _reads_a_loss(right):
+                return True
     return False
 
 
@@ -199,12 +273,13 @@ def _counts(body: list[ast.stmt], given: Iterable[str]) -> bool:
 
 
 def _hands_to_meter(node: ast.AST, sizes: _Sizes) -> bool:
-    """Tell whether ``node`` is ``meter.update(loss.item(), len(x))``."""
+    """Tell whether ``node`` is ``meter.update(loss.item(), len(x))``, or of their product."""
     call = node.value if isinstance(node, ast.Expr) else None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
         return False
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
-    return any(part in sizes for part in given) and any(map(_reads_a_loss, given))
+    parts = (part for each in given for part in _operands(each))
+    return any(part in sizes for part in parts) and any(map(_reads_a_loss, given))
 
 
 def _counts_by(node: ast.AST, sizes: _Sizes, given: set[str]) -> bool:

@@ -31,11 +31,15 @@ class Collated:
         self._asks = alone and loader.collate_fn not in (default_collate, default_convert)
         self._widths: set[tuple[Any, ...]] = set()
         self._ratios: set[float] = set()
+        self._rows: dict[int, set[tuple[int, float]]] = {}
 
     def meet(self, batch: Any, rows: int | None, share: Share) -> None:
         """Take in a batch of so many ``rows``; None where its tensors have different ones."""
         cut = share.samples < share.whole and not share.empty
-        if not self._asks or not cut or rows is None:
+        if not self._asks or not cut:
+            return
+        if rows is None:
+            self._meet_by_itself(batch, share.samples)
             return
         if _is_masked(batch):  # some of a loader's batches have nothing to mask
             self._asks = False
@@ -48,6 +52,19 @@ class Collated:
         elif rows == share.samples:
             self._widths.add(tuple(tuple(tensor.shape[1:]) for tensor in tensors))
 
+    def _meet_by_itself(self, batch: Any, samples: int) -> None:
+        """Take in tensors of which each has rows of its own: samples, or what was joined of them.
+
+        What always has as many rows, however many samples there are, has none of samples.
+        """
+        tensors = [tensor for tensor in tensors_in(batch) if tensor.ndim]
+        others = [tensor for tensor in tensors if samples not in tensor.shape]
+        alike = [tensor for tensor in tensors if len(tensor) == samples]
+        for place, tensor in enumerate(others):
+            self._rows.setdefault(place, set()).add((len(tensor), len(tensor) / samples))
+        if alike:
+            self._widths.add(tuple(tuple(tensor.shape[1:]) for tensor in alike))
+
     @property
     def padded(self) -> bool:
         """Whether tensors are as long as the longest sample, or otherwise different each time."""
@@ -56,6 +73,10 @@ class Collated:
     @property
     def joined(self) -> bool:
         """Whether samples have different numbers of rows."""
+        for met in self._rows.values():
+            lengths, ratios = ({each[n] for each in met} for n in (0, 1))
+            if len(lengths) > 1 and len(ratios) > 1:
+                return True
         return len(self._ratios) > 1 or any(ratio % 1 for ratio in self._ratios)
 
 

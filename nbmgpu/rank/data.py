@@ -59,6 +59,7 @@ class LoaderTap:
                 return -(-count // session.world_size)
             return count
 
+        self.streams.watch_forks()
         DataLoader.__iter__ = iterate  # type: ignore[method-assign, assignment]
         DataLoader.__len__ = length  # type: ignore[method-assign]
 
@@ -72,7 +73,7 @@ class LoaderTap:
         if split is None:
             split = self.splits[loader] = SplitLoader(loader, self)
         split.beside_others = reads_several(frame)
-        return split.run(loader, cycled=bool(is_cycled(loader, frame)))
+        return split.run(loader, frame, cycled=bool(is_cycled(loader, frame)))
 
     def will_split(self, loader: DataLoader[Any]) -> bool:
         """Tell whether ``loader`` was split when it was last iterated, or else would be now."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import weakref
 from collections import UserDict, deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import is_dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -129,11 +130,14 @@ def tensors_in(item: Any, depth: int = 3) -> Iterator[torch.Tensor]:
 
 
 def _parts(item: Any) -> Iterable[Any] | None:
-    """Return what a batch is made of: a list, or a mapping, as a tokenizer's batch is one."""
+    """Return what a batch is made of: a list, fields, or a mapping, as a tokenizer's batch is."""
     if isinstance(item, list | tuple):
         return item
     if isinstance(item, dict | UserDict):  # others may compute what they are asked for
         return item.values()
+    if is_dataclass(item) and not isinstance(item, type):
+        fields: dict[str, Any] = vars(item)
+        return fields.values()
     return None
 
 

@@ -231,7 +231,21 @@ def _resolve(node: ast.expr, names: dict[str, Any]) -> Any:
     return None
 
 
+def functions_called(frame: types.FrameType, loop: Loop) -> Iterator[types.FunctionType]:
+    """Yield the functions of the user's that the body of ``loop`` in ``frame`` calls."""
+    names = {**frame.f_globals, **frame.f_locals}
+    for call in _calls(loop.body):
+        if (function := _users_function(_resolve(call.func, names))) is not None:
+            yield function
+
+
 def _target_trains(target: Any, depth: int) -> bool:
+    function = _users_function(target)
+    return function is not None and _function_trains(function, depth)
+
+
+def _users_function(target: Any) -> types.FunctionType | None:
+    """Return the function behind something that is called, None for a library's."""
     if isinstance(target, functools.partial):
         target = target.func
     if isinstance(target, type):
@@ -240,17 +254,17 @@ def _target_trains(target: Any, depth: int) -> bool:
         # A callable object: a module (its forward does not train) or something with __call__.
         call = getattr(type(target), "__call__", None)  # noqa: B004 - the function itself is wanted
         if not isinstance(call, types.FunctionType):
-            return False
+            return None
         target = call
     function = inspect.unwrap(target)
     if isinstance(function, types.MethodType):
         function = function.__func__
     if not isinstance(function, types.FunctionType):
-        return False
+        return None
     module = (getattr(function, "__module__", "") or "").split(".")[0]
     if module in LIBRARIES or module in sys.stdlib_module_names - {"__main__"}:
-        return False
-    return _function_trains(function, depth)
+        return None
+    return function
 
 
 def _function_trains(function: types.FunctionType, depth: int) -> bool:

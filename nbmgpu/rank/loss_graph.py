@@ -9,6 +9,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from .divisors import Divisor, Meaning
+from .masked import counted
+
 Reduction = Literal["mean", "sum"]
 
 Dims = tuple[int, tuple[int, ...]]
@@ -25,16 +28,21 @@ class LossGraph:
     ``bent`` says that the loss is not a linear function of its reductions (the root of a
     mean, a ratio of two sums), so that no weights make it exact.  ``multiplied``
     says, of Python numbers that multiply a sum, whether one is 1 over the rank's samples;
-    None where there are none.  ``sizes`` has, for every sum that Python numbers divide, the
-    one that is a size of the rank's share, or None (see ``nbmgpu.rank.chances``).
+    None where there are none.  ``divisors`` are the Python numbers that divide sums, and
+    ``sizes`` has, for every one that is no count, what it is as a size of the rank's share, or
+    None (see ``nbmgpu.rank.chances``).
     ``scaled`` has the Python numbers that divide or multiply a penalty, a term of parameters
     alone, and are such a size, or 1 over it; ``penalised`` says that there is such a term.
     ``multiple`` says that a sum is divided by several times the samples of the share, ``old``
     that one is divided by a tensor that is older than the batch, and taken for a count, and
     ``divided`` that one is divided by anything.  ``over`` has the reductions over some dimensions
     that are taken for those over samples, ``passed`` those of another kind that are not.
-    ``terms`` counts reductions over samples, ``averaged`` those that are divided by the samples
-    of the share besides, as losses of single samples are.
+    ``unread`` is a function that made the loss and does not tell how; ``sized`` says that a mean is
+    divided by the samples of the share.  ``ignored`` tells of means that are multiplied by these
+    whether some samples are left out of them, ``by_rows`` that a mean is over other rows than the
+    samples of the share, and ``by_tensor`` that a tensor divides a sum.  ``terms`` counts the
+    reductions over samples, ``averaged`` those that are divided by the samples of the share
+    besides, as losses of single samples are.
 
     What is read here is the structure of the graph, which is the same on all ranks, so
     that all of them weigh alike.  Only sizes are not: on these, ranks agree.
@@ -45,6 +53,7 @@ class LossGraph:
     kinds: set[str] = field(default_factory=set)
     bent: bool = False
     multiplied: bool | None = None
+    divisors: list[Divisor] = field(default_factory=list)
     sizes: list[float | None] = field(default_factory=list)
     scaled: set[float] = field(default_factory=set)
     penalised: bool = False
@@ -55,6 +64,11 @@ class LossGraph:
     passed: list[Dims] = field(default_factory=list)
     terms: int = 0
     averaged: int = 0
+    unread: str = ""
+    sized: bool = False
+    by_rows: bool = False
+    by_tensor: bool = False
+    ignored: list[Tensor] = field(default_factory=list)
 
     @property
     def reduction(self) -> Reduction:
@@ -77,18 +91,21 @@ class LossGraph:
         counted = {n for _, n in self.counts if n is not None}
         return len(counted) > 1 and any(n % samples for n in counted)
 
-    def settle(self, are_sizes: Sequence[bool]) -> None:
-        """Take the numbers that divide sums for sizes, or for constants."""
-        for place, is_size in enumerate(are_sizes):
-            size = self.sizes[place]
-            if is_size and size is not None:
-                self.counts.append((torch.as_tensor(size), round(size)))
-                self.kinds.add("counted")
-            else:
-                self.sizes[place] = None
+    def settle(self, meanings: Sequence[Meaning]) -> None:
+        """Take the numbers that divide sums for what they are said to mean."""
+        for divisor, meaning in zip(self.divisors, meanings, strict=True):
+            if meaning == "constant":
                 self.kinds.add("sum")
-        if self.kinds != {"sum"}:
-            self.multiplied = None
+                self.sizes.append(None)
+                continue
+            self.kinds.add("counted")
+            if meaning == "size" and divisor.size is not None:
+                whole = None if divisor.rows else round(divisor.size)
+                self.counts.append((torch.as_tensor(divisor.size), whole))
+                self.sizes.append(divisor.size)
+            else:
+                number = torch.tensor(divisor.number, dtype=torch.float64)
+                self.counts.append((counted(number, divisor.node), None))
 
     def doubt(self) -> bool | Tensor:
         """Tell whether the terms of the loss would need different weights.
@@ -97,6 +114,8 @@ class LossGraph:
         """
         if self.bent:
             return True
+        if self.ignored:
+            return torch.stack(self.ignored).any()
         if len(self.kinds) + max(len(self.counts) - 1, 0) < 2:
             return False
         if "sum" in self.kinds:

@@ -18,25 +18,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .chances import Batch, Chances
+from .divisors import Divisor, Meaning
 from .loss_graph import LossGraph
-from .masked import counted
-from .nodes import MEAN, NLL, children_of, elements_of, kind_of, shape_of, size_of
+from .masked import NEXT_TO_NOTHING, counted
+from .nodes import MEAN, NLL, OWN, added_up, children_of, elements_of, kind_of, shape_of, size_of
 from .reductions import (
     BENDING,
     LINEAR,
     MAX_CHAIN,
     NORMS,
+    ONE_BY_ONE,
+    PRODUCTS,
     averages,
     chosen_from,
     differ,
     dims_of,
+    hides_reduction,
     is_of_parameters,
     is_penalty,
     reduced_dims,
@@ -95,80 +100,204 @@ class _Path:
         return self.divisors if other is None else (*self.divisors, other)
 
 
-Agree = Callable[[list[bool]], list[bool]]
-"""Is told whether numbers that divide sums are sizes here; returns what holds for all ranks."""
+Agree = Callable[[tuple[str, ...], list[Divisor], bool], list[Meaning]]
+"""Is told the kinds of a loss's nodes, the numbers that divide its sums, and whether tensors divide
+some, too; says what the numbers mean."""
+
+
+def alone(kinds: tuple[str, ...], divisors: list[Divisor], counts: bool) -> list[Meaning]:
+    """Take each number for what it looks like on this rank."""
+    return [divisor.alone for divisor in divisors]
 
 
 def read_graph(
-    loss: Tensor,
+    loss: Tensor | Sequence[Tensor],
     samples: int,
     whole: int,
     totals: Sequence[Tensor] = (),
-    agree: Agree = lambda flags: flags,
+    agree: Agree = alone,
     is_old: Callable[[Tensor], bool] = lambda tensor: False,
+    batch: Batch | None = None,
 ) -> LossGraph:
     """Walk from ``loss``, of one element, to the nodes that reduce over samples.
 
     Args:
-        loss: the tensor that ``backward()`` is called on.
+        loss: the tensor that ``backward()`` is called on, or several.
         samples: samples in the rank's slice.
         whole: samples in the global batch.
         totals: counts over the global batch, the same on all ranks; a sum that is divided
             by one of them, or by a multiple, adds up over ranks.
         agree: settles with the other ranks which numbers are sizes.
         is_old: tells whether a tensor is seen to be older than the batch.
+        batch: tells of numbers that may be sizes whether they are, by the code.
     """
-    graph = LossGraph()
-    sides: dict[Any, int] = {}
-    queue = [(loss.grad_fn, _Path())]
-    while queue and len(graph.nodes) < MAX_NODES:
-        node, path = queue.pop(0)
-        if node in graph.nodes or size_of(node) != 1:
-            continue
-        graph.nodes[node] = path.depth
-        if not reduces(node):
-            below = [(child, path.through(node, i)) for i, child in enumerate(children_of(node))]
-            queue += below
-            ends = [inner for child, inner in below if is_of_parameters(child, MAX_CHAIN)]
-            factors = kind_of(node) in ("Mul", "Div") and len(below) > 1
-            graph.penalised |= bool(ends) and not factors
-            graph.scaled.update(*(inner.sizes(samples) for inner in ends))
-        elif is_penalty(node):
-            graph.penalised = True
-            terms = _terms(node, path) if kind_of(node) in ("Mean", "Sum") else []
-            graph.scaled.update(*(inner.sizes(samples) for inner in (path, *terms)))
-        else:
-            for source, inner in _sources(node, path, graph):
-                if kind_of(source) == "Stack":  # of scalars: each has a reduction of its own
-                    scalars = children_of(source)
-                    stacked = len(scalars) if kind_of(node) == "Mean" else 0
-                    part = replace(inner, stacked=stacked)
-                    queue += [(child, part) for child in scalars]
-                    continue
-                graph.terms += 1
-                graph.averaged += bool(inner.sizes(samples)) or inner.stacked == samples
-                divisors = [d for d in inner.divisors if not _is_total(d, totals)]
-                graph.old |= not averages(source) and any(map(is_old, _one(divisors)))
-                if source is not node and reduced_dims(source):
-                    graph.over.append(dims_of(source))
-                _read_reduction(graph, source, divisors, samples, whole)
-                graph.bent |= inner.bent or kind_of(source) in NORMS
-                if inner.factors and graph.kinds <= {"sum"} and samples < whole:
-                    graph.multiplied = graph.multiplied or _has_one_over(samples, inner.factors)
-                if inner.factor is not None:  # both sides of a product reduce over samples
-                    term, index = inner.factor
-                    graph.bent |= sides.setdefault(term, index) != index
-    graph.settle(agree([size is not None for size in graph.sizes]) if graph.sizes else [])
+    reader = _Reader(samples, whole, totals, is_old, batch or Batch(Chances()))
+    roots = [loss] if isinstance(loss, Tensor) else loss
+    graph = reader.read([root.grad_fn for root in roots])
+    kinds = tuple(kind_of(node) for node in graph.nodes) if graph.divisors else ()
+    graph.settle(agree(kinds, graph.divisors, graph.by_tensor))
+    if graph.kinds != {"sum"}:
+        graph.multiplied = None
+    graph.sized &= graph.terms < samples  # else these are losses of single samples, averaged
     return graph
 
 
-def _sources(node: Any, path: _Path, graph: LossGraph) -> list[tuple[Any, _Path]]:
+@dataclass
+class _Reader:
+    """Reads one loss; fields as the arguments of ``read_graph``."""
+
+    samples: int
+    whole: int
+    totals: Sequence[Tensor]
+    is_old: Callable[[Tensor], bool]
+    batch: Batch
+    graph: LossGraph = field(default_factory=LossGraph)
+    sides: dict[Any, int] = field(default_factory=dict)
+
+    def read(self, roots: Sequence[Any]) -> LossGraph:
+        """Walk from the nodes ``roots`` to those that reduce over samples."""
+        graph = self.graph
+        queue = [(root, _Path()) for root in roots]
+        while queue and len(graph.nodes) < MAX_NODES:
+            node, path = queue.pop(0)
+            if node in graph.nodes or size_of(node) != 1:
+                continue
+            graph.nodes[node] = path.depth
+            if not reduces(node):
+                queue += self._pass(node, path)
+            elif is_penalty(node):
+                graph.penalised = True
+                terms = _terms(node, path) if kind_of(node) in ("Mean", "Sum") else []
+                graph.scaled.update(*(inner.sizes(self.samples) for inner in (path, *terms)))
+            else:
+                sources = _sources(node, path, graph, self.samples)
+                if not sources:
+                    queue += self._pass(node, path)
+                for source, inner in sources:
+                    if kind_of(source) == "Stack":  # of scalars: each has a reduction of its own
+                        scalars = children_of(source)
+                        stacked = len(scalars) if kind_of(node) == "Mean" else 0
+                        part = replace(inner, stacked=stacked)
+                        queue += [(child, part) for child in scalars]
+                    else:
+                        self._meet(source, inner, whole=source is node)
+        return graph
+
+    def _pass(self, node: Any, path: _Path) -> list[tuple[Any, _Path]]:
+        """Go through a node that reduces nothing; return what is below."""
+        graph = self.graph
+        if hides_reduction(node):
+            graph.unread = kind_of(node).removeprefix(OWN)
+        below = [(child, path.through(node, i)) for i, child in enumerate(children_of(node))]
+        ends = [inner for child, inner in below if is_of_parameters(child, MAX_CHAIN)]
+        factors = kind_of(node) in ("Mul", "Div") and len(below) > 1
+        graph.penalised |= bool(ends) and not factors
+        graph.scaled.update(*(inner.sizes(self.samples) for inner in ends))
+        return below
+
+    def _meet(self, source: Any, path: _Path, whole: bool) -> None:
+        """Record a reduction over samples, ``whole`` if it is over all that there is."""
+        graph, samples = self.graph, self.samples
+        graph.terms += 1
+        graph.averaged += bool(path.sizes(samples)) or path.stacked == samples
+        divisors = [d for d in path.divisors if not _is_total(d, self.totals)]
+        graph.old |= not averages(source) and any(map(self.is_old, _one(divisors)))
+        if not whole and reduced_dims(source):
+            graph.over.append(dims_of(source))
+        if not self._is_mean_by_size(source, path):
+            self._read_reduction(source, divisors)
+        graph.bent |= path.bent or kind_of(source) in NORMS
+        if path.factors and graph.kinds <= {"sum"} and samples < self.whole:
+            graph.multiplied = graph.multiplied or _has_one_over(samples, path.factors)
+        if path.factor is not None:  # both sides of a product reduce over samples
+            term, index = path.factor
+            graph.bent |= self.sides.setdefault(term, index) != index
+
+    def _is_mean_by_size(self, source: Any, path: _Path) -> bool:
+        """Take a mean times the samples of the share for the sum that it is."""
+        samples = self.samples
+        if not averages(source) or not 0 < samples < self.whole:
+            return False
+        below = [float(d) for d in path.divisors if _is_number(d)]
+        by = sum(_is_one_of(n, {samples}) for n in path.factors)
+        over = sum(_is_one_of(n, {samples}) for n in below)
+        # (a.mean() * len(a) + b.mean() * len(b)) / (len(a) + len(b)): that is a mean of all.
+        several = [n for n in below if _is_one_of(n, {2 * samples, 3 * samples})]
+        cancelled = any(n <= self.whole and not self.batch.is_constant(n) for n in several)
+        if by == over or (by > over and cancelled) or not self.batch.asks_for_share(samples):
+            return False
+        self.graph.sized |= over > by
+        if by > over:
+            self.graph.kinds.add("sum")
+            # It is no mean over all samples where some are left out.
+            if source.name() in NLL:
+                counts = source._saved_total_weight != source._saved_target.numel()
+                self.graph.ignored.append(counts)
+            chosen = chosen_from(source) is not None or bool(_one(path.divisors))
+            self.graph.bent |= chosen or self._has_other_rows(source)
+        return by > over
+
+    def _has_other_rows(self, node: Any) -> bool:
+        return any(rows % max(self.samples, 1) for rows in added_up(node)[:1])
+
+    def _read_reduction(self, node: Any, divisors: Sequence[Any]) -> None:
+        """Record what ``node`` reduces; a sum is divided by ``divisors`` further up."""
+        graph, samples, whole = self.graph, self.samples, self.whole
+        mean = getattr(node, "_saved_reduction", None) == MEAN
+        if mean and node.name() in NLL:
+            graph.counts.append((node._saved_total_weight, node._saved_target.numel()))
+            graph.kinds.add("counted")
+            return
+        if mean or kind_of(node) == "Mean":
+            graph.by_rows |= added_up(node)[:1] != (samples,)
+            by = next((d for d in divisors if not _is_number(d) and d.numel() == 1), None)
+            everything = chosen_from(node)
+            if by is not None:  # a mean over a mean, such as that of a mask
+                graph.counts.append((by.detach() * elements_of(node), None))
+            elif everything is not None:
+                graph.counts.append((torch.as_tensor(float(elements_of(node))), everything))
+            graph.kinds.add("mean" if by is None and everything is None else "counted")
+            return
+        numbers = [float(d) for d in divisors if _is_number(d)]
+        graph.divided |= bool(divisors)
+        for divisor in divisors:
+            if not _is_number(divisor):
+                graph.bent |= divisor.numel() != 1
+                graph.counts.append(
+                    (counted(divisor, node) if divisor.numel() == 1 else divisor, None)
+                )
+                graph.kinds.add("counted")
+                graph.by_tensor = True
+                graph.sized |= any(_is_one_of(n, {samples}) for n in numbers)
+                return
+        if not numbers:
+            graph.kinds.add("sum")
+            return
+        sizes = _sizes_with(samples, whole, node) - {whole}
+        either = samples < whole == elements_of(node)
+        if either and any(_is_one_of(d, {whole}) for d in numbers):
+            sizes |= {whole} if self.batch.asks_for_elements() else set()
+        taken = next((d for d in numbers if _is_one_of(d, sizes)), None)
+        rows = taken is not None and self._has_other_rows(node)
+        number = math.prod(numbers)
+        if number == 1:  # of max(1, 0), perhaps
+            number = float(counted(torch.ones(()), node))
+        if not elements_of(node):  # whatever it is divided by, that counts nothing
+            taken, rows = NEXT_TO_NOTHING if number else 0.0, True
+        graph.divisors.append(Divisor(number, taken, node, rows))
+        several = any(d > samples > 0 and d % samples == 0 for d in numbers)
+        graph.multiple |= taken is None and several
+
+
+def _sources(node: Any, path: _Path, graph: LossGraph, samples: int) -> list[tuple[Any, _Path]]:
     """Return what decides how ``node`` counts samples: mostly ``node`` itself.
 
     A sum or mean may only add up the classes of what was averaged over samples before, or
     a few scalars that were stacked.  What ``graph`` remembers as passed may be it all the same,
     in an ensemble's ``.mean(1).sum(0)``: which sizes are those of samples, no rank can be sure.
     """
+    if kind_of(node) in PRODUCTS:
+        return _factors(node, path, graph, samples)
     if kind_of(node) not in ("Mean", "Sum"):
         return [(node, path)]
     shape = tuple(node._saved_self_sym_sizes)
@@ -191,6 +320,31 @@ def _sources(node: Any, path: _Path, graph: LossGraph) -> list[tuple[Any, _Path]
     return found or [(node, term) for term in _terms(node, path)]
 
 
+def _factors(node: Any, path: _Path, graph: LossGraph, samples: int) -> list[tuple[Any, _Path]]:
+    """Return what decides how a product counts samples: what makes its factors, or itself.
+
+    ``weights @ torch.stack(losses)`` adds up losses, and ``x.mean(0) @ direction`` features: only
+    a product along the samples adds up these.  Nothing is returned where it is none.
+    """
+    found = []
+    for index, child in enumerate(children_of(node)):
+        below, inner = child, path.through(node, index)
+        for _ in range(MAX_CHAIN):
+            scalars = kind_of(below) == "Stack" and all(
+                shape_of(c) == () for c in children_of(below)
+            )
+            if scalars or 0 in reduced_dims(below):
+                found.append((below, inner))
+                break
+            alone = children_of(below)
+            if kind_of(below) not in ONE_BY_ONE or len(alone) != 1:
+                break
+            below, inner = alone[0], inner.through(below)
+    graph.bent |= len(found) > 1
+    along = samples and any(size_of(child) % samples == 0 for child in children_of(node))
+    return found or ([(node, path)] if along else [])
+
+
 def _terms(node: Any, path: _Path) -> list[_Path]:
     """Return the path to each term that ``node`` adds up, with what divides the term before."""
     shape, found = tuple(node._saved_self_sym_sizes), []
@@ -206,53 +360,19 @@ def _terms(node: Any, path: _Path) -> list[_Path]:
     return found or [path]
 
 
-def _read_reduction(
-    graph: LossGraph, node: Any, divisors: Sequence[Any], samples: int, whole: int
-) -> None:
-    """Record what ``node`` reduces; a sum is divided by ``divisors`` further up."""
-    mean = getattr(node, "_saved_reduction", None) == MEAN
-    if mean and node.name() in NLL:
-        graph.counts.append((node._saved_total_weight, node._saved_target.numel()))
-        graph.kinds.add("counted")
-        return
-    if mean or kind_of(node) == "Mean":
-        by = next((d for d in divisors if not _is_number(d) and d.numel() == 1), None)
-        everything = chosen_from(node)
-        if by is not None:  # a mean over a mean, such as that of a mask
-            graph.counts.append((by.detach() * elements_of(node), None))
-        elif everything is not None:
-            graph.counts.append((torch.as_tensor(float(elements_of(node))), everything))
-        graph.kinds.add("mean" if by is None and everything is None else "counted")
-        return
-    numbers = [float(d) for d in divisors if _is_number(d)]
-    graph.divided |= bool(divisors)
-    for divisor in divisors:
-        if not _is_number(divisor):
-            graph.bent |= divisor.numel() != 1
-            graph.counts.append((counted(divisor, node) if divisor.numel() == 1 else divisor, None))
-            graph.kinds.add("counted")
-            return
-    if not numbers:
-        graph.kinds.add("sum")
-        return
-    sizes = _sizes_with(samples, whole, node) - {whole}
-    taken = next((d for d in numbers if _is_one_of(d, sizes)), None)
-    graph.sizes.append(taken)
-    several = any(d > samples > 0 and d % samples == 0 for d in numbers)
-    graph.multiple |= taken is None and several
-
-
 def _sizes_with(samples: int, whole: int, node: Any) -> set[int]:
     """Return what a mean over the samples may divide a sum by: their number, times what each has.
 
     That may be all of its dimensions or some: tokens, or pixels and not channels.  What could as
     well be such a number for the whole batch is one only by the first dimensions.
     """
-    shape = tuple(getattr(node, "_saved_self_sym_sizes", ()))
+    shape = added_up(node)
     sizes = {samples, elements_of(node)}
-    if not samples or len(shape) > MAX_DIMS or not shape or shape[0] % samples:
+    if not samples or len(shape) > MAX_DIMS or not shape:
         return sizes
     first = [math.prod(shape[1:number]) for number in range(1, len(shape) + 1)]
+    if shape[0] % samples:  # rows that were chosen, or joined
+        return sizes | {shape[0] * n for n in first}
     some = {math.prod(d) for n in range(len(shape)) for d in combinations(shape[1:], n)}
     of_whole = {whole * (shape[0] // samples) * number for number in first}
     return sizes | {shape[0] * n for n in first} | ({shape[0] * n for n in some} - of_whole)

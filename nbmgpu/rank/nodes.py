@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterable
 from typing import Any
+
+from torch.autograd.function import BackwardCFunction
 
 NLL = ("NllLossBackward0", "NllLoss2DBackward0", "NllLossNdBackward0")
 MEAN = 1
 """Value of ``_saved_reduction`` in autograd's loss nodes (ATen's Reduction enum)."""
 
 ACCUMULATE = "torch::autograd::AccumulateGrad"
+
+OWN = "own "
+"""How kinds of ``torch.autograd.Function`` begin: what these do is not known."""
 
 _kinds: dict[type, str] = {}
 
@@ -19,6 +25,8 @@ def kind_of(node: Any) -> str:
     known = _kinds.get(type(node))
     if known is None:
         known = str(node.name()).partition("Backward")[0]
+        if isinstance(node, BackwardCFunction):
+            known = f"{OWN}{known}"
         if type(node).__name__ != "CppFunction":  # which many kinds share
             _kinds[type(node)] = known
     return known
@@ -27,6 +35,21 @@ def kind_of(node: Any) -> str:
 def children_of(node: Any) -> list[Any]:
     """Return the nodes whose gradients ``node`` computes."""
     return [child for child, _ in node.next_functions if child is not None]
+
+
+def reaches(roots: Iterable[Any], leaves: Collection[int]) -> bool:
+    """Tell whether gradients get from ``roots`` to one of the tensors of these ids."""
+    todo = [root for root in roots if root is not None]
+    seen = set(todo)
+    while todo:
+        for child in children_of(todo.pop()):
+            if kind_of(child) == ACCUMULATE:
+                if id(child.variable) in leaves:
+                    return True
+            elif child not in seen:
+                seen.add(child)
+                todo.append(child)
+    return False
 
 
 def shape_of(node: Any) -> tuple[int, ...]:
@@ -42,9 +65,15 @@ def size_of(node: Any) -> int:
     return math.prod(shape_of(node))
 
 
-def elements_of(node: Any) -> int:
-    """Return how many elements a sum adds up."""
+def added_up(node: Any) -> tuple[int, ...]:
+    """Return the shape of what a sum adds up, empty where it does not tell."""
     if hasattr(node, "_saved_self_sym_sizes"):
-        return math.prod(node._saved_self_sym_sizes)
+        return tuple(node._saved_self_sym_sizes)
     saved = getattr(node, "_saved_target" if node.name() in NLL else "_saved_self", None)
-    return saved.numel() if saved is not None else 0
+    return tuple(saved.shape) if saved is not None else ()
+
+
+def elements_of(node: Any) -> int:
+    """Return how many elements a sum adds up, 0 where it does not tell."""
+    shape = added_up(node)
+    return math.prod(shape) if shape else int(hasattr(node, "_saved_self_sym_sizes"))

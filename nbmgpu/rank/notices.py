@@ -22,6 +22,40 @@ DIVIDED_BY_CHANCE = (
     "are not one device's: multiply by the constant instead (`* 0.25` for `/ 4`); a note that this "
     "may be a mean is then of no account."
 )
+LATE_COUNT = (
+    "The loss is a sum divided by a number that was the same on all ranks in the first steps, and "
+    "then was not: it is a count of what each rank has (chosen samples, tokens). It was taken for "
+    "a constant, so these first steps were not one device's. Divide by a tensor (`mask.sum()`) to "
+    "have equal numbers from the first step on."
+)
+SAME_BATCH = (
+    "The cell takes batches by `next()`, and takes several steps before it takes another one: all "
+    "of them are read as steps on the rank's share of that batch, and its losses are added up or "
+    "weighed by it. If some of them train on something else, these are not one device's: take "
+    "batches in a `for` loop, whose end says that they are done with."
+)
+EITHER = (
+    "The loss is multiplied or divided by a number that is the size of a rank's share, or of the "
+    "whole batch, and that stands in the cell as well. In some steps it was taken for a constant. "
+    "If it is a size (`len(x)`, `t.numel()`), these steps are not one device's: use `.mean()`, or "
+    "`loader.batch_size` where the size of the whole batch is meant."
+)
+SIZED_MEAN = (
+    "The loss is a mean that is divided by a number that equals the samples of this rank's share. "
+    "If it is their number, the whole batch has more, and steps are larger than one device's by "
+    "the number of ranks: use the batch size of the loader (`loader.batch_size`)."
+)
+UNREAD_LOSS = (
+    "The loss comes from {function}, a function that does not tell how it reduces over samples. It "
+    "is taken for a mean over the samples of the batch. If it is a sum, or a mean over some of "
+    "them, steps are not one device's: let it return one loss per sample, and reduce these."
+)
+COMPILED_LOSS = (
+    "The loss was computed in compiled code, which does not tell how it reduces over samples. It "
+    "is taken for a mean over the samples of the batch. If it is a sum, or a mean over some of "
+    "them (tokens that are not ignored), steps are not one device's: compute the loss in the cell "
+    "from what the model returns."
+)
 COUPLED_BATCH = (
     "{where} takes several samples of the batch together ({operation}), and the loss depends on "
     "it. A rank has only its share of the batch to do that with, so the step is not one device's: "

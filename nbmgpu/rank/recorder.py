@@ -6,13 +6,14 @@ points is written: one device synchronisation per flush, none per step.
 
 from __future__ import annotations
 
-import math
+import reprlib
 import time
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from nbmgpu.errors import compose
 from nbmgpu.events import EventWriter, Metrics, Notice, Progress, Stderr
 from nbmgpu.strategies.amounts import known
 
@@ -97,25 +98,27 @@ def numbers(values: list[Any]) -> list[float]:
     return [float(value) for value in values]
 
 
-def check_metrics(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``values`` if each is a number or has one element.
+def check_metrics(values: Mapping[str, Any]) -> dict[str, float | torch.Tensor]:
+    """Return ``values`` as numbers and tensors with one element; no tensor is read.
 
     Raises:
         TypeError: naming the first that is neither.
     """
-    for name, value in values.items():
-        if getattr(value, "numel", lambda: 1)() != 1:
-            shape = tuple(value.shape)
-            raise TypeError(
-                f"nbmgpu.log({name}=...): a metric is one number, this is a tensor of shape "
-                f"{shape}.\nTry: nbmgpu.log({name}={name}.mean())"
-            )
-        if not hasattr(value, "numel"):
-            try:
-                math.isnan(float(value))
-            except (TypeError, ValueError):
-                raise TypeError(
-                    f"nbmgpu.log({name}=...): a metric is one number, this is "
-                    f"{type(value).__name__} {value!r}."
-                ) from None
-    return dict(values)
+    return {n: v if type(v) is float else _one_number(n, v) for n, v in values.items()}
+
+
+def _one_number(name: str, value: Any) -> float | torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        if value.numel() == 1:
+            return value
+        what, instead = f"a tensor of shape {tuple(value.shape)}", f"{name}={name}.mean()"
+        raise _no_metric(name, what, f"nbmgpu.log({instead})")
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise _no_metric(name, f"{type(value).__name__} {reprlib.repr(value)}") from None
+
+
+def _no_metric(name: str, what: str, instead: str = "") -> TypeError:
+    said = f"nbmgpu.log({name}=...): a metric is one number, this is {what}"
+    return TypeError(compose(said, instead=instead))

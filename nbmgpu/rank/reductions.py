@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .loss_graph import Dims
-from .nodes import ACCUMULATE, MEAN, children_of, elements_of, kind_of, shape_of, size_of
+from .nodes import ACCUMULATE, MEAN, OWN, children_of, elements_of, kind_of, shape_of, size_of
 
 MAX_CHAIN = 16
 
@@ -29,7 +29,7 @@ BENDING = NORMS | {
 
 VIEWS = {
     "View", "Reshape", "ReshapeAlias", "UnsafeView", "T", "Permute", "Transpose", "Cat", "Stack",
-    "Whole", "Squeeze", "Unsqueeze", "Slice", "Select",
+    f"{OWN}Whole", "Squeeze", "Unsqueeze", "Slice", "Select",
 }  # fmt: skip
 
 ELEMENTWISE = {
@@ -40,14 +40,30 @@ ELEMENTWISE = {
 LINEAR = {"Mul", "Div", "Neg", "Add", "Sub", "Clone", "ToCopy"}
 """Nodes through which a factor of every element is a factor of their sum."""
 
-OF_PARAMETERS = ELEMENTWISE | VIEWS
+CURVES = {
+    "Exp", "Expm1", "Log", "Log1P", "Log2", "Log10", "Softplus", "Sigmoid", "LogSigmoid", "Tanh",
+    "Relu", "Rsqrt", "Reciprocal", "ClampMin", "ClampMax",
+}  # fmt: skip
+
+OF_PARAMETERS = ELEMENTWISE | VIEWS | CURVES
+
+PRODUCTS = {"Mm", "Bmm", "Mv", "Dot", "Vdot"}
+"""Nodes that multiply and add up along a dimension."""
 
 ONE_BY_ONE = VIEWS | BENDING | LINEAR
 
 
 def reduces(node: Any) -> bool:
-    """Tell whether ``node`` makes one number of many."""
+    """Tell whether ``node``, which gives one number, makes it of many."""
+    if kind_of(node) in PRODUCTS:  # of a layer's weights, it is what a single sample gives
+        children = children_of(node)
+        return not any(is_of_parameters(child, MAX_CHAIN) for child in children)
     return kind_of(node) in REDUCING or getattr(node, "_saved_reduction", 0) > 0
+
+
+def hides_reduction(node: Any) -> bool:
+    """Tell whether ``node``, which gives one number, is a function that does not say of what."""
+    return kind_of(node).startswith(OWN) and any(size_of(c) != 1 for c in children_of(node))
 
 
 def averages(node: Any) -> bool:
@@ -121,7 +137,11 @@ def is_of_parameters(node: Any, limit: int) -> bool:
     kind = kind_of(node)
     if kind == ACCUMULATE:
         return True
-    if not limit or kind not in OF_PARAMETERS or not (children := children_of(node)):
+    if not limit or not (children := children_of(node)):
         return False
-    alike = kind in VIEWS or all(shape_of(child) == shape_of(node) for child in children)
+    if kind in PRODUCTS:
+        alike = len(children) == 2  # else one side is data, which has no gradient
+    else:
+        same = all(shape_of(child) == shape_of(node) for child in children)
+        alike = kind in VIEWS or (kind in OF_PARAMETERS and same)
     return alike and all(is_of_parameters(child, limit - 1) for child in children)

@@ -10,12 +10,9 @@ import hashlib
 import time
 import weakref
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-import torch
-
-from nbmgpu.strategies import sums
 
 from . import notices
 from .accumulation import Accumulation
@@ -24,9 +21,11 @@ from .batchnorm import is_synchronised
 from .budget import Budget
 from .chances import Chances
 from .coupling import Coupling
+from .divisors import Divisor, Divisors, Meaning
 from .interruption import Interruption
 from .lag import Lag
 from .pace import Pace
+from .recorder import check_metrics
 from .shaping import Shaping
 from .stopwatch import Stopwatch
 
@@ -41,10 +40,6 @@ if TYPE_CHECKING:
     from .recorder import Recorder
     from .streams import Streams
     from .units import OptimizerWatch
-
-
-MOST_SIZES = 64
-"""Numbers in a loss on which ranks agree in one message."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +89,7 @@ class Session:
         self.watch = watch
         self.shaping = Shaping(self)
         self.units: list[Unit] = []
+        self.trained: frozenset[int] = frozenset()
         self.ahead = ReadAhead(Lag(self._watch_inputs, self._doubt_order))
         self._watches_inputs = False
         self.totals: list[Tensor] = []
@@ -110,14 +106,17 @@ class Session:
         self.walk = hashlib.blake2b(digest_size=8)
         self.reductions = hashlib.blake2b(digest_size=8)
         self.losses_known = True
+        self.adds_up = False
         self.splits = 0
         self.untrained = False
         self.joined = False
         self._taken_at = 0
+        self._stepped: set[int] = set()
         self._source: object = None
         self._passes: Counter[object] = Counter()
         self._doubts: list[Any] = []
         self.chances = Chances()
+        self.divisors = Divisors(recorder, rank, world_size)
         self.coupling = Coupling(recorder)
         self.pace = Pace()
         self._samples = 0
@@ -139,6 +138,7 @@ class Session:
         """Hand optimizers that are new, with their modules, to the strategy."""
         if self.watch.changed:
             self.units = self.watch.units()
+            self.trained = frozenset(id(p) for unit in self.units for p in unit.parameters())
             self.shaping.apply(self.units)
             self.strategy.prepare(self.units)
             if self._watches_inputs:
@@ -184,6 +184,7 @@ class Session:
         self.share = share
         self.step += 1
         self._taken_at = self.backwards
+        self._stepped.clear()
         self.samples += share.whole
         self._count(share.whole)
 
@@ -221,21 +222,21 @@ class Session:
             weight = self.share.weight if self.share else 1.0
             self.recorder.metric(losses.name, self.step, losses.shown.detach(), weight)
 
-    def agree_on_sizes(self, flags: list[bool]) -> list[bool]:
-        """Tell which numbers are sizes on all ranks, where shares differ; collective then.
-
-        Where they do not, a number is a size on every rank or on none.
-        """
-        share = self.share
-        if not flags or share is None or not self.distributes:
-            return flags
-        if self.batch == "global" and share.whole % self.world_size == 0:
-            return flags
-        # Always as many: a share of one sample may show more terms, by shapes that agree there.
-        told = torch.ones(max(MOST_SIZES, len(flags)))
-        told[: len(flags)] = torch.tensor(flags)
-        sums.all_reduce(told).wait()
-        return [flag == self.world_size for flag in told[: len(flags)].tolist()]
+    def agree_on_divisors(
+        self, kinds: tuple[str, ...], found: Sequence[Divisor], counts: bool
+    ) -> list[Meaning]:
+        """Tell what numbers mean that divide sums in a loss; collective where a batch is cut."""
+        alone = [divisor.alone for divisor in found]
+        if not self.distributes or not self.splits:
+            return alone
+        # Whatever share this rank has: of batches that are read ahead, ranks may have taken this
+        # step for one on different ones.
+        share, certain = self.share, not (self.ahead.reading or self._watches_inputs)
+        even = share is not None and self.batch == "global" and share.whole % self.world_size == 0
+        cut = share is not None and share.samples < share.whole
+        loss = (*kinds, self.backwards - self._taken_at)
+        meanings = self.divisors.agree(loss, found if cut else (), counts, even and certain)
+        return meanings if cut else alone
 
     def doubt(self, graph: LossGraph) -> None:
         """Look into whether a loss has no single weight; tell the user if so.
@@ -243,7 +244,11 @@ class Session:
         The answer may lie on a device; it is fetched for many steps at once.
         """
         self.chances.note(graph)
-        if self.joined and "mean" in graph.kinds:
+        if graph.unread:
+            compiled = "Compiled" in graph.unread
+            text = notices.COMPILED_LOSS if compiled else notices.UNREAD_LOSS
+            self.recorder.notice("unread-loss", text.format(function=graph.unread))
+        if self.joined and graph.by_rows and "mean" in graph.kinds:
             self.recorder.notice("joined", notices.JOINED)
         doubt, share = graph.doubt(), self.share
         loaders = self.recorder.has_said("two-loaders")  # that says it, too
@@ -259,10 +264,10 @@ class Session:
 
         A single sample, or none, may show otherwise; so may numbers that are sizes by chance.
         """
-        share = self.share
+        share, self.adds_up = self.share, graph.reduction == "sum"
         if share is None or share.samples == share.whole:
             return
-        if share.empty or share.samples == 1 or graph.sizes:
+        if share.empty or share.samples == 1 or graph.divisors:
             self.losses_known = False
         self.reductions.update(graph.reduction.encode())
 
@@ -292,6 +297,7 @@ class Session:
 
     def note_step(self, optimizer: Any) -> None:
         """Put the learning rate of an optimizer step on a curve, and count it against a limit."""
+        self._note_same_batch(optimizer)
         if self.budget.on and self.budget.note(optimizer, self):
             self.stopwatch.mark(self.samples)
             self.recorder.progress(
@@ -301,6 +307,16 @@ class Session:
         if number is not None:
             name = "lr" if number == 0 else f"lr {number + 1}"
             self.recorder.metric(name, self.step, optimizer.param_groups[0].get("lr", 0.0))
+
+    def _note_same_batch(self, optimizer: Any) -> None:
+        """Say it if an optimizer steps again on a batch that was taken by hand, and it matters."""
+        share, by_hand = self.share, getattr(self._source, "by_hand", False)
+        again = id(optimizer) in self._stepped
+        self._stepped.add(id(optimizer))
+        if not again or not by_hand or share is None or share.samples == share.whole:
+            return
+        if self.adds_up or share.whole % self.world_size:
+            self.recorder.notice("same-batch", notices.SAME_BATCH)
 
     def _optimizer_number(self, optimizer: Any) -> int | None:
         known = [o for unit in self.units for o in unit.optimizers]
@@ -318,6 +334,8 @@ class Session:
     def close(self) -> None:
         """Take everything off the user's objects and say what is left to say."""
         self.ahead.lag.settle()
+        for split in self.loaders.splits.values():
+            split.say_what_is_left()
         self.settle_doubts()
         self.coupling.close()
         self.strategy.release()
@@ -327,10 +345,13 @@ class Session:
         """Record metrics of the user at the current step, weighed by the share.
 
         Where nothing trains, a step is a call.
+
+        Raises:
+            TypeError: a value is not one number; none is recorded then.
         """
         weight = self.share.weight if self.share else 1.0
         with self.coupling.aside():
-            for name, value in values.items():
+            for name, value in check_metrics(values).items():
                 self.recorder.metric(name, self.step or self._logged[name], value, weight)
                 self._logged[name] += 1
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
-import sys
 from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,11 +22,12 @@ from . import notices
 from .ahead import Event
 from .collated import Collated
 from .lag import weakly
+from .loops import loop_trains
 from .pace import tokens_in
 from .session import Outside, Share
 from .shared import from_rank_0
 from .slices import as_collated, cut, cut_indices, cut_rows, least_of_rest, pick_batch, rows
-from .streams import Draws, Streams, own_generators
+from .streams import Draws, Streams, generators_in_reach, own_generators
 
 if TYPE_CHECKING:
     from .data import LoaderTap
@@ -64,6 +65,8 @@ class SplitLoader:
         self.seed: int | None = None
         self.random_data = False
         self.beside_others = False
+        self.by_hand = False
+        self.unfinished: Draws | None = None
 
     def _inner(self, loader: DataLoader[Any]) -> InnerLoader:
         workers = (
@@ -87,25 +90,36 @@ class SplitLoader:
             **workers,
         )
 
-    def run(self, loader: DataLoader[Any], cycled: bool = False) -> Iterator[Any]:
-        """Begin to iterate over the rank's part of ``loader``, with one device's draws.
+    def run(
+        self, loader: DataLoader[Any], frame: FrameType | None, cycled: bool = False
+    ) -> Iterator[Any]:
+        """Begin to iterate for the loop in ``frame`` over the rank's part of ``loader``.
 
-        For ``itertools.cycle``, which would hand kept batches out without a word, it has no end.
+        Batches are drawn as on one device.  For ``itertools.cycle``, which would hand kept batches
+        out without a word, there is no end.
         """
+        self.say_what_is_left()
         self.tap.streams.agree()
         if self.inner is not None:
             self.inner.collate_fn = loader.collate_fn  # a cell may have put another one there
         with self.tap.streams.notebooks():
             seed, parts = (self._indexed if self.indexed else self._streamed)(loader)
         total = 0 if cycled else self._total(loader)
-        return self._pass(loader, seed, _for_ever(parts) if cycled else parts, total)
+        own = generators_in_reach(frame, but=self.tap.drawn)
+        self.by_hand = loop_trains(frame) is None
+        return self._pass(loader, seed, _for_ever(parts) if cycled else parts, total, own)
 
     def _pass(
-        self, loader: DataLoader[Any], seed: int, parts: Iterator[tuple[Any, Share]], total: int
+        self,
+        loader: DataLoader[Any],
+        seed: int,
+        parts: Iterator[tuple[Any, Share]],
+        total: int,
+        own: list[Any],
     ) -> Iterator[Any]:
         """Iterate once over ``parts`` of ``loader``, ``total`` batches or 0 if that is not known.
 
-        Only this pass may hold ``loader``.
+        ``own`` are the generators that the loop may draw from.  Only this pass may hold ``loader``.
         """
         session = self.session
         self.epoch += 1
@@ -114,33 +128,33 @@ class SplitLoader:
         streams.enter_step(this_pass, seed)
         self._say_what_is_known()
         since: Draws | None = None
-        own = own_generators(vars(sys.modules["__main__"]), but=self.tap.drawn)
         collated = Collated(loader, alone=self.indexed and session.batch == "global")
         try:
             for (batch, planned), last in session.accumulation.with_last(parts):
+                session.splits += steps == 0
                 steps += 1
                 here = rows(batch)
                 share = as_collated(planned, batch, here)
                 begin = functools.partial(self._begin, share, last, steps, total, tokens_in(batch))
                 session.ahead.play(Event(begin, True, self, weakly(batch), share, last))
                 if share.samples < share.whole and not share.empty:
-                    known = share.samples if here == share.samples else 0
-                    session.coupling.arrive(batch, known)
+                    known = here in (share.samples, None)  # some tensors may have other lengths
+                    session.coupling.arrive(batch, share.samples if known else 0)
                 collated.meet(batch, here, planned)
                 session.joined |= collated.joined
-                since = since or Draws(own)
+                since = self.unfinished = since or Draws(own)
                 draws = Draws(own) if session.backwards < WATCHED else None
                 yield batch
                 if draws is not None and session.backwards > before:
                     self._say_what_was_drawn(draws)
         finally:
+            self.unfinished = None
             if since is not None and session.backwards > before and not self.random_data:
                 # A sampler of the user's, or a stream, may have drawn as on one device.
                 self._say_what_was_drawn(since, host=self.indexed and _is_torchs_own(loader))
             if collated.padded:
                 session.recorder.notice("padded", notices.PADDED)
             streams.leave_step(this_pass)
-            session.splits += 1
             session.coupling.rest()
             if steps > 1 and not session.ahead.reading:  # else training on it is yet to come
                 self._look_for_training(before)
@@ -174,10 +188,15 @@ class SplitLoader:
         if self.session.has_batch_norm():
             self.session.recorder.notice("batch-norm", notices.BATCH_NORM)
 
+    def say_what_is_left(self) -> None:
+        """Say what was drawn since batches were taken from a pass that has not come to its end."""
+        if self.unfinished is not None and self.unfinished.of_torch:
+            self.session.recorder.notice("random-step", notices.RANDOM_STEP)
+
     def _say_what_was_drawn(self, draws: Draws, host: bool = True) -> None:
         if draws.of_torch:
             self.session.recorder.notice("random-step", notices.RANDOM_STEP)
-        elif host and draws.of_host:
+        elif self.tap.streams.forked or (host and draws.of_host):
             self.session.recorder.notice("random-host", notices.RANDOM_HOST)
 
     def _draw_seed(self, loader: DataLoader[Any]) -> int:

@@ -9,9 +9,12 @@ differ between ranks.
 
 from __future__ import annotations
 
+import functools
 import random
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -32,6 +35,7 @@ class Streams:
     def __init__(self, rank: int) -> None:
         """Begin in the notebook's stream."""
         self.rank = rank
+        self.forked = False
         self._passes: set[int] = set()
         self._outside = False
         self._other: Any = None
@@ -41,6 +45,27 @@ class Streams:
     def in_step(self) -> bool:
         """Whether the rank's own stream is in place."""
         return bool(self._passes) and not self._outside
+
+    def watch_forks(self) -> None:
+        """Note in ``forked`` when the cell draws in a step what leaves no trace in the stream."""
+        fork = torch.random.fork_rng
+
+        @functools.wraps(fork)
+        @contextmanager
+        def noted(*args: Any, **kwargs: Any) -> Iterator[None]:
+            begun = _torch_states()
+            with fork(*args, **kwargs):
+                yield
+                if self.in_step and begun != _torch_states():
+                    self.forked = True
+
+        @functools.wraps(fork)
+        def of_cell(*args: Any, **kwargs: Any) -> Any:
+            caller = str(sys._getframe(1).f_globals.get("__name__"))
+            # torch recomputes in forks what was drawn before.
+            return (fork if caller.startswith("torch.") else noted)(*args, **kwargs)
+
+        torch.random.fork_rng = of_cell
 
     def agree(self) -> None:
         """Put rank 0's notebook stream in place on every rank."""
@@ -139,6 +164,23 @@ def own_generators(values: Mapping[str, Any], but: Collection[int]) -> list[Any]
     """
     found = [value for value in list(values.values()) if isinstance(value, OWN)]
     return [generator for generator in found if id(generator) not in but]
+
+
+def generators_in_reach(frame: FrameType | None, but: Collection[int]) -> list[Any]:
+    """Return the generators that the loop in ``frame`` may draw from, without those given by id.
+
+    They are the cell's, variables of functions that lead to the loop, or attributes of objects
+    of the notebook's own classes.
+    """
+    tables = [vars(sys.modules["__main__"])]
+    while frame is not None and frame.f_code.co_name != "<module>":  # below that is the shell
+        tables.append(frame.f_locals)
+        frame = frame.f_back
+    values = [value for table in tables for value in list(table.values())]
+    own = (value for value in values if type(value).__module__ == "__main__")
+    tables += [value.__dict__ for value in own if isinstance(getattr(value, "__dict__", 0), dict)]
+    found = [each for table in tables for each in own_generators(table, but)]
+    return list({id(each): each for each in found}.values())
 
 
 def sampled_by(loader: Any) -> set[int]:

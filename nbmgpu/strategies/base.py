@@ -58,6 +58,11 @@ class Unit:
                     seen.setdefault(id(parameter), parameter)
         return list(seen.values())
 
+    @property
+    def trains(self) -> bool:
+        """Whether any of its parameters is trained at this moment."""
+        return any(parameter.requires_grad for parameter in self.parameters())
+
     def buffers(self) -> Iterator[Tensor]:
         """Yield the floating point buffers of the modules, such as running statistics."""
         for module in self.modules:

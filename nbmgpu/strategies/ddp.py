@@ -28,6 +28,7 @@ from .base import Backward, Setting, Strategy, Unit
 from .catalogue import Profile
 from .reducer import Reducer, Way, end_all
 from .replicas import broadcast_unless_equal
+from .trainable import Trainable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,6 +55,7 @@ class DistributedDataParallel(Strategy):
         super().__init__(setting)
         self._units: list[Unit] = []
         self._reducers: list[Reducer] = []
+        self._resting: list[Trainable] = []
 
     def prepare(self, units: list[Unit]) -> None:
         """Give all ranks rank 0's values, then hook the parameters."""
@@ -76,10 +78,11 @@ class DistributedDataParallel(Strategy):
             return  # its gradients are those of the whole batch: plain training
         # With several units, which of them a backward pass reaches first may differ
         # between ranks; then buckets leave at the end, unit by unit.
-        trainable = [u for u in units if any(p.requires_grad for p in u.parameters())]
+        trainable = [unit for unit in units if unit.trains]
         way = Way(self.tuning.bucket_views, self.tuning.static_graph, self._wire())
         overlap = len(trainable) == 1
         self._reducers = [Reducer(unit, overlap, way) for unit in trainable]
+        self._resting = [Trainable(unit) for unit in units if not unit.trains]
 
     def _wire(self) -> torch.dtype | None:
         compress = self.tuning.compress
@@ -87,7 +90,8 @@ class DistributedDataParallel(Strategy):
 
     def begin_backward(self, backward: Backward) -> None:
         """Wait for gradients, also of parameters that the cell has unfrozen meanwhile."""
-        if any(reducer.trainable.changed() for reducer in self._reducers):
+        watched = (*(reducer.trainable for reducer in self._reducers), *self._resting)
+        if any(each.changed() for each in watched):
             self._check_static()
             self._hook(self._units)
         for reducer in self._reducers:

@@ -48,7 +48,9 @@ class RunningStatistics:
         flat = torch.cat([b.reshape(-1).to(wide) for b in changed]) * weight
         sums.all_reduce(flat).wait()
         for buffer, part in zip(changed, flat.split([b.numel() for b in changed]), strict=True):
-            buffer.copy_((part / total).view(buffer.shape))
+            # Another graph of this step may have saved statistics, and does not read them.
+            target = buffer.data if id(buffer) in normalised else buffer
+            target.copy_((part / total).view(buffer.shape))
         self.versions = [b._version for b in self.buffers]
 
     def _of_batch_norm(self) -> set[int]:

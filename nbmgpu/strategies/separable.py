@@ -79,6 +79,13 @@ def _differs(optimizer: Optimizer, together: _Trial) -> str:
     return ""
 
 
+def visible_rate(group: dict[str, Any]) -> dict[str, Any]:
+    """Return the learning rate for a trial of ``group``; a warm-up may begin at 0, unseen."""
+    rate = group.get("lr")
+    found = torch.full_like(rate, 1e-2) if isinstance(rate, Tensor) else 1e-2
+    return {"lr": found} if "lr" in group else {}
+
+
 class _Trial:
     """A twin of an optimizer, with tiny float64 tensors for parameters."""
 
@@ -127,9 +134,7 @@ class _Trial:
             chosen.append(self._tiny(group["params"][0]))
         for tiny in chosen:
             memo[id(tiny)] = tiny
-        lr = group.get("lr")  # a warm-up may begin at 0, and nothing would be seen
-        lr = torch.full_like(lr, 1e-2) if isinstance(lr, Tensor) else 1e-2
-        return {**group, "params": chosen} | ({"lr": lr} if "lr" in group else {})
+        return {**group, **visible_rate(group), "params": chosen}
 
     def _tiny(self, parameter: Tensor) -> Tensor:
         shape = [min(size, SIDE) for size in parameter.shape]

@@ -1,5 +1,7 @@
 """What a loss may be, and how it may be reduced."""
 
+from typing import Any
+
 from idiom import TRAIN, idiom
 
 
@@ -38,6 +40,25 @@ M = (torch.rand(44) > 0.4).float()
 M[4:8] = M[16:20] = M[32:40] = 0  # a rank's share, another one's, all of a batch
 loader = DataLoader(TensorDataset(X, Y, M), batch_size=8)
 ignoring = nn.CrossEntropyLoss(reduction='none')
+""",
+}
+
+CHOSEN = """
+for x, t, m in loader:
+    loss = {}
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    losses.append(loss.item())
+"""
+OF_SOME: dict[str, Any] = {
+    "shares": "t m",
+    "ranks": (2, 3),
+    "setup": """
+M = torch.arange(44) % 7 < 2
+M[:4] = True  # as many on all ranks in the first step would be a constant
+opt = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = DataLoader(TensorDataset(X, torch.randn(44, 4), M), batch_size=8)
 """,
 }
 
@@ -403,6 +424,72 @@ IDIOMS = [
                 opt.step()
                 opt.zero_grad()
         """),
+    idiom("a sum / the number of chosen samples", CHOSEN.format(
+        "F.smooth_l1_loss(model(x)[m.nonzero()[:, 0]], t[m.nonzero()[:, 0]], reduction='sum')"
+        " / max(1, len(m.nonzero()))"), **OF_SOME),
+    idiom("a masked sum / a number of samples", CHOSEN.format(
+        "((model(x) - t).square().sum(1) * m).sum() / max(1, len(m.nonzero()))"), **OF_SOME),
+    idiom("a sum / the rows that were chosen", CHOSEN.format(
+        "(model(x)[m] - t[m]).square().sum() / len(t[m])"), **OF_SOME),
+    idiom("a sum / a number of the collate function", """
+        for batch in loader:
+            l = F.cross_entropy(model(batch["x"]), batch["y"], reduction="none")
+            loss = (l * (batch["y"] > 0)).sum() / batch["tokens"]
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup="""
+        def collate(samples):
+            x, y = (torch.stack(part) for part in zip(*samples))
+            return {"x": x, "y": y, "tokens": max(1, int((y > 0).sum()))}
+        Y[:8] = torch.tensor([1, 1, 1, 0, 0, 0, 1, 0])  # as many on all ranks would be a constant
+        loader = DataLoader(dataset, 8, collate_fn=collate)
+        """, ranks=(2, 3), shares="l"),
+    idiom("a mean times the size of the batch", with_loss(
+        "F.cross_entropy(model(x), y) * len(x) / 8")),
+    idiom("a mean by the part of the data that a batch is", with_loss(
+        "F.cross_entropy(model(x), y) * len(x) / len(dataset)"),
+        setup="loader = DataLoader(dataset, 11)", ranks=(2, 3)),
+    idiom("means of two parts, weighed by their sizes", with_loss(
+        "(F.cross_entropy(model(x), y) * len(x) + F.cross_entropy(model(-x), y) * len(y))"
+        " / (len(x) + len(y))"), setup="loader = DataLoader(dataset, 8, drop_last=True)"),
+    idiom("a vector times itself", """
+        for x, t in loader:
+            r = (model(x) - t).flatten()
+            loss = 0.05 * (r @ r)
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup=REGRESSION, ranks=(2, 3), shares="t r"),
+    idiom("a mask times losses, by its sum", CHOSEN.format(
+        "torch.dot(m.float(), (model(x) - t).square().sum(1)) / m.sum()"), shares="t m", setup="""
+        M = torch.arange(44) % 2 == 0
+        opt = torch.optim.SGD(model.parameters(), lr=0.01)
+        loader = DataLoader(TensorDataset(X, torch.randn(44, 4), M), batch_size=8)
+        """),
+    idiom("a sum by einsum", with_loss(
+        "torch.einsum('nd,nd->', model(x) - y, model(x) - y) / y.numel()"),
+        setup=REGRESSION, ranks=(2, 3)),
+    idiom("as many elements in a share as samples in the batch", """
+        for x, t in loader:
+            loss = ((model(x)[:, :2] - t) ** 2).sum() / t.numel()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup="loader = DataLoader(TensorDataset(X, torch.randn(44, 2)), 8)", shares="t"),
+    idiom("two losses in one pass", """
+        for x, t in loader:
+            out = model(x)
+            torch.autograd.backward([((out - t) ** 2).sum() * 0.01, out.pow(2).sum() * 0.01])
+            opt.step()
+            opt.zero_grad()
+        """, setup=REGRESSION, ranks=(2, 3), shares="t"),
+    idiom("weights at right angles", with_loss(
+        "F.cross_entropy(model(x), y) + 0.1 * ((model.head.weight @ model.head.weight.T"
+        " - torch.eye(4)) ** 2).sum()"), ranks=(2, 3)),
     idiom("autograd.grad and a manual step", """
         for x, y in loader:
             loss = F.cross_entropy(model(x), y)

@@ -117,11 +117,75 @@ DUE = {
         opt = torch.optim.SGD(rnn.parameters(), lr=0.02)
         loader = DataLoader(TensorDataset(torch.randn(44, 6, 8), torch.randn(44, 6)), 8)
         """),
+    "a sum and a penalty through a product": ("summed-penalty", with_loss(
+        "F.cross_entropy(model(x), y, reduction='sum') / 8 "
+        "+ (model.head.weight @ model.head.weight.T).square().sum()"), ""),
+    "a mean times 3, or the samples of some ranks": ("by-chance", with_loss(
+        "F.cross_entropy(model(x), y + 0 * x[:, 3].long()) * len(x) / 8"),
+        "loader = DataLoader(dataset, 7)"),
+    "a count that was a constant at first": ("late-count", """
+        for x, y, m in loader:
+            loss = F.cross_entropy(model(x)[m], y[m], reduction="sum") * 1.0
+            (loss / max(1, 3 * len(m.nonzero()))).backward()
+            opt.step()
+        """, """
+        M = torch.arange(44) % 4 == 0
+        M[16:18] = True
+        loader = DataLoader(TensorDataset(X, Y, M), 8)
+        """),
+    "a mean divided by the size of the batch": ("by-chance", with_loss(
+        "F.cross_entropy(model(x), y) / len(x)"), ""),
+    "a loss that does not tell how it reduces": ("unread-loss", with_loss(
+        "Energy.apply(model(x))"), """
+        class Energy(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.save_for_backward(x)
+                return x.square().mean()
+
+            @staticmethod
+            def backward(ctx, g):
+                (x,) = ctx.saved_tensors
+                return 2 * g * x / x.numel()
+        """),
+    "another model after batches taken by hand": ("random-step", """
+        batches = iter(loader)
+        for step in range(3):
+            x, y = next(batches)
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+        second = Net()
+        opt2 = torch.optim.SGD(second.parameters(), lr=0.1)
+        for x, y in loader:
+            F.cross_entropy(second(x), y).backward()
+            opt2.step()
+        del batches
+        """, ""),
+    "something else after a batch taken by hand": ("same-batch", """
+        batches = iter(loader)
+        x, y = next(batches)
+        for _ in range(3):
+            opt.zero_grad()
+            F.cross_entropy(model(X), Y, reduction="sum").backward()
+            opt.step()
+        del batches
+        """, "opt = torch.optim.SGD(model.parameters(), lr=0.001)"),
     "padding that nothing masks": ("padded", with_loss(
         "F.cross_entropy(model(x).mean(1), y)"), PADDED),
     "frames of samples, joined": ("joined", with_loss("F.mse_loss(model(x)[:, 0], y)"), """
         clips = [(torch.randn(1 + i % 5, 8), torch.randn(1 + i % 5)) for i in range(44)]
         loader = DataLoader(clips, 8, collate_fn=lambda s: [torch.cat(c) for c in zip(*s)])
+        """),
+    "frames of samples, joined, beside their lengths": ("joined", """
+        for x, y, lengths in loader:
+            F.mse_loss(model(x)[:, 0], y).backward()
+            opt.step()
+        """, """
+        clips = [(torch.randn(1 + i % 5, 8), torch.randn(1 + i % 5)) for i in range(44)]
+        def collate(samples):
+            x, y = (torch.cat(part) for part in zip(*samples))
+            return x, y, torch.tensor([len(y) for _, y in samples])
+        loader = DataLoader(clips, 8, collate_fn=collate)
         """),
     "a memory beside the batch": ("other-rows", with_loss(
         "F.cross_entropy(model(torch.cat([x, M])), torch.cat([y, N]))"),
@@ -132,6 +196,34 @@ DUE = {
     "noise of a generator of torch": ("random-host", with_loss(
         "F.cross_entropy(model(x + torch.randn(x.shape, generator=g)), y)"),
         "g = torch.Generator().manual_seed(3)"),
+    "noise of a generator of a function": ("random-host", """
+        def train():
+            g = torch.Generator().manual_seed(3)
+            for x, y in loader:
+                F.cross_entropy(model(x + torch.randn(x.shape, generator=g)), y).backward()
+                opt.step()
+        train()
+        """, ""),
+    "noise of a generator of an object": ("random-host", """
+        for x, y in loader:
+            F.cross_entropy(model(x + trainer.noise(x)), y).backward()
+            opt.step()
+        """, """
+        class Trainer:
+            def __init__(self):
+                self.rng = np.random.default_rng(0)
+            def noise(self, x):
+                return torch.from_numpy(self.rng.normal(size=x.shape)).float()
+        trainer = Trainer()
+        """),
+    "noise of a stream of its own": ("random-host", """
+        for step, (x, y) in enumerate(loader):
+            with torch.random.fork_rng():
+                torch.manual_seed(step)
+                noise = torch.randn(x.shape)
+            F.cross_entropy(model(x + noise), y).backward()
+            opt.step()
+        """, ""),
     "augmentation by a generator of the dataset": ("random-data", TRAIN, """
         class Noisy(Dataset):
             def __init__(self):
@@ -151,6 +243,23 @@ DUE = {
             return BatchEncoding({"x": torch.stack([x for x, _ in samples])})
         loader = DataLoader(dataset, batch_size=8, collate_fn=collate)
         """),
+    "losses gathered by sizes": ("batch-sizes", """
+        parts = []
+        for x, y in loader:
+            loss = F.cross_entropy(model(x), y)
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            parts.append(loss.item() * len(x))
+        """, ""),
+    "two backward passes after batch normalisation": ("batch-norm", """
+        for x, y in loader:
+            out = model(x)
+            opt.zero_grad()
+            F.cross_entropy(out, y).backward(retain_graph=True)
+            out.pow(2).mean().backward()
+            opt.step()
+        """, BATCH_NORM),
     "samples counted around a generator": ("batch-sizes", """
         def batches():
             for batch in loader:

@@ -27,6 +27,10 @@ COUNTING = [
     "meter.update(loss.item(), x.size(0))",
     "meter.update(float(loss), n=len(x))",
     "seen = (y + 1) * len(x)",
+    "losses.append(loss.item() * len(x))",
+    "meter.update(n=1, value=loss.item() * x.size(0))",
+    "total += train_on(x, y)",
+    "losses.append(train_on(x, y))",
 ]
 NOT_COUNTING = [
     "total += loss.item()",
@@ -49,6 +53,8 @@ NOT_COUNTING = [
     "metric.update(model(x), y)",
     "bar.update(len(x))",
     "a, b = x[0], x[1]; total += loss.item() * len(x)",
+    "one, n = give_both(x, y); losses.append(one)",
+    "total += width_of(x)",
 ]
 
 
@@ -60,11 +66,23 @@ class Asking(Probe):
         return iter(())
 
 
+FUNCTIONS = """
+def train_on(x, y):
+    loss = model(x)
+    return loss.item() * len(x)
+
+def give_both(x, y):
+    return model(x).item(), len(x)
+
+def width_of(x):
+    return x.mean().item() * x.size(1)
+"""
+
+
 @pytest.mark.parametrize("line", [*COUNTING, *NOT_COUNTING])
 def test_sums_of_batch_sizes_are_noticed(line):
-    assert answer(f"for x, y in loader:\n    {line}\n    loss.backward()", Asking) is (
-        line in COUNTING
-    )
+    loop = f"for x, y in loader:\n    {line}\n    loss.backward()"
+    assert answer(FUNCTIONS + loop, Asking) is (line in COUNTING)
 
 
 ASKING = [

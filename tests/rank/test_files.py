@@ -1,5 +1,8 @@
 """What a cell writes is written once, by rank 0, and every rank can read it back."""
 
+import gzip
+import zipfile
+
 import numpy as np
 import pytest
 import torch
@@ -85,3 +88,44 @@ def test_every_rank_reads_its_own_writes(outcome):
 def test_no_shadow_is_left(outcome):
     _, _, run = outcome
     assert not list((run.folder / "shadows").glob("*"))
+
+
+def test_a_file_that_is_left_open_has_all_that_was_written(tmp_path, monkeypatch):
+    monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path / "runs"))
+    monkeypatch.chdir(tmp_path)
+    cell = """
+log = open("log.csv", "w")
+raw = open("raw.bin", "wb")
+for number in range(100):
+    print(number, file=log)
+raw.write(b"bytes")
+import gzip, zipfile
+packed = gzip.open("log.gz", "wt")
+packed.write("text")
+archive = zipfile.ZipFile("out.zip", "w")
+archive.writestr("inside.txt", "text")
+"""
+    nbmgpu.run(cell, {"__name__": "__main__"}, gpus=2, cpu=True)
+    assert (tmp_path / "log.csv").read_text().split() == [str(n) for n in range(100)]
+    assert (tmp_path / "raw.bin").read_bytes() == b"bytes"
+    assert gzip.decompress((tmp_path / "log.gz").read_bytes()) == b"text"
+    assert zipfile.ZipFile(tmp_path / "out.zip").read("inside.txt") == b"text"
+
+
+def test_a_tracker_that_is_left_open_has_told_all(tmp_path, monkeypatch):
+    monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path / "runs"))
+    monkeypatch.chdir(tmp_path)
+    cell = """
+class SummaryWriter:
+    def __init__(self):
+        self.records = []
+    def add_scalar(self, name, value):
+        self.records.append((name, value))
+    def flush(self):
+        with open("events", "a") as file:
+            file.write(str(self.records))
+writer = SummaryWriter()
+writer.add_scalar("loss", 0.5)
+"""
+    nbmgpu.run(cell, {"__name__": "__main__"}, gpus=2, cpu=True)
+    assert (tmp_path / "events").read_text() == "[('loss', 0.5)]"

@@ -42,6 +42,11 @@ THAWED = (
     "Stage 3 of DeepSpeed must know before the forward pass",
     "optimizer.zero_grad() between the change and the forward pass, or --strategy fsdp",
 )
+FROZEN = (
+    "A model that is trained was frozen as a whole, as a critic is while its opponent learns",
+    "An engine of DeepSpeed would not train it again",
+    "--strategy zero1 or fsdp, which do, or the model left as it is: its optimizer does not step",
+)
 NOT_CALLED = (
     "Half precision begins where a model is called: model(x)",
     "model.forward(x), or a part of the model alone, gets what it is given",
@@ -70,7 +75,7 @@ class DeepSpeed(Strategy):
 
     def prepare(self, units: list[Unit]) -> None:
         """Give every unit that can train an engine; what has changed gets a new one."""
-        wanted = [u for u in units if any(p.requires_grad for p in u.parameters())]
+        wanted = [unit for unit in units if unit.trains]
         kept = []
         for home in self.homes:
             same = [u for u in wanted if signature(u) == home.signature]
@@ -92,7 +97,10 @@ class DeepSpeed(Strategy):
 
     def _renew(self) -> None:
         """Make new engines where the cell has frozen or unfrozen parameters."""
-        if any(self._thawed(home) for home in self.homes):
+        changed = [home for home in self.homes if self._thawed(home)]
+        if not all(home.unit.trains for home in changed):
+            raise StrategyError(compose(*FROZEN))
+        if changed:
             self.prepare([home.unit for home in self.homes])
 
     def _house(self, unit: Unit) -> None:

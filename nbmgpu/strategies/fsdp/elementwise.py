@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from nbmgpu.strategies.separable import own_step
+from nbmgpu.strategies.separable import own_step, visible_rate
 
 from .engine import Slot
 from .faces import Face, ShardedParameter, face_of
@@ -101,6 +101,7 @@ def _twin(optimizer: Optimizer, group: dict[str, Any], parameters: list[nn.Param
     twin.__dict__.update({k: v for k, v in vars(optimizer).items() if k not in ("step", "state")})
     options = {k: _on_host(v) for k, v in group.items() if k != "params"}
     options.update({k: False for k in ("capturable", "fused") if options.get(k)})
+    options.update(visible_rate(options))
     twin.param_groups = [options | {"params": parameters}]
     twin.state = collections.defaultdict(dict)
     return twin

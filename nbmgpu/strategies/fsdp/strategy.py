@@ -23,6 +23,7 @@ from nbmgpu.strategies.base import Backward, Setting, Strategy, Unit
 from nbmgpu.strategies.catalogue import Profile
 from nbmgpu.strategies.reducer import Reducer, end_all
 from nbmgpu.strategies.replicas import RunningStatistics, broadcast_unless_equal
+from nbmgpu.strategies.trainable import Trainable
 
 from .elementwise import LocalSteps, elementwise_states
 from .engine import Engine, Slot
@@ -84,6 +85,7 @@ class FullyShardedDataParallel(Strategy):
         self._engine: Engine | None = None
         self._units: list[Unit] = []
         self._reducers: list[Reducer] = []
+        self._resting: list[Trainable] = []
         self._statistics: list[RunningStatistics] = []
         self._steps: WeakKeyDictionary[Optimizer, LocalSteps | None] = WeakKeyDictionary()
         self._frozen: list[bool] = []
@@ -142,9 +144,10 @@ class FullyShardedDataParallel(Strategy):
             Rest([p for p in unit.parameters() if not isinstance(p, ShardedParameter)])
             for unit in self._units
         ]
-        trainable = [r for r in rests if any(p.requires_grad for p in r.kept)]
+        trainable = [rest for rest in rests if rest.trains]
         # Buckets leave at the end: FSDP2's own collectives are under way in between.
         self._reducers = [Reducer(rest, overlap=False) for rest in trainable]
+        self._resting = [Trainable(rest) for rest in rests if not rest.trains]
 
     def begin_backward(self, backward: Backward) -> None:
         """Wait for gradients, also of parameters that the cell has unfrozen meanwhile."""
@@ -153,7 +156,8 @@ class FullyShardedDataParallel(Strategy):
             self._frozen = frozen
             for group in dict.fromkeys(s.group for s in self.slots):
                 group._init_mp_dtypes()
-        if any(r.trainable.changed() for r in self._reducers):
+        watched = (*(reducer.trainable for reducer in self._reducers), *self._resting)
+        if any(each.changed() for each in watched):
             self._hook_rest()
         for slot in self.slots:
             slot.used = False
