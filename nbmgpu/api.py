@@ -51,9 +51,19 @@ def run(source: str, namespace: dict[str, Any] | None = None, **options: Any) ->
             With ``background=True`` the call returns at once; ``nbmgpu.attach()`` waits for
             the run and brings its results home.
 
+    Returns:
+        The run, which has finished, or with ``background=True`` has begun; None with
+        ``dry_run=True``, which prints the plan and starts nothing.
+
     Raises:
+        OptionError: an option is unknown, or cannot be had here.
+        SyntaxError, UnknownNameError: the source cannot run anywhere.
+        StrategyError, ShippingError, LaunchError: the run could not begin.
         BaseException: what the source raised on a rank, of its own type.
-        NbmgpuError: the run could not begin.
+        RankError: a rank has ended without an exception of its own.
+        RunTimeoutError: it took longer than ``timeout``.
+        KeyboardInterrupt: it was stopped.
+        ResultsError: it ran to its end, and its results are lost.
     """
     if namespace is None:
         namespace = sys._getframe(1).f_globals
@@ -68,7 +78,14 @@ def launch(function: Callable[..., Any], *args: Any, **options: Any) -> LaunchRe
     Args:
         function: any function, also one defined in the notebook or in ``__main__``.
         args: what to call it with.
-        options: as for ``run``.
+        options: as for ``run``, but ``background`` and ``dry_run``.
+
+    Returns:
+        What the function returned, on rank 0 and on each rank, and the run, which has finished.
+
+    Raises:
+        OptionError: an option is unknown, cannot be had here, or is one of those two.
+        BaseException: as of ``run``.
     """
     namespace = function.__globals__ if hasattr(function, "__globals__") else {}
     call = {**namespace, "_nbmgpu_function": function, "_nbmgpu_args": args}
@@ -103,12 +120,24 @@ def conduct(execution: Execution) -> Run | None:
 def follow(execution: Execution, run: Run) -> Run:
     """Watch a started ``execution`` to its end through ``run``, and bring its results home."""
     with showing(execution, run) as output:
-        while not execution.over:
-            output.take()
-            time.sleep(rhythm.EVENTS.pause(run))
-        output.take()
-        execution.finish()
+        for pause in looks(execution, run, output):
+            time.sleep(pause)
+        conclude(execution, run, output)
     return execution.run
+
+
+def looks(watched: Execution | Run, run: Run, output: LiveOutput) -> Iterator[float]:
+    """Show what is new of ``run`` until ``watched`` is over; yield the seconds to the next look."""
+    while not watched.over:
+        output.take()
+        yield rhythm.EVENTS.pause(run)
+
+
+def conclude(execution: Execution, run: Run, output: LiveOutput) -> None:
+    """Show the last of ``run`` and bring its results home, unless another reader of it will."""
+    output.take()
+    if run is not execution.run or not execution.taken_over:
+        execution.finish()
 
 
 @contextmanager
@@ -141,18 +170,21 @@ def attach(name: str = "") -> Run:
 
     Results come home if this process has started it; other processes' runs are only shown.
 
+    Returns:
+        The run, which is over: it has finished if this process has started it, and another
+        one may also have failed.
+
     Raises:
         OptionError: there is no such run.
-        BaseException: what the cell raised on a rank.
+        BaseException: as of ``run``, for a run of this process.
     """
     run, execution = take_over(name)
     if execution is not None:
         with interrupts_to(execution.interrupt):
             return follow(execution, run)
     with shown(run, Surroundings.current()) as output:
-        while not run.over:
-            output.take()
-            time.sleep(rhythm.EVENTS.pause(run))
+        for pause in looks(run, run, output):
+            time.sleep(pause)
     return run
 
 
@@ -202,7 +234,7 @@ def log(**values: Any) -> None:
     Outside a run this does nothing, so a cell may keep the line.
 
     Raises:
-        TypeError: a value is not one number.
+        TypeError: in a run, a value is not one number.
     """
     if (session := session_here()) is not None:
         session.log(values)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from . import api, comparison, flags, rhythm
+from . import api, comparison, flags
 from .comparison import Contest, request
 from .errors import CellError, NbmgpuError, OptionError, closest, compose
 from .failure import plain
@@ -16,6 +16,7 @@ from .kernel import Execution
 from .options import RunOptions
 from .run import Run
 from .surroundings import Surroundings
+from .usage import usage
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -26,6 +27,8 @@ _watching: set[asyncio.Task[None] | None] = set()
 
 def run_cell(shell: InteractiveShell, line: str, cell: str) -> Any:
     """Run ``cell`` as ``line`` asks, and block until it is over."""
+    if _helped(line):
+        return None
     with plain_errors(shell, cell):
         if contest := _contest(shell, line, cell):
             comparison.conduct(contest)
@@ -37,6 +40,8 @@ def run_cell(shell: InteractiveShell, line: str, cell: str) -> Any:
 
 async def run_cell_awaited(shell: InteractiveShell, line: str, cell: str) -> Any:
     """Run ``cell`` as ``line`` asks while the kernel's loop goes on."""
+    if _helped(line):
+        return None
     with plain_errors(shell, cell):
         if contest := _contest(shell, line, cell):
             await contend_awaited(contest)
@@ -56,6 +61,8 @@ async def run_cell_awaited(shell: InteractiveShell, line: str, cell: str) -> Any
 
 def run_line(shell: InteractiveShell, line: str) -> Any:
     """Do what the command at the beginning of ``line`` does with the rest of it."""
+    if _helped(line):
+        return None
     command, _, rest = line.strip().partition(" ")
     if command not in flags.COMMANDS:
         near = closest(command, flags.COMMANDS) or "runs"
@@ -73,6 +80,8 @@ def run_line(shell: InteractiveShell, line: str) -> Any:
 
 async def attach_awaited(shell: InteractiveShell, line: str) -> None:
     """Attach to the run that ``line`` names while the kernel's loop goes on."""
+    if _helped(line):
+        return
     with plain_errors(shell):
         run, execution = api.take_over(line.partition(" ")[2].strip())
         if execution is None:
@@ -80,6 +89,14 @@ async def attach_awaited(shell: InteractiveShell, line: str) -> None:
             return
         with interrupts_to(execution.interrupt):
             await follow_awaited(execution, run)
+
+
+def _helped(line: str) -> bool:
+    """Show what can be typed, if ``line`` asks for that."""
+    text = usage(line)
+    if text:
+        print(text)
+    return bool(text)
 
 
 def _execution(shell: InteractiveShell, line: str, cell: str) -> Execution:
@@ -150,12 +167,9 @@ def _refuse_misspelt(word: str, rest: str) -> None:
 async def follow_awaited(execution: Execution, run: Run) -> None:
     """Do what ``api.follow`` does, awaiting between looks at the run."""
     with api.showing(execution, run) as output:
-        while not execution.over:
-            output.take()
-            await asyncio.sleep(rhythm.EVENTS.pause(run))
-        output.take()
-        if run is not execution.run or not execution.taken_over:
-            execution.finish()
+        for pause in api.looks(execution, run, output):
+            await asyncio.sleep(pause)
+        api.conclude(execution, run, output)
 
 
 async def contend_awaited(contest: Contest) -> None:
@@ -169,6 +183,5 @@ async def contend_awaited(contest: Contest) -> None:
 async def watch_awaited(run: Run) -> None:
     """Show a run of another process to its end."""
     with api.shown(run, Surroundings.current()) as output:
-        while not run.over:
-            output.take()
-            await asyncio.sleep(rhythm.EVENTS.pause(run))
+        for pause in api.looks(run, run, output):
+            await asyncio.sleep(pause)

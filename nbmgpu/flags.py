@@ -64,6 +64,13 @@ def _integer(value: object) -> int:
         raise ValueError(value) from None
 
 
+def list_of(value: object) -> tuple[object, ...]:
+    """Return the parts of a list that is written with commas or blanks, or is one already."""
+    if isinstance(value, str):
+        return tuple(re.split(r"[,\s]+", value.strip(", \t")))
+    return tuple(value) if isinstance(value, Iterable) else (value,)
+
+
 def known_strategies() -> tuple[str, ...]:
     """Return the names that ``--strategy`` takes."""
     from .strategies import strategy_names
@@ -196,10 +203,7 @@ def _read_path(value: object) -> str | None:
 
 
 def _read_classes(value: object) -> tuple[str, ...]:
-    if isinstance(value, str):
-        words: tuple[object, ...] = tuple(re.split(r"[,\s]+", value.strip(", \t")))
-    else:
-        words = tuple(value) if isinstance(value, Iterable) else (value,)
+    words = list_of(value)
     names = [w for w in words if isinstance(w, str) and w.isidentifier()]
     if len(names) == len(words):
         return tuple(dict.fromkeys(names))
@@ -228,11 +232,9 @@ _read_timeout = _positive("no time limit", "It is given in seconds", 600.0)
 def _read_pull(value: object) -> tuple[str, ...] | None:
     if value is None:
         return None
-    words: tuple[object, ...]
-    if isinstance(value, str):
-        words = tuple(re.split(r"[,\s]+", value.strip(", \t")) if value.strip(", \t") else ())
-    else:
-        words = tuple(value) if isinstance(value, Iterable) else (value,)
+    words = list_of(value)
+    if isinstance(value, str) and words == ("",):
+        words = ()  # pull="" is --no-pull
     names, wrong = [], []
     for word in words:
         head = word.partition(".")[0] if isinstance(word, str) else ""
@@ -308,7 +310,10 @@ FLAGS = (
         "--pull", "pull", "bring back these names alone (default: all that the cell assigns)",
         metavar="NAMES", read=_read_pull, several=True,
     ),
-    Flag("--no-pull", "pull", "bring nothing back", read=_read_pull, constant=()),
+    Flag(
+        "--no-pull", "pull", "bring back no name; objects still come back changed in place",
+        read=_read_pull, constant=(),
+    ),
     Flag("--background", "background", "return at once; results come back when it ends"),
     Flag(
         "--timeout", "timeout", "stop the run after this many seconds",
@@ -335,20 +340,28 @@ FLAGS = (
     ),
     Flag("--checkpointing", "checkpointing", "recompute activations in the backward pass"),
     Flag("--sync-batchnorm", "sync_batchnorm", "batch statistics over the global batch"),
-    Flag("--find-unused", "find_unused", "allow parts that a loss does not use (ddp always does)"),
-    Flag("--static-graph", "static_graph", "every loss uses the same parameters (ddp)"),
-    Flag("--bucket-views", "bucket_views", "gradients lie in the buckets they travel in (ddp)"),
     Flag(
-        "--compress", "compress", "let gradients travel in fewer bits (ddp)",
+        "--find-unused", "find_unused",
+        "allow parts that a loss does not use (ddp, zero1; never needed)",
+    ),
+    Flag("--static-graph", "static_graph", "every loss uses the same parameters (ddp, zero1)"),
+    Flag(
+        "--bucket-views", "bucket_views",
+        "gradients lie in the buckets they travel in (ddp, zero1)",
+    ),
+    Flag(
+        "--compress", "compress", "let gradients travel in fewer bits (ddp, zero1)",
         metavar="bf16|fp16", read=_read_compress, values=lambda: ("bf16", "fp16"),
     ),
     Flag(
-        "--fsdp-units", "fsdp_units", "classes of modules to shard one by one (default: found)",
+        "--fsdp-units", "fsdp_units",
+        "classes of modules to shard one by one (fsdp, zero2; default: found)",
         metavar="CLASSES", read=_read_classes, several=True,
     ),
     Flag("--cpu-offload", "cpu_offload", "keep shards in the memory of the host (fsdp, zero2)"),
     Flag(
-        "--deepspeed-config", "deepspeed_config", "a DeepSpeed configuration of your own",
+        "--deepspeed-config", "deepspeed_config",
+        "a DeepSpeed configuration of your own (deepspeed_...)",
         metavar="FILE", read=_read_path,
     ),
 )  # fmt: skip

@@ -32,6 +32,10 @@ from .strategies import missing_packages, profile_of
 from .strategies.catalogue import COMPILER
 from .surroundings import Surroundings
 
+PATCHES = (
+    "{}: the notebook has put a function of its own there, and ranks have the library's. Put the "
+    "assignment into the cell."
+)
 DETACHED = (
     "{}: computed in the notebook with gradients; the graph stays there, so a backward pass in "
     "the cell ends at these tensors."
@@ -91,6 +95,11 @@ class Execution:
         self.shipment = ship(names, self.namespace, header)
         self.batch_line = batch_line(names.values(), self.options, self.placement.world_size)
 
+    def _patches(self) -> list[str]:
+        """Return what the notebook has put into libraries, and the cell does not itself."""
+        names = ((name, name.rpartition(".")[2]) for name in self.shipment.patches)
+        return [name for name, last in names if not re.search(rf"\.{last}\s*=", self.source)]
+
     def _check_strategy(self) -> None:
         name, profile = self.options.strategy, profile_of(self.options.strategy)
         if missing := missing_packages(name):
@@ -129,10 +138,12 @@ class Execution:
         self._run = run = Run.create(self._record(run_id, bundle, results), self.source)
         self._words = EventWriter(run.folder / "events" / "kernel.jsonl", KERNEL)
         detached = ", ".join(f"`{name}`" for name in self.shipment.detached)
+        patches = ", ".join(f"`{name}`" for name in self._patches())
         notices = {
             "devices": self.placement.notice,
             "bundle": bundle.notice,
             "detached": detached and DETACHED.format(detached),
+            "patches": patches and PATCHES.format(patches),
         }
         for topic, text in notices.items():
             if text:

@@ -7,6 +7,7 @@ or by the first of them to be called.
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +28,17 @@ AWAITED = {
 """Calls that IPython makes of a cell, and what to make of them where awaiting is possible."""
 
 
+HELP = re.compile(
+    r"get_ipython\(\)\.run_cell_magic\('mgpu', (?P<line>.*(?<![\w-])(?:--help|-h)\b.*), ''\)$"
+)
+"""A call of the cell magic without a cell, which IPython refuses, for help: that needs none."""
+
+
 def register(shell: InteractiveShell) -> None:
     """Add the magics, Tab completion and the transformation to ``shell``; warm the launcher."""
     shell.register_magics(MgpuMagics)
+    if help_magic not in shell.input_transformers_post:
+        shell.input_transformers_post.append(help_magic)
     if hasattr(shell, "kernel") and await_magic not in shell.input_transformers_post:
         shell.input_transformers_post.append(await_magic)
     completion.register(shell)
@@ -40,8 +49,9 @@ def register(shell: InteractiveShell) -> None:
 
 def unregister(shell: InteractiveShell) -> None:
     """Undo ``register``."""
-    if await_magic in shell.input_transformers_post:
-        shell.input_transformers_post.remove(await_magic)
+    for transformer in (help_magic, await_magic):
+        if transformer in shell.input_transformers_post:
+            shell.input_transformers_post.remove(transformer)
     completion.unregister(shell)
     shell.events.unregister("post_run_cell", preload)
 
@@ -50,6 +60,11 @@ def preload(*_: object) -> None:
     """Let ranks have what the cell before has imported, and runs what they need."""
     server().preload()
     idle.load()
+
+
+def help_magic(lines: list[str]) -> list[str]:
+    """Let ``%%mgpu --help`` stand alone in a cell: it becomes ``%mgpu --help``."""
+    return [HELP.sub(r"get_ipython().run_line_magic('mgpu', \g<line>)", line) for line in lines]
 
 
 def await_magic(lines: list[str]) -> list[str]:
@@ -94,7 +109,10 @@ class MgpuMagics(Magics):
 
     @cell_magic
     def mgpu(self, line: str, cell: str) -> Any:
-        """Run the cell on several ranks."""
+        """Run the cell on several ranks: ``%%mgpu --strategy ddp --gpus 2``.
+
+        ``%%mgpu --help`` lists its flags; Tab completes them.
+        """
         from . import calls
 
         return calls.run_cell(self._shell, line, cell)
@@ -108,7 +126,10 @@ class MgpuMagics(Magics):
 
     @line_magic("mgpu")  # type: ignore[arg-type]
     def mgpu_line(self, line: str) -> Any:
-        """Look after runs: runs, show, attach, stop, info; and advise: advise, pick."""
+        """Look after runs: runs, show, attach, stop, info; and advise: advise, pick.
+
+        ``%mgpu --help`` lists what each does, and the flags of ``%%mgpu``.
+        """
         from . import calls
 
         return calls.run_line(self._shell, line)

@@ -26,7 +26,7 @@ class RunOptions(Tuning):
     ``gpus`` is a count, ``"all"``, a tuple of indices, or None for all there are (two
     CPU ranks when there is none).  ``cpu`` means: as if the machine had no GPU, so
     that a list then only says how many ranks.  ``pull`` holds the names to bring
-    back: None for every name the cell assigns, ``()`` for nothing.
+    back: None for every name the cell assigns, ``()`` for none of them.
     """
 
     strategy: str = "ddp"

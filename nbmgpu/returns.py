@@ -78,16 +78,17 @@ class Returns:
         values = dict(returned.values)
         last_line = {VALUE: values.pop(VALUE)} if VALUE in values else {}
         wanted = self.options.pull
-        bound = {n: v for n, v in values.items() if wanted is None or n in wanted}
-        names = returned.header["kept"]
+        names, sent = returned.header["kept"], self.shipment.values
+        # What the cell has only read may have got another value in the notebook meanwhile.
+        late = {n for n in names if n in sent and self.namespace.get(n) is not sent[n]}
+        bound = {n: v for n, v in values.items() if n not in late if wanted is None or n in wanted}
         self._note_missing(wanted or (), {*values, *names})
-        sent = self.shipment.values
         kept = {n: sent[n] for n in names if n in sent and n not in values}
         before = {name: self.namespace.get(name) for name in bound}
         self.namespace.update(bound)
         for name in returned.header["deleted"]:
             self.namespace.pop(name, None)
-        rng.restore(returned.header["random"])
+        rng.go_on(returned.header["random"], since=self.shipment.header["random"])
         new = {n: v for n, v in bound.items() if before[n] is not v}
         self.run.results[0] = new | last_line
         return last_line.get(VALUE), values, kept
@@ -102,7 +103,7 @@ class Returns:
         for rank, path in enumerate(self.run.record.results[1:], start=1):
             try:
                 self.run.results[rank] = read_copies(path, self.namespace)
-            except (OSError, ValueError):
+            except Exception:  # none, or a constructor that needs what only ranks have
                 continue
         if self.run.state != "finished":
             return  # ranks that stopped somewhere differ for that reason

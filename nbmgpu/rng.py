@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class RandomState:
-    """The states of the global generators; None for a library that is not imported."""
+    """The states of the global generators; None for one that is not imported, or not meant."""
 
     python: Any
     numpy: Any
@@ -29,7 +29,8 @@ def capture() -> RandomState:
 
 def restore(state: RandomState) -> None:
     """Set the global generators to ``state``."""
-    random.setstate(state.python)
+    if state.python is not None:
+        random.setstate(state.python)
     if state.numpy is not None:
         import numpy as np
 
@@ -38,6 +39,27 @@ def restore(state: RandomState) -> None:
         import torch
 
         torch.set_rng_state(state.torch)
+
+
+def go_on(state: RandomState, since: RandomState) -> None:
+    """Set the generators to ``state`` that nobody has drawn from ``since``: others go on."""
+    now = capture()
+    untouched = {
+        name: getattr(state, name) if _same(getattr(now, name), getattr(since, name)) else None
+        for name in ("python", "numpy", "torch")
+    }
+    restore(RandomState(**untouched))
+
+
+def _same(now: Any, before: Any) -> bool:
+    """Compare two states of one library, which may have been imported in between."""
+    if before is None:
+        return True
+    if hasattr(now, "numpy"):  # torch's
+        now, before = now.numpy(), before.numpy()
+    if isinstance(now, tuple):
+        return len(now) == len(before) and all(map(_same, now, before))
+    return bool((now == before).all()) if hasattr(now, "all") else bool(now == before)
 
 
 def seed(value: int) -> None:

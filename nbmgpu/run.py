@@ -150,7 +150,7 @@ class Run:
 
     @property
     def id(self) -> str:
-        """The run's name, ``YYYYMMDD-HHMMSS-xxxxx`` in UTC; ``find`` takes unique prefixes."""
+        """The run's name, ``YYYYMMDD-HHMMSS-xxxxx`` in UTC; ``find_run`` takes unique prefixes."""
         return self.record.id
 
     @property
@@ -199,10 +199,10 @@ class Run:
         return process_lives(launcher.pid, launcher.create_time)
 
     def stop(self, force: bool = False) -> None:
-        """Ask the launcher to end the run: ranks are interrupted, then terminated, then killed.
+        """Ask the launcher to end the run: ranks are interrupted, and killed if that is not heard.
 
-        With ``force`` they are killed at once, and nothing comes back.  What was asked before
-        stands: no gentle stop takes a forced one back.
+        Rank 0 has a minute to write what was trained.  With ``force`` all are killed at once, and
+        nothing comes back.  What was asked before stands: no gentle stop takes a forced one back.
         """
         asked = self.folder / STOP_FILE
         try:
@@ -217,7 +217,12 @@ class Run:
                 os.kill(launcher.pid, signal.SIGTERM)
 
     def wait(self, timeout: float | None = None) -> str:
-        """Block until the run is over or ``timeout`` seconds went by; return the state."""
+        """Block until the run is over or ``timeout`` seconds went by.
+
+        Returns:
+            The state: finished, failed, stopped, timeout or lost; if the time has gone by,
+            starting or running.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self.over and (deadline is None or time.monotonic() < deadline):
             time.sleep(0.05)
@@ -236,7 +241,10 @@ class Run:
 
     @property
     def metrics(self) -> pd.DataFrame:
-        """Curves averaged over ranks: a column per metric, indexed by step (int)."""
+        """Curves averaged over ranks: a column of float64 per metric, a row per step (int64).
+
+        A metric that has no point at a step is nan there.
+        """
         import pandas as pd
 
         self.refresh()

@@ -1,8 +1,11 @@
 """Runs in the background of this process: what came back is not lost before it is taken."""
 
+import random
 import shutil
 
+import numpy as np
 import pytest
+import torch
 
 import nbmgpu
 from nbmgpu.errors import OptionError
@@ -56,3 +59,30 @@ def test_what_the_notebook_does_meanwhile_to_names_the_cell_leaves_alone_stays(
     assert namespace == {"lr": 0.5, "names": ("a", ["b", "c"]), "out": [0.2], "done": False}
     assert nbmgpu.last_run.results[0]["lr"] == 0.1
     assert not run.view.notices.keys() & {"rank-0-values"}
+
+
+def test_what_the_notebook_draws_meanwhile_it_does_not_draw_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
+    namespace = {"torch": torch, "random": random}
+    cell = "drawn = torch.rand(3)\nmore = random.random()"
+    run = nbmgpu.run(cell, namespace, gpus=2, cpu=True, background=True)
+    drawn, before = torch.rand(3), random.getstate()
+    run.wait(60)
+    nbmgpu.attach(run.id)
+    assert not torch.equal(drawn, torch.rand(3))
+    assert random.getstate() != before  # of this one nobody had drawn: it goes on where ranks left
+
+
+def test_names_that_were_only_read_keep_what_the_notebook_gives_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
+    namespace = {"size": (1, 2), "rate": np.float64(0.1), "device": torch.device("cpu"), "gone": ()}
+    cell = "total = size[0] + rate + len(str(device)) + len(gone)"
+    run = nbmgpu.run(cell, namespace, gpus=2, cpu=True, background=True)
+    namespace |= {"size": (5, 6), "rate": np.float64(0.5), "device": torch.device("meta")}
+    del namespace["gone"]
+    run.wait(60)
+    nbmgpu.attach(run.id)
+    assert namespace.pop("total") == 4.1
+    expected = {"size": (5, 6), "rate": 0.5, "device": torch.device("meta")}
+    assert {name: namespace[name] for name in expected} == expected
+    assert "gone" not in namespace

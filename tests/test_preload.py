@@ -89,6 +89,18 @@ def test_a_library_that_was_installed_anew_is_forgotten(script):
     )
 
 
+def test_a_library_that_imports_what_may_be_edited_is_left_to_the_ranks(script, tmp_path):
+    (tmp_path / "mine.py").write_text("value = 1")
+    script(
+        "import colorsys, mine",
+        """
+        preloader.wish(["lib"], {})
+        settle()
+        assert not {"lib", "mine"} & sys.modules.keys()
+        """,
+    )
+
+
 def test_only_installed_libraries_of_cells_are_wished_for():
     code = (
         "import sys, pandas, nbmgpu, IPython, this\n"

@@ -1,6 +1,7 @@
 """What comes back from cells that make things which only ranks can hold."""
 
 import gc
+import importlib
 import weakref
 
 import numpy as np
@@ -105,3 +106,48 @@ def test_attributes_of_a_value_that_is_a_kind_of_number_come_back():
 
 class Meter(float):
     """A number with attributes."""
+
+
+def test_what_the_notebook_has_put_into_a_library_is_said(monkeypatch):
+    own = {"__name__": "__main__", "PLAIN": torch.nn.Linear.forward}
+    exec("def own_forward(self, x): return PLAIN(self, x) + 1000", own)
+    monkeypatch.setattr(torch.nn.Linear, "forward", own["own_forward"])
+    namespace = notebook()
+    run = nbmgpu.run("y = model(x)", namespace, gpus=1, cpu=True)
+    assert run.view.notices["patches"].text.startswith("`Linear.forward`:")
+    again = "torch.nn.Linear.forward = lambda self, x: x\ny = model(x)"
+    assert "patches" not in nbmgpu.run(again, namespace, gpus=1, cpu=True).view.notices
+    monkeypatch.undo()
+
+
+def test_what_the_notebook_has_put_into_a_module_is_said(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own = {"__name__": "__main__"}
+    exec("def save(*args): pass", own)
+    monkeypatch.setattr(torch, "save", own["save"])
+    run = nbmgpu.run("torch.save(x, 'x.pt')", notebook(), gpus=1, cpu=True)
+    assert "`torch.save`" in run.view.notices["patches"].text
+
+
+def test_what_cannot_be_made_here_costs_itself_alone(tmp_path, monkeypatch):
+    path = tmp_path / "phases.py"
+    source = "import enum\nclass Phase(enum.Enum):\n    A = 1\n"
+    path.write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    phases = importlib.import_module("phases")
+    path.write_text(source + "    BB = 2\n")  # which only ranks have
+    namespace = {"phases": phases, "log": [], "other": [], "w": torch.zeros(3), "after": []}
+    cell = """
+w += 1
+other.append(1)
+log.append({"phase": phases.Phase.BB, "step": 3})
+after.append(phases.Phase.A)
+n = 5
+"""
+    nbmgpu.run(cell, namespace, gpus=2, cpu=True)
+    assert namespace["w"].tolist() == [1, 1, 1]
+    assert (namespace["other"], namespace["n"]) == ([1], 5)
+    assert namespace["after"] == [phases.Phase.A]
+    (entry,) = namespace["log"]
+    assert entry["step"] == 3
+    assert "2 is not a valid Phase" in repr(entry["phase"])

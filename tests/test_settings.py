@@ -1,5 +1,9 @@
 """torch's settings in the notebook hold in the ranks."""
 
+import subprocess
+import sys
+
+import pytest
 import torch
 
 import nbmgpu
@@ -21,6 +25,33 @@ def test_ranks_compute_as_the_notebook_is_set(tmp_path, monkeypatch):
         assert namespace["x"].dtype == torch.float64
     finally:
         settings.apply(before)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("backends.mkldnn.matmul", "bf16"), ("backends.cuda.matmul", "tf32"), ("backends", "ieee")],
+)
+def test_the_newer_switches_of_precision_hold_in_ranks(tmp_path, monkeypatch, name, value):
+    monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
+    cell = "from nbmgpu import settings\nseen = settings.capture()['precisions']"
+    script = f"""
+import nbmgpu, torch
+from nbmgpu import settings
+torch.{name}.fp32_precision = {value!r}
+namespace = {{"__name__": "__main__"}}
+nbmgpu.run({cell!r}, namespace, gpus=2, cpu=True)
+assert namespace["seen"] == settings.capture()["precisions"]
+assert {value!r} in namespace["seen"].values()
+"""  # its own process: torch keeps that it was set in the new way
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_gradients_that_are_off_in_the_notebook_are_off_in_ranks(tmp_path, monkeypatch):
+    monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
+    namespace = {"__name__": "__main__", "weight": torch.ones(1, requires_grad=True)}
+    with torch.no_grad():
+        nbmgpu.run("y = (weight * 2).requires_grad", namespace, gpus=1, cpu=True)
+    assert namespace["y"] is False
 
 
 def test_ranks_use_no_more_threads_than_the_notebook(tmp_path, monkeypatch):

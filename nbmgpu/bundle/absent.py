@@ -1,14 +1,16 @@
-"""Stand-ins for what a result needs and this process cannot import.
+"""Stand-ins for what a result needs and this process cannot import, or cannot make.
 
 A cell may extend ``sys.path``, or a module may have been edited since the notebook imported it.
-Then a part of an object is of a class that only ranks have.  All else shall come home; the part
-becomes an object that says what is missing.
+Then a part of an object is of a class that only ranks have, or its constructor needs what only
+they have.  All else shall come home; the part becomes an object that says what is missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import io
+import pickle
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
 
 from cloudpickle.cloudpickle import subimport
 
@@ -72,7 +74,7 @@ class TolerantUnpacker(Unpacker):
         try:
             found = super().find_class(module, name)
         except Exception as error:  # whatever a module raises when it is imported here
-            return self._stand_in(f"{module}.{name}", error)
+            return self.stand_in(f"{module}.{name}", error)
         return self.tolerant(found)
 
     def tolerant(self, found: Any) -> Any:
@@ -84,13 +86,73 @@ class TolerantUnpacker(Unpacker):
         try:
             return subimport(name)
         except Exception as error:
-            return self._stand_in(name, error)()
+            return self.stand_in(name, error)()
 
-    def _stand_in(self, path: str, error: Exception) -> type[Absent]:
-        """Return a class for what is at ``path``, which ``error`` keeps from being imported."""
+    def stand_in(self, path: str, error: Exception, what: str = "imported") -> type[Absent]:
+        """Return a class for what is at ``path``, which ``error`` keeps from being ``what``."""
         if path not in self.absent:
             module, _, name = path.rpartition(".")
             why = f"{type(error).__name__}: {error}"
-            reason = f"{path} cannot be imported in the notebook: {why}"
+            reason = f"{path} cannot be {what} in the notebook: {why}"
             self.absent[path] = type(name, (Absent,), {"reason": reason, "__module__": module})
         return self.absent[path]
+
+
+IN_PYTHON: Any = pickle._Unpickler
+"""The one that lets itself be changed; its types are not known."""
+
+
+class CarefulUnpickler(IN_PYTHON):  # type: ignore[misc]
+    """Reads what another unpacker has failed to read: objects that cannot be made are stand-ins.
+
+    Written in Python, and so a hundred times slower.
+    """
+
+    dispatch: ClassVar[dict[int, Any]] = dict(IN_PYTHON.dispatch)
+
+    def __init__(
+        self, stream: memoryview, buffers: Iterable[memoryview], tolerant: TolerantUnpacker
+    ) -> None:
+        """Read ``stream`` from its beginning; ``tolerant`` finds classes, and keeps stand-ins."""
+        super().__init__(io.BytesIO(stream), buffers=buffers)
+        self._tolerant = tolerant
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Find a class or function, or its stand-in."""
+        return self._tolerant.find_class(module, name)
+
+    def persistent_load(self, pid: Any) -> Any:
+        """Find one of the notebook's own objects."""
+        return self._tolerant.persistent_load(pid)
+
+    def _made(self, what: Any, make: Callable[[], Any]) -> Any:
+        try:
+            return make()
+        except Exception as error:
+            return self._stand_in(what, error)
+
+    def _stand_in(self, what: Any, error: Exception) -> Any:
+        path = f"{getattr(what, '__module__', '')}.{getattr(what, '__qualname__', what)}"
+        return self._tolerant.stand_in(path, error, "made")()
+
+    def load_reduce(self) -> None:
+        """Call a function, a constructor as a rule."""
+        args, func = self.stack.pop(), self.stack[-1]
+        self.stack[-1] = self._made(func, lambda: func(*args))
+
+    def load_newobj(self) -> None:
+        """Make an object without its constructor."""
+        args, kind = self.stack.pop(), self.stack.pop()
+        self.append(self._made(kind, lambda: kind.__new__(kind, *args)))
+
+    def load_build(self) -> None:
+        """Give an object its state."""
+        kind = type(self.stack[-2])
+        try:
+            super().load_build()
+        except Exception as error:
+            self.stack[-1] = self._stand_in(kind, error)
+
+    dispatch[pickle.REDUCE[0]] = load_reduce
+    dispatch[pickle.NEWOBJ[0]] = load_newobj
+    dispatch[pickle.BUILD[0]] = load_build

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from . import container
-from .absent import TolerantUnpacker, is_absent
+from .absent import CarefulUnpickler, TolerantUnpacker, is_absent
 from .blocks import CPU, Block
 from .explain import path_to
 from .flat import unpacked
@@ -53,17 +53,21 @@ class _ReturnUnpacker(TolerantUnpacker):
     def persistent_load(self, index: int) -> Any:
         return self.tolerant(self._originals[index])
 
-    def part(self, names: list[str] | None = None) -> tuple[Values, States]:
-        """Load named values, and the states that follow them."""
-        names = self.load() if names is None else names
-        return {name: self.load() for name in names}, list(self.states())
 
-    def states(self) -> Iterator[tuple[Any, State]]:
-        """Yield the notebook's objects with their new states."""
-        while not isinstance(entry := self.load(), bytes):
-            index, state = entry
-            yield self._originals[index], state
-        yield from unpacked(entry, self._originals)
+def _part(
+    load: Callable[[], Any], originals: dict[int, Any], names: list[str] | None = None
+) -> tuple[Values, States]:
+    """Load named values, and the states that follow them."""
+    names = load() if names is None else names
+    return {name: load() for name in names}, list(_states(load, originals))
+
+
+def _states(load: Callable[[], Any], originals: dict[int, Any]) -> Iterator[tuple[Any, State]]:
+    """Yield the notebook's objects with their new states."""
+    while not isinstance(entry := load(), bytes):
+        index, state = entry
+        yield originals[index], state
+    yield from unpacked(entry, originals)
 
 
 class _HomeArea(Area):
@@ -173,11 +177,17 @@ def adopt(path: str, shipment: Shipment) -> Returned:
     memory = Memory(entries, areas, _gpu_at_home(shipment.table.blocks))
     unpacker = _ReturnUnpacker(box.stream, memory.buffers(buffers), shipment.originals)
     with loading(memory, shipment.namespace):
-        header, lost = unpacker.load()
-        values, states = unpacker.part()
-        new = unpacker.load()
+        load, originals = unpacker.load, shipment.originals
+        header, lost = load()
         try:
-            new_values, new_states = unpacker.part(new)
+            values, states = _part(load, originals)
+        except Exception:  # in an object of the notebook's there is one that cannot be made here
+            load = CarefulUnpickler(box.stream, memory.buffers(buffers), unpacker).load
+            header, lost = load()
+            values, states = _part(load, originals)
+        new = load()
+        try:
+            new_values, new_states = _part(load, originals, new)
         except Exception as error:  # a constructor that needs what only ranks have
             reason = f"it cannot be read in the notebook: {type(error).__name__}: {error}"
             lost = lost | dict.fromkeys(new, reason)

@@ -26,6 +26,7 @@ from .blocks import CPU, BlockTable
 from .mapped import is_mapped_file, load_mapped_file, place_in_file
 from .memory import BufferEntry, address_of
 from .mending import may_need_mending, mended_class, mended_reduce
+from .patches import patches_in
 from .views import flagless, load_array, load_tensor, loading_namespace, set_tensor_state
 
 INLINE = 4096
@@ -42,7 +43,8 @@ class _Namespace:
 class Packer(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles objects one after another into one stream with one memo.
 
-    ``detached`` counts tensors that leave an autograd graph behind.
+    ``detached`` counts tensors that leave an autograd graph behind; ``patches`` are what the
+    notebook has put into classes that travel by their names.
     """
 
     def __init__(self, namespace: dict[str, Any], names_travel: bool = True) -> None:
@@ -60,6 +62,7 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]
         self.blocks = BlockTable()
         self.buffers: list[BufferEntry] = []
         self.detached = 0
+        self.patches: set[str] = set()
         self._plain_kinds: dict[int, tuple[type, bool]] = {}
         self.globals_ref[id(namespace)] = _Namespace()
 
@@ -83,8 +86,10 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]
         reduced = super().reducer_override(obj) if mended is None else mended
         if isinstance(obj, types.FunctionType) and isinstance(reduced, tuple):
             return self._mended_function(obj, reduced)
-        if isinstance(obj, type) and isinstance(reduced, tuple) and reduced[-1] is _class_setstate:
-            return mended_class(reduced)
+        if isinstance(obj, type):
+            if isinstance(reduced, tuple) and reduced[-1] is _class_setstate:
+                return mended_class(reduced)
+            self.patches.update(patches_in(obj))
         return reduced
 
     def is_plain(self, kind: type) -> bool:

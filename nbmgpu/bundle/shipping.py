@@ -19,8 +19,12 @@ from .explain import explain
 from .garbage import uncollected
 from .memory import BufferEntry, Memory, arrived, dump_table, load_table
 from .mending import is_by_value
+from .patches import patches_in
 from .place import Place, shelf
 from .views import loading
+
+OFTEN_PATCHED = ("torch", "torch.nn.functional")
+"""Modules that what a cell reads may use, whatever it reads."""
 
 
 @dataclass
@@ -31,7 +35,8 @@ class Shipment:
     name counts there.  ``originals`` maps a memo index to the notebook's own object
     and keeps it alive until the results are in.  ``detached`` are the names whose
     tensors leave an autograd graph behind: a backward pass in the cell ends at them.
-    ``values`` are what was sent, by name.
+    ``values`` are what was sent, by name, beside what the rank itself reads in ``header``;
+    ``patches`` name what the notebook has put into libraries, which ranks do without.
     """
 
     stream: memoryview
@@ -42,6 +47,8 @@ class Shipment:
     namespace: dict[str, Any] = field(repr=False)
     detached: list[str] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict, repr=False)
+    header: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    patches: list[str] = field(default_factory=list)
     _place: Place | None = field(default=None, repr=False)
 
     @property
@@ -152,7 +159,13 @@ def ship(
     originals = dict(packer.memo.copy().values())
     stream = packer.file.getbuffer()
     table, buffers = packer.blocks, packer.buffers
-    return Shipment(stream, table, buffers, sizes, originals, namespace, detached, dict(names))
+    modules = [value for value in names.values() if isinstance(value, types.ModuleType)]
+    modules += [sys.modules[name] for name in OFTEN_PATCHED if name in sys.modules]
+    patches = packer.patches.union(*map(patches_in, modules))
+    return Shipment(
+        stream, table, buffers, sizes, originals, namespace, detached, dict(names), header,
+        sorted(patches),
+    )  # fmt: skip
 
 
 @dataclass

@@ -42,7 +42,7 @@ USERFAULTFD = {"x86_64": 323, "aarch64": 282}.get(platform.machine())
 """The number of the system call, which has no name in the C library."""
 
 USER_MODE_ONLY, WP_UNPOPULATED, WP_ASYNC, MODE_WP = 1, 1 << 13, 1 << 15, 1 << 1
-API, REGISTER, UNREGISTER = 0xC018AA3F, 0xC020AA00, 0x8010AA01
+API, REGISTER, UNREGISTER, WRITE_PROTECT = 0xC018AA3F, 0xC020AA00, 0x8010AA01, 0xC018AA06
 UFFD_VERSION = 0xAA
 """Of ``linux/userfaultfd.h``."""
 
@@ -122,6 +122,10 @@ class Watch:
                     # Also what is known, for it may be other memory now: then all of it counts as
                     # written, and if another one watches that, the system says so here alone.
                     fcntl.ioctl(self._fd, REGISTER, struct.pack("4Q", *inner, MODE_WP, 0))
+                    if not known:
+                        # Before Linux 6.13, memory that was moved while it was watched (realloc)
+                        # keeps marks of that, and what is written to it later would not be told.
+                        fcntl.ioctl(self._fd, WRITE_PROTECT, struct.pack("3Q", *inner, 0))
                     self._spans.add(span)
                     written = [*_edges(span, inner), *_scan(pages.fileno(), inner)]
                     if known:

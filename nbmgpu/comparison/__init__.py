@@ -45,6 +45,9 @@ def compare(source: str, namespace: dict[str, Any] | None = None, **options: Any
         options: as of ``nbmgpu.run``, and ``strategies=("ddp", "zero2", "fsdp")``; ``steps``
             is 20 if it is not given.
 
+    Returns:
+        A row for each run, that of one device first, also for those that failed or were refused.
+
     Raises:
         OptionError: an option is unknown or has a wrong value.
         NbmgpuError, SyntaxError: the source cannot be run anywhere.
@@ -59,6 +62,9 @@ def scale(source: str, namespace: dict[str, Any] | None = None, **options: Any) 
     Args:
         source, namespace: as of ``compare``.
         options: as of ``nbmgpu.run``, and ``gpus=(1, 2, 4)`` are numbers of ranks.
+
+    Returns:
+        As of ``compare``.
 
     Raises:
         OptionError: an option is unknown or has a wrong value.

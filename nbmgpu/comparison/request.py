@@ -13,7 +13,16 @@ from typing import Any
 
 from nbmgpu.devices import DEFAULT_CPU_RANKS, Machine, probe
 from nbmgpu.errors import OptionError
-from nbmgpu.flags import FLAGS, RUN, Flag, FlagTable, MisreadError, Slip, known_strategies
+from nbmgpu.flags import (
+    FLAGS,
+    RUN,
+    Flag,
+    FlagTable,
+    MisreadError,
+    Slip,
+    known_strategies,
+    list_of,
+)
 from nbmgpu.options import DEFAULTS, RunOptions
 from nbmgpu.reading import check_names, explain, read_line, read_values, written
 from nbmgpu.strategies import canonical, nearest, profile_of
@@ -44,15 +53,8 @@ TRIAL_ONLY = ("steps", "pull", "timeout")
 """Options of a comparison's runs that are not meant for the training to come."""
 
 
-def _words(value: object) -> list[str]:
-    """Return the parts of a list that is written with commas or blanks, or is one already."""
-    if isinstance(value, str):
-        return re.split(r"[,\s]+", value.strip(", \t"))
-    return [str(v) for v in value] if isinstance(value, Iterable) else [str(value)]
-
-
 def _read_strategies(value: object) -> tuple[str, ...]:
-    words = _words(value)
+    words = [*map(str, list_of(value))]
     names = tuple(dict.fromkeys(canonical(word) or nearest(word) for word in words))
     if unknown := [word for word in words if canonical(word) is None]:
         what = f"There is no strategy {', '.join(map(repr, unknown))}"
@@ -65,7 +67,7 @@ def _read_strategies(value: object) -> tuple[str, ...]:
 def _read_counts(value: object) -> tuple[int, ...] | None:
     if value is None:
         return None
-    words = _words(value)
+    words = [*map(str, list_of(value))]
     counts = tuple(sorted({int(word) for word in words if re.fullmatch(r"0*[1-9]\d*", word)}))
     if len(counts) < len(words):
         slip = Slip(

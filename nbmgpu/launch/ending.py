@@ -8,9 +8,12 @@
 0.6 s, 1.5 s          SIGKILL to ranks other than 0; a rank 0 blocked in a
                       collective with them is freed by that.  The later time is for a
                       model that is spread over ranks, until it is gathered
-1.2 s, 1.7 s          SIGINT again, SIGKILL to rank 0, unless it is writing its result
+1.2 s, 1.4 s, 1.7 s   SIGINT twice more, SIGKILL to rank 0, unless it is writing its result
 60 s                  SIGKILL to whatever is left
 ====================  =========================================================
+
+While a rank's cell handles the interrupt, which it says when another one comes, all that waits,
+ten seconds at most; SIGINT comes every half second meanwhile, for a cell that only swallows it.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from nbmgpu.events import RunEnding
@@ -26,6 +30,15 @@ from .group import Ranks
 
 COLLECTING_FILE = "collecting"
 """Appears when rank 0 has left the cell and writes its result."""
+
+HANDLING_FILE = "handling"
+"""Is touched when a SIGINT comes while a cell handles one: it may be saving what it has."""
+
+REMIND, FRESH = 0.5, 0.8
+"""Seconds between such SIGINTs, and for which the file says that the cell is still at it."""
+
+GRACE = 10.0
+"""Seconds that it has for that."""
 
 HOLDING_FILE = "holding"
 """Appears when ranks that hold parts of a model are about to stop together."""
@@ -42,11 +55,13 @@ class Ending:
         self.detail = ""
         self.force = False
         self._start: float | None = None
+        self._advanced = self._reminded = self._held = 0.0
         self._stages: list[tuple[float, Callable[[], None]]] = [
             (0.0, lambda: ranks.signal(signal.SIGINT)),
             (0.3, lambda: self._unless_collecting(signal.SIGINT)),
             (0.6, lambda: self._kill_others(unless=HOLDING_FILE)),
             (1.2, lambda: self._unless_collecting(signal.SIGINT)),
+            (1.4, lambda: self._unless_collecting(signal.SIGINT)),
             (1.5, lambda: self._kill_others(unless=COLLECTING_FILE)),
             (1.7, lambda: self._unless_collecting(signal.SIGKILL)),
             (60.0, lambda: ranks.signal(signal.SIGKILL)),
@@ -71,8 +86,21 @@ class Ending:
         if self._start is None:
             return
         elapsed = time.monotonic() - self._start
+        passed, self._advanced = elapsed - self._advanced, elapsed
+        if self._held < GRACE and self._is_handled():
+            self._held += passed
+            if elapsed - self._reminded > REMIND:
+                self._reminded = elapsed
+                self._unless_collecting(signal.SIGINT)
+            return
+        elapsed -= self._held
         while self._stages and self._stages[0][0] <= elapsed:
             self._stages.pop(0)[1]()
+
+    def _is_handled(self) -> bool:
+        with suppress(OSError):
+            return time.time() - (self.folder / HANDLING_FILE).stat().st_mtime < FRESH
+        return False
 
     def _kill_others(self, unless: str) -> None:
         if not (self.folder / unless).exists():

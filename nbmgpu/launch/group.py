@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -41,10 +42,6 @@ class Ranks(ABC):
     @abstractmethod
     def signal(self, sig: signal.Signals, others: bool = False) -> None:
         """Send ``sig`` to the ranks that live, with ``others`` to those other than rank 0."""
-
-    def kill_all(self) -> None:
-        """End everything at once."""
-        self.signal(signal.SIGKILL)
 
     def sweep(self, forked: leftovers.Forked) -> None:
         """End and remove what ranks have left behind: loader workers, shell commands, files."""
@@ -96,7 +93,7 @@ class TorchrunRanks(Ranks):
     """Ranks started by a cold torchrun, as anybody can do by hand."""
 
     def start(self, sockets: str) -> None:
-        """Start torchrun on ``python -m nbmgpu.rank <folder> <sockets>``."""
+        """Start torchrun on ``python -m nbmgpu.rank <folder> <sockets> <variables>``."""
         logs = self.run.folder / "logs"
         self._log = logs / "torchrun.log"
         command = [
@@ -106,10 +103,14 @@ class TorchrunRanks(Ranks):
             f"--log-dir={logs / 'torchrun'}",  # else it leaves a folder wherever others are
             *("-m", "nbmgpu.rank", str(self.run.folder), sockets),
         ]
-        environment = os.environ | {
-            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "3",
+        started_with = {
             "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+            "PYTHONSAFEPATH": "1",  # else the notebook's folder would be before Python's own
+            # Ranks shall have sets of strings in one order: what is made of them is paired by it.
+            "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0"),
         }
+        command.append(json.dumps({name: os.environ.get(name) for name in started_with}))
+        environment = os.environ | started_with | {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "3"}
         for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"):
             environment.pop(name)
         launcher = os.getpid()

@@ -18,10 +18,11 @@ from datetime import timedelta
 from pathlib import Path
 
 from nbmgpu.events import LAUNCHER, Ended, EventWriter, Exited, RunEnding, Started
-from nbmgpu.run import COLLECTED_FILE, SHADOWS, STOP_FILE, Run, RunRecord, own_process
+from nbmgpu.run import COLLECTED_FILE, SHADOWS, STOP_FILE, Run, own_process
 
 from .ending import Ending
 from .group import ForkedRanks, Ranks, TorchrunRanks
+from .inheritance import Inheritance
 from .leftovers import Forked
 from .processes import adopt_orphans, die_with_parent
 
@@ -36,7 +37,7 @@ DESERTED = "The kernel that had started the run, or its launch server, has ended
 TOO_LATE = "It was stopped, or given up, before its ranks had been started."
 
 
-def launch(folder: str, environment: dict[str, str], server: int) -> None:
+def launch(folder: str, inheritance: Inheritance, server: int) -> None:
     """Run the ranks of the run in ``folder`` from beginning to end, for the process ``server``."""
     run = Run(Path(folder))
     _redirect(run.folder / "logs" / "launcher.log")
@@ -45,7 +46,9 @@ def launch(folder: str, environment: dict[str, str], server: int) -> None:
     die_with_parent(server, signal.SIGTERM)
     adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _enter(run.record, environment)
+    inheritance.take_on()
+    os.chdir(run.record.cwd)
+    sys.path[:] = run.record.sys_path
     listener = socket.create_server(("127.0.0.1", 0))
     os.environ.update(
         MASTER_ADDR="127.0.0.1",
@@ -124,15 +127,6 @@ def _deserted(folder: Path, ending: Ending) -> None:
     """End the run: nobody is left to take its results; a kernel may have asked for that first."""
     kind: RunEnding = "failed" if _asked_to_stop(folder) is None else "stopped"
     ending.begin(kind, DESERTED, force=True)
-
-
-def _enter(record: RunRecord, environment: dict[str, str]) -> None:
-    """Take on the kernel's surroundings as they are now: environment, folder, module path."""
-    os.environ.clear()
-    os.environ.update(environment)
-    time.tzset()  # the C library has read TZ long ago
-    os.chdir(record.cwd)
-    sys.path[:] = record.sys_path
 
 
 def _new_folder() -> str:

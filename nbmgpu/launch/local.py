@@ -11,16 +11,26 @@ import tempfile
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import asdict
 from typing import IO, TYPE_CHECKING
 
 import psutil
 
 from nbmgpu.errors import LaunchError
 
+from .inheritance import Inheritance
 from .preload import OFTEN, libraries_here
 
 if TYPE_CHECKING:
     from nbmgpu.run import Run
+
+SERVE = """import sys
+sys.path[:] = sys.argv[1:]
+del sys.argv[1:]
+from nbmgpu.launch.server import main
+main()"""
+"""With this process's modules, in its order: ``-m`` and ``PYTHONPATH`` would put the notebook's
+folder before Python's own, and a file ``random.py`` in it would be taken for Python's."""
 
 IDLE = {
     "OPENBLAS_NUM_THREADS": "1",
@@ -53,11 +63,11 @@ class LaunchServer:
         self._writing = threading.Lock()
         self._torch_reads = torch_reads()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "nbmgpu.launch.server"],
+            [sys.executable, "-c", SERVE, *filter(None, sys.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
-            env=os.environ | IDLE | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            env=os.environ | IDLE,
             start_new_session=True,
         )
 
@@ -109,7 +119,8 @@ class LaunchServer:
             pass  # the server has ended; the next run says so
 
     def _ask(self, request: dict[str, object]) -> None:
-        line = json.dumps(request | {"environment": dict(os.environ)}).encode() + b"\n"
+        inheritance = asdict(Inheritance.of_now())
+        line = json.dumps(request | {"inheritance": inheritance}).encode() + b"\n"
         with self._writing:
             assert self._process.stdin is not None
             self._process.stdin.write(line)

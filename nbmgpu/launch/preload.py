@@ -36,6 +36,9 @@ KERNELS = frozenset({
 TRIAL = 300
 """Seconds that a library has for being tried; one that waits for something is left to ranks."""
 
+INSTALLED = ("site-packages", "dist-packages")
+"""How folders of libraries are called."""
+
 OFTEN = ("torch._dynamo",)
 """What most cells need besides: an optimizer imports it when it is made, which takes as long as
 torch itself.  A first run that comes at once, and does not need it, need not wait for it."""
@@ -54,17 +57,43 @@ def libraries_here() -> list[str]:
     """Return the names of all modules in this process that were installed as libraries."""
     homes = _library_folders()
     found = []
-    for name, module in list(sys.modules.items()):
-        origin = getattr(getattr(module, "__spec__", None), "origin", None) or ""
-        if origin.startswith(homes) and name.partition(".")[0] not in KERNELS:
+    for name in list(sys.modules):
+        if _origin(name).startswith(homes) and _top(name) not in KERNELS:
             found.append(name)
     return found
+
+
+def _may_be_edited(name: str) -> bool:
+    """Tell whether a module lies neither with libraries nor with Python: one of the user's own.
+
+    A library may import such, as one that was installed from a folder for being worked on.
+    """
+    origin = _origin(name)
+    return origin.startswith(os.sep) and not origin.startswith(_folders_of_python())
+
+
+def _origin(name: str) -> str:
+    """Return the file of a module that is imported, or what else is said of where it is from."""
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return getattr(spec, "origin", None) or ""
+
+
+def _top(name: str) -> str:
+    return name.partition(".")[0]
 
 
 def _library_folders() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
     folders = {paths["purelib"], paths["platlib"], site.getusersitepackages()}
     return tuple(folder.rstrip(os.sep) + os.sep for folder in folders)
+
+
+def _folders_of_python() -> tuple[str, ...]:
+    """Return the folders of its own modules, and of libraries, wherever they were installed."""
+    paths = sysconfig.get_paths()
+    folders = {paths["stdlib"], paths["platstdlib"], *site.getsitepackages()}
+    here = [path for path in sys.path if os.path.basename(path) in INSTALLED]
+    return (*_library_folders(), *(each.rstrip(os.sep) + os.sep for each in [*folders, *here]))
 
 
 class Preloader:
@@ -89,7 +118,7 @@ class Preloader:
             return  # elsewhere nothing tells whether a process is clean
         packages: dict[str, list[str]] = {}
         for name in names:
-            package = name.partition(".")[0]
+            package = _top(name)
             if name not in sys.modules and package not in self._refused:
                 packages.setdefault(package, []).append(name)
         known = {wish.package for wish in self._waiting}
@@ -122,8 +151,10 @@ class Preloader:
             null = os.open(os.devnull, os.O_RDWR)
             for fd in (0, 1, 2):
                 os.dup2(null, fd)
+            before = set(sys.modules)
             _import(wish)
-            code = 0 if clean() else 1
+            others = [name for name in sys.modules.keys() - before if _top(name) != wish.package]
+            code = 0 if clean() and not any(map(_may_be_edited, others)) else 1
         finally:
             os._exit(code)
 
@@ -151,7 +182,7 @@ class Preloader:
         """Forget libraries that were installed anew; called in a launcher, before its ranks."""
         for package, stamp in self._stamps.items():
             if _stamp(package) != stamp:
-                for name in [n for n in sys.modules if n.partition(".")[0] == package]:
+                for name in [n for n in sys.modules if _top(n) == package]:
                     del sys.modules[name]
 
 
@@ -171,7 +202,7 @@ def _import(wish: Wish) -> None:
 
 def _stamp(package: str) -> float:
     """Return when ``package`` was installed, 0 when that cannot be told."""
-    origin = getattr(getattr(sys.modules.get(package), "__spec__", None), "origin", None)
+    origin = _origin(package)
     try:
         return os.stat(origin).st_mtime if origin else 0.0
     except OSError:

@@ -19,12 +19,13 @@ import sys
 import time
 import traceback
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 
 from nbmgpu.strategies import load_strategy
 
+from .inheritance import Inheritance
 from .pages import LargePages
 from .preload import OFTEN, Preloader
 from .processes import adopt_orphans
@@ -62,11 +63,12 @@ NEEDED = (
 """What launchers and ranks import in any case, IPython's parts when a rank makes its shell."""
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Import what ranks need, then fork a launcher for every request."""
     adopt_orphans()
     _import(NEEDED)
     Server().serve()
+    os._exit(0)  # tearing torch down takes longer than all the rest
 
 
 class Server:
@@ -102,7 +104,7 @@ class Server:
 
     def _answer(self, request: dict[str, Any]) -> None:
         if "folder" not in request:
-            self._preloader.wish(request["modules"], request["environment"])
+            self._preloader.wish(request["modules"], request["inheritance"]["environment"])
             return
         _import(request["modules"])
         waits = self._preloader.busy or self._pages.wanted
@@ -148,7 +150,7 @@ class Server:
             from .launcher import launch
 
             self._preloader.forget_stale()
-            launch(request["folder"], request["environment"], server)
+            launch(request["folder"], Inheritance(**request["inheritance"]), server)
             code = 0
         except BaseException:
             traceback.print_exc()
@@ -189,8 +191,3 @@ def _import(names: Iterable[str]) -> bool:
         gc.collect()
         gc.freeze()  # pages stay shared with the children, who need not look at these objects
     return bool(missing)
-
-
-if __name__ == "__main__":
-    main()
-    os._exit(0)  # tearing torch down takes longer than all the rest

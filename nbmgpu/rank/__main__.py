@@ -1,4 +1,4 @@
-"""``python -m nbmgpu.rank <run folder> <folder of sockets>``: one rank under torchrun."""
+"""``python -m nbmgpu.rank <run folder> <sockets' folder> <variables>``: a rank under torchrun."""
 
 import sys
 

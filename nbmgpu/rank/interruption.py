@@ -1,4 +1,8 @@
-"""An interruption on which all ranks act at the same step.
+"""What a rank does when it is interrupted.
+
+The cell gets a KeyboardInterrupt.  While it handles that, in an ``except``, a ``finally`` or a
+``with``, it may be saving what it has: it is not interrupted again for as long as the launcher
+waits for it.
 
 Where a model is spread over ranks, its weights can only come home if all ranks stop at the
 same point: one that has left its collective leaves the others with half a parameter.  So
@@ -10,7 +14,9 @@ too long is interrupted where it is.
 from __future__ import annotations
 
 import signal
+import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,30 +24,61 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from nbmgpu.launch.ending import HOLDING_FILE
+from nbmgpu.launch.ending import GRACE, HANDLING_FILE, HOLDING_FILE
 
 PATIENCE = 1.0
 """Seconds to wait for the next step; the launcher's third SIGINT comes later than that."""
 
 
-class Interruption:
-    """What this rank has heard, and what all ranks have agreed on."""
+class Interrupts:
+    """SIGINT as the cell sees it."""
 
     def __init__(self, folder: Path) -> None:
         """Let the launcher know through ``folder`` that a moment is needed."""
         self._folder = folder
+        self._handled: float | None = None
+
+    def install(self) -> None:
+        """Listen to SIGINT from now on, and to SIGTERM, which says the same."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._hear)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if not self._is_handled():
+            raise KeyboardInterrupt
+
+    def _is_handled(self) -> bool:
+        """Tell whether the last one is being handled, and has been for no longer than may be."""
+        error = sys.exc_info()[1]
+        while error is not None and not isinstance(error, KeyboardInterrupt):
+            error = error.__context__
+        if error is None:
+            return False
+        now = time.monotonic()
+        self._handled = self._handled or now
+        with suppress(OSError):
+            (self._folder / HANDLING_FILE).touch()
+        return now - self._handled < GRACE
+
+
+class Interruption(Interrupts):
+    """What this rank has heard, and what all ranks have agreed on."""
+
+    def __init__(self, folder: Path) -> None:
+        """Let the launcher know through ``folder`` that a moment is needed."""
+        super().__init__(folder)
         self._asked: float | None = None
         self._answer: torch.Tensor | None = None
         self._work: Any = None
         self.together = False
 
-    def install(self) -> None:
-        """Listen to SIGINT from now on."""
-        signal.signal(signal.SIGINT, self._hear)
-
     def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self._is_handled():
+            return
         steps = self._work is not None  # else nothing will come by at which to stop
         now = time.monotonic()
+        if number == signal.SIGTERM:  # torchrun's, whose other ranks have ended
+            raise KeyboardInterrupt
         if not steps or (self._asked is not None and now - self._asked > PATIENCE):
             raise KeyboardInterrupt
         if self._asked is None:

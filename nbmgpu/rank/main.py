@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -33,6 +34,7 @@ from . import (
     failures,
     files,
     frameworks,
+    left_open,
     notices,
     output,
     session,
@@ -45,7 +47,7 @@ from .chances import Code
 from .coupling import BY_NUMBER
 from .footprint import Footprint
 from .heap import keep_freed_memory
-from .interruption import Interruption
+from .interruption import Interruption, Interrupts
 from .recorder import Recorder
 from .shell import Outcome, RankShell, make_shell
 from .small import is_small
@@ -70,9 +72,16 @@ def forked(run: Run, rank: int, launcher: int, arena: Arena | None) -> NoReturn:
     _live(run, rank, launcher)
 
 
-def under_torchrun(folder: str, sockets: str = "") -> NoReturn:
-    """Be the rank that torchrun says, of the run in ``folder``; see ``put_sockets_into``."""
+def under_torchrun(folder: str, sockets: str, variables: str) -> NoReturn:
+    """Be the rank that torchrun says, of the run in ``folder``; see ``put_sockets_into``.
+
+    ``variables`` are those that were needed for the start, with what the kernel has for them.
+    """
     put_sockets_into(sockets)
+    for name, value in json.loads(variables).items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
     run = Run(Path(folder))
     sys.path[:] = run.record.sys_path
     _live(run, int(os.environ["RANK"]), os.getppid())
@@ -86,8 +95,7 @@ def _live(run: Run, rank: int, parent: int) -> NoReturn:
     code = 1
     try:
         die_with_parent(parent, signal.SIGKILL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        Interrupts(run.folder).install()
         log = run.log_path(rank)
         output.redirect(log)
         events = EventWriter(run.folder / "events" / f"rank-{rank}.jsonl", rank)
@@ -127,6 +135,7 @@ class Rank:
             shell = make_shell(self.events, self.recorder, self.log, self.rank)
             self.namespace = shell.user_ns
             current = self._open_session(watch)
+            current.chances.code_of = self._code
             self.footprint = Footprint()
             self.received = receive(self.record.bundle, self.namespace, self.device, self.run.id)
             if current.budget.on:
@@ -230,6 +239,7 @@ class Rank:
         current.close()
         self.steps.remove()
         self.loaders.streams.leave()
+        left_open.flush()
         self.files.remove()
         self._send_back(outcome)
         self.recorder.flush()
@@ -278,13 +288,16 @@ class Rank:
             self.recorder.notice("not-trained", notices.NOT_TRAINED)
         if self.rank:
             return  # rank 0 has the largest shares: one of another size would have told
-        code = Code.of(self.run.cell, self.namespace)
+        code = self._code()
         if text := current.chances.verdict(code):
             self.recorder.notice("by-chance", text)
         if current.coupling.cuts and not self._loops().names & BY_NUMBER:
             self.recorder.notice("in-pieces", notices.IN_PIECES)
         if current.chances.scaled_penalty(code):
             self.recorder.notice("scaled-penalty", notices.SCALED_PENALTY)
+
+    def _code(self) -> Code:
+        return Code.of(self.run.cell, self.namespace)
 
     def _loops(self) -> Code:
         """Return the code of the notebook that may train.

@@ -63,7 +63,8 @@ KNOWN: dict[str, Advice] = {
     LOST_CONNECTION: Advice(
         "Another rank ended first; its log may tell more."
     ),
-    r"mat1 and mat2 shapes cannot be|size mismatch|must match the size of tensor": Advice(
+    r"mat1 and mat2 shapes cannot be|size mismatch|must match the size of tensor|target size"
+    r"|Expected hidden|is invalid for input of size|Expected input batch_size": Advice(
         "Shapes do not fit. Each rank sees its share of the batch only, so sizes that are "
         "written as numbers in the cell may be those of the whole batch.",
         "x.shape[0] or -1 in place of a batch size that is written out",

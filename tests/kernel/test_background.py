@@ -116,8 +116,9 @@ def test_pull_chooses_what_is_bound(notebook: Notebook) -> None:
     notebook.run("a = b = 0")
     notebook.run("%%mgpu --gpus 2 --pull a\na = 1; b = 1")
     assert notebook.value("a, b") == (1, 0)
-    notebook.run("%%mgpu --gpus 2 --no-pull\na = 2; b = 2")
-    assert notebook.value("a, b") == (1, 0)
+    notebook.run("changed = []")
+    notebook.run("%%mgpu --gpus 2 --no-pull\na = 2; b = 2; changed.append(3)")
+    assert notebook.value("a, b, changed") == (1, 0, [3]), "objects come back in place all the same"
 
 
 def test_a_seed_is_the_notebooks_seed(notebook: Notebook) -> None:

@@ -68,6 +68,51 @@ def test_what_libraries_of_c_read_from_the_environment_is_that_of_now(notebook: 
     assert on_ranks(notebook, hours) == notebook.value(hours)
 
 
+def test_limits_and_masks_of_now_are_those_of_the_ranks(notebook: Notebook) -> None:
+    notebook.run(
+        "import resource\n"
+        "files, masks, cores = resource.getrlimit(resource.RLIMIT_NOFILE), 0o022, "
+        "os.sched_getaffinity(0)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (files[0] - 1, files[1]))\n"
+        "os.umask(0o077); os.sched_setaffinity(0, {min(cores)})"
+    )
+    ask = (
+        "(__import__('resource').getrlimit(7), oct(os.umask(0o077)), len(os.sched_getaffinity(0)))"
+    )
+    try:
+        assert on_ranks(notebook, ask) == notebook.value(ask)
+        assert on_ranks(notebook, ask)[1:] == ("0o77", 1)  # type: ignore[index]
+    finally:
+        notebook.run(
+            "resource.setrlimit(resource.RLIMIT_NOFILE, files)\n"
+            "os.umask(masks); os.sched_setaffinity(0, cores)"
+        )
+    assert on_ranks(notebook, ask) == notebook.value(ask)
+
+
+def test_a_file_named_like_one_of_pythons_modules_does_no_harm(notebook: Notebook) -> None:
+    path = notebook.home / "work" / "random.py"
+    path.write_text("raise SystemExit('this is the notebook\\'s own')\n")
+    try:
+        notebook.run("from nbmgpu.launch import local; local.server().close()")
+        for options in ("", "--fresh "):
+            cell = f"%%mgpu --gpus 2 --cpu {options}\nimport random\nrandom.choice([1])"
+            asked = notebook.run(cell)
+            assert asked.seen == ["1"]
+    finally:
+        path.unlink()
+
+
+def test_sets_of_strings_have_one_order_in_all_ranks(notebook: Notebook) -> None:
+    notebook.run(
+        "%%mgpu --gpus 2 --cpu --fresh\nfound = list({f'class {n}' for n in range(12)})\n"
+        "seed = os.environ.get('PYTHONHASHSEED')"
+    )
+    first, second = notebook.value("[found, nbmgpu.last_run.results[1]['found']]")
+    assert first == second
+    assert notebook.value("seed") is None
+
+
 def test_what_torch_reads_when_it_is_imported_is_that_of_now(notebook: Notebook) -> None:
     level = "str(dist.get_debug_level())"
     before = notebook.server()

@@ -76,7 +76,53 @@ def test_a_long_call_of_compiled_code_is_cut_off(notebook: Notebook) -> None:
 
 def test_an_interrupt_that_the_cell_swallows_comes_again(notebook: Notebook) -> None:
     sleep = "time.sleep(100)"
-    interrupted(notebook, f"try:\n    {sleep}\nexcept KeyboardInterrupt:\n    {sleep}")
+    interrupted(notebook, f"try:\n    {sleep}\nexcept KeyboardInterrupt:\n    pass\n{sleep}")
+    assert_all_is_back(notebook)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_cell_may_handle_its_interrupt(notebook: Notebook, strategy: str) -> None:
+    """It saves what it has, bit by bit, for longer than other ranks are waited for."""
+    saving = """
+try:
+    time.sleep(100)
+except KeyboardInterrupt:
+    with open("saved.txt", "w") as file:
+        for number in range(15):
+            print(number, file=file, flush=True)
+            time.sleep(0.2)
+    steps = number
+time.sleep(100)
+"""
+    notebook.run("steps = 0")
+    cell = notebook.send(f"%%mgpu --gpus 2 --strategy {strategy}\n{TRAIN}{saving}")
+    cell.until("ready")
+    time.sleep(0.2)
+    notebook.interrupt()
+    cell.fails("KeyboardInterrupt")
+    assert notebook.value("len(open('saved.txt').readlines()), steps") == (15, 14)
+    notebook.gone(5)
+
+
+def test_other_ranks_are_waited_for_no_longer_than_one_handles_its_interrupt(
+    notebook: Notebook,
+) -> None:
+    interrupted(
+        notebook,
+        "try:\n    time.sleep(0 if rank == 0 else 100)\nfinally:\n"
+        "    time.sleep(0.4)\ndist.barrier()",
+    )
+
+
+def test_a_cell_that_handles_its_interrupt_for_ever_is_ended(notebook: Notebook) -> None:
+    sleep = "time.sleep(100)"
+    rest = f"try:\n    {sleep}\nexcept KeyboardInterrupt:\n    {sleep}"
+    cell = notebook.send(f"%%mgpu --gpus 2\n{TRAIN}{rest}")
+    cell.until("ready")
+    at = notebook.interrupt()
+    notebook.gone(20)
+    cell.fails("KeyboardInterrupt")
+    assert 10 < cell.replied - at < 13
     assert_all_is_back(notebook)
 
 
