@@ -2,10 +2,11 @@
 
 All ranks run the cell, and would all write the same path.  So on the others
 
-- ``torch.save``, ``safetensors`` and ``tokenizers`` write nothing; reading such a path
-  back waits until rank 0 has written it;
+- ``torch.save``, ``safetensors`` and ``tokenizers`` write nothing, and return when rank 0
+  has written (``saves``);
 - ``open(path, "w")`` and its kin write to a shadow of the path in the run's folder,
-  which reading the path then finds: each rank sees its own writes;
+  which reading the path, or asking whether it is there, then finds: each rank sees its own
+  writes;
 - what deletes or renames files does so with shadows alone, and a folder that another
   rank has made a moment earlier is no error.
 
@@ -21,18 +22,17 @@ import io
 import os
 import shutil
 import site
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePath
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from . import session
-from .shared import comes_from_rank_0
+from .saves import Saves
 
 WRITING = frozenset("wax+")
 
@@ -66,28 +66,33 @@ class FileTap:
         """Be on ``rank``; ``shadows`` is a folder for what the others write."""
         self.rank = rank
         self.shadows = shadows
-        self.saves: dict[str, int] = {}
-        self.arrived: set[str] = set()
+        self.saves = Saves(rank, self._is_temporary)
         self.home = os.path.realpath(os.getcwd())
         self.others_own = [os.path.realpath(p) for p in _places_of_libraries()]
         self.open: Callable[..., Any] = builtins.open
         self.began = time.time()
         self.made: set[str] = set()
+        self.temporary: set[str] = set()
         self.originals: dict[tuple[Any, str], Any] = {}
 
     def install(self) -> None:
         """Put the tap in place, for the rest of this process."""
-        torch.save = self._saving(torch.save, place=1, pickles=True)
-        torch.load = self._loading(torch.load)
+        torch.save = self.saves.of(torch.save, place=1, pickles=True)
         self._install_for_rust()
+        made: Any = tempfile
+        self._replace(tempfile, "_mkstemp_inner", self._naming(made._mkstemp_inner))
+        for module, name in ((os, "remove"), (os, "unlink"), (os, "rmdir"), (shutil, "rmtree")):
+            self._replace(module, name, self._deleting(getattr(module, name)))
+        for name in ("rename", "replace"):
+            self._replace(os, name, self._renaming(getattr(os, name)))
         self._replace(os, "mkdir", self._making(os.mkdir))
         if self.rank:
             for module in (builtins, io):
                 self._replace(module, "open", self._open)
-            for module, name in ((os, "remove"), (os, "unlink"), (os, "rmdir"), (shutil, "rmtree")):
-                self._replace(module, name, self._deleting(getattr(module, name)))
-            for name in ("rename", "replace"):
-                self._replace(os, name, self._renaming(getattr(os, name)))
+            looking = self._looking(os.stat)
+            for able in (os.supports_dir_fd, os.supports_follow_symlinks):
+                able.add(looking)
+            self._replace(os, "stat", looking)
 
     def _install_for_rust(self) -> None:
         """Stand before what is not written in Python, where all names for it come together."""
@@ -95,13 +100,12 @@ class FileTap:
             safe: Any = importlib.import_module("safetensors.torch")
         except ImportError:
             return  # nothing else here comes without it
-        safe.serialize_file = self._saving(safe.serialize_file, place=1)
-        safe.load_file = self._loading(safe.load_file)
+        safe.serialize_file = self.saves.of(safe.serialize_file, place=1)
         try:
             tokenizers: Any = importlib.import_module("tokenizers")
         except ImportError:
             return
-        tokenizers.Tokenizer.save = self._saving(tokenizers.Tokenizer.save, place=1)
+        tokenizers.Tokenizer.save = self.saves.of(tokenizers.Tokenizer.save, place=1)
 
     def _replace(self, owner: Any, name: str, by: Any) -> None:
         self.originals[owner, name] = getattr(owner, name)
@@ -114,55 +118,6 @@ class FileTap:
         self.originals.clear()
         shutil.rmtree(self.shadows, ignore_errors=True)
 
-    def _saving(
-        self, save: Callable[..., Any], place: int, pickles: bool = False
-    ) -> Callable[..., Any]:
-        """Write on rank 0 alone; what it ``pickles`` may have to be gathered by all."""
-
-        @functools.wraps(save)
-        def saving(*args: Any, **kwargs: Any) -> Any:
-            names = ("f", "filename", "path")
-            target = args[place] if len(args) > place else next(
-                (kwargs[n] for n in names if n in kwargs), None
-            )  # fmt: skip
-            if not isinstance(target, str | os.PathLike):
-                return save(*args, **kwargs)
-            key = self._count(os.path.realpath(target))
-            if self.rank:
-                if pickles and session.current is not None:
-                    session.current.strategy.attend(args[0] if args else kwargs.get("obj"))
-                return None
-            result = save(*args, **kwargs)
-            _store().set(key, b"1")
-            return result
-
-        return saving
-
-    def _loading(self, load: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(load)
-        def loading(f: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.rank and isinstance(f, str | os.PathLike):
-                self._wait_for_save(os.path.realpath(f))
-            return load(f, *args, **kwargs)
-
-        return loading
-
-    def _wait_for_save(self, path: str) -> None:
-        """Wait until rank 0 has saved ``path`` as often as the cell has here.
-
-        Where rank 0 is through its cell, what it has saved is all there will be.
-        """
-        if path not in self.saves or not dist.is_initialized():
-            return
-        key = _key(path, self.saves[path])
-        if key not in self.arrived:  # asked for once: a loader's workers inherit what is known
-            comes_from_rank_0(key)
-            self.arrived.add(key)
-
-    def _count(self, path: str) -> str:
-        self.saves[path] = self.saves.get(path, 0) + 1
-        return _key(path, self.saves[path])
-
     def _open(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if isinstance(file, str | os.PathLike) and not _apart:
             path = os.path.realpath(file)
@@ -173,12 +128,27 @@ class FileTap:
                     file = shadow
             elif shadow.exists():
                 file = shadow
-            else:
-                self._wait_for_save(path)
         return self.open(file, mode, *args, **kwargs)
 
     def _shadow(self, path: str) -> Path:
         return self.shadows / path.lstrip("/")
+
+    def _looking(self, stat: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:
+        """Let what this rank has written be there, also before rank 0 has."""
+
+        @functools.wraps(stat)
+        def looking(path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
+            try:
+                return stat(path, *args, **kwargs)
+            except FileNotFoundError:
+                if not isinstance(path, str | os.PathLike) or kwargs.get("dir_fd") is not None:
+                    raise
+                shadow = os.path.join(self.shadows, os.path.realpath(path).lstrip("/"))
+                with suppress(OSError):
+                    return stat(shadow)
+                raise
+
+        return looking
 
     def _making(self, mkdir: Callable[..., None]) -> Callable[..., None]:
         """Let a folder be there already if it is another rank that has just made it."""
@@ -189,6 +159,10 @@ class FileTap:
                 mkdir(path, mode, dir_fd=dir_fd)
                 return
             place = os.path.realpath(path)
+            if sys._getframe(1).f_globals.get("__name__") == "tempfile":
+                mkdir(path, mode)
+                self.temporary.add(place)
+                return
             try:
                 mkdir(path, mode)
             except FileExistsError:
@@ -199,15 +173,38 @@ class FileTap:
 
         return making
 
+    def _naming(self, make: Callable[..., tuple[int, str]]) -> Callable[..., tuple[int, str]]:
+        """Note the names of temporary files, which each rank has for itself."""
+
+        @functools.wraps(make)
+        def naming(*args: Any, **kwargs: Any) -> tuple[int, str]:
+            fd, name = make(*args, **kwargs)
+            self.temporary.add(os.path.realpath(name))
+            return fd, name
+
+        return naming
+
+    def _is_temporary(self, path: str) -> bool:
+        """Tell whether ``path`` is in a folder, or of a name, that ``tempfile`` has made up."""
+        parts = (path, *map(str, PurePath(path).parents)) if self.temporary else ()
+        return any(part in self.temporary for part in parts)
+
     def _deleting(self, delete: Callable[..., None]) -> Callable[..., None]:
-        """Delete the rank's own shadow; what is shared is rank 0's to delete."""
+        """Delete the rank's own shadow; what all have saved or made is rank 0's to delete."""
 
         @functools.wraps(delete)
         def deleting(path: Any, *args: Any, **kwargs: Any) -> None:
-            if _apart or kwargs.get("dir_fd") is not None or not self._is_cells(path):
+            named = isinstance(path, str | os.PathLike)
+            if _apart or kwargs.get("dir_fd") is not None or not named:
                 delete(path, *args, **kwargs)
                 return
             place = os.path.realpath(path)
+            common = place in self.made or self._belongs_to_cell(place)
+            if self.saves.has(place):
+                self.saves.delete(functools.partial(delete, path, *args, **kwargs), place)
+            elif self.rank == 0 or not common or self._is_temporary(place):
+                delete(path, *args, **kwargs)
+                return
             self.made.discard(place)
             shadow = self._shadow(place)
             if shadow.is_dir():
@@ -222,15 +219,21 @@ class FileTap:
 
         @functools.wraps(rename)
         def renaming(src: Any, dst: Any, **kwargs: Any) -> None:
-            if _apart or kwargs or not (self._is_cells(src) and self._is_cells(dst)):
+            saved = not _apart and not kwargs and self.saves.has(src)
+            if saved:
+                self.saves.move(rename, src, dst)
+            if self.rank and not (_apart or kwargs) and self._is_cells(src) and self._is_cells(dst):
+                self._rename_shadow(rename, src, dst)
+            elif not saved:
                 rename(src, dst, **kwargs)
-                return
-            old, new = (self._shadow(os.path.realpath(path)) for path in (src, dst))
-            if old.exists():
-                new.parent.mkdir(parents=True, exist_ok=True)
-                rename(old, new)
 
         return renaming
+
+    def _rename_shadow(self, rename: Callable[..., None], src: Any, dst: Any) -> None:
+        old, new = (self._shadow(os.path.realpath(path)) for path in (src, dst))
+        if old.exists():
+            new.parent.mkdir(parents=True, exist_ok=True)
+            rename(old, new)
 
     def _is_cells(self, path: Any) -> bool:
         named = isinstance(path, str | os.PathLike)
@@ -263,11 +266,3 @@ def _places_of_libraries() -> list[str]:
 
 def _within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
-
-
-def _store() -> Any:
-    return dist.distributed_c10d._get_default_store()
-
-
-def _key(path: str, count: int) -> str:
-    return f"nbmgpu/saved/{count}/{path}"

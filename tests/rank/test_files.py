@@ -1,6 +1,8 @@
 """What a cell writes is written once, by rank 0, and every rank can read it back."""
 
 import gzip
+import os
+import tempfile
 import zipfile
 
 import numpy as np
@@ -83,6 +85,242 @@ def test_every_rank_reads_its_own_writes(outcome):
     assert run.results[1]["same"] is True
     assert namespace["lines"] == run.results[1]["lines"] == 6
     assert list(namespace["names"]) == list(run.results[1]["names"])
+
+
+def cell_in(folder, monkeypatch, cell, **options):
+    monkeypatch.setenv("NBMGPU_RUNS", str(folder / "runs"))
+    monkeypatch.chdir(folder)
+    namespace = {"__name__": "__main__", "torch": torch}
+    return nbmgpu.run(cell, namespace, cpu=True, gpus=2, **options).results.values()
+
+
+TEMPORARY = """
+import os, tempfile
+with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, "best.pt")
+    for number in range(2):
+        torch.save({"number": number}, path)
+        best = torch.load(path)["number"]
+with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+    torch.save(best + 1, file.name)
+    last = torch.load(file.name)
+gone = not os.path.exists(folder)
+"""
+
+
+def test_a_path_of_the_ranks_own_is_written_by_it(tmp_path, monkeypatch):
+    results = cell_in(tmp_path, monkeypatch, TEMPORARY)
+    assert [(r["best"], r["last"], r["gone"]) for r in results] == [(1, 2, True)] * 2
+
+
+NAMED_BY_TIME = """
+import os, time
+os.mkdir("out")
+time.sleep(0.01 * torch.distributed.get_rank())
+path = f"out/{time.time_ns()}.pt"
+torch.save(torch.ones(3), path)
+ones = torch.load(path).sum().item()
+"""
+
+
+def test_a_path_with_the_time_in_it_is_written_by_every_rank(tmp_path, monkeypatch):
+    results = cell_in(tmp_path, monkeypatch, NAMED_BY_TIME)
+    assert [r["ones"] for r in results] == [3.0, 3.0]
+    assert {p.suffix for p in (tmp_path / "out").iterdir()} == {".pt"}
+
+
+NAMED_BY_UUID = """
+import uuid
+path = f"{uuid.uuid4()}.pt"
+torch.save(torch.ones(3), path)
+ones = torch.load(path).sum().item()
+"""
+
+
+def test_a_path_with_a_uuid_in_it_is_the_same_on_all_ranks(tmp_path, monkeypatch):
+    results = cell_in(tmp_path, monkeypatch, NAMED_BY_UUID)
+    assert [r["ones"] for r in results] == [3.0, 3.0]
+    assert [[p.name for p in tmp_path.glob("*.pt")]] * 2 == [[r["path"]] for r in results]
+
+
+SAVED_LATE = """
+import os, time
+if torch.distributed.get_rank() == 0:
+    time.sleep(1)  # before, and while it saves
+class Slow:
+    def __reduce__(self):
+        time.sleep(0.5)
+        return list, ()
+torch.save(Slow(), "slow.pt")
+found = os.path.exists("slow.pt"), os.path.getsize("slow.pt") > 100
+open("note.txt", "w").write("a note")
+noted = os.path.isfile("note.txt"), os.path.getsize("note.txt")
+"""
+
+
+def test_what_was_saved_is_there_for_all_ranks(tmp_path, monkeypatch):
+    results = cell_in(tmp_path, monkeypatch, SAVED_LATE)
+    assert [r["found"] for r in results] == [(True, True)] * 2
+    assert [r["noted"] for r in results] == [(True, 6)] * 2
+
+
+GUARDED = """
+import torch.distributed as dist
+if dist.get_rank() == 0:
+    torch.save(1, "first.pt")
+torch.save(2, "both.pt")
+both = torch.load("both.pt")
+if dist.get_rank() == 1:
+    torch.save(3, "second.pt")
+dist.barrier()
+second = torch.load("second.pt")
+"""
+
+
+MOVED = """
+import os, pathlib, shutil, time
+if torch.distributed.get_rank() == 0:
+    time.sleep(0.5)
+for number in range(3):
+    torch.save(number, "last.tmp")
+    os.replace("last.tmp", "last.pt")
+    last = torch.load("last.pt"), os.path.exists("last.pt"), os.path.exists("last.tmp")
+torch.save(3, "more.tmp")
+pathlib.Path("more.tmp").rename("more.pt")
+shutil.move("more.pt", "most.pt")
+most = torch.load("most.pt")
+"""
+
+
+def test_what_is_saved_aside_and_renamed_is_there_for_all_ranks(tmp_path, monkeypatch):
+    results = cell_in(tmp_path, monkeypatch, MOVED)
+    assert [(r["last"], r["most"]) for r in results] == [((2, True, False), 3)] * 2
+    assert {p.name for p in tmp_path.glob("*.*t*")} == {"last.pt", "most.pt"}
+
+
+IN_TMP = """
+import os, shutil
+for number in range(20):
+    os.makedirs(FOLDER)
+    torch.save(number, f"{FOLDER}/{number}.pt")
+    torch.save(number, f"{FOLDER}.pt")
+    last = torch.load(f"{FOLDER}.pt")
+    os.remove(f"{FOLDER}.pt")
+    shutil.rmtree(FOLDER)
+    torch.distributed.barrier()
+"""
+
+
+def test_what_all_ranks_save_in_a_temporary_folder_is_deleted_once(tmp_path, monkeypatch):
+    folder = tempfile.mktemp()
+    results = cell_in(tmp_path, monkeypatch, f"FOLDER = {folder!r}\n" + IN_TMP)
+    assert [r["last"] for r in results] == [19, 19]
+    assert not os.path.exists(folder)
+
+
+def test_ranks_may_save_different_files(tmp_path, monkeypatch):
+    results = cell_in(tmp_path, monkeypatch, GUARDED)
+    assert [(r["both"], r["second"]) for r in results] == [(2, 3)] * 2
+    assert {p.name for p in tmp_path.glob("*.pt*")} == {"first.pt", "both.pt", "second.pt"}
+
+
+SHIFTED = """
+import os, shutil, threading, time
+import torch.distributed as dist
+rank = dist.get_rank()
+os.makedirs("out", exist_ok=True)
+os.makedirs("deep/er", exist_ok=True)
+read = []
+for number in range(3):
+    if rank == 0:
+        torch.save("log", "log.pt")
+    else:
+        time.sleep(0.05)
+    torch.save(number, "last.pt")
+    read.append(torch.load("last.pt"))
+    dist.barrier()
+    if os.path.exists("last.pt"):
+        os.replace("last.pt", "previous.pt")
+    read.append(torch.load("previous.pt"))
+    torch.save(number + 10, "best.pt")
+    shutil.move("best.pt", "out/")
+    read.append(torch.load("out/best.pt"))
+    os.remove("out/best.pt")
+torch.save(0, "deep/er/a.pt")
+time.sleep(0.1 * rank)
+os.rename("deep", "moved")
+read.append(torch.load("moved/er/a.pt"))
+shutil.rmtree("moved")
+read.append(os.path.exists("moved"))
+threads = [threading.Thread(target=torch.save, args=(n, f"thread{n}.pt")) for n in range(8)]
+for thread in threads[:: 1 - 2 * rank]:
+    thread.start()
+for thread in threads:
+    thread.join()
+read += [torch.load(f"thread{n}.pt") for n in range(8)]
+"""
+
+
+def test_saves_that_ranks_do_in_another_order_are_found(tmp_path, monkeypatch):
+    results = cell_in(tmp_path, monkeypatch, SHIFTED)
+    expected = [0, 0, 10, 1, 1, 11, 2, 2, 12, 0, False, *range(8)]
+    assert [r["read"] for r in results] == [expected] * 2
+    names = {p.name for p in tmp_path.glob("**/*.pt*")}
+    assert names == {"log.pt", "previous.pt", *(f"thread{n}.pt" for n in range(8))}
+
+
+BY_RANK = """
+from torch.utils.data import DataLoader, TensorDataset
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), 0.1)
+for number, (x, y) in enumerate(DataLoader(
+    TensorDataset(torch.arange(16.0).reshape(8, 2), torch.randn(8, 1)), batch_size=4)):
+    if x.sum() > 20 and number == 0:  # on the second rank alone
+        torch.save(number, "some.pt")
+    if x.sum() > 50 and number == 1:  # likewise, and the first is a step ahead by now
+        torch.save(number, "some.pt")
+    opt.zero_grad()
+    ((model(x) - y) ** 2).mean().backward()
+    opt.step()
+"""
+
+
+def test_a_rank_that_saves_alone_does_not_stop_the_others(tmp_path, monkeypatch):
+    cell_in(tmp_path, monkeypatch, BY_RANK)
+    assert torch.load(tmp_path / "some.pt") == 1
+    assert [p.name for p in tmp_path.glob("some.pt*")] == ["some.pt"]
+
+
+CACHED = """
+import os
+from torch.utils.data import DataLoader, Dataset
+class Cached(Dataset):
+    def __len__(self):
+        return 16
+    def __getitem__(self, index):
+        path = f"cache{index}.pt"
+        if not os.path.exists(path):
+            torch.save(torch.full((2,), float(index)), path)
+        return torch.load(path)
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), 0.0001)
+losses = []
+for epoch in range(3):
+    for x in DataLoader(Cached(), batch_size=4, num_workers=WORKERS):
+        opt.zero_grad()
+        loss = (model(x) ** 2).mean()
+        loss.backward()
+        opt.step()
+    torch.save(model.state_dict(), "last.pt")
+    same = torch.equal(torch.load("last.pt")["weight"], model.weight)
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_a_loader_saves_is_written_by_the_rank_that_fetches_it(tmp_path, monkeypatch, workers):
+    results = cell_in(tmp_path, monkeypatch, f"WORKERS = {workers}\n" + CACHED)
+    assert [r["same"] for r in results] == [True, True]
+    assert len(list(tmp_path.glob("cache*"))) == 16
 
 
 def test_no_shadow_is_left(outcome):
