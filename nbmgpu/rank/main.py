@@ -45,6 +45,7 @@ from . import (
 from .budget import Budget
 from .chances import Code
 from .coupling import BY_NUMBER
+from .entropy import Entropy
 from .footprint import Footprint
 from .heap import keep_freed_memory
 from .interruption import Interruption, Interrupts
@@ -197,6 +198,8 @@ class Rank:
             current.interruption.install()
         self.loaders = data.LoaderTap(current)
         self.loaders.install()
+        if current.distributes:
+            Entropy(self.loaders.streams, f"{self.run.id} {record.created}").install()
         backward.BackwardTap(current).install()
         self.steps = steps.StepTap(current)
         self.steps.install()
