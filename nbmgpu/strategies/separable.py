@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -24,6 +24,10 @@ SCALES = (1e-3, 1.0, 1e3)
 
 SIDE = 3
 """Largest size of a dimension of the tiny tensors."""
+
+SIDES = (260, 130)
+"""Largest sizes of the first two dimensions where a trial looks into a parameter: optimizers factor
+matrices from 32 or 128 rows and columns on, and keep states in blocks from 4096 elements on."""
 
 
 def own_step(optimizer: Optimizer) -> Callable[..., Any]:
@@ -77,6 +81,16 @@ def _differs(optimizer: Optimizer, together: _Trial) -> str:
         if not _equal(together.counters(), alone.counters()):
             return "it counts parameters"
     return ""
+
+
+def shapes_to_try(parameters: Iterable[Tensor]) -> list[tuple[int, ...]]:
+    """Return the shapes of ``parameters``, each once, with sizes cut to what a trial needs."""
+    return sorted({_cut(tuple(p.shape)) for p in parameters})
+
+
+def _cut(shape: tuple[int, ...]) -> tuple[int, ...]:
+    limits = itertools.chain(SIDES, itertools.repeat(SIDE))
+    return tuple(map(min, shape, limits))
 
 
 def visible_rate(group: dict[str, Any]) -> dict[str, Any]:

@@ -182,6 +182,16 @@ class Rowwise(torch.optim.SGD):
                 p.data.sub_(group["lr"] * p.grad / p.grad.norm())
 
 
+class Factored(torch.optim.SGD):
+    """Scales the gradient of a large matrix by its columns' norms, as Adafactor of timm does."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                large = p.dim() == 2 and min(p.shape) >= 32
+                p.data.sub_(group["lr"] * (p.grad / p.grad.norm(dim=0) if large else p.grad))
+
+
 def unit_of(make, model=None):
     model = model or nn.Linear(4, 3)
     return Unit([model], [make(model.parameters())])
@@ -213,6 +223,12 @@ def test_optimizers_that_update_elements_are_taken(make):
 def test_other_optimizers_are_refused(make, words):
     with pytest.raises(StrategyError, match=words):
         check_unit(unit_of(make), 2)
+
+
+def test_an_optimizer_is_tried_on_shapes_of_the_model():
+    check_unit(unit_of(lambda p: Factored(p, lr=0.1), nn.Linear(31, 200)), 2)
+    with pytest.raises(StrategyError, match="parameter as a whole"):
+        check_unit(unit_of(lambda p: Factored(p, lr=0.1), nn.Linear(32, 200)), 2)
 
 
 @pytest.mark.parametrize(

@@ -221,6 +221,29 @@ def test_an_optimizer_that_looks_at_norms_steps_on_whole_parameters(strategy: st
     check(idiom("a trust ratio", setup=NORMED), strategy, "whole-steps-Normed")
 
 
+FACTORED = """
+class Factored(torch.optim.Optimizer):
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.dim() == 2 and min(p.shape) >= 8:
+                    columns = p.grad.square().mean(0, keepdim=True).sqrt()
+                    p.sub_(group["lr"] * p.grad / (columns + 1e-3))
+                else:
+                    p.sub_(group["lr"] * p.grad)
+opt = Factored(model.parameters(), 0.01)
+"""
+
+
+@BOTH
+def test_an_optimizer_that_looks_at_large_matrices_steps_on_whole_parameters(strategy: str) -> None:
+    check(idiom("factored", setup=FACTORED), strategy, "whole-steps-Factored")
+
+
 @BOTH
 def test_a_hook_on_a_sharded_parameter_is_refused(strategy: str) -> None:
     cell = TRAIN + "model.body.weight.register_hook(print)\n"

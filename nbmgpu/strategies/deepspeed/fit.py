@@ -2,7 +2,7 @@
 
 Its partitions are flat: a rank updates some elements of a parameter, another the rest.
 An optimizer that looks at a parameter as a whole (its norm, its rows) would do something
-else there.  So each is tried on a tiny matrix, whole and in two flat pieces.
+else there.  So each is tried on small tensors, whole and in two flat pieces.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from __future__ import annotations
 import collections
 import copy
 import itertools
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from nbmgpu import rng
 from nbmgpu.errors import StrategyError, compose
-from nbmgpu.strategies.separable import own_step
+from nbmgpu.strategies.separable import own_step, shapes_to_try, visible_rate
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from torch.optim import Optimizer
 
     from nbmgpu.strategies.base import Unit
 
-CUTS = (0, 10, 24)
-"""Where the 24 elements of the tiny matrix are cut; not at the end of a row."""
+TINY = (4, 6)
+"""A shape that is always tried."""
 
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
@@ -72,28 +72,38 @@ def _problem_of_optimizer(optimizer: Optimizer) -> tuple[str, str] | None:
     before = rng.capture()
     try:
         with torch.random.fork_rng(devices=()):
-            whole = _trial(optimizer, in_pieces=False)
-            pieces = _trial(optimizer, in_pieces=True)
+            alike = all(_steps_alike(optimizer, shape) for shape in _shapes(optimizer))
     except Exception as error:
         return f"a trial step of {name} failed ({type(error).__name__}: {error})", "ddp"
     finally:
         rng.restore(before)
-    if torch.allclose(whole, pieces, rtol=1e-9, atol=1e-12, equal_nan=True):
+    if alike:
         return None
     reason = f"{name} looks at a parameter as a whole, and DeepSpeed cuts parameters into pieces"
     return reason, "zero1"
 
 
-def _trial(optimizer: Optimizer, in_pieces: bool) -> Tensor:
-    """Return the tiny matrix, flat, after some steps of a twin of ``optimizer``."""
+def _shapes(optimizer: Optimizer) -> list[tuple[int, ...]]:
+    own = shapes_to_try(p for group in optimizer.param_groups for p in group["params"])
+    return [TINY, *(shape for shape in own if math.prod(shape) > 1)]
+
+
+def _steps_alike(optimizer: Optimizer, shape: tuple[int, ...]) -> bool:
+    whole, pieces = (_trial(optimizer, shape, in_pieces) for in_pieces in (False, True))
+    return torch.allclose(whole, pieces, rtol=1e-9, atol=1e-12, equal_nan=True)
+
+
+def _trial(optimizer: Optimizer, shape: tuple[int, ...], in_pieces: bool) -> Tensor:
+    """Return a tensor, flat, after some steps of a twin of ``optimizer``."""
     generator = torch.Generator().manual_seed(0)
-    matrix = torch.randn(4, 6, generator=generator, dtype=torch.float64, device="cpu")
-    cuts = list(itertools.pairwise(CUTS))
-    parts = [matrix.reshape(-1)[a:b].clone() for a, b in cuts] if in_pieces else [matrix]
+    start = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
+    size = start.numel()
+    cuts = list(itertools.pairwise((0, size * 2 // 5 | 1, size)))  # odd: within a row, mostly
+    parts = [start.reshape(-1)[a:b].clone() for a, b in cuts] if in_pieces else [start]
     tensors = [nn.Parameter(part) for part in parts]
     twin = _twin(optimizer, tensors)
     for number, scale in enumerate(SCALES):
-        gradient = torch.randn(4, 6, generator=generator, dtype=torch.float64, device="cpu") * scale
+        gradient = scale * torch.randn(shape, generator=generator, dtype=torch.float64)
         pieces = [gradient.reshape(-1)[a:b] for a, b in cuts] if in_pieces else [gradient]
         for tensor, piece in zip(tensors, pieces, strict=True):
             tensor.grad = piece.clone()
@@ -110,7 +120,7 @@ def _twin(optimizer: Optimizer, tensors: list[nn.Parameter]) -> Optimizer:
     groups = []
     for group in optimizer.param_groups:
         memo |= dict.fromkeys(map(id, group["params"]), tensors[0])
-        rates = {"lr": 1e-2} if "lr" in group else {}  # a warm-up may begin at 0
+        rates = {k: v.cpu() if isinstance(v, Tensor) else v for k, v in visible_rate(group).items()}
         groups.append({**group, **rates, "params": []})
     groups[0]["params"] = tensors
     for key, value in vars(optimizer).items():

@@ -1,6 +1,6 @@
 """Optimizer steps on a rank's rows alone, for what updates each element by itself.
 
-Whether one does is found out by a trial: a twin of it takes steps on a tiny parameter,
+Whether one does is found out by a trial: a twin of it takes steps on a small parameter,
 whole, and two more on a half of it each, as two ranks would.  If they agree, the optimizer
 steps on the rows of this rank as if they were plain parameters, whatever implementation
 it has chosen (foreach, fused).
@@ -12,21 +12,21 @@ from __future__ import annotations
 
 import collections
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from nbmgpu.strategies.separable import own_step, visible_rate
+from nbmgpu.strategies.separable import own_step, shapes_to_try, visible_rate
 
 from .engine import Slot
 from .faces import Face, ShardedParameter, face_of
 from .shards import Shard
 
-SIZE = (4, 3)
-"""Shape of the parameter of a trial; its halves are two rows each."""
+TINY = (4, 3)
+"""A shape that is always tried; its halves are two rows each."""
 
 SCALES = (1.0, 1e-4, 100.0)
 """Sizes of the gradients of a trial: some optimizers clip what is large."""
@@ -71,15 +71,15 @@ def _has_hooks(optimizer: Optimizer) -> bool:
 def _try(optimizer: Optimizer) -> frozenset[str] | None:
     generator = torch.Generator().manual_seed(0)
     keys: set[str] = set()
-    for group in optimizer.param_groups:
-        start = torch.randn(SIZE, generator=generator)
+    for group, shape in _trials(optimizer):
+        start = torch.randn(shape, generator=generator)
         whole, halves = (
             nn.Parameter(start.clone()),
             [nn.Parameter(h.clone()) for h in start.chunk(2)],
         )
         twins = [_twin(optimizer, group, [p]) for p in (whole, *halves)]
         for scale in SCALES:
-            grad = torch.randn(SIZE, generator=generator) * scale
+            grad = torch.randn(shape, generator=generator) * scale
             whole.grad = grad.clone()
             for half, part in zip(halves, grad.chunk(2), strict=True):
                 half.grad = part.clone()
@@ -93,6 +93,17 @@ def _try(optimizer: Optimizer) -> frozenset[str] | None:
             elif isinstance(value, Tensor) and value.dim():
                 return None
     return frozenset(keys)
+
+
+def _trials(optimizer: Optimizer) -> Iterator[tuple[dict[str, Any], tuple[int, ...]]]:
+    """Yield each group with the shapes to try: its own parameters', if ranks can share them."""
+    tried: set[tuple[str, tuple[int, ...]]] = set()
+    for group in optimizer.param_groups:
+        options = repr({k: v for k, v in group.items() if k != "params"})
+        for shape in (TINY, *shapes_to_try(group["params"])):
+            if shape and shape[0] > 1 and (options, shape) not in tried:
+                tried.add((options, shape))
+                yield group, shape
 
 
 def _twin(optimizer: Optimizer, group: dict[str, Any], parameters: list[nn.Parameter]) -> Any:
