@@ -25,8 +25,9 @@ Meaning = Literal["size", "count", "constant"]
 MOST = 16
 """Divisors of a loss on which ranks agree; of more, each rank sees for itself."""
 
-ALWAYS, SELDOM = 64, 17
-"""Losses about which ranks always talk, and of how many later ones they do about one."""
+ALWAYS, SELDOM, FIRST = 64, 17, 4
+"""Losses about which ranks always talk, of how many later ones they do about one, and how many are
+talked about in each pass over a loader: there may be other terms than in the last one."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,10 @@ class Divisors:
         self._world_size = world_size
         self._asked = 0
         self._known: dict[tuple[Any, ...], Meaning] = {}
+
+    def look_again(self, at_new_model: bool = False) -> None:
+        """Talk about the next losses; called by all ranks."""
+        self._asked = 0 if at_new_model else min(self._asked, ALWAYS - FIRST)
 
     def agree(
         self, kinds: tuple[object, ...], found: Sequence[Divisor], counts: bool, even: bool

@@ -14,6 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from torch.nn.parameter import is_lazy
+
+from nbmgpu.errors import StrategyError, compose
+
 from . import notices
 from .accumulation import Accumulation
 from .ahead import ReadAhead
@@ -40,6 +44,13 @@ if TYPE_CHECKING:
     from .recorder import Recorder
     from .streams import Streams
     from .units import OptimizerWatch
+
+
+_LAZY = compose(
+    "The model has lazy modules, whose parameters get their shapes in a first forward pass",
+    "Ranks share its parameters before that",
+    "model(next(iter(loader))[0]) once, before the cell",
+)
 
 
 @dataclass(frozen=True)
@@ -135,10 +146,18 @@ class Session:
         return self.strategy.weighs_losses or self.accumulation.on or self.shaping.syncs
 
     def activate(self) -> None:
-        """Hand optimizers that are new, with their modules, to the strategy."""
+        """Hand optimizers that are new, with their modules, to the strategy.
+
+        Raises:
+            StrategyError: they have parameters without a shape.
+        """
         if self.watch.changed:
             self.units = self.watch.units()
-            self.trained = frozenset(id(p) for unit in self.units for p in unit.parameters())
+            parameters = [p for unit in self.units for p in unit.parameters()]
+            if self.distributes and any(map(is_lazy, parameters)):
+                raise StrategyError(_LAZY)
+            self.trained = frozenset(map(id, parameters))
+            self.divisors.look_again(at_new_model=True)
             self.shaping.apply(self.units)
             self.strategy.prepare(self.units)
             if self._watches_inputs:

@@ -100,6 +100,7 @@ class SplitLoader:
         """
         self.say_what_is_left()
         self.tap.streams.agree()
+        self.tap.session.divisors.look_again()
         if self.inner is not None:
             self.inner.collate_fn = loader.collate_fn  # a cell may have put another one there
         with self.tap.streams.notebooks():

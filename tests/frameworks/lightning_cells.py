@@ -329,6 +329,19 @@ def fits_a_summed_loss():
     return train(Summed())
 
 
+def fits_a_loss_divided_by_a_count():
+    class Chosen(Module):
+        def training_step(self, batch, batch_idx):
+            x, y, chosen = batch
+            total = F.cross_entropy(self(x)[chosen], y[chosen], reduction="sum")
+            loss = total / max(1, int(chosen.sum()))
+            self.log("train_loss", loss, on_step=True, on_epoch=True)
+            return loss
+
+    chosen = (torch.arange(41) % 8 < 5) | (torch.arange(41) == 40)  # four of five on a rank
+    return train(Chosen(), loader=DataLoader(TensorDataset(X, Y, chosen), batch_size=8))
+
+
 def fits_with_metrics():
     class Measured(Module):
         def __init__(self):

@@ -480,6 +480,19 @@ IDIOMS = [
             opt.step()
             losses.append(loss.item())
         """, setup="loader = DataLoader(TensorDataset(X, torch.randn(44, 2)), 8)", shares="t"),
+    idiom("another loss after a hundred steps", """
+        for epoch in range(20):
+            for x, y, m in loader:
+                out = model(x)
+                loss = F.cross_entropy(out, y) if epoch < 18 else (
+                    F.cross_entropy(out[m], y[m], reduction="sum") * 1.0 / max(1, 3 * int(m.sum())))
+                opt.zero_grad()
+                loss.backward()
+                opt.step()
+                losses.append(loss.item())
+        """, setup="""
+        loader = DataLoader(TensorDataset(X, Y, torch.arange(44) % 8 < 5), 8)
+        """, shares="m loss"),
     idiom("two losses in one pass", """
         for x, t in loader:
             out = model(x)

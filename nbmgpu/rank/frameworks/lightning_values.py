@@ -23,7 +23,9 @@ import torch.distributed as dist
 
 from nbmgpu.errors import StrategyError, compose
 from nbmgpu.rank import notices
-from nbmgpu.rank.losses import read_graph
+from nbmgpu.rank.divisors import Meaning
+from nbmgpu.rank.loss_graph import LossGraph
+from nbmgpu.rank.losses import Agree, alone, read_graph
 from nbmgpu.rank.session import Session, Share
 
 from .lightning_copy import Copy, replace
@@ -118,7 +120,7 @@ class LoggedValues:
             if self.stepping and self.share is not None and isinstance(value, torch.Tensor):
                 settled = any(loss() is value for loss in self.session.settled)
                 # What has been through backward is global: ranks average the same.
-                self.counting = Counting() if settled else _counting(value, self.share)
+                self.counting = Counting() if settled else self._read(value, self.share)
             try:
                 original(module, name, value, *args, **kwargs)
             finally:
@@ -193,7 +195,7 @@ class LoggedValues:
         same = functools.reduce(operator.and_, (mask for _, _, mask in ranks))
         entries = [(entry.value, entry.batch_size, entry.counting) for entry in logged]
         if loss is not None:
-            counting = _counting(loss, share)
+            counting = self._read(loss, share, self.session.agree_on_divisors)
             for place, (value, size, _) in enumerate(entries):
                 if same >> place & 1:  # the loss as a number, or detached
                     entries[place] = value, size, _reduced(logged[place].metric.meta, counting)
@@ -209,6 +211,10 @@ class LoggedValues:
             )
             self.update(entry.metric, value.to(like), total.to(like.device))
         return values[-1] if loss is not None else None
+
+    def _read(self, value: Tensor, share: Share, agree: Agree = alone) -> Counting:
+        with self.session.coupling.aside():  # it may be watching the step, and this is none of it
+            return _counting(value, share, agree)
 
     def _drawing_steps(self, original: Function) -> Any:
         def end(connector: Any) -> None:
@@ -287,14 +293,24 @@ def combine(
     return values, sizes
 
 
-def _counting(value: Tensor, share: Share) -> Counting:
-    """Read from a loss's graph how the ranks' values combine."""
-    if value.grad_fn is None or value.numel() != 1:
-        return Counting()
-    try:
-        graph = read_graph(value, share.samples, share.whole)
-    except RuntimeError:  # its saved tensors are gone: it has been through a backward pass
-        return Counting()
+def _counting(value: Tensor, share: Share, agree: Agree = alone) -> Counting:
+    """Read from a loss's graph how the ranks' values combine; collective if ``agree`` is."""
+    agreed = False
+
+    def once(*loss: Any) -> list[Meaning]:
+        nonlocal agreed
+        agreed = True
+        return agree(*loss)
+
+    graph = LossGraph()
+    if value.grad_fn is not None and value.numel() == 1:
+        try:
+            graph = read_graph(value, share.samples, share.whole, agree=once)
+        except RuntimeError:  # its saved tensors are gone: it has been through a backward pass
+            if agreed:
+                raise
+    if not agreed:
+        agree((), [], False)
     if graph.reduction == "sum":
         return Counting("sum")
     if graph.counts:
