@@ -14,6 +14,7 @@ import mmap
 import os
 import sys
 import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -30,6 +31,12 @@ STEP = 4 * LARGE_PAGE
 FAIR, PATIENCE = 0.0005, 0.03
 """Seconds for a large page, as small ones would take, and what all together may take beyond: where
 free memory is in pieces, or a virtual machine's host has it, small pages are quicker."""
+
+REFUSALS = 8
+"""After so many refusals the rest stays in small pages."""
+
+AT_ONCE = 1e-4
+"""Seconds that a page takes which was large already."""
 
 FIXED = 0x10
 """``MAP_FIXED`` of ``sys/mman.h``: exactly there, in the place of what is there."""
@@ -53,6 +60,7 @@ class FileMap:
         laid = _laid_over(fd, nbytes, access) if nbytes >= LARGE_PAGE else None
         self._map = laid or mmap.mmap(fd, nbytes, access=access)
         self._start = -_address(self._map) % LARGE_PAGE if laid else 0
+        self._settled = not laid
         self.view = memoryview(self._map)[self._start : self._start + nbytes]
 
     def make_large(self, first: int, end: int) -> None:
@@ -67,6 +75,26 @@ class FileMap:
         if _libc.madvise(start, ctypes.c_size_t(end - first), MADV_COLLAPSE):  # others go on
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
+
+    def settle(self, may_go_on: Callable[[], bool]) -> None:
+        """Make large pages of all that are small still, one by one, while ``may_go_on()``.
+
+        Half of the time is rest.  Where the system refuses one, it may grant the next.
+        """
+        refused = 0
+        for first in range(0, self.view.nbytes - LARGE_PAGE + 1, LARGE_PAGE):
+            if self._settled or not may_go_on():
+                return
+            begun = time.monotonic()
+            try:
+                self.make_large(first, first + LARGE_PAGE)
+            except OSError:
+                refused += 1
+                if refused == REFUSALS:
+                    break
+            if (took := time.monotonic() - begun) > AT_ONCE:
+                time.sleep(took)
+        self._settled = True
 
 
 class NewPages:

@@ -8,7 +8,7 @@ is there already is written several times faster than new one.  Small blocks fol
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .filemap import SHARED, FileMap
@@ -46,6 +46,11 @@ class Layout:
         if self._mapped is None or self._mapped.view.nbytes < size:
             self._mapped = FileMap(fd, size, SHARED)
         return self._mapped
+
+    def settle(self, may_go_on: Callable[[], bool]) -> None:
+        """Make large pages of what is mapped, while ``may_go_on()``."""
+        if (mapped := self._mapped) is not None:
+            mapped.settle(may_go_on)
 
     def arrange(self, spans: Sequence[Span]) -> list[Spot]:
         """Give each block its spot, and remember those of large ones."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ import psutil
 
 from nbmgpu.errors import LaunchError, compose
 from nbmgpu.limits import available_memory
+from nbmgpu.proc import LARGE_PAGE
 
 from .container import HEAD, MAGIC
 from .layout import Layout
@@ -22,6 +24,10 @@ RESERVE = 256 * 2**20
 
 KEPT = 0.25
 """The part of the memory still free that what is kept for the next run may take at most."""
+
+
+REST = 0.1
+"""Seconds after a run in which nothing is done with what is kept: the next one may come at once."""
 
 
 @dataclass(eq=False)
@@ -148,10 +154,27 @@ class Shelf:
         with self._lock:
             held = sum(kept.nbytes for kept in self._kept.values())
             fits = 0 < place.nbytes <= KEPT * available_memory() - held
-            if fits and name not in self._kept:
+            keep = fits and name not in self._kept
+            if keep:
                 self._kept[name] = place
-                return
-        place.close()
+        if keep:
+            self._settle(name, place)
+        else:
+            place.close()
+
+    def _settle(self, name: str, place: Place) -> None:
+        """Make large pages of ``place`` while it lies here: the next ranks read them at once.
+
+        Where memory was scarce, or a virtual machine had to get it first, the run that wrote
+        them did not wait for that.
+        """
+
+        def settle() -> None:
+            time.sleep(REST)
+            place.layout.settle(lambda: self._kept.get(name) is place)
+
+        if place.nbytes >= LARGE_PAGE:
+            threading.Thread(target=settle, name="nbmgpu-pages", daemon=True).start()
 
     def clear(self) -> None:
         """Free what is kept."""

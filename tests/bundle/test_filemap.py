@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from large import LARGE_PAGES_WORK, in_large_pages
 
 from nbmgpu.bundle import container, filemap
 from nbmgpu.bundle.filemap import PRIVATE, SHARED, FileMap, NewPages
@@ -22,37 +23,6 @@ def fd():
     made = os.memfd_create("test")
     yield made
     os.close(made)
-
-
-def large_pages_work():
-    """Tell whether this system makes large pages of a file in memory."""
-    if sys.platform != "linux":
-        return False
-    made = os.memfd_create("test")
-    os.ftruncate(made, LARGE_PAGE)
-    os.pwrite(made, b"1", 0)
-    try:
-        FileMap(made, LARGE_PAGE, SHARED).make_large(0, LARGE_PAGE)
-    except OSError:
-        return False
-    finally:
-        os.close(made)
-    return True
-
-
-LARGE_PAGES_WORK = large_pages_work()
-
-
-def in_large_pages(fd):
-    """Return how many bytes this process has mapped of ``fd`` in large pages."""
-    name, found, ours = os.readlink(f"/proc/self/fd/{fd}").split(" ")[0], 0, False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        key, _, rest = line.partition(":")
-        if key.endswith(("ShmemPmdMapped", "FilePmdMapped")):
-            found += ours * int(rest.split()[0]) * 1024
-        elif "-" in key.split(" ")[0]:
-            ours = name in line
-    return found
 
 
 def address(view):
@@ -145,3 +115,16 @@ def test_a_container_on_the_disk_is_written_as_ever(tmp_path):
     path = str(tmp_path / "box")
     container.write(path, b"stream", b"", [(0, data.nbytes)], [memoryview(data)])
     assert sum(container.read(path).blocks[0]) == data.nbytes
+
+
+@pytest.mark.skipif(not LARGE_PAGES_WORK, reason="an older system, or one without")
+def test_what_is_kept_is_settled_in_large_pages_until_it_is_wanted(fd):
+    data = np.random.default_rng(0).integers(0, 256, 8 * LARGE_PAGE + 5, np.uint8)
+    os.pwrite(fd, data.tobytes(), 0)
+    mapped, asked = FileMap(fd, data.nbytes, SHARED), itertools.count()
+    mapped.settle(lambda: next(asked) < 3)
+    assert mapped.view == memoryview(data)
+    assert in_large_pages(fd) == 3 * LARGE_PAGE
+    mapped.settle(lambda: True)
+    assert mapped.view == memoryview(data)
+    assert in_large_pages(fd) == 8 * LARGE_PAGE

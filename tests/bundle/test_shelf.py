@@ -3,17 +3,21 @@
 import os
 import random
 import re
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from large import LARGE_PAGES_WORK, in_large_pages
 
 from nbmgpu.bundle import container, place, receive
+from nbmgpu.bundle.filemap import NewPages
 from nbmgpu.bundle.layout import LARGE, Layout
 from nbmgpu.bundle.place import Shelf
 from nbmgpu.bundle.sameness import same_bytes, untouched, update
 from nbmgpu.bundle.watch import LEAST
+from nbmgpu.proc import LARGE_PAGE
 
 
 def send(notebook, shelf):
@@ -253,3 +257,17 @@ def test_the_system_knows_what_was_never_written(tmp_path):
     block[40_000] = 1
     assert not untouched(block)
     assert untouched(block[:8000])
+
+
+@pytest.mark.skipif(not LARGE_PAGES_WORK, reason="an older system, or one without")
+def test_what_lies_on_the_shelf_is_put_into_large_pages(notebook, shelf, monkeypatch):
+    monkeypatch.setattr(NewPages, "_made", lambda self, first, end: False)
+    notebook.cell(f"import torch\nx = torch.ones({16 * LARGE_PAGE})")
+    made, _ = send(notebook, shelf)
+    deadline = time.monotonic() + 30
+    while in_large_pages(made.fd) < 64 * LARGE_PAGE and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert in_large_pages(made.fd) >= 64 * LARGE_PAGE
+    again, found = send(notebook, shelf)
+    assert again is made
+    assert found["x"].sum() == 16 * LARGE_PAGE
