@@ -167,8 +167,13 @@ TARGETS = (
         just(0),
     ),
     Target(
-        "a step with ten lines and a point, by a silent one",
+        "a step of 3 ms with ten lines and a point, by a silent one",
         value(f"{LOUD}: a step with ten lines and a point, against a silent one"),
+        just(1.02),
+    ),
+    Target(
+        "a step of 25 ms with ten lines and a point, by a silent one",
+        value(f"{LOUD}: a long step with ten lines and a point, against a silent one"),
         just(1.02),
     ),
     within(f"{LOUD}: a click meanwhile, the slowest", 0.2, "the slowest click in a flood"),

@@ -27,16 +27,19 @@ for number in range({POINTS}):
 logged = time.perf_counter() - begun
 """
 
-GROUPS, STRETCH = 200, 10
-LOUD_STEPS = GROUPS * 4 * STRETCH
+SHORT, LONG = (512, 200), (1024, 12)
+"""The side of the matrices of a step, and how many groups of stretches: 3 and 25 ms, roughly."""
+
+STRETCH = 10
+LOUD_STEPS = SHORT[1] * 4 * STRETCH
 
 STEPS = f"""
 import statistics, time, torch
 torch.set_num_threads(1)
-a, weight = torch.randn(512, 512), torch.zeros(1, requires_grad=True)
+a, weight = torch.randn(SIDE, SIDE), torch.zeros(1, requires_grad=True)
 clocks = time.perf_counter, time.process_time
 ratios = [], []
-for group in range({GROUPS}):
+for group in range(GROUPS):
     spent = {{True: [0.0, 0.0], False: [0.0, 0.0]}}
     for stretch in range(5):
         loud = stretch != group % 5
@@ -52,7 +55,7 @@ for group in range({GROUPS}):
         kept.append(noisy / 4 / silent)
 slower, dearer = map(statistics.median, ratios)
 """
-"""Half a minute of steps of a few milliseconds; of five short stretches one is silent.
+"""Half a minute of steps; of five short stretches one is silent.
 
 A machine's pace drifts, and it is disturbed: five stretches take a sixth of a second, in which
 all are treated alike, and the median leaves out those groups in which one was not.  What is done
@@ -64,17 +67,17 @@ processor time leaves out what others take from ranks where cores are few.
 PRINT = 'for number in range(10): print("line", number)'
 
 
-def _steps(output: str) -> str:
-    lines = output.splitlines()
-    return STEPS.replace("OUTPUT", f"\n{' ' * 16}".join(lines))
+def _steps(output: str, size: tuple[int, int]) -> str:
+    source = STEPS.replace("OUTPUT", f"\n{' ' * 16}".join(output.splitlines()))
+    return source.replace("SIDE", str(size[0])).replace("GROUPS", str(size[1]))
 
 
-CELL = "%%mgpu --gpus {ranks} --cpu --strategy none" + _steps(f"{PRINT}\nnbmgpu.log(points=number)")
+def _cell(ranks: int, size: tuple[int, int]) -> str:
+    steps = _steps(f"{PRINT}\nnbmgpu.log(points=number)", size)
+    return f"%%mgpu --gpus {ranks} --cpu --strategy none" + steps
 
-PLAIN = {
-    SCRIPT: _steps(f"{PRINT}\npoints.append(number)"),
-    CONTROL: _steps("pass"),
-}
+
+PLAIN = {SCRIPT: f"{PRINT}\npoints.append(number)", CONTROL: "pass"}
 """The same in scripts, which write every line to a file at once, too, and keep points."""
 
 SCRIPTED = """
@@ -99,6 +102,7 @@ print(json.dumps([lines, points]))
 """
 
 LOUD = "a step with ten lines and a point, against a silent one"
+LOUD_LONG = "a long step with ten lines and a point, against a silent one"
 DEARER = "the same in processor time of the rank"
 
 LAST_LINES = {"logs": {"rank": -1, "first": -1, "count": 100}}
@@ -111,7 +115,7 @@ def measure(rounds: int) -> list[Result]:
         kernel = running[OURS]
         for _ in range(rounds):
             results += [*_at_once(kernel), *_in_training(kernel, 2), *_in_training(kernel, 1)]
-            results += [*_in_scripts(SCRIPT, 2), *_in_scripts(CONTROL, 2)]
+            results += [*_in_scripts(SCRIPT, 2), *_in_scripts(CONTROL, 2), _in_long_steps(kernel)]
     return results
 
 
@@ -127,7 +131,7 @@ def _at_once(kernel: Kernel) -> list[Result]:
 
 def _in_training(kernel: Kernel, ranks: int) -> list[Result]:
     before = kernel.cpu_seconds()
-    waits = kernel.clicks(CELL.replace("{ranks}", str(ranks)), LAST_LINES)
+    waits = kernel.clicks(_cell(ranks, SHORT), LAST_LINES)
     used = kernel.cpu_seconds() - before
     slower, dearer = json.loads(kernel.run("print([slower, dearer])").text)
     who = f"{ranks} rank{'s' * (ranks > 1)} training"
@@ -140,11 +144,17 @@ def _in_training(kernel: Kernel, ranks: int) -> list[Result]:
     ]
 
 
+def _in_long_steps(kernel: Kernel) -> Result:
+    kernel.run(_cell(2, LONG), timeout=300)
+    slower, _ = json.loads(kernel.run("print([slower, dearer])").text)
+    return Figure(f"2 ranks training: {LOUD_LONG}", "nbmgpu", slower, "x")
+
+
 def _in_scripts(what: str, ranks: int) -> list[Result]:
     """What printing alone takes, in scripts that nobody reads; and what nothing seems to take."""
     with ExitStack() as stack:
         files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(ranks)]
-        command = [sys.executable, "-c", SCRIPTED.replace("STEPS", PLAIN[what])]
+        command = [sys.executable, "-c", SCRIPTED.replace("STEPS", _steps(PLAIN[what], SHORT))]
         running = [
             stack.enter_context(Popen(command, stdout=file, stderr=PIPE, text=True))
             for file in files
