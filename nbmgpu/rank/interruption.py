@@ -2,7 +2,8 @@
 
 The cell gets a KeyboardInterrupt.  While it handles that, in an ``except``, a ``finally`` or a
 ``with``, it may be saving what it has: it is not interrupted again for as long as the launcher
-waits for it.
+waits for it.  Nor is it while Python makes shared memory, which nobody would remove if the
+interrupt came before it is registered; the next one is not far.
 
 Where a model is spread over ranks, its weights can only come home if all ranks stop at the
 same point: one that has left its collective leaves the others with half a parameter.  So
@@ -29,6 +30,9 @@ from nbmgpu.launch.ending import GRACE, HANDLING_FILE, HOLDING_FILE
 PATIENCE = 1.0
 """Seconds to wait for the next step; the launcher's third SIGINT comes later than that."""
 
+MAKERS = ("multiprocessing.shared_memory", "multiprocessing.resource_tracker")
+"""Modules that make shared memory, and have it removed."""
+
 
 class Interrupts:
     """SIGINT as the cell sees it."""
@@ -44,7 +48,8 @@ class Interrupts:
             signal.signal(number, self._hear)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        if not self._is_handled():
+        once = number == signal.SIGTERM  # torchrun's, whose other ranks have ended
+        if once or not (self._is_handled() or _makes_shared_memory(frame)):
             raise KeyboardInterrupt
 
     def _is_handled(self) -> bool:
@@ -61,6 +66,14 @@ class Interrupts:
         return now - self._handled < GRACE
 
 
+def _makes_shared_memory(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_globals.get("__name__") in MAKERS:
+            return True
+        frame = frame.f_back
+    return False
+
+
 class Interruption(Interrupts):
     """What this rank has heard, and what all ranks have agreed on."""
 
@@ -73,12 +86,12 @@ class Interruption(Interrupts):
         self.together = False
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        if self._is_handled():
+        if number == signal.SIGTERM:
+            raise KeyboardInterrupt
+        if self._is_handled() or _makes_shared_memory(frame):
             return
         steps = self._work is not None  # else nothing will come by at which to stop
         now = time.monotonic()
-        if number == signal.SIGTERM:  # torchrun's, whose other ranks have ended
-            raise KeyboardInterrupt
         if not steps or (self._asked is not None and now - self._asked > PATIENCE):
             raise KeyboardInterrupt
         if self._asked is None:
