@@ -14,7 +14,6 @@ import mmap
 import os
 import sys
 import time
-from collections.abc import Callable
 
 import numpy as np
 
@@ -36,7 +35,7 @@ REFUSALS = 8
 """After so many refusals the rest stays in small pages."""
 
 AT_ONCE = 1e-4
-"""Seconds that a page takes which was large already."""
+"""Seconds that no page takes which was large already."""
 
 FIXED = 0x10
 """``MAP_FIXED`` of ``sys/mman.h``: exactly there, in the place of what is there."""
@@ -60,7 +59,7 @@ class FileMap:
         laid = _laid_over(fd, nbytes, access) if nbytes >= LARGE_PAGE else None
         self._map = laid or mmap.mmap(fd, nbytes, access=access)
         self._start = -_address(self._map) % LARGE_PAGE if laid else 0
-        self._settled = not laid
+        self._settled, self._refused = 0, 0 if laid else REFUSALS
         self.view = memoryview(self._map)[self._start : self._start + nbytes]
 
     def make_large(self, first: int, end: int) -> None:
@@ -76,25 +75,21 @@ class FileMap:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
 
-    def settle(self, may_go_on: Callable[[], bool]) -> None:
-        """Make large pages of all that are small still, one by one, while ``may_go_on()``.
+    def settle(self) -> float:
+        """Make the next page large that is small still; return the seconds that it took.
 
-        Half of the time is rest.  Where the system refuses one, it may grant the next.
+        It is 0 when there is no more to do.  Where the system refuses one, it may grant the next.
         """
-        refused = 0
-        for first in range(0, self.view.nbytes - LARGE_PAGE + 1, LARGE_PAGE):
-            if self._settled or not may_go_on():
-                return
-            begun = time.monotonic()
+        begun = time.monotonic()
+        while self._settled + LARGE_PAGE <= self.view.nbytes and self._refused < REFUSALS:
             try:
-                self.make_large(first, first + LARGE_PAGE)
+                self.make_large(self._settled, self._settled + LARGE_PAGE)
             except OSError:
-                refused += 1
-                if refused == REFUSALS:
-                    break
+                self._refused += 1
+            self._settled += LARGE_PAGE
             if (took := time.monotonic() - begun) > AT_ONCE:
-                time.sleep(took)
-        self._settled = True
+                return took
+        return 0.0
 
 
 class NewPages:

@@ -8,7 +8,7 @@ is there already is written several times faster than new one.  Small blocks fol
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .filemap import SHARED, FileMap
@@ -47,10 +47,12 @@ class Layout:
             self._mapped = FileMap(fd, size, SHARED)
         return self._mapped
 
-    def settle(self, may_go_on: Callable[[], bool]) -> None:
-        """Make large pages of what is mapped, while ``may_go_on()``."""
-        if (mapped := self._mapped) is not None:
-            mapped.settle(may_go_on)
+    def settle(self) -> float:
+        """Make one more large page of what is mapped; return how long that took, 0 if none is left.
+
+        The map is nobody's but the layout's in between: it goes when it is forgotten.
+        """
+        return 0.0 if (mapped := self._mapped) is None else mapped.settle()
 
     def arrange(self, spans: Sequence[Span]) -> list[Spot]:
         """Give each block its spot, and remember those of large ones."""

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -153,28 +154,32 @@ class Shelf:
             place.watch.close()  # so that all of it is compared
         with self._lock:
             held = sum(kept.nbytes for kept in self._kept.values())
-            fits = 0 < place.nbytes <= KEPT * available_memory() - held
+            nbytes = place.nbytes
+            fits = 0 < nbytes <= KEPT * available_memory() - held
             keep = fits and name not in self._kept
             if keep:
                 self._kept[name] = place
         if keep:
-            self._settle(name, place)
+            self._settle(name, place, nbytes)
         else:
             place.close()
 
-    def _settle(self, name: str, place: Place) -> None:
+    def _settle(self, name: str, place: Place, nbytes: int) -> None:
         """Make large pages of ``place`` while it lies here: the next ranks read them at once.
 
         Where memory was scarce, or a virtual machine had to get it first, the run that wrote
-        them did not wait for that.
+        them did not wait for that.  Half of the time is rest.
         """
 
         def settle() -> None:
-            time.sleep(REST)
-            place.layout.settle(lambda: self._kept.get(name) is place)
+            took = REST
+            while took:
+                time.sleep(took)
+                took = place.layout.settle() if self._kept.get(name) is place else 0.0
 
-        if place.nbytes >= LARGE_PAGE:
-            threading.Thread(target=settle, name="nbmgpu-pages", daemon=True).start()
+        if nbytes >= LARGE_PAGE:
+            with suppress(RuntimeError):  # no thread is to be had
+                threading.Thread(target=settle, name="nbmgpu-pages", daemon=True).start()
 
     def clear(self) -> None:
         """Free what is kept."""
