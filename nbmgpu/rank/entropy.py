@@ -2,7 +2,7 @@
 
 On one device the system decides.  Ranks that each asked the system would split data in different
 ways, and one would train on what another validates with; so all have one source, for each line of
-the cell.  A ``uuid4()`` of the cell, which names files, is the same on all for it, too.
+the cell.
 
 Within a step each rank draws for samples of its own, and so do loader workers, which are other
 processes: they ask the system, and so does ``tempfile``, whose names must differ.
@@ -15,7 +15,6 @@ import os
 import random
 import secrets
 import sys
-import uuid
 from collections import Counter
 from typing import Any
 
@@ -48,7 +47,6 @@ class Entropy:
         self._install_for_python()
         np.random.bit_generator.randbits = self.bits  # type: ignore[attr-defined]
         torch.seed = torch.random.seed = self._seed_torch
-        uuid.uuid4 = self._name(uuid.uuid4)
 
     def _install_for_python(self) -> None:
         seed = random.Random.seed
@@ -66,14 +64,6 @@ class Entropy:
         value = self.bits(63)
         torch.manual_seed(value)
         return value
-
-    def _name(self, uuid4: Any) -> Any:
-        @functools.wraps(uuid4)
-        def named() -> uuid.UUID:
-            of_cell = sys._getframe(1).f_globals.get("__name__") == "__main__"
-            return uuid.UUID(int=self.bits(128), version=4) if of_cell else uuid4()
-
-        return named
 
 
 def _is_for_temporary_names() -> bool:

@@ -3,7 +3,7 @@
 import nbmgpu
 
 CELL = """
-import random, tempfile, uuid
+import random, tempfile
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -12,7 +12,6 @@ drawn = {
     "default_rng": np.random.default_rng().integers(2**40),
     "RandomState": np.random.RandomState().randint(2**30),
     "Random": random.Random().random(),
-    "uuid4": str(uuid.uuid4()),
 }
 random.seed()
 np.random.seed()
