@@ -72,6 +72,7 @@ class FileTap:
         self.open: Callable[..., Any] = builtins.open
         self.began = time.time()
         self.made: set[str] = set()
+        self.gone: set[str] = set()
         self.temporary: set[str] = set()
         self.originals: dict[tuple[Any, str], Any] = {}
 
@@ -122,7 +123,9 @@ class FileTap:
         if isinstance(file, str | os.PathLike) and not _apart:
             path = os.path.realpath(file)
             shadow = self._shadow(path)
-            if WRITING & set(mode):
+            if path in self.saves.aside:
+                pass
+            elif WRITING & set(mode):
                 if self._belongs_to_cell(path):
                     self._begin_shadow(Path(path), shadow, mode)
                     file = shadow
@@ -166,9 +169,12 @@ class FileTap:
             try:
                 mkdir(path, mode)
             except FileExistsError:
-                new = os.path.isdir(place) and os.stat(place).st_ctime >= self.began
-                if place in self.made or not new:
-                    raise
+                gone = _is_in(place, self.gone)  # and rank 0 has not come so far
+                if not gone:
+                    new = os.path.isdir(place) and os.stat(place).st_ctime >= self.began
+                    if place in self.made or not new:
+                        raise
+            self.gone.discard(place)
             self.made.add(place)
 
         return making
@@ -186,8 +192,11 @@ class FileTap:
 
     def _is_temporary(self, path: str) -> bool:
         """Tell whether ``path`` is in a folder, or of a name, that ``tempfile`` has made up."""
-        parts = (path, *map(str, PurePath(path).parents)) if self.temporary else ()
-        return any(part in self.temporary for part in parts)
+        return _is_in(path, self.temporary)
+
+    def _is_own(self, path: str) -> bool:
+        """Tell whether this rank has really written ``path``, for itself."""
+        return path in self.saves.mine or self._is_temporary(path)
 
     def _deleting(self, delete: Callable[..., None]) -> Callable[..., None]:
         """Delete the rank's own shadow; what all have saved or made is rank 0's to delete."""
@@ -202,10 +211,12 @@ class FileTap:
             common = place in self.made or self._belongs_to_cell(place)
             if self.saves.has(place):
                 self.saves.delete(functools.partial(delete, path, *args, **kwargs), place)
-            elif self.rank == 0 or not common or self._is_temporary(place):
+            elif self.rank == 0 or not common or self._is_own(place):
                 delete(path, *args, **kwargs)
                 return
             self.made.discard(place)
+            if self.rank:
+                self.gone.add(place)
             shadow = self._shadow(place)
             if shadow.is_dir():
                 shutil.rmtree(shadow)
@@ -219,13 +230,18 @@ class FileTap:
 
         @functools.wraps(rename)
         def renaming(src: Any, dst: Any, **kwargs: Any) -> None:
-            saved = not _apart and not kwargs and self.saves.has(src)
+            named = all(isinstance(path, str | os.PathLike) for path in (src, dst))
+            if _apart or kwargs or not named:
+                rename(src, dst, **kwargs)
+                return
+            saved = self.saves.has(src)
+            own = not saved and self._is_own(os.path.realpath(src))
             if saved:
                 self.saves.move(rename, src, dst)
-            if self.rank and not (_apart or kwargs) and self._is_cells(src) and self._is_cells(dst):
+            if self.rank and self._is_cells(src) and self._is_cells(dst) and not own:
                 self._rename_shadow(rename, src, dst)
             elif not saved:
-                rename(src, dst, **kwargs)
+                rename(src, dst)
 
         return renaming
 
@@ -240,7 +256,7 @@ class FileTap:
         return named and self._belongs_to_cell(os.path.realpath(path))
 
     def _begin_shadow(self, path: Path, shadow: Path, mode: str) -> None:
-        if not path.parent.is_dir():
+        if not path.parent.is_dir() and str(path.parent) not in self.made:
             return  # open() shall fail as it would on one device
         shadow.parent.mkdir(parents=True, exist_ok=True)
         if not shadow.exists() and path.is_file() and ("a" in mode or "+" in mode):
@@ -262,6 +278,11 @@ def _places_of_libraries() -> list[str]:
     packages = [*site.getsitepackages(), site.getusersitepackages()]
     triton = os.path.expanduser("~/.triton")
     return [tempfile.gettempdir(), cache, triton, *chosen, *packages]
+
+
+def _is_in(path: str, places: set[str]) -> bool:
+    parts = (path, *map(str, PurePath(path).parents)) if places else ()
+    return any(part in places for part in parts)
 
 
 def _within(path: str, folder: str) -> bool:

@@ -7,8 +7,9 @@ one that renames or deletes what it has saved: rank 0 does, when the others are 
 A path that rank 0 does not name (in a temporary folder, or with the time or the rank in it) is
 written by the rank that does, and so is what a loader fetches: ranks fetch different samples.
 
-Ranks tell one another by path, and of each path by number, what they are at.  None waits for ever:
-cells save under conditions (``if rank == 0:``, ``if accuracy > best:``) that ranks meet or not.
+Ranks tell one another by path, and by the number of the step, what they are at.  None waits for
+ever: cells save under conditions (``if rank == 0:``, ``if accuracy > best:``) that ranks meet or
+not.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import PurePath
 from typing import Any
@@ -36,11 +37,14 @@ PATIENCE = 10.0
 GRACE = 0.3
 """The same where rank 0 has saved as often: it may have named another path instead."""
 
-ALONE = 1.0
-"""The same where rank 0 has saved something alone, before it deletes or renames it."""
+ALONE = 2.0
+"""The same where others have not come to the save of what rank 0 deletes or renames."""
 
 GLANCE = 0.5
 """Seconds between looks how many steps rank 0 has begun."""
+
+APART = "apart"
+"""The end of a key: a rank's save of that number has another path than rank 0's."""
 
 NAMES = ("f", "filename", "path")
 """What functions that save call the path."""
@@ -56,14 +60,16 @@ class Saves:
         self._rank = rank
         self._is_own = is_own
         self._process = os.getpid()
-        self._replace = os.replace
+        self._replace, self._unlink = os.replace, os.unlink  # as they are before the taps
         self._lock = threading.Lock()
         self._times: Counter[str] = Counter()
-        self._number = 0
-        self._patient = True
-        self._saved: set[str] = set()
+        self._missed: list[str] = []
+        self._saved: dict[str, str] = {}
         self._folders: set[str] = set()
-        self._mine: set[str] = set()
+        self.mine: set[str] = set()
+        """Paths that this rank has written for itself."""
+        self.aside: set[str] = set()
+        """Paths that it is writing, to be renamed when they are whole."""
 
     def of(self, save: Callable[..., Any], place: int, pickles: bool = False) -> Callable[..., Any]:
         """Return ``save``, whose argument at ``place`` is a path, as it is called in a rank.
@@ -80,25 +86,27 @@ class Saves:
             path = os.path.realpath(given)
             if self._is_own(path):
                 return save(*args, **kwargs)
+            plain = functools.partial(save, *args, **kwargs)
             whole = functools.partial(self._write_whole, path, save, place, args, kwargs)
             if os.getpid() != self._process or _is_fetching():
+                self.mine.add(path)
                 return whole()
+            at, number = self._at_next(f"save {path}"), self._at_next("number")
             with self._lock:
-                self._number += 1
-                number = self._number
-                self._add(path)
-            at = self._at_next(f"save {path}")
+                self._add(path, number)
             if self._rank == 0:
-                _store().set(f"nbmgpu/saves/{number}", b"")
-                return _told(at, functools.partial(save, *args, **kwargs))
-            if not self._meets(at, number):
-                if _store().check([f"nbmgpu/save {path}/1/begun"]):
-                    return None  # what rank 0 has written there, when it came by, counts
-                self._mine.add(path)
-                return whole()
-            if pickles and session.current is not None:
+                _store().set(f"nbmgpu/named {path}", b"")
+                _store().set(number, b"")
+                return _told(at, plain if os.path.lexists(path) else whole)
+            met = self._meets(at, number)
+            _store().set(f"{number}/{self._rank if met else APART}", b"")
+            if not met and not _store().check([f"nbmgpu/named {path}"]):
+                self.mine.add(path)
+                return whole() if os.path.isfile(path) or not os.path.lexists(path) else plain()
+            if pickles and session.current is not None and (met or not _is_ahead()):
                 session.current.strategy.attend(args[0] if args else kwargs.get("obj"))
-            comes_from_rank_0(f"{at}/done")
+            if met:  # else what rank 0 has written there, when it came by, counts
+                comes_from_rank_0(f"{at}/done")
             return None
 
         return saving
@@ -113,41 +121,52 @@ class Saves:
         return place in self._saved or place in self._folders
 
     def move(self, rename: Callable[[Any, Any], None], src: Any, dst: Any) -> None:
-        """Rename what was saved."""
+        """Rename what was saved; ranks may have had different names for it before."""
         old, new = os.path.realpath(src), os.path.realpath(dst)
-        moved, mine = self._take(old)
+        found, mine = self._take(old)
+        renamed = {path: new + path[len(old) :] for path in found}
+        at, number = self._at_next(f"move {new}"), self._at_next("number")
         with self._lock:
-            for path in moved:
-                self._add(new + path[len(old) :])
-            self._mine |= {new + path[len(old) :] for path in mine}
-        self._do_once(f"move {old} {new}", moved, mine, functools.partial(rename, src, dst))
+            for path, save in found.items():
+                self._add(renamed[path], save)
+        if self._rank == 0:
+            _store().set(number, b"")
+            self._wait_for_others(at, found.values())
+            _told(at, functools.partial(rename, src, dst))
+            return
+        met, alone = self._meets(at, number), bool(mine) and mine == found.keys()
+        if met:
+            comes_from_rank_0(f"{at}/done")
+        if alone and met:
+            self._unlink(old)
+        elif alone:
+            rename(src, dst)
+            self.mine |= set(renamed.values())
 
     def delete(self, delete: Callable[[], None], path: str) -> None:
         """Delete what was saved."""
-        self._do_once(f"delete {path}", *self._take(path), delete)
-
-    def _do_once(self, what: str, paths: set[str], mine: set[str], do: Callable[[], None]) -> None:
-        """Let rank 0 do what concerns ``paths``, and this rank if they are ``mine``."""
-        at = self._at_next(what)
+        found, mine = self._take(path)
+        if mine and mine == found.keys():
+            with suppress(FileNotFoundError):  # rank 0 may have come by later, and named it, too
+                delete()
+            return
+        at = self._at_next(f"delete {path}")
         if self._rank == 0:
-            self._wait_for_others(at, paths)
-            _told(at, do)
+            self._wait_for_others(at, found.values())
+            _told(at, delete)
         elif self._meets(at):
             comes_from_rank_0(f"{at}/done")
-        elif mine:
-            with suppress(FileNotFoundError):  # rank 0 may have written there later
-                do()
 
-    def _meets(self, at: str, number: int | None = None) -> bool:
-        """Tell whether rank 0 comes to ``at``, too; for this rank that is its save ``number``."""
+    def _meets(self, at: str, number: str = "") -> bool:
+        """Tell whether rank 0 comes to ``at``, too, which for this rank is the save ``number``."""
         store = _store()
         store.set(f"{at}/{self._rank}", b"")
         begun = glanced = time.monotonic()
         limit = begun + PATIENCE
         while not store.check([f"{at}/begun"]):
             now = time.monotonic()
-            if number is not None and store.check([f"nbmgpu/saves/{number}"]):
-                limit, number = min(limit, now + GRACE), None
+            if number and store.check([number]):
+                limit, number = min(limit, now + GRACE), ""
             if now - glanced > GLANCE:
                 glanced = now
                 if _is_ahead():
@@ -157,15 +176,25 @@ class Saves:
             time.sleep(min(0.01, 0.001 + (now - begun) / 10))
         return True
 
-    def _wait_for_others(self, at: str, paths: set[str]) -> None:
-        """Wait until all ranks have come to ``at``; once in vain is enough."""
-        store, others = _store(), range(1, dist.get_world_size())
-        saves = [f"nbmgpu/save {path}/{self._times[f'save {path}']}" for path in list(paths)[:8]]
-        together = store.check([f"{save}/{rank}" for save in saves for rank in others])
-        deadline = time.monotonic() + (PATIENCE if together else ALONE)
-        while self._patient and not store.check([f"{at}/{rank}" for rank in others]):
-            if time.monotonic() > deadline:
-                self._patient = False
+    def _wait_for_others(self, at: str, saves: Iterable[str]) -> None:
+        """Wait until all ranks have come to ``at``: they may be reading what was saved.
+
+        Once in vain is enough, unless they come to that later: rank 0 does such things alone.
+        """
+        store, others, numbers = _store(), range(1, dist.get_world_size()), list(saves)[:8]
+        if any(store.check([f"{number}/{APART}"]) for number in numbers):
+            return  # they have a name of their own for it
+        if self._missed and not store.check(self._missed):
+            return
+        self._missed = []
+        shared = [f"{number}/{rank}" for number in numbers for rank in others]
+        keys = [f"{at}/{rank}" for rank in others]
+        begun = time.monotonic()
+        while not store.check(keys):
+            waited = time.monotonic() - begun
+            if waited > PATIENCE or (waited > ALONE and not store.check(shared)):
+                self._missed = keys
+                return
             time.sleep(0.002)
 
     def _write_whole(
@@ -177,39 +206,51 @@ class Saves:
         kwargs: dict[str, Any],
     ) -> Any:
         """Save under another name, and rename: another rank may be writing or reading the path."""
-        aside = f"{path}.{os.getpid()}"
+        aside = f"{path}.{os.getpid()}-{threading.get_ident()}"
         if len(args) > place:
             args = (*args[:place], aside, *args[place + 1 :])
         else:
             kwargs = kwargs | {name: aside for name in NAMES if name in kwargs}
-        result = save(*args, **kwargs)
-        self._replace(aside, path)
+        self.aside.add(aside)
+        try:
+            result = save(*args, **kwargs)
+            self._replace(aside, path)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                self._unlink(aside)
+            raise
+        finally:
+            self.aside.discard(aside)
         return result
 
     def _is_among_ranks(self) -> bool:
         return dist.is_initialized() and dist.get_world_size() > 1
 
-    def _add(self, path: str) -> None:
+    def _add(self, path: str, number: str) -> None:
         if path not in self._saved:
-            self._saved.add(path)
             self._folders.update(map(str, PurePath(path).parents))
+        self._saved[path] = number
 
-    def _take(self, place: str) -> tuple[set[str], set[str]]:
-        """Forget what was saved at or in ``place``; return it, and what of it is this rank's."""
+    def _take(self, place: str) -> tuple[dict[str, str], set[str]]:
+        """Forget what was saved at or in ``place``; return its keys, and what is this rank's."""
         with self._lock:
             prefix = f"{place}/"
-            found = {path for path in self._saved if path == place or path.startswith(prefix)}
-            mine = found & self._mine
-            self._saved -= found
-            self._mine -= found
+            paths = [path for path in self._saved if path == place or path.startswith(prefix)]
+            found = {path: self._saved.pop(path) for path in paths}
+            mine = self.mine & found.keys()
+            self.mine -= mine
             self._folders.discard(place)
         return found, mine
 
     def _at_next(self, what: str) -> str:
-        """Return the key for the next time that this rank does ``what``."""
+        """Return the key for the next time that this rank does ``what`` in this step.
+
+        By step: where one rank has done it once more, all agree again from the next step on.
+        """
+        step = 0 if session.current is None else session.current.begun
         with self._lock:
-            self._times[what] += 1
-            return f"nbmgpu/{what}/{self._times[what]}"
+            self._times[f"{what} {step}"] += 1
+            return f"nbmgpu/{what}/{step}/{self._times[f'{what} {step}']}"
 
 
 def _told(at: str, do: Callable[[], Any]) -> Any:

@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 from nbmgpu.errors import StrategyError, compose
 
 from . import catalogue
+from .attendance import Attendance
 from .base import Setting, Unit
 from .catalogue import Profile
 from .ddp import DistributedDataParallel
@@ -204,6 +205,10 @@ class ZeroStage1(DistributedDataParallel):
             return sharded.step_of(optimizer, *args, **kwargs)
 
         return Optimizer.profile_hook_step(step)(optimizer, *args, **kwargs)
+
+    def attend(self, value: Any) -> None:
+        """Collect with rank 0 the states of optimizers that it pickles."""
+        Attendance().dump(value)
 
     def finish(self) -> None:
         """Bring all states to rank 0."""

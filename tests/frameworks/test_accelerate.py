@@ -79,6 +79,35 @@ def test_an_accelerator_trains_as_on_one_device(tmp_path: Path, built: str) -> N
     assert held[0].num_processes == 1
 
 
+NUMBERED = """
+import time
+from accelerate.utils import ProjectConfiguration
+accelerator = Accelerator(project_config=ProjectConfiguration(
+    "states", automatic_checkpoint_naming=True, total_limit=2))
+model, opt, loader, sched = accelerator.prepare(*objects())
+begun = time.monotonic()
+for number in range(4):
+    for x, y in loader:
+        accelerator.backward(F.cross_entropy(model(x), y))
+        opt.step()
+        opt.zero_grad()
+    accelerator.save_state()
+    before = [p.detach().clone() for p in model.parameters()]
+    accelerator.load_state(f"states/checkpoints/checkpoint_{number}")
+    losses.append(sum(float((p - q).abs().sum()) for p, q in zip(model.parameters(), before)))
+took = time.monotonic() - begun
+"""
+
+
+def test_states_are_numbered_and_old_ones_deleted(tmp_path: Path) -> None:
+    sides = both(tmp_path, SETUP, NUMBERED)
+    assert sides.error("losses") == 0
+    assert sides.ranks["took"] < 8
+    for side in ("alone", "ranks"):
+        kept = (tmp_path / side / "states" / "checkpoints").iterdir()
+        assert sorted(p.name for p in kept) == ["checkpoint_2", "checkpoint_3"]
+
+
 def test_another_distribution_is_refused(tmp_path: Path) -> None:
     shared = notebook(tmp_path / "ranks", SETUP)
     cell = "Accelerator(parallelism_config=object())"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from idiom import TRAIN, execute, notebook
 
@@ -65,3 +66,22 @@ def test_what_was_just_saved_is_copied_and_read_by_all_ranks(tmp_path) -> None:
     nbmgpu.run(BEST, namespace, gpus=3, cpu=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model.pt", "model.pt.best"]
     assert namespace["size"] == (tmp_path / "model.pt.best").stat().st_size
+
+
+WHOLE = """
+for x, y in loader:
+    opt.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    opt.step()
+torch.save(opt, PATH)
+torch.save({"opt": opt, "model": model}, PATH + ".both")
+states = len(torch.load(PATH, weights_only=False).state_dict()["state"])
+"""
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2", "fsdp", "deepspeed_stage_1"])
+def test_an_optimizer_is_saved_as_a_whole(tmp_path, strategy) -> None:
+    namespace = notebook("")
+    namespace["PATH"] = str(tmp_path / "opt.pt")
+    run = nbmgpu.run(WHOLE, namespace, gpus=2, cpu=True, strategy=strategy, timeout=60)
+    assert [result["states"] for result in run.results.values()] == [4, 4]

@@ -3,6 +3,7 @@
 import gzip
 import os
 import tempfile
+import time
 import zipfile
 
 import numpy as np
@@ -137,10 +138,10 @@ ones = torch.load(path).sum().item()
 """
 
 
-def test_a_path_with_a_uuid_in_it_is_the_same_on_all_ranks(tmp_path, monkeypatch):
+def test_a_path_with_a_uuid_in_it_is_written_by_every_rank(tmp_path, monkeypatch):
     results = cell_in(tmp_path, monkeypatch, NAMED_BY_UUID)
     assert [r["ones"] for r in results] == [3.0, 3.0]
-    assert [[p.name for p in tmp_path.glob("*.pt")]] * 2 == [[r["path"]] for r in results]
+    assert {p.name for p in tmp_path.glob("*.pt")} == {r["path"] for r in results}
 
 
 SAVED_LATE = """
@@ -300,7 +301,8 @@ class Cached(Dataset):
     def __getitem__(self, index):
         path = f"cache{index}.pt"
         if not os.path.exists(path):
-            torch.save(torch.full((2,), float(index)), path)
+            torch.save(torch.full((2,), float(index)), path + ".new")
+            os.replace(path + ".new", path)
         return torch.load(path)
 model = torch.nn.Linear(2, 1)
 opt = torch.optim.SGD(model.parameters(), 0.0001)
@@ -321,6 +323,51 @@ def test_what_a_loader_saves_is_written_by_the_rank_that_fetches_it(tmp_path, mo
     results = cell_in(tmp_path, monkeypatch, f"WORKERS = {workers}\n" + CACHED)
     assert [r["same"] for r in results] == [True, True]
     assert len(list(tmp_path.glob("cache*"))) == 16
+
+
+ASIDE = """
+import os, shutil, tempfile, time, uuid
+rank = torch.distributed.get_rank()
+time.sleep(0.2 * rank)
+if not os.path.exists("init.pt"):
+    torch.save(torch.zeros(2**20), "init.pt")
+read = [torch.load("init.pt").sum().item()]
+shutil.rmtree("folder", ignore_errors=True)  # of an earlier run
+time.sleep(0.2 * (1 - rank))
+os.makedirs("folder/of/ours")
+with open("folder/of/ours/log", "w") as log:
+    print(1, file=log)
+os.mkdir("größer")
+for number in range(3):
+    torch.save(number, "größer/last.pt")
+    name = f"folder/{uuid.uuid4()}"
+    torch.save(number, name)
+    os.replace(name, "folder/last.pt")
+    read.append(torch.load("folder/last.pt"))
+    with tempfile.NamedTemporaryFile(dir="folder", delete=False) as file:
+        torch.save(number + 1, file.name)
+    os.replace(file.name, "folder/next.pt")
+    read.append(torch.load("folder/next.pt"))
+    os.remove("folder/last.pt")
+    read.append(os.path.exists("folder/last.pt"))
+    torch.save(number, f"{time.time_ns()}.one")
+"""
+
+
+def test_what_ranks_call_by_names_of_their_own_and_rename(tmp_path, monkeypatch):
+    (tmp_path / "folder" / "of" / "ours").mkdir(parents=True)
+    (tmp_path / "folder" / "old.pt").write_text("old")
+    begun = time.monotonic()
+    results = cell_in(tmp_path, monkeypatch, ASIDE)
+    assert time.monotonic() - begun < 15
+    expected = [0.0, *(x for n in range(3) for x in (n, n + 1, False))]
+    assert [r["read"] for r in results] == [expected] * 2
+    names = {p.name for p in (tmp_path / "folder").iterdir()}
+    assert names == {"of", "next.pt"}
+    assert (tmp_path / "folder" / "of" / "ours" / "log").read_text() == "1\n"
+    assert torch.load(tmp_path / "größer" / "last.pt") == 2
+    assert len(list(tmp_path.glob("*.one"))) == 6
+    assert len(list(tmp_path.glob("größer/*"))) == 1
 
 
 def test_no_shadow_is_left(outcome):

@@ -11,10 +11,11 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from nbmgpu.errors import StrategyError, compose
-from nbmgpu.rank import notices
+from nbmgpu.rank import files, notices
 from nbmgpu.rank.ahead import Queue
 from nbmgpu.rank.session import Session
 from nbmgpu.rank.shared import after_rank_0
@@ -210,12 +211,17 @@ def _save_in_one_place(session: Session) -> None:
     def saved(accelerator: Any, output_dir: Any = None, *args: Any, **kwargs: Any) -> Any:
         chosen = accelerator.project_configuration
         named = chosen.automatic_checkpoint_naming
+        alone: AbstractContextManager[None] = nullcontext()
+        if named and session.distributes:
+            alone = _naming_a_folder(accelerator) if session.rank == 0 else nullcontext()
         if session.rank and named:  # it would find rank 0's folder in its way
+            after_rank_0("folder")
             folder = f"checkpoint_{accelerator.save_iteration}"
             output_dir = os.path.join(accelerator.project_dir, "checkpoints", folder)
             chosen.automatic_checkpoint_naming = False
         try:
-            result = save(accelerator, output_dir, *args, **kwargs)
+            with alone:
+                result = save(accelerator, output_dir, *args, **kwargs)
         finally:
             chosen.automatic_checkpoint_naming = named
         if session.distributes:
@@ -223,6 +229,26 @@ def _save_in_one_place(session: Session) -> None:
         return result
 
     Accelerator.save_state = saved
+
+
+@contextmanager
+def _naming_a_folder(accelerator: Any) -> Iterator[None]:
+    """Let the others go on when rank 0 has a folder, and has deleted old ones alone.
+
+    That is where accelerate itself waits for everyone.
+    """
+
+    def waiting() -> None:
+        del accelerator.wait_for_everyone
+        after_rank_0("folder")
+        accelerator.wait_for_everyone()
+
+    accelerator.wait_for_everyone = waiting
+    try:
+        with files.apart():
+            yield
+    finally:
+        vars(accelerator).pop("wait_for_everyone", None)
 
 
 def _hand_out_in_time(session: Session, kind: Any) -> None:

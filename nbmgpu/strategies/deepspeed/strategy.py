@@ -20,6 +20,7 @@ from torch import nn
 
 from nbmgpu.errors import StrategyError, compose
 from nbmgpu.strategies import catalogue
+from nbmgpu.strategies.attendance import Attendance
 from nbmgpu.strategies.base import Backward, Setting, Strategy, Unit
 from nbmgpu.strategies.replicas import broadcast_unless_equal
 from nbmgpu.strategies.separable import takes_closure
@@ -206,6 +207,10 @@ class DeepSpeed(Strategy):
     def hooks_on(self, parameter: Tensor) -> int:
         """Return 2: the engine's and ours."""
         return 2
+
+    def attend(self, value: Any) -> None:
+        """Collect with rank 0 the states of optimizers that it pickles."""
+        Attendance().dump(value)
 
     def explain(self, error: BaseException) -> str:
         """Return what an error means that DeepSpeed's half precision brings about."""

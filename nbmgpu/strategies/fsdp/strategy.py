@@ -7,7 +7,6 @@ shard stays whole on every rank, and its gradients are averaged as under ``ddp``
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -19,6 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.optim import Optimizer
 
 from nbmgpu.strategies import catalogue
+from nbmgpu.strategies.attendance import Attendance
 from nbmgpu.strategies.base import Backward, Setting, Strategy, Unit
 from nbmgpu.strategies.catalogue import Profile
 from nbmgpu.strategies.reducer import Reducer, end_all
@@ -51,24 +51,20 @@ class Rest(Unit):
         return self.kept
 
 
-class Attendance(pickle.Pickler):
-    """Goes through an object as ``torch.save`` does, and keeps nothing."""
+class GatheringAttendance(Attendance):
+    """The same, gathering sharded tensors."""
 
     def __init__(self) -> None:
-        """Write to nowhere; ``torch.save`` has this protocol too."""
-        super().__init__(self, protocol=2)
+        """Have met none."""
+        super().__init__()
         self.met: dict[int, Any] = {}
-
-    def write(self, data: bytes) -> int:
-        """Drop ``data``."""
-        return len(data)
 
     def persistent_id(self, obj: Any) -> str | None:
         """Gather a sharded tensor, once; leave all tensors out."""
         if isinstance(obj, Face) and id(obj) not in self.met:
             self.met[id(obj)] = obj
             obj.__reduce_ex__(2)
-        return "tensor" if isinstance(obj, Tensor) else None
+        return super().persistent_id(obj)
 
 
 class FullyShardedDataParallel(Strategy):
@@ -239,7 +235,7 @@ class FullyShardedDataParallel(Strategy):
 
     def attend(self, value: Any) -> None:
         """Gather with rank 0 what it pickles, in the order in which it is met."""
-        Attendance().dump(value)
+        GatheringAttendance().dump(value)
 
     def finish(self) -> None:
         """Make every object of the cell whole again; collective."""
