@@ -6,6 +6,7 @@ So that the cell means what it means in the notebook: magics, shell lines,
 
 from __future__ import annotations
 
+import gc
 import linecache
 import signal
 import symtable
@@ -254,6 +255,7 @@ def make_shell(events: EventWriter, recorder: Recorder, log: Path, rank: int) ->
     module = types.ModuleType("__main__")
     shell = RankShell.instance(config=config, user_module=module, user_ns=module.__dict__)
     del shell.user_ns["open"]  # IPython's own would pass by what the rank does to files
+    module.__dict__["__getattr__"] = _came_along
     sys.modules["__main__"] = module
     make: Any = _NoPublisher if rank else _Publisher
     publisher = make(parent=shell)
@@ -266,3 +268,19 @@ def make_shell(events: EventWriter, recorder: Recorder, log: Path, rank: int) ->
     sys.unraisablehook = pass_over_interrupts
     tqdm_tap.replace_widgets()
     return shell
+
+
+def _came_along(name: str) -> Any:
+    """Return a class or function of the notebook that came with an object: pickles name it.
+
+    The cell does not, or it would be in the namespace.
+    """
+    for each in [] if name.startswith("__") else gc.get_objects():
+        kind = type(each)
+        if (
+            (kind is types.FunctionType or issubclass(kind, type))
+            and each.__module__ == "__main__"
+            and each.__qualname__ == name
+        ):
+            return each
+    raise AttributeError(f"module '__main__' has no attribute {name!r}")
