@@ -151,3 +151,19 @@ n = 5
     (entry,) = namespace["log"]
     assert entry["step"] == 3
     assert "2 is not a valid Phase" in repr(entry["phase"])
+
+
+def test_nothing_that_was_sent_is_kept_until_the_collector_comes(tmp_path, monkeypatch):
+    monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
+    namespace = {"__name__": "__main__", "torch": torch, "x": torch.ones(2**20), "n": 0}
+    place = namespace["x"].data_ptr()
+    gc.collect()
+    gc.disable()
+    try:
+        nbmgpu.run("n = x.sum()", namespace, gpus=2, cpu=True)
+        assert namespace["n"] == 2**20
+        del namespace["x"]
+        tensors = [each for each in gc.get_objects() if type(each) is torch.Tensor]
+        assert not [each for each in tensors if each.data_ptr() == place]
+    finally:
+        gc.enable()

@@ -7,6 +7,7 @@ they have.  All else shall come home; the part becomes an object that says what 
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 from collections.abc import Callable, Iterable
@@ -79,23 +80,32 @@ class TolerantUnpacker(Unpacker):
 
     def tolerant(self, found: Any) -> Any:
         """Return what takes the place of what imports a module; all else is as it was found."""
-        return self._module if found is subimport else found
-
-    def _module(self, name: str) -> Any:
-        """Import a module, or make its stand-in."""
-        try:
-            return subimport(name)
-        except Exception as error:
-            return self.stand_in(name, error)()
+        # No method of this object, which remembers all that it has found, and so would keep itself
+        # and what was sent until the collector comes by.
+        return functools.partial(_module, self.absent) if found is subimport else found
 
     def stand_in(self, path: str, error: Exception, what: str = "imported") -> type[Absent]:
         """Return a class for what is at ``path``, which ``error`` keeps from being ``what``."""
-        if path not in self.absent:
-            module, _, name = path.rpartition(".")
-            why = f"{type(error).__name__}: {error}"
-            reason = f"{path} cannot be {what} in the notebook: {why}"
-            self.absent[path] = type(name, (Absent,), {"reason": reason, "__module__": module})
-        return self.absent[path]
+        return _stand_in(self.absent, path, error, what)
+
+
+def _module(absent: dict[str, type[Absent]], name: str) -> Any:
+    """Import a module, or make its stand-in."""
+    try:
+        return subimport(name)
+    except Exception as error:
+        return _stand_in(absent, name, error, "imported")()
+
+
+def _stand_in(
+    absent: dict[str, type[Absent]], path: str, error: Exception, what: str
+) -> type[Absent]:
+    if path not in absent:
+        module, _, name = path.rpartition(".")
+        why = f"{type(error).__name__}: {error}"
+        reason = f"{path} cannot be {what} in the notebook: {why}"
+        absent[path] = type(name, (Absent,), {"reason": reason, "__module__": module})
+    return absent[path]
 
 
 IN_PYTHON: Any = pickle._Unpickler

@@ -12,10 +12,12 @@ What they add to cloudpickle:
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 import types
 from collections.abc import Callable, Iterable
+from pickle import PickleBuffer
 from typing import Any
 
 import cloudpickle
@@ -58,9 +60,12 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]
         self.file = io.BytesIO()
         # A chain of tables, as cloudpickle has it, is asked in Python for every object.
         self.dispatch_table: dict[Any, Any] = dict(cloudpickle.Pickler.dispatch_table)
-        super().__init__(self.file, protocol=5, buffer_callback=self._take_buffer)
         self.blocks = BlockTable()
         self.buffers: list[BufferEntry] = []
+        # No method of this object, which remembers all that it has met: it would keep itself, and
+        # the notebook's objects, until the collector comes by.
+        take = functools.partial(_take_buffer, self.blocks, self.buffers)
+        super().__init__(self.file, protocol=5, buffer_callback=take)
         self.detached = 0
         self.patches: set[str] = set()
         self._plain_kinds: dict[int, tuple[type, bool]] = {}
@@ -132,15 +137,16 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]
             return load_tensor, args
         return load_tensor, args, (grad, before, after, extra), None, None, set_tensor_state
 
-    def _take_buffer(self, buffer: pickle.PickleBuffer) -> bool:
-        """Keep a large buffer out of the stream; return whether it goes into it."""
-        raw = buffer.raw()
-        if raw.nbytes < INLINE:
-            return True
-        low = address_of(raw)
-        space, address = self.blocks.place(CPU, low, low + raw.nbytes, raw)
-        self.buffers.append(BufferEntry(space, address, raw.nbytes))
-        return False
+
+def _take_buffer(blocks: BlockTable, buffers: list[BufferEntry], buffer: PickleBuffer) -> bool:
+    """Keep a large buffer out of the stream; return whether it goes into it."""
+    raw = buffer.raw()
+    if raw.nbytes < INLINE:
+        return True
+    low = address_of(raw)
+    space, address = blocks.place(CPU, low, low + raw.nbytes, raw)
+    buffers.append(BufferEntry(space, address, raw.nbytes))
+    return False
 
 
 def _is_plain(kind: type) -> bool:
