@@ -70,6 +70,7 @@ class FileTap:
         self.home = os.path.realpath(os.getcwd())
         self.others_own = [os.path.realpath(p) for p in _places_of_libraries()]
         self.open: Callable[..., Any] = builtins.open
+        self.rmtree: Callable[..., Any] = shutil.rmtree
         self.began = time.time()
         self.made: set[str] = set()
         self.gone: set[str] = set()
@@ -90,10 +91,12 @@ class FileTap:
         if self.rank:
             for module in (builtins, io):
                 self._replace(module, "open", self._open)
-            looking = self._looking(os.stat)
-            for able in (os.supports_dir_fd, os.supports_follow_symlinks):
-                able.add(looking)
-            self._replace(os, "stat", looking)
+            names = [name for name in ("chmod", "utime", "listxattr") if hasattr(os, name)]
+            marking = [(name, self._marking(getattr(os, name))) for name in names]
+            for name, by in (("stat", self._looking(os.stat)), *marking):
+                for able in (os.supports_dir_fd, os.supports_follow_symlinks):
+                    able.add(by)
+                self._replace(os, name, by)
 
     def _install_for_rust(self) -> None:
         """Stand before what is not written in Python, where all names for it come together."""
@@ -153,6 +156,18 @@ class FileTap:
 
         return looking
 
+    def _marking(self, mark: Callable[..., Any]) -> Callable[..., Any]:
+        """Set times and rights of the rank's own shadow: ``shutil.copy2`` does."""
+
+        @functools.wraps(mark)
+        def marking(path: Any, *args: Any, **kwargs: Any) -> Any:
+            if not _apart and kwargs.get("dir_fd") is None and self._is_cells(path):
+                shadow = self._shadow(os.path.realpath(path))
+                path = shadow if shadow.exists() else path
+            return mark(path, *args, **kwargs)
+
+        return marking
+
     def _making(self, mkdir: Callable[..., None]) -> Callable[..., None]:
         """Let a folder be there already if it is another rank that has just made it."""
 
@@ -209,8 +224,13 @@ class FileTap:
                 return
             place = os.path.realpath(path)
             common = place in self.made or self._belongs_to_cell(place)
+            whole = functools.partial(delete, path, *args, **kwargs)
             if self.saves.has(place):
-                self.saves.delete(functools.partial(delete, path, *args, **kwargs), place)
+                self.saves.delete(whole, place)
+            elif (
+                delete is self.rmtree and common and self.saves.is_here and not self._is_own(place)
+            ):
+                self.saves.clear(whole, place)
             elif self.rank == 0 or not common or self._is_own(place):
                 delete(path, *args, **kwargs)
                 return

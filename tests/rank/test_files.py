@@ -370,6 +370,34 @@ def test_what_ranks_call_by_names_of_their_own_and_rename(tmp_path, monkeypatch)
     assert len(list(tmp_path.glob("größer/*"))) == 1
 
 
+LATE = """
+import os, pathlib, shutil, time
+rank = torch.distributed.get_rank()
+class Slow:
+    def __reduce__(self):
+        time.sleep(0.6)
+        return list, ()
+pathlib.Path("settings").write_text("ours")
+time.sleep(0.3 * (1 - rank))
+shutil.copy("settings", "copied")
+shutil.copy2("settings", "copied too")
+read = [pathlib.Path(name).read_text() for name in ("copied", "copied too")]
+for number in range(3):
+    if rank == 0:
+        torch.save(Slow(), "log.pt")
+    torch.save(number, "last.pt")
+    read.append(torch.load("last.pt"))
+for number in range(20):
+    torch.save(torch.full((1000,), number), "again.pt")
+    read.append(int(torch.load("again.pt")[-1]))
+"""
+
+
+def test_what_is_read_back_is_what_was_saved_last(tmp_path, monkeypatch):
+    results = cell_in(tmp_path, monkeypatch, LATE)
+    assert [r["read"] for r in results] == [["ours", "ours", 0, 1, 2, *range(20)]] * 2
+
+
 def test_no_shadow_is_left(outcome):
     _, _, run = outcome
     assert not list((run.folder / "shadows").glob("*"))
