@@ -124,6 +124,7 @@ def test_what_torch_reads_when_it_is_imported_is_that_of_now(notebook: Notebook)
         assert before.is_running()  # with the run that it has started
         notebook.run("open('freshness-may-end', 'w').close()")
         wait_for(lambda: not before.is_running() or before.status() == psutil.STATUS_ZOMBIE, 10)
+        wait_for(lambda: notebook.value("'went' in globals()"), 10)
         assert notebook.value("went") == "well"
     finally:
         notebook.run("del os.environ['TORCH_DISTRIBUTED_DEBUG']; os.remove('freshness-may-end')")

@@ -212,15 +212,16 @@ def test_results_that_the_notebook_has_no_room_for_are_not_lost_in_silence(
     cramped: Cramped,
 ) -> None:
     notebook = cramped(MEMORY)
-    notebook.run("%%mgpu --gpus 2\n6 * 7")  # the launch server has the larger limit
+    notebook.run("%%mgpu --gpus 2\n6 * 7")
     notebook.run("""
-import psutil, resource
+import mmap, psutil, resource
+addresses = mmap.mmap(-1, 2**32)  # ranks have the limit too, and more room below it
 limits = resource.getrlimit(resource.RLIMIT_AS)
 resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + 2**29, limits[1]))
 """)
     said = notebook.send("%%mgpu --gpus 2\nlarge = torch.ones(2**28)").fails("ResultsError")
     assert "could not be brought back" in said
     assert "--pull" in said
-    notebook.run("resource.setrlimit(resource.RLIMIT_AS, limits)")
+    notebook.run("resource.setrlimit(resource.RLIMIT_AS, limits); addresses.close()")
     assert notebook.value("'large' in globals()") is False
     assert notebook.run("%%mgpu --gpus 2\n6 * 7").seen == ["42"]
