@@ -159,8 +159,7 @@ class _ReturnPacker(Packer):
     """Replaces objects that came in the bundle by tokens, and queues their states."""
 
     def __init__(self, outgoing: _Outgoing, table: BlockTable) -> None:
-        super().__init__(outgoing.home, names_travel=False)
-        self.blocks = table
+        super().__init__(outgoing.home, names_travel=False, blocks=table)
         self._outgoing = outgoing
         self._known = outgoing.received.known
         self._copied: set[int] = set()

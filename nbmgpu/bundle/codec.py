@@ -49,8 +49,13 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]
     notebook has put into classes that travel by their names.
     """
 
-    def __init__(self, namespace: dict[str, Any], names_travel: bool = True) -> None:
-        """Treat ``namespace`` as the shared one.
+    def __init__(
+        self,
+        namespace: dict[str, Any],
+        names_travel: bool = True,
+        blocks: BlockTable | None = None,
+    ) -> None:
+        """Treat ``namespace`` as the shared one, and ``blocks`` as the table to fill.
 
         When ``names_travel``, its functions bring along what they refer to; otherwise
         they find their names on the other side.
@@ -60,7 +65,7 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]
         self.file = io.BytesIO()
         # A chain of tables, as cloudpickle has it, is asked in Python for every object.
         self.dispatch_table: dict[Any, Any] = dict(cloudpickle.Pickler.dispatch_table)
-        self.blocks = BlockTable()
+        self.blocks = BlockTable() if blocks is None else blocks
         self.buffers: list[BufferEntry] = []
         # No method of this object, which remembers all that it has met: it would keep itself, and
         # the notebook's objects, until the collector comes by.
