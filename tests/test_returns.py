@@ -67,7 +67,7 @@ def test_a_value_that_only_ranks_can_read_does_not_take_the_model_with_it():
     before = namespace["model"].weight.clone()
     run = nbmgpu.run(UNREADABLE + STEP.format("x"), namespace, gpus=2)
     assert not torch.equal(namespace["model"].weight, before)
-    assert "cannot be read in the notebook" in run.view.notices["lost:strange"].text
+    assert "cannot be made in the notebook" in run.view.notices["lost:strange"].text
 
 
 def test_a_name_with_an_underscore_comes_back():

@@ -142,6 +142,8 @@ class CarefulUnpickler(IN_PYTHON):  # type: ignore[misc]
             return self._stand_in(what, error)
 
     def _stand_in(self, what: Any, error: Exception) -> Any:
+        if isinstance(what, type) and issubclass(what, Absent):
+            return what()  # of one that is a stand-in already
         path = f"{getattr(what, '__module__', '')}.{getattr(what, '__qualname__', what)}"
         return self._tolerant.stand_in(path, error, "made")()
 
@@ -155,14 +157,34 @@ class CarefulUnpickler(IN_PYTHON):  # type: ignore[misc]
         args, kind = self.stack.pop(), self.stack.pop()
         self.append(self._made(kind, lambda: kind.__new__(kind, *args)))
 
-    def load_build(self) -> None:
-        """Give an object its state."""
-        kind = type(self.stack[-2])
-        try:
-            super().load_build()
-        except Exception as error:
-            self.stack[-1] = self._stand_in(kind, error)
+    def load_newobj_ex(self) -> None:
+        """Make an object without its constructor, by keywords."""
+        kwargs, args, kind = self.stack.pop(), self.stack.pop(), self.stack.pop()
+        self.append(self._made(kind, lambda: kind.__new__(kind, *args, **kwargs)))
 
     dispatch[pickle.REDUCE[0]] = load_reduce
     dispatch[pickle.NEWOBJ[0]] = load_newobj
-    dispatch[pickle.BUILD[0]] = load_build
+    dispatch[pickle.NEWOBJ_EX[0]] = load_newobj_ex
+
+
+def _filling(opcode: bytes) -> Callable[[CarefulUnpickler], None]:
+    """Return how to give the object on the stack its state, or items: it may need what comes later.
+
+    All of these take what they give from the stack first, and leave the object there.
+    """
+    fill = IN_PYTHON.dispatch[opcode[0]]
+
+    def load(unpickler: CarefulUnpickler) -> None:
+        try:
+            fill(unpickler)
+        except Exception as error:
+            unpickler.stack[-1] = unpickler._stand_in(type(unpickler.stack[-1]), error)
+
+    return load
+
+
+FILLS = (
+    pickle.BUILD, pickle.SETITEM, pickle.SETITEMS, pickle.APPEND, pickle.APPENDS, pickle.ADDITEMS,
+)  # fmt: skip
+
+CarefulUnpickler.dispatch.update((opcode[0], _filling(opcode)) for opcode in FILLS)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from . import container
 from .absent import CarefulUnpickler, TolerantUnpacker, is_absent
 from .blocks import CPU, Block
@@ -54,6 +56,26 @@ class _ReturnUnpacker(TolerantUnpacker):
         return self.tolerant(self._originals[index])
 
 
+def _read(
+    load: Callable[[], Any], originals: dict[int, Any], careful: bool = False
+) -> tuple[dict[str, Any], dict[str, str], Values, States]:
+    """Load all: the header, what is lost, values and states of what came, and of what is new.
+
+    New names are lost where even a ``careful`` reader finds one that it cannot load.
+    """
+    header, lost = load()
+    values, states = _part(load, originals)
+    new = load()
+    try:
+        new_values, new_states = _part(load, originals, new)
+    except Exception as error:
+        if not careful:
+            raise
+        reason = f"it cannot be read in the notebook: {type(error).__name__}: {error}"
+        return header, lost | dict.fromkeys(new, reason), values, states
+    return header, lost, values | new_values, states + new_states
+
+
 def _part(
     load: Callable[[], Any], originals: dict[int, Any], names: list[str] | None = None
 ) -> tuple[Values, States]:
@@ -76,15 +98,21 @@ class _HomeArea(Area):
     def __init__(self, raw: memoryview, block: Block) -> None:
         super().__init__(raw)
         self._block = block
-        self._storages = [s for s in block.owners.values() if hasattr(s, "data_ptr")]
-        if not all(self._holds(storage) for storage in self._storages):
-            raise ValueError("a tensor has been resized in the notebook while the cell ran")
+        owners = block.owners.values()
+        self._storages = [s for s in owners if hasattr(s, "data_ptr")]
+        arrays = [owner for owner in owners if isinstance(owner, np.ndarray)]
+        if not all(map(self._holds, self._storages)) or not all(map(self._is_in, arrays)):
+            raise ValueError("a tensor or array has been resized while the cell ran")
         self.place = block.low, block.high
         self.written = {storage.data_ptr() for storage in self._storages if raw.nbytes}
 
     def _holds(self, storage: Any) -> bool:
         start, block = storage.data_ptr(), self._block
         return bool(start < block.high and block.low < start + storage.nbytes())
+
+    def _is_in(self, array: np.ndarray[Any, Any]) -> bool:
+        low, high = np.lib.array_utils.byte_bounds(array)
+        return bool(low < self._block.high and self._block.low < high)
 
     def overwrite(self) -> None:
         """Put the bytes that came back into the notebook's memory, if there are any."""
@@ -177,24 +205,13 @@ def adopt(path: str, shipment: Shipment) -> Returned:
     memory = Memory(entries, areas, _gpu_at_home(shipment.table.blocks))
     unpacker = _ReturnUnpacker(box.stream, memory.buffers(buffers), shipment.originals)
     with loading(memory, shipment.namespace):
-        load, originals = unpacker.load, shipment.originals
-        header, lost = load()
         try:
-            values, states = _part(load, originals)
-        except Exception:  # in an object of the notebook's there is one that cannot be made here
-            load = CarefulUnpickler(box.stream, memory.buffers(buffers), unpacker).load
-            header, lost = load()
-            values, states = _part(load, originals)
-        new = load()
-        try:
-            new_values, new_states = _part(load, originals, new)
-        except Exception as error:  # a constructor that needs what only ranks have
-            reason = f"it cannot be read in the notebook: {type(error).__name__}: {error}"
-            lost = lost | dict.fromkeys(new, reason)
-        else:
-            values, states = values | new_values, states + new_states
-            for name in [name for name, value in values.items() if is_absent(value)]:
-                lost = lost | {name: values.pop(name).reason}
+            header, lost, values, states = _read(unpacker.load, shipment.originals)
+        except Exception:  # something cannot be made here, that needs what only ranks have
+            careful = CarefulUnpickler(box.stream, memory.buffers(buffers), unpacker)
+            header, lost, values, states = _read(careful.load, shipment.originals, careful=True)
+        for name in [name for name, value in values.items() if is_absent(value)]:
+            lost = lost | {name: values.pop(name).reason}
         lost = lost | {path: kind.reason for path, kind in unpacker.absent.items()}
         _count_versions(states, areas)
         names = {name: shipment.namespace.get(name) for name in shipment.sizes}
@@ -207,8 +224,11 @@ def _count_versions(states: list[tuple[Any, State]], areas: list[Area]) -> None:
     import torch
 
     written: set[int] = set().union(*(a.written for a in areas if isinstance(a, _HomeArea)))
-    for obj, (kind, *_) in states:
+    plain = torch.Tensor.__torch_dispatch__  # others have no memory of their own
+    for obj, (kind, *_) in states if written else ():
         if kind != "tensor" or not has_data(obj) or obj.is_inference():
+            continue
+        if type(obj).__torch_dispatch__ is not plain:
             continue
         if obj.layout is torch.strided and obj.untyped_storage().data_ptr() in written:
             torch.autograd.graph.increment_version(obj)

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import bisect
 import collections
+import functools
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -146,10 +148,16 @@ class _Outgoing:
     def probe(self, value: Any) -> Exception | None:
         """Return why ``value`` cannot be sent, or None."""
         try:
-            _ReturnPacker(self, _HomeTable(self.received)).dump(value)
+            _ReturnPacker(self, self._table_of_probes).dump(value)
         except Exception as error:
             return error
+        finally:
+            self._table_of_probes.forget()
         return None
+
+    @functools.cached_property
+    def _table_of_probes(self) -> _HomeTable:
+        return _HomeTable(self.received)  # one: each maps the bundle
 
 
 PICKLED_ALONE = ValueError("it cannot be pickled together with the rest")
@@ -166,7 +174,7 @@ class _ReturnPacker(Packer):
         self._tokens: set[int] = set()
         self._queue: collections.deque[tuple[int, Any, State]] = collections.deque()
         self._ordinary: dict[int, tuple[type, bool]] = {}
-        self._flat = FlatStates(self.persistent_id)
+        self._flat = FlatStates()
 
     def persistent_id(self, obj: Any) -> int | None:
         """Return the token of an object that came, None for others."""
@@ -207,7 +215,8 @@ class _ReturnPacker(Packer):
         """
         out = self._outgoing
         for root in out.received.roots:  # also those whose name stands for something else now
-            self.persistent_id(root)
+            with suppress(Exception):  # whose name, or what holds it, will tell
+                self.persistent_id(root)
         bound = {n: v for n, v in out.values.items() if n not in out.kept or self._is_copy(v)}
         came = {n: v for n, v in bound.items() if id(v) in self._known}
         new = {n: v for n, v in bound.items() if n not in came}
@@ -224,7 +233,12 @@ class _ReturnPacker(Packer):
 
     def _is_copy(self, value: Any) -> bool:
         """Tell whether ``value``, which came, goes back as a new object, or with others in it."""
-        return type(value) not in PLAIN and self.persistent_id(value) is None
+        if type(value) in PLAIN:
+            return False
+        try:
+            return self.persistent_id(value) is None
+        except Exception:
+            return True
 
     def reducer_override(self, obj: Any) -> Any:
         """Take a model out of the wrapper that ties it to the ranks' process group."""
@@ -241,7 +255,7 @@ class _ReturnPacker(Packer):
         while self._queue:
             index, obj, state = self._queue.popleft()
             try:
-                if not self._flat.take(index, state):
+                if not self._flat.take(index, state, self.persistent_id):
                     self.dump((index, state))
             except Exception:
                 if index in out.without:

@@ -120,13 +120,13 @@ def parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the named parts of a value: items, attributes, closures and globals."""
     if isinstance(value, dict):
         for key, item in value.items():
-            yield f"{path}[{key!r}]", item
+            yield f"{path}[{_shown(key)}]", item
     elif isinstance(value, list | tuple | collections.deque):
         for index, item in enumerate(value):
             yield f"{path}[{index}]", item
     elif isinstance(value, set | frozenset):
         for item in value:
-            yield f"{path}{{{item!r}}}", item
+            yield f"{path}{{{_shown(item)}}}", item
     elif isinstance(value, types.MethodType):
         yield f"{path}.__self__", value.__self__
     elif isinstance(value, functools.partial):
@@ -141,6 +141,14 @@ def parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
                 yield f"{path}.{key}", item
     else:
         yield from _parts_of_object(path, value)
+
+
+def _shown(key: Any) -> str:
+    """Return what stands for a key; the user's own may be unable to say."""
+    try:
+        return repr(key)
+    except Exception:
+        return f"a {type(key).__qualname__}"
 
 
 def _parts_of_function(path: str, function: types.FunctionType) -> Iterator[tuple[str, Any]]:

@@ -24,13 +24,12 @@ Token = Callable[[Any], int | None]
 class FlatStates:
     """Collects the states that can be written flat."""
 
-    def __init__(self, token: Token) -> None:
-        """Ask ``token`` for the indices of objects."""
-        self._token = token
+    def __init__(self) -> None:
+        """Have none."""
         self._keys: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         self._rows: list[tuple[Any, ...]] = []
 
-    def take(self, index: int, state: State) -> bool:
+    def take(self, index: int, state: State, token: Token) -> bool:
         """Take the state of the object of ``index``; return whether it could be taken."""
         match state:
             case ("items", items):
@@ -42,10 +41,10 @@ class FlatStates:
                 if hasattr(kind, "__setstate__"):  # which may look at what came before it
                     return False
                 keys, items = list(inner), list(inner.values())
-                rest = self._same(keys), self._token(kind)
+                rest = self._same(keys), token(kind)
             case _:
                 return False
-        values = None if None in rest else self._flat(items)
+        values = None if None in rest else _flat(items, token)
         if values is None:
             return False
         self._rows.append((index, values, *rest))
@@ -61,18 +60,19 @@ class FlatStates:
         keys = tuple(keys)
         return self._keys.setdefault(keys, keys) if {*map(type, keys)} <= {str} else None
 
-    def _flat(self, values: list[Any]) -> list[Any] | None:
-        if {*map(type, values)} <= PLAIN:
-            return values
-        flat: list[Any] = []
-        for value in values:
-            if type(value) in PLAIN:
-                flat.append(value)
-            elif (index := self._token(value)) is not None:
-                flat.append((index,))
-            else:
-                return None
-        return flat
+
+def _flat(values: list[Any], token: Token) -> list[Any] | None:
+    if {*map(type, values)} <= PLAIN:
+        return values
+    flat: list[Any] = []
+    for value in values:
+        if type(value) in PLAIN:
+            flat.append(value)
+        elif (index := token(value)) is not None:
+            flat.append((index,))
+        else:
+            return None
+    return flat
 
 
 def unpacked(data: bytes, originals: Mapping[int, Any]) -> Iterator[tuple[Any, State]]:

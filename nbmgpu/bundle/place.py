@@ -26,6 +26,8 @@ RESERVE = 256 * 2**20
 KEPT = 0.25
 """The part of the memory still free that what is kept for the next run may take at most."""
 
+LOOSE, IDLE = 2, 64 * 2**20
+"""What is kept goes if it has more than so many times the bytes that a run needs, and so many."""
 
 REST = 0.1
 """Seconds after a run in which nothing is done with what is kept: the next one may come at once."""
@@ -142,7 +144,8 @@ class Shelf:
         with self._lock:
             kept = self._kept.pop(name, None)
         if kept is not None:
-            if size <= available_memory() - RESERVE:  # all of it may turn out to be new
+            fits = size <= available_memory() - RESERVE  # all of it may turn out to be new
+            if fits and kept.nbytes <= LOOSE * size + IDLE:
                 kept.blank()
                 return kept
             kept.close()

@@ -420,6 +420,97 @@ held, x = [1, torch.ones(3).as_subclass(Odd)], torch.zeros(5)
         assert notebook["x"].tolist() == [1.0] * 5
         assert any("no detach" in reason for reason in returned.lost.values())
 
+    def test_and_so_it_is_under_a_name_of_its_own(self, notebook):
+        notebook.cell("""
+import torch
+class Odd(torch.Tensor):
+    broken = False
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if cls.broken and getattr(function, "__name__", "") == "detach":
+            raise RuntimeError("no detach")
+        return super().__torch_function__(function, types, args, kwargs or {})
+odd, x = torch.ones(3).as_subclass(Odd), torch.zeros(5)
+""")
+        returned = notebook.mgpu("x += 1; Odd.broken = True; odd.shape")
+        assert notebook["x"].tolist() == [1.0] * 5
+        assert "no detach" in returned.lost["odd"]
+
+    @pytest.mark.filterwarnings("ignore:The PyTorch API of MaskedTensors")
+    def test_a_tensor_without_memory_of_its_own(self, notebook):
+        notebook.cell("""
+import torch
+some = torch.tensor([True, False, True])
+m, w, log = torch.masked.masked_tensor(torch.ones(3), some), torch.zeros(3), []
+""")
+        notebook.mgpu("w += 1; log.append(1); m.shape")
+        assert (notebook["w"].tolist(), notebook["log"]) == ([1.0] * 3, [1])
+        assert notebook["m"].get_data().tolist() == [1.0] * 3
+
+    def test_members_that_are_not_ready_when_they_are_put_in(self, notebook):
+        notebook.cell("""
+import torch
+nodes, w = [], torch.zeros(3)
+class Node:
+    def __init__(self, name):
+        self.name, self.near = name, set()
+    def __hash__(self):
+        return hash(self.name)
+    def __eq__(self, other):
+        return self.name == other.name
+class Short(dict):
+    def __init__(self, limit):
+        self.limit = limit
+    def __setitem__(self, key, value):
+        if len(self) < self.limit:
+            super().__setitem__(key, value)
+""")
+        returned = notebook.mgpu("""
+a, b, n = Node("a"), Node("b"), 5
+a.near.add(b); b.near.add(a)
+nodes.append(a)
+w += 1
+short = Short(3); short["k"] = 1
+""")
+        assert (notebook["w"].tolist(), notebook["n"]) == ([1.0] * 3, 5)
+        assert [node.name for node in notebook["nodes"]] == ["a"]
+        assert any("has no attribute" in reason for reason in returned.lost.values())
+
+    def test_keys_that_cannot_say_what_they_are(self, notebook):
+        notebook.cell("""
+import torch
+class Key:
+    def __repr__(self):
+        raise RuntimeError("no words")
+x, d = torch.zeros(2), {Key(): 1, "a": [1]}
+""")
+        returned = notebook.mgpu("import threading\nx += 1; d['a'].append(threading.Lock())")
+        assert notebook["x"].tolist() == [1.0] * 2
+        assert any("lock" in reason for reason in returned.lost.values())
+
+    def test_many_parts_are_tried_one_by_one(self, notebook):
+        notebook.cell("""
+import torch
+d, w = {i: i for i in range(300)}, torch.zeros(3)
+""")
+        returned = notebook.mgpu("""
+import resource, threading
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+w += 1; d["lock"] = threading.Lock(); d[0] = 5
+""")
+        assert list(returned.lost) == ["d['lock']"]
+        assert (notebook["w"].tolist(), notebook["d"][0]) == ([1.0] * 3, 5)
+
+    def test_an_array_that_was_resized_meanwhile(self, notebook):
+        notebook.cell("import numpy as np; a = np.zeros(3_000_000); n = [1]")
+        shipment = notebook.ship()
+        rank = notebook.start(notebook.write(shipment), "a += 1; n.append(2)")
+        rank.wait()
+        notebook.cell("a.resize(12_000_000, refcheck=False)")
+        with pytest.raises(ValueError, match="resized"):
+            adopt(rank.result.path, shipment)
+        assert notebook["a"][0] == 0
+
     def test_setstate_is_not_called_where_pickle_would_not(self, notebook):
         notebook.cell("""
 class Picky:

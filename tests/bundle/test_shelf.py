@@ -259,6 +259,16 @@ def test_the_system_knows_what_was_never_written(tmp_path):
     assert untouched(block[:8000])
 
 
+def test_what_a_large_run_took_goes_with_a_small_one(notebook, shelf):
+    notebook.cell(f"import torch\nx = torch.ones({40 * 2**20})")
+    made, _ = send(notebook, shelf)
+    notebook.cell("x = torch.ones(3)")
+    small, found = send(notebook, shelf)
+    assert small is not made
+    assert made.fd is None
+    assert found["x"].tolist() == [1.0] * 3
+
+
 @pytest.mark.skipif(not LARGE_PAGES_WORK, reason="an older system, or one without")
 def test_what_lies_on_the_shelf_is_put_into_large_pages(notebook, shelf, monkeypatch):
     monkeypatch.setattr(NewPages, "_made", lambda self, first, end: False)
