@@ -16,6 +16,7 @@ Caches and temporary files, which libraries write for themselves, are left alone
 from __future__ import annotations
 
 import builtins
+import errno
 import functools
 import importlib
 import io
@@ -24,7 +25,6 @@ import shutil
 import site
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
@@ -32,7 +32,8 @@ from typing import Any
 
 import torch
 
-from .saves import Saves
+from .folders import Folders
+from .saves import Saves, place_of
 
 WRITING = frozenset("wax+")
 
@@ -65,14 +66,13 @@ class FileTap:
     def __init__(self, rank: int, shadows: Path) -> None:
         """Be on ``rank``; ``shadows`` is a folder for what the others write."""
         self.rank = rank
-        self.shadows = shadows
-        self.saves = Saves(rank, self._is_temporary)
+        self.shadows = Path(os.path.realpath(shadows))
+        self.saves = Saves(rank, self._is_temporary, self._forget)
         self.home = os.path.realpath(os.getcwd())
         self.others_own = [os.path.realpath(p) for p in _places_of_libraries()]
         self.open: Callable[..., Any] = builtins.open
         self.rmtree: Callable[..., Any] = shutil.rmtree
-        self.began = time.time()
-        self.made: set[str] = set()
+        self.folders = Folders(rank)
         self.gone: set[str] = set()
         self.temporary: set[str] = set()
         self.originals: dict[tuple[Any, str], Any] = {}
@@ -87,6 +87,8 @@ class FileTap:
             self._replace(module, name, self._deleting(getattr(module, name)))
         for name in ("rename", "replace"):
             self._replace(os, name, self._renaming(getattr(os, name)))
+        for name in ("symlink", "link"):
+            self._replace(os, name, self._linking(getattr(os, name)))
         self._replace(os, "mkdir", self._making(os.mkdir))
         if self.rank:
             for module in (builtins, io):
@@ -129,7 +131,7 @@ class FileTap:
             if path in self.saves.aside:
                 pass
             elif WRITING & set(mode):
-                if self._belongs_to_cell(path):
+                if self._belongs_to_cell(path) and not self._is_temporary(path):
                     self._begin_shadow(Path(path), shadow, mode)
                     file = shadow
             elif shadow.exists():
@@ -144,15 +146,19 @@ class FileTap:
 
         @functools.wraps(stat)
         def looking(path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
+            named = isinstance(path, str | os.PathLike) and kwargs.get("dir_fd") is None
             try:
-                return stat(path, *args, **kwargs)
+                found = stat(path, *args, **kwargs)
             except FileNotFoundError:
-                if not isinstance(path, str | os.PathLike) or kwargs.get("dir_fd") is not None:
+                if not named:
                     raise
                 shadow = os.path.join(self.shadows, os.path.realpath(path).lstrip("/"))
                 with suppress(OSError):
                     return stat(shadow)
                 raise
+            if named and not _apart and self.folders.hides(path, found):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+            return found
 
         return looking
 
@@ -169,7 +175,7 @@ class FileTap:
         return marking
 
     def _making(self, mkdir: Callable[..., None]) -> Callable[..., None]:
-        """Let a folder be there already if it is another rank that has just made it."""
+        """Make a folder of the cell's once; what ``tempfile`` makes is each rank's own."""
 
         @functools.wraps(mkdir)
         def making(path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
@@ -181,16 +187,12 @@ class FileTap:
                 mkdir(path, mode)
                 self.temporary.add(place)
                 return
-            try:
-                mkdir(path, mode)
-            except FileExistsError:
-                gone = _is_in(place, self.gone)  # and rank 0 has not come so far
-                if not gone:
-                    new = os.path.isdir(place) and os.stat(place).st_ctime >= self.began
-                    if place in self.made or not new:
-                        raise
+            make = functools.partial(mkdir, path, mode)
+            if _apart or self._is_own(place) or not self._belongs_to_cell(place):
+                self.folders.make_or_find(make, place)
+                return
+            self.folders.make(make, place)
             self.gone.discard(place)
-            self.made.add(place)
 
         return making
 
@@ -222,8 +224,9 @@ class FileTap:
             if _apart or kwargs.get("dir_fd") is not None or not named:
                 delete(path, *args, **kwargs)
                 return
-            place = os.path.realpath(path)
-            common = place in self.made or self._belongs_to_cell(place)
+            path = self._meant(path)
+            place = place_of(path)
+            common = place in self.folders.made or self._belongs_to_cell(place)
             whole = functools.partial(delete, path, *args, **kwargs)
             if self.saves.has(place):
                 self.saves.delete(whole, place)
@@ -234,14 +237,10 @@ class FileTap:
             elif self.rank == 0 or not common or self._is_own(place):
                 delete(path, *args, **kwargs)
                 return
-            self.made.discard(place)
+            self.folders.made.discard(place)
             if self.rank:
                 self.gone.add(place)
-            shadow = self._shadow(place)
-            if shadow.is_dir():
-                shutil.rmtree(shadow)
-            elif shadow.exists():
-                shadow.unlink()
+            self._forget(place)
 
         return deleting
 
@@ -254,8 +253,9 @@ class FileTap:
             if _apart or kwargs or not named:
                 rename(src, dst, **kwargs)
                 return
+            src = self._meant(src)
             saved = self.saves.has(src)
-            own = not saved and self._is_own(os.path.realpath(src))
+            own = not saved and self._is_own(place_of(src))
             if saved:
                 self.saves.move(rename, src, dst)
             if self.rank and self._is_cells(src) and self._is_cells(dst) and not own:
@@ -266,19 +266,63 @@ class FileTap:
         return renaming
 
     def _rename_shadow(self, rename: Callable[..., None], src: Any, dst: Any) -> None:
-        old, new = (self._shadow(os.path.realpath(path)) for path in (src, dst))
+        old, new = (self._shadow(place_of(path)) for path in (src, dst))
         if old.exists():
-            new.parent.mkdir(parents=True, exist_ok=True)
+            _make_folders(new.parent)
             rename(old, new)
+        else:
+            self._forget(place_of(dst))
+
+    def _linking(self, link: Callable[..., None]) -> Callable[..., None]:
+        """Make a link once: the ``latest`` of several checkpoints."""
+
+        @functools.wraps(link)
+        def linking(src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
+            plain = functools.partial(link, src, dst, *args, **kwargs)
+            relative = any(name.endswith("dir_fd") for name in kwargs)
+            if _apart or relative or not isinstance(dst, str | os.PathLike):
+                plain()
+                return
+            place = place_of(dst)
+            if self._belongs_to_cell(place) and not self._is_own(place) and self.saves.is_here:
+                self.saves.link(plain, place)
+            else:
+                plain()
+
+        return linking
+
+    def _forget(self, path: str) -> None:
+        """Take the file itself from here on, or rank 0's, for what this rank has written there."""
+        shadow = self._shadow(path)
+        with apart():
+            if shadow.is_dir():
+                shutil.rmtree(shadow, ignore_errors=True)
+            elif self.rank:
+                shadow.unlink(missing_ok=True)
+
+    def forget_written(self) -> None:
+        """Take rank 0's files for what this rank has written: they may have been changed."""
+        for folder, _, names in os.walk(self.shadows):
+            for name in names:
+                path = self._meant(os.path.join(folder, name))
+                if os.path.isfile(path):
+                    self._forget(str(path))
+
+    def _meant(self, path: Any) -> Any:
+        """Return what the cell means by ``path``, which may be the name of a shadow, as opened."""
+        if not os.fspath(path).startswith(f"{self.shadows}/"):
+            return path
+        return "/" + os.path.relpath(path, self.shadows)
 
     def _is_cells(self, path: Any) -> bool:
         named = isinstance(path, str | os.PathLike)
         return named and self._belongs_to_cell(os.path.realpath(path))
 
     def _begin_shadow(self, path: Path, shadow: Path, mode: str) -> None:
-        if not path.parent.is_dir() and str(path.parent) not in self.made:
+        there = os.access(path.parent, os.F_OK)  # also where rank 0 alone has made it
+        if not there and str(path.parent) not in self.folders.made:
             return  # open() shall fail as it would on one device
-        shadow.parent.mkdir(parents=True, exist_ok=True)
+        _make_folders(shadow.parent)
         if not shadow.exists() and path.is_file() and ("a" in mode or "+" in mode):
             shutil.copyfile(path, shadow)
 
@@ -288,6 +332,12 @@ class FileTap:
         if _within(path, self.home):
             return True
         return not any(_within(path, place) for place in self.others_own)
+
+
+def _make_folders(path: Path) -> None:
+    """Make folders for shadows, be they in the cell's own."""
+    with apart():
+        path.mkdir(parents=True, exist_ok=True)
 
 
 def _places_of_libraries() -> list[str]:

@@ -35,6 +35,7 @@ from . import (
     files,
     frameworks,
     left_open,
+    left_running,
     notices,
     output,
     session,
@@ -152,7 +153,10 @@ class Rank:
             failures.report(self.events, error, cell="")
             self.events.emit(Status, state="failed")
             return 1
+        began = left_running.Began()
         outcome = shell.run(self.run.cell)
+        if not isinstance(outcome.error, KeyboardInterrupt) and not began.wait_for_others():
+            self.recorder.notice("left-running", notices.LEFT_RUNNING)
         return self._end(current, outcome)
 
     def _enter_device(self) -> None:
@@ -219,7 +223,7 @@ class Rank:
     def _be_one_of_many(self, shell: RankShell) -> None:
         """Let what the cell does to the outside world happen once."""
         self.files.install()
-        shell.share_commands(self.rank)
+        shell.share_commands(self.rank, self.files.forget_written)
         if self.rank:
             os.environ["WANDB_MODE"] = "disabled"
 
@@ -292,7 +296,8 @@ class Rank:
         if self.rank:
             return  # rank 0 has the largest shares: one of another size would have told
         code = self._code()
-        if text := current.chances.verdict(code):
+        text = current.chances.verdict(code)
+        if text and not self.recorder.has_said("late-count"):
             self.recorder.notice("by-chance", text)
         if current.coupling.cuts and not self._loops().names & BY_NUMBER:
             self.recorder.notice("in-pieces", notices.IN_PIECES)

@@ -33,10 +33,19 @@ FETCHING = "torch.utils.data._utils.fetch"
 class Saves:
     """The saves of one rank."""
 
-    def __init__(self, rank: int, is_own: Callable[[str], bool]) -> None:
-        """Be on ``rank``; ``is_own`` tells a path that no other rank can have."""
+    def __init__(
+        self, rank: int, is_own: Callable[[str], bool], forget: Callable[[str], None]
+    ) -> None:
+        """Be on ``rank``.
+
+        Args:
+            rank: of this process.
+            is_own: tells a path that no other rank can have.
+            forget: is told what rank 0 writes in the place of this rank.
+        """
         self._rank = rank
         self._is_own = is_own
+        self._forget = forget
         self._process = os.getpid()
         self._rename, self._unlink = os.replace, os.unlink  # as they are before the taps
         self._together = Together(rank)
@@ -80,8 +89,9 @@ class Saves:
         store = the_store()
         store.set(_named(path), b"")
         store.set(save.number, b"")
-        if before and not save.place.endswith("/1"):  # in one step: others may be reading it
-            self._together.wait_for_others(save.place, [before])
+        again = before and not save.place.endswith("/1")  # in one step
+        if again or (not before and os.path.lexists(path)):  # others may be reading it
+            self._together.wait_for_others(save.place, [before] if before else [])
         in_place = os.path.lexists(path) and not store.check([_owned(path)])
         return self._together.tell(save.place, plain if in_place else whole)
 
@@ -90,6 +100,7 @@ class Saves:
     ) -> Any:
         """Wait for rank 0; where it does not name ``path``, save it here."""
         save, _ = self._enter(path)
+        self._forget(path)
         store = the_store()
         met = self._together.meets(save.place, save.number, _named(path))
         if not met and not store.check([_named(path)]):
@@ -114,8 +125,26 @@ class Saves:
         """Tell whether something was saved at ``path``, or in the folder of that name."""
         if not self._saved or not isinstance(path, str | os.PathLike) or not self.is_here:
             return False
-        place = os.path.realpath(path)
+        place = place_of(path)
         return place in self._saved or place in self._folders
+
+    def link(self, make: Callable[[], None], path: str) -> None:
+        """Make a link at ``path``, of which other ranks are told as of a save.
+
+        Raises:
+            OSError: it could not be done, on all ranks alike: there is one already.
+        """
+        save, _ = self._enter(path)
+        store = the_store()
+        if self._rank == 0:
+            store.set(_named(path), b"")
+            store.set(save.number, b"")
+            self._together.tell(save.place, make)
+        elif self._together.meets(save.place, save.number, _named(path)):
+            self._together.finish(save.place)
+        elif not store.check([_named(path)]):
+            self.mine.add(path)
+            make()
 
     def move(self, rename: Callable[[Any, Any], None], src: Any, dst: Any) -> None:
         """Rename what was saved; ranks may have had different names for it before.
@@ -123,7 +152,7 @@ class Saves:
         Raises:
             OSError: it could not be done, on all ranks alike, as to another file system.
         """
-        old, new = os.path.realpath(src), os.path.realpath(dst)
+        old, new = place_of(src), place_of(dst)
         found, mine = self._take(old)
         at, number = self._together.next(f"move {new}"), self._together.next("number")
         alone = bool(mine) and mine == found.keys()
@@ -224,6 +253,14 @@ class Saves:
             self.mine -= mine
             self._folders.discard(place)
         return found, mine
+
+
+def place_of(path: str | os.PathLike[str]) -> str:
+    """Return where ``path`` itself lies, be it a link: that is what is deleted and renamed."""
+    folder, name = os.path.split(os.fspath(path).rstrip("/"))
+    if name in ("", ".", ".."):
+        return os.path.realpath(path)
+    return os.path.join(os.path.realpath(folder), name)
 
 
 def _named(path: str) -> str:

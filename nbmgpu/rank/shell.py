@@ -12,7 +12,7 @@ import signal
 import symtable
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,8 +161,11 @@ class RankShell(InteractiveShell):
                 self.compile._filename_map[filename] = number
         self.execution_count = header.get("execution_count", 1)
 
-    def share_commands(self, rank: int) -> None:
-        """Run shell lines on rank 0 alone, and give their results to all ranks."""
+    def share_commands(self, rank: int, done: Callable[[], None]) -> None:
+        """Run shell lines on rank 0 alone, and give their results to all ranks.
+
+        Each rank calls what is ``done`` after one, which may have written the cell's files.
+        """
         shell: Any = self
         run, read = shell.system, shell.getoutput
 
@@ -170,9 +173,12 @@ class RankShell(InteractiveShell):
             if rank == 0:
                 run(command)
             self.user_ns["_exit_code"] = from_rank_0(self.user_ns.get("_exit_code"))
+            done()
 
         def getoutput(command: str, *args: Any, **kwargs: Any) -> Any:
-            return from_rank_0(read(command, *args, **kwargs) if rank == 0 else None)
+            output = from_rank_0(read(command, *args, **kwargs) if rank == 0 else None)
+            done()
+            return output
 
         shell.system, shell.getoutput = system, getoutput
 

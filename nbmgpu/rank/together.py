@@ -132,10 +132,13 @@ class Together:
             waited = time.monotonic() - begun
             if any(store.check([key]) for key in apart):
                 return
-            if waited > PATIENCE or (waited > alone and (self._missed or not store.check(joined))):
-                self._missed = keys
+            if waited > PATIENCE or (waited > alone and self._may_be_alone(joined)):
+                self._missed = keys if before else self._missed
                 return
             time.sleep(0.002)
+
+    def _may_be_alone(self, joined: Sequence[str]) -> bool:
+        return bool(self._missed) or not joined or not the_store().check(list(joined))
 
 
 def is_rank_0_ahead() -> bool:
