@@ -82,7 +82,17 @@ def _tree_of(function: Any) -> ast.Module | None:
 
 def divides_by_multiple(cell: str) -> bool:
     """Tell whether a cell divides by a product with a batch's size: ``/ (2 * len(x))``."""
-    nodes = _nodes(_tree_of_cell(cell).body)
+    return _divides_by_multiple(_nodes(_tree_of_cell(cell).body))
+
+
+@functools.lru_cache(maxsize=256)
+def function_divides_by_multiple(function: types.FunctionType) -> bool:
+    """Tell the same of a function."""
+    tree = _tree_of(function)
+    return tree is not None and _divides_by_multiple(list(ast.walk(tree)))
+
+
+def _divides_by_multiple(nodes: list[ast.AST]) -> bool:
     sizes = _named_sizes(nodes)
     divisors = (n.right for n in nodes if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div))
     for divisor in divisors:

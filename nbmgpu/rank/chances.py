@@ -16,7 +16,13 @@ from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from . import notices
-from .batch_sizes import assigned, by_size, divides_by_multiple, function_by_size
+from .batch_sizes import (
+    assigned,
+    by_size,
+    divides_by_multiple,
+    function_by_size,
+    function_divides_by_multiple,
+)
 
 if TYPE_CHECKING:
     from .loss_graph import LossGraph
@@ -154,7 +160,8 @@ class Code:
         values += [*used, *(_settings_of(each) for each in used)]
         numbers = {float(v) for v in _flat(values) if isinstance(v, int | float) and v is not True}
         sized = by_size(cell) or any(map(function_by_size, functions))
-        return cls(names, numbers, divides_by_multiple(cell), sized)
+        multiplies = divides_by_multiple(cell) or any(map(function_divides_by_multiple, functions))
+        return cls(names, numbers, multiplies, sized)
 
 
 def _small(code: CodeType) -> list[Any]:

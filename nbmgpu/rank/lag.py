@@ -10,6 +10,7 @@ them, it does not matter which of them it is.
 
 from __future__ import annotations
 
+import types
 import weakref
 from collections import UserDict, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -138,7 +139,15 @@ def _parts(item: Any) -> Iterable[Any] | None:
     if is_dataclass(item) and not isinstance(item, type):
         fields: dict[str, Any] = vars(item)
         return fields.values()
+    if isinstance(held := getattr(item, "__dict__", None), dict) and _is_a_batch(item):
+        return held.values()
     return None
+
+
+def _is_a_batch(item: Any) -> bool:
+    """Tell whether an object may be a batch of a class of its own, as those of graphs are."""
+    others = type, types.ModuleType, types.FunctionType, torch.nn.Module
+    return not isinstance(item, others)
 
 
 def overlap(some: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> bool:

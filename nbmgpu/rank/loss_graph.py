@@ -91,6 +91,14 @@ class LossGraph:
         counted = {n for _, n in self.counts if n is not None}
         return len(counted) > 1 and any(n % samples for n in counted)
 
+    def rows_of_others(self, samples: int) -> tuple[int, ...]:
+        """Return over how many rows means are that are not over the share's ``samples``.
+
+        Only where there is another term, for which the weight might have to be another one.
+        """
+        several = len(self.kinds) + max(len(self.counts) - 1, 0) > 1
+        return tuple(n for _, n in self.counts if n is not None and n % samples and several)
+
     def settle(self, meanings: Sequence[Meaning]) -> None:
         """Take the numbers that divide sums for what they are said to mean."""
         for divisor, meaning in zip(self.divisors, meanings, strict=True):

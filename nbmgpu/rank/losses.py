@@ -46,11 +46,15 @@ from .reductions import (
     is_penalty,
     reduced_dims,
     reduces,
+    single_numbers,
 )
 
 MAX_NODES = 400
 
 MAX_DIMS = 6
+
+FEW = 3
+"""So many terms may be those of as many tasks."""
 
 LOWEST = {True: torch.zeros((), dtype=torch.float16), False: torch.zeros((), dtype=torch.int8)}
 """Tensors that stay as they are beside a Python number, but not beside a tensor."""
@@ -134,6 +138,11 @@ def read_graph(
     reader = _Reader(samples, whole, totals, is_old, batch or Batch(Chances()))
     roots = [loss] if isinstance(loss, Tensor) else loss
     graph = reader.read([root.grad_fn for root in roots])
+    if reader.averages_samples():
+        graph.counts.clear()
+        graph.kinds, graph.by_rows = {"mean"}, False
+    if not (graph.kinds or graph.divisors or graph.penalised) and 1 < samples < whole:
+        graph.unread = graph.unread or reader.last()
     kinds = tuple(kind_of(node) for node in graph.nodes) if graph.divisors else ()
     graph.settle(agree(kinds, graph.divisors, graph.by_tensor))
     if graph.kinds != {"sum"}:
@@ -153,6 +162,7 @@ class _Reader:
     batch: Batch
     graph: LossGraph = field(default_factory=LossGraph)
     sides: dict[Any, int] = field(default_factory=dict)
+    stacked: bool = False
 
     def read(self, roots: Sequence[Any]) -> LossGraph:
         """Walk from the nodes ``roots`` to those that reduce over samples."""
@@ -174,14 +184,34 @@ class _Reader:
                 if not sources:
                     queue += self._pass(node, path)
                 for source, inner in sources:
-                    if kind_of(source) == "Stack":  # of scalars: each has a reduction of its own
-                        scalars = children_of(source)
+                    if scalars := single_numbers(source):  # each has a reduction of its own
                         stacked = len(scalars) if kind_of(node) == "Mean" else 0
+                        self.stacked |= stacked > 0
                         part = replace(inner, stacked=stacked)
                         queue += [(child, part) for child in scalars]
                     else:
                         self._meet(source, inner, whole=source is node)
         return graph
+
+    def averages_samples(self) -> bool:
+        """Tell whether the loss is the mean of losses of single samples, however these count.
+
+        Two or three means, each over as much as the samples have, may as well be those of tasks.
+        """
+        graph, samples = self.graph, self.samples
+        if "counted" not in graph.kinds or graph.kinds - {"counted", "mean"} or graph.divisors:
+            return False
+        if not graph.terms == graph.averaged == samples < self.whole:
+            return False
+        if samples == 1:
+            return self.stacked or self.batch.asks_for_share(samples)
+        over = {number for _, number in graph.counts}
+        return samples > FEW or len(over) > 1 or any(n is None or n % samples for n in over)
+
+    def last(self) -> str:
+        """Return what makes one number of many, and is not known to."""
+        ends = [n for n in self.graph.nodes if any(size_of(child) > 1 for child in children_of(n))]
+        return kind_of(ends[0]) if ends else ""
 
     def _pass(self, node: Any, path: _Path) -> list[tuple[Any, _Path]]:
         """Go through a node that reduces nothing; return what is below."""
@@ -286,7 +316,8 @@ class _Reader:
             taken, rows = NEXT_TO_NOTHING if number else 0.0, True
         graph.divisors.append(Divisor(number, taken, node, rows))
         several = any(d > samples > 0 and d % samples == 0 for d in numbers)
-        graph.multiple |= taken is None and several
+        stands = all(map(self.batch.is_constant, numbers))
+        graph.multiple |= taken is None and (several or (samples > 0 and not stands))
 
 
 def _sources(node: Any, path: _Path, graph: LossGraph, samples: int) -> list[tuple[Any, _Path]]:
@@ -309,9 +340,8 @@ def _sources(node: Any, path: _Path, graph: LossGraph, samples: int) -> list[tup
         below, inner = todo.pop(0)
         if shape_of(below) != shape:
             continue
-        scalars = kind_of(below) == "Stack" and all(shape_of(c) == () for c in children_of(below))
         dims = reduced_dims(below)
-        if scalars or 0 in dims:
+        if 0 in dims or single_numbers(below):
             found.append((below, inner))
         elif dims:
             graph.passed += [dims_of(below)] if differ(node, below) else []
@@ -330,10 +360,7 @@ def _factors(node: Any, path: _Path, graph: LossGraph, samples: int) -> list[tup
     for index, child in enumerate(children_of(node)):
         below, inner = child, path.through(node, index)
         for _ in range(MAX_CHAIN):
-            scalars = kind_of(below) == "Stack" and all(
-                shape_of(c) == () for c in children_of(below)
-            )
-            if scalars or 0 in reduced_dims(below):
+            if 0 in reduced_dims(below) or single_numbers(below):
                 found.append((below, inner))
                 break
             alone = children_of(below)

@@ -8,17 +8,27 @@ from typing import Any
 import torch
 
 from .loss_graph import Dims
-from .nodes import ACCUMULATE, MEAN, OWN, children_of, elements_of, kind_of, shape_of, size_of
+from .nodes import (
+    ACCUMULATE,
+    MEAN,
+    OWN,
+    added_up,
+    children_of,
+    elements_of,
+    kind_of,
+    shape_of,
+    size_of,
+)
 
 MAX_CHAIN = 16
 
 NORMS = {
     "LinalgVectorNorm", "Norm", "Std", "Var", "Logsumexp", "Max", "Min", "Amax", "Amin", "Median",
-    "Prod",
+    "Prod", "Dist",
 }  # fmt: skip
 """Nodes that make one number of many in no linear way."""
 
-REDUCING = {"Mean", "Sum"} | NORMS
+REDUCING = {"Mean", "Sum", "Nansum"} | NORMS
 
 BENDING = NORMS | {
     "Sqrt", "Rsqrt", "Pow", "Log", "Log1P", "Log2", "Log10", "Exp", "Expm1", "Reciprocal",
@@ -45,6 +55,9 @@ CURVES = {
     "Relu", "Rsqrt", "Reciprocal", "ClampMin", "ClampMax",
 }  # fmt: skip
 
+WRITTEN = "torch::autograd::CopySlices"
+"""What writes into a part of a tensor."""
+
 OF_PARAMETERS = ELEMENTWISE | VIEWS | CURVES
 
 PRODUCTS = {"Mm", "Bmm", "Mv", "Dot", "Vdot"}
@@ -58,7 +71,41 @@ def reduces(node: Any) -> bool:
     if kind_of(node) in PRODUCTS:  # of a layer's weights, it is what a single sample gives
         children = children_of(node)
         return not any(is_of_parameters(child, MAX_CHAIN) for child in children)
+    if kind_of(node) in ("Mean", "Sum") and added_up(node) == ():  # of what is one number already
+        return False
     return kind_of(node) in REDUCING or getattr(node, "_saved_reduction", 0) > 0
+
+
+def single_numbers(node: Any) -> list[Any]:
+    """Return what ``node`` puts side by side, if each is a single number: losses, mostly.
+
+    Of vectors that have one element by chance, as those of a share of one sample, there are none.
+    """
+    if kind_of(node) == "Stack":
+        parts = children_of(node)
+        return parts if all(shape_of(part) == () for part in parts) else []
+    if kind_of(node) == "Cat":
+        parts = children_of(node)
+        return parts if all(map(_is_viewed_number, parts)) else []
+    found: list[Any] = []
+    while kind_of(node) == WRITTEN:  # ``terms[0] = loss``, over what was there before
+        below = [c for c in children_of(node) if not (kind_of(c) == WRITTEN and _alike(c, node))]
+        if not all(shape_of(child) == () for child in below):
+            return []
+        found += below
+        before = [child for child in children_of(node) if child not in below]
+        if not before:
+            return found
+        node = before[0]
+    return []
+
+
+def _is_viewed_number(node: Any) -> bool:
+    return kind_of(node) in VIEWS and [shape_of(child) for child in children_of(node)] == [()]
+
+
+def _alike(one: Any, other: Any) -> bool:
+    return shape_of(one) == shape_of(other)
 
 
 def hides_reduction(node: Any) -> bool:

@@ -126,6 +126,7 @@ class Session:
         self._source: object = None
         self._passes: Counter[object] = Counter()
         self._doubts: list[Any] = []
+        self._rows_of_others: dict[int, tuple[int, ...]] = {}
         self.chances = Chances()
         self.divisors = Divisors(recorder, rank, world_size)
         self.coupling = Coupling(recorder)
@@ -271,8 +272,12 @@ class Session:
             self.recorder.notice("joined", notices.JOINED)
         doubt, share = graph.doubt(), self.share
         loaders = self.recorder.has_said("two-loaders")  # that says it, too
-        if share is not None and share.whole % self.world_size and not loaders:
-            doubt = graph.counts_others(share.samples) or doubt
+        if share is not None and not share.empty and not loaders:
+            uneven = share.whole % self.world_size > 0
+            doubt = (uneven and graph.counts_others(share.samples)) or doubt
+            # What is always as much, whatever the samples are, weighs alike on all ranks.
+            if rows := graph.rows_of_others(share.samples):
+                doubt = self._rows_of_others.setdefault(share.samples, rows) != rows or doubt
         if doubt is not False:
             self._doubts.append(doubt)
         if len(self._doubts) >= 50:

@@ -187,6 +187,51 @@ DUE = {
             return x, y, torch.tensor([len(y) for _, y in samples])
         loader = DataLoader(clips, 8, collate_fn=collate)
         """),
+    "frames of samples, joined in an object": ("joined", """
+        for batch in loader:
+            F.mse_loss(model(batch.x)[:, 0], batch.y).backward()
+            opt.step()
+        """, """
+        class Graphs:
+            def __init__(self, samples):
+                self._store = {"x": None, "y": None}
+                self._store["x"], self._store["y"] = (torch.cat(p) for p in zip(*samples))
+            x, y = (property(lambda self, name=name: self._store[name]) for name in "xy")
+        atoms = [(torch.randn(1 + i % 5, 8), torch.randn(1 + i % 5)) for i in range(44)]
+        loader = DataLoader(atoms, 8, collate_fn=Graphs)
+        """),
+    "a number times the size of the batch, in a function": ("by-chance", with_loss(
+        "likelihood(model(x)[:, 0], y.float())"), """
+        def likelihood(mean, y, sigma=0.3):
+            return ((mean - y) ** 2).sum() / (2 * sigma ** 2 * len(y))
+        """),
+    "a term over chosen samples, and one over all": ("mixed-loss", """
+        for x, a, b in loader:
+            out, has = model(x), a >= 0
+            loss = F.cross_entropy(out[has], a[has]) + F.cross_entropy(out, b)
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        """, """
+        some = Y - (torch.arange(44) % 3 == 0).long() * 9
+        loader = DataLoader(TensorDataset(X, some, Y.flip(0)), 8, drop_last=True)
+        """),
+    "packed words, and a term for each sample": ("mixed-loss", """
+        for x, y, n in loader:
+            out = model(x)
+            pack = lambda t: nn.utils.rnn.pack_padded_sequence(
+                t, n, batch_first=True, enforce_sorted=False).data
+            loss = F.cross_entropy(pack(out), pack(y)) + 0.1 * out.mean(1).pow(2).mean()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        """, """
+        n = torch.arange(44) % 5 + 1
+        words = TensorDataset(torch.randn(44, 5, 8), torch.randint(4, (44, 5)), n)
+        loader = DataLoader(words, 8, drop_last=True)
+        """),
+    "a distance": ("mixed-loss", with_loss(
+        "torch.dist(model(x), F.one_hot(y, 4).float())"), ""),
     "a memory beside the batch": ("other-rows", with_loss(
         "F.cross_entropy(model(torch.cat([x, M])), torch.cat([y, N]))"),
         "M, N = torch.randn(10, 8), torch.randint(4, (10,))"),

@@ -111,3 +111,17 @@ def test_means_over_the_same_things_and_their_classes_weigh_alike():
     count = MASK.sum()
     loss = (out[:, 0] * MASK).sum() / count + (out * MASK[:, None]).sum() / (count * 3)
     assert not read_graph(loss, 8, 16).doubt()
+
+
+@pytest.mark.parametrize(
+    ("loss", "unread"),
+    [
+        (lambda: torch.var_mean(MODEL(X))[0], "VarMean"),
+        (lambda: MODEL(X).cumsum(0)[-1, 0] * 2, "Select"),
+        (penalty, ""),
+        (lambda: MODEL(X).pow(2).sum() / 7, ""),
+        (lambda: F.cross_entropy(MODEL(X), Y), ""),
+    ],
+)
+def test_what_is_not_known_to_reduce_is_named(loss, unread):
+    assert read_graph(loss(), 8, 16).unread == unread
