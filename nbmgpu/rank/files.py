@@ -188,7 +188,8 @@ class FileTap:
                 self.temporary.add(place)
                 return
             make = functools.partial(mkdir, path, mode)
-            if _apart or self._is_own(place) or not self._belongs_to_cell(place):
+            common = self._belongs_to_cell(place) and not self._is_own(place)
+            if _apart or not common or not _is_called_by_cell():
                 self.folders.make_or_find(make, place)
                 return
             self.folders.make(make, place)
@@ -332,6 +333,14 @@ class FileTap:
         if _within(path, self.home):
             return True
         return not any(_within(path, place) for place in self.others_own)
+
+
+def _is_called_by_cell() -> bool:
+    """Tell whether the notebook's own code makes a folder, and no library."""
+    frame = sys._getframe(2)
+    while frame.f_globals.get("__name__", "").partition(".")[0] in ("os", "pathlib"):
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame.f_globals.get("__name__") == "__main__"
 
 
 def _make_folders(path: Path) -> None:

@@ -2,7 +2,8 @@
 
 Each rank comes by them at its own time, and what it then does may depend on whether they are there:
 ``while os.path.exists(f"run{n}"): n += 1``.  So a folder that rank 0 has made in this cell is not
-there for another rank until that has come to make it, too.
+there for another rank until that has come to make it, too.  What libraries make is there at once:
+rank 0 may be in one of them alone.
 """
 
 from __future__ import annotations
