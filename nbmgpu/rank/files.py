@@ -16,7 +16,6 @@ Caches and temporary files, which libraries write for themselves, are left alone
 from __future__ import annotations
 
 import builtins
-import errno
 import functools
 import importlib
 import io
@@ -25,6 +24,7 @@ import shutil
 import site
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
@@ -32,7 +32,6 @@ from typing import Any
 
 import torch
 
-from .folders import Folders
 from .saves import Saves, place_of
 
 WRITING = frozenset("wax+")
@@ -72,7 +71,9 @@ class FileTap:
         self.others_own = [os.path.realpath(p) for p in _places_of_libraries()]
         self.open: Callable[..., Any] = builtins.open
         self.rmtree: Callable[..., Any] = shutil.rmtree
-        self.folders = Folders(rank)
+        self.unlink: Callable[..., Any] = os.unlink
+        self.began = time.time()
+        self.made: set[str] = set()
         self.gone: set[str] = set()
         self.temporary: set[str] = set()
         self.originals: dict[tuple[Any, str], Any] = {}
@@ -146,19 +147,15 @@ class FileTap:
 
         @functools.wraps(stat)
         def looking(path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
-            named = isinstance(path, str | os.PathLike) and kwargs.get("dir_fd") is None
             try:
-                found = stat(path, *args, **kwargs)
+                return stat(path, *args, **kwargs)
             except FileNotFoundError:
-                if not named:
+                if not isinstance(path, str | os.PathLike) or kwargs.get("dir_fd") is not None:
                     raise
                 shadow = os.path.join(self.shadows, os.path.realpath(path).lstrip("/"))
                 with suppress(OSError):
                     return stat(shadow)
                 raise
-            if named and not _apart and self.folders.hides(path, found):
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-            return found
 
         return looking
 
@@ -175,7 +172,7 @@ class FileTap:
         return marking
 
     def _making(self, mkdir: Callable[..., None]) -> Callable[..., None]:
-        """Make a folder of the cell's once; what ``tempfile`` makes is each rank's own."""
+        """Let a folder be there already if it is another rank that has just made it."""
 
         @functools.wraps(mkdir)
         def making(path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
@@ -187,13 +184,16 @@ class FileTap:
                 mkdir(path, mode)
                 self.temporary.add(place)
                 return
-            make = functools.partial(mkdir, path, mode)
-            common = self._belongs_to_cell(place) and not self._is_own(place)
-            if _apart or not common or not _is_called_by_cell():
-                self.folders.make_or_find(make, place)
-                return
-            self.folders.make(make, place)
+            try:
+                mkdir(path, mode)
+            except FileExistsError:
+                gone = _is_in(place, self.gone)  # and rank 0 has not come so far
+                if not gone:
+                    new = os.path.isdir(place) and os.stat(place).st_ctime >= self.began
+                    if place in self.made or not new:
+                        raise
             self.gone.discard(place)
+            self.made.add(place)
 
         return making
 
@@ -225,9 +225,8 @@ class FileTap:
             if _apart or kwargs.get("dir_fd") is not None or not named:
                 delete(path, *args, **kwargs)
                 return
-            path = self._meant(path)
             place = place_of(path)
-            common = place in self.folders.made or self._belongs_to_cell(place)
+            common = place in self.made or self._belongs_to_cell(place)
             whole = functools.partial(delete, path, *args, **kwargs)
             if self.saves.has(place):
                 self.saves.delete(whole, place)
@@ -238,7 +237,7 @@ class FileTap:
             elif self.rank == 0 or not common or self._is_own(place):
                 delete(path, *args, **kwargs)
                 return
-            self.folders.made.discard(place)
+            self.made.discard(place)
             if self.rank:
                 self.gone.add(place)
             self._forget(place)
@@ -269,7 +268,7 @@ class FileTap:
     def _rename_shadow(self, rename: Callable[..., None], src: Any, dst: Any) -> None:
         old, new = (self._shadow(place_of(path)) for path in (src, dst))
         if old.exists():
-            _make_folders(new.parent)
+            new.parent.mkdir(parents=True, exist_ok=True)
             rename(old, new)
         else:
             self._forget(place_of(dst))
@@ -295,11 +294,11 @@ class FileTap:
     def _forget(self, path: str) -> None:
         """Take the file itself from here on, or rank 0's, for what this rank has written there."""
         shadow = self._shadow(path)
-        with apart():
-            if shadow.is_dir():
-                shutil.rmtree(shadow, ignore_errors=True)
-            elif self.rank:
-                shadow.unlink(missing_ok=True)
+        if shadow.is_dir():
+            self.rmtree(shadow, ignore_errors=True)
+        elif self.rank:
+            with suppress(FileNotFoundError):
+                self.unlink(shadow)
 
     def forget_written(self) -> None:
         """Take rank 0's files for what this rank has written: they may have been changed."""
@@ -307,7 +306,7 @@ class FileTap:
             for name in names:
                 path = self._meant(os.path.join(folder, name))
                 if os.path.isfile(path):
-                    self._forget(str(path))
+                    self._forget(path)
 
     def _meant(self, path: Any) -> Any:
         """Return what the cell means by ``path``, which may be the name of a shadow, as opened."""
@@ -320,10 +319,9 @@ class FileTap:
         return named and self._belongs_to_cell(os.path.realpath(path))
 
     def _begin_shadow(self, path: Path, shadow: Path, mode: str) -> None:
-        there = os.access(path.parent, os.F_OK)  # also where rank 0 alone has made it
-        if not there and str(path.parent) not in self.folders.made:
+        if not path.parent.is_dir() and str(path.parent) not in self.made:
             return  # open() shall fail as it would on one device
-        _make_folders(shadow.parent)
+        shadow.parent.mkdir(parents=True, exist_ok=True)
         if not shadow.exists() and path.is_file() and ("a" in mode or "+" in mode):
             shutil.copyfile(path, shadow)
 
@@ -333,20 +331,6 @@ class FileTap:
         if _within(path, self.home):
             return True
         return not any(_within(path, place) for place in self.others_own)
-
-
-def _is_called_by_cell() -> bool:
-    """Tell whether the notebook's own code makes a folder, and no library."""
-    frame = sys._getframe(2)
-    while frame.f_globals.get("__name__", "").partition(".")[0] in ("os", "pathlib"):
-        frame = frame.f_back  # type: ignore[assignment]
-    return frame.f_globals.get("__name__") == "__main__"
-
-
-def _make_folders(path: Path) -> None:
-    """Make folders for shadows, be they in the cell's own."""
-    with apart():
-        path.mkdir(parents=True, exist_ok=True)
 
 
 def _places_of_libraries() -> list[str]:

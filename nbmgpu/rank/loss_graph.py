@@ -96,8 +96,9 @@ class LossGraph:
 
         Only where there is another term, for which the weight might have to be another one.
         """
-        several = len(self.kinds) + max(len(self.counts) - 1, 0) > 1
-        return tuple(n for _, n in self.counts if n is not None and n % samples and several)
+        over = [n for _, n in self.counts if n is not None]
+        several = "mean" in self.kinds or len(set(over)) > 1
+        return tuple(n for n in over if n % samples and several)
 
     def settle(self, meanings: Sequence[Meaning]) -> None:
         """Take the numbers that divide sums for what they are said to mean."""

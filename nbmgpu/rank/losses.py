@@ -53,9 +53,6 @@ MAX_NODES = 400
 
 MAX_DIMS = 6
 
-FEW = 3
-"""So many terms may be those of as many tasks."""
-
 LOWEST = {True: torch.zeros((), dtype=torch.float16), False: torch.zeros((), dtype=torch.int8)}
 """Tensors that stay as they are beside a Python number, but not beside a tensor."""
 
@@ -138,13 +135,13 @@ def read_graph(
     reader = _Reader(samples, whole, totals, is_old, batch or Batch(Chances()))
     roots = [loss] if isinstance(loss, Tensor) else loss
     graph = reader.read([root.grad_fn for root in roots])
-    if reader.averages_samples():
-        graph.counts.clear()
-        graph.kinds, graph.by_rows = {"mean"}, False
     if not (graph.kinds or graph.divisors or graph.penalised) and 1 < samples < whole:
         graph.unread = graph.unread or reader.last()
     kinds = tuple(kind_of(node) for node in graph.nodes) if graph.divisors else ()
-    graph.settle(agree(kinds, graph.divisors, graph.by_tensor))
+    meanings = agree(kinds, graph.divisors, graph.by_tensor)
+    graph.settle(meanings)
+    constants = [d.number for d, m in zip(graph.divisors, meanings, strict=True) if m == "constant"]
+    graph.multiple |= not all(map(reader.batch.is_constant, constants))
     if graph.kinds != {"sum"}:
         graph.multiplied = None
     graph.sized &= graph.terms < samples  # else these are losses of single samples, averaged
@@ -162,7 +159,6 @@ class _Reader:
     batch: Batch
     graph: LossGraph = field(default_factory=LossGraph)
     sides: dict[Any, int] = field(default_factory=dict)
-    stacked: bool = False
 
     def read(self, roots: Sequence[Any]) -> LossGraph:
         """Walk from the nodes ``roots`` to those that reduce over samples."""
@@ -186,27 +182,11 @@ class _Reader:
                 for source, inner in sources:
                     if scalars := single_numbers(source):  # each has a reduction of its own
                         stacked = len(scalars) if kind_of(node) == "Mean" else 0
-                        self.stacked |= stacked > 0
                         part = replace(inner, stacked=stacked)
                         queue += [(child, part) for child in scalars]
                     else:
                         self._meet(source, inner, whole=source is node)
         return graph
-
-    def averages_samples(self) -> bool:
-        """Tell whether the loss is the mean of losses of single samples, however these count.
-
-        Two or three means, each over as much as the samples have, may as well be those of tasks.
-        """
-        graph, samples = self.graph, self.samples
-        if "counted" not in graph.kinds or graph.kinds - {"counted", "mean"} or graph.divisors:
-            return False
-        if not graph.terms == graph.averaged == samples < self.whole:
-            return False
-        if samples == 1:
-            return self.stacked or self.batch.asks_for_share(samples)
-        over = {number for _, number in graph.counts}
-        return samples > FEW or len(over) > 1 or any(n is None or n % samples for n in over)
 
     def last(self) -> str:
         """Return what makes one number of many, and is not known to."""
@@ -316,8 +296,7 @@ class _Reader:
             taken, rows = NEXT_TO_NOTHING if number else 0.0, True
         graph.divisors.append(Divisor(number, taken, node, rows))
         several = any(d > samples > 0 and d % samples == 0 for d in numbers)
-        stands = all(map(self.batch.is_constant, numbers))
-        graph.multiple |= taken is None and (several or (samples > 0 and not stands))
+        graph.multiple |= taken is None and several
 
 
 def _sources(node: Any, path: _Path, graph: LossGraph, samples: int) -> list[tuple[Any, _Path]]:

@@ -35,7 +35,6 @@ from . import (
     files,
     frameworks,
     left_open,
-    left_running,
     notices,
     output,
     session,
@@ -153,10 +152,7 @@ class Rank:
             failures.report(self.events, error, cell="")
             self.events.emit(Status, state="failed")
             return 1
-        began = left_running.Began()
         outcome = shell.run(self.run.cell)
-        if not isinstance(outcome.error, KeyboardInterrupt) and not began.wait_for_others():
-            self.recorder.notice("left-running", notices.LEFT_RUNNING)
         return self._end(current, outcome)
 
     def _enter_device(self) -> None:

@@ -206,10 +206,6 @@ SIZE_ASKED = (
     "continue`): len(x) is this rank's share, so the answer is not one device's, and all batches "
     "may be left out. To leave out a last batch that is smaller, give the loader drop_last=True."
 )
-LEFT_RUNNING = (
-    "A thread that the cell has begun was not done a minute after the cell was, and has ended with "
-    "its rank: what it was writing may be cut off. Wait for it in the cell (`thread.join()`)."
-)
 NOT_SHARDED = (
     "No training loader was split: every rank did the whole work, with one device's result and "
     "no speed-up. Iterate over a torch DataLoader to share it."

@@ -55,9 +55,6 @@ CURVES = {
     "Relu", "Rsqrt", "Reciprocal", "ClampMin", "ClampMax",
 }  # fmt: skip
 
-WRITTEN = "torch::autograd::CopySlices"
-"""What writes into a part of a tensor."""
-
 OF_PARAMETERS = ELEMENTWISE | VIEWS | CURVES
 
 PRODUCTS = {"Mm", "Bmm", "Mv", "Dot", "Vdot"}
@@ -71,41 +68,32 @@ def reduces(node: Any) -> bool:
     if kind_of(node) in PRODUCTS:  # of a layer's weights, it is what a single sample gives
         children = children_of(node)
         return not any(is_of_parameters(child, MAX_CHAIN) for child in children)
-    if kind_of(node) in ("Mean", "Sum") and added_up(node) == ():  # of what is one number already
+    if kind_of(node) in ("Mean", "Sum") and added_up(node) == () and _is_reduced(node):
         return False
     return kind_of(node) in REDUCING or getattr(node, "_saved_reduction", 0) > 0
 
 
 def single_numbers(node: Any) -> list[Any]:
-    """Return what ``node`` puts side by side, if each is a single number: losses, mostly.
+    """Return what ``node`` stacks, if each is a single number: losses, mostly."""
+    parts = children_of(node) if kind_of(node) == "Stack" else []
+    return parts if all(shape_of(part) == () for part in parts) else []
 
-    Of vectors that have one element by chance, as those of a share of one sample, there are none.
+
+def _is_reduced(node: Any) -> bool:
+    """Tell whether ``node``, which is of one number, is of one that a reduction has made.
+
+    Else it is of what a single sample gives.
     """
-    if kind_of(node) == "Stack":
-        parts = children_of(node)
-        return parts if all(shape_of(part) == () for part in parts) else []
-    if kind_of(node) == "Cat":
-        parts = children_of(node)
-        return parts if all(map(_is_viewed_number, parts)) else []
-    found: list[Any] = []
-    while kind_of(node) == WRITTEN:  # ``terms[0] = loss``, over what was there before
-        below = [c for c in children_of(node) if not (kind_of(c) == WRITTEN and _alike(c, node))]
-        if not all(shape_of(child) == () for child in below):
-            return []
-        found += below
-        before = [child for child in children_of(node) if child not in below]
-        if not before:
-            return found
-        node = before[0]
-    return []
-
-
-def _is_viewed_number(node: Any) -> bool:
-    return kind_of(node) in VIEWS and [shape_of(child) for child in children_of(node)] == [()]
-
-
-def _alike(one: Any, other: Any) -> bool:
-    return shape_of(one) == shape_of(other)
+    todo = children_of(node)
+    for _ in range(MAX_CHAIN):
+        if not todo:
+            break
+        below = todo.pop(0)
+        if shape_of(below) == ():
+            if reduces(below):
+                return True
+            todo += children_of(below)
+    return False
 
 
 def hides_reduction(node: Any) -> bool:

@@ -126,7 +126,7 @@ class Session:
         self._source: object = None
         self._passes: Counter[object] = Counter()
         self._doubts: list[Any] = []
-        self._rows_of_others: dict[int, tuple[int, ...]] = {}
+        self._rows_of_others: dict[tuple[int, int], tuple[int, ...]] = {}
         self.chances = Chances()
         self.divisors = Divisors(recorder, rank, world_size)
         self.coupling = Coupling(recorder)
@@ -277,7 +277,8 @@ class Session:
             doubt = (uneven and graph.counts_others(share.samples)) or doubt
             # What is always as much, whatever the samples are, weighs alike on all ranks.
             if rows := graph.rows_of_others(share.samples):
-                doubt = self._rows_of_others.setdefault(share.samples, rows) != rows or doubt
+                key = share.samples, len(graph.nodes)
+                doubt = self._rows_of_others.setdefault(key, rows) != rows or doubt
         if doubt is not False:
             self._doubts.append(doubt)
         if len(self._doubts) >= 50:

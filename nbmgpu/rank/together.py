@@ -123,7 +123,7 @@ class Together:
         store, others = the_store(), range(1, dist.get_world_size())
         if self._missed and store.check(self._missed):
             self._missed = []
-        alone = GRACE if self._missed else ALONE
+        alone = ALONE if before and not self._missed else GRACE
         keys = [f"{place}/{rank}" for rank in others]
         joined = [f"{save.place}/{rank}" for save in before[:8] for rank in others]
         apart = [f"{save.number}/{APART}" for save in before[:8]]

@@ -517,52 +517,15 @@ IDIOMS = [
             opt.step()
             losses.append(loss.item())
         """, setup=TOKENS, shares="ids labels", ranks=(2, 3)),
-    idiom("terms written into a tensor", """
+    idiom("a sum of what one sample gives", """
         for x, y in loader:
-            out = model(x)
-            terms = torch.zeros(3)
-            terms[0] = F.cross_entropy(out, y)
-            terms[1] = 0.1 * out.pow(2).mean()
-            terms[2] = 0.5
-            loss = terms.sum()
+            pred = model(x)[:, 0].squeeze()
+            loss = ((pred - y.squeeze()) ** 2).sum() / 8
             opt.zero_grad()
             loss.backward()
             opt.step()
             losses.append(loss.item())
-        """, setup="loader = DataLoader(dataset, 7)", shares="terms", ranks=(2, 3)),
-    idiom("terms of one element, joined", """
-        for x, y in loader:
-            out = model(x)
-            terms = [F.cross_entropy(out, y).view(1), out.pow(2).mean().unsqueeze(0)]
-            loss = torch.cat(terms).sum()
-            opt.zero_grad()
-            loss.backward()
-            opt.step()
-            losses.append(loss.item())
-        """, setup="loader = DataLoader(dataset, 7)", shares="terms", ranks=(2, 3)),
-    idiom("the mean of pictures' mean losses over their boxes", """
-        for epoch in range(2):
-            for xs, ys in loader:
-                loss = sum(F.cross_entropy(model(x), y) for x, y in zip(xs, ys)) / len(xs)
-                opt.zero_grad()
-                loss.backward()
-                opt.step()
-                losses.append(loss.item())
-        """, setup="""
-        boxes = [(torch.randn(1 + i % 5, 8), torch.randint(4, (1 + i % 5,))) for i in range(40)]
-        loader = DataLoader(boxes, 8, collate_fn=lambda s: tuple(zip(*s)))
-        """, shares="xs ys", ranks=(2, 3)),
-    idiom("the same, stacked", """
-        for xs, ys in loader:
-            loss = torch.stack([F.cross_entropy(model(x), y) for x, y in zip(xs, ys)]).mean()
-            opt.zero_grad()
-            loss.backward()
-            opt.step()
-            losses.append(loss.item())
-        """, setup="""
-        boxes = [(torch.randn(1 + i % 5, 8), torch.randint(4, (1 + i % 5,))) for i in range(42)]
-        loader = DataLoader(boxes, 4, collate_fn=lambda s: tuple(zip(*s)))
-        """, shares="xs ys", ranks=(2, 3)),
+        """, setup="loader = DataLoader(dataset, 2)\nopt.param_groups[0]['lr'] = 0.01"),
     idiom("a mean of what is not nan", """
         for x, y in loader:
             l = F.cross_entropy(model(x), y, reduction="none")

@@ -145,69 +145,6 @@ def test_a_checkpoint_of_an_earlier_run_is_read_before_it_is_written_over(run):
         assert [each.item() for each in namespace["both"]] == [number, number]
 
 
-def test_what_a_thread_is_still_saving_is_whole(run):
-    run("""
-        from concurrent.futures import ThreadPoolExecutor
-        def save(name):
-            time.sleep(0.5)
-            torch.save(w, name)
-        pool = ThreadPoolExecutor(3)
-        pool.submit(save, "of_pool.pt")
-        pool.submit(save, "too.pt")
-        threading.Thread(target=save, args=("final.pt",)).start()
-        daemon = threading.Thread(target=time.sleep, args=(100,), daemon=True)
-        daemon.start()
-        del daemon, pool
-        """)
-    assert sorted(os.listdir()) == ["final.pt", "of_pool.pt", "too.pt"]
-    assert all(torch.load(name).tolist() == [0.0] * 3 for name in os.listdir())
-
-
-NUMBERED = {
-    "by asking": """
-        n = 0
-        while os.path.exists(f"run{n}"):
-            n += 1
-        late()
-        os.makedirs(f"run{n}/checkpoints")
-        """,
-    "by trying": """
-        for n in range(9):
-            late()
-            try:
-                os.mkdir(f"run{n}")
-                break
-            except FileExistsError:
-                pass
-        os.makedirs(f"run{n}/checkpoints", exist_ok=True)
-        """,
-}
-
-
-@pytest.mark.parametrize("choose", NUMBERED.values(), ids=NUMBERED.keys())
-def test_a_folder_of_the_next_number(run, choose):
-    os.mkdir("run0")
-    cell = (
-        "late()\n"
-        + textwrap.dedent(choose)
-        + """
-late()
-torch.save(w, f"run{n}/checkpoints/ck.pt")
-with open(f"run{n}/history.json", "w") as file:
-    json.dump([1], file)
-assert os.path.isdir(f"run{n}") and os.path.isdir(f"run{n}/checkpoints")
-number = torch.tensor([float(n)])
-numbers = [torch.zeros(1), torch.zeros(1)]
-torch.distributed.all_gather(numbers, number)
-"""
-    )
-    for last in (1, 2, 3):
-        namespace = run(cell)
-        assert [each.item() for each in namespace["numbers"]] == [last, last]
-        assert sorted(os.listdir(f"run{last}")) == ["checkpoints", "history.json"]
-    assert sorted(os.listdir()) == ["run0", "run1", "run2", "run3"]
-
-
 def test_a_folder_that_rank_0_makes_alone_is_there_to_write_in(run):
     run("""
         import torch.distributed as dist
@@ -220,3 +157,20 @@ def test_a_folder_that_rank_0_makes_alone_is_there_to_write_in(run):
         assert torch.load("alone/deep/w.pt").sum() == 0
         """)
     assert sorted(os.listdir("alone/deep")) == ["0.txt", "w.pt"]
+
+
+def test_folders_are_made_as_people_make_them(run):
+    run("""
+        from pathlib import Path
+        for number in range(20):
+            late()
+            Path(f"a{number}/b/c").mkdir(parents=True, exist_ok=True)
+            Path(f"d{number}/e").mkdir(parents=True)
+            os.makedirs(f"f{number}/g", exist_ok=True)
+            os.makedirs(f"f{number}/g", exist_ok=True)
+            if not os.path.isdir(f"h{number}"):
+                late()
+                os.mkdir(f"h{number}")
+            assert os.path.isdir(f"a{number}/b/c") and os.path.isdir(f"h{number}")
+        """)
+    assert len(os.listdir()) == 80
