@@ -37,6 +37,7 @@ from .reductions import (
     NORMS,
     ONE_BY_ONE,
     PRODUCTS,
+    VIEWS,
     averages,
     chosen_from,
     differ,
@@ -46,8 +47,8 @@ from .reductions import (
     is_penalty,
     reduced_dims,
     reduces,
-    single_numbers,
 )
+from .terms import JOINED, WRITTEN, terms_of, written_over
 
 MAX_NODES = 400
 
@@ -180,10 +181,10 @@ class _Reader:
                 if not sources:
                     queue += self._pass(node, path)
                 for source, inner in sources:
-                    if scalars := single_numbers(source):  # each has a reduction of its own
-                        stacked = len(scalars) if kind_of(node) == "Mean" else 0
+                    if terms := terms_of(source, self.samples):
+                        stacked = len(terms) if kind_of(node) == "Mean" else 0
                         part = replace(inner, stacked=stacked)
-                        queue += [(child, part) for child in scalars]
+                        queue += [(child, part) for child in terms]
                     else:
                         self._meet(source, inner, whole=source is node)
         return graph
@@ -203,6 +204,9 @@ class _Reader:
         factors = kind_of(node) in ("Mul", "Div") and len(below) > 1
         graph.penalised |= bool(ends) and not factors
         graph.scaled.update(*(inner.sizes(self.samples) for inner in ends))
+        if kind_of(node) in VIEWS - JOINED:  # ``terms[0]``: which of them it is, nobody tells
+            terms = [terms_of(child, self.samples) for child in children_of(node)]
+            below += [(term, path) for each in terms for term in each]
         return below
 
     def _meet(self, source: Any, path: _Path, whole: bool) -> None:
@@ -312,20 +316,23 @@ def _sources(node: Any, path: _Path, graph: LossGraph, samples: int) -> list[tup
         return [(node, path)]
     shape = tuple(node._saved_self_sym_sizes)
     found: list[tuple[Any, _Path]] = []
-    todo = [(child, path) for child in children_of(node)]
+    todo = [(child, path) for child in children_of(node) if shape_of(child) == shape]
     for _ in range(MAX_CHAIN):
         if not todo:
             break
         below, inner = todo.pop(0)
-        if shape_of(below) != shape:
-            continue
         dims = reduced_dims(below)
-        if 0 in dims or single_numbers(below):
+        if 0 in dims or terms_of(below, samples):
             found.append((below, inner))
         elif dims:
             graph.passed += [dims_of(below)] if differ(node, below) else []
         else:
-            todo += [(child, inner.through(below, i)) for i, child in enumerate(children_of(below))]
+            over = kind_of(below) in WRITTEN
+            children = written_over(below) if over else children_of(below)
+            alike = [(i, child) for i, child in enumerate(children) if shape_of(child) == shape]
+            if not alike and kind_of(below) in VIEWS - JOINED:  # ``terms[:2]``
+                alike = [(0, child) for child in children if terms_of(child, samples)]
+            todo += [(child, inner if over else inner.through(below, i)) for i, child in alike]
     return found or [(node, term) for term in _terms(node, path)]
 
 
@@ -339,7 +346,7 @@ def _factors(node: Any, path: _Path, graph: LossGraph, samples: int) -> list[tup
     for index, child in enumerate(children_of(node)):
         below, inner = child, path.through(node, index)
         for _ in range(MAX_CHAIN):
-            if 0 in reduced_dims(below) or single_numbers(below):
+            if 0 in reduced_dims(below) or terms_of(below, samples):
                 found.append((below, inner))
                 break
             alone = children_of(below)

@@ -125,8 +125,8 @@ BY_SAMPLE = (
     "The loss is made of losses of single samples, such as `loss += f(model(x[i]), y[i])`. Each is "
     "read as a loss of the whole share, and ranks are averaged. That is one device's step where "
     "all ranks have as many samples and the losses are averaged, but not where they are added "
-    "up: compute the losses of the batch at once, or divide by `len(x)` and take a batch size "
-    "that the number of ranks divides."
+    "up: put them into one tensor, `torch.stack(losses).sum()`, or compute the losses of the batch "
+    "at once."
 )
 DIVIDED_BY_MULTIPLE = (
     "The loss is a sum divided by a number that is a multiple of the samples of this rank's share, "

@@ -39,7 +39,7 @@ BENDING = NORMS | {
 
 VIEWS = {
     "View", "Reshape", "ReshapeAlias", "UnsafeView", "T", "Permute", "Transpose", "Cat", "Stack",
-    f"{OWN}Whole", "Squeeze", "Unsqueeze", "Slice", "Select",
+    f"{OWN}Whole", "Squeeze", "Unsqueeze", "Slice", "Select", "Unbind",
 }  # fmt: skip
 
 ELEMENTWISE = {
@@ -71,12 +71,6 @@ def reduces(node: Any) -> bool:
     if kind_of(node) in ("Mean", "Sum") and added_up(node) == () and _is_reduced(node):
         return False
     return kind_of(node) in REDUCING or getattr(node, "_saved_reduction", 0) > 0
-
-
-def single_numbers(node: Any) -> list[Any]:
-    """Return what ``node`` stacks, if each is a single number: losses, mostly."""
-    parts = children_of(node) if kind_of(node) == "Stack" else []
-    return parts if all(shape_of(part) == () for part in parts) else []
 
 
 def _is_reduced(node: Any) -> bool:

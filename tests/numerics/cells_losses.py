@@ -517,6 +517,81 @@ IDIOMS = [
             opt.step()
             losses.append(loss.item())
         """, setup=TOKENS, shares="ids labels", ranks=(2, 3)),
+    idiom("terms written into a tensor", """
+        for x, y in loader:
+            out = model(x)
+            terms = torch.zeros(3)
+            terms[0] = F.cross_entropy(out, y)
+            terms[1] = out.pow(2).mean()
+            terms[1] *= 0.1
+            terms[2] = 0.5
+            loss = terms.sum()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup="loader = DataLoader(dataset, 7)", shares="terms", ranks=(2, 3)),
+    idiom("terms of one element, joined", """
+        for x, y in loader:
+            out = model(x)
+            terms = [F.cross_entropy(out, y).view(1), out.pow(2).mean().unsqueeze(0)]
+            loss = torch.cat(terms).sum()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup="loader = DataLoader(dataset, 7)", shares="terms", ranks=(2, 3)),
+    idiom("as many terms as a share has samples", """
+        for x, y in loader:
+            out = model(x)
+            terms = torch.zeros(2)
+            terms[0] = F.cross_entropy(out, y)
+            terms[1] += (out - 1).pow(2).mean()
+            loss = terms.mean()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup="loader = DataLoader(dataset, 4)", shares="terms", ranks=(2,)),
+    idiom("losses of single samples written into a tensor", """
+        for x, y in loader:
+            terms = torch.zeros(len(x))
+            for i in range(len(x)):
+                terms[i] = F.cross_entropy(model(x[i]), y[i])
+            loss = terms.mean()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup="loader = DataLoader(dataset, 7)", shares="terms", ranks=(2, 3)),
+    idiom("the mean of single samples' sums, stacked", """
+        for x, y in loader:
+            t = F.one_hot(y, 4).float()
+            loss = torch.stack([((model(a) - b) ** 2).sum() for a, b in zip(x, t)]).mean()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup="loader = DataLoader(dataset, 7)", shares="t", ranks=(2, 3)),
+    idiom("the same, where a share has as many samples as there are classes", """
+        for x, y in loader:
+            t = F.one_hot(y, 4).float()
+            loss = torch.stack([((model(a) - b) ** 2).sum() for a, b in zip(x, t)]).mean()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup="loader = DataLoader(dataset, 8)", shares="t", ranks=(2,)),
+    idiom("the mean of two sums, stacked", """
+        for x, y in loader:
+            out = model(x)
+            both = [F.cross_entropy(out, y, reduction="sum"), out.pow(2).sum()]
+            loss = torch.stack(both).mean() / 5
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup="loader = DataLoader(dataset, 6)", shares="both", ranks=(2, 3)),
     idiom("a sum of what one sample gives", """
         for x, y in loader:
             pred = model(x)[:, 0].squeeze()
