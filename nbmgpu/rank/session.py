@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from torch.nn.parameter import is_lazy
 
 from nbmgpu.errors import StrategyError, compose
+from nbmgpu.strategies import sums
 
 from . import notices
 from .accumulation import Accumulation
@@ -35,6 +36,7 @@ from .stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.optim import Optimizer
 
     from nbmgpu.strategies.base import Strategy, Unit
 
@@ -153,7 +155,10 @@ class Session:
             StrategyError: they have parameters without a shape.
         """
         if self.watch.changed:
+            doubled = self.strategy.forgets and self.watch.has_doubled
+            left = self._forget_what_is_gone() if doubled else []
             self.units = self.watch.units()
+            del left  # which nothing else may have kept
             parameters = [p for unit in self.units for p in unit.parameters()]
             if self.distributes and any(map(is_lazy, parameters)):
                 raise StrategyError(_LAZY)
@@ -163,6 +168,18 @@ class Session:
             self.strategy.prepare(self.units)
             if self._watches_inputs:
                 self._watch_inputs()
+
+    def _forget_what_is_gone(self) -> list[Optimizer]:
+        """Let go of models and optimizers of earlier folds or trials; return those in use."""
+        self.units = []
+        self.strategy.forget()
+        return self.watch.prune(self._on_all_ranks)
+
+    def _on_all_ranks(self, flags: Tensor) -> None:
+        """Keep those flags, of shape (n,) and 0 or 1, that are 1 on all ranks."""
+        if self.distributes:
+            sums.all_reduce(flags).wait()
+            flags.copy_(flags == self.world_size)
 
     def _watch_inputs(self) -> None:
         """Look at what models are given, to know which batch it belongs to."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -28,6 +29,7 @@ class OptimizerWatch:
         self.order: list[weakref.ref[Optimizer]] = []
         self.changed = False
         self.on_class: Callable[[type[Optimizer]], None] = lambda cls: None
+        self._few = 0
 
     def install(self) -> None:
         """Hook the creation, unpickling and growth of optimizers."""
@@ -48,6 +50,29 @@ class OptimizerWatch:
             return result
 
         return noted
+
+    @property
+    def has_doubled(self) -> bool:
+        """Whether there are twice as many as when that was asked first, or after ``prune``."""
+        self._few = self._few or max(len(self.order), 1)
+        return len(self.order) >= 2 * self._few
+
+    def prune(self, agree: Callable[[torch.Tensor], Any]) -> list[Optimizer]:
+        """Leave out those that are gone on any rank; ``agree`` keeps the flags that all ranks have.
+
+        What the code cannot reach any more on one rank, it cannot on another, where the collector
+        has not come by yet.  Those that are left are returned: until ``units`` has been asked, none
+        of them may go.
+        """
+        gone = sum(ref() is None for ref in self.order)
+        if 2 * gone < len(self.order):
+            gc.collect()  # a scheduler and its optimizer hold one another
+        held = [ref() for ref in self.order]
+        alive = torch.tensor([float(optimizer is not None) for optimizer in held])
+        agree(alive)
+        self.order = list(itertools.compress(self.order, alive.tolist()))
+        self._few = max(len(self.order), 1)
+        return [each for each in itertools.compress(held, alive.tolist()) if each is not None]
 
     def forget(self, gone: Iterable[Optimizer]) -> None:
         """Leave out optimizers that will not step any more, though something keeps them."""

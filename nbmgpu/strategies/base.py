@@ -111,6 +111,9 @@ class Strategy(ABC):
     spreads: ClassVar[bool] = False
     """Whether ranks hold different parts, which only all of them together can bring home."""
 
+    forgets: ClassVar[bool] = False
+    """Whether units may be left out whose optimizers are gone: nothing is to be undone for them."""
+
     took_part = True
     """Whether the last pass had something that ranks do together."""
 
@@ -136,6 +139,9 @@ class Strategy(ABC):
         The strategy divides the gradients by it: small ones vanish in float16.
         """
         return 1.0
+
+    def forget(self) -> None:  # noqa: B027 - most strategies keep their units to the end
+        """Let go of all units, of which ``prepare`` is given those that are left."""
 
     @abstractmethod
     def begin_backward(self, backward: Backward) -> None:

@@ -49,6 +49,7 @@ class DistributedDataParallel(Strategy):
     """Replicated parameters, averaged gradients."""
 
     profile: ClassVar[Profile] = catalogue.DDP
+    forgets: ClassVar[bool] = True
 
     def __init__(self, setting: Setting) -> None:
         """Start without any unit."""
@@ -63,6 +64,11 @@ class DistributedDataParallel(Strategy):
         for unit in units:
             broadcast_unless_equal([*unit.parameters(), *unit.buffers()])
         self._hook(units)
+
+    def forget(self) -> None:
+        """Let go of all units."""
+        self._unhook()
+        self._units = []
 
     def _say_what_options_mean(self) -> None:
         if self.tuning.compress is not None:
@@ -121,4 +127,4 @@ class DistributedDataParallel(Strategy):
     def _unhook(self) -> None:
         for reducer in self._reducers:
             reducer.close()
-        self._reducers = []
+        self._reducers, self._resting = [], []

@@ -147,6 +147,7 @@ class ZeroStage1(DistributedDataParallel):
 
     profile: ClassVar[Profile] = catalogue.ZERO1
     spreads: ClassVar[bool] = True
+    forgets: ClassVar[bool] = False
 
     def __init__(self, setting: Setting) -> None:
         """Start without any optimizer."""
