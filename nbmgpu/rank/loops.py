@@ -17,8 +17,8 @@ import re
 import sys
 import textwrap
 import types
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -34,10 +34,18 @@ LIBRARIES = (
 )  # fmt: skip
 """Packages whose code, such as tqdm's generators, may iterate for the user's."""
 
+COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
+
 MAX_DEPTH = 6
 
 HANDED = re.compile(r"\b(iter|next)\(")
 """A line that takes batches one by one, for a loop that cannot be seen from here."""
+
+WRAPS = {"enumerate", "zip", "zip_longest", "islice", "chain", "map", "filter", "cycle"}
+"""Functions that ask a loader at once, for a loop that comes later."""
+
+BARS = {"tqdm", "tqdm_notebook", "track", "progress_bar"}
+"""Functions that hand on, one by one, what is given to them."""
 
 PEEK = re.compile(r"\bnext\(\s*iter\(")
 """A line that takes one batch to look at."""
@@ -127,7 +135,8 @@ def loop_in(frame: types.FrameType) -> tuple[Loop | None, str]:
     """Return the loop that ``frame`` is about to enter, and the current line."""
     lines = linecache.getlines(frame.f_code.co_filename)
     line = lines[frame.f_lineno - 1] if frame.f_lineno <= len(lines) else ""
-    return _loop_at("".join(lines), frame.f_lineno), line
+    source = "".join(lines)
+    return _loop_at(source, frame.f_lineno) or _loop_to_come(source, frame.f_lineno), line
 
 
 def _yields(body: list[ast.stmt]) -> bool:
@@ -164,7 +173,7 @@ def _loops(source: str) -> list[Loop]:
             last = node.iter.end_lineno or node.lineno
             over = _expressions_in([node.iter])
             found.append(Loop(node.lineno, last, node.body, frozenset(names), over))
-        elif isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
+        elif isinstance(node, COMPREHENSIONS):
             made = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
             body: list[ast.stmt] = [ast.Expr(part) for part in made]
             over = _expressions_in(part.iter for part in node.generators)
@@ -182,6 +191,48 @@ def _loop_at(source: str, line: int) -> Loop | None:
     """Return the innermost loop whose header covers ``line``."""
     covering = [loop for loop in _loops(source) if loop.first <= line <= loop.last]
     return max(covering, key=lambda loop: loop.first, default=None)
+
+
+@functools.lru_cache(maxsize=64)
+def _loop_to_come(source: str, line: int) -> Loop | None:
+    """Return the loop over what is made in ``line``: ``bar = tqdm(enumerate(loader))``."""
+    try:
+        nodes = [*ast.walk(ast.parse(source))]
+    except SyntaxError:
+        return None
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.Lambda)]
+    for node in nodes:
+        if not isinstance(node, ast.Assign) or not node.lineno <= line <= (node.end_lineno or 0):
+            continue
+        if not _hands_all_on(node.value) or not isinstance(node.value, ast.Call):
+            return None
+        made = {target.id for target in node.targets if isinstance(target, ast.Name)}
+        home = _around(functions, line)
+        later = (loop for loop in _loops(source) if loop.first > line)
+        loops = (x for x in later if _is_over(x, made) and _around(functions, x.first) is home)
+        first = min(loops, key=lambda loop: loop.first, default=None)
+        return first and replace(first, over=(*first.over, *_expressions_in([node.value])))
+    return None
+
+
+def _hands_all_on(node: ast.expr) -> bool:
+    """Tell whether an expression hands on, one by one, what loaders give, and keeps nothing."""
+    if not isinstance(node, ast.Call):
+        return isinstance(node, ast.Name | ast.Attribute | ast.Constant)
+    name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+    return name == "range" or (name in WRAPS | BARS and all(map(_hands_all_on, node.args)))
+
+
+def _is_over(loop: Loop, names: set[str]) -> bool:
+    """Tell whether a loop goes through what has one of ``names``, or what hands that on."""
+    of_names = (isinstance(part, ast.Name) and part.id in names for part in loop.over)
+    return any(of_names) and _hands_all_on(loop.over[0])
+
+
+def _around(functions: Sequence[ast.FunctionDef | ast.Lambda], line: int) -> ast.AST | None:
+    """Return the innermost of ``functions`` that has ``line`` in it."""
+    within = [each for each in functions if each.lineno <= line <= (each.end_lineno or 0)]
+    return max(within, key=lambda each: each.lineno, default=None)
 
 
 def _may_train(body: list[ast.stmt], names: dict[str, Any], depth: int) -> bool:

@@ -32,6 +32,12 @@ from .streams import Draws, Streams, generators_in_reach, own_generators
 if TYPE_CHECKING:
     from .data import LoaderTap
 
+SAMPLERS = {sampler.__name__, "accelerate.data_loader"}
+"""Modules whose samplers draw from torch alone, and look at nothing."""
+
+MANY = 10**6
+"""Samples up to which all batches of a pass are drawn at once: it may be a pass without an end."""
+
 WATCHED = 3
 """Steps of whose random draws people are told at once; of those of later ones after the pass."""
 
@@ -212,12 +218,16 @@ class SplitLoader:
         batches = iter(loader.batch_sampler)  # type: ignore[arg-type]
         seed = self._draw_seed(loader)
         ahead = _is_torchs_own(loader)
-        if ahead and loader.num_workers:  # they are told their first batches at once
+        short = ahead and len(loader.batch_sampler.sampler) <= MANY  # type: ignore[union-attr]
+        if short and loader.num_workers:  # they are told their first batches at once
             batches = iter(list(batches))
+        elif ahead and loader.num_workers:
+            first = list(itertools.islice(batches, 1))
+            batches = itertools.chain(first, drawn_in(self.tap.streams, batches))
         else:
             drawn = drawn_in(self.tap.streams, batches)
             # A user's sampler may look at the training, or never end: one batch at a time.
-            batches = _at_once(drawn) if ahead else _rank_0s(drawn)
+            batches = _at_once(drawn) if short else drawn if ahead else _rank_0s(drawn)
         return seed, self._load(batches, seed, ahead, loader.batch_size)
 
     def _load(
@@ -300,8 +310,10 @@ class SplitLoader:
 
 def _is_torchs_own(loader: DataLoader[Any]) -> bool:
     """Tell whether the sampler is torch's, so that it may be drawn from all at once."""
-    own = type(loader.sampler).__module__ == sampler.__name__
-    return own and type(loader.batch_sampler) is BatchSampler
+    batches = loader.batch_sampler
+    if type(batches) is not BatchSampler:
+        return False
+    return type(batches.sampler).__module__ in SAMPLERS
 
 
 def drawn_in(

@@ -735,4 +735,96 @@ IDIOMS = [
                 losses.append(loss.item())
         """, setup="loader = DataLoader(dataset, batch_size=7, shuffle=True)",
         split=False, notices="not-sharded"),
+    idiom("data gathered from a loader, then trained on", """
+        gathered = TensorDataset(*map(torch.cat, zip(*loader)))
+        mean = sum(map(torch.mean, (x for x, y in loader))) / len(loader)
+        for x, y in DataLoader(gathered, 8, shuffle=True):
+            opt.zero_grad()
+            loss = F.cross_entropy(model(x - mean), y)
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup="loader = DataLoader(dataset, batch_size=7)"),
+    idiom("some batches kept", """
+        batches = [*itertools.islice(loader, 4)]
+        for epoch in range(2):
+            for x, y in batches:
+                opt.zero_grad()
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+                opt.step()
+                losses.append(loss.item())
+        """, split=False, notices="not-sharded"),
+    idiom("a sampler that hardly ends", """
+        batches = iter(loader)
+        for step in range(9):
+            x, y = next(batches)
+            opt.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        del batches
+        """, setup="""
+        from torch.utils.data import RandomSampler
+        often = RandomSampler(dataset, replacement=True, num_samples=10**10)
+        loader = DataLoader(dataset, sampler=often, batch_size=8)
+        """),
+    idiom("the same, with workers", """
+        batches = iter(loader)
+        for step in range(9):
+            x, y = next(batches)
+            opt.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        del batches
+        """, setup="""
+        from torch.utils.data import RandomSampler
+        often = RandomSampler(dataset, replacement=True, num_samples=10**10)
+        loader = DataLoader(dataset, sampler=often, batch_size=8, num_workers=1)
+        """),
+    idiom("a sampler of one's own in torch's batch sampler, without an end", """
+        for step, (x, y) in enumerate(loader):
+            if step == 9:
+                break
+            opt.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup="""
+        class Endless(Sampler):
+            def __iter__(self):
+                while True:
+                    yield from torch.randperm(44).tolist()
+
+        loader = DataLoader(dataset, batch_sampler=BatchSampler(Endless(), 8, True))
+        """),
+    idiom("a progress bar around enumerate, under a name", """
+        from tqdm import tqdm
+        for epoch in range(2):
+            bar = tqdm(enumerate(loader), total=len(loader))
+            for step, (x, y) in bar:
+                opt.zero_grad()
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+                opt.step()
+                losses.append(loss.item())
+                bar.set_postfix(loss=losses[-1])
+            del bar
+        """, setup="loader = DataLoader(dataset, batch_size=7, shuffle=True)"),
+    idiom("two loaders zipped under a name, and one of them listed", """
+        pairs = zip(loader, others)
+        for (x, y), (v, w) in pairs:
+            opt.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        kept = list(enumerate(others))
+        first = sum(float(x.sum()) for _, (x, y) in kept)
+        del pairs, kept
+        """, setup="others = DataLoader(TensorDataset(X.flip(0), Y.flip(0)), 8)", shares="v w"),
 ]  # fmt: skip
