@@ -9,15 +9,29 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import re
 import textwrap
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeGuard
 
 from .loops import Loop, functions_called, hands_on, loop_around
+from .sizes_in_code import (
+    SAID,
+    SETTINGS,
+    Sizes,
+    is_one_of,
+    is_size,
+    named_sizes,
+    names_in,
+    nodes_in,
+    operands,
+    reads_a_loss,
+    whose_size,
+)
 
-READS = {"item", "tolist"}
-"""Methods that make a Python number of a loss."""
+METERS = re.compile(r"(update|add|append|extend|log\w*)$")
+"""Methods that put aside what they are given."""
 
 
 def loop_counts_samples(frame: types.FrameType | None) -> bool:
@@ -37,6 +51,11 @@ def loop_asks_for_size(frame: types.FrameType | None) -> bool:
     return _of_loop(frame, _asks_in)
 
 
+def loop_has_ratio(frame: types.FrameType | None) -> bool:
+    """Tell whether the loop divides a number by the size of a batch, or that by a number."""
+    return _of_loop(frame, _ratios_in)
+
+
 def function_counts_samples(function: Any) -> bool:
     """Tell whether ``function``, which is called with each batch, counts by sizes of batches."""
     tree = _tree_of(function)
@@ -51,18 +70,39 @@ def _calls_what_counts(frame: types.FrameType | None) -> bool:
     frame, loop = loop_around(frame)
     if frame is None or loop is None:
         return False
-    return any(map(_returns_counts, functions_called(frame, loop)))
+    called = [*functions_called(frame, loop)]
+    return any(map(_returns_counts, called)) or any(map(_adds_up_losses, called))
+
+
+@functools.lru_cache(maxsize=64)
+def _adds_up_losses(function: types.FunctionType) -> bool:
+    """Tell whether a function of the batch does ``self.total += loss.item() * len(x)``."""
+    tree = _tree_of(function)
+    nodes = nodes_in(tree.body) if tree is not None else []
+    sizes = Sizes(nodes, _given_to(nodes), made=True, said=SAID - SETTINGS)
+    # A loop in it is over another loader.
+    loops = [nodes_in(node.body) for node in nodes if isinstance(node, ast.For)]
+    inside = {id(node) for body in loops for node in body}
+    straight = (node for node in nodes if id(node) not in inside)
+    sums = (node.value for node in straight if _adds(node) or _adds_to_itself(node))
+    read = (value for value in sums if reads_a_loss(value))
+    return any(part in sizes for value in read for part in operands(value))
 
 
 @functools.lru_cache(maxsize=64)
 def _returns_counts(function: types.FunctionType) -> bool:
     tree = _tree_of(function)
-    nodes = _nodes(tree.body) if tree is not None else []
-    sizes = _Sizes(nodes, {node.arg for node in nodes if isinstance(node, ast.arg)}, made=True)
+    nodes = nodes_in(tree.body) if tree is not None else []
+    sizes = Sizes(nodes, _given_to(nodes), made=True, said=SAID - SETTINGS)
     values = (node.value for node in nodes if isinstance(node, ast.Return) and node.value)
     several = (v.elts if isinstance(v, ast.Tuple) else [v] for v in values)
     products = (v for vs in several for v in vs if isinstance(v, ast.BinOp))
-    return any(_reads_a_loss(p) and any(part in sizes for part in _operands(p)) for p in products)
+    return any(reads_a_loss(p) and any(part in sizes for part in operands(p)) for p in products)
+
+
+def _given_to(nodes: list[ast.AST]) -> set[str]:
+    """Return the names of what functions are given, some of which is a batch."""
+    return {node.arg for node in nodes if isinstance(node, ast.arg)} - {"self"}
 
 
 def _tree_of_cell(cell: str) -> ast.Module:
@@ -82,7 +122,7 @@ def _tree_of(function: Any) -> ast.Module | None:
 
 def divides_by_multiple(cell: str) -> bool:
     """Tell whether a cell divides by a product with a batch's size: ``/ (2 * len(x))``."""
-    return _divides_by_multiple(_nodes(_tree_of_cell(cell).body))
+    return _divides_by_multiple(nodes_in(_tree_of_cell(cell).body))
 
 
 @functools.lru_cache(maxsize=256)
@@ -93,12 +133,12 @@ def function_divides_by_multiple(function: types.FunctionType) -> bool:
 
 
 def _divides_by_multiple(nodes: list[ast.AST]) -> bool:
-    sizes = _named_sizes(nodes)
+    sizes = named_sizes(nodes)
     divisors = (n.right for n in nodes if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div))
     for divisor in divisors:
         parts = list(ast.walk(divisor))
         product = any(isinstance(part, ast.Mult) for part in parts)
-        if product and any(_is_size(part) or _is_one_of(sizes, part) for part in parts):
+        if product and any(is_size(part) or is_one_of(sizes, part) for part in parts):
             return True
     return False
 
@@ -108,7 +148,7 @@ def by_size(cell: str) -> bool:
 
     Not a number, as ``loss.item() * len(x)`` is.
     """
-    return _by_size(_nodes(_tree_of_cell(cell).body))
+    return _by_size(nodes_in(_tree_of_cell(cell).body))
 
 
 @functools.lru_cache(maxsize=256)
@@ -120,14 +160,14 @@ def function_by_size(function: types.FunctionType) -> bool:
 
 def assigned(cell: str) -> set[str]:
     """Return the names that a cell gives to values."""
-    return {n.id for n in _names_in(_tree_of_cell(cell)) if isinstance(n.ctx, ast.Store)}
+    return {n.id for n in names_in(_tree_of_cell(cell)) if isinstance(n.ctx, ast.Store)}
 
 
 def _by_size(nodes: list[ast.AST]) -> bool:
-    named = _named_sizes(nodes)
+    named = named_sizes(nodes)
 
-    def is_size(node: ast.AST) -> bool:
-        return _whose_size(node) is not None or _is_one_of(named, node)
+    def is_a_size(node: ast.AST) -> bool:
+        return whose_size(node) is not None or is_one_of(named, node)
 
     for node in nodes:
         left: ast.expr
@@ -137,12 +177,12 @@ def _by_size(nodes: list[ast.AST]) -> bool:
             left, right = node.left, node.right
         else:
             continue
-        if isinstance(node.op, ast.Mult | ast.Div) and not _reads_a_loss(left):
-            operands = [
-                *_operands(right),
-                *(_operands(left) if isinstance(node.op, ast.Mult) else ()),
+        if isinstance(node.op, ast.Mult | ast.Div) and not reads_a_loss(left):
+            parts = [
+                *operands(right),
+                *(operands(left) if isinstance(node.op, ast.Mult) else ()),
             ]
-            if any(is_size(part) for part in operands) and not _reads_a_loss(right):
+            if any(is_a_size(part) for part in parts) and not reads_a_loss(right):
                 return True
     return False
 
@@ -155,114 +195,18 @@ def _of_loop(frame: types.FrameType | None, holds: Callable[[Loop], bool]) -> bo
     return holds(loop) or (hands_on(frame, loop) and _of_loop(frame.f_back, holds))
 
 
-class _Sizes:
-    """The expressions of a loop's body that are sizes of the batch, or of what is made of it."""
-
-    def __init__(self, nodes: list[ast.AST], given: Iterable[str], made: bool) -> None:
-        """Look at all ``nodes`` of a body that is ``given`` the batch by these names.
-
-        With ``made``, sizes may also be those of tensors that are made of the batch.
-        """
-        given = {*given}
-        assigned = [node for node in nodes if isinstance(node, ast.Assign)]
-        self._apart = {name for name in given if _is_taken_apart(name, nodes, len(given) == 1)}
-        self._parts, moved = _grown(given, assigned, _is_part_of)
-        self._made, computed = _grown(given, assigned, _is_made_of)
-        if not made:
-            self._made, computed = self._parts, moved
-        self._named = _named_sizes(computed)
-
-    def __contains__(self, node: ast.AST) -> bool:
-        shape = isinstance(node, ast.Subscript) and _is_first(node.slice)  # ``shape[0]``
-        if _is_one_of(self._named, node.value if shape else node):  # type: ignore[attr-defined]
-            return True
-        what = _whose_size(node)
-        if what is None:
-            return False
-        # What is made may be a list: ``len`` of it would be of something else.
-        counted = isinstance(node, ast.Call) and _is_call_of(node, "len")
-        if counted and _is_one_of(self._apart, what):
-            return False
-        names = self._parts if counted else self._made
-        return any(_is_one_of(names, part) for part in _owners(what))
-
-
-def _grown(
-    names: set[str], assigned: list[ast.Assign], holds: Callable[[ast.expr, set[str]], bool]
-) -> tuple[set[str], list[ast.Assign]]:
-    """Add to ``names`` those that are given to what ``holds`` of them; and return where."""
-    before = -1
-    while len(names) > before:  # assignments are in no order
-        before = len(names)
-        found = [node for node in assigned if holds(node.value, names)]
-        targets = (name for node in found for target in node.targets for name in _names_in(target))
-        names = names | {name.id for name in targets if isinstance(name.ctx, ast.Store)}
-    return names, found
-
-
-def _is_made_of(value: ast.expr, names: set[str]) -> bool:
-    return any(name.id in names for name in _names_in(value))
-
-
-def _is_part_of(value: ast.expr, names: set[str]) -> bool:
-    if isinstance(value, ast.Tuple | ast.List):
-        return any(_is_part_of(part, names) for part in value.elts)
-    return any(_is_one_of(names, part) for part in _owners(value))
-
-
-def _is_taken_apart(name: str, nodes: list[ast.AST], alone: bool) -> bool:
-    """Tell whether a batch is a tuple or a mapping, whose length is that of its fields.
-
-    ``x[0]`` tells so only of a name that is ``alone`` that of the batch, or gets one itself.
-    """
-    fields = {id(part) for node in nodes if isinstance(node, ast.Assign) for part in _values(node)}
-    if len({_place(node, name) for node in nodes} - {None}) > 1:
-        return True
-    for node in nodes:
-        whose = getattr(node, "value", None)
-        if whose is None or not _is_one_of({name}, whose):
-            continue
-        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Tuple) for t in node.targets):
-            return True
-        if isinstance(node, ast.Starred) or (isinstance(node, ast.keyword) and node.arg is None):
-            return True
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-            field = node.slice.value
-            if isinstance(field, str) or (isinstance(field, int) and (alone or id(node) in fields)):
-                return True
-    return False
-
-
-def _place(node: ast.AST, name: str) -> int | None:
-    """Return the number in ``name[1]``, None for what is none of that kind."""
-    if not isinstance(node, ast.Subscript) or not _is_one_of({name}, node.value):
-        return None
-    index = node.slice.value if isinstance(node.slice, ast.Constant) else None
-    return index if isinstance(index, int) else None
-
-
-def _values(node: ast.Assign) -> list[ast.expr]:
-    return node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
-
-
-def _names_in(node: ast.AST) -> list[ast.Name]:
-    return [part for part in ast.walk(node) if isinstance(part, ast.Name)]
-
-
-def _owners(node: ast.expr) -> Iterator[ast.expr]:
-    """Yield ``node``, and what it is a part or a method's result of: ``x`` for ``x[0].to(d)``."""
-    yield node
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        yield from _owners(node.func.value)
-    elif isinstance(node, ast.Attribute | ast.Subscript | ast.Starred):
-        yield from _owners(node.value)
-    elif isinstance(node, ast.Call) and _is_call_of(node, "len") and node.args:
-        yield from _owners(node.args[0])
-
-
 @functools.lru_cache(maxsize=64)
 def _counts_in(loop: Loop) -> bool:
     return _counts(loop.body, loop.targets) or _rates_by_size(loop)
+
+
+@functools.lru_cache(maxsize=64)
+def _ratios_in(loop: Loop) -> bool:
+    nodes = nodes_in(loop.body)
+    sizes = Sizes(nodes, loop.targets, made=True)
+    ratios = (n for n in nodes if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div))
+    sides = (pair for n in ratios for pair in ((n.left, n.right), (n.right, n.left)))
+    return any(one in sizes and not sizes.made_of(other) for one, other in sides)
 
 
 @functools.lru_cache(maxsize=64)
@@ -271,48 +215,76 @@ def _asks_in(loop: Loop) -> bool:
 
 
 def _counts(body: list[ast.stmt], given: Iterable[str]) -> bool:
-    nodes = _nodes(body)
-    sizes = _Sizes(nodes, given, made=True)
+    nodes = nodes_in(body)
+    sizes = Sizes(nodes, given, made=True)
     sums = (n.value for n in nodes if _adds(n) or _adds_to_itself(n))
-    if any(part in sizes for value in sums for part in _operands(value)):
+    if any(part in sizes for value in sums for part in operands(value)):
         return True
     if any(_hands_to_meter(n, sizes) or _counts_by(n, sizes, {*given}) for n in nodes):
         return True
     ratios = (n for n in nodes if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div))
-    return any(n.right in sizes and _reads_a_loss(n.left) for n in ratios)
+    if any(n.right in sizes and reads_a_loss(n.left) for n in ratios):
+        return True
+    return any(part in sizes for value in _factors_of_gradients(nodes) for part in operands(value))
 
 
-def _hands_to_meter(node: ast.AST, sizes: _Sizes) -> bool:
+def _factors_of_gradients(nodes: list[ast.AST]) -> Iterator[ast.expr]:
+    """Yield what gradients are changed by: ``p.grad /= len(x)``, ``p.grad.div_(n)``."""
+    for node in nodes:
+        if isinstance(node, ast.AugAssign) and _is_gradient(node.target):
+            yield node.value
+        elif isinstance(node, ast.Assign) and any(map(_is_gradient, node.targets)):
+            again = any(map(_is_gradient, ast.walk(node.value)))
+            yield from [node.value] if again else ()
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            changes = node.func.attr in ("div_", "mul_") and _is_gradient(node.func.value)
+            yield from node.args if changes else ()
+
+
+def _is_gradient(node: ast.AST) -> bool:
+    if isinstance(node, ast.Attribute) and node.attr == "data":
+        return _is_gradient(node.value)
+    return isinstance(node, ast.Attribute) and node.attr == "grad"
+
+
+def _hands_to_meter(node: ast.AST, sizes: Sizes) -> bool:
     """Tell whether ``node`` is ``meter.update(loss.item(), len(x))``, or of their product."""
     call = node.value if isinstance(node, ast.Expr) else None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
         return False
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
-    parts = (part for each in given for part in _operands(each))
-    return any(part in sizes for part in parts) and any(map(_reads_a_loss, given))
+    sized = [each for each in given if any(part in sizes for part in operands(each))]
+    products = (isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mult) for each in sized)
+    gathers = METERS.match(call.func.attr) is not None and any(products)
+    return bool(sized) and (gathers or any(map(reads_a_loss, given)))
 
 
-def _counts_by(node: ast.AST, sizes: _Sizes, given: set[str]) -> bool:
-    """Tell whether ``node`` is ``(step + 1) * len(x)``, for a step that the loop counts."""
-    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
+def _counts_by(node: ast.AST, sizes: Sizes, given: set[str]) -> bool:
+    """Tell whether ``node`` is ``(step + 1) * len(x)``, for a step that the loop counts.
+
+    Or ``step * batch_size + len(x)``.
+    """
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult | ast.Add):
         return False
     for one, other in (node.left, node.right), (node.right, node.left):
-        parts = [*_operands(other)]
+        parts = [*operands(other)]
         plain = all(isinstance(part, ast.Name | ast.Constant) for part in parts)
-        if one in sizes and plain and any(_is_one_of(given, part) for part in parts):
+        product = any(isinstance(part, ast.Mult) for part in ast.walk(other))
+        counts = isinstance(node.op, ast.Mult) or product
+        if one in sizes and plain and counts and any(is_one_of(given, p) for p in parts):
             return True
     return False
 
 
 def _asks(body: list[ast.stmt], given: Iterable[str]) -> bool:
-    nodes = _nodes(body)
-    sizes, also_made = (_Sizes(nodes, given, made=made) for made in (False, True))
+    nodes = nodes_in(body)
+    sizes, also_made = (Sizes(nodes, given, made=made) for made in (False, True))
     tests = (n.test for n in nodes if isinstance(n, ast.If | ast.IfExp))
     asked = (n for test in tests for n in ast.walk(test) if isinstance(n, ast.Compare))
     for comparison in asked:
         sides = [comparison.left, *comparison.comparators]
-        of_batch = [any(part in sizes for part in _operands(side)) for side in sides]
-        alike = [any(part in also_made for part in _operands(side)) for side in sides]
+        of_batch = [any(part in sizes for part in operands(side)) for side in sides]
+        alike = [any(part in also_made for part in operands(side)) for side in sides]
         if any(of_batch) and not all(alike):
             return True
     return False
@@ -320,88 +292,17 @@ def _asks(body: list[ast.stmt], given: Iterable[str]) -> bool:
 
 def _rates_by_size(loop: Loop) -> bool:
     """Tell whether there is a ``group["lr"] = ... len(x) ...`` for an ``x`` of the batch."""
-    for node in _nodes(loop.body):
+    for node in nodes_in(loop.body):
         if not isinstance(node, ast.Assign):
             continue
         parts = (part for target in node.targets for part in ast.walk(target))
         if not any(isinstance(part, ast.Constant) and part.value == "lr" for part in parts):
             continue
-        sizes = [part for part in ast.walk(node.value) if _is_size(part)]
+        sizes = [part for part in ast.walk(node.value) if is_size(part)]
         named = {part.id for size in sizes for part in ast.walk(size) if isinstance(part, ast.Name)}
         if named & loop.targets:
             return True
     return False
-
-
-def _nodes(body: list[ast.stmt]) -> list[ast.AST]:
-    return [node for statement in body for node in ast.walk(statement)]
-
-
-def _operands(node: ast.expr) -> Iterator[ast.expr]:
-    """Yield what an expression is calculated from: what is between its operators."""
-    if isinstance(node, ast.BinOp):
-        yield from _operands(node.left)
-        yield from _operands(node.right)
-    elif isinstance(node, ast.UnaryOp):
-        yield from _operands(node.operand)
-    elif isinstance(node, ast.Call) and _is_call_of(node, "int", "float") and node.args:
-        yield from _operands(node.args[0])
-    else:
-        yield node
-
-
-def _reads_a_loss(node: ast.expr) -> bool:
-    calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
-    return any(
-        _is_call_of(call, "float")
-        or (isinstance(call.func, ast.Attribute) and call.func.attr in READS)
-        for call in calls
-    )
-
-
-def _named_sizes(nodes: Sequence[ast.AST]) -> set[str]:
-    """Return the names that are given to sizes: ``n = len(x)``, ``n, d = x.shape``."""
-    given = [n for n in nodes if isinstance(n, ast.Assign)]
-    targets = [t for n in given for t in n.targets if _whose_size(n.value) is not None]
-    shapes = [t for n in given for t in n.targets if _is_shape(n.value)]
-    targets += [t.elts[0] if isinstance(t, ast.Tuple | ast.List) else t for t in shapes]
-    return {target.id for target in targets if isinstance(target, ast.Name)}
-
-
-def _whose_size(node: ast.AST) -> ast.expr | None:
-    """Return ``x`` of ``len(x)``, ``x.size(0)``, ``x.shape[0]`` and the like.
-
-    Other dimensions than the first are the same on all ranks.
-    """
-    if isinstance(node, ast.Subscript) and _is_first(node.slice) and _is_shape(node.value):
-        what = node.value.func if isinstance(node.value, ast.Call) else node.value
-        return what.value if isinstance(what, ast.Attribute) else None
-    if not isinstance(node, ast.Call):
-        return None
-    if isinstance(node.func, ast.Attribute):
-        dims = [*node.args, *(keyword.value for keyword in node.keywords)]
-        which = not dims or _is_first(dims[0])
-        return node.func.value if which and node.func.attr in ("size", "numel") else None
-    counted = _is_call_of(node, "len") and node.args and not _is_shape(node.args[0])
-    return node.args[0] if counted else None
-
-
-def _is_shape(node: ast.expr) -> bool:
-    call = isinstance(node, ast.Call) and not node.args
-    what = node.func if isinstance(node, ast.Call) and call else node
-    return isinstance(what, ast.Attribute) and what.attr == ("size" if call else "shape")
-
-
-def _is_first(index: ast.expr) -> bool:
-    return isinstance(index, ast.Constant) and index.value == 0
-
-
-def _is_one_of(names: set[str], node: ast.AST) -> bool:
-    return isinstance(node, ast.Name) and node.id in names
-
-
-def _is_call_of(call: ast.Call, *names: str) -> bool:
-    return isinstance(call.func, ast.Name) and call.func.id in names
 
 
 def _adds(node: ast.AST) -> TypeGuard[ast.AugAssign]:
@@ -412,13 +313,9 @@ def _adds_to_itself(node: ast.AST) -> TypeGuard[ast.Assign]:
     if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.BinOp):
         return False
     if not isinstance(node.value.op, ast.Add | ast.Sub):
-        return False
+        # ``(mean * n + loss.item() * len(x)) / (n + len(x))`` is a sum, too
+        added = any(isinstance(part, ast.Add | ast.Sub) for part in ast.walk(node.value))
+        if not added or not reads_a_loss(node.value):
+            return False
     names = {part.id for part in ast.walk(node.value) if isinstance(part, ast.Name)}
     return any(isinstance(target, ast.Name) and target.id in names for target in node.targets)
-
-
-def _is_size(node: ast.AST) -> bool:
-    """Tell whether an expression is ``len(x)``, ``x.size(...)``, ``x.shape`` or ``x.numel()``."""
-    if isinstance(node, ast.Attribute):
-        return node.attr in ("size", "shape", "numel")
-    return isinstance(node, ast.Call) and _is_call_of(node, "len")

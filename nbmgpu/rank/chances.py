@@ -31,6 +31,9 @@ SIZES = {"len", "size", "shape", "numel", "nelement", "batch_size"}
 """Names by which code asks for the size of a batch."""
 
 
+MOST = 64
+"""Numbers of a kind that are remembered."""
+
 SETTINGS = {"__main__", "argparse", "types"}
 """Modules of classes whose objects may hold the settings of a cell, such as a namespace."""
 
@@ -48,6 +51,8 @@ class Chances:
         self._multiplied: set[bool] = set()
         self._sizes: set[float] = set()
         self._scaled: set[float] = set()
+        self._ratios: set[float] = set()
+        self.by_ratio = False
         self._multiple = False
 
     def note(self, graph: LossGraph) -> None:
@@ -59,6 +64,8 @@ class Chances:
         if graph.multiplied is not None:
             self._multiplied.add(graph.multiplied)
         self._scaled |= graph.scaled
+        if len(self._ratios) < MOST:  # others are calculated anew for each step
+            self._ratios |= graph.ratios
         self._multiple |= graph.multiple
         self._sized |= graph.sized
 
@@ -98,7 +105,9 @@ class Chances:
             return notices.EITHER
         if self._sized:
             return notices.SIZED_MEAN
-        return notices.MULTIPLIED_BY_CHANCE if self._multiplied == {True} else ""
+        if self._multiplied == {True}:
+            return notices.MULTIPLIED_BY_CHANCE
+        return notices.RATIO if self.by_ratio and self._ratios - code.numbers else ""
 
 
 @dataclass(frozen=True)

@@ -134,6 +134,7 @@ class LoaderTap:
             return False
         if batch_sizes.loop_counts_samples(frame):
             session.recorder.notice("batch-sizes", notices.BATCH_SIZES)
+        session.chances.by_ratio |= batch_sizes.loop_has_ratio(frame)
         if batch_sizes.loop_asks_for_size(frame):
             session.recorder.notice("size-asked", notices.SIZE_ASKED)
         return True

@@ -32,7 +32,9 @@ class LossGraph:
     ``sizes`` has, for every one that is no count, what it is as a size of the rank's share, or
     None (see ``nbmgpu.rank.chances``).
     ``scaled`` has the Python numbers that divide or multiply a penalty, a term of parameters
-    alone, and are such a size, or 1 over it; ``penalised`` says that there is such a term.
+    alone, and are such a size, or 1 over it, ``ratios`` those that multiply a term of samples and
+    may be a whole number by that size, or the other way; ``penalised`` says that there is a term of
+    parameters alone.
     ``multiple`` says that a sum is divided by several times the samples of the share, ``old``
     that one is divided by a tensor that is older than the batch, and taken for a count, and
     ``divided`` that one is divided by anything.  ``over`` has the reductions over some dimensions
@@ -56,6 +58,7 @@ class LossGraph:
     divisors: list[Divisor] = field(default_factory=list)
     sizes: list[float | None] = field(default_factory=list)
     scaled: set[float] = field(default_factory=set)
+    ratios: set[float] = field(default_factory=set)
     penalised: bool = False
     divided: bool = False
     multiple: bool = False

@@ -221,8 +221,10 @@ class _Reader:
         if not self._is_mean_by_size(source, path):
             self._read_reduction(source, divisors)
         graph.bent |= path.bent or kind_of(source) in NORMS
-        if path.factors and graph.kinds <= {"sum"} and samples < self.whole:
-            graph.multiplied = graph.multiplied or _has_one_over(samples, path.factors)
+        if samples < self.whole:
+            graph.ratios.update(_ratios(samples, path.factors))
+            if path.factors and graph.kinds <= {"sum"}:
+                graph.multiplied = graph.multiplied or _has_one_over(samples, path.factors)
         if path.factor is not None:  # both sides of a product reduce over samples
             term, index = path.factor
             graph.bent |= self.sides.setdefault(term, index) != index
@@ -403,6 +405,17 @@ def _is_one_of(number: float, sizes: set[int]) -> bool:
 def _has_one_over(samples: int, factors: Sequence[float]) -> bool:
     """Tell whether one of ``factors`` is 1 / ``samples``."""
     return any(math.isclose(factor * samples, 1.0, rel_tol=1e-6) for factor in factors)
+
+
+def _ratios(samples: int, factors: Sequence[float]) -> set[float]:
+    """Return those of ``factors`` that may be a whole number by ``samples``, or the other way."""
+    others = (f for f in factors if f > 0 and not _is_one_of(f, {1, samples}))
+    both = ((f, f * samples, samples / f) for f in others if not math.isclose(f * samples, 1))
+    return {f for f, *numbers in both if any(map(_is_whole, numbers))}
+
+
+def _is_whole(number: float) -> bool:
+    return math.isclose(number, round(number), rel_tol=1e-9)
 
 
 def _is_total(divisor: Any, totals: Sequence[Tensor]) -> bool:

@@ -40,6 +40,13 @@ EITHER = (
     "If it is a size (`len(x)`, `t.numel()`), these steps are not one device's: use `.mean()`, or "
     "`loader.batch_size` where the size of the whole batch is meant."
 )
+RATIO = (
+    "The loss is multiplied by a number that the cell has calculated, and the cell calculates with "
+    "the size of a batch (`len(x)`). If it is a ratio of that and something else (`len(dataset) / "
+    "len(x)`), it is of this rank's share, and steps are not one device's: multiply and divide the "
+    "loss itself (`loss * len(dataset) / len(x)`), which is recognised, or use the batch size of "
+    "the loader (`loader.batch_size`)."
+)
 SIZED_MEAN = (
     "The loss is a mean that is divided by a number that equals the samples of this rank's share. "
     "If it is their number, the whole batch has more, and steps are larger than one device's by "
@@ -81,10 +88,11 @@ IN_PIECES = (
     "Pieces by number (`x.chunk(4)`) are as many."
 )
 OWN_NUMBER = (
-    "{where} reads a number that depends on the batch (`.item()`, `float()`): a rank reads that of "
-    "its share. So a count or a metric covers rank 0's part of each batch, and a loss that is "
-    "multiplied by such a number is not one device's. A loss read after backward() is the global "
-    "batch's; measure in a loop under torch.no_grad(), and compute factors of a loss before it."
+    "{where} reads a number that depends on the batch (`.item()`, `float()`, `.numpy()`): a rank "
+    "reads that of its share. So a count or a metric covers rank 0's part of each batch, and a "
+    "loss that is multiplied by such a number is not one device's. A loss read after backward() is "
+    "the global batch's; measure in a loop under torch.no_grad(), and compute factors of a loss "
+    "before it."
 )
 OWN_VALUES = (
     "{where} writes what depends on the batch into a tensor that is older than the step: there, "
@@ -102,6 +110,12 @@ SUMMED_PENALTY = (
     "losses are added up, and with them the term, which each rank has in full: it counts once for "
     "every rank. Divide it by the number of ranks (`/ torch.distributed.get_world_size()`), or "
     "average the loss over its samples."
+)
+SUM_BESIDE = (
+    "The loss is a sum over samples and has a term over others that are the same in every step, "
+    "such as fixed points or a memory. Ranks' losses are added up, and with them the term, which "
+    "each rank has in full: it counts once for every rank. Divide it by the number of ranks "
+    "(`/ torch.distributed.get_world_size()`), or average both terms over their samples."
 )
 OLD_DIVISOR = (
     "The loss is a sum divided by a tensor that is older than the batch. Tensors that divide are "
@@ -196,10 +210,11 @@ NO_BLOCKS = (
 BATCH_SIZES = (
     "The training loop counts by sizes of batches (such as `total += loss.item() * len(x)`, "
     "`meter.update(loss.item(), len(x))` or `step * len(x)`), divides a number that it has read by "
-    "one (`loss.item() / len(x)`), or sets a learning rate by them: len(x) is this rank's share of "
-    "the batch, so the sum, the count, the ratio or the rate is not one device's. Count batches "
-    "instead, as in `total += loss.item()`, or measure in a loop under "
-    "torch.no_grad(); else use the batch size of the loader (`loader.batch_size`)."
+    "one (`loss.item() / len(x)`), or sets a learning rate or divides gradients by them "
+    "(`p.grad /= len(x)`): len(x) is this rank's share of the batch, so the sum, the count, the "
+    "ratio, the rate or the gradient is not one device's. Count batches instead, as in "
+    "`total += loss.item()`, or measure in a loop under torch.no_grad(); else use the batch size "
+    "of the loader (`loader.batch_size`)."
 )
 SIZE_ASKED = (
     "The training loop asks whether a batch has some size (such as `if len(x) != batch_size: "

@@ -149,11 +149,22 @@ def chosen_from(node: Any) -> int | None:
             masks = first is not None and first.dtype == torch.bool  # of samples, not of columns
             everything = math.prod(below._saved_self_sym_sizes) if masks else size
             return everything * count // max(size, 1)
+        if kind_of(below) == "PackPaddedSequence":  # padding is left out
+            return int(math.prod(below._saved_input_sym_sizes)) * count // max(size, 1)
+        if kind_of(below) == "Take" or _takes_rows(below):
+            return count
         if kind_of(below) in ("Select", "Slice"):
             todo += [(child, size_of(child)) for child in children_of(below)]
         elif kind_of(below) in ONE_BY_ONE:
             todo += [(child, size) for child in children_of(below)]
     return None
+
+
+def _takes_rows(node: Any) -> bool:
+    """Tell whether ``node`` takes rows by their numbers, and not those of a table."""
+    if kind_of(node) != "IndexSelect" or node._saved_dim != 0:
+        return False
+    return not all(is_of_parameters(child, MAX_CHAIN) for child in children_of(node))
 
 
 def is_penalty(node: Any) -> bool:

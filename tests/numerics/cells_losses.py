@@ -563,7 +563,7 @@ IDIOMS = [
             loss.backward()
             opt.step()
             losses.append(loss.item())
-        """, setup="loader = DataLoader(dataset, 7)", shares="terms", ranks=(2, 3)),
+        """, setup="loader = DataLoader(dataset, 8)", shares="terms", ranks=(2, 3)),
     idiom("the mean of single samples' sums, stacked", """
         for x, y in loader:
             t = F.one_hot(y, 4).float()
@@ -572,7 +572,7 @@ IDIOMS = [
             loss.backward()
             opt.step()
             losses.append(loss.item())
-        """, setup="loader = DataLoader(dataset, 7)", shares="t", ranks=(2, 3)),
+        """, setup="loader = DataLoader(dataset, 8)", shares="t", ranks=(2, 3)),
     idiom("the same, where a share has as many samples as there are classes", """
         for x, y in loader:
             t = F.one_hot(y, 4).float()
@@ -592,6 +592,32 @@ IDIOMS = [
             opt.step()
             losses.append(loss.item())
         """, setup="loader = DataLoader(dataset, 6)", shares="both", ranks=(2, 3)),
+    idiom("a mean over packed sequences", """
+        pack = nn.utils.rnn.pack_padded_sequence
+        for x, t, n in loader:
+            out, want = (pack(s, n, batch_first=True, enforce_sorted=False).data
+                         for s in (model(x), t))
+            loss = F.mse_loss(out, want)
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup="""
+        n = torch.randint(1, 6, (44,))
+        loader = DataLoader(TensorDataset(torch.randn(44, 5, 8), torch.randn(44, 5, 4), n), 8)
+        """, shares="t n want", ranks=(2, 3)),
+    idiom("a mean over rows chosen by their numbers", """
+        for x, t, m in loader:
+            rows = m.nonzero().squeeze(1)
+            loss = F.mse_loss(model(x).index_select(0, rows), t.index_select(0, rows))
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        """, setup="""
+        m = torch.rand(44) > 0.3
+        loader = DataLoader(TensorDataset(X, torch.randn(44, 4), m), 8)
+        """, shares="t m rows", ranks=(2, 3)),
     idiom("a sum of what one sample gives", """
         for x, y in loader:
             pred = model(x)[:, 0].squeeze()

@@ -378,6 +378,89 @@ DUE = {
     "losses weighed by a named size": ("batch-sizes", TRAIN.replace(
         "    losses.append(loss.item())",
         "    n = x.size(0)\n        total = total + loss.item() * n"), "total = 0"),
+    "samples that a batch says it has": ("batch-sizes", """
+        for batch in loader:
+            loss = F.cross_entropy(model(batch.x), batch.y)
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            total += loss.item() * batch.num_graphs
+        """, """
+        total = 0.0
+        class Graphs:
+            def __init__(self, samples):
+                self.x, self.y = (torch.stack(part) for part in zip(*samples))
+                self.num_graphs = len(samples)
+        loader = DataLoader(dataset, 8, collate_fn=Graphs, drop_last=True)
+        """),
+    "losses added up by a method": ("batch-sizes", TRAIN.replace(
+        "losses.append(loss.item())", "meter.take(loss, x)"), """
+        class Meter:
+            def __init__(self):
+                self.total = 0.0
+            def take(self, loss, x):
+                self.total += loss.item() * x.size(0)
+        meter = Meter()
+        """),
+    "losses handed to an accumulator": ("batch-sizes", TRAIN.replace(
+        "losses.append(loss.item())", "metric.add(loss.detach() * x.shape[0], x.shape[0])"), """
+        class Accumulator:
+            def __init__(self):
+                self.data = [0.0, 0.0]
+            def add(self, *args):
+                self.data = [a + float(b) for a, b in zip(self.data, args)]
+        metric = Accumulator()
+        """),
+    "samples printed by number": ("batch-sizes", """
+        for batch, (x, y) in enumerate(loader):
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            opt.step()
+            opt.zero_grad()
+            shown = loss.item(), batch * 8 + len(x)
+        """, ""),
+    "a running mean by sizes": ("batch-sizes", TRAIN.replace(
+        "losses.append(loss.item())",
+        "mean = (mean * n + loss.item() * len(x)) / (n + len(x)); n += torch.numel(y)"),
+        "mean, n = 0.0, 0"),
+    "gradients divided by the size": ("batch-sizes", TRAIN.replace(
+        "F.cross_entropy(model(x), y)", "F.cross_entropy(model(x), y, reduction='sum')").replace(
+        "    opt.step()",
+        "    for p in model.parameters():\n            p.grad /= len(x)\n        opt.step()"), ""),
+    "a sum by a ratio with the size": ("by-chance", TRAIN.replace(
+        "    opt.zero_grad()", "    scale = N / len(x)\n        opt.zero_grad()").replace(
+        "F.cross_entropy(model(x), y)", "scale * F.cross_entropy(model(x), y, reduction='sum')"),
+        "N = len(dataset)\nopt.param_groups[0]['lr'] = 1e-3\n"
+        "loader = DataLoader(dataset, 8, drop_last=True)"),
+    "a mean by a ratio with the size": ("by-chance", with_loss(
+        "F.cross_entropy(model(x), y) * (len(x) / len(dataset))"), EVEN),
+    "a sum and a term over fixed points": ("sum-beside", with_loss(
+        "0.1 * F.cross_entropy(model(x), y, reduction='sum') + model(edge).pow(2).sum()"),
+        "edge = torch.randn(5, 8)"),
+    "samples along an LSTM's time": ("coupled-batch", """
+        for x, y in loader:
+            out, _ = lstm(x)
+            loss = F.cross_entropy(head(out), y)
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        """, """
+        lstm, head = nn.LSTM(8, 6), nn.Linear(6, 4)
+        opt = torch.optim.SGD([*lstm.parameters(), *head.parameters()], lr=0.1)
+        """),
+    "outputs that leave as arrays": ("own-number", """
+        def train():
+            seen = []
+            for x, y in loader:
+                out = model(x)
+                loss = F.cross_entropy(out, y)
+                opt.zero_grad()
+                loss.backward()
+                opt.step()
+                seen.append(out.detach().numpy())
+            print(np.concatenate(seen).mean())
+        train()
+        """, ""),
     "a rate by the size of a batch": ("batch-sizes", TRAIN.replace(
         "    opt.step()", "    opt.param_groups[0]['lr'] = 0.1 * len(x) / 8\n        opt.step()"
         ), ""),
@@ -549,6 +632,71 @@ QUIET = {
             return torch.stack(xs), torch.stack(ys), torch.tensor(float(len(ys)))
         loader = DataLoader(dataset, 8, collate_fn=collate)
         """),
+    "an evaluation within the loop that counts by sizes": ("""
+        for step, (x, y) in enumerate(loader):
+            loss = F.cross_entropy(model(x), y)
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            if step % 3 == 0:
+                losses.append(evaluate(model, val_loader, "cpu"))
+        """, """
+        def evaluate(model, loader, device):
+            total = 0.0
+            with torch.no_grad():
+                for x, y in loader:
+                    x, y = x.to(device), y.to(device)
+                    total += F.cross_entropy(model(x), y).item() * x.size(0)
+            return total / len(loader.dataset)
+        """),
+    "a temperature squared, and a mean over batches": ("total, T = 0.0, 4.0\n" + with_loss(
+        "F.kl_div(F.log_softmax(model(x) / T, 1), F.softmax(x[:, :4] / T, 1), "
+        "reduction='batchmean') * (T * T)").replace("losses.append(", "total += (")
+        + "\nprint(total / len(loader))\n", EVEN),
+    "a sum and a term by the size": (with_loss(
+        "(F.cross_entropy(out := model(x), y, reduction='sum') + out.pow(2).sum()) / x.size(0)"
+        ), ""),
+    "losses by a setting of the batch size": (TRAIN.replace(
+        "losses.append(loss.item())", "losses.append(trainer.weigh(loss, x))"), """
+        class Trainer:
+            batch_size = 8
+            def weigh(self, loss, x):
+                return loss.item() * self.batch_size
+        trainer = Trainer()
+        loader = DataLoader(dataset, 8, drop_last=True)
+        """),
+    "outputs written step by step, and another sum": ("""
+        for x, y in loader:
+            out = torch.zeros(2, len(x), 4)
+            for t in range(2):
+                out[t] = model(x + t)
+            loss = F.cross_entropy(out.view(-1, 4), y.repeat(2), reduction="sum")
+            loss = 0.1 * (loss + model(x).pow(2).sum())
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        """, EVEN),
+    "outputs that are shown": (with_loss("F.cross_entropy(out := model(x), y)").replace(
+        "    opt.step()",
+        "    print(out[0], x[0])\n        shown = np.clip(out[0].detach().cpu().numpy(), 0, 1)\n"
+        "        opt.step()"), EVEN),
+    "an LSTM, batch first": ("""
+        for x, y in loader:
+            out, _ = lstm(x.view(-1, 2, 4))
+            loss = F.cross_entropy(head(out[:, -1]), y)
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        """, """
+        lstm, head = nn.LSTM(4, 6, batch_first=True), nn.Linear(6, 4)
+        opt = torch.optim.SGD([*lstm.parameters(), *head.parameters()], lr=0.1)
+        """),
+    "arrays of what came with the batch, lists of lengths": (with_loss(
+        "F.cross_entropy(model(x), y)").replace(
+        "    opt.step()", "    shown = x.numpy()\n        lengths = (x > 0).sum(1).tolist()\n"
+        "        opt.step()"), "loader = DataLoader(dataset, 8, drop_last=True)"),
+    "a ratio written from left to right": (with_loss(
+        "F.cross_entropy(model(x), y, reduction='sum') * 44 / len(x) * 0.1"), EVEN),
     "pieces of the forward pass, joined again": (with_loss(
         "F.cross_entropy(torch.cat([model(a) for a in x.split(4)]), y)"), ""),
     "a learned scale of a sum": (with_loss(

@@ -19,7 +19,8 @@ Found = Sequence[Tag | None]
 class Call:
     """An operation with its arguments, of which ``tensors`` have ``tags``.
 
-    ``shapes`` are the tensors' as they were before the operation.
+    ``shapes`` are the tensors' as they were before the operation; ``writes`` says that it writes to
+    the first of its arguments.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Call:
     tensors: list[Tensor]
     tags: list[Tag | None]
     shapes: list[Shape]
+    writes: bool = False
 
     @classmethod
     def of(cls, func: Any, args: Any, kwargs: Any, known: Any) -> Call | None:
@@ -47,7 +49,8 @@ class Call:
             name = name.removesuffix("_")
         space = "" if schema.name.startswith("aten::") else schema.name.partition("::")[0]
         shapes = [tuple(tensor.shape) for tensor in tensors]
-        return cls(f"{space}.{name}" if space else name, named, tensors, tags, shapes)
+        writes = bool(schema.is_mutable)
+        return cls(f"{space}.{name}" if space else name, named, tensors, tags, shapes, writes)
 
     def tag(self, name: str) -> Tag | None:
         """Return the tag of the argument ``name``."""

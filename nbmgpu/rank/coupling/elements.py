@@ -48,7 +48,7 @@ def single(call: Call, tags: Sequence[Tag]) -> Tag | None:
         return tags[0]
     if call.name in ASKS:
         return None
-    total = together(tags)
+    total = replace(together(tags), beside=_adds_others(call))
     totals = sum(isinstance(tag, Total) for tag in tags)
     if call.name in LINEAR or (call.name in CAREFUL and totals == len(tags)):
         return total
@@ -65,6 +65,15 @@ def single(call: Call, tags: Sequence[Tag]) -> Tag | None:
 def together(tags: Sequence[Tag]) -> Total:
     """Return the tag of a sum of totals and of what single samples have."""
     return Total(seen_by(tags), any(isinstance(tag, Total) and tag.chosen for tag in tags))
+
+
+def _adds_others(call: Call) -> bool:
+    """Tell whether a total has, or gets, a term that is trained and of no sample."""
+    given = [*zip(call.tensors, call.tags, strict=True)]
+    others = call.name in ("add", "sub") and any(
+        tag is None and tensor.requires_grad for tensor, tag in given
+    )
+    return others or any(isinstance(tag, Total) and tag.beside for _, tag in given)
 
 
 def loss(call: Call, tags: Sequence[Tag]) -> Tag:

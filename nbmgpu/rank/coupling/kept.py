@@ -29,6 +29,9 @@ ASKS = re.compile(
 )
 """Code that asks for a number, or shows it."""
 
+GATHERS = re.compile(r"\b(append|extend|update|add|concatenate|v?stack)\(|\+=|score|auc|acc|metric")
+"""Code that puts aside what it is given, or judges it."""
+
 NO_MEMORY = 0
 
 
@@ -37,11 +40,12 @@ class Kept:
     """What the user's code, and not a library's, has taken out of a batch.
 
     ``read`` and ``written`` are the lines of the cell that did so first: 0 where that is a
-    function from elsewhere, None where nothing did.
+    function from elsewhere, None where nothing did.  ``given`` is the memory of batches.
     """
 
     read: int | None = None
     written: int | None = None
+    given: set[int] = field(default_factory=set)
     _new: set[int] = field(default_factory=lambda: {NO_MEMORY})
 
     def made(self, given: Iterable[Tensor], outs: Iterable[Tensor]) -> None:
@@ -53,9 +57,17 @@ class Kept:
         """Look at an operation that was given samples."""
         tensor, tag = call.tensors[0], call.tags[0]
         if self.read is None and call.name == READS and tensor.dtype != torch.bool:
-            self.read = _line(asks=True)
+            self.read = _line(ASKS)
         if self.written is None and tag is None and _writes_first(func) and self.is_old(tensor):
             self.written = _line()
+
+    def look_at_array(self, tensor: Tensor) -> None:
+        """Look at a tensor of samples that becomes an array or a list, by ``.numpy()``.
+
+        It may also be shown, or lengths, and what has come with the batch is no result.
+        """
+        if self.read is None and memory_of(tensor) not in self.given:
+            self.read = _line(GATHERS)
 
     def is_old(self, tensor: Tensor) -> bool:
         """Tell whether a tensor is older than the step."""
@@ -77,12 +89,12 @@ def _writes_first(func: Any) -> bool:
     return alias is not None and bool(alias.is_write)
 
 
-def _line(asks: bool = False) -> int | None:
+def _line(says: re.Pattern[str] | None = None) -> int | None:
     """Return the line of the cell that is under way, None where the user's code is not.
 
-    With ``asks``, also None where the user's line does not ask for a number.
+    Also None where the user's line does not have what it ``says``.
     """
     frame = users_frame(sys._getframe(1))
-    if frame is None or (asks and not ASKS.search(source_line(frame))):
+    if frame is None or (says and not says.search(source_line(frame))):
         return None
     return line_of_cell(frame)

@@ -114,6 +114,16 @@ def batch_norm(call: Call, outs: Sequence[Any]) -> Found:
     return [tag if apart or not training else NORMALISED, *[None] * (len(outs) - 1)]
 
 
+def recurrent(call: Call, outs: Sequence[Any]) -> Found:
+    """Layers that go along time, the first dimension: of its own, a CPU's have turned it there."""
+    tag = call.tag("input")
+    on_cpu = call.name.startswith("mkldnn")
+    along = 1 if call.named.get("batch_first") and not on_cpu else 0
+    if isinstance(tag, Rows) and len(call.shape) + tag.dim == along:
+        return [call.coupled()] * len(outs)
+    return [each(call, out) for out in outs]
+
+
 NORMALISED = Coupled("batch_norm")
 """The result of a batch normalisation over samples."""
 

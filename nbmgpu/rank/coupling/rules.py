@@ -12,7 +12,7 @@ from typing import Any
 
 from . import choice, indexing, mixing, order
 from .call import Call, Found
-from .elements import each, loss
+from .elements import ASKS, each, loss
 from .mixing import ADDS, MATRICES
 from .tags import Coupled
 
@@ -42,6 +42,23 @@ MAKES_NEW = {
     "unfold", "set", "resize", "index_add", "index_put", "index_copy", "index_reduce",
 }  # fmt: skip
 """Operations that take no values from what they are given, or lead where no rule does."""
+
+
+LOSES = {
+    "_pack_padded_sequence", "_pad_packed_sequence", "as_strided", "unfold", "set", "index_add",
+    "index_put", "index_copy", "index_reduce",
+}  # fmt: skip
+"""Those of ``MAKES_NEW`` that do take values from samples."""
+
+
+def loses(call: Call, found: Found) -> bool:
+    """Tell whether what ``call`` gives has samples in it, of which nothing is known any more."""
+    if call.name in LOSES:
+        return True
+    written = call.tensors[0] if call.tags and call.tags[0] is None else None
+    if written is not None and written is call.named.get("self") and call.writes:
+        return True  # ``outputs[t] = ...``, where that is of no batch
+    return call.name not in MAKES_NEW | ASKS and bool(found) and found[0] is None
 
 
 Rule = Callable[[Call, Sequence[Any]], Found]
@@ -93,5 +110,8 @@ FAMILIES: tuple[tuple[str, Rule], ...] = (
     ("cudnn_batch_norm", mixing.batch_norm),
     ("miopen_batch_norm", mixing.batch_norm),
     ("_batch_norm_with_update", mixing.batch_norm),
+    ("mkldnn_rnn_layer", mixing.recurrent),
+    ("_cudnn_rnn", mixing.recurrent),
+    ("miopen_rnn", mixing.recurrent),
 )
 """Rules of operations with a name for every device, by how it begins."""

@@ -55,11 +55,13 @@ class One:
 class Total:
     """A sum, or an average, of what each of the samples ``seen`` gives by itself.
 
-    ``chosen`` tells that it is an average over those of them that were chosen.
+    ``chosen`` tells that it is an average over those of them that were chosen, ``beside`` that
+    something trained has been added that is of none of them.
     """
 
     seen: frozenset[int]
     chosen: bool = False
+    beside: bool = False
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -17,10 +17,11 @@ from nbmgpu.rank import notices
 from nbmgpu.rank.frames import line_of_cell
 from nbmgpu.rank.lag import Weak, tensors_in, weakly
 
+from .arrays import look_at_arrays
 from .call import Call
 from .kept import Kept, memory_of
 from .mixing import NORMALISED
-from .rules import after
+from .rules import after, loses
 from .tags import Coupled, One, Rows, Tag, Total
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Coupling:
         self._read = 0
         self._since = 0
         self._recent: deque[Weak] = deque(maxlen=PATIENCE + 1)
+        self._leave_arrays: Callable[[], None] = lambda: None
         self.cuts = False
 
     def arrive(self, batch: Any, samples: int) -> None:
@@ -86,6 +88,7 @@ class Coupling:
                 self._watch.made(batch)
             # Below whatever the cell has put on: that is taken off first.
             _put_on(self._watch, torch._C._len_torch_dispatch_stack())
+            self._leave_arrays = look_at_arrays(self._watch.meet_array)
         self._watch.add(tensors, samples)
 
     def rest(self) -> None:
@@ -98,6 +101,7 @@ class Coupling:
         watch, self._watch = self._watch, None
         if watch is None:
             return
+        self._leave_arrays()
         _take_off(watch)
         if watch.covers_in_part:
             self._recorder.notice("part-of-batch", notices.PART_OF_BATCH)
@@ -124,6 +128,9 @@ class Coupling:
                 self._tell(tag)
             if isinstance(tag, Total) and tag.chosen and "mean" in graph.kinds:
                 self._recorder.notice("chosen-mean", notices.CHOSEN_MEAN)
+            beside = isinstance(tag, Total) and tag.beside and not graph.penalised
+            if beside and graph.kinds == {"sum"} and not watch.lost:  # type: ignore[union-attr]
+                self._recorder.notice("sum-beside", notices.SUM_BESIDE)
             alone = watch.alone == graph.terms > FEW  # type: ignore[union-attr]
             if alone and graph.adds_up_terms(even):
                 self._recorder.notice("by-sample", notices.BY_SAMPLE)
@@ -194,7 +201,7 @@ class Watch(dispatch.TorchDispatchMode):
         self._known = True
         self._split = self._rejoined = False
         self._alone: set[int] = set()
-        self.joined = False
+        self.joined = self.lost = False
         self.kept = Kept()
 
     def add(self, tensors: list[torch.Tensor], samples: int) -> None:
@@ -202,14 +209,21 @@ class Watch(dispatch.TorchDispatchMode):
         rows = tuple(range(samples))
         self._samples = max(self._samples, samples)
         self._alone.clear()
+        self.lost = False
         self._batches += 1
         self.kept.made((), tensors)
+        self.kept.given |= set(map(memory_of, tensors))
         for tensor in tensors:
             self.tags[tensor] = Rows(-tensor.ndim, 1, rows, frozenset(rows))
 
     def made(self, batch: Weak) -> None:
         """Know that the tensors of a batch are no older than the step."""
         self.kept.made((), [tensor for held in batch if (tensor := held()) is not None])
+
+    def meet_array(self, tensor: torch.Tensor) -> None:
+        """Look at a tensor that becomes an array or a list."""
+        if not self.idle and not isinstance(self.tags.get(tensor), One | None):
+            self.kept.look_at_array(tensor)
 
     def note(self, loss: torch.Tensor) -> Tag | None:
         """Take in what a backward pass begins with."""
@@ -308,6 +322,9 @@ class Watch(dispatch.TorchDispatchMode):
             found = after(call, outs)
         except Exception:  # a rule that met what it was not made for: nothing is known
             found = [None] * len(outs)
+        first = outs[0] if outs else None
+        of_numbers = isinstance(first, torch.Tensor) and first.is_floating_point()
+        self.lost |= of_numbers and loses(call, found)
         for tensor, tag in zip(outs, found, strict=False):
             if type(tensor) is not torch.Tensor:
                 continue

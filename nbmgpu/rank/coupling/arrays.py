@@ -1,0 +1,38 @@
+"""Tensors that leave torch whole, as arrays and lists: no operation tells of that."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+METHODS = ("numpy", "tolist")
+"""By which they leave; ``numpy.asarray`` calls the first."""
+
+
+def look_at_arrays(meet: Callable[[Tensor], None]) -> Callable[[], None]:
+    """Call ``meet`` with every tensor that becomes an array or a list; return what ends that."""
+
+    def seen(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def leaving(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+            meet(tensor)
+            return original(tensor, *args, **kwargs)
+
+        return leaving
+
+    own = {name: vars(Tensor).get(name) for name in METHODS}
+    for name in METHODS:
+        setattr(torch.Tensor, name, seen(getattr(Tensor, name)))
+
+    def end() -> None:
+        for name, method in own.items():
+            if method is None:  # it is inherited
+                delattr(torch.Tensor, name)
+            else:
+                setattr(torch.Tensor, name, method)
+
+    return end
