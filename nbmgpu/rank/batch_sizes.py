@@ -30,7 +30,7 @@ from .sizes_in_code import (
     whose_size,
 )
 
-METERS = re.compile(r"(update|add|append|extend|log\w*)$")
+METERS = re.compile(r"(update|add|log\w*)$")
 """Methods that put aside what they are given."""
 
 
@@ -70,16 +70,17 @@ def _calls_what_counts(frame: types.FrameType | None) -> bool:
     frame, loop = loop_around(frame)
     if frame is None or loop is None:
         return False
-    called = [*functions_called(frame, loop)]
-    return any(map(_returns_counts, called)) or any(map(_adds_up_losses, called))
+    batch = Sizes(nodes_in(loop.body), loop.targets, made=True)
+    called = ((f, _given_to(f, call, batch)) for f, call in functions_called(frame, loop))
+    return any(_returns_counts(f, given) or _adds_up_losses(f, given) for f, given in called)
 
 
 @functools.lru_cache(maxsize=64)
-def _adds_up_losses(function: types.FunctionType) -> bool:
-    """Tell whether a function of the batch does ``self.total += loss.item() * len(x)``."""
+def _adds_up_losses(function: types.FunctionType, given: frozenset[str]) -> bool:
+    """Tell whether a function ``given`` the batch does ``self.total += loss.item() * len(x)``."""
     tree = _tree_of(function)
     nodes = nodes_in(tree.body) if tree is not None else []
-    sizes = Sizes(nodes, _given_to(nodes), made=True, said=SAID - SETTINGS)
+    sizes = Sizes(nodes, given, made=True, said=SAID - SETTINGS)
     # A loop in it is over another loader.
     loops = [nodes_in(node.body) for node in nodes if isinstance(node, ast.For)]
     inside = {id(node) for body in loops for node in body}
@@ -90,19 +91,24 @@ def _adds_up_losses(function: types.FunctionType) -> bool:
 
 
 @functools.lru_cache(maxsize=64)
-def _returns_counts(function: types.FunctionType) -> bool:
+def _returns_counts(function: types.FunctionType, given: frozenset[str]) -> bool:
     tree = _tree_of(function)
     nodes = nodes_in(tree.body) if tree is not None else []
-    sizes = Sizes(nodes, _given_to(nodes), made=True, said=SAID - SETTINGS)
+    sizes = Sizes(nodes, given, made=True, said=SAID - SETTINGS)
     values = (node.value for node in nodes if isinstance(node, ast.Return) and node.value)
     several = (v.elts if isinstance(v, ast.Tuple) else [v] for v in values)
     products = (v for vs in several for v in vs if isinstance(v, ast.BinOp))
     return any(reads_a_loss(p) and any(part in sizes for part in operands(p)) for p in products)
 
 
-def _given_to(nodes: list[ast.AST]) -> set[str]:
-    """Return the names of what functions are given, some of which is a batch."""
-    return {node.arg for node in nodes if isinstance(node, ast.arg)} - {"self"}
+def _given_to(function: types.FunctionType, call: ast.Call, batch: Sizes) -> frozenset[str]:
+    """Return the names by which ``function`` is given, in ``call``, what is made of the batch."""
+    code = function.__code__
+    names = code.co_varnames[: code.co_argcount]
+    named = {k.arg for k in call.keywords if k.arg is not None and batch.made_of(k.value)}
+    skipped = len(names) > 0 and names[0] == "self"
+    placed = zip(names[skipped:], call.args, strict=False)
+    return frozenset(named | {name for name, value in placed if batch.made_of(value)})
 
 
 def _tree_of_cell(cell: str) -> ast.Module:

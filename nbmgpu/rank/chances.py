@@ -31,6 +31,9 @@ SIZES = {"len", "size", "shape", "numel", "nelement", "batch_size"}
 """Names by which code asks for the size of a batch."""
 
 
+FEW = 3
+"""Ratios with the sizes of shares that there may be."""
+
 MOST = 64
 """Numbers of a kind that are remembered."""
 
@@ -107,7 +110,8 @@ class Chances:
             return notices.SIZED_MEAN
         if self._multiplied == {True}:
             return notices.MULTIPLIED_BY_CHANCE
-        return notices.RATIO if self.by_ratio and self._ratios - code.numbers else ""
+        few = 0 < len(self._ratios - code.numbers) <= FEW  # a schedule has many
+        return notices.RATIO if self.by_ratio and few else ""
 
 
 @dataclass(frozen=True)

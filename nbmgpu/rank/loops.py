@@ -200,36 +200,53 @@ def _loop_to_come(source: str, line: int) -> Loop | None:
         nodes = [*ast.walk(ast.parse(source))]
     except SyntaxError:
         return None
-    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.Lambda)]
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+    functions = [node for node in nodes if isinstance(node, kinds)]
     for node in nodes:
         if not isinstance(node, ast.Assign) or not node.lineno <= line <= (node.end_lineno or 0):
             continue
         if not _hands_all_on(node.value) or not isinstance(node.value, ast.Call):
             return None
         made = {target.id for target in node.targets if isinstance(target, ast.Name)}
-        home = _around(functions, line)
-        later = (loop for loop in _loops(source) if loop.first > line)
-        loops = (x for x in later if _is_over(x, made) and _around(functions, x.first) is home)
-        first = min(loops, key=lambda loop: loop.first, default=None)
-        return first and replace(first, over=(*first.over, *_expressions_in([node.value])))
+        home, end = _around(functions, line), node.end_lineno or line
+        stored = (n for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+        again = [n.lineno for n in stored if n.id in made and n.lineno > end]
+        until = min((at for at in again if _around(functions, at) is home), default=sys.maxsize)
+        later = (loop for loop in _loops(source) if end < loop.first < until)
+        here = (loop for loop in later if _around(functions, loop.first) is home)
+        loops = [loop for loop in here if made & {n.id for n in _names_in(loop.over)}]
+        if len(loops) != 1 or not _leads_to(loops[0].over[0], made):
+            return None
+        return replace(loops[0], over=(*loops[0].over, *_expressions_in([node.value])))
     return None
+
+
+def _names_in(expressions: Iterable[ast.expr]) -> Iterator[ast.Name]:
+    return (part for part in expressions if isinstance(part, ast.Name))
 
 
 def _hands_all_on(node: ast.expr) -> bool:
     """Tell whether an expression hands on, one by one, what loaders give, and keeps nothing."""
     if not isinstance(node, ast.Call):
         return isinstance(node, ast.Name | ast.Attribute | ast.Constant)
-    name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+    name = _called(node)
     return name == "range" or (name in WRAPS | BARS and all(map(_hands_all_on, node.args)))
 
 
-def _is_over(loop: Loop, names: set[str]) -> bool:
-    """Tell whether a loop goes through what has one of ``names``, or what hands that on."""
-    of_names = (isinstance(part, ast.Name) and part.id in names for part in loop.over)
-    return any(of_names) and _hands_all_on(loop.over[0])
+def _leads_to(node: ast.expr, names: set[str]) -> bool:
+    """Tell whether an expression is one of ``names``, or hands that on, once and one by one."""
+    if isinstance(node, ast.Call):
+        hands_on = _hands_all_on(node) and _called(node) in (WRAPS | BARS) - {"cycle"}
+        return hands_on and any(_leads_to(argument, names) for argument in node.args)
+    return isinstance(node, ast.Name) and node.id in names
 
 
-def _around(functions: Sequence[ast.FunctionDef | ast.Lambda], line: int) -> ast.AST | None:
+def _called(call: ast.Call) -> str:
+    function = call.func
+    return function.id if isinstance(function, ast.Name) else str(getattr(function, "attr", ""))
+
+
+def _around(functions: Sequence[ast.stmt | ast.expr], line: int) -> ast.AST | None:
     """Return the innermost of ``functions`` that has ``line`` in it."""
     within = [each for each in functions if each.lineno <= line <= (each.end_lineno or 0)]
     return max(within, key=lambda each: each.lineno, default=None)
@@ -282,12 +299,14 @@ def _resolve(node: ast.expr, names: dict[str, Any]) -> Any:
     return None
 
 
-def functions_called(frame: types.FrameType, loop: Loop) -> Iterator[types.FunctionType]:
-    """Yield the functions of the user's that the body of ``loop`` in ``frame`` calls."""
+def functions_called(
+    frame: types.FrameType, loop: Loop
+) -> Iterator[tuple[types.FunctionType, ast.Call]]:
+    """Yield the functions of the user's that the body of ``loop`` in ``frame`` calls, and where."""
     names = {**frame.f_globals, **frame.f_locals}
     for call in _calls(loop.body):
         if (function := _users_function(_resolve(call.func, names))) is not None:
-            yield function
+            yield function, call
 
 
 def _target_trains(target: Any, depth: int) -> bool:

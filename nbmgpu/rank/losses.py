@@ -102,6 +102,9 @@ class _Path:
         return self.divisors if other is None else (*self.divisors, other)
 
 
+Terms = Callable[[Any], list[Any]]
+"""Returns the losses that a node puts side by side."""
+
 Agree = Callable[[tuple[str, ...], list[Divisor], bool], list[Meaning]]
 """Is told the kinds of a loss's nodes, the numbers that divide its sums, and whether tensors divide
 some, too; says what the numbers mean."""
@@ -160,6 +163,7 @@ class _Reader:
     batch: Batch
     graph: LossGraph = field(default_factory=LossGraph)
     sides: dict[Any, int] = field(default_factory=dict)
+    known: dict[Any, list[Any]] = field(default_factory=dict)
 
     def read(self, roots: Sequence[Any]) -> LossGraph:
         """Walk from the nodes ``roots`` to those that reduce over samples."""
@@ -177,17 +181,23 @@ class _Reader:
                 terms = _terms(node, path) if kind_of(node) in ("Mean", "Sum") else []
                 graph.scaled.update(*(inner.sizes(self.samples) for inner in (path, *terms)))
             else:
-                sources = _sources(node, path, graph, self.samples)
+                sources = _sources(node, path, graph, self.samples, self.terms)
                 if not sources:
                     queue += self._pass(node, path)
                 for source, inner in sources:
-                    if terms := terms_of(source, self.samples):
+                    if terms := self.terms(source):
                         stacked = len(terms) if kind_of(node) == "Mean" else 0
                         part = replace(inner, stacked=stacked)
                         queue += [(child, part) for child in terms]
                     else:
                         self._meet(source, inner, whole=source is node)
         return graph
+
+    def terms(self, node: Any) -> list[Any]:
+        """Return the losses that ``node`` puts side by side."""
+        if node not in self.known:
+            self.known[node] = terms_of(node, self.samples)
+        return self.known[node]
 
     def last(self) -> str:
         """Return what makes one number of many, and is not known to."""
@@ -205,7 +215,7 @@ class _Reader:
         graph.penalised |= bool(ends) and not factors
         graph.scaled.update(*(inner.sizes(self.samples) for inner in ends))
         if kind_of(node) in VIEWS - JOINED:  # ``terms[0]``: which of them it is, nobody tells
-            terms = [terms_of(child, self.samples) for child in children_of(node)]
+            terms = [self.terms(child) for child in children_of(node)]
             below += [(term, path) for each in terms for term in each]
         return below
 
@@ -305,7 +315,9 @@ class _Reader:
         graph.multiple |= taken is None and several
 
 
-def _sources(node: Any, path: _Path, graph: LossGraph, samples: int) -> list[tuple[Any, _Path]]:
+def _sources(
+    node: Any, path: _Path, graph: LossGraph, samples: int, terms: Terms
+) -> list[tuple[Any, _Path]]:
     """Return what decides how ``node`` counts samples: mostly ``node`` itself.
 
     A sum or mean may only add up the classes of what was averaged over samples before, or
@@ -313,7 +325,7 @@ def _sources(node: Any, path: _Path, graph: LossGraph, samples: int) -> list[tup
     in an ensemble's ``.mean(1).sum(0)``: which sizes are those of samples, no rank can be sure.
     """
     if kind_of(node) in PRODUCTS:
-        return _factors(node, path, graph, samples)
+        return _factors(node, path, graph, samples, terms)
     if kind_of(node) not in ("Mean", "Sum"):
         return [(node, path)]
     shape = tuple(node._saved_self_sym_sizes)
@@ -324,7 +336,7 @@ def _sources(node: Any, path: _Path, graph: LossGraph, samples: int) -> list[tup
             break
         below, inner = todo.pop(0)
         dims = reduced_dims(below)
-        if 0 in dims or terms_of(below, samples):
+        if 0 in dims or terms(below):
             found.append((below, inner))
         elif dims:
             graph.passed += [dims_of(below)] if differ(node, below) else []
@@ -333,12 +345,14 @@ def _sources(node: Any, path: _Path, graph: LossGraph, samples: int) -> list[tup
             children = written_over(below) if over else children_of(below)
             alike = [(i, child) for i, child in enumerate(children) if shape_of(child) == shape]
             if not alike and kind_of(below) in VIEWS - JOINED:  # ``terms[:2]``
-                alike = [(0, child) for child in children if terms_of(child, samples)]
+                alike = [(0, child) for child in children if terms(child)]
             todo += [(child, inner if over else inner.through(below, i)) for i, child in alike]
     return found or [(node, term) for term in _terms(node, path)]
 
 
-def _factors(node: Any, path: _Path, graph: LossGraph, samples: int) -> list[tuple[Any, _Path]]:
+def _factors(
+    node: Any, path: _Path, graph: LossGraph, samples: int, terms: Terms
+) -> list[tuple[Any, _Path]]:
     """Return what decides how a product counts samples: what makes its factors, or itself.
 
     ``weights @ torch.stack(losses)`` adds up losses, and ``x.mean(0) @ direction`` features: only
@@ -348,7 +362,7 @@ def _factors(node: Any, path: _Path, graph: LossGraph, samples: int) -> list[tup
     for index, child in enumerate(children_of(node)):
         below, inner = child, path.through(node, index)
         for _ in range(MAX_CHAIN):
-            if 0 in reduced_dims(below) or terms_of(below, samples):
+            if 0 in reduced_dims(below) or terms(below):
                 found.append((below, inner))
                 break
             alone = children_of(below)

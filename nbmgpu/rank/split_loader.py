@@ -313,7 +313,8 @@ def _is_torchs_own(loader: DataLoader[Any]) -> bool:
     batches = loader.batch_sampler
     if type(batches) is not BatchSampler:
         return False
-    return type(batches.sampler).__module__ in SAMPLERS
+    listed = isinstance(batches.sampler, list | tuple | range)
+    return listed or type(batches.sampler).__module__ in SAMPLERS
 
 
 def drawn_in(

@@ -8,7 +8,6 @@ the losses of single samples, the sum or mean does.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 from .nodes import added_up, children_of, kind_of, shape_of, size_of
@@ -47,20 +46,30 @@ def _before(node: Any) -> Any | None:
 
 def _numbers_in(node: Any) -> list[Any]:
     """Return the single numbers of which a tensor consists: losses, mostly."""
-    kind = kind_of(node)
-    if kind == "Stack" and all(shape_of(part) == () for part in children_of(node)):
-        return children_of(node)
-    if kind in WRITTEN:
-        found = _written(node)
-    elif kind in JOINED:
-        found = children_of(node)
-        within = [_numbers_in(part) for part in found]
-        if all(within):
-            return list(chain.from_iterable(within))
-    else:
+    if kind_of(node) not in JOINED | WRITTEN:
         return []
-    known = (_reduction(part) or is_of_parameters(part, MAX_CHAIN) for part in found)
-    return found if all(known) else []
+    found: list[Any] = []
+    todo = [node]
+    while todo:
+        part = todo.pop()
+        kind, below = kind_of(part), children_of(part)
+        if kind == "Stack" and all(shape_of(child) == () for child in below):
+            found += below[::-1]
+        elif kind in JOINED:
+            todo += below
+        else:
+            numbers = _written(part) if kind in WRITTEN else [part]
+            if not numbers or not all(map(_is_loss, numbers)):
+                return []
+            found += numbers
+    return found[::-1]
+
+
+def _is_loss(part: Any) -> bool:
+    """Tell whether a part is a single number, made of many or of parameters."""
+    if size_of(part) != 1:
+        return False
+    return _reduction(part) is not None or is_of_parameters(part, MAX_CHAIN)
 
 
 def _written(node: Any) -> list[Any]:
@@ -89,7 +98,7 @@ def _are_of_samples(node: Any, terms: Sequence[Any], samples: int) -> bool:
     Where nothing tells, what was stacked is of tasks, and what was written or joined is not.
     """
     shape = shape_of(node)
-    if samples not in (shape[0], shape[-1]):
+    if not shape or samples not in (shape[0], shape[-1]):
         return False
     if samples == 1:  # one task alone would not be put beside others
         return True

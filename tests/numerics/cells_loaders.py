@@ -755,6 +755,29 @@ IDIOMS = [
                 opt.step()
                 losses.append(loss.item())
         """, split=False, notices="not-sharded"),
+    idiom("two loaders zipped under a name, again and again", """
+        pairs = zip(loader, others)
+        for (x, y), (v, w) in itertools.islice(itertools.cycle(pairs), 9):
+            opt.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        del pairs
+        """, setup="others = DataLoader(TensorDataset(X.flip(0), Y.flip(0)), 8)", shares="v w",
+        split=False, notices="not-sharded"),
+    idiom("two loaders zipped under a name, then listed under it", """
+        pairs = zip(loader, others)
+        pairs = list(pairs)
+        for epoch in range(2):
+            for (x, y), (v, w) in pairs:
+                opt.zero_grad()
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+                opt.step()
+                losses.append(loss.item())
+        """, setup="others = DataLoader(TensorDataset(X.flip(0), Y.flip(0)), 8)", shares="v w",
+        split=False, notices="not-sharded"),
     idiom("a sampler that hardly ends", """
         batches = iter(loader)
         for step in range(9):

@@ -680,6 +680,40 @@ QUIET = {
         "    opt.step()",
         "    print(out[0], x[0])\n        shown = np.clip(out[0].detach().cpu().numpy(), 0, 1)\n"
         "        opt.step()"), EVEN),
+    "a sum, and one over as many that are made for it": (with_loss(
+        "0.1 * (F.cross_entropy(model(x), y, reduction='sum') "
+        "+ model(torch.ones(len(x), 8)).pow(2).sum())"), EVEN),
+    "a running mean over batches, in a function": (TRAIN.replace(
+        "losses.append(loss.item())", "note(loss, loader, stats)"), """
+        stats = {"loss": 0.0}
+        def note(loss, loader, stats):
+            stats["loss"] += loss.item() / len(loader)
+        """),
+    "samples per second, and a weight that grows": ("""
+        import time
+        step = 0
+        for epoch in range(2):
+            for x, y in loader:
+                begun = time.time()
+                beta = min(1.0, step / 100)
+                out = model(x)
+                loss = F.cross_entropy(out, y) + beta * out.pow(2).mean()
+                opt.zero_grad()
+                loss.backward()
+                opt.step()
+                step += 1
+                assert len(x) / (time.time() - begun) > 0
+        """, EVEN),
+    "parts weighed by the batch, then averaged": ("""
+        for x, y in loader:
+            parts = []
+            for net in (model, model.body):
+                parts.append(net(x).pow(2).mean() * len(x))
+            loss = torch.stack(parts).sum() / len(x)
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        """, EVEN),
     "an LSTM, batch first": ("""
         for x, y in loader:
             out, _ = lstm(x.view(-1, 2, 4))

@@ -16,6 +16,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from nbmgpu.rank import notices
 from nbmgpu.rank.frames import line_of_cell
 from nbmgpu.rank.lag import Weak, tensors_in, weakly
+from nbmgpu.rank.nodes import added_up
+from nbmgpu.rank.reductions import reduces
 
 from .arrays import look_at_arrays
 from .call import Call
@@ -74,13 +76,13 @@ class Coupling:
         if turn and 1 < samples <= MOST_SAMPLES:
             found = [t for t in tensors_in(batch) if type(t) is torch.Tensor and t.ndim]
             if alike := [tensor for tensor in found if len(tensor) == samples]:
-                self._look(alike, samples)
+                self._look(alike, samples, others=len(alike) < len(found))
         elif self._since > PATIENCE:
             self.close()
         else:
             self.rest()
 
-    def _look(self, tensors: list[torch.Tensor], samples: int) -> None:
+    def _look(self, tensors: list[torch.Tensor], samples: int, others: bool) -> None:
         self._since = 0
         if self._watch is None:
             self._watch = Watch()
@@ -90,6 +92,7 @@ class Coupling:
             _put_on(self._watch, torch._C._len_torch_dispatch_stack())
             self._leave_arrays = look_at_arrays(self._watch.meet_array)
         self._watch.add(tensors, samples)
+        self._watch.lost |= others  # rows of something else: atoms, nodes of graphs
 
     def rest(self) -> None:
         """Look away if all batches that were looked at are done with."""
@@ -129,7 +132,7 @@ class Coupling:
             if isinstance(tag, Total) and tag.chosen and "mean" in graph.kinds:
                 self._recorder.notice("chosen-mean", notices.CHOSEN_MEAN)
             beside = isinstance(tag, Total) and tag.beside and not graph.penalised
-            if beside and graph.kinds == {"sum"} and not watch.lost:  # type: ignore[union-attr]
+            if beside and graph.kinds == {"sum"} and watch.sees_others(graph):  # type: ignore[union-attr]
                 self._recorder.notice("sum-beside", notices.SUM_BESIDE)
             alone = watch.alone == graph.terms > FEW  # type: ignore[union-attr]
             if alone and graph.adds_up_terms(even):
@@ -224,6 +227,14 @@ class Watch(dispatch.TorchDispatchMode):
         """Look at a tensor that becomes an array or a list."""
         if not self.idle and not isinstance(self.tags.get(tensor), One | None):
             self.kept.look_at_array(tensor)
+
+    def sees_others(self, graph: LossGraph) -> bool:
+        """Tell whether a reduction of ``graph`` is over others than samples of the share.
+
+        As many as these may be made for them: negatives, what a generator makes.
+        """
+        firsts = (added_up(node)[:1] for node in graph.nodes if reduces(node))
+        return not self.lost and any(s and s[0] % self._samples for s in firsts)
 
     def note(self, loss: torch.Tensor) -> Tag | None:
         """Take in what a backward pass begins with."""
