@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .nodes import added_up, children_of, kind_of, shape_of, size_of
+from .nodes import ACCUMULATE, added_up, children_of, kind_of, shape_of, size_of
 from .reductions import MAX_CHAIN, averages, is_of_parameters, reduces
 
 JOINED = {"Stack", "Cat"}
@@ -120,9 +120,18 @@ def _is_over(samples: int, end: Any) -> bool | None:
         node, shape = todo.pop(0)
         if len(shape) > 1 and shape[0] in (1, samples):
             told = shape[0] == samples
+        elif len(shape) == 1 and any(map(_is_matrix, children_of(node))):
+            told = False  # a layer was given one sample without a dimension for it
         below = [c for c in children_of(node) if not is_of_parameters(c, MAX_CHAIN)]
         todo += [(child, shape_of(child)) for child in below]
     return told
+
+
+def _is_matrix(node: Any) -> bool:
+    """Tell whether a node stands for a parameter of two dimensions, also a partitioned one."""
+    if kind_of(node) != ACCUMULATE:
+        return False
+    return len(getattr(node.variable, "ds_shape", node.variable.shape)) == 2
 
 
 def _reduction(part: Any) -> Any | None:
