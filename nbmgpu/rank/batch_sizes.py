@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import itertools
 import re
 import textwrap
 import types
@@ -66,39 +67,37 @@ def function_counts_samples(function: Any) -> bool:
 
 
 def _calls_what_counts(frame: types.FrameType | None) -> bool:
-    """Tell whether the loop calls a function that returns ``loss.item() * len(x)``."""
+    """Tell whether the loop calls a function that returns or adds up ``loss.item() * len(x)``."""
     frame, loop = loop_around(frame)
     if frame is None or loop is None:
         return False
     batch = Sizes(nodes_in(loop.body), loop.targets, made=True)
     called = ((f, _given_to(f, call, batch)) for f, call in functions_called(frame, loop))
-    return any(_returns_counts(f, given) or _adds_up_losses(f, given) for f, given in called)
+    return any(itertools.starmap(_weighs_losses, called))
 
 
 @functools.lru_cache(maxsize=64)
-def _adds_up_losses(function: types.FunctionType, given: frozenset[str]) -> bool:
-    """Tell whether a function ``given`` the batch does ``self.total += loss.item() * len(x)``."""
+def _weighs_losses(function: types.FunctionType, given: frozenset[str]) -> bool:
+    """Tell whether a function ``given`` the batch returns or adds up ``loss.item() * len(x)``."""
     tree = _tree_of(function)
     nodes = nodes_in(tree.body) if tree is not None else []
     sizes = Sizes(nodes, given, made=True, said=SAID - SETTINGS)
-    # A loop in it is over another loader.
+    found = [*_products_returned(nodes), *_summed_straight(nodes)]
+    return any(part in sizes for v in found if reads_a_loss(v) for part in operands(v))
+
+
+def _products_returned(nodes: list[ast.AST]) -> Iterator[ast.expr]:
+    values = (node.value for node in nodes if isinstance(node, ast.Return) and node.value)
+    several = (v.elts if isinstance(v, ast.Tuple) else [v] for v in values)
+    return (v for vs in several for v in vs if isinstance(v, ast.BinOp))
+
+
+def _summed_straight(nodes: list[ast.AST]) -> Iterator[ast.expr]:
+    """Yield what is added up outside of loops: one in a function is over another loader."""
     loops = [nodes_in(node.body) for node in nodes if isinstance(node, ast.For)]
     inside = {id(node) for body in loops for node in body}
     straight = (node for node in nodes if id(node) not in inside)
-    sums = (node.value for node in straight if _adds(node) or _adds_to_itself(node))
-    read = (value for value in sums if reads_a_loss(value))
-    return any(part in sizes for value in read for part in operands(value))
-
-
-@functools.lru_cache(maxsize=64)
-def _returns_counts(function: types.FunctionType, given: frozenset[str]) -> bool:
-    tree = _tree_of(function)
-    nodes = nodes_in(tree.body) if tree is not None else []
-    sizes = Sizes(nodes, given, made=True, said=SAID - SETTINGS)
-    values = (node.value for node in nodes if isinstance(node, ast.Return) and node.value)
-    several = (v.elts if isinstance(v, ast.Tuple) else [v] for v in values)
-    products = (v for vs in several for v in vs if isinstance(v, ast.BinOp))
-    return any(reads_a_loss(p) and any(part in sizes for part in operands(p)) for p in products)
+    return (node.value for node in straight if _adds(node) or _adds_to_itself(node))
 
 
 def _given_to(function: types.FunctionType, call: ast.Call, batch: Sizes) -> frozenset[str]:

@@ -34,8 +34,6 @@ LIBRARIES = (
 )  # fmt: skip
 """Packages whose code, such as tqdm's generators, may iterate for the user's."""
 
-COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
-
 MAX_DEPTH = 6
 
 HANDED = re.compile(r"\b(iter|next)\(")
@@ -173,7 +171,7 @@ def _loops(source: str) -> list[Loop]:
             last = node.iter.end_lineno or node.lineno
             over = _expressions_in([node.iter])
             found.append(Loop(node.lineno, last, node.body, frozenset(names), over))
-        elif isinstance(node, COMPREHENSIONS):
+        elif isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
             made = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
             body: list[ast.stmt] = [ast.Expr(part) for part in made]
             over = _expressions_in(part.iter for part in node.generators)
@@ -214,15 +212,11 @@ def _loop_to_come(source: str, line: int) -> Loop | None:
         until = min((at for at in again if _around(functions, at) is home), default=sys.maxsize)
         later = (loop for loop in _loops(source) if end < loop.first < until)
         here = (loop for loop in later if _around(functions, loop.first) is home)
-        loops = [loop for loop in here if made & {n.id for n in _names_in(loop.over)}]
+        loops = [loop for loop in here if made & {getattr(n, "id", "") for n in loop.over}]
         if len(loops) != 1 or not _leads_to(loops[0].over[0], made):
             return None
         return replace(loops[0], over=(*loops[0].over, *_expressions_in([node.value])))
     return None
-
-
-def _names_in(expressions: Iterable[ast.expr]) -> Iterator[ast.Name]:
-    return (part for part in expressions if isinstance(part, ast.Name))
 
 
 def _hands_all_on(node: ast.expr) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -78,16 +79,24 @@ def _is_reduced(node: Any) -> bool:
 
     Else it is of what a single sample gives.
     """
-    todo = children_of(node)
+    return first_reduction(children_of(node), lambda below: shape_of(below) == ()) is not None
+
+
+def first_reduction(nodes: list[Any], passes: Callable[[Any], bool]) -> Any | None:
+    """Return what made one number of many, at or below ``nodes`` through those that it ``passes``.
+
+    None if nothing did.
+    """
+    todo = [*nodes]
     for _ in range(MAX_CHAIN):
         if not todo:
             break
-        below = todo.pop(0)
-        if shape_of(below) == ():
-            if reduces(below):
-                return True
-            todo += children_of(below)
-    return False
+        node = todo.pop(0)
+        if passes(node):
+            if shape_of(node) == () and reduces(node):
+                return node
+            todo += children_of(node)
+    return None
 
 
 def hides_reduction(node: Any) -> bool:

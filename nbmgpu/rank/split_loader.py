@@ -219,16 +219,15 @@ class SplitLoader:
         seed = self._draw_seed(loader)
         ahead = _is_torchs_own(loader)
         short = ahead and len(loader.batch_sampler.sampler) <= MANY  # type: ignore[union-attr]
-        if short and loader.num_workers:  # they are told their first batches at once
-            batches = iter(list(batches))
-        elif ahead and loader.num_workers:
-            first = list(itertools.islice(batches, 1))
-            batches = itertools.chain(first, drawn_in(self.tap.streams, batches))
-        else:
-            drawn = drawn_in(self.tap.streams, batches)
-            # A user's sampler may look at the training, or never end: one batch at a time.
-            batches = _at_once(drawn) if short else drawn if ahead else _rank_0s(drawn)
-        return seed, self._load(batches, seed, ahead, loader.batch_size)
+        drawn = drawn_in(self.tap.streams, batches)
+        if ahead and loader.num_workers:  # they are told their first batches at once
+            first = list(itertools.islice(batches, None if short else 1))
+            drawn = itertools.chain(first, drawn)
+        elif short:
+            drawn = _at_once(drawn)
+        elif not ahead:  # it may look at the training, or never end: one batch at a time
+            drawn = _rank_0s(drawn)
+        return seed, self._load(drawn, seed, ahead, loader.batch_size)
 
     def _load(
         self, batches: Iterator[Any], seed: int, ahead: bool, size: int | None

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .nodes import ACCUMULATE, added_up, children_of, kind_of, shape_of, size_of
-from .reductions import MAX_CHAIN, averages, is_of_parameters, reduces
+from .reductions import MAX_CHAIN, averages, first_reduction, is_of_parameters
 
 JOINED = {"Stack", "Cat"}
 
@@ -139,13 +139,4 @@ def _reduction(part: Any) -> Any | None:
 
     In a share of one sample, vectors have one element: these are no numbers.
     """
-    todo = [part]
-    for _ in range(MAX_CHAIN):
-        if not todo:
-            break
-        node = todo.pop(0)
-        if size_of(node) == 1:
-            if shape_of(node) == () and reduces(node):
-                return node
-            todo += children_of(node)
-    return None
+    return first_reduction([part], lambda node: size_of(node) == 1)

@@ -778,7 +778,7 @@ IDIOMS = [
                 losses.append(loss.item())
         """, setup="others = DataLoader(TensorDataset(X.flip(0), Y.flip(0)), 8)", shares="v w",
         split=False, notices="not-sharded"),
-    idiom("a sampler that hardly ends", """
+    *(idiom(f"a sampler that hardly ends{more}", """
         batches = iter(loader)
         for step in range(9):
             x, y = next(batches)
@@ -788,26 +788,11 @@ IDIOMS = [
             opt.step()
             losses.append(loss.item())
         del batches
-        """, setup="""
+        """, setup=f"""
         from torch.utils.data import RandomSampler
         often = RandomSampler(dataset, replacement=True, num_samples=10**10)
-        loader = DataLoader(dataset, sampler=often, batch_size=8)
-        """),
-    idiom("the same, with workers", """
-        batches = iter(loader)
-        for step in range(9):
-            x, y = next(batches)
-            opt.zero_grad()
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            opt.step()
-            losses.append(loss.item())
-        del batches
-        """, setup="""
-        from torch.utils.data import RandomSampler
-        often = RandomSampler(dataset, replacement=True, num_samples=10**10)
-        loader = DataLoader(dataset, sampler=often, batch_size=8, num_workers=1)
-        """),
+        loader = DataLoader(dataset, sampler=often, batch_size=8, num_workers={workers})
+        """) for workers, more in enumerate(("", ", with a worker"))),
     idiom("a sampler of one's own in torch's batch sampler, without an end", """
         for step, (x, y) in enumerate(loader):
             if step == 9:

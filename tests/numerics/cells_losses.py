@@ -23,6 +23,16 @@ TOKENS = """
     loader = DataLoader(TensorDataset(ids, labels), batch_size=8, shuffle=True)
 """
 
+STACKED_SUMS = """
+for x, y in loader:
+    t = F.one_hot(y, 4).float()
+    loss = torch.stack([((model(a) - b) ** 2).sum() for a, b in zip(x, t)]).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    losses.append(loss.item())
+"""
+
 MASKED = """
 for x, y, m in loader:
     opt.zero_grad()
@@ -564,24 +574,10 @@ IDIOMS = [
             opt.step()
             losses.append(loss.item())
         """, setup="loader = DataLoader(dataset, 8)", shares="terms", ranks=(2, 3)),
-    idiom("the mean of single samples' sums, stacked", """
-        for x, y in loader:
-            t = F.one_hot(y, 4).float()
-            loss = torch.stack([((model(a) - b) ** 2).sum() for a, b in zip(x, t)]).mean()
-            opt.zero_grad()
-            loss.backward()
-            opt.step()
-            losses.append(loss.item())
-        """, setup="loader = DataLoader(dataset, 8)", shares="t", ranks=(2, 3)),
-    idiom("the same, where a share has as many samples as there are classes", """
-        for x, y in loader:
-            t = F.one_hot(y, 4).float()
-            loss = torch.stack([((model(a) - b) ** 2).sum() for a, b in zip(x, t)]).mean()
-            opt.zero_grad()
-            loss.backward()
-            opt.step()
-            losses.append(loss.item())
-        """, setup="loader = DataLoader(dataset, 8)", shares="t", ranks=(2,)),
+    idiom("the mean of single samples' sums, stacked", STACKED_SUMS,
+        setup="loader = DataLoader(dataset, 12)", shares="t", ranks=(2, 3)),
+    idiom("the same, where a share has as many samples as there are classes", STACKED_SUMS,
+        setup="loader = DataLoader(dataset, 8)", shares="t", ranks=(2,)),
     idiom("the mean of two sums, stacked", """
         for x, y in loader:
             out = model(x)

@@ -49,7 +49,8 @@ class Call:
             name = name.removesuffix("_")
         space = "" if schema.name.startswith("aten::") else schema.name.partition("::")[0]
         shapes = [tuple(tensor.shape) for tensor in tensors]
-        writes = bool(schema.is_mutable)
+        alias = schema.arguments[0].alias_info if schema.arguments else None
+        writes = alias is not None and bool(alias.is_write)
         return cls(f"{space}.{name}" if space else name, named, tensors, tags, shapes, writes)
 
     def tag(self, name: str) -> Tag | None:

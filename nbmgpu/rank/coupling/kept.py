@@ -11,7 +11,6 @@ import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,12 +52,12 @@ class Kept:
         old = {memory_of(tensor) for tensor in given}
         self._new |= {memory_of(out) for out in outs} - old
 
-    def look_at(self, func: Any, call: Call) -> None:
+    def look_at(self, call: Call) -> None:
         """Look at an operation that was given samples."""
         tensor, tag = call.tensors[0], call.tags[0]
         if self.read is None and call.name == READS and tensor.dtype != torch.bool:
             self.read = _line(ASKS)
-        if self.written is None and tag is None and _writes_first(func) and self.is_old(tensor):
+        if self.written is None and tag is None and call.writes and self.is_old(tensor):
             self.written = _line()
 
     def look_at_array(self, tensor: Tensor) -> None:
@@ -80,13 +79,6 @@ def memory_of(tensor: Tensor) -> int:
         return int(tensor.untyped_storage()._cdata)
     except (RuntimeError, NotImplementedError):  # sparse, or a tensor around others
         return NO_MEMORY
-
-
-def _writes_first(func: Any) -> bool:
-    """Tell whether an operation writes to its first argument, as ``add_`` and ``copy_`` do."""
-    arguments = func._schema.arguments if hasattr(func, "_schema") else []
-    alias = arguments[0].alias_info if arguments else None
-    return alias is not None and bool(alias.is_write)
 
 
 def _line(says: re.Pattern[str] | None = None) -> int | None:

@@ -55,8 +55,7 @@ def loses(call: Call, found: Found) -> bool:
     """Tell whether what ``call`` gives has samples in it, of which nothing is known any more."""
     if call.name in LOSES:
         return True
-    written = call.tensors[0] if call.tags and call.tags[0] is None else None
-    if written is not None and written is call.named.get("self") and call.writes:
+    if call.writes and call.tags[0] is None:
         return True  # ``outputs[t] = ...``, where that is of no batch
     return call.name not in MAKES_NEW | ASKS and bool(found) and found[0] is None
 

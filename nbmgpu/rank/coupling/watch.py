@@ -291,7 +291,7 @@ class Watch(dispatch.TorchDispatchMode):
         if call is not None:
             self.idle = True  # rules may look at values
             try:
-                self.kept.look_at(func, call)
+                self.kept.look_at(call)
                 with suppress(Exception):  # of an operation that is like no other
                     self._look_at(func, call, out)
                 self._tag(call, out)
