@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .measure import BASE, CONTROL, OUR_SILENT, SCRIPT, SILENT, Figure, Result, ratio
 from .rivals import RIVALS
-from .works.ship import AGAIN, FIRST, NOTHING, STEADY, THERE
+from .works.ship import AGAIN, BEGUN, FIRST, NOTHING, STEADY, THERE
 
 OURS = "nbmgpu"
 YARDSTICKS = {"torch clone()", "torch sum()", SILENT, OUR_SILENT, SCRIPT, CONTROL}
@@ -113,6 +113,11 @@ def _shipping(medians: Medians, work: str) -> float:
     return medians.of(work) - medians.of(NOTHING) - medians.of(f"{work}{STEADY}")
 
 
+def _sending(medians: Medians, work: str) -> float:
+    """Return what a gibibyte adds to the time until the ranks have all that they were sent."""
+    return medians.of(f"{work}{BEGUN}") - medians.of(f"{NOTHING}{BEGUN}")
+
+
 TARGETS = (
     within("%load_ext", 0.15, "`%load_ext nbmgpu` keeps the kernel busy"),
     within(f"{WARM}: first all_reduce", 0.20, "warm: to the first all_reduce"),
@@ -146,6 +151,11 @@ TARGETS = (
     Target(
         "the same without what launching and reading take, by the first time's",
         lambda m: _shipping(m, AGAIN) / _shipping(m, FIRST),
+        just(0.1),
+    ),
+    Target(
+        "the sending alone: until the cell begins, beyond launching, by the first time's",
+        lambda m: _sending(m, AGAIN) / _sending(m, FIRST),
         just(0.1),
     ),
     Target(

@@ -121,16 +121,16 @@ def _profiled(kernel: Kernel, count: int) -> Profile:
 
 def profile(kernel: Kernel, cell: str) -> dict[str, float]:
     """Run ``cell``; return where its time went."""
-    ran = kernel.run(cell)
-    return _phases(ran, json.loads(kernel.run(TIMES).text))
+    return phases(kernel, kernel.run(cell))
 
 
 def _profile(work: str, case: str, kernel: Kernel, cell: str) -> Phases:
     return Phases(work, case, profile(kernel, cell))
 
 
-def _phases(ran: Ran, times: list[float]) -> dict[str, float]:
-    created, loading, running, collecting = times
+def phases(kernel: Kernel, ran: Ran) -> dict[str, float]:
+    """Return where the time of the cell went that was run last."""
+    created, loading, running, collecting = json.loads(kernel.run(TIMES).text)
     return {
         "read, pickle": created - ran.sent,
         "fork": loading - created,

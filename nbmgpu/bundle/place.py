@@ -24,7 +24,7 @@ RESERVE = 256 * 2**20
 """Bytes of memory left free before a bundle goes to disk instead."""
 
 KEPT = 0.25
-"""The part of the memory still free that what is kept for the next run may take at most."""
+"""The part of the memory free without it that what is kept for the next run may take at most."""
 
 LOOSE, IDLE = 2, 64 * 2**20
 """What is kept goes if it has more than so many times the bytes that a run needs, and so many."""
@@ -158,7 +158,7 @@ class Shelf:
         with self._lock:
             held = sum(kept.nbytes for kept in self._kept.values())
             nbytes = place.nbytes
-            fits = 0 < nbytes <= KEPT * available_memory() - held
+            fits = 0 < nbytes <= KEPT * (available_memory() + held + nbytes) - held
             keep = fits and name not in self._kept
             if keep:
                 self._kept[name] = place
