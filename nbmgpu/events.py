@@ -179,7 +179,7 @@ class Walked(Event):
 class Notice(Event):
     """Something the user must know, above all where numbers differ from one device.
 
-    ``topic`` is a stable identifier (``dropout``, ``batch-norm``, ...): a reader shows
+    ``topic`` is a stable identifier (``random-step``, ``batch-norm``, ...): a reader shows
     each topic once, whatever the number of ranks that said it.
     """
 

@@ -230,10 +230,8 @@ class RunView:
         self.first_time = event.time if self.first_time is None else self.first_time
         self.last_time = max(self.last_time, event.time)
         match event:
-            case Started(rank=-1):
+            case Started() if event.rank == LAUNCHER:
                 self.launcher = event
-            case Status() | Failure() if event.rank == LAUNCHER:
-                pass  # the launcher speaks of ranks in Exited and of the run in Ended
             case Exited():
                 self.ranks[event.of_rank].exited = event
             case Metrics():

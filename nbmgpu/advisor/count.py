@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 SIDES = (5, 7, 11, 13, 17, 19)
 """Sides of a tiny tensor, all different: so the shape of a state tells what it follows."""
 
-ADAM = 8
-"""Bytes that Adam keeps for a parameter in float32: two moments of 4 bytes each."""
-
 
 @dataclass(frozen=True)
 class Counted:

@@ -15,9 +15,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .memory import Case
 
-RECOMPUTED = 0.75
-"""Speed with ``--checkpointing``: four passes of work where there were three."""
-
 DEEPSPEEDS = {
     "deepspeed_stage_1": (3.0, 0.0),
     "deepspeed_stage_2": (1.0, 1.0),

@@ -17,7 +17,7 @@ from .request import Entry
 
 ONE_DEVICE_NAME = "one device"
 
-BY_CHANCE = {
+DIFFERS = {
     "random-step": "draws other random numbers than one device (dropout, noise)",
     "random-data": "draws other random numbers for its samples than one device (augmentation)",
     "batch-norm": "normalises each rank's share by itself (batch normalisation)",
@@ -30,6 +30,7 @@ BY_CHANCE = {
     "scaled-penalty": "divides a penalty by the size of each rank's share",
     "vector-loss": "begins its backward pass at several elements",
     "two-loaders": "trains on batches that split in different ways",
+    "late-count": "took a count for a constant in its first steps",
     "walked-apart": "leaves out other batches on other ranks",
     "branches": "chooses its loss by what is in each rank's share",
     "came-apart": "has trained another model on other ranks",
@@ -37,6 +38,27 @@ BY_CHANCE = {
     "compress": "sends gradients in half precision",
 }
 """Notices after which the loss need not be one device's, and what they say of the run."""
+
+MAY_DIFFER = {
+    "by-chance": "counts by numbers that may be the size of each rank's share",
+    "by-sample": "adds up losses of single samples",
+    "batch-sizes": "counts by the size of each rank's share",
+    "size-asked": "asks for the size of each rank's share",
+    "joined": "weighs ranks by samples and not by rows",
+    "padded": "pads each rank's share by itself",
+    "other-rows": "joins each rank's share with the same others",
+    "own-number": "reads numbers of each rank's share",
+    "own-values": "keeps values of each rank's share",
+    "old-divisor": "divides its loss by a tensor that may be no count",
+    "sum-beside": "adds a term that each rank has in full to a sum",
+    "summed-penalty": "adds a penalty that each rank has in full to a sum",
+    "time-first": "adds up along another dimension than that of samples first",
+    "unread-loss": "takes its loss from code that does not tell how it reduces",
+    "reads-ahead": "reads batches ahead of those it trains on",
+    "same-batch": "takes several steps on a batch",
+    "tensor-hooks": "has hooks on each rank's own gradients",
+}
+"""Notices that explain why a loss is not one device's, where it is not: as a rule it is."""
 
 EXACT, HALF = 1e-3, 2e-2
 """Relative differences of the loss that are rounding: in float32, and in half precision."""
@@ -136,14 +158,14 @@ def measured(
         held=held_memory(run.view) if times.seconds else None,
         loss=loss,
         split=_split(run),
-        chance="; ".join(why for topic, why in BY_CHANCE.items() if topic in run.view.notices),
+        chance=_explained(DIFFERS, run),
         shipped=shipped,
         start_up=start_up,
         run=run.id,
     )
     precision = entry.options.precision if entry.options else None
     tolerance = EXACT if precision in (None, "fp32") else HALF
-    return _against(trial, trial if entry.alone else alone, tolerance)
+    return _against(trial, trial if entry.alone else alone, tolerance, _explained(MAY_DIFFER, run))
 
 
 @dataclass(frozen=True)
@@ -220,14 +242,21 @@ def _why(run: Run, state: str, times: Times) -> str:
     return ""
 
 
+def _explained(topics: dict[str, str], run: Run) -> str:
+    return "; ".join(why for topic, why in topics.items() if topic in run.view.notices)
+
+
 def _sentence(text: str) -> str:
     """Return the first line of ``text`` with a full stop, and its first letter as it is."""
     first = text.strip().partition("\n")[0].rstrip(".")
     return f"{first}." if first else ""
 
 
-def _against(trial: Trial, alone: Trial | None, tolerance: float) -> Trial:
-    """Return ``trial`` with what it is beside one device, if that was measured."""
+def _against(trial: Trial, alone: Trial | None, tolerance: float, may_differ: str = "") -> Trial:
+    """Return ``trial`` with what it is beside one device, if that was measured.
+
+    ``may_differ`` explains a loss that is not one device's.
+    """
     if alone is None or alone.seconds is None:
         return replace(trial, agrees=True)
     speed_up = off = None
@@ -239,13 +268,15 @@ def _against(trial: Trial, alone: Trial | None, tolerance: float) -> Trial:
         # Not a number on both sides is one device's loss; on one side it is not.
         both = math.isnan(trial.loss) and math.isnan(alone.loss)
         off = None if both else trial.loss - alone.loss
-    agrees = off is None or bool(trial.chance)
+    near = off is None
     if off is not None and alone.loss is not None:
-        agrees = agrees or abs(off) <= tolerance * max(abs(alone.loss), 1e-6)
+        near = abs(off) <= tolerance * max(abs(alone.loss), 1e-6)
+    chance = "; ".join(filter(None, [trial.chance, "" if near else may_differ]))
     return replace(
         trial,
         speed_up=speed_up,
         efficiency=speed_up / trial.ranks if speed_up is not None else None,
         off=off,
-        agrees=agrees,
+        chance=chance,
+        agrees=near or bool(chance),
     )

@@ -57,7 +57,7 @@ _LAZY = compose(
 
 @dataclass(frozen=True)
 class Share:
-    """This rank's part of the current global batch.
+    """This rank's share of the current global batch.
 
     ``empty`` means that the rank runs a stand-in that counts nothing.
     """
@@ -68,7 +68,7 @@ class Share:
 
     @property
     def weight(self) -> float:
-        """The part of the global batch, 0 to 1; the weights of all ranks sum to 1."""
+        """The part of the global batch, 0 to 1; 1 on every rank that has all of it."""
         return 0.0 if self.empty else self.samples / self.whole
 
 

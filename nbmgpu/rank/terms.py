@@ -25,7 +25,7 @@ PART = "AsStrided"
 def terms_of(node: Any, samples: int) -> list[Any]:
     """Return the losses that ``node`` puts side by side, each over the ``samples`` of the share.
 
-    None if it does something else, or where they are those of single samples.
+    None of them if it does something else, or where they are those of single samples.
     """
     terms = _numbers_in(node)
     return [] if terms and _are_of_samples(node, terms, samples) else terms

@@ -23,7 +23,9 @@ def machine() -> Machine:
 
 def row(name: str = "ddp", ranks: int = 2, state: str = "finished", **more: object) -> Trial:
     values = {"steps": 20, "seconds": 0.02, "samples": 400.0, "loss": 1.0, **more}
-    return _against(Trial(name, ranks, state, line=f"%%mgpu -s {name}", **values), ALONE, 1e-4)
+    may_differ = values.pop("may_differ", "")
+    trial = Trial(name, ranks, state, line=f"%%mgpu -s {name}", **values)
+    return _against(trial, ALONE, 1e-4, may_differ)
 
 
 def compared(machine: Machine, *rows: Trial, line: str = "", **more: object) -> Comparison:
@@ -35,6 +37,17 @@ def test_the_best_is_found_by_samples_or_by_steps_never_by_both(machine: Machine
     assert compared(machine, slower, faster).best is faster
     uncounted = row("zero2", seconds=0.01, samples=None)
     assert compared(machine, slower, faster, uncounted).best is uncounted
+
+
+def test_what_may_explain_another_loss_is_said_of_another_loss_alone(machine: Machine) -> None:
+    comparison = compared(machine, row(may_differ="reads numbers"))
+    assert "Fastest with one device's loss" in closing(comparison)[0]
+    assert not any("reads numbers" in note for note in notes(comparison))
+    comparison = compared(machine, row(may_differ="reads numbers", chance="drops out", loss=2.0))
+    assert comparison.best is comparison.rows[1]
+    assert closing(comparison)[0].startswith("Fastest: ddp")
+    said = "ddp on 2 drops out; reads numbers: its loss need not be one device's."
+    assert said in notes(comparison)
 
 
 def test_a_speed_up_beyond_belief_is_not_praised(machine: Machine) -> None:
