@@ -146,7 +146,7 @@ class Measured(Event):
     ``seconds`` and ``samples`` (of all ranks, 0 when unknown) are of each step but the first.
     In bytes: ``held`` is what its tensors take between steps, ``memory`` the most that the
     process had beyond what it had before the cell's data came, ``gpu_memory`` the most that torch
-    had on its GPU, -1 without one; see ``nbmgpu.rank.footprint``.
+    had on its GPU, -1 without one; see ``nbmgpu.rank.measuring.footprint``.
     """
 
     kind: ClassVar[str] = "measured"

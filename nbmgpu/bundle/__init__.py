@@ -3,6 +3,16 @@
 ``ship`` writes what a cell reads, ``receive`` maps it in a rank; ``send_back``
 writes what the rank made of it, ``adopt`` puts that into the notebook's own
 objects.
+
+- Both ways: ``codec`` pickles; ``container`` is the file, ``layout`` where things lie in it,
+  ``place`` the memory or file that it is in, ``filemap`` that as memory.
+- There: ``shipping``; ``blocks`` finds the bytes behind tensors and arrays, ``mapped`` arrays that
+  are files already, ``patches`` functions put into libraries, ``explain`` why something cannot go.
+- In the rank: ``memory`` and ``views`` make tensors and arrays again.
+- Back: ``back``, ``states`` and ``flat`` in the rank; ``adoption`` and ``putting`` in the kernel;
+  ``absent`` stands in for what cannot be made there, ``copies`` are other ranks' values.
+- What has changed: ``sameness`` by bytes, ``watch`` by the system's page tables.
+- ``mending``, ``garbage``: types that pickle badly, and the collector's rest.
 """
 
 from .adoption import Returned, UnreadableError, adopt

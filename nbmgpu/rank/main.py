@@ -28,32 +28,23 @@ from nbmgpu.strategies import Tuning, load_strategy, sums
 from nbmgpu.strategies.base import Setting
 from nbmgpu.strategies.replicas import digest
 
-from . import (
-    backward,
-    data,
-    failures,
-    files,
-    frameworks,
-    left_open,
-    notices,
-    output,
-    session,
-    shared,
-    steps,
-    tqdm_tap,
-)  # fmt: skip
-from .budget import Budget
-from .chances import Code
+from . import failures, files, frameworks, left_open, notices, output, session
+from .comparable import is_small
 from .coupling import BY_NUMBER
+from .data import loaders
 from .entropy import Entropy
-from .footprint import Footprint
-from .heap import keep_freed_memory
 from .interruption import Interruption, Interrupts
+from .losses.size_or_constant import Code
+from .measuring import tqdm_tap
+from .measuring.footprint import Footprint
+from .measuring.heap import keep_freed_memory
+from .measuring.vitals import Pulse
 from .recorder import Recorder
 from .shell import Outcome, RankShell, make_shell
-from .small import is_small
-from .units import OptimizerWatch
-from .vitals import Pulse
+from .store import shared
+from .training import backward, steps
+from .training.budget import Budget
+from .training.units import OptimizerWatch
 
 NEW_MEMORY = 3 << 30
 """Bytes a second in which memory that was not there before is written."""
@@ -196,7 +187,7 @@ class Rank:
         if current.distributes and strategy.spreads:
             current.interruption = Interruption(self.run.folder)
             current.interruption.install()
-        self.loaders = data.LoaderTap(current)
+        self.loaders = loaders.LoaderTap(current)
         self.loaders.install()
         if current.distributes:
             Entropy(self.loaders.streams, f"{self.run.id} {record.created}").install()

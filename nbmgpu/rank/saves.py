@@ -22,7 +22,7 @@ from typing import Any
 import torch.distributed as dist
 
 from . import session
-from .together import APART, Save, Together, is_rank_0_ahead, the_store
+from .store.together import APART, Save, Together, is_rank_0_ahead, the_store
 
 NAMES = ("f", "filename", "path")
 """What functions that save call the path."""

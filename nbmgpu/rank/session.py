@@ -20,19 +20,19 @@ from nbmgpu.errors import StrategyError, compose
 from nbmgpu.strategies import sums
 
 from . import notices
-from .accumulation import Accumulation
-from .ahead import ReadAhead
-from .batchnorm import is_synchronised
-from .budget import Budget
-from .chances import Chances
 from .coupling import Coupling
-from .divisors import Divisor, Divisors, Meaning
+from .data.ahead import ReadAhead
+from .data.batch_in_use import Lag
 from .interruption import Interruption
-from .lag import Lag
-from .pace import Pace
+from .losses.divisors import Divisor, Divisors, Meaning
+from .losses.size_or_constant import Chances
+from .measuring.pace import Pace
+from .measuring.stopwatch import Stopwatch
 from .recorder import check_metrics
-from .shaping import Shaping
-from .stopwatch import Stopwatch
+from .training.accumulation import Accumulation
+from .training.batchnorm import is_synchronised
+from .training.budget import Budget
+from .training.shaping import Shaping
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
     from nbmgpu.strategies.base import Strategy, Unit
 
-    from .data import LoaderTap
-    from .loss_graph import LossGraph
-    from .readable import Losses
+    from .data.loaders import LoaderTap
+    from .losses.graph import LossGraph
+    from .losses.readable import Losses
     from .recorder import Recorder
     from .streams import Streams
-    from .units import OptimizerWatch
+    from .training.units import OptimizerWatch
 
 
 _LAZY = compose(

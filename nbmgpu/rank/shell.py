@@ -29,12 +29,12 @@ from nbmgpu.cell.read import HISTORY
 from nbmgpu.errors import NbmgpuError
 from nbmgpu.events import Display, EventWriter
 
-from . import tqdm_tap
-from .budget import BudgetSpentError
 from .failures import CELL_FILE_MARK, end_before_own_frames
+from .measuring import tqdm_tap
 from .output import MarkedStderr, log_size
 from .recorder import Recorder
-from .shared import from_rank_0
+from .store.shared import from_rank_0
+from .training.budget import BudgetSpentError
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ import torch
 
 from nbmgpu import rng
 
-from .shared import from_rank_0
+from .store.shared import from_rank_0
 
 
 class Streams:

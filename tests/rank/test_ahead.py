@@ -1,7 +1,7 @@
 """What belongs to a batch takes effect when the batch is used, also through two readers."""
 
-from nbmgpu.rank.ahead import Event, Queue, ReadAhead
-from nbmgpu.rank.lag import Lag
+from nbmgpu.rank.data.ahead import Event, Queue, ReadAhead
+from nbmgpu.rank.data.batch_in_use import Lag
 
 
 def read_ahead() -> ReadAhead:

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nbmgpu.events import EventTail, EventWriter, Notice
 from nbmgpu.rank.coupling import Coupling
-from nbmgpu.rank.losses import read_graph
+from nbmgpu.rank.losses.reader import read_graph
 from nbmgpu.rank.recorder import Recorder
 
 SAMPLES, WHOLE = 6, 12

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from nbmgpu.rank.loops import is_cycled, loop_trains
+from nbmgpu.rank.source.loops import is_cycled, loop_trains
 
 HELPERS = """
 import torch

@@ -12,9 +12,9 @@ import torch
 import nbmgpu
 from nbmgpu.devices import Gpu, Machine
 from nbmgpu.events import EventTail, EventWriter, Vitals
-from nbmgpu.rank import vitals
-from nbmgpu.rank.pace import Pace, Stretch, tokens_in
-from nbmgpu.rank.vitals import Gpus, Pulse, allocated
+from nbmgpu.rank.measuring import vitals
+from nbmgpu.rank.measuring.pace import Pace, Stretch, tokens_in
+from nbmgpu.rank.measuring.vitals import Gpus, Pulse, allocated
 from nbmgpu.report.curves import straggler
 
 

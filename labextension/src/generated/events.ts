@@ -120,7 +120,7 @@ export interface Vitals extends Event {
  * `seconds` and `samples` (of all ranks, 0 when unknown) are of each step but the first.
  * In bytes: `held` is what its tensors take between steps, `memory` the most that the
  * process had beyond what it had before the cell's data came, `gpu_memory` the most that
- * torch had on its GPU, -1 without one; see `nbmgpu.rank.footprint`.
+ * torch had on its GPU, -1 without one; see `nbmgpu.rank.measuring.footprint`.
  */
 export interface Measured extends Event {
   kind: 'measured';
@@ -152,7 +152,7 @@ export interface Walked extends Event {
 /**
  * Something the user must know, above all where numbers differ from one device.
  *
- * `topic` is a stable identifier (`dropout`, `batch-norm`, ...): a reader shows each
+ * `topic` is a stable identifier (`random-step`, `batch-norm`, ...): a reader shows each
  * topic once, whatever the number of ranks that said it.
  */
 export interface Notice extends Event {

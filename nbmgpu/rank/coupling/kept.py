@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from nbmgpu.rank.frames import line_of_cell, source_line, users_frame
+from nbmgpu.rank.source.frames import line_of_cell, source_line, users_frame
 
 from .call import Call
 

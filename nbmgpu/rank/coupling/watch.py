@@ -14,10 +14,10 @@ from torch.utils import _python_dispatch as dispatch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from nbmgpu.rank import notices
-from nbmgpu.rank.frames import line_of_cell
-from nbmgpu.rank.lag import Weak, tensors_in, weakly
-from nbmgpu.rank.nodes import added_up
-from nbmgpu.rank.reductions import reduces
+from nbmgpu.rank.data.batch_in_use import Weak, tensors_in, weakly
+from nbmgpu.rank.losses.nodes import added_up
+from nbmgpu.rank.losses.reductions import reduces
+from nbmgpu.rank.source.frames import line_of_cell
 
 from .arrays import look_at_arrays
 from .call import Call
@@ -27,7 +27,7 @@ from .rules import after, loses
 from .tags import Coupled, One, Rows, Tag, Total
 
 if TYPE_CHECKING:
-    from nbmgpu.rank.loss_graph import LossGraph
+    from nbmgpu.rank.losses.graph import LossGraph
     from nbmgpu.rank.recorder import Recorder
 
 MOST_SAMPLES = 4096
@@ -134,14 +134,14 @@ class Coupling:
             beside = isinstance(tag, Total) and tag.beside and not graph.penalised
             if beside and graph.kinds == {"sum"} and watch.sees_others(graph):  # type: ignore[union-attr]
                 self._recorder.notice("sum-beside", notices.SUM_BESIDE)
-            alone = watch.alone == graph.terms > FEW  # type: ignore[union-attr]
+            alone = watch.alone == graph.reductions > FEW  # type: ignore[union-attr]
             if alone and graph.adds_up_terms(even):
                 self._recorder.notice("by-sample", notices.BY_SAMPLE)
-            if graph.old:
+            if graph.by_older:
                 self._recorder.notice("old-divisor", notices.OLD_DIVISOR)
             over = watch.over  # type: ignore[union-attr]
-            if any(over.get(_key(dims)) is False for dims in graph.over) or any(
-                over.get(_key(dims)) for dims in graph.passed
+            if any(over.get(_key(dims)) is False for dims in graph.taken) or any(
+                over.get(_key(dims)) for dims in graph.not_taken
             ):
                 self._recorder.notice("time-first", notices.TIME_FIRST)
 

@@ -16,9 +16,9 @@ from typing import Any
 
 from nbmgpu.errors import StrategyError, compose
 from nbmgpu.rank import files, notices
-from nbmgpu.rank.ahead import Queue
+from nbmgpu.rank.data.ahead import Queue
 from nbmgpu.rank.session import Session
-from nbmgpu.rank.shared import after_rank_0
+from nbmgpu.rank.store.shared import after_rank_0
 
 OWN_DISTRIBUTION = ("deepspeed_plugin", "fsdp_plugin", "megatron_lm_plugin", "parallelism_config")
 """Arguments of ``Accelerator`` with which a cell distributes by itself."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from nbmgpu.rank import files
 from nbmgpu.rank.session import Session
-from nbmgpu.rank.shared import after_rank_0
+from nbmgpu.rank.store.shared import after_rank_0
 
 LOADING = ("load_dataset", "load_dataset_builder")
 CACHING = ("map", "filter", "shuffle", "sort", "select", "train_test_split", "flatten_indices",

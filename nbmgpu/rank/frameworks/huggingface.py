@@ -17,10 +17,11 @@ from typing import Any
 
 import torch
 
-from nbmgpu.rank import loops, notices
-from nbmgpu.rank.ahead import Queue
+from nbmgpu.rank import notices
+from nbmgpu.rank.data.ahead import Queue
 from nbmgpu.rank.session import Session, Share
-from nbmgpu.rank.shared import after_rank_0, from_rank_0, sum_over_ranks
+from nbmgpu.rank.source import loops
+from nbmgpu.rank.store.shared import after_rank_0, from_rank_0, sum_over_ranks
 
 from .accelerate import distributes_by_itself, refuse
 from .trainer_reports import Reports

@@ -28,9 +28,10 @@ from typing import Any
 import torch
 
 from nbmgpu.errors import StrategyError, compose
-from nbmgpu.rank import batch_sizes, loops, notices
-from nbmgpu.rank.ahead import Queue
+from nbmgpu.rank import notices
+from nbmgpu.rank.data.ahead import Queue
 from nbmgpu.rank.session import Session
+from nbmgpu.rank.source import batch_sizes, loops
 
 from .lightning_copy import Copy, replace
 from .lightning_files import Coordination

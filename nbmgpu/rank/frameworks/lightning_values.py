@@ -23,9 +23,9 @@ import torch.distributed as dist
 
 from nbmgpu.errors import StrategyError, compose
 from nbmgpu.rank import notices
-from nbmgpu.rank.divisors import Meaning
-from nbmgpu.rank.loss_graph import LossGraph
-from nbmgpu.rank.losses import Agree, alone, read_graph
+from nbmgpu.rank.losses.divisors import Meaning
+from nbmgpu.rank.losses.graph import LossGraph
+from nbmgpu.rank.losses.reader import Agree, alone, read_graph
 from nbmgpu.rank.session import Session, Share
 
 from .lightning_copy import Copy, replace

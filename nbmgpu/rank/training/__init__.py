@@ -1,0 +1,8 @@
+"""What stands around the cell's forward passes, backward passes and optimizer steps.
+
+- ``units``: which objects train: optimizers, and the modules whose parameters they have.
+- ``forwards``: before and after the forward pass of chosen modules.
+- ``backward``: every backward pass; the loss is read and weighed here.
+- ``steps``: every optimizer step: the strategy's turn, and the options'.
+- ``accumulation``, ``budget``, ``precision``, ``shaping``, ``batchnorm``: an option each.
+"""

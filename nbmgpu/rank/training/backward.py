@@ -1,0 +1,249 @@
+"""Every backward pass of the cell goes through here.
+
+``torch.autograd.backward`` is what ``loss.backward()``, ``scaler.scale(loss)
+.backward()`` and ``accelerator.backward(loss)`` all call in the end.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmgpu.rank import notices
+from nbmgpu.rank.losses.divisors import Divisor, Meaning
+from nbmgpu.rank.losses.graph import LossGraph
+from nbmgpu.rank.losses.nodes import reaches
+from nbmgpu.rank.losses.readable import find_losses
+from nbmgpu.rank.losses.reader import Agree, alone, read_graph
+from nbmgpu.rank.losses.size_or_constant import Batch
+from nbmgpu.rank.losses.weights import share_out
+from nbmgpu.rank.source.frames import outside
+from nbmgpu.strategies.amounts import known
+from nbmgpu.strategies.base import Backward
+from nbmgpu.strategies.tail import LOSSES
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from nbmgpu.rank.session import Session
+
+BETWEEN = (
+    "torch", "nbmgpu", "accelerate", "lightning", "pytorch_lightning", "lightning_fabric",
+)  # fmt: skip
+"""Packages that may lie between the code that has a loss and ``torch.autograd.backward``."""
+
+
+class BackwardTap:
+    """Wraps ``torch.autograd.backward``: weighs slices, lets the strategy reduce, logs the loss."""
+
+    def __init__(self, session: Session) -> None:
+        """Serve ``session``."""
+        self.session = session
+        self.original: Callable[..., None] = torch.autograd.backward
+        self.inside = False
+
+    def install(self) -> None:
+        """Put the tap in place, for the rest of this process."""
+
+        def backward(
+            tensors: Tensor | Sequence[Tensor],
+            grad_tensors: Any = None,
+            retain_graph: bool | None = None,
+            create_graph: bool = False,
+            grad_variables: Any = None,
+            inputs: Any = None,
+        ) -> None:
+            options = {"retain_graph": retain_graph, "create_graph": create_graph, "inputs": inputs}
+            if grad_variables is not None:
+                options["grad_variables"] = grad_variables
+            # A reentrant checkpoint calls backward inside backward, from another thread
+            # on a GPU; only the outermost one is a step.
+            if self.inside:
+                self.original(tensors, grad_tensors, **options)
+                return
+            self.inside = True
+            try:
+                with self.session.coupling.aside():
+                    self._backward(tensors, grad_tensors, options)
+            except BaseException:
+                self.session.begun -= 1  # it comes to no end for which others could wait
+                raise
+            finally:
+                self.inside = False
+
+        torch.autograd.backward = backward  # type: ignore[assignment]
+
+    def _backward(self, tensors: Any, grad_tensors: Any, options: dict[str, Any]) -> None:
+        session = self.session
+        session.begun += 1
+        session.budget.before_backward(session)
+        session.pace.meet()
+        session.activate()
+        if session.interruption is not None:
+            session.interruption.agree()
+        session.ahead.lag.use()
+        roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        graph, losses = LossGraph(), None
+        scalars = all(root.numel() == 1 and root.grad_fn is not None for root in roots)
+        of_all = self._reaches_units(roots, options["inputs"])
+        if not scalars and of_all:  # a share of one sample may give other ranks one number
+            session.agree_on_divisors((), (), counts=False)
+        if scalars:
+            graph = self._read(roots, session.agree_on_divisors if of_all else alone)
+            session.shaping.check_loss(graph)
+            held, session.held_losses = session.held_losses, {}
+            if len(roots) == 1:
+                losses = find_losses(roots[0], graph, held or _users_variables())
+            session.note_loss(graph)
+        elif any(root.numel() > 1 for root in roots):
+            session.doubt_vector()
+        share = session.share
+        even = share is not None and share.whole % session.world_size == 0
+        session.coupling.look_at(roots, graph, even)
+        # A graph that is kept may have saved its losses: they must not change under it.
+        again = options["retain_graph"] or options["create_graph"]
+        settled = losses.all if losses and not again else []
+        session.settled += [weakref.ref(loss) for loss in settled]
+        session.coupling.settle(settled[:LOSSES])
+        plan = self._plan(graph, settled)
+        factor: Any = self._factor_of_sum() if scalars and self._adds_up(graph) else 1.0
+        session.accumulation.check(session.units)
+        if session.weighs_losses:
+            factor, plan = self._weigh(plan, roots[0], factor, graph.reduction == "sum")
+            factor = factor * session.strategy.loss_scale()
+        scale = session.shaping.scale
+        scale.begin(session.units)
+        session.strategy.begin_backward(plan)
+        if (inputs := options["inputs"]) is not None:
+            given = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
+            options["inputs"] = session.strategy.backward_inputs(given)
+        self.original(tensors, _times(factor * scale.value, roots, grad_tensors), **options)
+        session.strategy.end_backward(plan)
+        if not session.strategy.took_part:  # what a rank did alone, others need not do
+            session.begun -= 1
+        scale.end(session.units)
+        session.accumulation.settle(session.units)
+        session.note_backward(losses)
+
+    def _read(self, loss: Tensor | Sequence[Tensor], agree: Agree) -> LossGraph:
+        session, share = self.session, self.session.share
+        sizes = (share.samples, share.whole) if share else (0, 0)
+        batch = Batch(session.chances, sizes[1], session.world_size)
+        return read_graph(loss, *sizes, session.totals, agree, session.coupling.is_old, batch)
+
+    def _reaches_units(self, roots: Sequence[Tensor], inputs: Any) -> bool:
+        """Tell whether a pass gives gradients to what is trained, and so is one of all ranks.
+
+        One that ends at a batch (adversarial samples) or at a tensor that is looked for, ranks do
+        as often as their shares need it.
+        """
+        if self.session.weighs_losses:  # for an engine, which has parameters of its own
+            return True
+        trained = self.session.trained
+        if inputs is not None:
+            given = [inputs] if isinstance(inputs, torch.Tensor) else inputs
+            return any(id(each) in trained for each in given)
+        return reaches([root.grad_fn for root in roots], trained)
+
+    def _plan(self, graph: LossGraph, scalars: list[Tensor]) -> Backward:
+        session = self.session
+        share, even = session.share, 1.0 / session.world_size
+        totals = self._totals(graph, scalars)
+        if share is None:
+            return Backward(even, True, scalars, totals)
+        counts = known(graph.counts[0][0]) / share.whole if graph.counts else None
+        if graph.reduction == "sum" and (session.batch == "per-rank" or session.accumulation.on):
+            session.recorder.notice("summed-loss", notices.SUMMED_LOSS)
+        if share.samples == share.whole:  # one rank has it all, or every rank has
+            counted = counts if session.accumulation.on and not share.empty else None
+            return Backward(share.weight if counted is None else counted, False, scalars, totals)
+        session.doubt(graph)
+        if graph.penalised and self._adds_up(graph):
+            session.recorder.notice("summed-penalty", notices.SUMMED_PENALTY)
+        if graph.reduction == "sum":
+            stands_in = share.empty and not any(totals)
+            return Backward(0.0 if stands_in else even, True, scalars, totals)
+        # Never taken for normalized: what a rank reads of its loss must not decide what it does.
+        weight = share.weight if counts is None or share.empty else counts
+        return Backward(weight, False, scalars, totals)
+
+    def _adds_up(self, graph: LossGraph) -> bool:
+        """Tell whether the loss of the whole batch is the sum of the ranks' losses.
+
+        With a batch per rank it is a batch of the cell that each rank has: these are
+        averaged, also if their losses are sums, as DistributedDataParallel does.
+        """
+        return graph.reduction == "sum" and self._divided()
+
+    def _totals(self, graph: LossGraph, scalars: list[Tensor]) -> list[bool]:
+        """Tell of each of ``scalars``, the root first, whether ranks' values add up.
+
+        Parts may reduce in other ways than the root does, as the sum of ``loss_sum / len(x)``.
+        Whether numbers in them are sizes, ranks have agreed on with the root.
+        """
+        root, count = self._adds_up(graph), len(scalars)
+        alike = not graph.divided and (root or "sum" not in graph.kinds) and not graph.penalised
+        if alike or count < 2 or not self._divided():
+            return [root] * count
+        sizes = any(size is not None for size in graph.sizes)
+        counts = len(graph.sizes) < len(graph.divisors)
+
+        def agreed(kinds: tuple[str, ...], divisors: list[Divisor], counted: bool) -> list[Meaning]:
+            other: Meaning = "count" if counts else "constant"
+            return ["size" if d.size is not None and sizes else other for d in divisors]
+
+        return [root, *(self._adds_up(self._read(part, agreed)) for part in scalars[1:])]
+
+    def _divided(self) -> bool:
+        """Tell whether each rank has a part of a batch of the cell."""
+        share = self.session.share
+        return self.session.batch == "global" and share is not None and share.samples < share.whole
+
+    def _factor_of_sum(self) -> float:
+        """Return what a summed loss is multiplied by so that the ranks' average is the sum."""
+        share, world_size = self.session.share, self.session.world_size
+        return 0.0 if share is not None and share.empty else float(world_size)
+
+    def _weigh(self, plan: Backward, like: Tensor, factor: Any, sums: bool) -> tuple[Any, Backward]:
+        """Weigh the loss beforehand, so that the plain average over ranks is the gradient.
+
+        Args:
+            plan: how the ranks' losses combine.
+            like: a tensor on the loss's device.
+            factor: what a summed loss is multiplied by, else 1.
+            sums: whether the loss is a sum, so that a group of batches averages their sums.
+
+        Returns:
+            The factor for the gradient that starts the pass, and what is left to do.
+        """
+        session, share = self.session, self.session.share
+        total = share_out(plan, like)
+        if factor == 1.0:
+            weighed = plan.weight * session.world_size / total
+            factor = torch.where(total != 0, weighed, 0.0)
+        samples = 1.0 if sums or share is None else float(share.whole)
+        group = session.accumulation.weigh(total * samples, samples)
+        return factor * group, Backward(
+            1.0 / session.world_size, True, closes=session.accumulation.closes
+        )
+
+
+def _times(factor: Any, roots: Sequence[Tensor], given: Any) -> Any:
+    """Return the gradients that start a pass, multiplied by ``factor``; None for plain ones."""
+    if isinstance(factor, float) and factor == 1.0:
+        return given
+    seeds = list(given) if isinstance(given, tuple | list) else [given] * len(roots)
+    for place, root in enumerate(roots):
+        if seeds[place] is None and root.numel() == 1:  # else autograd says what is missing
+            seeds[place] = torch.ones_like(root)
+    return [None if seed is None else (seed * factor).to(seed.dtype) for seed in seeds]
+
+
+def _users_variables() -> dict[str, Any]:
+    """Return the variables of the code that called ``backward()``."""
+    frame = outside(sys._getframe(1), BETWEEN)
+    return frame.f_locals if frame is not None else {}

@@ -1,0 +1,172 @@
+"""``--precision``: what the forward pass computes in.
+
+The outermost modules that train run under autocast and return float32, as accelerate's
+do; what the cell computes from that, the loss above all, stays float32.  With fp16
+gradients may be too small for the format, so the gradient that starts a backward pass is
+multiplied by a scale, and gradients are divided by it right after the pass.  The scale is a
+power of two, hence the cell finds in ``.grad`` what it would find without.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from nbmgpu.errors import StrategyError, compose
+from nbmgpu.rank import notices
+
+from .accumulation import local
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from nbmgpu.rank.recorder import Recorder
+    from nbmgpu.strategies.base import Unit
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+GROWS_AFTER = 2000
+"""Steps without overflow after which the scale doubles, as in ``torch.amp.GradScaler``."""
+
+
+class Autocast:
+    """Stands around a forward pass."""
+
+    def __init__(self, precision: str, device: str, recorder: Recorder) -> None:
+        """Compute in ``precision`` (fp32, bf16 or fp16) on ``device``."""
+        self.dtype = DTYPES.get(precision)
+        self.device = torch.device(device).type
+        self.recorder = recorder
+
+    def __call__(
+        self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run ``forward``, and return what it returns in float32."""
+        if self.dtype is not None:
+            with torch.autocast(self.device, self.dtype):
+                return to_float32(forward(*args, **kwargs))
+        if torch.is_autocast_enabled(self.device):
+            self.recorder.notice("autocast-off", notices.AUTOCAST_OFF)
+            args, kwargs = to_float32(args), to_float32(kwargs)
+        with torch.autocast(self.device, enabled=False):
+            return forward(*args, **kwargs)
+
+
+def to_float32(value: Any) -> Any:
+    """Return ``value`` with its tensors of half precision, also inside containers, in float32."""
+    if isinstance(value, Tensor):
+        return value.float() if value.dtype in DTYPES.values() else value
+    if isinstance(value, Mapping):
+        kind: Any = type(value)
+        return kind({key: to_float32(inner) for key, inner in value.items()})
+    if isinstance(value, list | tuple):
+        inner = [to_float32(item) for item in value]
+        return type(value)(*inner) if hasattr(value, "_fields") else type(value)(inner)
+    return value
+
+
+class LossScale:
+    """The scale of losses under fp16, and which steps it has spoilt.
+
+    Beginning, growth and backing off are those of ``torch.amp.GradScaler``.
+    """
+
+    def __init__(self, on: bool) -> None:
+        """Scale nothing unless ``on``."""
+        self.on = on
+        self.value = 2.0**16 if on else 1.0
+        self._good = 0
+        self._stepped: bool | None = None
+        self._overflows: dict[int, Tensor] = {}
+
+    def begin(self, units: list[Unit]) -> None:
+        """Bring gradients that are there already to the scale; before a backward pass."""
+        if not self.on:
+            return
+        if self._stepped is False:
+            self.value, self._good = self.value / 2, 0
+        elif self._stepped:
+            self._good += 1
+            if self._good == GROWS_AFTER:
+                self.value, self._good = self.value * 2, 0
+        self._stepped = None
+        for unit in units:
+            _multiply(_gradients(unit.parameters()), self.value)
+
+    def end(self, units: list[Unit]) -> None:
+        """Take the scale off again, and note where there is no number left."""
+        if not self.on:
+            return
+        for unit in units:
+            _multiply(_gradients(unit.parameters()), 1 / self.value)
+            for optimizer in unit.optimizers:
+                known = self._overflows.get(id(optimizer))
+                found = _overflows(
+                    _gradients(p for g in optimizer.param_groups for p in g["params"])
+                )
+                self._overflows[id(optimizer)] = found if known is None else found | known
+
+    def takes_step(self, optimizer: Optimizer, step: Callable[[], Any]) -> bool:
+        """Tell whether the cell's ``step`` is to be done: not after an overflow on any rank.
+
+        Raises:
+            StrategyError: it has a closure, so that its backward pass is still to come.
+        """
+        if self.on and _has_closure(step):
+            what = "--precision fp16 cannot step with a closure: it could not be left out anymore"
+            raise StrategyError(compose(what, instead="%%mgpu --precision bf16"))
+        found = self._overflows.pop(id(optimizer), None)
+        if found is None:
+            return True
+        anywhere = found.float()
+        dist.all_reduce(anywhere, dist.ReduceOp.MAX)
+        fine = anywhere.item() == 0
+        self._stepped = fine and self._stepped is not False
+        return fine
+
+
+def _has_closure(step: Callable[[], Any]) -> bool:
+    """Tell whether a step, an optimizer's own with its arguments, brings a function along."""
+    if not isinstance(step, functools.partial):
+        return False
+    return any(callable(value) for value in (*step.args[1:], *step.keywords.values()))
+
+
+def _gradients(parameters: Any) -> list[Tensor]:
+    return [local(p.grad) for p in parameters if p.grad is not None]
+
+
+def _multiply(grads: list[Tensor], factor: float) -> None:
+    dense = [g for g in grads if not g.is_sparse]
+    if dense:
+        torch._foreach_mul_(dense, factor)
+    for sparse in (g for g in grads if g.is_sparse):
+        sparse.mul_(factor)
+
+
+def _overflows(grads: list[Tensor]) -> Tensor:
+    if not grads:
+        return torch.zeros((), dtype=torch.bool)
+    values = [g.coalesce().values() if g.is_sparse else g for g in grads]
+    largest = torch._foreach_norm([v for v in values if v.numel()], float("inf"))
+    return ~torch.stack([norm.float() for norm in largest]).isfinite().all()
+
+
+def refuse_scalers() -> None:
+    """Refuse a ``GradScaler`` of the cell's own, for the rest of this process."""
+    scale = torch.amp.GradScaler.scale
+
+    @functools.wraps(scale)
+    def refused(scaler: torch.amp.GradScaler, outputs: Any) -> Any:
+        if scaler.is_enabled():
+            what = "--precision fp16 scales losses by itself, and this cell has a GradScaler"
+            allowed = "One of them has to go"
+            instead = "%%mgpu without --precision, or a cell without GradScaler"
+            raise StrategyError(compose(what, allowed, instead))
+        return scale(scaler, outputs)
+
+    torch.amp.GradScaler.scale = refused  # type: ignore[method-assign, assignment]
