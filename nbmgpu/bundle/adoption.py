@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -147,7 +148,6 @@ def _areas(box: container.Container, entries: list[BlockEntry], shipment: Shipme
     Raises:
         ValueError: a part is missing, or finds no place here.
     """
-    device = _gpu_at_home(shipment.table.blocks)
     numbers = [_number_at_home(entry) if entry.in_bundle else None for entry in entries]
     blocks = box.blocks
     if any(number is not None for number in numbers):
@@ -159,31 +159,32 @@ def _areas(box: container.Container, entries: list[BlockEntry], shipment: Shipme
             shipment.leave(shipment.table.blocks[_number_at_home(entry)])
     if blocks is not box.blocks:
         shipment.know_rewritten()
-    return [
-        _area_at_home(entry, raw, shipment, device)
-        for entry, raw in zip(entries, blocks, strict=True)
-    ]
+    return [_area_at_home(entry, raw, shipment) for entry, raw in zip(entries, blocks, strict=True)]
 
 
 def _number_at_home(entry: BlockEntry) -> int:
     return int(entry.space.removeprefix(HOME))
 
 
-def _area_at_home(entry: BlockEntry, raw: memoryview, shipment: Shipment, device: str) -> Area:
+def _area_at_home(entry: BlockEntry, raw: memoryview, shipment: Shipment) -> Area:
     if entry.space.startswith(HOME):
         block = shipment.table.blocks[_number_at_home(entry)]
         return _HomeArea(raw, block)
-    if CPU not in (entry.device, device):
+    device = CPU if entry.device == CPU else _gpu_at_home(shipment)
+    if device != CPU:
         return Area(raw, device)
     return OwnedArea(raw, entry.low)
 
 
-def _gpu_at_home(blocks: list[Block]) -> str:
-    """Return the notebook's device for what the cell has made on a GPU."""
+def _gpu_at_home(shipment: Shipment) -> str:
+    """Return the notebook's device for what the cell has made on a GPU.
+
+    Nobody else is to ask: torch opens a GPU here for the answer, where none may be in use.
+    """
     import torch
 
-    used = [block.device for block in blocks if block.device != CPU]
-    return min(used, default="cuda" if torch.cuda.is_available() else CPU)
+    used = [block.device for block in shipment.table.blocks if block.device != CPU]
+    return min(used) if used else "cuda" if torch.cuda.is_available() else CPU
 
 
 @uncollected()
@@ -202,7 +203,7 @@ def adopt(path: str, shipment: Shipment) -> Returned:
     for area in areas:
         if isinstance(area, _HomeArea):
             area.overwrite()
-    memory = Memory(entries, areas, _gpu_at_home(shipment.table.blocks))
+    memory = Memory(entries, areas, functools.partial(_gpu_at_home, shipment))
     unpacker = _ReturnUnpacker(box.stream, memory.buffers(buffers), shipment.originals)
     with loading(memory, shipment.namespace):
         try:

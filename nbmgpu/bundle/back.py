@@ -20,6 +20,7 @@ from typing import Any
 from . import container
 from .blocks import CPU, Block, BlockTable, untyped_bytes
 from .codec import Packer
+from .contents import holds_the_same
 from .explain import find_culprit, path_to, reason_of
 from .flat import PLAIN, FlatStates
 from .garbage import uncollected
@@ -183,6 +184,8 @@ class _ReturnPacker(Packer):
             return index
         if index in self._copied or isinstance(obj, VALUES):
             return None
+        if self._is_as_it_came(index, obj):
+            return index
         kind = type(obj)
         if index not in self._outgoing.without and self._is_ordinary(kind):
             state: State | None = ("object", kind, dict(obj.__dict__), None, None)
@@ -197,6 +200,25 @@ class _ReturnPacker(Packer):
             return None
         self._tokens.add(index)
         return index
+
+    def _is_as_it_came(self, index: int, obj: Any) -> bool:
+        """Tell whether a long list, dict or set need not go back; what it holds is met here."""
+        before = self._outgoing.received.contents.get(index)
+        if before is None or not holds_the_same(obj, before):
+            return False
+        self._tokens.add(index)  # at once: it may hold itself
+        told = {*map(type, before)} <= PLAIN or all(map(self._is_told, before))
+        if not told:
+            self._tokens.discard(index)
+        return told
+
+    def _is_told(self, item: Any) -> bool:
+        """Tell whether what becomes of ``item`` is told by itself, where it came with the rest."""
+        if type(item) in PLAIN:
+            return True
+        if type(item) is tuple:
+            return all(map(self._is_told, item))
+        return self.persistent_id(item) is not None
 
     def _is_ordinary(self, kind: type) -> bool:
         """Tell whether objects of type ``kind`` are their ``__dict__``; ask once."""

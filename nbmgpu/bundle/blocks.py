@@ -65,6 +65,7 @@ class BlockTable:
         """Start empty."""
         self._merged: list[Block] = []
         self._new: list[Block] = []
+        self._counted: tuple[list[Block], int] = [], 0
 
     @property
     def blocks(self) -> list[Block]:
@@ -84,7 +85,10 @@ class BlockTable:
     @property
     def nbytes(self) -> int:
         """Bytes of all blocks; memory that several views cover counts once."""
-        return sum(block.nbytes for block in self.blocks)
+        blocks = self.blocks
+        if blocks is not self._counted[0]:  # asked for each name, of which most add nothing
+            self._counted = blocks, sum(block.nbytes for block in blocks)
+        return self._counted[1]
 
     def place(self, device: str, low: int, high: int, owner: Any) -> tuple[str, int]:
         """Take in the bytes at ``low`` to ``high``; return the space and address of the first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -120,11 +120,17 @@ class Memory:
     """The areas of a bundle, found by their addresses on the sending side."""
 
     def __init__(
-        self, entries: Sequence[BlockEntry], areas: Sequence[Area], device: str = CPU
+        self,
+        entries: Sequence[BlockEntry],
+        areas: Sequence[Area],
+        gpu: Callable[[], str] = lambda: CPU,
     ) -> None:
-        """Take areas with their entries, in the order of ``BlockTable.blocks``."""
+        """Take areas with their entries, in the order of ``BlockTable.blocks``.
+
+        ``gpu`` returns the device for what the sender has on a GPU; it is asked only for that.
+        """
         self.areas = list(areas)
-        self._device = device
+        self._gpu = gpu
         self._starts: dict[str, list[int]] = {}
         self._areas: dict[str, list[Area]] = {}
         for entry, area in zip(entries, areas, strict=True):
@@ -133,7 +139,7 @@ class Memory:
 
     def device(self, sent_from: str) -> str:
         """Return the device for what the sender has on ``sent_from``."""
-        return CPU if sent_from == CPU else self._device
+        return CPU if sent_from == CPU else self._gpu()
 
     def find(self, space: str, address: int) -> tuple[Area, int]:
         """Return the area that holds ``address`` of ``space``, and the offset there."""
@@ -152,7 +158,7 @@ def arrived(entries: Sequence[BlockEntry], blocks: Sequence[memoryview], device:
     """Return the memory of a bundle as it is mapped; GPU blocks are copied to ``device``."""
     pairs = zip(entries, blocks, strict=True)
     areas = [Area(raw, CPU if entry.device == CPU else device) for entry, raw in pairs]
-    return Memory(entries, areas, device)
+    return Memory(entries, areas, lambda: device)
 
 
 def address_of(raw: memoryview) -> int:

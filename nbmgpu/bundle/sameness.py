@@ -83,7 +83,7 @@ def _equal(a: memoryview, b: memoryview) -> bool:
     return not _memcmp(*addresses, ctypes.c_size_t(first.nbytes))
 
 
-FILE_PAGE, SWAPPED, ENTRY_SIZE = 1 << 61, 1 << 62, 8
+FILE_PAGE, SWAPPED, PRESENT, ENTRY_SIZE = 1 << 61, 1 << 62, 1 << 63, 8
 """Bits of an entry in ``/proc/self/pagemap``, and its bytes (man proc_pid_pagemap)."""
 
 
@@ -107,5 +107,6 @@ def untouched(view: memoryview) -> bool:
         return False
     entries = np.frombuffer(data, np.uint64)
     told = len(entries) == last - first + 1 and bool((entries & FILE_PAGE).any())
-    own = (entries & FILE_PAGE == 0) & (entries != 0)
+    # Other bits say nothing: where the system counts soft-dirty pages, all of a new map are.
+    own = (entries & PRESENT != 0) & (entries & FILE_PAGE == 0)
     return told and not own.any() and not (entries & SWAPPED).any()

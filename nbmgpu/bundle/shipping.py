@@ -15,6 +15,7 @@ from typing import Any
 from . import container
 from .blocks import CPU, Block, BlockTable
 from .codec import Packer, Unpacker
+from .contents import contents_of
 from .explain import explain
 from .garbage import uncollected
 from .memory import BufferEntry, Memory, arrived, dump_table, load_table
@@ -36,9 +37,11 @@ class Shipment:
     and keeps it alive until the results are in.  ``detached`` are the names whose
     tensors leave an autograd graph behind: a backward pass in the cell ends at them.
     ``values`` are what was sent, by name, beside what the rank itself reads in ``header``;
-    ``patches`` name what the notebook has put into libraries, which ranks do without.
+    ``patches`` name what the notebook has put into libraries, which ranks do without.  ``nbytes``
+    are the bytes of the whole bundle, without a few for alignment.
     """
 
+    nbytes: int
     stream: memoryview
     table: BlockTable
     buffers: list[BufferEntry]
@@ -50,11 +53,6 @@ class Shipment:
     header: Mapping[str, Any] = field(default_factory=dict, repr=False)
     patches: list[str] = field(default_factory=list)
     _place: Place | None = field(default=None, repr=False)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the whole bundle, without a few for alignment."""
-        return len(self.stream) + self.table.nbytes
 
     def find_room(self, folder: Path) -> Place:
         """Return a place where the bundle fits; the caller gives it back after the run.
@@ -77,6 +75,7 @@ class Shipment:
 
     def release(self) -> None:
         """Keep nothing of the notebook's alive any more: an error that is kept may keep this."""
+        self.stream = memoryview(b"")
         self.originals.clear()
         self.buffers.clear()
         self.values.clear()
@@ -163,7 +162,7 @@ def ship(
     modules += [sys.modules[name] for name in OFTEN_PATCHED if name in sys.modules]
     patches = packer.patches.union(*map(patches_in, modules))
     return Shipment(
-        stream, table, buffers, sizes, originals, namespace, detached, dict(names), header,
+        total, stream, table, buffers, sizes, originals, namespace, detached, dict(names), header,
         sorted(patches),
     )  # fmt: skip
 
@@ -174,8 +173,9 @@ class Received:
 
     ``known`` maps ``id(object)`` to the memo index by which the kernel knows it;
     ``keep`` holds the objects, so that no id is given to another one.  ``classes``
-    has the attributes that classes of the notebook came with, by ``id``; ``roots`` are
-    the values that came under a name, whatever the name stands for later.
+    has the attributes that classes of the notebook came with, by ``id``, and ``contents`` the
+    items of long lists, dicts and sets, by memo index; ``roots`` are the values that came under
+    a name, whatever the name stands for later.
     """
 
     header: dict[str, Any]
@@ -183,6 +183,7 @@ class Received:
     known: dict[int, int]
     keep: dict[int, Any]
     classes: dict[int, dict[str, Any]]
+    contents: dict[int, tuple[Any, ...]]
     roots: list[Any]
     memory: Memory
     path: str
@@ -213,8 +214,9 @@ def receive(path: str, namespace: dict[str, Any], device: str, owner: str = "") 
     known = {id(obj): index for index, obj in keep.items()}
     notebook_classes = (c for c in keep.values() if isinstance(c, type) and is_by_value(c))
     classes = {id(kind): dict(vars(kind)) for kind in notebook_classes}
+    contents = contents_of(keep)
     roots = [namespace[name] for name in names]
-    return Received(header, names, known, keep, classes, roots, memory, path, owner)
+    return Received(header, names, known, keep, classes, contents, roots, memory, path, owner)
 
 
 def _wake_schedulers(objects: Iterable[Any]) -> None:

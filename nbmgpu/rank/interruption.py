@@ -14,6 +14,7 @@ too long is interrupted where it is.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -46,6 +47,8 @@ class Interrupts:
         """Listen to SIGINT from now on, and to SIGTERM, which says the same."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._hear)
+        # A Pool ends its workers by SIGTERM, and they are to end, without a word.
+        os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         once = number == signal.SIGTERM  # torchrun's, whose other ranks have ended

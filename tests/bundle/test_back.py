@@ -522,3 +522,11 @@ full.n = 1
         returned = notebook.mgpu("full.n = 2")
         assert not returned.refused
         assert notebook["full"].n == 2
+
+
+def test_nobody_asks_for_gpus_where_nothing_is_on_one(notebook, monkeypatch):
+    """torch opens one for the answer, and from then on the notebook counts as using it."""
+    notebook.cell("import torch\nx = torch.ones(3)")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: pytest.fail("asked"))
+    notebook.mgpu("x += 1; y = x * 2")
+    assert notebook["y"].tolist() == [4, 4, 4]

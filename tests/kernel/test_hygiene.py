@@ -22,19 +22,25 @@ def test_twenty_runs_leave_nothing_in_the_kernel(notebook: Notebook) -> None:
     shm = set(os.listdir("/dev/shm"))
     notebook.run("%%mgpu --gpus 2\nfor x, y in loader: pass")
     notebook.send("%%mgpu --gpus 2\n1 / 0").fails("ZeroDivisionError")
-    before = notebook.value(HOLDINGS)
+    before = _holdings(notebook)
     for number in range(20):
         if number % 5 == 4:
             notebook.send("%%mgpu --gpus 2\n1 / 0").fails("ZeroDivisionError")
         else:
             notebook.run("%%mgpu --gpus 2\nfor x, y in loader: pass")
-    assert notebook.value(HOLDINGS) == before
+    assert _holdings(notebook) == before
     notebook.gone(5)
     server = notebook.server()
     assert server.num_threads() == 1
     assert server.num_fds() < 20
     assert set(os.listdir("/dev/shm")) <= shm
     assert [p for p in psutil.Process(notebook.pid).children() if _is_zombie(p)] == []
+
+
+def _holdings(notebook: Notebook) -> Any:
+    """What the kernel holds once threads that end by themselves have done so."""
+    notebook.run("import time; time.sleep(1)")
+    return notebook.value(HOLDINGS)
 
 
 def _is_zombie(process: psutil.Process) -> bool:
@@ -60,6 +66,26 @@ def test_workers_of_a_loader_leave_no_folder_of_sockets(
     notebook.send(kill).fails("RankKilledError")
     notebook.gone(5)
     assert set(os.listdir(folder)) <= {f"torchinductor_{getpass.getuser()}"}
+
+
+POOLS = """%%mgpu --gpus 2
+from multiprocessing import Pool
+with Pool(2) as pool:
+    found = pool.map(abs, range(-4, 0))
+    busy = pool.map_async(time.sleep, [60, 60])
+    time.sleep(0.5)
+del busy
+"""
+
+
+def test_a_pool_in_a_cell_ends_without_a_word(notebook: Notebook) -> None:
+    notebook.run(POOLS)
+    logs = notebook.value(
+        "[p.read_text() for p in sorted((nbmgpu.last_run.folder / 'logs').glob('rank*'))]"
+    )
+    assert len(logs) == 2
+    assert not any("Traceback" in log for log in logs)
+    assert notebook.value("found") == [4, 3, 2, 1]
 
 
 def test_a_saved_notebook_has_a_summary_and_no_widget(tmp_path: Path) -> None:

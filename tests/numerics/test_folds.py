@@ -33,6 +33,25 @@ def test_those_that_are_dropped_are_freed(ranks: int) -> None:
     assert max(namespace["alive"]) <= 2  # one of them while the next one takes its place
 
 
+def test_those_that_are_dropped_are_freed_where_blocks_are_checkpointed() -> None:
+    count = "alive.append(sum(isinstance(each, nn.Linear) for each in gc.get_objects()))"
+    namespace = notebook(
+        "del model, opt\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))\n"
+        "        self.head = nn.Linear(8, 4)\n"
+        "    def forward(self, x):\n"
+        "        for block in self.blocks:\n"
+        "            x = block(x).relu()\n"
+        "        return self.head(x)\n"
+    )
+    nbmgpu.run(FOLDS.format(after=count), namespace, gpus=2, cpu=True, checkpointing=True)
+    assert "no-blocks" not in nbmgpu.last_run.view.notices
+    assert max(namespace["alive"]) <= 2 * 4
+
+
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_those_that_are_kept_are_trained_on(ranks: int) -> None:
     again = """kept.append((model, opt))

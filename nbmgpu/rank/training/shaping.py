@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
@@ -148,8 +149,11 @@ class Shaping:
 
 
 def _checkpointed(block: nn.Module) -> Any:
+    here = weakref.ref(block)  # what stands around it is kept as long as it lives, and no longer
+
     def around(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not block.training or not torch.is_grad_enabled():
+        block = here()
+        if block is None or not block.training or not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         return checkpoint(forward, *args, use_reentrant=False, **kwargs)
 
@@ -172,13 +176,18 @@ def _enable_own(model: Any) -> Callable[[], None]:
         return lambda: None
     # Version 5 has renamed both.
     kind = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"
-    before = {module: set(vars(module)) for module in model.modules()}
+    before = WeakKeyDictionary({module: set(vars(module)) for module in model.modules()})
     getattr(model, f"{kind}_checkpointing_enable")({"use_reentrant": False})
     hooked = any(
         name.startswith("_require_grads_hook") for name in vars(model).keys() - before[model]
     )
 
+    here = weakref.ref(model)
+
     def undo() -> None:
+        model = here()
+        if model is None:  # the cell has dropped it
+            return
         getattr(model, f"{kind}_checkpointing_disable")()
         if hooked:
             model.disable_input_require_grads()
