@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from . import rng, settings, verbosity
+from . import rng, settings, tracking, verbosity
 from .batches import batch_line
 from .bundle import Shipment, ship
 from .bundle.place import Place, shelf
@@ -90,6 +90,7 @@ class Execution:
             "random": rng.capture(),
             "settings": settings.capture(),
             "verbosity": verbosity.capture(),
+            "tracked": tracking.capture(),
             **self.surroundings.header(),
         }
         self.shipment = ship(names, self.namespace, header)

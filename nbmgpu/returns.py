@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from . import rng
+from . import rng, tracking
 from .agreement import differing
 from .bundle import VALUE, Shipment, UnreadableError, adopt, read_copies
 from .errors import ResultsError, compose
@@ -89,6 +89,7 @@ class Returns:
         for name in returned.header["deleted"]:
             self.namespace.pop(name, None)
         rng.go_on(returned.header["random"], since=self.shipment.header["random"])
+        tracking.end(returned.header["ends_tracked"])
         new = {n: v for n, v in bound.items() if before[n] is not v}
         self.run.results[0] = new | last_line
         return last_line.get(VALUE), values, kept

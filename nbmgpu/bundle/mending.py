@@ -17,6 +17,8 @@ from typing import Any
 
 from cloudpickle.cloudpickle import _class_setstate, _should_pickle_by_reference
 
+from nbmgpu import tracking
+
 
 def is_by_value(obj: Any) -> bool:
     """Tell whether a class or function is the notebook's own, not a module's."""
@@ -69,6 +71,8 @@ def _mends() -> tuple[Mend, ...]:
         Mend(lambda kind: hasattr(kind, "_shared_state"), _reduce_one_of_many),
         Mend(_called("torch.utils._pytree", "LeafSpec"), lambda _: (_leaf_spec, ())),
         Mend(_called("accelerate", "ConvertOutputsToFp32"), _reduce_conversion),
+        *(Mend(_called("wandb", n), _reduce_tracked) for n in ("Run", "NoopRun", "Summary")),
+        Mend(_called("wandb", "Config"), _reduce_config),
         Mend(_of(torch.utils.data.DataLoader), _reduce_loader),
         Mend(_of(torch.optim.Optimizer), _reduce_optimizer),
         Mend(_of(torch.nn.Module), _reduce_module),
@@ -128,6 +132,20 @@ def _reduce_one_of_many(obj: Any) -> Any:
 
 def _reduce_conversion(conversion: Any) -> Any:
     return type(conversion), (conversion.model_forward,)  # its own way is to refuse
+
+
+def _reduce_tracked(obj: Any) -> Any:
+    if name := tracking.name_of(obj):
+        return getattr, (sys.modules["wandb"], name)
+    raise pickle.PicklingError(
+        "its run of wandb has ended: begin one before the cell, to go on with it"
+    )
+
+
+def _reduce_config(config: Any) -> Any:
+    if name := tracking.name_of(config):
+        return getattr, (sys.modules["wandb"], name)
+    return _config, (type(config), dict(config))
 
 
 def _reduce_loader(loader: Any) -> Any:
@@ -243,6 +261,12 @@ def _leaf_spec() -> Any:
     from torch.utils._pytree import tree_structure  # private, as Lightning's own use of it
 
     return tree_structure(0)
+
+
+def _config(kind: Any, values: dict[str, Any]) -> Any:
+    config = kind()
+    config.update(values)
+    return config
 
 
 class _Gone:

@@ -6,7 +6,7 @@ import functools
 import os
 import sys
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -191,10 +191,17 @@ class Received:
 
 
 @uncollected()
-def receive(path: str, namespace: dict[str, Any], device: str, owner: str = "") -> Received:
+def receive(
+    path: str,
+    namespace: dict[str, Any],
+    device: str,
+    owner: str = "",
+    welcome: Callable[[dict[str, Any]], None] = lambda header: None,
+) -> Received:
     """Map the bundle at ``path``, as soon as it is whole, and bind its names in ``namespace``.
 
-    CUDA tensors arrive on ``device``, or on the CPU when that is ``"cpu"``.
+    CUDA tensors arrive on ``device``, or on the CPU when that is ``"cpu"``.  ``welcome`` is given
+    the header before any value arrives.
 
     Raises:
         ValueError: it is not for the run ``owner``.
@@ -207,6 +214,7 @@ def receive(path: str, namespace: dict[str, Any], device: str, owner: str = "") 
     unpacker = Unpacker(box.stream, memory.buffers(buffers))
     with loading(memory, namespace):
         header, names = unpacker.load()
+        welcome(header)
         for name in names:
             namespace[name] = unpacker.load()
     keep = dict(unpacker.memo.copy())

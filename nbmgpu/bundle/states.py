@@ -26,7 +26,8 @@ VALUES = (str, bytes, int, float, complex, bool, type(None), tuple, frozenset, r
 FROZEN = (enum.Enum, np.dtype, types.ModuleType, types.BuiltinFunctionType)
 FROZEN_MODULES = (
     "pyarrow.", "datasets.table.", "datetime.", "pathlib.", "re.", "logging.", "uuid.",
-    "pandas._libs.internals.",
+    "pandas._libs.internals.", "wandb.sdk.wandb_run.", "wandb.sdk.wandb_config.",
+    "wandb.sdk.wandb_summary.", "wandb.sdk.lib.",
 )  # fmt: skip
 """Types that have no state to change, or none that is the cell's."""
 

@@ -9,6 +9,7 @@ import sys
 import time
 import traceback
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import FunctionType
 from typing import Any, NoReturn
@@ -129,11 +130,16 @@ class Rank:
             current = self._open_session(watch)
             current.chances.code_of = self._code
             self.footprint = Footprint()
-            self.received = receive(self.record.bundle, self.namespace, self.device, self.run.id)
+            self.received = receive(
+                self.record.bundle,
+                self.namespace,
+                self.device,
+                self.run.id,
+                partial(self._welcome, current),
+            )
             if current.budget.on:
                 self.footprint.data_is_here()
             shell.take_sources(self.received.header)
-            verbosity.apply(self.received.header["verbosity"])
             self._set_random_state()
             if current.distributes:
                 self._be_one_of_many(shell)
@@ -168,6 +174,11 @@ class Rank:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         backend = "gloo" if self.device == "cpu" else "cpu:gloo,cuda:nccl"
         dist.init_process_group(backend)
+
+    def _welcome(self, current: session.Session, header: dict[str, Any]) -> None:
+        """Take over what values may ask for when they arrive."""
+        verbosity.apply(header["verbosity"])
+        current.trackers.begun = header["tracked"]
 
     def _set_random_state(self) -> None:
         settings.apply(self.received.header["settings"])
@@ -235,7 +246,9 @@ class Rank:
         self.loaders.streams.leave()
         left_open.flush()
         self.files.remove()
-        self._send_back(outcome)
+        self._send_back(outcome, current.trackers.ended)
+        for end in current.trackers.at_end:
+            end(int(outcome.error is not None))
         self.recorder.flush()
         state = "stopped" if stopped else "failed" if outcome.error else "finished"
         place = failures.place_in_cell(outcome.error, self.run.cell) if outcome.error else ""
@@ -303,7 +316,7 @@ class Rank:
         values = {n: v if isinstance(v, kinds) else type(v) for n, v in self.namespace.items()}
         return Code.of(self.run.cell, {n: v for n, v in values.items() if not _is_model(v)})
 
-    def _send_back(self, outcome: Outcome) -> None:
+    def _send_back(self, outcome: Outcome, ends_tracked: int | None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         path = self.record.results[self.rank]
         if self.rank:
@@ -314,7 +327,12 @@ class Rank:
             path,
             self.namespace | outcome.values(),
             [*outcome.names, *outcome.values()],
-            {"random": rng.capture(), "deleted": outcome.deleted, "kept": sorted(outcome.kept)},
+            {
+                "random": rng.capture(),
+                "deleted": outcome.deleted,
+                "kept": sorted(outcome.kept),
+                "ends_tracked": ends_tracked,
+            },
             self.received,
             self.namespace,
             outcome.kept,

@@ -29,6 +29,7 @@ from .losses.size_or_constant import Chances
 from .measuring.pace import Pace
 from .measuring.stopwatch import Stopwatch
 from .recorder import check_metrics
+from .trackers import Trackers
 from .training.accumulation import Accumulation
 from .training.batchnorm import is_synchronised
 from .training.budget import Budget
@@ -92,6 +93,7 @@ class Session:
         self.interruption: Interruption | None = None
         self.accumulation = Accumulation(strategy.tuning.accumulate)
         self.budget = Budget(None)
+        self.trackers = Trackers()
         self.stopwatch = Stopwatch(strategy.device)
         self.clips_at = strategy.tuning.clip
         self.rank = rank

@@ -30,6 +30,7 @@ ROOMS = {
     "torchmetrics": "torchmetrics",
     "lightning.pytorch": "lightning",
     "pytorch_lightning": "lightning",
+    "wandb": "wandb",
 }
 """Modules, and the room of this package whose ``tap`` waits for each."""
 

@@ -1,0 +1,102 @@
+"""wandb in cells: each point once, none lost, and the notebook's own run goes on."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from kernels import Notebook
+from wandb.proto import wandb_internal_pb2
+
+BLOCK = 32768
+SETUP = "import wandb; losses = []"
+OFFLINE = {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+LOOP = """
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+    {log}({{"loss": loss.item(), "lr": wandb.config.lr}})
+"""
+
+
+def records(path: Path) -> Iterator[Any]:
+    """The records of a .wandb file, which is one of LevelDB's log files behind seven bytes."""
+    data, at, parts = path.read_bytes(), 7, b""
+    while at + 7 <= len(data):
+        left = BLOCK - at % BLOCK
+        if left < 7:
+            at += left
+            continue
+        _, length, kind = struct.unpack("<IHB", data[at : at + 7])
+        parts += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # the whole of a record, or its end
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(parts)
+            parts = b""
+            yield record
+
+
+def logged(notebook: Notebook) -> list[dict[str, list[Any]]]:
+    """What the runs of a notebook have logged, by name and in order; runs by their begin."""
+    found = []
+    for path in sorted((notebook.home / "work" / "wandb").glob("offline-run-*/*.wandb")):
+        curves: dict[str, list[Any]] = {}
+        for record in records(path):
+            for item in record.history.item:
+                name = item.key or "/".join(item.nested_key)
+                if not name.startswith("_"):
+                    curves.setdefault(name, []).append(json.loads(item.value_json))
+        found.append(curves)
+    return found
+
+
+def test_a_run_that_the_cell_begins_and_never_ends_is_whole(
+    new_notebook: Callable[..., Notebook],
+) -> None:
+    notebook = new_notebook(**OFFLINE)
+    notebook.run(SETUP, timeout=120)
+    begin = 'run = wandb.init(project="p", config={"lr": 0.1})'
+    notebook.run(f"%%mgpu --gpus 2\n{begin}{LOOP.format(log='wandb.log')}", timeout=120)
+    losses = notebook.value("losses")
+    assert len(losses) == 3
+    assert logged(notebook) == [{"loss": losses, "lr": [0.1] * 3}]
+    note = notebook.value("nbmgpu.last_run.view.notices['lost:run'].text")
+    assert "before the cell" in note
+
+
+def test_the_notebooks_run_goes_on_in_cells_and_after_them(
+    new_notebook: Callable[..., Notebook],
+) -> None:
+    notebook = new_notebook(**OFFLINE)
+    notebook.run(SETUP, timeout=120)
+    notebook.run('run = wandb.init(project="p", config={"lr": 0.2}); config = wandb.config')
+    for log in ("wandb.log", "run.log"):
+        notebook.run(f"%%mgpu --gpus 2{LOOP.format(log=log)}", timeout=120)
+    cell = notebook.run("%%mgpu --gpus 2\nprint(config.lr, run.config['lr'], wandb.run is run)")
+    assert cell.seen == ["0.2 0.2 True\n"]
+    notebook.run("wandb.log({'after': 1}, step=9)")
+    notebook.run(
+        "%%mgpu --gpus 2\nwandb.log({'last': 2}, step=12)\nwandb.finish()\nassert not wandb.run"
+    )
+    assert notebook.value("wandb.run is None and run._is_finished")
+    losses = notebook.value("losses")
+    assert len(losses) == 6
+    assert logged(notebook) == [{"loss": losses, "lr": [0.2] * 6, "after": [1], "last": [2]}]
+
+
+def test_a_disabled_run_logs_nothing_anywhere(new_notebook: Callable[..., Notebook]) -> None:
+    notebook = new_notebook()
+    notebook.run(SETUP, timeout=120)
+    notebook.run('run = wandb.init(mode="disabled", config={"lr": 0.3})')
+    cell = notebook.run(
+        "%%mgpu --gpus 2\nwandb.log({'a': 1})\nrun.log({'a': 1})\nprint(run.config.lr)", timeout=120
+    )
+    assert cell.seen == ["0.3\n"]
+    assert logged(notebook) == []
