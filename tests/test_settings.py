@@ -54,6 +54,19 @@ def test_gradients_that_are_off_in_the_notebook_are_off_in_ranks(tmp_path, monke
     assert namespace["y"] is False
 
 
+def test_numpy_has_as_many_threads_in_a_rank_as_torch(tmp_path, monkeypatch):
+    monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
+    namespace = {"__name__": "__main__", "torch": torch}
+    cell = """
+from threadpoolctl import threadpool_info
+blas = {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+threads = torch.get_num_threads()
+"""
+    nbmgpu.run(cell, namespace, gpus=1, cpu=True)
+    assert namespace["blas"] == {namespace["threads"]}
+    assert namespace["threads"] > 1 or torch.get_num_threads() == 1
+
+
 def test_ranks_use_no_more_threads_than_the_notebook(tmp_path, monkeypatch):
     monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
     before = torch.get_num_threads()

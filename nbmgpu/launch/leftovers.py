@@ -1,9 +1,10 @@
 """What the processes of a run leave behind: other processes, files in ``/dev/shm``, and sockets.
 
 Python's resource tracker and torch's manager of shared memory remove what those whom they serve
-have left there, as soon as these are gone.  One kind of file neither knows: where ``/dev/shm``
-is full, torch leaves the file that it could not fill.  Its name says which process made it,
-and that may have ended long ago (``Forked``).
+have left there, as soon as these are gone.  Some files neither knows: where ``/dev/shm`` is full,
+torch leaves the file that it could not fill, and joblib's workers have semaphores and folders
+there until their process ends by itself, which ranks do not.  Their names say which process made
+them, and that may have ended long ago (``Forked``).
 
 Loader workers hand tensors over through sockets in a folder that only a worker which ends by
 itself removes.  So all processes of a run have one folder for them, which goes with the run.
@@ -13,6 +14,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
+import shutil
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -32,6 +35,9 @@ PATIENCE = 1.0
 LIMIT = 5.0
 """Seconds after which what cannot be killed is left alone."""
 
+
+MADE_BY = re.compile(r"(?:torch_|sem\.loky-|joblib_memmapping_folder_)(\d+)[_-]")
+"""How the names of such files begin, and which process made them."""
 
 PIDS = 1 << 22
 """Linux gives pids below this."""
@@ -83,9 +89,9 @@ def sweep(ranks: Iterable[int], forked: Forked, since: float) -> None:
                 if not (patient and _takes_care(process)):
                     process.kill()
         psutil.wait_procs(left, timeout=0.5)
-    for path in SHARED_MEMORY.glob("torch_*_*"):
-        pid = path.name.split("_")[1]
-        if pid.isdigit() and (int(pid) in pids or int(pid) in forked):
+    for path in SHARED_MEMORY.glob("*"):
+        made = MADE_BY.match(path.name)
+        if made and ((pid := int(made[1])) in pids or pid in forked):
             _remove(path, since)
 
 
@@ -99,4 +105,4 @@ def _remove(path: Path, since: float) -> None:
     with suppress(OSError):
         found = path.stat()
         if found.st_uid == os.geteuid() and found.st_mtime >= since:
-            path.unlink()
+            shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
+from threadpoolctl import threadpool_limits
 
 from nbmgpu import rng, settings, verbosity
 from nbmgpu.arena import Arena
@@ -140,7 +141,7 @@ class Rank:
             if current.budget.on:
                 self.footprint.data_is_here()
             shell.take_sources(self.received.header)
-            self._set_random_state()
+            self._take_over_settings()
             if current.distributes:
                 self._be_one_of_many(shell)
             self.events.emit(Status, state="running")
@@ -180,8 +181,10 @@ class Rank:
         verbosity.apply(header["verbosity"])
         current.trackers.begun = header["tracked"]
 
-    def _set_random_state(self) -> None:
+    def _take_over_settings(self) -> None:
         settings.apply(self.received.header["settings"])
+        if (threads := torch.get_num_threads()) > 1:  # NumPy came with the server, which has one
+            threadpool_limits(threads, user_api="blas")
         rng.restore(self.received.header["random"])
         if self.record.seed is not None:
             rng.seed(self.record.seed)

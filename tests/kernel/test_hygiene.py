@@ -78,6 +78,23 @@ del busy
 """
 
 
+def test_joblib_in_a_cell_leaves_nothing_in_shared_memory(notebook: Notebook) -> None:
+    found = notebook.run("""%%mgpu --gpus 2
+import joblib, numpy as np
+large = np.ones(1_000_000)
+sums = joblib.Parallel(n_jobs=2)(joblib.delayed(np.sum)(large) for _ in range(4))
+pids = [0, 0]
+dist.all_gather_object(pids, os.getpid())
+if dist.get_rank() == 0:
+    print(len([n for n in os.listdir("/dev/shm") if str(os.getpid()) in n]))
+""")
+    assert int(found.seen[0]) > 1  # semaphores and a folder, while the cell runs
+    assert notebook.value("list(map(float, sums))") == [1e6] * 4
+    pids = notebook.value("pids")
+    left = [name for name in os.listdir("/dev/shm") if any(str(pid) in name for pid in pids)]
+    assert left == []
+
+
 def test_a_pool_in_a_cell_ends_without_a_word(notebook: Notebook) -> None:
     notebook.run(POOLS)
     logs = notebook.value(
