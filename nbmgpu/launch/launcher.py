@@ -75,6 +75,8 @@ def launch(folder: str, inheritance: Inheritance, server: int) -> None:
         finally:
             for left in (run.folder / SHADOWS, sockets):  # the first of ranks that were killed
                 shutil.rmtree(left, ignore_errors=True)
+    if not run.to_collect:  # a kernel that has ended has not removed what went through the disk
+        _remove_data(run)
     events.emit(Ended, ending=ending.kind, detail=ending.detail)
     events.close()
 
@@ -127,6 +129,13 @@ def _deserted(folder: Path, ending: Ending) -> None:
     """End the run: nobody is left to take its results; a kernel may have asked for that first."""
     kind: RunEnding = "failed" if _asked_to_stop(folder) is None else "stopped"
     ending.begin(kind, DESERTED, force=True)
+
+
+def _remove_data(run: Run) -> None:
+    """Remove bundle and results where they are files of the run's folder."""
+    for path in map(Path, (run.record.bundle, *run.record.results)):
+        if path.parent == run.folder:
+            path.unlink(missing_ok=True)
 
 
 def _new_folder() -> str:

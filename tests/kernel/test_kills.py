@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
@@ -72,6 +73,19 @@ def test_a_killed_kernel_leaves_nothing(
     scene = Scene(new_notebook(), situation)
     os.kill(scene.notebook.pid, signal.SIGKILL)
     scene.assert_nothing_is_left()
+
+
+def test_a_killed_kernel_leaves_no_data_on_the_disk(new_notebook: Callable[..., Notebook]) -> None:
+    notebook = new_notebook()
+    notebook.run(
+        "from nbmgpu.bundle import place; place.RESERVE = 1 << 60  # as if memory were full"
+    )
+    scene = Scene(notebook, "idle")
+    data = [Path(path) for path in (scene.run.record.bundle, *scene.run.record.results)]
+    assert all(path.parent == scene.run.folder and path.exists() for path in data)
+    os.kill(notebook.pid, signal.SIGKILL)
+    scene.assert_nothing_is_left()
+    assert not any(path.exists() for path in data)
 
 
 def test_a_killed_launcher_is_an_error_and_not_a_hang(notebook: Notebook) -> None:
