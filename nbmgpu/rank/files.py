@@ -119,11 +119,21 @@ class FileTap:
         setattr(owner, name, by)
 
     def remove(self) -> None:
-        """Let this process write again, and delete the shadows of its rank."""
+        """Let this process write again, and delete what it alone has written.
+
+        That is the shadows of its rank, and temporary files that nobody is left to remove: their
+        names come home from rank 0, and from no other.
+        """
         for (owner, name), original in self.originals.items():
             setattr(owner, name, original)
         self.originals.clear()
         shutil.rmtree(self.shadows, ignore_errors=True)
+        for place in self.temporary if self.rank else ():
+            if os.path.isdir(place):
+                shutil.rmtree(place, ignore_errors=True)
+            else:
+                with suppress(OSError):
+                    os.unlink(place)
 
     def _open(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if isinstance(file, str | os.PathLike) and not _apart:

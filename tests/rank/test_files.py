@@ -114,6 +114,25 @@ def test_a_path_of_the_ranks_own_is_written_by_it(tmp_path, monkeypatch):
     assert [(r["best"], r["last"], r["gone"]) for r in results] == [(1, 2, True)] * 2
 
 
+LEFT_BEHIND = """
+import os, tempfile
+folder = tempfile.mkdtemp()
+torch.save(torch.ones(2), os.path.join(folder, "ones.pt"))
+unfinished = tempfile.TemporaryDirectory()
+name = unfinished.name
+fd, file = tempfile.mkstemp()
+os.close(fd)
+"""
+
+
+def test_temporary_files_stay_where_the_notebook_knows_their_names(tmp_path, monkeypatch):
+    mine, other = cell_in(tmp_path, monkeypatch, LEFT_BEHIND)
+    names = ("folder", "name", "file")
+    assert [os.path.exists(mine[name]) for name in names] == [True] * 3
+    assert torch.load(os.path.join(mine["folder"], "ones.pt")).sum() == 2
+    assert [os.path.exists(other[name]) for name in names] == [False] * 3
+
+
 NAMED_BY_TIME = """
 import os, time
 os.mkdir("out")
