@@ -18,7 +18,7 @@ from .batches import batch_line
 from .bundle import Shipment, ship
 from .bundle.place import Place, shelf
 from .cell import Cell, read_cell
-from .devices import Placement, place, probe, torch_build
+from .devices import Placement, place, probe
 from .errors import LaunchError, OptionError, compose
 from .events import KERNEL, Ended, Event, EventWriter, Notice
 from .failure import exception_of
@@ -26,9 +26,10 @@ from .launch.local import LaunchServer, server
 from .options import RunOptions
 from .proc import began
 from .report.digest import write_digest
+from .requirements import lack_of
 from .returns import Returns
 from .run import COLLECTED_FILE, STOP_FILE, Run, RunRecord, new_run_id, runs_root
-from .strategies import missing_packages, profile_of
+from .strategies import profile_of
 from .strategies.catalogue import COMPILER
 from .surroundings import Surroundings
 
@@ -102,16 +103,10 @@ class Execution:
         return [name for name, last in names if not re.search(rf"\.{last}\s*=", self.source)]
 
     def _check_strategy(self) -> None:
-        name, profile = self.options.strategy, profile_of(self.options.strategy)
-        if missing := missing_packages(name):
-            what = f"Strategy {name} needs {' and '.join(missing)}, which is not installed here"
-            raise OptionError(compose(what, instead=f"%pip install {' '.join(missing)}"))
-        least = profile.least_torch
-        build = torch_build() if any(least) else None
-        if build is not None and build.release < least:
-            wanted = ".".join(map(str, least))
-            what = f"Strategy {name} needs torch {wanted} or newer, and this is {build.version}"
-            raise OptionError(compose(what, instead=f"%pip install 'torch>={wanted}'"))
+        profile = profile_of(self.options.strategy)
+        if lack := lack_of(profile):
+            what = f"Strategy {profile.name} needs {lack.needed}"
+            raise OptionError(compose(what, instead=f"%pip install {lack.install}"))
         if profile.check is not None:
             profile.check(self.options)
 
@@ -137,7 +132,7 @@ class Execution:
             self._places[name] = shelf.take(folder, name, self.shipment.nbytes)
             results.append(self._places[name])
         self._run = run = Run.create(self._record(run_id, bundle, results), self.source)
-        self._words = EventWriter(run.folder / "events" / "kernel.jsonl", KERNEL)
+        self._words = EventWriter(run.events_path("kernel"), KERNEL)
         detached = ", ".join(f"`{name}`" for name in self.shipment.detached)
         patches = ", ".join(f"`{name}`" for name in self._patches())
         notices = {

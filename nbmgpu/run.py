@@ -7,8 +7,14 @@ Everything about one run of one cell lies in ``<runs root>/<run id>/``::
     events/rank-K.jsonl   typed events of rank K (see nbmgpu.events)
     events/launcher.jsonl which processes there are, and how they ended
     events/kernel.jsonl   what the kernel had to say about the request
-    logs/rank-K.log       stdout and stderr of rank K, whole
+    logs/rank-K.log       stdout and stderr of rank K, whole; logs/launcher.log and, with --fresh,
+                          logs/torchrun.log beside them
+    bundle, result-K      what goes through the disk because memory is short; removed at the end
+    shadows/rank-K/       what the cell has written on ranks other than 0; removed at the end
     stop                  appears when somebody asked the run to stop
+    handling              is touched when a SIGINT comes while the cell handles one
+    holding               appears when ranks that hold parts of a model are about to stop together
+    collecting            appears when rank 0 has left the cell and writes its result
     collected             appears when the kernel has taken what came back, or given it up
     line.json             a digest of a run that is over (see nbmgpu.report.digest)
 
@@ -45,12 +51,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 STOP_FILE = "stop"
+HANDLING_FILE = "handling"
+HOLDING_FILE = "holding"
+COLLECTING_FILE = "collecting"
 COLLECTED_FILE = "collected"
 SHADOWS = "shadows"
 
+ROOT_VARIABLE = "NBMGPU_RUNS"
+
 TICKS = 0.05
 """Seconds by which the same process may seem to have begun at another time, by rounding."""
-ROOT_VARIABLE = "NBMGPU_RUNS"
 
 NAMED = 5
 """Runs that an error names where a prefix fits several."""
@@ -123,9 +133,7 @@ class Run:
         self.results: dict[int, dict[str, Any]] = {}
         names = [f"rank-{rank}" for rank in range(self.record.world_size if ranks else 0)]
         self._unseen: list[Event] = []
-        self._tails = [
-            EventTail(folder / "events" / f"{n}.jsonl") for n in ["kernel", "launcher", *names]
-        ]
+        self._tails = [EventTail(self.events_path(n)) for n in ["kernel", "launcher", *names]]
 
     @classmethod
     def create(cls, record: RunRecord, cell: str) -> Run:
@@ -227,6 +235,10 @@ class Run:
         while not self.over and (deadline is None or time.monotonic() < deadline):
             time.sleep(0.05)
         return self.state
+
+    def events_path(self, who: str) -> Path:
+        """Path of the events of ``who``: "kernel", "launcher" or "rank-K"."""
+        return self.folder / "events" / f"{who}.jsonl"
 
     def log_path(self, rank: int = 0) -> Path:
         """Path of everything that ``rank`` wrote to stdout and stderr."""

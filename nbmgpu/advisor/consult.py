@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from nbmgpu.devices import Machine, torch_build
+from nbmgpu.devices import Machine
 from nbmgpu.errors import OptionError, compose
 from nbmgpu.flags import GpuRequest
 from nbmgpu.options import RunOptions
+from nbmgpu.requirements import lack_of
 from nbmgpu.sizes import in_words
-from nbmgpu.strategies import missing_packages, profile_of, strategy_names
+from nbmgpu.strategies import profile_of, strategy_names
 
 from . import machine, memory, recommendation, speed
 from .advice import Advice, Estimate, Part
@@ -126,14 +127,8 @@ def catalogue(question: Question, there: Machine | None = None) -> Advice:
 
 def line_of(name: str, strategy: str, question: Question, ranks: int) -> tuple[str, str]:
     """Return the line that asks for a row of ``strategy``, or why it cannot be had."""
-    refused = ""
-    if missing := missing_packages(strategy):
-        refused = f"needs {' and '.join(missing)}: %pip install {' '.join(missing)}"
-    least, build = profile_of(strategy).least_torch, torch_build()
-    if build is not None and build.release < least:
-        refused = f"needs torch {'.'.join(map(str, least))} or newer"
-    if refused:
-        return "", refused
+    if lack := lack_of(profile_of(strategy)):
+        return "", f"needs {lack.needed}: %pip install {lack.install}"
     more: dict[str, Any] = {"cpu_offload": True} if name != strategy else {}
     asked = dataclasses.replace(question, gpus=ranks if question.gpus is None else question.gpus)
     try:

@@ -25,23 +25,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from nbmgpu.events import RunEnding
+from nbmgpu.run import COLLECTING_FILE, HANDLING_FILE, HOLDING_FILE
 
 from .group import Ranks
 
-COLLECTING_FILE = "collecting"
-"""Appears when rank 0 has left the cell and writes its result."""
-
-HANDLING_FILE = "handling"
-"""Is touched when a SIGINT comes while a cell handles one: it may be saving what it has."""
-
 REMIND, FRESH = 0.5, 0.8
-"""Seconds between such SIGINTs, and for which the file says that the cell is still at it."""
+"""Seconds between SIGINTs to a cell that handles one, and for which the file tells that it does."""
 
 GRACE = 10.0
 """Seconds that it has for that."""
-
-HOLDING_FILE = "holding"
-"""Appears when ranks that hold parts of a model are about to stop together."""
 
 
 class Ending:

@@ -41,7 +41,7 @@ def launch(folder: str, inheritance: Inheritance, server: int) -> None:
     """Run the ranks of the run in ``folder`` from beginning to end, for the process ``server``."""
     run = Run(Path(folder))
     _redirect(run.folder / "logs" / "launcher.log")
-    events = EventWriter(run.folder / "events" / "launcher.jsonl", LAUNCHER)
+    events = EventWriter(run.events_path("launcher"), LAUNCHER)
     events.emit(Started, **own_process())
     die_with_parent(server, signal.SIGTERM)
     adopt_orphans()

@@ -26,7 +26,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from nbmgpu.launch.ending import GRACE, HANDLING_FILE, HOLDING_FILE
+from nbmgpu.launch.ending import GRACE
+from nbmgpu.run import HANDLING_FILE, HOLDING_FILE
 
 PATIENCE = 1.0
 """Seconds to wait for the next step; the launcher's third SIGINT comes later than that."""

@@ -22,10 +22,9 @@ from nbmgpu import rng, settings, verbosity
 from nbmgpu.arena import Arena
 from nbmgpu.bundle import is_whole, receive, send_back, write_copies
 from nbmgpu.events import EventWriter, Measured, Started, Status, Walked
-from nbmgpu.launch.ending import COLLECTING_FILE
 from nbmgpu.launch.leftovers import put_sockets_into
 from nbmgpu.launch.processes import die_with_parent
-from nbmgpu.run import SHADOWS, Run, RunRecord, own_process, write_atomically
+from nbmgpu.run import COLLECTING_FILE, SHADOWS, Run, RunRecord, own_process, write_atomically
 from nbmgpu.strategies import Tuning, load_strategy, sums
 from nbmgpu.strategies.base import Setting
 from nbmgpu.strategies.replicas import digest
@@ -92,7 +91,7 @@ def _live(run: Run, rank: int, parent: int) -> NoReturn:
         Interrupts(run.folder).install()
         log = run.log_path(rank)
         output.redirect(log)
-        events = EventWriter(run.folder / "events" / f"rank-{rank}.jsonl", rank)
+        events = EventWriter(run.events_path(f"rank-{rank}"), rank)
         events.emit(Started, **own_process(), device=run.record.devices[rank])
         with Pulse(events, log, run.record.devices[rank]):
             code = Rank(run, rank, events, log).live()

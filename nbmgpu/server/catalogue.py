@@ -5,9 +5,10 @@ from __future__ import annotations
 from jupyter_server.auth.decorator import authorized
 from tornado import web
 
-from nbmgpu.devices import TorchBuild, torch_build
+from nbmgpu.devices import torch_build
 from nbmgpu.flags import FLAGS
-from nbmgpu.strategies import missing_packages, strategy_names
+from nbmgpu.requirements import lack_of
+from nbmgpu.strategies import strategy_names
 from nbmgpu.strategies.catalogue import BUILT_IN, Profile
 
 from .handler import Handler
@@ -26,9 +27,9 @@ class CatalogueHandler(Handler):
 
 def catalogue() -> Catalogue:
     """Return every strategy and every flag of ``%%mgpu``."""
-    torch = torch_build()
+    there = torch_build() is not None
     return Catalogue(
-        strategies=[choice(name, torch) for name in strategy_names()],
+        strategies=[choice(name, there) for name in strategy_names()],
         flags=[
             FlagHelp(flag.name, flag.short, flag.metavar, flag.help, list(flag.values()))
             for flag in FLAGS
@@ -36,7 +37,7 @@ def catalogue() -> Catalogue:
     )
 
 
-def choice(name: str, torch: TorchBuild | None) -> Choice:
+def choice(name: str, torch: bool) -> Choice:
     """Return a strategy; of other packages' no more than the name, for those import torch."""
     profile = BUILT_IN.get(name) or Profile(name, "of another package", takes=frozenset())
     return Choice(
@@ -52,13 +53,13 @@ def choice(name: str, torch: TorchBuild | None) -> Choice:
     )
 
 
-def missing(profile: Profile, torch: TorchBuild | None) -> str:
-    """Return what a strategy lacks where the server runs, as a sentence; kernels may differ."""
-    if torch is None:
+def missing(profile: Profile, torch: bool) -> str:
+    """Return what a strategy lacks where the server runs, as a sentence; kernels may differ.
+
+    Args:
+        torch: whether that is there.
+    """
+    if not torch:
         return "torch is not installed where this server runs."
-    if profile.name in BUILT_IN and (packages := missing_packages(profile.name)):
-        return f"It needs {', '.join(packages)}. Try: pip install {' '.join(packages)}"
-    if torch.release < profile.least_torch:
-        least = ".".join(map(str, profile.least_torch))
-        return f"It needs torch {least} or newer; this is {torch.version}."
-    return ""
+    lack = lack_of(profile)
+    return f"It needs {lack.needed}. Try: pip install {lack.install}" if lack else ""

@@ -14,6 +14,7 @@ from .refusals import Refusal, refusal_of
 from .services import KEY, Services
 
 N = TypeVar("N", int, float)
+T = TypeVar("T")
 
 RESOURCE = "nbmgpu"
 """The name under which an authorizer of the server knows all this."""
@@ -60,6 +61,13 @@ class Handler(ForUsers, APIHandler):
         except ValueError:
             kind = "whole number" if isinstance(default, int) else "number"
             raise Refusal(400, f"{name}={text[:40]!r} is no {kind}.", f"{name}={default}") from None
+
+    def body(self, kind: type[T]) -> T | None:
+        """Return the body as a ``kind``, a dataclass of which it gives the fields; else None."""
+        try:
+            return kind(**json.loads(self.request.body or b"{}"))
+        except (ValueError, TypeError):
+            return None
 
     def log_exception(self, *raised: Any) -> None:
         """Keep tracebacks for what is nobody's wish; a refusal has its line in the log anyway."""

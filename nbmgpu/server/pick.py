@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from jupyter_server.auth.decorator import authorized
@@ -23,10 +22,7 @@ class PickHandler(Handler):
         self.answer(await self.services.work(pick, self._wish()))
 
     def _wish(self) -> PickRequest:
-        try:
-            wish = PickRequest(**json.loads(self.request.body or b"{}"))
-        except (ValueError, TypeError):
-            wish = None
+        wish = self.body(PickRequest)
         if wish is None or not isinstance(wish.line, str) or not isinstance(wish.controls, dict):
             what = "The body does not say what to pick from."
             raise Refusal(400, what, '{"line": "%%mgpu --strategy ddp", "controls": {"gpus": 2}}')

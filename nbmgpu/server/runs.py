@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from jupyter_server.auth.decorator import authorized
@@ -69,11 +68,7 @@ class StopHandler(Handler):
         self.answer({}, 202)
 
     def _wish(self) -> StopRequest:
-        try:
-            body = json.loads(self.request.body or b"{}")
-            wish = StopRequest(**body)
-        except (ValueError, TypeError):
-            wish = None
+        wish = self.body(StopRequest)
         if wish is None or not isinstance(wish.force, bool):
             what = "The body says neither how to stop nor nothing."
             raise Refusal(400, what, '{"force": false}')

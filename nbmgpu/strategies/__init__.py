@@ -8,7 +8,6 @@ groups, and nothing of notebooks, files or widgets.
 from __future__ import annotations
 
 import functools
-import importlib.util
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING
 
@@ -69,11 +68,6 @@ def profile_of(name: str) -> Profile:
         OptionError: there is none of that name.
     """
     return BUILT_IN[name] if name in BUILT_IN else load_strategy(name).profile
-
-
-def missing_packages(name: str) -> list[str]:
-    """Return the packages that the strategy needs and that are not installed."""
-    return [p for p in profile_of(name).packages if importlib.util.find_spec(p) is None]
 
 
 def load_strategy(name: str) -> type[Strategy]:

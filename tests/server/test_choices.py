@@ -117,9 +117,12 @@ def test_what_a_strategy_lacks_is_said(monkeypatch):
     from nbmgpu.devices import TorchBuild
 
     old = TorchBuild("2.6.0", None, None)
-    assert missing(BUILT_IN["fsdp"], old) == "It needs torch 2.13 or newer; this is 2.6.0."
-    assert missing(BUILT_IN["ddp"], old) == ""
-    assert missing(BUILT_IN["ddp"], None) == "torch is not installed where this server runs."
+    monkeypatch.setattr("nbmgpu.requirements.torch_build", lambda: old)
+    needs = "It needs torch 2.13 or newer, and this is 2.6.0. Try: pip install 'torch>=2.13'"
+    assert missing(BUILT_IN["fsdp"], torch=True) == needs
+    assert missing(BUILT_IN["ddp"], torch=True) == ""
+    absent = "torch is not installed where this server runs."
+    assert missing(BUILT_IN["ddp"], torch=False) == absent
 
 
 def test_logs_come_by_pages(runs, stage):

@@ -80,13 +80,14 @@ def test_the_table_in_the_documentation_is_that_of_the_catalogue():
 
 
 def test_a_torch_that_is_too_old_is_refused_before_anything_starts(monkeypatch):
-    monkeypatch.setattr("nbmgpu.kernel.torch_build", lambda: TorchBuild("2.9.1+cpu", None, None))
+    build = TorchBuild("2.9.1+cpu", None, None)
+    monkeypatch.setattr("nbmgpu.requirements.torch_build", lambda: build)
     with pytest.raises(OptionError, match=r"fsdp needs torch 2\.13 or newer, and this is 2\.9\.1"):
         nbmgpu.run("pass", {}, strategy="fsdp", gpus=2, cpu=True)
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch):
-    monkeypatch.setattr("nbmgpu.strategies.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("nbmgpu.requirements.importlib.util.find_spec", lambda name: None)
     with pytest.raises(OptionError, match="%pip install deepspeed"):
         nbmgpu.run("pass", {}, strategy="ds3", gpus=2, cpu=True)
 

@@ -12,9 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .nodes import NLL, children_of, kind_of, size_of
-
-MAX_CHAIN = 16
+from .nodes import MAX_CHAIN, NLL, children_of, kind_of, size_of
 
 THROUGH = {
     "Mul", "Div", "Neg", "Clone", "ToCopy", "Sum", "Mean", "Where", "MaskedFill", "View",

@@ -9,6 +9,9 @@ from typing import Any
 from torch.autograd.function import BackwardCFunction
 
 NLL = ("NllLossBackward0", "NllLoss2DBackward0", "NllLossNdBackward0")
+MAX_CHAIN = 16
+"""Nodes that are looked at from one on, in one direction: losses are shorter, models longer."""
+
 MEAN = 1
 """Value of ``_saved_reduction`` in autograd's loss nodes (ATen's Reduction enum)."""
 

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .nodes import children_of, kind_of, shape_of
-from .reductions import BENDING, LINEAR, MAX_CHAIN
+from .nodes import MAX_CHAIN, children_of, kind_of, shape_of
+from .reductions import BENDING, LINEAR
 from .sizes import is_number
 
 

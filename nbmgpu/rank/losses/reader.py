@@ -27,10 +27,20 @@ from torch import Tensor
 from .divisors import Divisor, Meaning
 from .graph import LossGraph
 from .masked import NEXT_TO_NOTHING, counted
-from .nodes import MEAN, NLL, OWN, added_up, children_of, elements_of, kind_of, shape_of, size_of
+from .nodes import (
+    MAX_CHAIN,
+    MEAN,
+    NLL,
+    OWN,
+    added_up,
+    children_of,
+    elements_of,
+    kind_of,
+    shape_of,
+    size_of,
+)
 from .path import Path, addends
 from .reductions import (
-    MAX_CHAIN,
     NORMS,
     ONE_BY_ONE,
     PRODUCTS,

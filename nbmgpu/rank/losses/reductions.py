@@ -11,6 +11,7 @@ import torch
 from .graph import Dims
 from .nodes import (
     ACCUMULATE,
+    MAX_CHAIN,
     MEAN,
     OWN,
     added_up,
@@ -20,8 +21,6 @@ from .nodes import (
     shape_of,
     size_of,
 )
-
-MAX_CHAIN = 16
 
 NORMS = {
     "LinalgVectorNorm", "Norm", "Std", "Var", "Logsumexp", "Max", "Min", "Amax", "Amin", "Median",

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .nodes import ACCUMULATE, added_up, children_of, kind_of, shape_of, size_of
-from .reductions import MAX_CHAIN, averages, first_reduction, is_of_parameters
+from .nodes import ACCUMULATE, MAX_CHAIN, added_up, children_of, kind_of, shape_of, size_of
+from .reductions import averages, first_reduction, is_of_parameters
 
 JOINED = {"Stack", "Cat"}
 
