@@ -6,7 +6,8 @@ import textwrap
 
 import pytest
 
-from nbmgpu.rank.source.loops import is_cycled, loop_trains
+from nbmgpu.rank.source.loops import is_cycled
+from nbmgpu.rank.source.trains import loop_trains
 
 HELPERS = """
 import torch

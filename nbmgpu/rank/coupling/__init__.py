@@ -8,9 +8,10 @@ much of it happens in data.  So every operation of a few steps is looked at: whi
 each part of a tensor belongs to is followed from the loader's batch to the loss.
 
 ``tags`` has what is known of a tensor, ``rules`` what operations do to that, ``kept`` what
-outlives the step, ``watch`` sees them.  What no rule covers is forgotten: then nothing is claimed.
+outlives the step, ``watch`` sees the operations, ``coupling`` chooses the steps and tells people
+what was found.  What no rule covers is forgotten: then nothing is claimed.
 """
 
-from .watch import BY_NUMBER, Coupling
+from .coupling import BY_NUMBER, Coupling
 
 __all__ = ["BY_NUMBER", "Coupling"]

@@ -17,7 +17,8 @@ from torch.utils.data import DataLoader
 from nbmgpu.rank import notices
 from nbmgpu.rank.session import Session, Share
 from nbmgpu.rank.source import batch_sizes
-from nbmgpu.rank.source.loops import is_cycled, loop_trains, reads_several
+from nbmgpu.rank.source.loops import is_cycled, reads_several
+from nbmgpu.rank.source.trains import loop_trains
 from nbmgpu.rank.streams import Streams, sampled_by
 from nbmgpu.rank.training.units import training
 

@@ -21,7 +21,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, sampler
 from nbmgpu.rank import notices
 from nbmgpu.rank.measuring.pace import tokens_in
 from nbmgpu.rank.session import Outside, Share
-from nbmgpu.rank.source.loops import loop_trains
+from nbmgpu.rank.source.trains import loop_trains
 from nbmgpu.rank.store.shared import from_rank_0
 from nbmgpu.rank.streams import Draws, Streams, generators_in_reach, own_generators
 

@@ -20,7 +20,7 @@ import torch
 from nbmgpu.rank import notices
 from nbmgpu.rank.data.ahead import Queue
 from nbmgpu.rank.session import Session, Share
-from nbmgpu.rank.source import loops
+from nbmgpu.rank.source import trains
 from nbmgpu.rank.store.shared import after_rank_0, from_rank_0, sum_over_ranks
 
 from .accelerate import distributes_by_itself, refuse
@@ -43,7 +43,7 @@ def tap(session: Session) -> None:
     _see_one_device(session, training_args.TrainingArguments)
     taps = TrainerTap(session)
     # Whatever else is in training mode by then: an evaluation is not split.
-    loops.known.append(lambda frame: False if taps.evaluating else None)
+    trains.asked_first.append(lambda frame: False if taps.evaluating else None)
     kind = trainer.Trainer
     for name in ("__init__", "train", "evaluate", "predict"):
         wrap(kind, name, taps.checked)

@@ -31,7 +31,7 @@ from nbmgpu.errors import StrategyError, compose
 from nbmgpu.rank import notices
 from nbmgpu.rank.data.ahead import Queue
 from nbmgpu.rank.session import Session
-from nbmgpu.rank.source import batch_sizes, loops
+from nbmgpu.rank.source import batch_sizes, trains
 
 from .lightning_copy import Copy, replace
 from .lightning_files import Coordination
@@ -78,7 +78,7 @@ class LightningTap:
 
     def install(self) -> None:
         """Put all taps in place, for the rest of this process."""
-        loops.known.append(self._trains)
+        trains.asked_first.append(self._trains)
         self._meet_trainers()
         self._meet_fetchers()
         self._meet_training()

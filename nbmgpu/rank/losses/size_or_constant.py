@@ -16,7 +16,7 @@ from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from nbmgpu.rank import notices
-from nbmgpu.rank.source.batch_sizes import (
+from nbmgpu.rank.source.divisions import (
     assigned,
     by_size,
     divides_by_multiple,

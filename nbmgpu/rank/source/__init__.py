@@ -1,7 +1,9 @@
 """What the cell's own code says, read from its source.
 
 - ``frames``: whose code is running: the cell's, the notebook's, or a library's.
-- ``loops``: is a loop over a loader a training loop?
+- ``functions``: what it calls, and the source of that.
+- ``loops``: which loop it is that asks a loader for batches; ``trains``: may it train?
 - ``batch_sizes``: what a training loop does with the size of its batches.
+- ``divisions``: where code multiplies or divides by such a size.
 - ``sizes``: expressions that are such a size.
 """

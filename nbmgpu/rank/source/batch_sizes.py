@@ -8,27 +8,23 @@ from __future__ import annotations
 
 import ast
 import functools
-import inspect
 import itertools
 import re
-import textwrap
 import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeGuard
 
-from .loops import Loop, functions_called, hands_on, loop_around
+from .functions import functions_called, tree_of
+from .loops import Loop, hands_on, loop_around
 from .sizes import (
     SAID,
     SETTINGS,
     Sizes,
     is_one_of,
     is_size,
-    named_sizes,
-    names_in,
     nodes_in,
     operands,
     reads_a_loss,
-    whose_size,
 )
 
 METERS = re.compile(r"(update|add|log\w*)$")
@@ -59,7 +55,7 @@ def loop_has_ratio(frame: types.FrameType | None) -> bool:
 
 def function_counts_samples(function: Any) -> bool:
     """Tell whether ``function``, which is called with each batch, counts by sizes of batches."""
-    tree = _tree_of(function)
+    tree = tree_of(function)
     if tree is None:
         return False
     given = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
@@ -72,14 +68,14 @@ def _calls_what_counts(frame: types.FrameType | None) -> bool:
     if frame is None or loop is None:
         return False
     batch = Sizes(nodes_in(loop.body), loop.targets, made=True)
-    called = ((f, _given_to(f, call, batch)) for f, call in functions_called(frame, loop))
+    called = ((f, _given_to(f, call, batch)) for f, call in functions_called(frame, loop.body))
     return any(itertools.starmap(_weighs_losses, called))
 
 
 @functools.lru_cache(maxsize=64)
 def _weighs_losses(function: types.FunctionType, given: frozenset[str]) -> bool:
     """Tell whether a function ``given`` the batch returns or adds up ``loss.item() * len(x)``."""
-    tree = _tree_of(function)
+    tree = tree_of(function)
     nodes = nodes_in(tree.body) if tree is not None else []
     sizes = Sizes(nodes, given, made=True, said=SAID - SETTINGS)
     found = [*_products_returned(nodes), *_summed_straight(nodes)]
@@ -108,88 +104,6 @@ def _given_to(function: types.FunctionType, call: ast.Call, batch: Sizes) -> fro
     skipped = len(names) > 0 and names[0] == "self"
     placed = zip(names[skipped:], call.args, strict=False)
     return frozenset(named | {name for name, value in placed if batch.made_of(value)})
-
-
-def _tree_of_cell(cell: str) -> ast.Module:
-    """Return the tree of a cell, empty if it is no Python: of magics nothing is known."""
-    try:
-        return ast.parse(cell)
-    except SyntaxError:
-        return ast.Module([], [])
-
-
-def _tree_of(function: Any) -> ast.Module | None:
-    try:
-        return ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, SyntaxError, TypeError):
-        return None
-
-
-def divides_by_multiple(cell: str) -> bool:
-    """Tell whether a cell divides by a product with a batch's size: ``/ (2 * len(x))``."""
-    return _divides_by_multiple(nodes_in(_tree_of_cell(cell).body))
-
-
-@functools.lru_cache(maxsize=256)
-def function_divides_by_multiple(function: types.FunctionType) -> bool:
-    """Tell the same of a function."""
-    tree = _tree_of(function)
-    return tree is not None and _divides_by_multiple(list(ast.walk(tree)))
-
-
-def _divides_by_multiple(nodes: list[ast.AST]) -> bool:
-    sizes = named_sizes(nodes)
-    divisors = (n.right for n in nodes if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div))
-    for divisor in divisors:
-        parts = list(ast.walk(divisor))
-        product = any(isinstance(part, ast.Mult) for part in parts)
-        if product and any(is_size(part) or is_one_of(sizes, part) for part in parts):
-            return True
-    return False
-
-
-def by_size(cell: str) -> bool:
-    """Tell whether a cell multiplies or divides a loss by a batch's size: ``loss * len(x)``.
-
-    Not a number, as ``loss.item() * len(x)`` is.
-    """
-    return _by_size(nodes_in(_tree_of_cell(cell).body))
-
-
-@functools.lru_cache(maxsize=256)
-def function_by_size(function: types.FunctionType) -> bool:
-    """Tell the same of a function."""
-    tree = _tree_of(function)
-    return tree is not None and _by_size(list(ast.walk(tree)))
-
-
-def assigned(cell: str) -> set[str]:
-    """Return the names that a cell gives to values."""
-    return {n.id for n in names_in(_tree_of_cell(cell)) if isinstance(n.ctx, ast.Store)}
-
-
-def _by_size(nodes: list[ast.AST]) -> bool:
-    named = named_sizes(nodes)
-
-    def is_a_size(node: ast.AST) -> bool:
-        return whose_size(node) is not None or is_one_of(named, node)
-
-    for node in nodes:
-        left: ast.expr
-        if isinstance(node, ast.AugAssign):
-            left, right = node.target, node.value
-        elif isinstance(node, ast.BinOp):
-            left, right = node.left, node.right
-        else:
-            continue
-        if isinstance(node.op, ast.Mult | ast.Div) and not reads_a_loss(left):
-            parts = [
-                *operands(right),
-                *(operands(left) if isinstance(node.op, ast.Mult) else ()),
-            ]
-            if any(is_a_size(part) for part in parts) and not reads_a_loss(right):
-                return True
-    return False
 
 
 def _of_loop(frame: types.FrameType | None, holds: Callable[[Loop], bool]) -> bool:

@@ -12,6 +12,13 @@ from types import FrameType
 from nbmgpu.rank.failures import CELL_FILE_MARK
 
 STANDARD = sysconfig.get_path("stdlib") + os.sep
+
+LIBRARIES = (
+    "torch", "numpy", "tqdm", "nbmgpu", "enum", "contextlib", "IPython", "accelerate",
+    "lightning", "pytorch_lightning", "lightning_fabric",
+)  # fmt: skip
+"""Packages whose code, such as tqdm's generators, may iterate for the user's."""
+
 INSTALLED = re.compile(r"[/\\](site-packages|dist-packages|transformers_modules)[/\\]")
 """Where code lies that somebody else has written."""
 

@@ -1,10 +1,4 @@
-"""Is a loop over a loader a training loop?
-
-A loader is split among ranks only where gradients come of it.  A loop that
-cannot reach ``backward()`` (an evaluation, a pass that computes a mean) is
-left whole, so that whatever it computes is what one device computes.  The
-answer is read from the source of the loop and of the functions it calls.
-"""
+"""Loops over loaders, found from the frame that asks the loader for batches."""
 
 from __future__ import annotations
 
@@ -13,67 +7,22 @@ import functools
 import inspect
 import itertools
 import linecache
-import re
 import sys
-import textwrap
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.utils.data import DataLoader
 
-from .frames import outside
-
-TRAINS = {"backward", "step", "fit", "train_step", "training_step", "manual_backward", "minimize"}
-"""Attribute names whose call may lead to a backward pass in code that is not ours to read."""
-
-LIBRARIES = (
-    "torch", "numpy", "tqdm", "nbmgpu", "enum", "contextlib", "IPython", "accelerate",
-    "lightning", "pytorch_lightning", "lightning_fabric",
-)  # fmt: skip
-"""Packages whose code, such as tqdm's generators, may iterate for the user's."""
-
-MAX_DEPTH = 6
-
-HANDED = re.compile(r"\b(iter|next)\(")
-"""A line that takes batches one by one, for a loop that cannot be seen from here."""
+from .frames import LIBRARIES, outside
+from .functions import resolve
 
 WRAPS = {"enumerate", "zip", "zip_longest", "islice", "chain", "map", "filter", "cycle"}
 """Functions that ask a loader at once, for a loop that comes later."""
 
 BARS = {"tqdm", "tqdm_notebook", "track", "progress_bar"}
 """Functions that hand on, one by one, what is given to them."""
-
-PEEK = re.compile(r"\bnext\(\s*iter\(")
-"""A line that takes one batch to look at."""
-
-known: list[Callable[[types.FrameType | None], bool | None]] = []
-"""What libraries with loops of their own answer for ``loop_trains``; None: not theirs."""
-
-
-def loop_trains(frame: types.FrameType | None) -> bool | None:
-    """Tell whether the loop that begins in ``frame`` or its callers may train.
-
-    Returns:
-        True or False for a loop or comprehension whose source can be read, None for
-        ``it = iter(loader)``, which may feed any loop.  ``next(iter(loader))``, a look at
-        one batch, is not a training loop, nor is ``list(loader)`` or whatever else takes
-        the batches out of sight.  Of a generator that hands batches on, it is the loop
-        around it that counts.
-    """
-    for library in known:
-        if (answer := library(frame)) is not None:
-            return answer
-    frame = outside(frame, LIBRARIES)
-    if frame is None:
-        return False
-    loop, line = loop_in(frame)
-    if loop is None:
-        return None if HANDED.search(line) and not PEEK.search(line) else False
-    if _may_train(loop.body, {**frame.f_globals, **frame.f_locals}, 0):
-        return True
-    return loop_trains(frame.f_back) if hands_on(frame, loop) else False
 
 
 def is_cycled(loader: Any, frame: types.FrameType | None) -> bool | None:
@@ -91,16 +40,16 @@ def is_cycled(loader: Any, frame: types.FrameType | None) -> bool | None:
     over = loop.over if loop is not None else _expressions(line.strip())
     names = {**frame.f_globals, **frame.f_locals}
     calls = [node for node in over if isinstance(node, ast.Call)]
-    cycles = [call for call in calls if _resolve(call.func, names) is itertools.cycle]
+    cycles = [call for call in calls if resolve(call.func, names) is itertools.cycle]
     cycled = [argument for call in cycles for argument in call.args]
     within = [node for argument in cycled for node in ast.walk(argument)]
-    found = [node for node in over if _resolve(node, names) is loader]
+    found = [node for node in over if resolve(node, names) is loader]
     if found:
         if all(node in cycled for node in found):
             return True
         return None if any(node in within for node in found) else False
     others = (list, tuple, dict, range, str, DataLoader)
-    return False if all(isinstance(_resolve(node, names), others) for node in cycled) else None
+    return False if all(isinstance(resolve(node, names), others) for node in cycled) else None
 
 
 def reads_several(frame: types.FrameType | None) -> bool:
@@ -244,99 +193,3 @@ def _around(functions: Sequence[ast.stmt | ast.expr], line: int) -> ast.AST | No
     """Return the innermost of ``functions`` that has ``line`` in it."""
     within = [each for each in functions if each.lineno <= line <= (each.end_lineno or 0)]
     return max(within, key=lambda each: each.lineno, default=None)
-
-
-def _may_train(body: list[ast.stmt], names: dict[str, Any], depth: int) -> bool:
-    called = {c.func.attr for c in _calls(body) if isinstance(c.func, ast.Attribute)}
-    trains = TRAINS - {"step"} if "grad" in called else TRAINS  # gradients that nobody averages
-    for call in _calls(body):
-        function = call.func
-        if isinstance(function, ast.Attribute) and function.attr in trains:
-            if not _is_harmless(function, names):
-                return True
-            continue
-        target = _resolve(function, names)
-        if target is None:
-            continue  # a method of an object made in the loop: its name said nothing
-        if _target_trains(target, depth):
-            return True
-    return False
-
-
-def _calls(body: list[ast.stmt]) -> Iterator[ast.Call]:
-    for statement in body:
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Call):
-                yield node
-
-
-def _is_harmless(function: ast.Attribute, names: dict[str, Any]) -> bool:
-    """Tell whether ``x.step()`` is a profiler's or a progress bar's, not an optimizer's."""
-    target = _resolve(function.value, names)
-    module = type(target).__module__
-    return target is not None and module.startswith(("torch.profiler", "torch.autograd.profiler"))
-
-
-def _resolve(node: ast.expr, names: dict[str, Any]) -> Any:
-    """Return the object a name or dotted name stands for, without running any code of it."""
-    if isinstance(node, ast.Name):
-        return names.get(node.id)
-    if isinstance(node, ast.Attribute):
-        owner = _resolve(node.value, names)
-        if owner is None:
-            return None
-        try:
-            found = inspect.getattr_static(owner, node.attr)
-        except AttributeError:
-            return None
-        return found.__func__ if isinstance(found, staticmethod | classmethod) else found
-    return None
-
-
-def functions_called(
-    frame: types.FrameType, loop: Loop
-) -> Iterator[tuple[types.FunctionType, ast.Call]]:
-    """Yield the functions of the user's that the body of ``loop`` in ``frame`` calls, and where."""
-    names = {**frame.f_globals, **frame.f_locals}
-    for call in _calls(loop.body):
-        if (function := _users_function(_resolve(call.func, names))) is not None:
-            yield function, call
-
-
-def _target_trains(target: Any, depth: int) -> bool:
-    function = _users_function(target)
-    return function is not None and _function_trains(function, depth)
-
-
-def _users_function(target: Any) -> types.FunctionType | None:
-    """Return the function behind something that is called, None for a library's."""
-    if isinstance(target, functools.partial):
-        target = target.func
-    if isinstance(target, type):
-        target = target.__init__  # type: ignore[misc]
-    if not isinstance(target, types.FunctionType | types.MethodType):
-        # A callable object: a module (its forward does not train) or something with __call__.
-        call = getattr(type(target), "__call__", None)  # noqa: B004 - the function itself is wanted
-        if not isinstance(call, types.FunctionType):
-            return None
-        target = call
-    function = inspect.unwrap(target)
-    if isinstance(function, types.MethodType):
-        function = function.__func__
-    if not isinstance(function, types.FunctionType):
-        return None
-    module = (getattr(function, "__module__", "") or "").split(".")[0]
-    if module in LIBRARIES or module in sys.stdlib_module_names - {"__main__"}:
-        return None
-    return function
-
-
-def _function_trains(function: types.FunctionType, depth: int) -> bool:
-    if depth >= MAX_DEPTH:
-        return True
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, SyntaxError, TypeError):
-        return "backward" in function.__code__.co_names
-    names = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
-    return _may_train(tree.body, names, depth + 1)
