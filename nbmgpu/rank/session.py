@@ -78,7 +78,47 @@ Outside = tuple[Share | None, object]
 
 
 class Session:
-    """What the taps of a rank share: strategy, units, the current share, step and recorder."""
+    """What the taps of a rank share: strategy, units, the current share, step and recorder.
+
+    Attributes:
+        rank, world_size: which of how many.
+        batch: ``"global"``, or ``"per-rank"`` where ranks are not to cut batches.
+        strategy, units: how ranks share the work; modules and optimizers that it was given.
+        trained: ids of the parameters of these.
+        recorder: takes metrics, progress and notices.
+        watch: knows every optimizer that was made, and of which parameters.
+        shaping: what flags change of a model: precision, recomputed blocks, batch norm.
+        accumulation, budget, clips_at: what flags change of steps: how many batches each takes,
+            how many there are, at which norm gradients are clipped (None: they are not).
+        loaders, streams: how loaders are split, and what random numbers their batches come from.
+        share: this rank's part of the current batch; None outside of loops that are split.
+        step: batches taken, or backward passes outside of such loops; where curves are.
+        samples: in all global batches so far.
+        ahead: batches that were read before the one in use.
+        begun, backwards: backward passes that have begun, and those that are over.
+        splits: passes over loaders that were split.
+        untrained: whether nothing was trained in one of them.
+        joined: whether samples were seen that have different numbers of rows.
+        walk, reductions: digests of the steps that were trained on, and of how losses reduced; at
+            the end they are compared with other ranks'.
+        losses_known: whether all losses have shown how they reduce.
+        adds_up: whether the last one was a sum.
+        draws_losses: whether losses go on curves; a Trainer draws its own.
+        totals: counts over the global batch, the same on all ranks, that a Trainer divides by.
+        held_losses: what a training step of Lightning has returned, which no name of the user's
+            holds; by name.
+        settled: losses of this batch that are the global batch's since their backward pass.
+        chances, divisors: numbers in losses that are sizes of the share, or are so by chance.
+        coupling: whether steps take the samples of a batch together.
+        trackers: what is known of trackers of experiments.
+        interruption: how ranks stop together, where a model is spread over them.
+        pace: how long steps take, and how long until a rank meets the others.
+        stopwatch: how long each of the steps takes that ``budget`` allows.
+    """
+
+    interruption: Interruption | None = None
+    loaders: LoaderTap
+    streams: Streams
 
     def __init__(
         self,
@@ -90,51 +130,48 @@ class Session:
         watch: OptimizerWatch,
     ) -> None:
         """Begin with nothing activated."""
-        self.interruption: Interruption | None = None
-        self.accumulation = Accumulation(strategy.tuning.accumulate)
-        self.budget = Budget(None)
-        self.trackers = Trackers()
-        self.stopwatch = Stopwatch(strategy.device)
-        self.clips_at = strategy.tuning.clip
         self.rank = rank
         self.world_size = world_size
         self.batch = batch
         self.strategy = strategy
         self.recorder = recorder
         self.watch = watch
-        self.shaping = Shaping(self)
         self.units: list[Unit] = []
         self.trained: frozenset[int] = frozenset()
+        self.shaping = Shaping(self)
+        self.accumulation = Accumulation(strategy.tuning.accumulate)
+        self.budget = Budget(None)
+        self.clips_at = strategy.tuning.clip
+
+        self.share: Share | None = None
+        self.step = 0
+        self.samples = 0
         self.ahead = ReadAhead(Lag(self._watch_inputs, self._doubt_order))
         self._watches_inputs = False
-        self.totals: list[Tensor] = []
-        self.loaders: LoaderTap
-        self.share: Share | None = None
-        self.streams: Streams
-        self.held_losses: dict[str, Tensor] = {}
-        self.settled: list[weakref.ref[Tensor]] = []
-        self.draws_losses = True
-        self.step = 0
-        self._logged: Counter[str] = Counter()
-        self.samples = 0
-        self.begun = self.backwards = 0
-        self.walk = hashlib.blake2b(digest_size=8)
-        self.reductions = hashlib.blake2b(digest_size=8)
-        self.losses_known = True
-        self.adds_up = False
-        self.splits = 0
-        self.untrained = False
-        self.joined = False
-        self._taken_at = 0
-        self._stepped: set[int] = set()
         self._source: object = None
         self._passes: Counter[object] = Counter()
+
+        self.begun = self.backwards = 0
+        self._taken_at = 0
+        self._stepped: set[int] = set()
+        self.splits = 0
+        self.untrained = self.joined = self.adds_up = False
+        self.losses_known = self.draws_losses = True
+        self.walk = hashlib.blake2b(digest_size=8)
+        self.reductions = hashlib.blake2b(digest_size=8)
+        self.totals: list[Tensor] = []
+        self.held_losses: dict[str, Tensor] = {}
+        self.settled: list[weakref.ref[Tensor]] = []
         self._doubts: list[Any] = []
         self._rows_of_others: dict[tuple[int, int], tuple[int, ...]] = {}
         self.chances = Chances()
         self.divisors = Divisors(recorder, rank, world_size)
         self.coupling = Coupling(recorder)
+
+        self.trackers = Trackers()
         self.pace = Pace()
+        self.stopwatch = Stopwatch(strategy.device)
+        self._logged: Counter[str] = Counter()
         self._samples = 0
         self._tokens = 0.0
         self._since = time.monotonic()
