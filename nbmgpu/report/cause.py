@@ -8,7 +8,7 @@ from nbmgpu.events import Failure
 from nbmgpu.failure import explain_signal, left_behind
 from nbmgpu.run import Run
 
-from .advice import Advice, advice_for, split_remedy
+from .diagnosis import Diagnosis, diagnose, split_remedy
 from .words import TONES, coloured, exit_word, plain, state_word
 
 NEIGHBOURS = 3
@@ -98,7 +98,7 @@ def _raised(run: Run, failure: Failure) -> Cause:
     message, remedy = split_remedy(plain(failure.message))
     what = f"{failure.type}: {message}" if message else failure.type
     why, way = split_remedy(left_behind(run, failure))
-    advice = Advice(why, way) if why else advice_for(failure.type, failure.message)
+    known = Diagnosis(why, way) if why else diagnose(failure.type, failure.message)
     who = f"rank {failure.rank}"
     return Cause(
         who=who,
@@ -106,8 +106,8 @@ def _raised(run: Run, failure: Failure) -> Cause:
         number=failure.line,
         line=plain(lines[failure.line - 1].strip()) if known else "",
         context=_context(lines, failure.line) if known else [],
-        why=advice.why,
-        remedy=remedy or advice.remedy,
+        why=known.why,
+        remedy=remedy or known.remedy,
         traceback=coloured("\n".join(failure.traceback)),
         others=_others(run, who),
     )

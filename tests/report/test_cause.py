@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from nbmgpu.report.advice import KNOWN, advice_for, split_remedy
 from nbmgpu.report.cause import cause
+from nbmgpu.report.diagnosis import KNOWN, diagnose, split_remedy
 
 CELL = "\n".join(f"line_{n}()" for n in range(1, 10))
 
@@ -162,16 +162,16 @@ def test_what_an_error_proposes_itself_goes_before_what_is_known(staged):
         ("ZeroDivisionError", "division by zero", ""),
     ],
 )
-def test_advice_on_what_torch_says(type, message, begins):
-    found = advice_for(type, message)
+def test_the_diagnosis_of_what_torch_says(type, message, begins):
+    found = diagnose(type, message)
     assert found.why.startswith(begins)
     assert bool(found.why) == bool(begins)
 
 
-def test_advice_is_in_sentences():
-    for advice in KNOWN.values():
-        assert advice.why.endswith(".")
-        assert not advice.remedy.endswith(".")
+def test_a_diagnosis_is_in_sentences():
+    for diagnosis in KNOWN.values():
+        assert diagnosis.why.endswith(".")
+        assert not diagnosis.remedy.endswith(".")
 
 
 @pytest.mark.parametrize(
