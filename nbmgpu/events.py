@@ -60,7 +60,7 @@ class Metrics(Event):
     """New points of one curve, in step order.
 
     ``weights`` holds what each value counts for when ranks are averaged: the
-    number of samples behind it.  A rank with an empty slice has weight 0.
+    number of samples behind it.  A rank with an empty share has weight 0.
     """
 
     kind: ClassVar[str] = "metrics"

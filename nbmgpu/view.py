@@ -48,7 +48,7 @@ class Curve:
     def add(self, points: Metrics) -> None:
         """Take in points of one rank."""
         for step, value, weight in zip(points.steps, points.values, points.weights, strict=True):
-            if weight:  # an empty slice counts nothing, and its value may be nan
+            if weight:  # an empty share counts nothing, and its value may be nan
                 self.sums[step] = self.sums.get(step, 0.0) + weight * value
                 self.weights[step] = self.weights.get(step, 0.0) + weight
 

@@ -229,7 +229,7 @@ class Session:
         self.recorder.notice("reads-ahead", notices.READS_AHEAD)
 
     def has_batch_norm(self) -> bool:
-        """Whether a training module normalises over the rank's slice of the batch."""
+        """Whether a training module normalises over the rank's share of the batch."""
         from torch.nn.modules.batchnorm import _BatchNorm
 
         modules = (m for unit in self.units for root in unit.modules for m in root.modules())
@@ -246,7 +246,7 @@ class Session:
         )
 
     def least_samples(self) -> int:
-        """Return the fewest samples a slice may have: batch statistics need two."""
+        """Return the fewest samples a share may have: batch statistics need two."""
         return 2 if self.has_batch_norm() else 1
 
     def take(self, share: Share, source: object, last: bool = False) -> None:

@@ -98,7 +98,7 @@ def _raised(run: Run, failure: Failure) -> Cause:
     message, remedy = split_remedy(plain(failure.message))
     what = f"{failure.type}: {message}" if message else failure.type
     why, way = split_remedy(left_behind(run, failure))
-    known = Diagnosis(why, way) if why else diagnose(failure.type, failure.message)
+    likely = Diagnosis(why, way) if why else diagnose(failure.type, failure.message)
     who = f"rank {failure.rank}"
     return Cause(
         who=who,
@@ -106,8 +106,8 @@ def _raised(run: Run, failure: Failure) -> Cause:
         number=failure.line,
         line=plain(lines[failure.line - 1].strip()) if known else "",
         context=_context(lines, failure.line) if known else [],
-        why=known.why,
-        remedy=remedy or known.remedy,
+        why=likely.why,
+        remedy=remedy or likely.remedy,
         traceback=coloured("\n".join(failure.traceback)),
         others=_others(run, who),
     )

@@ -119,7 +119,7 @@ class Choice:
         summary: one line for people.
         needs, saves, costs: what it asks for, spares and takes.
         options: the flags of ``%%mgpu`` that it can have.
-        shards_data: whether each rank takes a slice of every global batch.
+        shards_data: whether each rank takes a share of every global batch.
         in_one_process: whether one rank holds all devices.
         missing: what it lacks where the server runs, as a sentence; mostly empty.
     """

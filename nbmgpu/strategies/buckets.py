@@ -106,7 +106,7 @@ class Bucket:
     def launch(self, weight: Amount) -> None:
         """Copy the gradients in, zeros where there is none, weigh them, start the sum."""
         if isinstance(weight, float) and weight == 0:
-            self.gradients.zero_()  # not multiplied: an empty slice may have given nan
+            self.gradients.zero_()  # not multiplied: an empty share may have given nan
         elif self._at_once():
             self._weigh_in(weight)
         else:

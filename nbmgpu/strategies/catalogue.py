@@ -53,7 +53,7 @@ class Profile:
         refuses: for fields of ``Tuning`` that it cannot have, why; ``precision=fp16`` is
             about a single value.
         instead: for such a field, the strategy to take for it.
-        shards_data: whether each rank takes a slice of every global batch.
+        shards_data: whether each rank takes a share of every global batch.
         in_one_process: whether one rank holds all devices.
         packages: what must be installed beside torch.
         modules: what it imports that takes long: worth having before ranks begin.
@@ -121,7 +121,7 @@ DP = Profile(
     summary="nn.DataParallel: one process copies the model to every GPU at each step",
     aliases=("data_parallel", "dataparallel"),
     takes=GENERAL,
-    refuses={"sync_batchnorm": "one process computes the statistics of each GPU's slice alone"},
+    refuses={"sync_batchnorm": "one process computes the statistics of each GPU's share alone"},
     instead={"sync_batchnorm": "ddp"},
     shards_data=False,
     in_one_process=True,

@@ -36,7 +36,7 @@ PARALLEL = (
     "dp is nn.DataParallel: one process splits each batch over {count} GPUs, and copies the model "
     "to all of them at each step. A loss computed inside the model is averaged over the GPUs by "
     "their samples, which is not exact if it counts something else; batch normalisation sees one "
-    "GPU's slice. "
+    "GPU's share. "
 )
 
 
@@ -92,27 +92,27 @@ class Body(nn.Module):
 
 
 def forward(module: nn.Module, devices: list[int], *inputs: Any, **kwargs: Any) -> Any:
-    """Run the forward pass of ``module`` on slices of ``inputs``, on all ``devices`` at once.
+    """Run the forward pass of ``module`` on shares of ``inputs``, on all ``devices`` at once.
 
     Returns:
         The outputs, joined on the first device.
     """
-    slices, named = scatter_kwargs(inputs, kwargs, devices, 0)
+    shares, named = scatter_kwargs(inputs, kwargs, devices, 0)
     body = Body(module)
-    if len(slices) < 2:
+    if len(shares) < 2:
         return body(*inputs, **kwargs)
-    used = devices[: len(slices)]
-    outputs = parallel_apply(replicate(body, used), slices, named, used)
+    used = devices[: len(shares)]
+    outputs = parallel_apply(replicate(body, used), shares, named, used)
     sizes = [next((t.shape[0] for t in _tensors(part) if t.dim()), 1)
-             for part in zip(slices, named, strict=True)]  # fmt: skip
+             for part in zip(shares, named, strict=True)]  # fmt: skip
     return join(outputs, sizes, torch.device("cuda", devices[0]))
 
 
 def join(outputs: list[Any], sizes: list[int], device: torch.device) -> Any:
-    """Put outputs of slices together on ``device``.
+    """Put outputs of shares together on ``device``.
 
     Tensors are joined along dimension 0; those of shape (), such as losses, are averaged
-    by ``sizes``, the samples of each slice.
+    by ``sizes``, the samples of each share.
     """
     first = outputs[0]
     if isinstance(first, Tensor):

@@ -41,7 +41,7 @@ export interface Status extends Event {
  * New points of one curve, in step order.
  *
  * `weights` holds what each value counts for when ranks are averaged: the number of
- * samples behind it. A rank with an empty slice has weight 0.
+ * samples behind it. A rank with an empty share has weight 0.
  */
 export interface Metrics extends Event {
   kind: 'metrics';

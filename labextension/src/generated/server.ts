@@ -91,7 +91,7 @@ export interface Choice {
   costs: string;
   /** the flags of `%%mgpu` that it can have. */
   options: string[];
-  /** whether each rank takes a slice of every global batch. */
+  /** whether each rank takes a share of every global batch. */
   shards_data: boolean;
   /** whether one rank holds all devices. */
   in_one_process: boolean;

@@ -106,7 +106,7 @@ def attention(call: Call, outs: Sequence[Any]) -> Found:
 def batch_norm(call: Call, outs: Sequence[Any]) -> Found:
     """Statistics over all dimensions but the second: one's own only where samples lie there.
 
-    That a module normalises over its slice is said elsewhere; here it is known for functions.
+    That a module normalises over its share is said elsewhere; here it is known for functions.
     """
     tag = call.tag("input")
     apart = not isinstance(tag, Rows) or len(call.shape) + tag.dim == 1

@@ -17,7 +17,7 @@ from nbmgpu.rank.session import Share
 def cut(whole: int, rank: int, world_size: int, least: int = 1) -> tuple[slice, Share]:
     """Return the slice of ``whole`` samples that is the rank's, and its share.
 
-    Slices differ by at most one sample.  Where some rank would get fewer than
+    Shares differ by at most one sample.  Where some rank would get fewer than
     ``least``, rank 0 takes all and the others stand in: they run the same samples,
     which count nothing, so that nobody is missing from a collective.
     """
@@ -30,9 +30,9 @@ def cut(whole: int, rank: int, world_size: int, least: int = 1) -> tuple[slice, 
 
 
 def least_of_rest(samples: int, size: int | None, world_size: int) -> int:
-    """Return the fewest samples that a rank's slice of a batch may have, by what is left over.
+    """Return the fewest samples that a rank's share of a batch may have, by what is left over.
 
-    A cell with ``model(x).squeeze()`` fails at a slice of one, and one device never sees it.  So
+    A cell with ``model(x).squeeze()`` fails at a share of one, and one device never sees it.  So
     what is left over behind batches of ``size`` goes to one rank, rather than one by one to
     several, if it is no more than that rank has in every step.  Others wait meanwhile.
     """

@@ -1,8 +1,8 @@
-"""A DataLoader that trains is split: each rank gets its slice of every global batch.
+"""A DataLoader that trains is split: each rank gets its share of every global batch.
 
 The batch that the user wrote stays the *global* batch.  All ranks run the user's
 sampler with the same random numbers that one device would draw, and load the
-samples of their own slice only.  A stream without indices (IterableDataset) is
+samples of their own share only.  A stream without indices (IterableDataset) is
 read by every rank, and cut after it is collated.
 """
 
@@ -44,7 +44,7 @@ WATCHED = 3
 
 
 class InnerLoader(DataLoader[Any]):
-    """Loads what a rank's slice names; never split again."""
+    """Loads what a rank's share names; never split again."""
 
 
 class _Feed:
@@ -215,7 +215,7 @@ class SplitLoader:
         return self.seed
 
     def _indexed(self, loader: DataLoader[Any]) -> tuple[int, Iterator[tuple[Any, Share]]]:
-        """Draw the batches as one device would; return the seed, and what loads our slices."""
+        """Draw the batches as one device would; return the seed, and what loads our shares."""
         batches = iter(loader.batch_sampler)  # type: ignore[arg-type]
         seed = self._draw_seed(loader)
         ahead = _is_torchs_own(loader)
@@ -233,7 +233,7 @@ class SplitLoader:
     def _load(
         self, batches: Iterator[Any], seed: int, ahead: bool, size: int | None
     ) -> Iterator[tuple[Any, Share]]:
-        """Load the samples of the rank's slices; ``ahead``: all batches are drawn already."""
+        """Load the samples of the rank's shares; ``ahead``: all batches are drawn already."""
         assert self.inner is not None
         shares: collections.deque[Share] = collections.deque()
         self.feed.lists = self._lists(batches, shares, size)
@@ -275,7 +275,7 @@ class SplitLoader:
             yield indices
 
     def _least_of_rest(self, samples: int, size: int | None) -> int:
-        """Return the fewest samples of a slice; beside other loaders, none goes to one rank."""
+        """Return the fewest samples of a share; beside other loaders, none goes to one rank."""
         # Workers are told of their first batches before the loader beside this one begins.
         if self.beside_others or self.session.reads_others(self):
             return 1

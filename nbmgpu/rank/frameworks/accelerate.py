@@ -163,7 +163,7 @@ def _divide_gradients_not_losses() -> None:
     """Let ``accelerator.backward`` divide by the accumulated steps what the pass starts from.
 
     The gradients are the same.  A loss divided by a number that happens to be the size of
-    the rank's slice would look like a mean over the slice.
+    the rank's share would look like a mean over the share.
     """
     import torch
     from accelerate import Accelerator

@@ -82,7 +82,7 @@ class LossGraph:
 
     @property
     def reduction(self) -> Reduction:
-        """How slices combine: ``sum`` where nothing averages over samples."""
+        """How shares combine: ``sum`` where nothing averages over samples."""
         return "sum" if self.kinds == {"sum"} else "mean"
 
     def adds_up_terms(self, even: bool) -> bool:

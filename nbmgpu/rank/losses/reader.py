@@ -1,9 +1,9 @@
 """What a loss is made of, read from its autograd graph.
 
-A loss on a rank covers the rank's slice of the global batch.  How the slices'
+A loss on a rank covers the rank's share of the global batch.  How the shares'
 gradients combine to the global one depends on how the loss reduces over samples:
 
-- a mean over the slice counts by its samples, n_r / n;
+- a mean over the share counts by its samples, n_r / n;
 - a mean over what is not ignored (``cross_entropy`` with ``ignore_index`` or class
   weights) counts by its total weight, which the graph has saved;
 - a sum divided by a count of its own (``(l * mask).sum() / mask.sum()``) counts by
@@ -84,7 +84,7 @@ def read_graph(
 
     Args:
         loss: the tensor that ``backward()`` is called on, or several.
-        samples: samples in the rank's slice.
+        samples: samples in the rank's share.
         whole: samples in the global batch.
         totals: counts over the global batch, the same on all ranks; a sum that is divided
             by one of them, or by a multiple, adds up over ranks.

@@ -25,7 +25,7 @@ def share_out(plan: Backward, like: torch.Tensor) -> torch.Tensor:
     sums[0] = weight
     for place, (scalar, add) in enumerate(zip(plan.scalars, plan.totals, strict=True), start=1):
         value = scalar.detach().double() * (1.0 if add else weight)
-        sums[place] = torch.where(weight != 0, value, 0.0)  # an empty slice may have given nan
+        sums[place] = torch.where(weight != 0, value, 0.0)  # an empty share may have given nan
     all_reduce(sums).wait()
     for value, scalar, add in zip(sums[1:], plan.scalars, plan.totals, strict=True):
         scalar.data.copy_(value if add else value / sums[0])

@@ -38,7 +38,7 @@ BETWEEN = (
 
 
 class BackwardTap:
-    """Wraps ``torch.autograd.backward``: weighs slices, lets the strategy reduce, logs the loss."""
+    """Wraps ``torch.autograd.backward``: weighs shares, lets the strategy reduce, logs the loss."""
 
     def __init__(self, session: Session) -> None:
         """Serve ``session``."""

@@ -2,7 +2,7 @@
 
 ``torch.nn.SyncBatchNorm`` works on GPUs only.  Here sums, counts and sums of squares
 around the global mean are added up over ranks, by operations that autograd can follow
-back.  So slices may be uneven, and the numbers are one device's.
+back.  So shares may be uneven, and the numbers are one device's.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ def is_synchronised(module: nn.Module) -> bool:
 
 
 def normalise(module: Any, input: Tensor, group: Any, counts: bool) -> Tensor:
-    """Normalise ``input``, the rank's slice of shape (samples, channels, ...), as one device would.
+    """Normalise ``input``, the rank's share of shape (samples, channels, ...), as one device would.
 
     Args:
         module: batch normalisation in training mode; its running statistics are updated.
         input: floating point; half precision is computed in float32.
         group: the ranks that hold the global batch.
-        counts: whether the slice is part of it, or stands in for an empty one.
+        counts: whether the share is part of it, or stands in for an empty one.
 
     Raises:
         ValueError: there is one value per channel, so no variance.

@@ -126,11 +126,11 @@ class Shaping:
         """Refuse a loss that was computed in compiled code, where nobody sees how it averages.
 
         Raises:
-            StrategyError: ranks have slices of a batch, and the loss of ``graph`` is such.
+            StrategyError: ranks have shares of a batch, and the loss of ``graph`` is such.
         """
         share = self.session.share
-        sliced = share is not None and share.samples < share.whole
-        if self._compiled and sliced and any("Compiled" in node.name() for node in graph.nodes):
+        cut = share is not None and share.samples < share.whole
+        if self._compiled and cut and any("Compiled" in node.name() for node in graph.nodes):
             what = "The model computes its loss itself, and --compile hides how it averages"
             allowed = "So ranks' losses cannot be weighed exactly"
             instead = "the loss computed in the cell from what the model returns"

@@ -354,7 +354,7 @@ def _set_requires_grad(face: Any, requires_grad: bool = True) -> Any:
 def _refuse_hook(face: Any, *args: Any, **kwargs: Any) -> Any:
     raise StrategyError(
         compose(
-            "A hook on a sharded parameter would see the gradient of one rank's slice, "
+            "A hook on a sharded parameter would see the gradient of one rank's share, "
             "before it is reduced",
             instead="a hook put there before the cell, or --strategy ddp",
         )
