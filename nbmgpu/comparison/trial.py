@@ -46,6 +46,7 @@ MAY_DIFFER = {
     "size-asked": "asks for the size of each rank's share",
     "joined": "weighs ranks by samples and not by rows",
     "padded": "pads each rank's share by itself",
+    "shaped-by-whole": "shapes each rank's share by the size of the whole batch",
     "other-rows": "joins each rank's share with the same others",
     "own-number": "reads numbers of each rank's share",
     "own-values": "keeps values of each rank's share",

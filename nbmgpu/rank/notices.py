@@ -129,6 +129,11 @@ TIME_FIRST = (
     "the step is not one device's. Reduce over all dimensions at once (`.mean()`), or put samples "
     "first."
 )
+SHAPED_BY_WHOLE = (
+    "{where} makes {whole} rows of its batch, as many as the whole batch has samples. A rank has "
+    "its share only, so that rows are parts of samples there, and the step is not one device's. "
+    "Write `.flatten(1)` or `.view(len(x), -1)`."
+)
 OTHER_ROWS = (
     "A step joins the samples of its batch with others that are older than the step, such as a "
     "memory. Each rank joins its share with all of them, so they count as often as there are "

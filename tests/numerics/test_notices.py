@@ -242,6 +242,11 @@ DUE = {
         """),
     "a distance": ("mixed-loss", with_loss(
         "torch.dist(model(x), F.one_hot(y, 4).float())"), ""),
+    "rows by the size of the whole batch": ("shaped-by-whole", with_loss(
+        "(model(x) - F.one_hot(y, 4)).view(batch_size, -1).norm(dim=1).mean()"),
+        f"batch_size = 8; {EVEN}"),
+    "rows by a number, of a tuple": ("shaped-by-whole", with_loss(
+        "torch.reshape(model(x) - F.one_hot(y, 4), (8, -1)).norm(dim=1).mean()"), EVEN),
     "a memory beside the batch": ("other-rows", with_loss(
         "F.cross_entropy(model(torch.cat([x, M])), torch.cat([y, N]))"),
         "M, N = torch.randn(10, 8), torch.randint(4, (10,))"),

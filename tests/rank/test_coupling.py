@@ -207,7 +207,7 @@ def told(tmp_path: Path) -> Callable[[], dict[str, str]]:
 
 def step(coupling: Coupling, loss: Loss) -> None:
     x, y = X.clone(), Y.clone()
-    coupling.arrive((x, y), SAMPLES)
+    coupling.arrive((x, y), SAMPLES, WHOLE)
     value = loss(model, x, y)
     with coupling.aside():
         graph = read_graph(value, SAMPLES, WHOLE)
@@ -256,7 +256,7 @@ def test_the_text_names_the_operation(coupling: Coupling, told: Any) -> None:
 
 def test_a_step_may_have_several_backward_passes(coupling: Coupling, told: Any) -> None:
     x, y = X.clone(), Y.clone()
-    coupling.arrive((x, y), SAMPLES)
+    coupling.arrive((x, y), SAMPLES, WHOLE)
     for a, b in zip(x.split(4), y.split(4), strict=True):
         loss = F.cross_entropy(model(a), b)
         with coupling.aside():
@@ -269,7 +269,7 @@ def test_a_step_may_have_several_backward_passes(coupling: Coupling, told: Any) 
 def test_batches_are_known_however_early_they_are_read(coupling: Coupling, told: Any) -> None:
     batches = [(X.clone(), Y.clone()) for _ in range(3)]
     for batch in batches:
-        coupling.arrive(batch, SAMPLES)
+        coupling.arrive(batch, SAMPLES, WHOLE)
     for x, y in batches:
         loss = COUPLED["contrastive"](model, x, y)
         with coupling.aside():
@@ -292,7 +292,7 @@ def test_most_steps_are_not_looked_at(coupling: Coupling) -> None:
 
 def test_a_mode_that_a_cell_leaves_is_left(coupling: Coupling) -> None:
     with FlopCounterMode(display=False) as flops:
-        coupling.arrive((x := X.clone(), Y), SAMPLES)
+        coupling.arrive((x := X.clone(), Y), SAMPLES, WHOLE)
         model(x)
     counted = flops.get_total_flops()
     model(x)
@@ -301,7 +301,7 @@ def test_a_mode_that_a_cell_leaves_is_left(coupling: Coupling) -> None:
 
 
 def test_nobody_looks_once_all_batches_are_used(coupling: Coupling) -> None:
-    coupling.arrive((x := X.clone(), y := Y.clone()), SAMPLES)
+    coupling.arrive((x := X.clone(), y := Y.clone()), SAMPLES, WHOLE)
     coupling.rest()
     assert _get_current_dispatch_mode() is not None
     loss = F.cross_entropy(model(x), y)
@@ -314,7 +314,7 @@ def test_nobody_looks_once_all_batches_are_used(coupling: Coupling) -> None:
 
 def test_compiled_code_stays_compiled(coupling: Coupling) -> None:
     fast = torch.compile(model, backend="aot_eager")
-    coupling.arrive((x := X.clone(), Y), SAMPLES)
+    coupling.arrive((x := X.clone(), Y), SAMPLES, WHOLE)
     assert "Compiled" in fast(x).grad_fn.name()
     coupling.close()
     assert "Compiled" in fast(x).grad_fn.name()
@@ -322,7 +322,7 @@ def test_compiled_code_stays_compiled(coupling: Coupling) -> None:
 
 def test_modes_of_the_cell_stay_in_place(coupling: Coupling) -> None:
     with FlopCounterMode(display=False) as around:
-        coupling.arrive((x := X.clone(), Y), SAMPLES)
+        coupling.arrive((x := X.clone(), Y), SAMPLES, WHOLE)
         with FlopCounterMode(display=False) as inside:
             model(x)
             with coupling.aside():

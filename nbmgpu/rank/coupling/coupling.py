@@ -52,8 +52,8 @@ class Coupling:
         self._leave_arrays: Callable[[], None] = lambda: None
         self.cuts = False
 
-    def arrive(self, batch: Any, samples: int) -> None:
-        """Know that the loop is given ``batch``, of which the rank has ``samples``; 0: unknown."""
+    def arrive(self, batch: Any, samples: int, whole: int) -> None:
+        """Know that the loop is given ``batch``: ``samples`` of ``whole``, or 0 where unknown."""
         held = weakly(batch)
         self._recent.append(held)
         if self._watch is not None:
@@ -64,13 +64,13 @@ class Coupling:
         if turn and 1 < samples <= MOST_SAMPLES:
             found = [t for t in tensors_in(batch) if type(t) is torch.Tensor and t.ndim]
             if alike := [tensor for tensor in found if len(tensor) == samples]:
-                self._look(alike, samples, others=len(alike) < len(found))
+                self._look(alike, samples, whole, others=len(alike) < len(found))
         elif self._since > PATIENCE:
             self.close()
         else:
             self.rest()
 
-    def _look(self, tensors: list[torch.Tensor], samples: int, others: bool) -> None:
+    def _look(self, tensors: list[torch.Tensor], samples: int, whole: int, others: bool) -> None:
         self._since = 0
         if self._watch is None:
             self._watch = Watch()
@@ -79,7 +79,7 @@ class Coupling:
             # Below whatever the cell has put on: that is taken off first.
             put_on(self._watch, torch._C._len_torch_dispatch_stack())
             self._leave_arrays = look_at_arrays(self._watch.meet_array)
-        self._watch.add(tensors, samples)
+        self._watch.add(tensors, samples, whole)
         self._watch.lost |= others  # rows of something else: atoms, nodes of graphs
 
     def rest(self) -> None:
@@ -100,6 +100,10 @@ class Coupling:
             self.cuts = True
         if watch.trained and watch.joined:
             self._recorder.notice("other-rows", notices.OTHER_ROWS)
+        if watch.trained and watch.shaped is not None:
+            where = _where(watch.shaped)
+            text = notices.SHAPED_BY_WHOLE.format(where=where, whole=watch.whole)
+            self._recorder.notice("shaped-by-whole", text)
         if watch.trained and watch.kept.read is not None:
             where = _where(watch.kept.read)
             self._recorder.notice("own-number", notices.OWN_NUMBER.format(where=where))

@@ -16,6 +16,7 @@ from nbmgpu.rank.data.batch_in_use import Weak, tensors_in
 from nbmgpu.rank.losses.nodes import added_up
 from nbmgpu.rank.losses.reductions import reduces
 from nbmgpu.rank.source.frames import line_of_cell
+from nbmgpu.rank.source.shapes import is_shaped_by
 
 from .call import Call
 from .kept import Kept, memory_of
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 CAT = torch.ops.aten.cat.default
 
+VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
 REDUCTIONS = (torch.ops.aten.sum.dim_IntList, torch.ops.aten.mean.dim)
 
 Tags = MutableMapping[torch.Tensor, Tag]
@@ -56,10 +58,13 @@ class Watch(dispatch.TorchDispatchMode):
         self._split = self._rejoined = False
         self._alone: set[int] = set()
         self.joined = self.lost = False
+        self.whole = 0
+        self.shaped: int | None = None
         self.kept = Kept()
 
-    def add(self, tensors: list[torch.Tensor], samples: int) -> None:
-        """Look at a batch of ``samples`` with these ``tensors``, samples first."""
+    def add(self, tensors: list[torch.Tensor], samples: int, whole: int) -> None:
+        """Look at ``samples`` of a batch of ``whole`` with these ``tensors``, samples first."""
+        self.whole = whole
         rows = tuple(range(samples))
         self._samples = max(self._samples, samples)
         self._alone.clear()
@@ -161,6 +166,8 @@ class Watch(dispatch.TorchDispatchMode):
         self._rejoined |= rejoins
         self._note_reduction(func, call)
         self.joined |= self._joins_others(func, call)
+        if self.shaped is None and self._is_shaped_by_whole(func, call, out):
+            self.shaped = line_of_cell(sys._getframe())
 
     def _note_reduction(self, func: Any, call: Call) -> None:
         """Remember whether a reduction over some dimensions, the last such, is over samples."""
@@ -177,6 +184,18 @@ class Watch(dispatch.TorchDispatchMode):
         pairs = list(zip(call.tensors, call.tags, strict=True))
         along = any(isinstance(tag, Rows) and not (tag.dim - dim) % x.ndim for x, tag in pairs)
         return along and any(tag is None and x.numel() and self.kept.is_old(x) for x, tag in pairs)
+
+    def _is_shaped_by_whole(self, func: Any, call: Call, out: Any) -> bool:
+        """Tell whether a view has as many rows as the whole batch has samples, and means them.
+
+        Where a share's samples have two parts each, two ranks' views have as many rows by chance.
+        """
+        tag = call.tags[0]
+        if func not in VIEWS or not isinstance(tag, Rows) or not out.ndim:
+            return False
+        first = tag.dim == -len(call.shapes[0])
+        matches = first and out.shape[0] == self.whole > len(tag.rows)
+        return matches and is_shaped_by(sys._getframe(), self.whole)
 
     def _tag(self, call: Call, out: Any) -> None:
         outs = list(out) if isinstance(out, tuple | list) else [out]

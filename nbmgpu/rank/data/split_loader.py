@@ -147,7 +147,7 @@ class SplitLoader:
                 session.ahead.play(Event(begin, True, self, weakly(batch), share, last))
                 if share.samples < share.whole and not share.empty:
                     known = here in (share.samples, None)  # some tensors may have other lengths
-                    session.coupling.arrive(batch, share.samples if known else 0)
+                    session.coupling.arrive(batch, share.samples if known else 0, share.whole)
                 collated.meet(batch, here, planned)
                 session.joined |= collated.joined
                 since = self.unfinished = since or Draws(own)

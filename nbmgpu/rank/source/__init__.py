@@ -4,6 +4,7 @@
 - ``functions``: what it calls, and the source of that.
 - ``loops``: which loop it is that asks a loader for batches; ``trains``: may it train?
 - ``batch_sizes``: what a training loop does with the size of its batches.
+- ``shapes``: does it shape a share by the size of the whole batch?
 - ``divisions``: where code multiplies or divides by such a size.
 - ``sizes``: expressions that are such a size.
 """

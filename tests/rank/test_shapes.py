@@ -1,0 +1,52 @@
+"""Which views are shaped by the size of the whole batch is read from the line that makes them."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+from nbmgpu.rank.source.shapes import is_shaped_by
+
+WHOLE = 12
+BATCH = 12
+ARGS = SimpleNamespace(batch_size=12, others=3)
+
+
+class Probe:
+    """Answers a view with what is found of the line that asks for it."""
+
+    def view(self, *shape: Any) -> bool:
+        return is_shaped_by(sys._getframe(1), WHOLE)
+
+    reshape = view
+
+
+class Model:
+    batch_size = 12
+
+    def forward(self, x: Any) -> bool:
+        return bool(x.view(self.batch_size, -1))
+
+
+def test_names_attributes_and_numbers_that_are_the_whole_size() -> None:
+    x, batch_size = Probe(), 12
+    assert x.view(batch_size, -1)
+    assert x.view(BATCH, -1)
+    assert x.reshape((batch_size, -1))
+    assert x.view([12, 2])
+    assert x.reshape(
+        ARGS.batch_size,
+        -1,
+    )
+    assert Model().forward(x)
+    assert Probe.reshape(x, (12, -1))
+
+
+def test_what_is_asked_of_the_share_or_left_open() -> None:
+    x, heads = Probe(), 12
+    assert not x.view(-1, 2)
+    assert not x.view(len([x]), -1)
+    assert not x.view(ARGS.others, 12)
+    assert not x.view(-1, heads)
+    assert not x.view(2 * 6, -1)  # not seen
