@@ -47,7 +47,7 @@ def run(source: str, namespace: dict[str, Any] | None = None, **options: Any) ->
         source: Python, with IPython's magics and shell lines if one likes.
         namespace: where names are read and bound; the caller's globals by default.
         options: as the magic's flags, with underscores: ``strategy="ddp"``, ``gpus=2``,
-            ``batch="global"``, ``seed=0``, ``pull=("model",)``, ``timeout=60``, ...
+            ``batch="global"``, ``seed=0``, ``pull=("model",)``, ``timeout=60`` (seconds), ...
             With ``background=True`` the call returns at once; ``nbmgpu.attach()`` waits for
             the run and brings its results home.
 
@@ -78,7 +78,8 @@ def launch(function: Callable[..., Any], *args: Any, **options: Any) -> LaunchRe
     Args:
         function: any function, also one defined in the notebook or in ``__main__``.
         args: what to call it with.
-        options: as for ``run``, but ``background`` and ``dry_run``.
+        options: as for ``run``, but ``background`` and ``dry_run``.  All keywords are options: to
+            give the function some, ``functools.partial(function, name=value)``.
 
     Returns:
         What the function returned, on rank 0 and on each rank, and the run, which has finished.

@@ -23,10 +23,20 @@ class RunOptions(Tuning):
     """What was asked of a run, and how its strategy is tuned.
 
     Made with ``parse`` or ``of``; wrong values raise OptionError.
-    ``gpus`` is a count, ``"all"``, a tuple of indices, or None for all there are (two
-    CPU ranks when there is none).  ``cpu`` means: as if the machine had no GPU, so
-    that a list then only says how many ranks.  ``pull`` holds the names to bring
-    back: None for every name the cell assigns, ``()`` for none of them.
+
+    Attributes:
+        strategy: by its name in ``nbmgpu.strategies``, aliases resolved.
+        gpus: a count, ``"all"``, a tuple of indices, or None for all there are (two CPU
+            ranks when there is none).
+        cpu: as if the machine had no GPU, so that a list only says how many ranks.
+        batch: whether the loader's batch is the global one, or each rank's.
+        seed: of all random numbers in the ranks; None for the notebook's random state.
+        pull: names to bring back: None for every name the cell assigns, ``()`` for none.
+        background: whether the call returns at once.
+        timeout: seconds after which the run is ended; None for no limit.
+        steps: optimizer steps after which the cell is over; None for all.
+        dry_run: whether the plan is shown, and nothing started.
+        fresh: whether ranks are started anew by torchrun, not forked from the launch server.
     """
 
     strategy: str = "ddp"

@@ -79,9 +79,19 @@ def runs_root() -> Path:
 class RunRecord:
     """What was asked: the content of ``run.json``.
 
-    ``devices`` has one name per rank (``cuda:1``, ``cpu``).  ``bundle`` and
-    ``results`` are paths to open while the run lives; they may be memory files
-    that vanish with it.  ``batch_line`` is the global batch in words.
+    Attributes:
+        id: the run's name.
+        created, kernel_create_time: seconds since the epoch, in UTC.
+        devices: one name per rank (``cuda:1``, ``cpu``).
+        strategy, batch, seed, timeout, fresh: as in ``RunOptions``; timeout in seconds.
+        options: all of these options, and the strategy's.
+        cwd, sys_path: the kernel's, which ranks take on.
+        bundle, results: paths to open while the run lives, one result per rank; they may be
+            memory files that vanish with it.
+        kernel_pid: the process that has asked for the run.
+        notebook: its path; empty where the kernel does not know it.
+        threads: of a rank, for computing on the CPU.
+        batch_line: the global batch in words.
     """
 
     id: str
@@ -126,6 +136,7 @@ class Run:
 
         Raises:
             FileNotFoundError: there is no ``run.json`` in it.
+            ValueError, TypeError: it is another version's, or not whole.
         """
         self.folder = folder
         self.record = RunRecord(**json.loads((folder / "run.json").read_text()))

@@ -9,8 +9,9 @@ objects.
 - There: ``shipping``; ``blocks`` finds the bytes behind tensors and arrays, ``mapped`` arrays that
   are files already, ``patches`` functions put into libraries, ``explain`` why something cannot go.
 - In the rank: ``memory`` and ``views`` make tensors and arrays again.
-- Back: ``back``, ``states`` and ``flat`` in the rank; ``adoption`` and ``putting`` in the kernel;
-  ``absent`` stands in for what cannot be made there, ``copies`` are other ranks' values.
+- Back: ``back``, ``states``, ``flat`` and ``contents`` in the rank; ``adoption`` and ``putting`` in
+  the kernel; ``absent`` stands in for what cannot be made there; ``copies`` are other ranks'
+  values.
 - What has changed: ``sameness`` by bytes, ``watch`` by the system's page tables.
 - ``mending``, ``garbage``: types that pickle badly, and the collector's rest.
 """

@@ -158,7 +158,7 @@ def _areas(box: container.Container, entries: list[BlockEntry], shipment: Shipme
         if entry.space.startswith(HOME) and raw.nbytes:
             shipment.leave(shipment.table.blocks[_number_at_home(entry)])
     if blocks is not box.blocks:
-        shipment.know_rewritten()
+        shipment.accept_rewritten()
     return [_area_at_home(entry, raw, shipment) for entry, raw in zip(entries, blocks, strict=True)]
 
 

@@ -38,7 +38,7 @@ class Block:
     owners: dict[int, Any]
 
     in_bundle = False
-    """Whether its bytes travel in the place of others, not with the rest."""
+    """Whether a rank has written its bytes over the block that came, and the result has none."""
 
     @property
     def nbytes(self) -> int:

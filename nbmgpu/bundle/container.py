@@ -127,8 +127,8 @@ def _in_memory(
 def rewrite(path: str, blocks: Iterable[tuple[int, memoryview]], owner: str) -> bool:
     """Put other bytes into some blocks of a container in memory, which keep their length.
 
-    It says so from the first byte on, and that all are there with the last: ``read`` tells it
-    from one that is as it was written.  What others have mapped of it changes with it.
+    Its mark is zero from the first byte on, and ``REWRITTEN`` after the last: ``read`` takes half
+    of it for neither.  Whoever has mapped the file sees the new bytes.
 
     Args:
         path: a container of which ``is_ours`` has told that it may be rewritten.
@@ -183,8 +183,8 @@ def is_whole(path: str) -> bool:
         return False
 
 
-def mark(path: str) -> None:
-    """Say of a ``REWRITTEN`` container that it is what it is meant to be."""
+def mark_whole(path: str) -> None:
+    """Let a ``REWRITTEN`` container be one as it was written."""
     with open(path, "r+b") as file:
         file.write(MAGIC)
 

@@ -19,7 +19,7 @@ HOME = "home"
 class BlockEntry(NamedTuple):
     """What a receiver must know of a block: its place on the sending side.
 
-    The bytes of one that is ``in_bundle`` have come there, with which it once went out.
+    The bytes of one that is ``in_bundle`` lie in the bundle with which it went out.
     """
 
     space: str

@@ -24,10 +24,11 @@ RESERVE = 256 * 2**20
 """Bytes of memory left free before a bundle goes to disk instead."""
 
 KEPT = 0.25
-"""The part of the memory free without it that what is kept for the next run may take at most."""
+"""The largest part of memory that all that is kept for the next run may take: of what is free, and
+of what is kept itself."""
 
 LOOSE, IDLE = 2, 64 * 2**20
-"""What is kept goes if it has more than so many times the bytes that a run needs, and so many."""
+"""A kept place is freed if it has more than ``LOOSE * size + IDLE`` bytes for a run of ``size``."""
 
 REST = 0.1
 """Seconds after a run in which nothing is done with what is kept: the next one may come at once."""

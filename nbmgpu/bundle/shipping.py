@@ -91,10 +91,14 @@ class Shipment:
         assert self._place is not None
         return container.read(self._place.path, container.REWRITTEN).blocks
 
-    def know_rewritten(self) -> None:
-        """Take the bundle for what it is: what differs from the notebook's is watched no more."""
+    def accept_rewritten(self) -> None:
+        """Let the next run use the bundle's memory again.
+
+        ``leave`` has been called for every block that was written over: these are compared by
+        their bytes then.
+        """
         assert self._place is not None
-        container.mark(self._place.path)
+        container.mark_whole(self._place.path)
 
     def leave(self, block: Block) -> None:
         """Watch a block no more, which is about to be written over: writing would take longer."""
@@ -114,13 +118,13 @@ def write_container(
     blocks = table.blocks
     spans = [(block.low, block.nbytes) for block in blocks]
     data = (block.bytes() for block in blocks)
-    head = dump_table(blocks, buffers)
+    entries = dump_table(blocks, buffers)
     if kept is None or kept.fd is None:  # what is on the disk is not kept
-        container.write(path, stream, head, spans, data, owner=owner)
+        container.write(path, stream, entries, spans, data, owner=owner)
         return
     here = [(block.low, block.nbytes) for block in blocks if block.device == CPU]
     written = kept.watch.written(here)  # before they are read: what is written meanwhile counts
-    changed = container.write(path, stream, head, spans, data, kept.layout, written, owner)
+    changed = container.write(path, stream, entries, spans, data, kept.layout, written, owner)
     for span in changed:  # and so may change again, which takes longer while it is watched
         kept.watch.leave(span)
 

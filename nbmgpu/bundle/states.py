@@ -1,7 +1,20 @@
 """The state of an object: all that makes another object like it, without making one.
 
 ``state_of`` takes it in the rank, ``put_state`` (``nbmgpu.bundle.putting``) gives it to the
-notebook's own object.  A state is a tuple whose first word says of what kind it is.
+notebook's own object.  A state is a tuple, whose first word says what the others are:
+
+=============  ============================================================
+``items``      of a list, set or deque
+``pairs``      of a dict
+``bytes``      of a bytearray
+``array``      a view of an array, by which its memory comes along
+``part``       an inner object, named so that its own state comes along
+``class``      changed attributes, and names of those that are gone
+``function``   attributes, defaults, and the cells of its closure
+``cell``       the content of such a cell, or nothing
+``tensor``     data, whether it requires gradients, gradient, attributes
+``object``     its type, and what ``__reduce_ex__`` says of it
+=============  ============================================================
 """
 
 from __future__ import annotations
@@ -21,7 +34,8 @@ from .mending import cell_content, is_by_value, mended_reduce
 State = tuple[Any, ...]
 
 VALUES = (str, bytes, int, float, complex, bool, type(None), tuple, frozenset, range, slice)
-"""Equal is as good as the same, and a tuple may hold other things now."""
+"""Types that are pickled again and never named by a token: an equal copy does as well, and a tuple
+that came may hold changed objects now."""
 
 FROZEN = (enum.Enum, np.dtype, types.ModuleType, types.BuiltinFunctionType)
 FROZEN_MODULES = (

@@ -166,6 +166,3 @@ def _serve_store(listener: socket.socket) -> object:
         timeout=timedelta(minutes=30),
         master_listen_fd=listener.detach(),
     )
-
-
-__all__ = ["RunEnding", "launch", "watch"]

@@ -36,10 +36,13 @@ POLL = 0.25
 BUSY_POLL = 0.02
 """The same while libraries are being imported."""
 
-ALONE, START = 30.0, 1.0
-"""Seconds for which a run has the machine's cores to itself; what is done beside a longer one is
-not felt: a second of one core at most.  Of runs that follow at once on one another, only the
-first has so many: else there would never be time."""
+ALONE = 30.0
+"""Seconds after a launch in which nothing is preloaded: the run has the machine's cores to itself.
+Beside a longer one, a second of one core is not felt."""
+
+ALONE_IF_LATE = 1.0
+"""The same where an earlier run has put that work off already: of runs that follow at once on one
+another only the first is left alone, else there would never be time."""
 
 
 NEEDED = (
@@ -108,7 +111,7 @@ class Server:
             return
         _import(request["modules"])
         waits = self._preloader.busy or self._pages.wanted
-        self._alone = START if waits and self._put_off else ALONE
+        self._alone = ALONE_IF_LATE if waits and self._put_off else ALONE
         self._put_off = waits
         self._launched = time.monotonic()
         self._launchers.add(self._fork_launcher(request))

@@ -12,6 +12,7 @@
 - ``measuring/``: times, memory, vital signs, progress bars.
 - ``files``, ``saves``: one file, written by rank 0.
 - ``streams``, ``entropy``: random numbers that are one device's.
+- ``trackers``: the notebook's run of wandb, and what the cell has done with it.
 - ``recorder``, ``notices``, ``output``, ``failures``: what a rank says, and how.
 - ``interruption``, ``left_open``, ``comparable``: the end of a cell, and what comes back.
 """

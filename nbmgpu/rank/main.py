@@ -285,7 +285,7 @@ class Rank:
             batches, losses = current.walk.hexdigest(), current.reductions.hexdigest()
             known = losses if current.losses_known else ""
             weights = ""
-            if current.splits:
+            if current.split_passes:
                 with suppress(RuntimeError):  # no memory: what is only told must not cost results
                     weights = digest(current.strategy.copies())
             self.events.emit(

@@ -11,7 +11,6 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch.nn.parameter import is_lazy
@@ -23,6 +22,7 @@ from . import notices
 from .coupling import Coupling
 from .data.ahead import ReadAhead
 from .data.batch_in_use import Lag
+from .data.share import Outside, Share
 from .interruption import Interruption
 from .losses.divisors import Divisor, Divisors, Meaning
 from .losses.size_or_constant import Chances
@@ -56,27 +56,6 @@ _LAZY = compose(
 )
 
 
-@dataclass(frozen=True)
-class Share:
-    """This rank's share of the current global batch.
-
-    ``empty`` means that the rank runs a stand-in that counts nothing.
-    """
-
-    samples: int
-    whole: int
-    empty: bool = False
-
-    @property
-    def weight(self) -> float:
-        """The part of the global batch, 0 to 1; 1 on every rank that has all of it."""
-        return 0.0 if self.empty else self.samples / self.whole
-
-
-Outside = tuple[Share | None, object]
-"""The share at some moment, and the loader of which it is one."""
-
-
 class Session:
     """What the taps of a rank share: strategy, units, the current share, step and recorder.
 
@@ -96,13 +75,13 @@ class Session:
         samples: in all global batches so far.
         ahead: batches that were read before the one in use.
         begun, backwards: backward passes that have begun, and those that are over.
-        splits: passes over loaders that were split.
-        untrained: whether nothing was trained in one of them.
+        split_passes: passes over loaders that were split.
+        untrained: whether there was such a pass in which nothing was trained.
         joined: whether samples were seen that have different numbers of rows.
         walk, reductions: digests of the steps that were trained on, and of how losses reduced; at
             the end they are compared with other ranks'.
         losses_known: whether all losses have shown how they reduce.
-        adds_up: whether the last one was a sum.
+        adds_up: whether the last loss was a sum.
         draws_losses: whether losses go on curves; a Trainer draws its own.
         totals: counts over the global batch, the same on all ranks, that a Trainer divides by.
         held_losses: what a training step of Lightning has returned, which no name of the user's
@@ -110,7 +89,7 @@ class Session:
         settled: losses of this batch that are the global batch's since their backward pass.
         chances, divisors: numbers in losses that are sizes of the share, or are so by chance.
         coupling: whether steps take the samples of a batch together.
-        trackers: what is known of trackers of experiments.
+        trackers: the notebook's run of wandb, and what the cell has done with it.
         interruption: how ranks stop together, where a model is spread over them.
         pace: how long steps take, and how long until a rank meets the others.
         stopwatch: how long each of the steps takes that ``budget`` allows.
@@ -154,7 +133,7 @@ class Session:
         self.begun = self.backwards = 0
         self._taken_at = 0
         self._stepped: set[int] = set()
-        self.splits = 0
+        self.split_passes = 0
         self.untrained = self.joined = self.adds_up = False
         self.losses_known = self.draws_losses = True
         self.walk = hashlib.blake2b(digest_size=8)
@@ -303,13 +282,13 @@ class Session:
     ) -> list[Meaning]:
         """Tell what numbers mean that divide sums in a loss; collective where a batch is cut."""
         alone = [divisor.alone for divisor in found]
-        if not self.distributes or not self.splits:
+        if not self.distributes or not self.split_passes:
             return alone
         # Whatever share this rank has: of batches that are read ahead, ranks may have taken this
         # step for one on different ones.
         share, certain = self.share, not (self.ahead.reading or self._watches_inputs)
-        even = share is not None and self.batch == "global" and share.whole % self.world_size == 0
-        cut = share is not None and share.samples < share.whole
+        even = share is not None and self.batch == "global" and share.is_even(self.world_size)
+        cut = share is not None and share.is_part
         loss = (*kinds, self.backwards - self._taken_at)
         meanings = self.divisors.agree(loss, found if cut else (), counts, even and certain)
         return meanings if cut else alone
@@ -329,7 +308,7 @@ class Session:
         doubt, share = graph.doubt(), self.share
         loaders = self.recorder.has_said("two-loaders")  # that says it, too
         if share is not None and not share.empty and not loaders:
-            uneven = share.whole % self.world_size > 0
+            uneven = not share.is_even(self.world_size)
             doubt = (uneven and graph.counts_others(share.samples)) or doubt
             # What is always as much, whatever the samples are, weighs alike on all ranks.
             if rows := graph.rows_of_others(share.samples):
@@ -346,7 +325,7 @@ class Session:
         A single sample, or none, may show otherwise; so may numbers that are sizes by chance.
         """
         share, self.adds_up = self.share, graph.reduction == "sum"
-        if share is None or share.samples == share.whole:
+        if share is None or not share.is_part:
             return
         if share.empty or share.samples == 1 or graph.divisors:
             self.losses_known = False
@@ -354,7 +333,7 @@ class Session:
 
     def doubt_vector(self) -> None:
         """Tell the user that a backward pass begins at several elements."""
-        if self.share is not None and self.share.samples < self.share.whole:
+        if self.share is not None and self.share.is_part:
             self.recorder.notice("vector-loss", notices.VECTOR_LOSS)
 
     def settle_doubts(self) -> None:
@@ -394,9 +373,9 @@ class Session:
         share, by_hand = self.share, getattr(self._source, "by_hand", False)
         again = id(optimizer) in self._stepped
         self._stepped.add(id(optimizer))
-        if not again or not by_hand or share is None or share.samples == share.whole:
+        if not again or not by_hand or share is None or not share.is_part:
             return
-        if self.adds_up or share.whole % self.world_size:
+        if self.adds_up or not share.is_even(self.world_size):
             self.recorder.notice("same-batch", notices.SAME_BATCH)
 
     def _optimizer_number(self, optimizer: Any) -> int | None:
@@ -405,7 +384,7 @@ class Session:
 
     def worked_alone(self) -> bool:
         """Whether the cell trained, and no rank was spared any of the work."""
-        return self.distributes and self.backwards > 0 and self.splits == 0
+        return self.distributes and self.backwards > 0 and self.split_passes == 0
 
     def split_in_vain(self) -> bool:
         """Whether a loader was split, and nothing was trained in a pass over it."""
@@ -415,7 +394,7 @@ class Session:
     def close(self) -> None:
         """Take everything off the user's objects and say what is left to say."""
         self.ahead.lag.settle()
-        for split in self.loaders.splits.values():
+        for split in self.loaders.split_loaders.values():
             split.say_what_is_left()
         self.settle_doubts()
         self.coupling.close()

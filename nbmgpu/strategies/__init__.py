@@ -3,6 +3,15 @@
 A strategy is found by name through the entry point group ``nbmgpu.strategies``,
 so another package can add its own.  It knows modules, optimizers and process
 groups, and nothing of notebooks, files or widgets.
+
+- ``catalogue``: what each is called, takes, needs and costs; ``tuning``: its options.
+- ``base``: what a strategy is told, and does.
+- ``ddp``, ``zero1``, ``dp``, ``none``; ``fsdp/`` (``zero2``, too) and ``deepspeed/``.
+- Gradients: ``reducer`` averages them in ``buckets``, ``tail`` is what travels behind them,
+  ``sums`` adds up over ranks, ``amounts`` are weights that may lie on a GPU.
+- ``replicas``: what else keeps copies alike; ``trainable``: what trains at this moment.
+- ``states``: an optimizer's, spread over ranks; ``separable``: may they be?
+- ``blocks``: a model's repeated parts; ``attendance``: saving what is spread.
 """
 
 from __future__ import annotations

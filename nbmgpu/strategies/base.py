@@ -112,10 +112,10 @@ class Strategy(ABC):
     """Whether ranks hold different parts, which only all of them together can bring home."""
 
     forgets: ClassVar[bool] = False
-    """Whether units may be left out whose optimizers are gone: nothing is to be undone for them."""
+    """Whether ``forget`` is to be called when optimizers are gone, such as an earlier fold's."""
 
     took_part = True
-    """Whether the last pass had something that ranks do together."""
+    """Set by ``end_backward``: False if the pass reached nothing that was prepared, on any rank."""
 
     def __init__(self, setting: Setting) -> None:
         """Belong to one rank."""
@@ -127,7 +127,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def prepare(self, units: list[Unit]) -> None:
-        """Make units train as one; called whenever optimizers appear or change.
+        """Make units train as one; called with all of them whenever optimizers appear or change.
 
         Raises:
             StrategyError: the strategy cannot train a unit exactly.
@@ -141,7 +141,7 @@ class Strategy(ABC):
         return 1.0
 
     def forget(self) -> None:  # noqa: B027 - most strategies keep their units to the end
-        """Let go of all units, of which ``prepare`` is given those that are left."""
+        """Let go of all units; ``prepare`` is called next, with those that are still in use."""
 
     @abstractmethod
     def begin_backward(self, backward: Backward) -> None:
@@ -156,7 +156,16 @@ class Strategy(ABC):
         return inputs
 
     def step(self, optimizer: Optimizer, plain: Callable[[], Any]) -> Any:
-        """Do the cell's ``optimizer.step()``, of which ``plain()`` is the optimizer's own."""
+        """Do the cell's ``optimizer.step()``.
+
+        Args:
+            optimizer: whose step it is.
+            plain: a ``functools.partial`` of the optimizer's own: its ``args[0]`` is the optimizer,
+                the rest is what the cell has passed, such as a closure.
+
+        Raises:
+            StrategyError: there is a closure, and it cannot be called as on one device.
+        """
         return plain()
 
     def zero_grad(self, optimizer: Optimizer, plain: Callable[[], None]) -> None:
@@ -170,7 +179,14 @@ class Strategy(ABC):
         norm_type: float,
         plain: Callable[[list[Tensor]], Tensor],
     ) -> Tensor:
-        """Clip gradients as one device would; return their norm before, a tensor of shape ()."""
+        """Clip gradients as one device would; return their norm before, a tensor of shape ().
+
+        Args:
+            parameters: those whose gradients are clipped together.
+            max_norm: what their norm shall not exceed.
+            norm_type: the p of the norm, 2.0 as a rule; ``inf`` for the largest element.
+            plain: clips the gradients that ``parameters`` have on this rank.
+        """
         return plain(parameters)
 
     def attend(self, value: Any) -> None:  # noqa: B027 - most strategies have all on rank 0

@@ -151,7 +151,7 @@ class Bucket:
             self.flat.copy_(self.sent)
             self.sent = self.flat
 
-    def spread(self, used: set[int], divisor: Amount, as_views: bool = False) -> None:
+    def write_back(self, used: set[int], divisor: Amount, as_views: bool = False) -> None:
         """Bring the reduced gradients, divided by ``divisor``, back into ``.grad``.
 
         Those of parameters that were not ``used``, here as ids, stay as they are.

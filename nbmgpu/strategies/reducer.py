@@ -177,7 +177,7 @@ class Reducer:
             seen = self._used_anywhere(flags)
 
         for bucket in self.buckets:
-            bucket.spread(seen, divisor, self.way.views)
+            bucket.write_back(seen, divisor, self.way.views)
 
     def _used_anywhere(self, flags: Tensor) -> set[int]:
         values = flags.tolist()

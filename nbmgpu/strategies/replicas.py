@@ -91,10 +91,10 @@ def broadcast_unless_equal(tensors: list[Tensor]) -> None:
     for tensor in tensors:
         groups.setdefault(tensor.device, []).append(tensor.detach())
     for members in groups.values():
-        sums = [m.sum(dtype=torch.float64) for m in members if m.numel()]
-        if not sums:
+        checksums = [m.sum(dtype=torch.float64) for m in members if m.numel()]
+        if not checksums:
             continue
-        mine = torch.nan_to_num(torch.stack(sums))
+        mine = torch.nan_to_num(torch.stack(checksums))
         low, high = mine.clone(), mine.clone()
         dist.all_reduce(low, dist.ReduceOp.MIN)
         dist.all_reduce(high, dist.ReduceOp.MAX)

@@ -37,7 +37,7 @@ LOST_STATES = (
 )
 
 
-class Share:
+class LocalOptimizer:
     """This rank's share of the cell's optimizer: what ZeroRedundancyOptimizer steps locally."""
 
     def __init__(self, groups: list[dict[str, Any]]) -> None:
@@ -58,7 +58,7 @@ class Sharded(ZeroRedundancyOptimizer):
         """Share out ``optimizer``'s parameters as they are now."""
         self.signature = signature(optimizer)
         groups = [{"params": list(group["params"])} for group in optimizer.param_groups]
-        super().__init__(groups, cast("type[Optimizer]", Share))
+        super().__init__(groups, cast("type[Optimizer]", LocalOptimizer))
 
     def _verify_same_dense_param_type(self) -> None:
         """Allow parameters of several dtypes: each is sent by itself, not in a bucket."""
@@ -70,9 +70,9 @@ class Sharded(ZeroRedundancyOptimizer):
     step.hooked = True  # type: ignore[attr-defined]  # torch's mark: no hooks are fired here
 
     @property
-    def share(self) -> Share:
+    def share(self) -> LocalOptimizer:
         """The local optimizer."""
-        return cast(Share, self.optim)
+        return cast(LocalOptimizer, self.optim)
 
     def own(self) -> list[Tensor]:
         """Return the rank's parameters."""
@@ -92,7 +92,7 @@ class Sharded(ZeroRedundancyOptimizer):
 class _Cut:
     """The groups of an optimizer, cut down to a rank's share for the time of a step."""
 
-    def __init__(self, optimizer: Optimizer, share: Share, states: SpreadStates) -> None:
+    def __init__(self, optimizer: Optimizer, share: LocalOptimizer, states: SpreadStates) -> None:
         self.groups = optimizer.param_groups
         self.states = states
         self.whole = [group["params"] for group in self.groups]

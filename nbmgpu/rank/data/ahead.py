@@ -20,7 +20,7 @@ import torch
 from .batch_in_use import Lag, Weak, overlap
 
 if TYPE_CHECKING:
-    from nbmgpu.rank.session import Share
+    from .share import Share
 
 
 @dataclass(frozen=True, eq=False)

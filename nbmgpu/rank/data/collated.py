@@ -13,9 +13,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.collate import default_collate, default_convert
 
-from nbmgpu.rank.session import Share
-
 from .batch_in_use import tensors_in
+from .share import Share
 
 MASK = "attention_mask"
 """What models of transformers leave padding out by."""
@@ -36,7 +35,7 @@ class Collated:
 
     def meet(self, batch: Any, rows: int | None, share: Share) -> None:
         """Take in a batch of so many ``rows``; None where its tensors have different ones."""
-        cut = share.samples < share.whole and not share.empty
+        cut = share.is_part and not share.empty
         if not self._asks or not cut:
             return
         if rows is None:

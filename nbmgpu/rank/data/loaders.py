@@ -8,14 +8,14 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
 from nbmgpu.rank import notices
-from nbmgpu.rank.session import Session, Share
+from nbmgpu.rank.session import Session
 from nbmgpu.rank.source import batch_sizes
 from nbmgpu.rank.source.loops import is_cycled, reads_several
 from nbmgpu.rank.source.trains import loop_trains
@@ -24,7 +24,8 @@ from nbmgpu.rank.training.units import training
 
 from .ahead import Event
 from .batch_in_use import weakly
-from .shares import rows, sizes
+from .cutting import rows, sizes
+from .share import Share
 from .split_loader import InnerLoader, SplitLoader, drawn_in
 
 
@@ -38,8 +39,8 @@ class LoaderTap:
         self.length = DataLoader.__len__
         session.loaders = self
         self.streams = session.streams = Streams(session.rank)
-        self.split: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
-        self.splits: weakref.WeakKeyDictionary[Any, SplitLoader] = weakref.WeakKeyDictionary()
+        self.was_split: MutableMapping[Any, bool] = weakref.WeakKeyDictionary()
+        self.split_loaders: MutableMapping[Any, SplitLoader] = weakref.WeakKeyDictionary()
         self.drawn: set[int] = set()
 
     def install(self) -> None:
@@ -69,19 +70,19 @@ class LoaderTap:
     def begin(self, loader: DataLoader[Any], frame: Any) -> Iterator[Any]:
         """Begin to iterate over ``loader`` for the loop in ``frame``: over our part, or all."""
         self.drawn |= sampled_by(loader)
-        self.split[loader] = self.splits_now(loader, frame)
-        if not self.split[loader]:
+        self.was_split[loader] = self._decide(loader, frame)
+        if not self.was_split[loader]:
             return self.counted(loader, frame)
-        split = self.splits.get(loader)
-        if split is None:
-            split = self.splits[loader] = SplitLoader(loader, self)
+        if loader not in self.split_loaders:
+            self.split_loaders[loader] = SplitLoader(loader, self)
+        split = self.split_loaders[loader]
         split.beside_others = reads_several(frame)
         return split.run(loader, frame, cycled=bool(is_cycled(loader, frame)))
 
     def will_split(self, loader: DataLoader[Any]) -> bool:
         """Tell whether ``loader`` was split when it was last iterated, or else would be now."""
-        if loader in self.split:
-            return self.split[loader]
+        if loader in self.was_split:
+            return self.was_split[loader]
         watch = self.session.watch
         return training(watch.peek() if watch.changed else self.session.units)
 
@@ -122,8 +123,11 @@ class LoaderTap:
             leave = functools.partial(session.leave, batches, outside)
             session.ahead.play(Event(leave, begins=False, source=batches))
 
-    def splits_now(self, loader: DataLoader[Any], frame: Any) -> bool:
-        """Tell whether this iteration of ``loader`` is to be split among ranks."""
+    def _decide(self, loader: DataLoader[Any], frame: Any) -> bool:
+        """Tell whether this iteration of ``loader`` is to be split among ranks.
+
+        Hands new optimizers to the strategy before, and tells the user what cannot be exact.
+        """
         session = self.session
         if not session.distributes or not torch.is_grad_enabled():
             return False

@@ -20,7 +20,6 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, sampler
 
 from nbmgpu.rank import notices
 from nbmgpu.rank.measuring.pace import tokens_in
-from nbmgpu.rank.session import Outside, Share
 from nbmgpu.rank.source.trains import loop_trains
 from nbmgpu.rank.store.shared import from_rank_0
 from nbmgpu.rank.streams import Draws, Streams, generators_in_reach, own_generators
@@ -28,7 +27,8 @@ from nbmgpu.rank.streams import Draws, Streams, generators_in_reach, own_generat
 from .ahead import Event
 from .batch_in_use import weakly
 from .collated import Collated
-from .shares import as_collated, cut, cut_indices, cut_rows, least_of_rest, pick_batch, rows
+from .cutting import as_collated, cut, cut_indices, cut_rows, least_of_rest, pick_batch, rows
+from .share import Outside, Share
 
 if TYPE_CHECKING:
     from .loaders import LoaderTap
@@ -139,13 +139,13 @@ class SplitLoader:
         collated = Collated(loader, alone=self.indexed and session.batch == "global")
         try:
             for (batch, planned), last in session.accumulation.with_last(parts):
-                session.splits += steps == 0
+                session.split_passes += steps == 0
                 steps += 1
                 here = rows(batch)
                 share = as_collated(planned, batch, here)
                 begin = functools.partial(self._begin, share, last, steps, total, tokens_in(batch))
                 session.ahead.play(Event(begin, True, self, weakly(batch), share, last))
-                if share.samples < share.whole and not share.empty:
+                if share.is_part and not share.empty:
                     known = here in (share.samples, None)  # some tensors may have other lengths
                     session.coupling.arrive(batch, share.samples if known else 0, share.whole)
                 collated.meet(batch, here, planned)
@@ -218,22 +218,25 @@ class SplitLoader:
         """Draw the batches as one device would; return the seed, and what loads our shares."""
         batches = iter(loader.batch_sampler)  # type: ignore[arg-type]
         seed = self._draw_seed(loader)
-        ahead = _is_torchs_own(loader)
-        short = ahead and len(loader.batch_sampler.sampler) <= MANY  # type: ignore[union-attr]
+        by_torch = _is_torchs_own(loader)
+        short = by_torch and len(loader.batch_sampler.sampler) <= MANY  # type: ignore[union-attr]
         drawn = drawn_in(self.tap.streams, batches)
-        if ahead and loader.num_workers:  # they are told their first batches at once
+        if by_torch and loader.num_workers:  # they are told their first batches at once
             first = list(itertools.islice(batches, None if short else 1))
             drawn = itertools.chain(first, drawn)
         elif short:
             drawn = _at_once(drawn)
-        elif not ahead:  # it may look at the training, or never end: one batch at a time
+        elif not by_torch:  # it may look at the training, or never end: one batch at a time
             drawn = _rank_0s(drawn)
-        return seed, self._load(drawn, seed, ahead, loader.batch_size)
+        return seed, self._load(drawn, seed, by_torch, loader.batch_size)
 
     def _load(
-        self, batches: Iterator[Any], seed: int, ahead: bool, size: int | None
+        self, batches: Iterator[Any], seed: int, by_torch: bool, size: int | None
     ) -> Iterator[tuple[Any, Share]]:
-        """Load the samples of the rank's shares; ``ahead``: all batches are drawn already."""
+        """Load the samples of the rank's shares.
+
+        ``by_torch`` says that the sampler draws from torch alone: other draws are the dataset's.
+        """
         assert self.inner is not None
         shares: collections.deque[Share] = collections.deque()
         self.feed.lists = self._lists(batches, shares, size)
@@ -247,7 +250,7 @@ class SplitLoader:
                 batch = next(loaded)
             except StopIteration:
                 return
-            if draws is not None and (draws.of_torch or (ahead and draws.of_host)):
+            if draws is not None and (draws.of_torch or (by_torch and draws.of_host)):
                 self.random_data = True
                 self.session.recorder.notice("random-data", notices.RANDOM_DATA)
             watched = False

@@ -191,7 +191,7 @@ def _tell_of_shares(session: Session) -> None:
         @functools.wraps(gather)
         def told(accelerator: Any, *args: Any, **kwargs: Any) -> Any:
             share = session.share
-            if share is not None and share.samples < share.whole and torch.is_grad_enabled():
+            if share is not None and share.is_part and torch.is_grad_enabled():
                 session.recorder.notice("metric-share", notices.METRIC_SHARE)
             return gather(accelerator, *args, **kwargs)
 

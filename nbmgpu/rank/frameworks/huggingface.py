@@ -19,7 +19,8 @@ import torch
 
 from nbmgpu.rank import notices
 from nbmgpu.rank.data.ahead import Queue
-from nbmgpu.rank.session import Session, Share
+from nbmgpu.rank.data.share import Share
+from nbmgpu.rank.session import Session
 from nbmgpu.rank.source import trains
 from nbmgpu.rank.store.shared import after_rank_0, from_rank_0, sum_over_ranks
 
@@ -215,7 +216,7 @@ class Loop:
         def get_train_dataloader() -> Any:
             loader = original()
             if self.session.distributes:
-                self.session.loaders.split[getattr(loader, "base_dataloader", loader)] = True
+                self.session.loaders.was_split[getattr(loader, "base_dataloader", loader)] = True
             return loader
 
         return get_train_dataloader

@@ -23,10 +23,11 @@ import torch.distributed as dist
 
 from nbmgpu.errors import StrategyError, compose
 from nbmgpu.rank import notices
+from nbmgpu.rank.data.share import Share
 from nbmgpu.rank.losses.divisors import Meaning
 from nbmgpu.rank.losses.graph import LossGraph
 from nbmgpu.rank.losses.reader import Agree, alone, read_graph
-from nbmgpu.rank.session import Session, Share
+from nbmgpu.rank.session import Session
 
 from .lightning_copy import Copy, replace
 

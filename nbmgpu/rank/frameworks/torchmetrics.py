@@ -34,7 +34,7 @@ def tap(session: Session) -> None:
         @functools.wraps(counted)
         def watched(*args: Any, **kwargs: Any) -> None:
             share = session.share
-            if share is not None and share.samples < share.whole and torch.is_grad_enabled():
+            if share is not None and share.is_part and torch.is_grad_enabled():
                 session.recorder.notice("metric-share", notices.METRIC_SHARE)
             counted(*args, **kwargs)
 

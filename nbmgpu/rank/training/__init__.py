@@ -4,5 +4,6 @@
 - ``forwards``: before and after the forward pass of chosen modules.
 - ``backward``: every backward pass; the loss is read and weighed here.
 - ``steps``: every optimizer step: the strategy's turn, and the options'.
-- ``accumulation``, ``budget``, ``precision``, ``shaping``, ``batchnorm``: an option each.
+- ``shaping``: options that change modules, in their order; ``precision`` and ``batchnorm`` for it.
+- ``accumulation``, ``budget``: options that change how many batches and steps there are.
 """

@@ -102,7 +102,7 @@ class BackwardTap:
         elif any(root.numel() > 1 for root in roots):
             session.doubt_vector()
         share = session.share
-        even = share is not None and share.whole % session.world_size == 0
+        even = share is not None and share.is_even(session.world_size)
         session.coupling.look_at(roots, graph, even)
         # A graph that is kept may have saved its losses: they must not change under it.
         again = options["retain_graph"] or options["create_graph"]
@@ -158,7 +158,7 @@ class BackwardTap:
         counts = known(graph.counts[0][0]) / share.whole if graph.counts else None
         if graph.reduction == "sum" and (session.batch == "per-rank" or session.accumulation.on):
             session.recorder.notice("summed-loss", notices.SUMMED_LOSS)
-        if share.samples == share.whole:  # one rank has it all, or every rank has
+        if not share.is_part:  # one rank has it all, or every rank has
             counted = counts if session.accumulation.on and not share.empty else None
             return Backward(share.weight if counted is None else counted, False, scalars, totals)
         session.doubt(graph)
@@ -201,7 +201,7 @@ class BackwardTap:
     def _divided(self) -> bool:
         """Tell whether each rank has a part of a batch of the cell."""
         share = self.session.share
-        return self.session.batch == "global" and share is not None and share.samples < share.whole
+        return self.session.batch == "global" and share is not None and share.is_part
 
     def _factor_of_sum(self) -> float:
         """Return what a summed loss is multiplied by so that the ranks' average is the sum."""

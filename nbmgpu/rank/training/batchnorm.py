@@ -48,7 +48,7 @@ class BatchNormTap:
         def forward(module: Any, input: Tensor) -> Any:
             share = self.session.share
             # Where no batch is split, every rank has all of it.
-            if not module.training or share is None or share.samples == share.whole:
+            if not module.training or share is None or not share.is_part:
                 return plain(module, input)
             module._check_input_dim(input)
             with self.session.coupling.aside():

@@ -129,7 +129,7 @@ class Shaping:
             StrategyError: ranks have shares of a batch, and the loss of ``graph`` is such.
         """
         share = self.session.share
-        cut = share is not None and share.samples < share.whole
+        cut = share is not None and share.is_part
         if self._compiled and cut and any("Compiled" in node.name() for node in graph.nodes):
             what = "The model computes its loss itself, and --compile hides how it averages"
             allowed = "So ranks' losses cannot be weighed exactly"

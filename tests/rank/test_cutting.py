@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from nbmgpu.rank.data.shares import (
+from nbmgpu.rank.data.cutting import (
     as_collated,
     cut,
     cut_rows,
@@ -17,7 +17,7 @@ from nbmgpu.rank.data.shares import (
     rows,
     sizes,
 )
-from nbmgpu.rank.session import Share
+from nbmgpu.rank.data.share import Share
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])

@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, IterableDataset
 
-from nbmgpu.rank.session import Share
+from .share import Share
 
 
 def cut(whole: int, rank: int, world_size: int, least: int = 1) -> tuple[slice, Share]:
