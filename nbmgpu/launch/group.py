@@ -43,7 +43,7 @@ class Ranks(ABC):
     def signal(self, sig: signal.Signals, others: bool = False) -> None:
         """Send ``sig`` to the ranks that live, with ``others`` to those other than rank 0."""
 
-    def sweep(self, forked: leftovers.Forked) -> None:
+    def sweep(self, forked: leftovers.ForkedPids) -> None:
         """End and remove what ranks have left behind: loader workers, shell commands, files."""
         self.run.refresh()
         pids = [view.process.pid for view in self.run.view.ranks if view.process is not None]
@@ -63,9 +63,9 @@ class ForkedRanks(Ranks):
         for rank in range(self.world_size):
             pid = os.fork()
             if pid == 0:
-                from nbmgpu.rank.main import forked
+                from nbmgpu.rank.main import be_forked
 
-                forked(self.run, rank, launcher, arena)
+                be_forked(self.run, rank, launcher, arena)
             self._pids[rank] = pid
 
     def alive(self) -> bool:

@@ -23,7 +23,7 @@ from nbmgpu.run import COLLECTED_FILE, SHADOWS, STOP_FILE, Run, own_process
 from .ending import Ending
 from .group import ForkedRanks, Ranks, TorchrunRanks
 from .inheritance import Inheritance
-from .leftovers import Forked
+from .leftovers import ForkedPids
 from .processes import adopt_orphans, die_with_parent
 
 POLL = 0.05
@@ -64,7 +64,7 @@ def launch(folder: str, inheritance: Inheritance, server: int) -> None:
     if _asked_to_stop(run.folder) is not None:  # the kernel may have waited for us in vain
         ending.begin("stopped", TOO_LATE)
     else:
-        forked = Forked()  # before the ranks, so that they and theirs are noted
+        forked = ForkedPids()  # before the ranks, so that they and theirs are noted
         sockets = _new_folder()
         try:
             ranks.start(sockets)

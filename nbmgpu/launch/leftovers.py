@@ -4,7 +4,7 @@ Python's resource tracker and torch's manager of shared memory remove what those
 have left there, as soon as these are gone.  Some files neither knows: where ``/dev/shm`` is full,
 torch leaves the file that it could not fill, and joblib's workers have semaphores and folders
 there until their process ends by itself, which ranks do not.  Their names say which process made
-them, and that may have ended long ago (``Forked``).
+them, and that may have ended long ago (``ForkedPids``).
 
 Loader workers hand tensors over through sockets in a folder that only a worker which ends by
 itself removes.  So all processes of a run have one folder for them, which goes with the run.
@@ -52,7 +52,7 @@ def put_sockets_into(folder: str) -> None:
         current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]
 
 
-class Forked:
+class ForkedPids:
     """The pids of all that is forked below this process from now on, whether it lives or not.
 
     Each process marks its own in memory that all share: a byte for every pid there can be,
@@ -72,7 +72,7 @@ class Forked:
         return pid < PIDS and bool(self._marks[pid])
 
 
-def sweep(ranks: Iterable[int], forked: Forked, since: float) -> None:
+def sweep(ranks: Iterable[int], forked: ForkedPids, since: float) -> None:
     """Kill every process below this one, and remove what these and others have left.
 
     Args:

@@ -2,7 +2,7 @@
 
 import sys
 
-from .main import under_torchrun
+from .main import be_under_torchrun
 
 if __name__ == "__main__":
-    under_torchrun(*sys.argv[1:])
+    be_under_torchrun(*sys.argv[1:])

@@ -51,7 +51,7 @@ NEW_MEMORY = 3 << 30
 """Bytes a second in which memory that was not there before is written."""
 
 
-def forked(run: Run, rank: int, launcher: int, arena: Arena | None) -> NoReturn:
+def be_forked(run: Run, rank: int, launcher: int, arena: Arena | None) -> NoReturn:
     """Be ``rank`` of ``run``, just forked from the process ``launcher``, with ``arena``."""
     if arena is not None:
         sums.shared = sums.SharedSums(arena, rank)
@@ -65,7 +65,7 @@ def forked(run: Run, rank: int, launcher: int, arena: Arena | None) -> NoReturn:
     _live(run, rank, launcher)
 
 
-def under_torchrun(folder: str, sockets: str, variables: str) -> NoReturn:
+def be_under_torchrun(folder: str, sockets: str, variables: str) -> NoReturn:
     """Be the rank that torchrun says, of the run in ``folder``; see ``put_sockets_into``.
 
     ``variables`` are those that were needed for the start, with what the kernel has for them.

@@ -21,7 +21,7 @@ from nbmgpu.strategies import sums
 from . import notices
 from .coupling import Coupling
 from .data.ahead import ReadAhead
-from .data.batch_in_use import Lag
+from .data.batch_in_use import BatchInUse
 from .data.share import Outside, Share
 from .interruption import Interruption
 from .losses.divisors import Divisor, Divisors, Meaning
@@ -73,7 +73,7 @@ class Session:
         share: this rank's part of the current batch; None outside of loops that are split.
         step: batches taken, or backward passes outside of such loops; where curves are.
         samples: in all global batches so far.
-        ahead: batches that were read before the one in use.
+        batch_in_use: which batch is trained on, where a loop reads ahead; ahead: who does so.
         begun, backwards: backward passes that have begun, and those that are over.
         split_passes: passes over loaders that were split.
         untrained: whether there was such a pass in which nothing was trained.
@@ -125,7 +125,8 @@ class Session:
         self.share: Share | None = None
         self.step = 0
         self.samples = 0
-        self.ahead = ReadAhead(Lag(self._watch_inputs, self._doubt_order))
+        self.batch_in_use = BatchInUse(self._watch_inputs, self._doubt_order)
+        self.ahead = ReadAhead(self.batch_in_use)
         self._watches_inputs = False
         self._source: object = None
         self._passes: Counter[object] = Counter()
@@ -202,7 +203,7 @@ class Session:
     def _watch_inputs(self) -> None:
         """Look at what models are given, to know which batch it belongs to."""
         self._watches_inputs = True
-        self.shaping.watch_inputs(self.units, self.ahead.lag.meet)
+        self.shaping.watch_inputs(self.units, self.batch_in_use.meet)
 
     def _doubt_order(self) -> None:
         self.recorder.notice("reads-ahead", notices.READS_AHEAD)
@@ -388,12 +389,12 @@ class Session:
 
     def split_in_vain(self) -> bool:
         """Whether a loader was split, and nothing was trained in a pass over it."""
-        self.ahead.lag.settle()
+        self.batch_in_use.settle()
         return self.untrained
 
     def close(self) -> None:
         """Take everything off the user's objects and say what is left to say."""
-        self.ahead.lag.settle()
+        self.batch_in_use.settle()
         for split in self.loaders.split_loaders.values():
             split.say_what_is_left()
         self.settle_doubts()

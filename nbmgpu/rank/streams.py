@@ -35,7 +35,7 @@ class Streams:
     def __init__(self, rank: int) -> None:
         """Begin in the notebook's stream."""
         self.rank = rank
-        self.forked = False
+        self.drew_in_fork = False
         self._passes: set[int] = set()
         self._outside = False
         self._other: Any = None
@@ -47,7 +47,7 @@ class Streams:
         return bool(self._passes) and not self._outside
 
     def watch_forks(self) -> None:
-        """Note in ``forked`` when the cell draws in a step what leaves no trace in the stream."""
+        """Note it when the cell draws in a step what leaves no trace in the stream."""
         fork = torch.random.fork_rng
 
         @functools.wraps(fork)
@@ -57,7 +57,7 @@ class Streams:
             with fork(*args, **kwargs):
                 yield
                 if self.in_step and begun != _torch_states():
-                    self.forked = True
+                    self.drew_in_fork = True
 
         @functools.wraps(fork)
         def of_cell(*args: Any, **kwargs: Any) -> Any:

@@ -1,11 +1,11 @@
 """What belongs to a batch takes effect when the batch is used, also through two readers."""
 
-from nbmgpu.rank.data.ahead import Event, Queue, ReadAhead
-from nbmgpu.rank.data.batch_in_use import Lag
+from nbmgpu.rank.data.ahead import LoaderAction, Queue, ReadAhead
+from nbmgpu.rank.data.batch_in_use import BatchInUse
 
 
 def read_ahead() -> ReadAhead:
-    return ReadAhead(Lag(on_wait=lambda: None, on_doubt=lambda: None))
+    return ReadAhead(BatchInUse(on_wait=lambda: None, on_doubt=lambda: None))
 
 
 class Loader:
@@ -16,7 +16,7 @@ class Loader:
         self.said: list[str] = []
 
     def play(self, word: str, begins: bool) -> None:
-        self.ahead.play(Event(lambda: self.said.append(word), begins))
+        self.ahead.play(LoaderAction(lambda: self.said.append(word), begins))
 
     def __iter__(self):
         try:
@@ -46,7 +46,7 @@ def test_without_a_reader_everything_is_at_once():
     loader = Loader(read_ahead())
     for number in loader:
         assert loader.said[-1] == str(number)
-        loader.ahead.lag.use()
+        loader.ahead.in_use.use()
     assert loader.said == ["0", "1", "2", "3", "end"]
 
 
@@ -54,7 +54,7 @@ def test_a_batch_begins_when_it_is_handed_out():
     loader = Loader(read_ahead())
     for number in one_ahead(loader):
         assert loader.said[-1] == str(number)
-        loader.ahead.lag.use()
+        loader.ahead.in_use.use()
     assert loader.said == ["0", "1", "2", "3", "end"]
 
 
@@ -68,7 +68,7 @@ def test_a_reader_of_a_reader_hands_out_in_time_too():
         for number in group:
             ahead.begin_next(queue)
             assert loader.said[-1] == str(number)
-            ahead.lag.use()
+            ahead.in_use.use()
     with ahead.into(queue):
         assert next(batches, None) is None
     ahead.end(queue)
@@ -82,6 +82,6 @@ def test_what_was_skipped_or_left_over_never_begins():
         list(loader)
     ahead.drop_next(queue)
     ahead.begin_next(queue)
-    ahead.lag.use()
+    ahead.in_use.use()
     ahead.end(queue)
     assert loader.said == ["1", "end"]

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .batch_in_use import Lag, Weak, overlap
+from .batch_in_use import BatchInUse, Weak, overlap
 
 if TYPE_CHECKING:
     from .share import Share
 
 
 @dataclass(frozen=True, eq=False)
-class Event:
+class LoaderAction:
     """Something that a loader wants done.
 
     ``begins`` tells that it begins the step of a batch: that of ``source`` which has the
@@ -49,16 +49,16 @@ class Event:
         return any(tensor.ndim and len(tensor) == samples for tensor in tensors)
 
 
-Queue = deque[Event]
+Queue = deque[LoaderAction]
 """What a reader has been told and has not yet played."""
 
 
 class ReadAhead:
     """Does what loaders want done in the order of use, whoever is reading ahead."""
 
-    def __init__(self, lag: Lag) -> None:
+    def __init__(self, in_use: BatchInUse) -> None:
         """Nobody reads ahead; ``batch_in_use`` looks after loops that do so by themselves."""
-        self.lag = lag
+        self.in_use = in_use
         self._readers: list[Queue] = []
 
     @property
@@ -66,12 +66,12 @@ class ReadAhead:
         """Whether a known reader takes batches before they are used."""
         return bool(self._readers)
 
-    def play(self, event: Event) -> None:
-        """Do ``event`` when its batch is used, or keep it for the innermost reader's time."""
+    def play(self, action: LoaderAction) -> None:
+        """Do ``action`` when its batch is used, or keep it for the innermost reader's time."""
         if self._readers:
-            self._readers[-1].append(event)
+            self._readers[-1].append(action)
         else:
-            self.lag.arrive(event)
+            self.in_use.arrive(action)
 
     @contextmanager
     def into(self, queue: Queue) -> Iterator[None]:
@@ -85,20 +85,20 @@ class ReadAhead:
     def begin_next(self, queue: Queue) -> None:
         """Play ``queue`` until the next batch's step has begun; all of it if none does."""
         while queue:
-            event = queue.popleft()
-            self.play(event)
-            if event.begins:
+            action = queue.popleft()
+            self.play(action)
+            if action.begins:
                 return
 
     def drop_next(self, queue: Queue) -> None:
         """Forget the next batch, which its reader has skipped."""
-        first = next((event for event in queue if event.begins), None)
+        first = next((action for action in queue if action.begins), None)
         if first is not None:
             queue.remove(first)
 
     def end(self, queue: Queue) -> None:
         """Play what is left, but for the steps of batches that nobody will use."""
         while queue:
-            event = queue.popleft()
-            if not event.begins:
-                self.play(event)
+            action = queue.popleft()
+            if not action.begins:
+                self.play(action)

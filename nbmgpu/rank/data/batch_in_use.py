@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from .ahead import Event
+    from .ahead import LoaderAction
 
 MOST = 64
 """Batches that may wait.  A loop that reads more has no use for them."""
 
 
-class Lag:
-    """What loaders have said and what of it is in effect."""
+class BatchInUse:
+    """Which batch is trained on, and what loaders want done that waits for the next one's turn."""
 
     def __init__(self, on_wait: Callable[[], None], on_doubt: Callable[[], None]) -> None:
         """Begin with nothing read.
@@ -39,21 +39,21 @@ class Lag:
         """
         self._on_wait = on_wait
         self._on_doubt = on_doubt
-        self._current: Event | None = None
-        self._used = True
-        self._met = False
-        self._waiting: deque[Event] = deque()
+        self._current: LoaderAction | None = None
+        self._used = True  # whether a backward pass has begun on it
+        self._met = False  # whether a module has been given it since
+        self._waiting: deque[LoaderAction] = deque()
 
-    def arrive(self, event: Event) -> None:
-        """Let ``event`` take effect, unless a batch of its loader is still to be used."""
+    def arrive(self, action: LoaderAction) -> None:
+        """Let ``action`` take effect, unless a batch of its loader is still to be used."""
         current = self._current
         waits = bool(self._waiting) or not self._used
-        if not waits or current is None or event.source is not current.source:
-            self._do(event)
+        if not waits or current is None or action.source is not current.source:
+            self._do(action)
             return
         if not self._waiting:
             self._on_wait()
-        self._waiting.append(event)
+        self._waiting.append(action)
         while len(self._waiting) > MOST:
             self._do(self._waiting.popleft())
 
@@ -80,26 +80,26 @@ class Lag:
         self._doubt(alike or batches, chosen)
         self._catch_up(chosen)
 
-    def _batches(self) -> list[Event]:
+    def _batches(self) -> list[LoaderAction]:
         """Return the batch under way and those that wait."""
         assert self._current is not None
-        return [self._current, *(event for event in self._waiting if event.begins)]
+        return [self._current, *(action for action in self._waiting if action.begins)]
 
-    def _in_turn(self, found: list[Event]) -> Event:
+    def _in_turn(self, found: list[LoaderAction]) -> LoaderAction:
         """Choose the batch whose turn it is."""
         done_with_first = self._used and found[0] is self._current and len(found) > 1
         return found[1 if done_with_first else 0]
 
-    def _doubt(self, found: list[Event], chosen: Event) -> None:
+    def _doubt(self, found: list[LoaderAction], chosen: LoaderAction) -> None:
         """Say so where another of the batches would have made another step."""
-        if any(event.share != chosen.share or event.last != chosen.last for event in found):
+        if any(action.share != chosen.share or action.last != chosen.last for action in found):
             self._on_doubt()
 
-    def _catch_up(self, until: Event) -> None:
+    def _catch_up(self, until: LoaderAction) -> None:
         while self._current is not until and self._waiting:
-            event = self._waiting.popleft()
-            self._do(event)
-            if event is until:
+            action = self._waiting.popleft()
+            self._do(action)
+            if action is until:
                 return
 
     def settle(self) -> None:
@@ -107,10 +107,10 @@ class Lag:
         while self._waiting:
             self._do(self._waiting.popleft())
 
-    def _do(self, event: Event) -> None:
-        if event.begins:
-            self._current, self._used = event, False
-        event.do()
+    def _do(self, action: LoaderAction) -> None:
+        if action.begins:
+            self._current, self._used = action, False
+        action.do()
 
 
 Weak = tuple[weakref.ref[torch.Tensor], ...]

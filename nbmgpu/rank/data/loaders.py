@@ -22,7 +22,7 @@ from nbmgpu.rank.source.trains import loop_trains
 from nbmgpu.rank.streams import Streams, sampled_by
 from nbmgpu.rank.training.units import training
 
-from .ahead import Event
+from .ahead import LoaderAction
 from .batch_in_use import weakly
 from .cutting import rows, sizes
 from .share import Share
@@ -117,11 +117,11 @@ class LoaderTap:
                 size = min(filter(None, (next(known), rows(batch))), default=1)
                 share = Share(size, size)
                 begin = functools.partial(session.take, share, batches, last)
-                session.ahead.play(Event(begin, True, batches, weakly(batch), share, last))
+                session.ahead.play(LoaderAction(begin, True, batches, weakly(batch), share, last))
                 yield batch
         finally:
             leave = functools.partial(session.leave, batches, outside)
-            session.ahead.play(Event(leave, begins=False, source=batches))
+            session.ahead.play(LoaderAction(leave, begins=False, source=batches))
 
     def _decide(self, loader: DataLoader[Any], frame: Any) -> bool:
         """Tell whether this iteration of ``loader`` is to be split among ranks.

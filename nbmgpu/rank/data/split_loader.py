@@ -24,7 +24,7 @@ from nbmgpu.rank.source.trains import loop_trains
 from nbmgpu.rank.store.shared import from_rank_0
 from nbmgpu.rank.streams import Draws, Streams, generators_in_reach, own_generators
 
-from .ahead import Event
+from .ahead import LoaderAction
 from .batch_in_use import weakly
 from .collated import Collated
 from .cutting import as_collated, cut, cut_indices, cut_rows, least_of_rest, pick_batch, rows
@@ -144,7 +144,7 @@ class SplitLoader:
                 here = rows(batch)
                 share = as_collated(planned, batch, here)
                 begin = functools.partial(self._begin, share, last, steps, total, tokens_in(batch))
-                session.ahead.play(Event(begin, True, self, weakly(batch), share, last))
+                session.ahead.play(LoaderAction(begin, True, self, weakly(batch), share, last))
                 if share.is_part and not share.empty:
                     known = here in (share.samples, None)  # some tensors may have other lengths
                     session.coupling.arrive(batch, share.samples if known else 0, share.whole)
@@ -167,7 +167,7 @@ class SplitLoader:
             if steps > 1 and not session.ahead.reading:  # else training on it is yet to come
                 self._look_for_training(before)
             leave = functools.partial(self._leave, outside, before if steps else None)
-            session.ahead.play(Event(leave, begins=False, source=self))
+            session.ahead.play(LoaderAction(leave, begins=False, source=self))
 
     def _begin(self, share: Share, last: bool, step: int, total: int, tokens: int) -> None:
         """Begin the step of a batch, of which this rank has so many ``tokens``."""
@@ -204,7 +204,7 @@ class SplitLoader:
     def _say_what_was_drawn(self, draws: Draws, host: bool = True) -> None:
         if draws.of_torch:
             self.session.recorder.notice("random-step", notices.RANDOM_STEP)
-        elif self.tap.streams.forked or (host and draws.of_host):
+        elif self.tap.streams.drew_in_fork or (host and draws.of_host):
             self.session.recorder.notice("random-host", notices.RANDOM_HOST)
 
     def _draw_seed(self, loader: DataLoader[Any]) -> int:

@@ -85,14 +85,14 @@ class BackwardTap:
         session.activate()
         if session.interruption is not None:
             session.interruption.agree()
-        session.ahead.lag.use()
+        session.batch_in_use.use()
         roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         graph, losses = LossGraph(), None
-        scalars = all(root.numel() == 1 and root.grad_fn is not None for root in roots)
+        readable = all(root.numel() == 1 and root.grad_fn is not None for root in roots)
         of_all = self._reaches_units(roots, options["inputs"])
-        if not scalars and of_all:  # a share of one sample may give other ranks one number
+        if not readable and of_all:  # a share of one sample may give other ranks one number
             session.agree_on_divisors((), (), counts=False)
-        if scalars:
+        if readable:
             graph = self._read(roots, session.agree_on_divisors if of_all else alone)
             session.shaping.check_loss(graph)
             held, session.held_losses = session.held_losses, {}
@@ -110,7 +110,7 @@ class BackwardTap:
         session.settled += [weakref.ref(loss) for loss in settled]
         session.coupling.settle(settled[:LOSSES])
         plan = self._plan(graph, settled)
-        factor: Any = self._factor_of_sum() if scalars and self._adds_up(graph) else 1.0
+        factor: Any = self._factor_of_sum() if readable and self._adds_up(graph) else 1.0
         session.accumulation.check(session.units)
         if session.weighs_losses:
             factor, plan = self._weigh(plan, roots[0], factor, graph.reduction == "sum")
@@ -138,8 +138,8 @@ class BackwardTap:
     def _reaches_units(self, roots: Sequence[Tensor], inputs: Any) -> bool:
         """Tell whether a pass gives gradients to what is trained, and so is one of all ranks.
 
-        One that ends at a batch (adversarial samples) or at a tensor that is looked for, ranks do
-        as often as their shares need it.
+        One that ends at a batch (adversarial samples) or at a tensor that is looked for is a rank's
+        own: ranks may do different numbers of these, so no collective may stand in them.
         """
         if self.session.weighs_losses:  # for an engine, which has parameters of its own
             return True
@@ -152,24 +152,31 @@ class BackwardTap:
     def _plan(self, graph: LossGraph, scalars: list[Tensor]) -> Backward:
         session = self.session
         share, even = session.share, 1.0 / session.world_size
-        totals = self._totals(graph, scalars)
+        totals = self._which_add_up(graph, scalars)
         if share is None:
-            return Backward(even, True, scalars, totals)
+            return Backward(even, normalized=True, scalars=scalars, totals=totals)
         counts = known(graph.counts[0][0]) / share.whole if graph.counts else None
         if graph.reduction == "sum" and (session.batch == "per-rank" or session.accumulation.on):
             session.recorder.notice("summed-loss", notices.SUMMED_LOSS)
         if not share.is_part:  # one rank has it all, or every rank has
             counted = counts if session.accumulation.on and not share.empty else None
-            return Backward(share.weight if counted is None else counted, False, scalars, totals)
+            return Backward(
+                share.weight if counted is None else counted,
+                normalized=False,
+                scalars=scalars,
+                totals=totals,
+            )
         session.doubt(graph)
         if graph.penalised and self._adds_up(graph):
             session.recorder.notice("summed-penalty", notices.SUMMED_PENALTY)
         if graph.reduction == "sum":
             stands_in = share.empty and not any(totals)
-            return Backward(0.0 if stands_in else even, True, scalars, totals)
+            return Backward(
+                0.0 if stands_in else even, normalized=True, scalars=scalars, totals=totals
+            )
         # Never taken for normalized: what a rank reads of its loss must not decide what it does.
         weight = share.weight if counts is None or share.empty else counts
-        return Backward(weight, False, scalars, totals)
+        return Backward(weight, normalized=False, scalars=scalars, totals=totals)
 
     def _adds_up(self, graph: LossGraph) -> bool:
         """Tell whether the loss of the whole batch is the sum of the ranks' losses.
@@ -177,9 +184,9 @@ class BackwardTap:
         With a batch per rank it is a batch of the cell that each rank has: these are
         averaged, also if their losses are sums, as DistributedDataParallel does.
         """
-        return graph.reduction == "sum" and self._divided()
+        return graph.reduction == "sum" and self._has_part()
 
-    def _totals(self, graph: LossGraph, scalars: list[Tensor]) -> list[bool]:
+    def _which_add_up(self, graph: LossGraph, scalars: list[Tensor]) -> list[bool]:
         """Tell of each of ``scalars``, the root first, whether ranks' values add up.
 
         Parts may reduce in other ways than the root does, as the sum of ``loss_sum / len(x)``.
@@ -187,7 +194,7 @@ class BackwardTap:
         """
         root, count = self._adds_up(graph), len(scalars)
         alike = not graph.divided and (root or "sum" not in graph.kinds) and not graph.penalised
-        if alike or count < 2 or not self._divided():
+        if alike or count < 2 or not self._has_part():
             return [root] * count
         sizes = any(size is not None for size in graph.sizes)
         counts = len(graph.sizes) < len(graph.divisors)
@@ -198,7 +205,7 @@ class BackwardTap:
 
         return [root, *(self._adds_up(self._read(part, agreed)) for part in scalars[1:])]
 
-    def _divided(self) -> bool:
+    def _has_part(self) -> bool:
         """Tell whether each rank has a part of a batch of the cell."""
         share = self.session.share
         return self.session.batch == "global" and share is not None and share.is_part
@@ -228,7 +235,7 @@ class BackwardTap:
         samples = 1.0 if sums or share is None else float(share.whole)
         group = session.accumulation.weigh(total * samples, samples)
         return factor * group, Backward(
-            1.0 / session.world_size, True, closes=session.accumulation.closes
+            1.0 / session.world_size, normalized=True, closes=session.accumulation.closes
         )
 
 
