@@ -22,6 +22,7 @@ from .devices import Placement, place, probe
 from .errors import LaunchError, OptionError, compose
 from .events import KERNEL, Ended, Event, EventWriter, Notice
 from .failure import exception_of
+from .headers import SentHeader
 from .launch.local import LaunchServer, server
 from .options import RunOptions
 from .proc import began
@@ -87,13 +88,14 @@ class Execution:
         self._check_strategy()
         self.placement = place(self.options, probe())
         names = {n: self.namespace[n] for n in self.cell.reads if n in self.namespace}
-        header = {
-            "random": rng.capture(),
-            "settings": settings.capture(),
-            "verbosity": verbosity.capture(),
-            "tracked": tracking.capture(),
-            **self.surroundings.header(),
-        }
+        header = SentHeader(
+            random=rng.capture(),
+            settings=settings.capture(),
+            verbosity=verbosity.capture(),
+            tracked=tracking.capture(),
+            sources=self.surroundings.sources(),
+            execution_count=self.surroundings.cell_number,
+        )
         self.shipment = ship(names, self.namespace, header)
         self.batch_line = batch_line(names.values(), self.options, self.placement.world_size)
 

@@ -10,6 +10,7 @@ from . import rng, tracking
 from .agreement import differing
 from .bundle import VALUE, Shipment, UnreadableError, adopt, read_copies
 from .errors import ResultsError, compose
+from .headers import ReturnedHeader
 from .options import RunOptions
 from .run import Run
 
@@ -78,7 +79,8 @@ class Returns:
         values = dict(returned.values)
         last_line = {VALUE: values.pop(VALUE)} if VALUE in values else {}
         wanted = self.options.pull
-        names, sent = returned.header["kept"], self.shipment.values
+        header: ReturnedHeader = returned.header
+        names, sent = header.kept, self.shipment.values
         # What the cell has only read may have got another value in the notebook meanwhile.
         late = {n for n in names if n in sent and self.namespace.get(n) is not sent[n]}
         bound = {n: v for n, v in values.items() if n not in late if wanted is None or n in wanted}
@@ -86,10 +88,10 @@ class Returns:
         kept = {n: sent[n] for n in names if n in sent and n not in values}
         before = {name: self.namespace.get(name) for name in bound}
         self.namespace.update(bound)
-        for name in returned.header["deleted"]:
+        for name in header.deleted:
             self.namespace.pop(name, None)
-        rng.go_on(returned.header["random"], since=self.shipment.header["random"])
-        tracking.end(returned.header["ends_tracked"])
+        rng.go_on(header.random, since=self.shipment.header.random)
+        tracking.end(header.ends_tracked)
         new = {n: v for n, v in bound.items() if before[n] is not v}
         self.run.results[0] = new | last_line
         return last_line.get(VALUE), values, kept

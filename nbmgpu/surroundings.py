@@ -45,15 +45,10 @@ class Surroundings:
         """Path of the notebook, as far as the server has told the kernel."""
         return os.environ.get("JPY_SESSION_NAME", "")
 
-    def header(self) -> dict[str, Any]:
-        """Return what a rank's shell must know: earlier cells and the cell's number."""
-        if self.shell is None:
-            return {"sources": _sources(lambda _: None)}
-        numbers = getattr(self.shell.compile, "_filename_map", {})
-        return {
-            "sources": _sources(numbers.get),
-            "execution_count": self.cell_number,
-        }
+    def sources(self) -> dict[str, tuple[str, int | None]]:
+        """Return the sources of earlier cells by file name, each with its number if it has one."""
+        compiler = getattr(self.shell, "compile", None)
+        return _sources(getattr(compiler, "_filename_map", {}).get)
 
     @property
     def cell_number(self) -> int:

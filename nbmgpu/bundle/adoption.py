@@ -36,7 +36,7 @@ class Returned:
 
     values: dict[str, Any]
     lost: dict[str, str]
-    header: dict[str, Any]
+    header: Any
     refused: dict[str, str]
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import bisect
 import collections
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -105,7 +105,7 @@ class _Outgoing:
     """
 
     values: dict[str, Any]
-    header: dict[str, Any]
+    header: Any
     received: Received
     home: dict[str, Any]
     kept: Collection[str] = ()
@@ -296,7 +296,7 @@ def send_back(
     path: str,
     namespace: dict[str, Any],
     names: Iterable[str],
-    header: Mapping[str, Any],
+    header: Any,
     received: Received,
     home: dict[str, Any],
     kept: Collection[str] = (),
@@ -314,7 +314,7 @@ def send_back(
         What cannot be pickled, by name or path, with the reason; it is left out.
     """
     values = {name: namespace[name] for name in names if name in namespace}
-    outgoing = _Outgoing(values, dict(header), received, home, kept)
+    outgoing = _Outgoing(values, header, received, home, kept)
     packer = outgoing.pack()
     _rewrite_bundle(received, packer.blocks.blocks, alone)
     write_container(path, packer.file.getbuffer(), packer.blocks, packer.buffers)

@@ -50,7 +50,7 @@ class Shipment:
     namespace: dict[str, Any] = field(repr=False)
     detached: list[str] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict, repr=False)
-    header: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    header: Any = field(default=None, repr=False)
     patches: list[str] = field(default_factory=list)
     _place: Place | None = field(default=None, repr=False)
 
@@ -130,9 +130,7 @@ def write_container(
 
 
 @uncollected()
-def ship(
-    names: Mapping[str, Any], namespace: dict[str, Any], header: Mapping[str, Any]
-) -> Shipment:
+def ship(names: Mapping[str, Any], namespace: dict[str, Any], header: Any) -> Shipment:
     """Pickle ``names`` together, so that what they share stays shared.
 
     Args:
@@ -145,7 +143,7 @@ def ship(
             path inside it, the type, the reason and the way out.
     """
     packer = Packer(namespace)
-    packer.dump((dict(header), list(names)))
+    packer.dump((header, list(names)))
     sizes: dict[str, int] = {}
     detached: list[str] = []
     total, graphs = packer.file.tell(), 0
@@ -182,7 +180,7 @@ class Received:
     a name, whatever the name stands for later.
     """
 
-    header: dict[str, Any]
+    header: Any
     names: list[str]
     known: dict[int, int]
     keep: dict[int, Any]
@@ -200,7 +198,7 @@ def receive(
     namespace: dict[str, Any],
     device: str,
     owner: str = "",
-    welcome: Callable[[dict[str, Any]], None] = lambda header: None,
+    welcome: Callable[[Any], None] = lambda header: None,
 ) -> Received:
     """Map the bundle at ``path``, as soon as it is whole, and bind its names in ``namespace``.
 

@@ -22,6 +22,7 @@ from nbmgpu import rng, settings, verbosity
 from nbmgpu.arena import Arena
 from nbmgpu.bundle import is_whole, receive, send_back, write_copies
 from nbmgpu.events import EventWriter, Measured, Started, Status, Walked
+from nbmgpu.headers import ReturnedHeader, SentHeader
 from nbmgpu.launch.leftovers import put_sockets_into
 from nbmgpu.launch.processes import die_with_parent
 from nbmgpu.run import COLLECTING_FILE, SHADOWS, Run, RunRecord, own_process, write_atomically
@@ -175,16 +176,16 @@ class Rank:
         backend = "gloo" if self.device == "cpu" else "cpu:gloo,cuda:nccl"
         dist.init_process_group(backend)
 
-    def _welcome(self, current: session.Session, header: dict[str, Any]) -> None:
+    def _welcome(self, current: session.Session, header: SentHeader) -> None:
         """Take over what values may ask for when they arrive."""
-        verbosity.apply(header["verbosity"])
-        current.trackers.begun = header["tracked"]
+        verbosity.apply(header.verbosity)
+        current.trackers.begun = header.tracked
 
     def _take_over_settings(self) -> None:
-        settings.apply(self.received.header["settings"])
+        settings.apply(self.received.header.settings)
         if (threads := torch.get_num_threads()) > 1:  # NumPy came with the server, which has one
             threadpool_limits(threads, user_api="blas")
-        rng.restore(self.received.header["random"])
+        rng.restore(self.received.header.random)
         if self.record.seed is not None:
             rng.seed(self.record.seed)
 
@@ -329,12 +330,7 @@ class Rank:
             path,
             self.namespace | outcome.values(),
             [*outcome.names, *outcome.values()],
-            {
-                "random": rng.capture(),
-                "deleted": outcome.deleted,
-                "kept": sorted(outcome.kept),
-                "ends_tracked": ends_tracked,
-            },
+            ReturnedHeader(rng.capture(), outcome.deleted, sorted(outcome.kept), ends_tracked),
             self.received,
             self.namespace,
             outcome.kept,

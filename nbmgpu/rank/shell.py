@@ -28,6 +28,7 @@ from nbmgpu.bundle import VALUE
 from nbmgpu.cell.read import HISTORY
 from nbmgpu.errors import NbmgpuError
 from nbmgpu.events import Display, EventWriter
+from nbmgpu.headers import SentHeader
 
 from .failures import CELL_FILE_MARK, end_before_own_frames
 from .measuring import tqdm_tap
@@ -153,13 +154,13 @@ class RankShell(InteractiveShell):
     def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
         self.last_traceback = [str(line) for line in stb]
 
-    def take_sources(self, header: dict[str, Any]) -> None:
+    def take_sources(self, header: SentHeader) -> None:
         """Know the source of the notebook's earlier cells, for tracebacks and ``inspect``."""
-        for filename, (source, number) in header.get("sources", {}).items():
+        for filename, (source, number) in header.sources.items():
             linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
             if number is not None:
                 self.compile._filename_map[filename] = number
-        self.execution_count = header.get("execution_count", 1)
+        self.execution_count = header.execution_count
 
     def share_commands(self, rank: int, done: Callable[[], None]) -> None:
         """Run shell lines on rank 0 alone, and give their results to all ranks.
