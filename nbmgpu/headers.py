@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .rng import RandomState
-from .tracking import TrackedRun
+from .tracking import LeftRun, TrackedRun
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,10 @@ class ReturnedHeader:
         random: states of random number generators, after the cell.
         deleted: names that the cell has deleted.
         kept: names that stand for what they have stood for before.
-        ends_tracked: the exit code with which the cell has ended the notebook's run of wandb;
-            None if that goes on.
+        tracked: what the cell has made of the notebook's run of wandb, if there is one.
     """
 
     random: RandomState
     deleted: list[str]
     kept: list[str]
-    ends_tracked: int | None
+    tracked: LeftRun | None

@@ -60,6 +60,7 @@ class Execution:
     namespace: dict[str, Any]
     options: RunOptions
     surroundings: Surroundings = field(default_factory=Surroundings)
+    tracks: bool = True
     cell: Cell = field(init=False)
     placement: Placement = field(init=False)
     shipment: Shipment = field(init=False)
@@ -92,7 +93,7 @@ class Execution:
             random=rng.capture(),
             settings=settings.capture(),
             verbosity=verbosity.capture(),
-            tracked=tracking.capture(),
+            tracked=tracking.capture(self.tracks),
             sources=self.surroundings.sources(),
             execution_count=self.surroundings.cell_number,
         )

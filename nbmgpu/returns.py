@@ -13,6 +13,7 @@ from .errors import ResultsError, compose
 from .headers import ReturnedHeader
 from .options import RunOptions
 from .run import Run
+from .tracking import LeftRun
 
 WALKED_APART = (
     "Ranks trained on different batches: the cell left some out by what is in them, and each rank "
@@ -55,20 +56,24 @@ class Returns:
         Raises:
             ResultsError: the cell ran to its end, and its results are lost.
         """
-        value, sent, kept = self._adopt()
+        value, sent, kept, left = self._adopt()
         self._read_others(sent | kept)
+        try:
+            tracking.take(left)
+        except Exception as error:  # of wandb: everything else has come home
+            self.note("wandb", f"The run of wandb is not as the cell has left it: {error!r}.")
         return value
 
-    def _adopt(self) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-        """Return the value of the last line, and what names stand for on rank 0.
+    def _adopt(self) -> tuple[Any, dict[str, Any], dict[str, Any], LeftRun | None]:
+        """Return the value of the last line, what names stand for on rank 0, and wandb's run.
 
-        That is what was bound there, and what of the notebook's they have always stood for.
+        They stand for what was bound there, or for what of the notebook's they have always stood.
         """
         try:
             returned = adopt(self.run.record.results[0], self.shipment)
         except UnreadableError as error:
             if self.run.state != "finished":  # the failure says why there is no result
-                return None, {}, {}
+                return None, {}, {}, None
             what = f"The cell ran to its end, but what it made could not be brought back: {error}"
             allowed = "The notebook is as it was before"
             instead = "the cell again with more memory free, or --pull with the names you need"
@@ -91,10 +96,9 @@ class Returns:
         for name in header.deleted:
             self.namespace.pop(name, None)
         rng.go_on(header.random, since=self.shipment.header.random)
-        tracking.end(header.ends_tracked)
         new = {n: v for n, v in bound.items() if before[n] is not v}
         self.run.results[0] = new | last_line
-        return last_line.get(VALUE), values, kept
+        return last_line.get(VALUE), values, kept, header.tracked
 
     def _note_missing(self, wanted: Iterable[str], values: set[str]) -> None:
         for name in wanted:

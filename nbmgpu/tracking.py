@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 begun_here: list[Any] = []
@@ -16,27 +16,74 @@ begun_here: list[Any] = []
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run of wandb: its id, empty if it is disabled, and the values of its config."""
+    """A run of wandb, as far as others can be like it.
+
+    Attributes:
+        id, name, project, entity: as wandb calls it; entity and project may be None.
+        config: its values.
+        folder: where its files are, None for wandb's own choice.
+        resumed: whether it goes on with a run of an earlier process.
+        disabled: whether nothing is logged, and no process can join it.
+        muted: whether nothing is to be logged anywhere, also to runs that the cell begins.
+    """
+
+    id: str | None = None
+    name: str | None = None
+    project: str | None = None
+    entity: str | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    folder: str | None = None
+    resumed: bool = False
+    disabled: bool = False
+    muted: bool = False
+
+
+@dataclass(frozen=True)
+class LeftRun:
+    """What a cell has made of the notebook's run: its config, and how it has ended it, if so."""
 
     id: str
     config: dict[str, Any]
+    exit_code: int | None = None
 
 
-def capture() -> TrackedRun | None:
-    """Return the notebook's run; None where it has begun none."""
+def capture(tracks: bool = True) -> TrackedRun | None:
+    """Return the notebook's run, None where it has begun none.
+
+    Args:
+        tracks: whether the cell shall log to it; else it logs nothing.
+    """
+    run, found = _current("run"), None
+    if run is not None:
+        with suppress(Exception):  # whatever a library of any version may raise: it costs no launch
+            found = described(run)
+    return found if tracks else replace(found or TrackedRun(), disabled=True, muted=True)
+
+
+def described(run: Any) -> TrackedRun:
+    """Return what is to be known of a run of wandb."""
+    return TrackedRun(
+        id=run.id,
+        name=run.name,
+        project=run.project,
+        entity=run.entity,
+        config=dict(run.config),
+        folder=run.dir,
+        resumed=bool(run.resumed),
+        disabled=run.settings.mode == "disabled",
+    )
+
+
+def take(left: LeftRun | None) -> None:
+    """Let the notebook's run be as the cell has left it, if it is still the same one."""
     run = _current("run")
-    if run is None:
-        return None
-    with suppress(Exception):  # whatever a library of any version may raise: it costs no launch
-        return TrackedRun("" if run.settings.mode == "disabled" else run.id, dict(run.config))
-    return None
-
-
-def end(exit_code: int | None) -> None:
-    """End the notebook's run if the cell has ended it; None stands for one that goes on."""
-    run = _current("run")
-    if run is not None and exit_code is not None:
-        run.finish(exit_code)
+    if run is None or left is None or run.id != left.id:
+        return
+    changed = {k: v for k, v in left.config.items() if k not in run.config or run.config[k] != v}
+    if changed:
+        run.config.update(changed, allow_val_change=True)
+    if left.exit_code is not None:
+        run.finish(left.exit_code)
 
 
 def name_of(obj: Any) -> str:
@@ -44,7 +91,7 @@ def name_of(obj: Any) -> str:
 
     Every process has such objects of its own, which stand for one another; others have no name.
     """
-    if _current("run") in begun_here:
+    if any(_current("run") is run for run in begun_here):
         return ""
     return next((name for name in ("run", "config", "summary") if _current(name) is obj), "")
 

@@ -71,8 +71,13 @@ def _mends() -> tuple[Mend, ...]:
         Mend(lambda kind: hasattr(kind, "_shared_state"), _reduce_one_of_many),
         Mend(_called("torch.utils._pytree", "LeafSpec"), lambda _: (_leaf_spec, ())),
         Mend(_called("accelerate", "ConvertOutputsToFp32"), _reduce_conversion),
-        *(Mend(_called("wandb", n), _reduce_tracked) for n in ("Run", "NoopRun", "Summary")),
-        Mend(_called("wandb", "Config"), _reduce_config),
+        Mend(_called("wandb.sdk.wandb_run", "Run"), _reduce_run),
+        Mend(_called("wandb.sdk.lib", "NoopRun"), _reduce_run),
+        Mend(_called("wandb.sdk", "Summary"), _reduce_of_run),
+        Mend(_called("wandb.sdk", "SummaryDisabled"), _reduce_of_run),
+        Mend(_called("wandb.sdk", "Config"), _reduce_config),
+        Mend(_called("lightning", "WandbLogger"), _reduce_logger),
+        Mend(_called("pytorch_lightning", "WandbLogger"), _reduce_logger),
         Mend(_of(torch.utils.data.DataLoader), _reduce_loader),
         Mend(_of(torch.optim.Optimizer), _reduce_optimizer),
         Mend(_of(torch.nn.Module), _reduce_module),
@@ -134,12 +139,30 @@ def _reduce_conversion(conversion: Any) -> Any:
     return type(conversion), (conversion.model_forward,)  # its own way is to refuse
 
 
-def _reduce_tracked(obj: Any) -> Any:
-    if name := tracking.name_of(obj):
-        return getattr, (sys.modules["wandb"], name)
-    raise pickle.PicklingError(
-        "its run of wandb has ended: begin one before the cell, to go on with it"
-    )
+def _reduce_of_run(obj: Any) -> Any:
+    name = tracking.name_of(obj)
+    return (getattr, (sys.modules["wandb"], name)) if name else None
+
+
+def _reduce_run(run: Any) -> Any:
+    """Let the notebook's run stand for itself, and one that is over, or will be, say what it was.
+
+    Any other is found by its id, as wandb has it.
+    """
+    state = vars(run)
+    over = state.get("_is_finished") or any(run is begun for begun in tracking.begun_here)
+    disabled = type(run).__name__ == "NoopRun"
+    if tracking.name_of(run) or not (over or disabled):
+        return _reduce_of_run(run)
+    names = (*OF_AN_ENDED_RUN, *(("summary", "_interface") if disabled else ()))
+    kept = {name: state[name] for name in names if name in state}
+    return _ended_run, (type(run), {**kept, "_attach_id": None, "_is_finished": True})
+
+
+def _reduce_logger(logger: Any) -> Any:
+    """Take no run along: its own way begins one to be able to; the process's is found."""
+    state = {**vars(logger), "_experiment": None, "_attach_id": None}
+    return copyreg.__newobj__, (type(logger),), state  # type: ignore[attr-defined]
 
 
 def _reduce_config(config: Any) -> Any:
@@ -261,6 +284,16 @@ def _leaf_spec() -> Any:
     from torch.utils._pytree import tree_structure  # private, as Lightning's own use of it
 
     return tree_structure(0)
+
+
+OF_AN_ENDED_RUN = ("_settings", "_config", "_start_time", "_step", "_starting_step", "_init_pid")
+"""What a run needs to say what it is called."""
+
+
+def _ended_run(kind: Any, state: dict[str, Any]) -> Any:
+    run = kind.__new__(kind)
+    run.__dict__.update(state)
+    return run
 
 
 def _config(kind: Any, values: dict[str, Any]) -> Any:

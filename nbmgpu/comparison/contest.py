@@ -141,7 +141,9 @@ class Contest:
         if entry.options is None:
             self.trials.append(refused(entry, entry.problem))
             return
-        execution = Execution(self.source, self.namespace, entry.options, self.surroundings)
+        execution = Execution(
+            self.source, self.namespace, entry.options, self.surroundings, tracks=False
+        )
         try:
             execution.prepare()
             if self.stopped:

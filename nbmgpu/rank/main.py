@@ -29,6 +29,7 @@ from nbmgpu.run import COLLECTING_FILE, SHADOWS, Run, RunRecord, own_process, wr
 from nbmgpu.strategies import Tuning, load_strategy, sums
 from nbmgpu.strategies.base import Setting
 from nbmgpu.strategies.replicas import digest
+from nbmgpu.tracking import LeftRun
 
 from . import failures, files, frameworks, left_open, notices, output, session
 from .comparable import is_small
@@ -140,6 +141,7 @@ class Rank:
             )
             if current.budget.on:
                 self.footprint.data_is_here()
+            verbosity.apply(self.received.header.verbosity)  # some set it when they are imported
             shell.take_sources(self.received.header)
             self._take_over_settings()
             if current.distributes:
@@ -249,7 +251,7 @@ class Rank:
         self.loaders.streams.leave()
         left_open.flush()
         self.files.remove()
-        self._send_back(outcome, current.trackers.ended)
+        self._send_back(outcome, current.trackers.leaving())
         for end in current.trackers.at_end:
             end(int(outcome.error is not None))
         self.recorder.flush()
@@ -319,7 +321,7 @@ class Rank:
         values = {n: v if isinstance(v, kinds) else type(v) for n, v in self.namespace.items()}
         return Code.of(self.run.cell, {n: v for n, v in values.items() if not _is_model(v)})
 
-    def _send_back(self, outcome: Outcome, ends_tracked: int | None) -> None:
+    def _send_back(self, outcome: Outcome, left: LeftRun | None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         path = self.record.results[self.rank]
         if self.rank:
@@ -330,7 +332,7 @@ class Rank:
             path,
             self.namespace | outcome.values(),
             [*outcome.names, *outcome.values()],
-            ReturnedHeader(rng.capture(), outcome.deleted, sorted(outcome.kept), ends_tracked),
+            ReturnedHeader(rng.capture(), outcome.deleted, sorted(outcome.kept), left),
             self.received,
             self.namespace,
             outcome.kept,

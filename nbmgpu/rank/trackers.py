@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from nbmgpu.tracking import TrackedRun
+from nbmgpu.tracking import LeftRun, TrackedRun
 
 
 @dataclass
 class Trackers:
-    """The run that the notebook has ``begun``, whether the cell has ``ended`` it, and what is left.
+    """The run that the notebook has ``begun``, and what the cell has made of it.
 
-    ``ended`` is the exit code, None for a run that goes on.  ``at_end`` are called with one when
-    the cell is over and its results are on their way.
+    ``leaving`` tells that, when the cell is over; ``at_end`` are called with the cell's exit code
+    once its results are on their way.
     """
 
     begun: TrackedRun | None = None
-    ended: int | None = None
+    leaving: Callable[[], LeftRun | None] = lambda: None
     at_end: list[Callable[[int], None]] = field(default_factory=list)

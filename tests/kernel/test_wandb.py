@@ -62,13 +62,53 @@ def test_a_run_that_the_cell_begins_and_never_ends_is_whole(
 ) -> None:
     notebook = new_notebook(**OFFLINE)
     notebook.run(SETUP, timeout=120)
-    begin = 'run = wandb.init(project="p", config={"lr": 0.1})'
+    begin = 'run = wandb.init(project="p", name="first", config={"lr": 0.1})'
     notebook.run(f"%%mgpu --gpus 2\n{begin}{LOOP.format(log='wandb.log')}", timeout=120)
     losses = notebook.value("losses")
     assert len(losses) == 3
     assert logged(notebook) == [{"loss": losses, "lr": [0.1] * 3}]
-    note = notebook.value("nbmgpu.last_run.view.notices['lost:run'].text")
-    assert "before the cell" in note
+    assert notebook.value("(run.name, dict(run.config))") == ("first", {"lr": 0.1})
+    assert "finished" in notebook.send("run.log({'loss': 1})").wait().reply["evalue"]
+
+
+def test_what_holds_a_run_that_is_over_travels_all_the_same(
+    new_notebook: Callable[..., Notebook],
+) -> None:
+    notebook = new_notebook(**OFFLINE)
+    notebook.run(SETUP, timeout=120)
+    notebook.run("""
+run = wandb.init(project="p", config={"lr": 0.4})
+table = wandb.Table(columns=["a"], data=[[1]])
+run.log({"table": table})
+run.finish()
+class Trainer:
+    pass
+""")
+    cell = notebook.run(
+        """%%mgpu --gpus 2
+print(run.config["lr"], len(table.data))
+trainer = Trainer()
+trainer.run, trainer.model = wandb.init(project="p"), model
+folder = trainer.run.dir
+folders = [None, None]
+dist.all_gather_object(folders, (folder, trainer.run.id))
+""",
+        timeout=120,
+    )
+    assert cell.seen == ["0.4 1\n"]
+    assert notebook.value("trainer.model is model and trainer.run.id == folders[0][1]")
+    first, second = notebook.value("folders")
+    assert first == second
+
+
+def test_trials_of_a_comparison_log_nothing(new_notebook: Callable[..., Notebook]) -> None:
+    notebook = new_notebook(**OFFLINE)
+    notebook.run(SETUP, timeout=120)
+    notebook.run('run = wandb.init(project="p", config={"lr": 0.2})')
+    loop = LOOP.format(log="wandb.log")
+    notebook.run(f"%%mgpu compare --strategies ddp --gpus 2 --steps 2{loop}", timeout=200)
+    notebook.run('wandb.log({"after": 1}); wandb.finish()')
+    assert logged(notebook) == [{"after": [1]}]
 
 
 def test_the_notebooks_run_goes_on_in_cells_and_after_them(
@@ -82,8 +122,11 @@ def test_the_notebooks_run_goes_on_in_cells_and_after_them(
     cell = notebook.run("%%mgpu --gpus 2\nprint(config.lr, run.config['lr'], wandb.run is run)")
     assert cell.seen == ["0.2 0.2 True\n"]
     notebook.run("wandb.log({'after': 1}, step=9)")
+    notebook.run("%%mgpu --gpus 2\nwandb.config.update({'lr': 0.3}, allow_val_change=True)")
+    assert notebook.value("(wandb.config.lr, run.config['lr'])") == (0.3, 0.3)
     notebook.run(
-        "%%mgpu --gpus 2\nwandb.log({'last': 2}, step=12)\nwandb.finish()\nassert not wandb.run"
+        "%%mgpu --gpus 2\nwandb.log({'last': 2}, step=12)\nassert wandb.config.lr == 0.3\n"
+        "wandb.finish()\nassert not wandb.run"
     )
     assert notebook.value("wandb.run is None and run._is_finished")
     losses = notebook.value("losses")

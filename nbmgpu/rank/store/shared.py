@@ -54,6 +54,23 @@ def from_rank_0(value: T) -> T:
     return received
 
 
+def keyed_from_rank_0(what: str, value: T) -> T:
+    """Return what rank 0 has given as ``value`` when it came by here as often as this rank has.
+
+    Rank 0 itself does not wait, so it may come by alone.
+    """
+    _passed[what] = passed = _passed.get(what, 0) + 1
+    store: Any = dist.distributed_c10d._get_default_store()
+    key = f"nbmgpu/keyed/{what}/{passed}"
+    if dist.get_rank() == 0:
+        store.set(key, pickle.dumps(value))
+        return value
+    if not comes_from_rank_0(key):
+        raise RankError(out_of_step("Rank 0"))
+    received: T = pickle.loads(_there(store.get(key)))
+    return received
+
+
 def comes_from_rank_0(key: str) -> bool:
     """Wait for what rank 0 sets; return whether it does, or is through its cell without.
 
