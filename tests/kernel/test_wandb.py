@@ -134,6 +134,18 @@ def test_the_notebooks_run_goes_on_in_cells_and_after_them(
     assert logged(notebook) == [{"loss": losses, "lr": [0.2] * 6, "after": [1], "last": [2]}]
 
 
+def test_a_model_that_the_notebook_watches(new_notebook: Callable[..., Notebook]) -> None:
+    notebook = new_notebook(**OFFLINE)
+    notebook.run(SETUP, timeout=120)
+    notebook.run('run = wandb.init(project="p", config={"lr": 0.2})')
+    notebook.run("wandb.watch(model, log_freq=1)")
+    notebook.run(f"%%mgpu --gpus 2{LOOP.format(log='wandb.log')}", timeout=120)
+    notebook.run("wandb.finish()")
+    (curves,) = logged(notebook)
+    assert curves["loss"] == notebook.value("losses")
+    assert len([name for name in curves if name.startswith("gradients/weight")]) > 0
+
+
 def test_a_disabled_run_logs_nothing_anywhere(new_notebook: Callable[..., Notebook]) -> None:
     notebook = new_notebook()
     notebook.run(SETUP, timeout=120)

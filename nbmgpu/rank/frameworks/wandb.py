@@ -16,6 +16,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import torch
+
 from nbmgpu.rank import files
 from nbmgpu.rank.session import Session
 from nbmgpu.rank.store import shared
@@ -67,6 +69,9 @@ class Tracking:
         """Stand before whatever begins a run or joins one."""
         self.wandb.init = self._noting(self.wandb.init)
         self.wandb._attach = self._joining(self.wandb._attach)
+        watching = sys.modules.get("wandb.integration.torch.wandb_torch")
+        if watching is not None:  # which knows torch from when it watches; here hooks arrive
+            vars(watching)["torch"] = torch
         self._join_at_first_use()
         self.trackers.leaving = self.leaving
         self.trackers.at_end.append(self.end)
