@@ -43,7 +43,10 @@ nbmgpu.run({cell!r}, namespace, gpus=2, cpu=True)
 assert namespace["seen"] == settings.capture()["precisions"]
 assert {value!r} in namespace["seen"].values()
 """  # its own process: torch keeps that it was set in the new way
-    subprocess.run([sys.executable, "-c", script], check=True)
+    told = subprocess.run(
+        [sys.executable, "-c", script], check=False, capture_output=True, text=True
+    )
+    assert told.returncode == 0, told.stderr
 
 
 def test_gradients_that_are_off_in_the_notebook_are_off_in_ranks(tmp_path, monkeypatch):

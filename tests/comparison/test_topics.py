@@ -21,6 +21,7 @@ SAME_LOSS = {
     "not-trained",
     "rank-0-values",
     "steps",
+    "wandb",
     "whole-batches",
 }
 """What is said of something else: speed, metrics, what comes back."""
