@@ -70,8 +70,9 @@ def _jupyter_labextension_paths() -> list[dict[str, str]]:
 
 _HOMES = {
     ".advisor": ("advise",),
-    ".api": ("LaunchResult", "attach", "last_run", "launch", "log", "run"),
+    ".api": ("LaunchResult", "attach", "launch", "log", "run"),
     ".comparison": ("compare", "last_comparison", "scale"),
+    ".following": ("last_run",),
     ".run": ("Run", "find_run", "list_runs"),
     ".ui.picker": ("picker",),
 }

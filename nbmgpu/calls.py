@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from . import api, comparison, flags
+from . import comparison, flags, following
 from .comparison import Contest, request
 from .errors import CellError, NbmgpuError, OptionError, closest, compose
 from .failure import plain
+from .inside import refuse_inside_a_rank
 from .interrupts import interrupts_to
 from .kernel import Execution
 from .options import RunOptions
@@ -34,7 +35,7 @@ def run_cell(shell: InteractiveShell, line: str, cell: str) -> Any:
             comparison.conduct(contest)
             return None
         execution = _execution(shell, line, cell)
-        api.conduct(execution)
+        following.conduct(execution)
     return execution.value
 
 
@@ -48,13 +49,13 @@ async def run_cell_awaited(shell: InteractiveShell, line: str, cell: str) -> Any
             return None
         execution = _execution(shell, line, cell)
         if execution.options.dry_run or execution.options.background:
-            if api.conduct(execution) is not None:
+            if following.conduct(execution) is not None:
                 _watching.add(asyncio.ensure_future(_watch(shell, execution)))
             return None
-        api.refuse_inside_a_rank()
+        refuse_inside_a_rank()
         execution.prepare()
         with interrupts_to(execution.interrupt):
-            api.begin(execution)
+            following.begin(execution)
             await follow_awaited(execution, execution.run)
     return execution.value
 
@@ -83,7 +84,7 @@ async def attach_awaited(shell: InteractiveShell, line: str) -> None:
     if _helped(line):
         return
     with plain_errors(shell):
-        run, execution = api.take_over(line.partition(" ")[2].strip())
+        run, execution = following.take_over(line.partition(" ")[2].strip())
         if execution is None:
             await watch_awaited(run)
             return
@@ -165,11 +166,11 @@ def _refuse_misspelt(word: str, rest: str) -> None:
 
 
 async def follow_awaited(execution: Execution, run: Run) -> None:
-    """Do what ``api.follow`` does, awaiting between looks at the run."""
-    with api.showing(execution, run) as output:
-        for pause in api.looks(execution, run, output):
+    """Do what ``following.follow`` does, awaiting between looks at the run."""
+    with following.showing(execution, run) as output:
+        for pause in following.looks(execution, run, output):
             await asyncio.sleep(pause)
-        api.conclude(execution, run, output)
+        following.conclude(execution, run, output)
 
 
 async def contend_awaited(contest: Contest) -> None:
@@ -182,6 +183,6 @@ async def contend_awaited(contest: Contest) -> None:
 
 async def watch_awaited(run: Run) -> None:
     """Show a run of another process to its end."""
-    with api.shown(run, Surroundings.current()) as output:
-        for pause in api.looks(run, run, output):
+    with following.shown(run, Surroundings.current()) as output:
+        for pause in following.looks(run, run, output):
             await asyncio.sleep(pause)

@@ -13,7 +13,7 @@ MAP = PACKAGE.parent / "CONTRIBUTING.md"
 DOORS = {"__init__", "_version"}
 """What every room may have, and what opens into any of them when it is asked for."""
 
-UPWARDS = {("api", "ui"), ("comparison", "ui"), ("launch", "rank")}
+UPWARDS = {("following", "ui"), ("comparison", "ui"), ("launch", "rank")}
 """Rooms that reach up, inside functions."""
 
 

@@ -131,9 +131,9 @@ def test_a_rank_asks_whether_it_is_one_without_torch(script):
         "",
         """
         import nbmgpu.calls
-        from nbmgpu import api
+        from nbmgpu import api, inside
 
-        api.refuse_inside_a_rank()
+        inside.refuse_inside_a_rank()
         api.log(loss=1.0)
         assert "torch" not in sys.modules
         """,

@@ -10,7 +10,7 @@ import pytest
 from staged import Stage
 
 import nbmgpu
-from nbmgpu import api
+from nbmgpu import following
 from nbmgpu.errors import OptionError
 from nbmgpu.events import Ended, Exited, Failure, Notice, Started
 from nbmgpu.report.digest import line_of, write_digest
@@ -204,7 +204,7 @@ def test_the_newest_run_is_the_last_whatever_the_time_zone(monkeypatch):
 def test_a_look_at_a_run_that_goes_on_asks_the_system_once(monkeypatch):
     namespace = {"__name__": "__main__"}
     run = nbmgpu.run("import time; time.sleep(100)", namespace, gpus=1, background=True)
-    execution, asked = api._background[run.id], []
+    execution, asked = following._background[run.id], []
     while run.view.launcher is None:
         run.refresh()
     module = sys.modules[Run.__module__]

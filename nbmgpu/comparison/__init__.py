@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from nbmgpu import api
 from nbmgpu.failure import plain
+from nbmgpu.inside import refuse_inside_a_rank
 from nbmgpu.interrupts import interrupts_to
 from nbmgpu.surroundings import Surroundings
 
@@ -97,7 +97,7 @@ def showing(contest: Contest) -> Iterator[LiveComparison]:
     global last_comparison
     from nbmgpu.ui.comparing import LiveComparison
 
-    api.refuse_inside_a_rank()
+    refuse_inside_a_rank()
     output = LiveComparison(contest)
     output.start()
     try:
