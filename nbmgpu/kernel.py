@@ -23,7 +23,7 @@ from .errors import LaunchError, OptionError, compose
 from .events import KERNEL, Ended, Event, EventWriter, Notice
 from .failure import exception_of
 from .headers import SentHeader
-from .launch.local import LaunchServer, server
+from .launch.client import LaunchClient, launch_client
 from .options import RunOptions
 from .proc import began
 from .report.digest import write_digest
@@ -70,7 +70,7 @@ class Execution:
     _places: dict[str, Place] = field(init=False, default_factory=dict)
     _run: Run | None = field(init=False, default=None)
     _words: EventWriter | None = field(init=False, default=None)
-    _server: LaunchServer | None = field(init=False, default=None)
+    _client: LaunchClient | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         """Take off what IPython does, so that its line numbers are those of ``source``."""
@@ -147,11 +147,11 @@ class Execution:
         for topic, text in notices.items():
             if text:
                 self._note(topic, text)
-        self._server = server()
+        self._client = launch_client()
         try:
-            self._server.launch(run)
+            self._client.launch(run)
             self.shipment.write(bundle, run_id)  # meanwhile the ranks find one another
-            self._server.preload(self._modules_ahead())
+            self._client.preload(self._modules_ahead())
         except LaunchError as error:
             self._say(Ended, ending="failed", detail=str(error))
             raise
@@ -199,9 +199,9 @@ class Execution:
         """Whether every rank is gone, or none will ever come."""
         if self.run.over:
             return True
-        if self.run.view.launcher is not None or self._server is None or self._server.alive:
+        if self.run.view.launcher is not None or self._client is None or self._client.alive:
             return False
-        detail = f"The launch server has ended.\n{self._server.errors()}".rstrip()
+        detail = f"The launch server has ended.\n{self._client.errors()}".rstrip()
         self._say(Ended, ending="failed", detail=detail)
         return self.run.over
 

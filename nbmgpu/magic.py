@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
 from . import completion, idle
-from .launch.local import server
+from .launch.client import launch_client
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -43,7 +43,7 @@ def register(shell: InteractiveShell) -> None:
         shell.input_transformers_post.append(await_magic)
     completion.register(shell)
     shell.events.register("post_run_cell", preload)
-    server()
+    launch_client()
     idle.load()
 
 
@@ -58,7 +58,7 @@ def unregister(shell: InteractiveShell) -> None:
 
 def preload(*_: object) -> None:
     """Let ranks have what the cell before has imported, and runs what they need."""
-    server().preload()
+    launch_client().preload()
     idle.load()
 
 

@@ -14,7 +14,7 @@ from nbmgpu.devices import Machine, probe
 from nbmgpu.errors import LaunchError, OptionError, StrategyError
 from nbmgpu.events import Event, Status
 from nbmgpu.kernel import Execution
-from nbmgpu.launch.local import server
+from nbmgpu.launch.client import launch_client
 from nbmgpu.report.digest import write_digest
 from nbmgpu.strategies import profile_of
 from nbmgpu.surroundings import Surroundings
@@ -107,7 +107,7 @@ class Contest:
         Else the first run, that of one device, would be the only one to pay for that.
         """
         strategies = {entry.strategy for entry in self.request.entries}
-        launcher = server()
+        launcher = launch_client()
         launcher.preload(module for name in strategies for module in profile_of(name).modules)
         begun = looked = time.monotonic()
         used, quiet = launcher.cpu_seconds(), 0

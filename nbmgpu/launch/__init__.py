@@ -1,6 +1,6 @@
 """How ranks are started, watched and ended.
 
-- ``local``: the kernel's side; asks the launch server for a run.
+- ``client``: the kernel's side; asks the launch server for a run.
 - ``server``: a standing process that has torch imported and forks launchers.
 - ``pages``, ``preload``: what the server does in between: memory that is quick to fork, libraries.
 - ``launcher``: one process per run; starts the ranks, ends them all, outlives nobody.

@@ -26,7 +26,7 @@ from nbmgpu.proc import open_files
 
 from .processes import die_with_parent
 
-KERNELS = frozenset({
+NEVER_PRELOADED = frozenset({
     "IPython", "_pytest", "anywidget", "coverage", "debugpy", "execnet", "ipykernel", "ipywidgets",
     "jupyter_client", "jupyter_core", "nbmgpu", "pip", "playwright", "pluggy", "pytest", "tornado",
     "xdist", "zmq",
@@ -58,7 +58,7 @@ def libraries_here() -> list[str]:
     homes = _library_folders()
     found = []
     for name in list(sys.modules):
-        if _origin(name).startswith(homes) and _top(name) not in KERNELS:
+        if _origin(name).startswith(homes) and _top(name) not in NEVER_PRELOADED:
             found.append(name)
     return found
 

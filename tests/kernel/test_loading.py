@@ -60,7 +60,7 @@ def test_a_cell_may_come_before_anything_was_imported(tmp_path: Path) -> None:
         assert "finished" in runs.seen[-1]
 
 
-@pytest.mark.parametrize("first", ["nbmgpu.run", "nbmgpu.launch.local", "nbmgpu.kernel", "nbmgpu"])
+@pytest.mark.parametrize("first", ["nbmgpu.run", "nbmgpu.launch.client", "nbmgpu.kernel", "nbmgpu"])
 def test_public_names_are_there_whatever_was_imported_before(first: str) -> None:
     source = f"""
 import importlib, types

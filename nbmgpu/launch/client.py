@@ -1,4 +1,4 @@
-"""The kernel's side of local launches: the launch server and its requests."""
+"""The launch server as the kernel knows it: started, asked for runs, replaced when outdated."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ SET_BY_LIBRARIES = IDLE.keys() | {"TORCHINDUCTOR_CACHE_DIR"}
 """Among them, what torch and Lightning set themselves when they are imported in the notebook."""
 
 
-class LaunchServer:
-    """The standing process that launches this kernel's runs."""
+class LaunchClient:
+    """The kernel's end of the standing process that launches its runs."""
 
     def __init__(self) -> None:
         """Start the process; it is ready some moments later, requests wait until then."""
@@ -161,21 +161,21 @@ def torch_reads() -> dict[str, str]:
     }
 
 
-_server: LaunchServer | None = None
+_client: LaunchClient | None = None
 
-_retired: list[LaunchServer] = []
-"""Servers that are not asked any more, and whose runs may go on."""
+_retired: list[LaunchClient] = []
+"""Those that are not asked any more, and whose runs may go on."""
 
 
-def server() -> LaunchServer:
-    """Return the launch server of this process, started when there is none of its environment."""
-    global _server
+def launch_client() -> LaunchClient:
+    """Return this process's launch server, started when there is none of its environment."""
+    global _client
     _retired[:] = [old for old in _retired if old.alive]
-    if _server is not None and _server.alive and _server.outdated:
-        _server.retire()
-        _retired.append(_server)
-        _server = None
-    if _server is None or not _server.alive:
-        _server = LaunchServer()
-        atexit.register(_server.close)
-    return _server
+    if _client is not None and _client.alive and _client.outdated:
+        _client.retire()
+        _retired.append(_client)
+        _client = None
+    if _client is None or not _client.alive:
+        _client = LaunchClient()
+        atexit.register(_client.close)
+    return _client
