@@ -14,5 +14,6 @@
 - ``streams``, ``entropy``: random numbers that are one device's.
 - ``trackers``: the notebook's run of wandb, and what the cell has done with it.
 - ``recorder``, ``notices``, ``output``, ``failures``: what a rank says, and how.
-- ``interruption``, ``left_open``, ``comparable``: the end of a cell, and what comes back.
+- ``interruption``, ``last_words``, ``left_open``: the end of a cell, and what is said of it.
+- ``comparable``: what of each rank comes back.
 """

@@ -78,8 +78,8 @@ def _makes_shared_memory(frame: FrameType | None) -> bool:
     return False
 
 
-class Interruption(Interrupts):
-    """What this rank has heard, and what all ranks have agreed on."""
+class AgreedInterrupts(Interrupts):
+    """SIGINT where a model is spread over ranks: all of them stop at the step they agree on."""
 
     def __init__(self, folder: Path) -> None:
         """Let the launcher know through ``folder`` that a moment is needed."""

@@ -11,7 +11,6 @@ import traceback
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import FunctionType
 from typing import Any, NoReturn
 
 import torch
@@ -20,33 +19,33 @@ from threadpoolctl import threadpool_limits
 
 from nbmgpu import rng, settings, verbosity
 from nbmgpu.arena import Arena
-from nbmgpu.bundle import is_whole, receive, send_back, write_copies
-from nbmgpu.events import EventWriter, Measured, Started, Status, Walked
+from nbmgpu.bundle import Received, is_whole, receive, send_back, write_copies
+from nbmgpu.events import EventWriter, Started, Status
 from nbmgpu.headers import ReturnedHeader, SentHeader
 from nbmgpu.launch.leftovers import put_sockets_into
 from nbmgpu.launch.processes import die_with_parent
 from nbmgpu.run import COLLECTING_FILE, SHADOWS, Run, RunRecord, own_process, write_atomically
 from nbmgpu.strategies import Tuning, load_strategy, sums
 from nbmgpu.strategies.base import Setting
-from nbmgpu.strategies.replicas import digest
 from nbmgpu.tracking import LeftRun
 
-from . import failures, files, frameworks, left_open, notices, output, session
+from . import failures, files, frameworks, left_open, output, session
 from .comparable import is_small
-from .coupling import BY_NUMBER
-from .data import loaders
+from .data.loaders import LoaderTap
 from .entropy import Entropy
-from .interruption import Interruption, Interrupts
-from .losses.size_or_constant import Code
+from .interruption import AgreedInterrupts, Interrupts
+from .last_words import give_notices, tell_the_walk, tell_what_was_measured
 from .measuring import tqdm_tap
 from .measuring.footprint import Footprint
 from .measuring.heap import keep_freed_memory
 from .measuring.vitals import Pulse
 from .recorder import Recorder
 from .shell import Outcome, RankShell, make_shell
+from .source.code import Code
 from .store import shared
-from .training import backward, steps
+from .training.backward import BackwardTap
 from .training.budget import Budget
+from .training.steps import StepTap
 from .training.units import OptimizerWatch
 
 NEW_MEMORY = 3 << 30
@@ -106,7 +105,21 @@ def _live(run: Run, rank: int, parent: int) -> NoReturn:
 
 
 class Rank:
-    """One rank of one run."""
+    """One rank of one run.
+
+    Attributes:
+        device: where it computes: ``cpu`` or ``cuda:0``, the only GPU that it sees.
+        received: what has come from the notebook; the first thing that the cell needs.
+        loaders: the tap that splits what loaders yield.
+        steps: the tap that stands before optimizer steps.
+        footprint: the memory that it takes, counted from just before the data came.
+    """
+
+    device: str
+    received: Received
+    loaders: LoaderTap
+    steps: StepTap
+    footprint: Footprint
 
     def __init__(self, run: Run, rank: int, events: EventWriter, log: Path) -> None:
         """Know where to read and write."""
@@ -130,7 +143,7 @@ class Rank:
             shell = make_shell(self.events, self.recorder, self.log, self.rank)
             self.namespace = shell.user_ns
             current = self._open_session(watch)
-            current.chances.code_of = self._code
+            current.chances.code_of = lambda: Code.of(self.run.cell, self.namespace)
             self.footprint = Footprint()
             self.received = receive(
                 self.record.bundle,
@@ -201,14 +214,14 @@ class Rank:
         session.current = current
         current.budget = Budget(record.options.get("steps"))
         if current.distributes and strategy.spreads:
-            current.interruption = Interruption(self.run.folder)
-            current.interruption.install()
-        self.loaders = loaders.LoaderTap(current)
+            current.interrupts = AgreedInterrupts(self.run.folder)
+            current.interrupts.install()
+        self.loaders = LoaderTap(current)
         self.loaders.install()
         if current.distributes:
             Entropy(self.loaders.streams, f"{self.run.id} {record.created}").install()
-        backward.BackwardTap(current).install()
-        self.steps = steps.StepTap(current)
+        BackwardTap(current).install()
+        self.steps = StepTap(current)
         self.steps.install()
         tqdm_tap.install(self.recorder)
         frameworks.install(current)
@@ -234,8 +247,8 @@ class Rank:
         """Tell how the cell ended, and send back what there is, also after a failure."""
         stopped = isinstance(outcome.error, KeyboardInterrupt)
         if current.budget.on:
-            self._tell_what_was_measured(current)
-        together = stopped and current.interruption and current.interruption.together
+            tell_what_was_measured(self.events, current, self.footprint)
+        together = stopped and current.interrupts and current.interrupts.together
         if outcome.error is None:
             shared.leave()  # first: what follows may wait for ranks that wait for this one
             current.strategy.finish()
@@ -266,60 +279,13 @@ class Rank:
             lines = [*outcome.traceback, *([f"\n{hint}"] if hint else [])]
             failures.report(self.events, outcome.error, self.run.cell, lines)
         self.events.emit(Status, state="collecting")
-        if outcome.error is None:
-            self._say_what_is_left(current)
-
-    def _tell_what_was_measured(self, current: session.Session) -> None:
-        self.events.emit(
-            Measured,
-            steps=current.budget.taken,
-            seconds=current.stopwatch.seconds(),
-            samples=current.stopwatch.samples(),
-            held=self.footprint.held(),
-            memory=self.footprint.peak(),
-            gpu_memory=self.footprint.gpu_peak(),
-        )
-
-    def _say_what_is_left(self, current: session.Session) -> None:
-        """Give the notices that only the whole of the cell can tell."""
+        if outcome.error is not None:
+            return
         if current.budget.on:
             self.recorder.notice("steps", current.budget.words)
         if current.distributes and current.backwards:
-            batches, losses = current.walk.hexdigest(), current.reductions.hexdigest()
-            known = losses if current.losses_known else ""
-            weights = ""
-            if current.split_passes:
-                with suppress(RuntimeError):  # no memory: what is only told must not cost results
-                    weights = digest(current.strategy.copies())
-            self.events.emit(
-                Walked, passes=current.backwards, batches=batches, losses=known, weights=weights
-            )
-        if current.worked_alone():
-            self.recorder.notice("not-sharded", notices.NOT_SHARDED)
-        if current.split_in_vain():
-            self.recorder.notice("not-trained", notices.NOT_TRAINED)
-        if self.rank:
-            return  # rank 0 has the largest shares: one of another size would have told
-        code = self._code()
-        text = current.chances.verdict(code)
-        if text and not self.recorder.has_said("late-count"):
-            self.recorder.notice("by-chance", text)
-        if current.coupling.cuts and not self._loops().names & BY_NUMBER:
-            self.recorder.notice("in-pieces", notices.IN_PIECES)
-        if current.chances.scaled_penalty(code):
-            self.recorder.notice("scaled-penalty", notices.SCALED_PENALTY)
-
-    def _code(self) -> Code:
-        return Code.of(self.run.cell, self.namespace)
-
-    def _loops(self) -> Code:
-        """Return the code of the notebook that may train.
-
-        That is not a model's: if it has a chunk(3), it is features that are cut.
-        """
-        kinds = type | FunctionType
-        values = {n: v if isinstance(v, kinds) else type(v) for n, v in self.namespace.items()}
-        return Code.of(self.run.cell, {n: v for n, v in values.items() if not _is_model(v)})
+            tell_the_walk(self.events, current)
+        give_notices(current, self.run.cell, self.namespace)
 
     def _send_back(self, outcome: Outcome, left: LeftRun | None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -351,7 +317,3 @@ class Rank:
                 break
             time.sleep(0.002)
         return alone
-
-
-def _is_model(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, torch.nn.Module)

@@ -23,7 +23,7 @@ from .coupling import Coupling
 from .data.ahead import ReadAhead
 from .data.batch_in_use import BatchInUse
 from .data.share import Outside, Share
-from .interruption import Interruption
+from .interruption import AgreedInterrupts
 from .losses.divisors import Divisor, Divisors, Meaning
 from .losses.size_or_constant import Chances
 from .measuring.pace import Pace
@@ -90,12 +90,12 @@ class Session:
         chances, divisors: numbers in losses that are sizes of the share, or are so by chance.
         coupling: whether steps take the samples of a batch together.
         trackers: the notebook's run of wandb, and what the cell has done with it.
-        interruption: how ranks stop together, where a model is spread over them.
+        interrupts: how ranks stop together, where a model is spread over them.
         pace: how long steps take, and how long until a rank meets the others.
         stopwatch: how long each of the steps takes that ``budget`` allows.
     """
 
-    interruption: Interruption | None = None
+    interrupts: AgreedInterrupts | None = None
     loaders: LoaderTap
     streams: Streams
 

@@ -56,7 +56,7 @@ from .reductions import (
     reduces,
 )
 from .side_by_side import JOINED, WRITTEN, losses_in, written_over
-from .size_or_constant import Batch, Chances
+from .size_or_constant import Chances, SizeQuestions
 from .sizes import has_one_over, is_number, is_one_of, is_total, ratios, scalars, sizes_with
 
 MAX_NODES = 400
@@ -78,7 +78,7 @@ def read_graph(
     totals: Sequence[Tensor] = (),
     agree: Agree = alone,
     is_old: Callable[[Tensor], bool] = lambda tensor: False,
-    batch: Batch | None = None,
+    questions: SizeQuestions | None = None,
 ) -> LossGraph:
     """Walk from ``loss``, of one element, to the nodes that reduce over samples.
 
@@ -90,9 +90,9 @@ def read_graph(
             by one of them, or by a multiple, adds up over ranks.
         agree: settles with the other ranks which numbers are sizes.
         is_old: tells whether a tensor is seen to be older than the batch.
-        batch: tells of numbers that may be sizes whether they are, by the code.
+        questions: tells of numbers that may be sizes whether they are, by the code.
     """
-    reader = _Reader(samples, whole, totals, is_old, batch or Batch(Chances()))
+    reader = _Reader(samples, whole, totals, is_old, questions or SizeQuestions(Chances()))
     roots = [loss] if isinstance(loss, Tensor) else loss
     graph = reader.read([root.grad_fn for root in roots])
     if not (graph.kinds or graph.divisors or graph.penalised) and 1 < samples < whole:
@@ -101,7 +101,7 @@ def read_graph(
     meanings = agree(kinds, graph.divisors, graph.by_tensor)
     graph.settle(meanings)
     constants = [d.number for d, m in zip(graph.divisors, meanings, strict=True) if m == "constant"]
-    graph.by_multiple |= not all(map(reader.batch.is_constant, constants))
+    graph.by_multiple |= not all(map(reader.questions.is_constant, constants))
     if graph.kinds != {"sum"}:
         graph.multiplied = None
     graph.mean_by_share &= (
@@ -118,7 +118,7 @@ class _Reader:
     whole: int
     totals: Sequence[Tensor]
     is_old: Callable[[Tensor], bool]
-    batch: Batch
+    questions: SizeQuestions
     graph: LossGraph = field(default_factory=LossGraph)
     sides: dict[Any, int] = field(default_factory=dict)
     known: dict[Any, list[Any]] = field(default_factory=dict)
@@ -261,8 +261,8 @@ class _Reader:
         over = sum(is_one_of(n, {samples}) for n in below)
         # (a.mean() * len(a) + b.mean() * len(b)) / (len(a) + len(b)): that is a mean of all.
         several = [n for n in below if is_one_of(n, {2 * samples, 3 * samples})]
-        cancelled = any(n <= self.whole and not self.batch.is_constant(n) for n in several)
-        if by == over or (by > over and cancelled) or not self.batch.asks_for_share(samples):
+        cancelled = any(n <= self.whole and not self.questions.is_constant(n) for n in several)
+        if by == over or (by > over and cancelled) or not self.questions.asks_for_share(samples):
             return False
         self.graph.mean_by_share |= over > by
         if by > over:
@@ -314,7 +314,7 @@ class _Reader:
         sizes = sizes_with(samples, whole, node) - {whole}
         either = samples < whole == elements_of(node)
         if either and any(is_one_of(d, {whole}) for d in numbers):
-            sizes |= {whole} if self.batch.asks_for_elements() else set()
+            sizes |= {whole} if self.questions.asks_for_elements() else set()
         taken = next((d for d in numbers if is_one_of(d, sizes)), None)
         rows = taken is not None and self._has_other_rows(node)
         number = math.prod(numbers)

@@ -8,21 +8,12 @@ run cannot bear that out, people are told.
 
 from __future__ import annotations
 
-import dis
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nbmgpu.rank import notices
-from nbmgpu.rank.source.divisions import (
-    assigned,
-    by_size,
-    divides_by_multiple,
-    function_by_size,
-    function_divides_by_multiple,
-)
+from nbmgpu.rank.source.code import Code
 
 if TYPE_CHECKING:
     from .graph import LossGraph
@@ -30,15 +21,11 @@ if TYPE_CHECKING:
 SIZES = {"len", "size", "shape", "numel", "nelement", "batch_size"}
 """Names by which code asks for the size of a batch."""
 
-
 FEW = 3
 """Ratios with the sizes of shares that there may be."""
 
 MOST = 64
 """Numbers of a kind that are remembered."""
-
-SETTINGS = {"__main__", "argparse", "types"}
-"""Modules of classes whose objects may hold the settings of a cell, such as a namespace."""
 
 
 class Chances:
@@ -46,7 +33,7 @@ class Chances:
 
     def __init__(self) -> None:
         """Have seen no loss; ``code_of`` is to tell what the notebook has of code."""
-        self.code_of: Callable[[], Code] = lambda: Code(set(), set(), False)
+        self.code_of: Callable[[], Code] = lambda: Code(set(), set())
         self._code: Code | None = None
         self._sure: set[str] = set()
         self._unsure = self._sized = False
@@ -102,7 +89,7 @@ class Chances:
         constant = len(self._sizes) == 1 and self._sizes <= code.numbers and not code.names & SIZES
         if contradicted or (self._divided == {True} and constant):
             return notices.DIVIDED_BY_CHANCE
-        if self._multiple and code.multiplies:
+        if self._multiple and code.divides_by_multiple:
             return notices.DIVIDED_BY_MULTIPLE
         if self._unsure:
             return notices.EITHER
@@ -115,7 +102,7 @@ class Chances:
 
 
 @dataclass(frozen=True)
-class Batch:
+class SizeQuestions:
     """What the code says of numbers in the loss of a batch of ``whole`` samples."""
 
     chances: Chances
@@ -135,73 +122,3 @@ class Batch:
     def is_constant(self, number: float) -> bool:
         """Tell whether a number stands in the code."""
         return number in self.chances.code.numbers
-
-
-@dataclass(frozen=True)
-class Code:
-    """The names that code uses, and the numbers in it or behind its names.
-
-    ``multiplies`` says that it divides by several times the size of a batch, ``by_size`` that it
-    multiplies or divides by one what is no number.
-    """
-
-    names: set[str]
-    numbers: set[float]
-    multiplies: bool
-    by_size: bool = False
-
-    @classmethod
-    def of(cls, cell: str, namespace: Mapping[str, Any]) -> Code:
-        """Look at a cell, and at the functions and classes of the notebook."""
-        try:
-            codes = [compile(cell, "<cell>", "exec", dont_inherit=True)]
-        except SyntaxError:  # magics: of these nothing is known
-            codes = []
-        own = [v for v in namespace.values() if getattr(v, "__module__", "") == "__main__"]
-        functions = [
-            member
-            for value in own
-            for member in (vars(value).values() if isinstance(value, type) else [value])
-            if isinstance(member, FunctionType)
-        ]
-        given = assigned(cell)
-        parts = list(_parts([*codes, *(function.__code__ for function in functions)]))
-        names = {name for code in parts for name in code.co_names}
-        values = [value for code in parts for value in (*code.co_consts, *_small(code))]
-        values += [v for f in functions for v in (f.__defaults__ or (), (f.__kwdefaults__ or {}))]
-        used = [namespace.get(name) for name in names - given]
-        values += [*used, *(_settings_of(each) for each in used)]
-        numbers = {float(v) for v in _flat(values) if isinstance(v, int | float) and v is not True}
-        sized = by_size(cell) or any(map(function_by_size, functions))
-        multiplies = divides_by_multiple(cell) or any(map(function_divides_by_multiple, functions))
-        return cls(names, numbers, multiplies, sized)
-
-
-def _small(code: CodeType) -> list[Any]:
-    """Return the small numbers that Python 3.14 keeps in the instructions themselves."""
-    if sys.version_info < (3, 14):
-        return []
-    return [each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_SMALL_INT"]
-
-
-def _settings_of(value: Any) -> dict[str, Any]:
-    """Return the attributes of an object that may hold settings."""
-    found = getattr(value, "__dict__", {}) if type(value).__module__ in SETTINGS else {}
-    return found if isinstance(found, dict) else {}
-
-
-def _flat(values: Iterable[Any]) -> Iterator[Any]:
-    """Yield ``values``, and what is in those that are tuples or dicts."""
-    for value in values:
-        if isinstance(value, tuple | frozenset):
-            yield from value
-        elif isinstance(value, dict):
-            yield from list(value.values())
-        else:
-            yield value
-
-
-def _parts(codes: Iterable[CodeType]) -> Iterator[CodeType]:
-    for code in codes:
-        yield code
-        yield from _parts(part for part in code.co_consts if isinstance(part, CodeType))

@@ -7,4 +7,5 @@
 - ``shapes``: does it shape a share by the size of the whole batch?
 - ``divisions``: where code multiplies or divides by such a size.
 - ``sizes``: expressions that are such a size.
+- ``code``: which names and numbers stand in it.
 """

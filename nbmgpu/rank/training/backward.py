@@ -19,7 +19,7 @@ from nbmgpu.rank.losses.graph import LossGraph
 from nbmgpu.rank.losses.nodes import reaches
 from nbmgpu.rank.losses.readable import find_losses
 from nbmgpu.rank.losses.reader import Agree, alone, read_graph
-from nbmgpu.rank.losses.size_or_constant import Batch
+from nbmgpu.rank.losses.size_or_constant import SizeQuestions
 from nbmgpu.rank.losses.weights import share_out
 from nbmgpu.rank.source.frames import outside
 from nbmgpu.strategies.amounts import known
@@ -83,8 +83,8 @@ class BackwardTap:
         session.budget.before_backward(session)
         session.pace.meet()
         session.activate()
-        if session.interruption is not None:
-            session.interruption.agree()
+        if session.interrupts is not None:
+            session.interrupts.agree()
         session.batch_in_use.use()
         roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         graph, losses = LossGraph(), None
@@ -132,8 +132,8 @@ class BackwardTap:
     def _read(self, loss: Tensor | Sequence[Tensor], agree: Agree) -> LossGraph:
         session, share = self.session, self.session.share
         sizes = (share.samples, share.whole) if share else (0, 0)
-        batch = Batch(session.chances, sizes[1], session.world_size)
-        return read_graph(loss, *sizes, session.totals, agree, session.coupling.is_old, batch)
+        questions = SizeQuestions(session.chances, sizes[1], session.world_size)
+        return read_graph(loss, *sizes, session.totals, agree, session.coupling.is_old, questions)
 
     def _reaches_units(self, roots: Sequence[Tensor], inputs: Any) -> bool:
         """Tell whether a pass gives gradients to what is trained, and so is one of all ranks.

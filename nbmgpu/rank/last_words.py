@@ -1,0 +1,59 @@
+"""What only the whole of a cell can tell: said when it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from nbmgpu.events import EventWriter, Measured, Walked
+from nbmgpu.strategies.replicas import digest
+
+from . import notices
+from .coupling import BY_NUMBER
+from .measuring.footprint import Footprint
+from .session import Session
+from .source.code import Code
+
+
+def tell_what_was_measured(events: EventWriter, session: Session, footprint: Footprint) -> None:
+    """Tell what the steps of a comparison's run have taken."""
+    events.emit(
+        Measured,
+        steps=session.budget.taken,
+        seconds=session.stopwatch.seconds(),
+        samples=session.stopwatch.samples(),
+        held=footprint.held(),
+        memory=footprint.peak(),
+        gpu_memory=footprint.gpu_peak(),
+    )
+
+
+def tell_the_walk(events: EventWriter, session: Session) -> None:
+    """Tell what must be alike on all ranks: batches, how losses reduce, replicated weights."""
+    batches, losses = session.walk.hexdigest(), session.reductions.hexdigest()
+    known = losses if session.losses_known else ""
+    weights = ""
+    if session.split_passes:
+        with suppress(RuntimeError):  # no memory: what is only told must not cost results
+            weights = digest(session.strategy.copies())
+    events.emit(Walked, passes=session.backwards, batches=batches, losses=known, weights=weights)
+
+
+def give_notices(session: Session, cell: str, namespace: Mapping[str, Any]) -> None:
+    """Give the notices that wait for the end of ``cell``, which has run in ``namespace``."""
+    recorder = session.recorder
+    if session.worked_alone():
+        recorder.notice("not-sharded", notices.NOT_SHARDED)
+    if session.split_in_vain():
+        recorder.notice("not-trained", notices.NOT_TRAINED)
+    if session.rank:
+        return  # rank 0 has the largest shares: one of another size would have told
+    code = Code.of(cell, namespace)
+    text = session.chances.verdict(code)
+    if text and not recorder.has_said("late-count"):
+        recorder.notice("by-chance", text)
+    if session.coupling.cuts and not Code.that_trains(cell, namespace).names & BY_NUMBER:
+        recorder.notice("in-pieces", notices.IN_PIECES)
+    if session.chances.scaled_penalty(code):
+        recorder.notice("scaled-penalty", notices.SCALED_PENALTY)
