@@ -213,9 +213,7 @@ def test_a_script_that_is_killed_takes_its_ranks_along(script: Callable[[str], S
 
 
 def test_a_script_that_never_runs_anything_ends_at_once(script: Callable[[str], Script]) -> None:
-    process = script(
-        "from nbmgpu.launch import client; client.launch_client(); print('ready')"
-    )
+    process = script("from nbmgpu.launch import client; client.launch_client(); print('ready')")
     process.until("ready")
     at = time.monotonic()
     process.end()

@@ -26,7 +26,7 @@ from nbmgpu.launch.leftovers import put_sockets_into
 from nbmgpu.launch.processes import die_with_parent
 from nbmgpu.run import COLLECTING_FILE, SHADOWS, Run, RunRecord, own_process, write_atomically
 from nbmgpu.strategies import Tuning, load_strategy, sums
-from nbmgpu.strategies.base import Setting
+from nbmgpu.strategies.base import RankContext
 from nbmgpu.tracking import LeftRun
 
 from . import failures, files, frameworks, left_open, output, session
@@ -207,7 +207,7 @@ class Rank:
     def _open_session(self, watch: OptimizerWatch) -> session.Session:
         """Put the taps in place; libraries' before the bundle, whose objects they take in."""
         record = self.record
-        strategy = load_strategy(record.strategy)(self._setting())
+        strategy = load_strategy(record.strategy)(self._context())
         current = session.Session(
             self.rank, record.world_size, record.batch, strategy, self.recorder, watch
         )
@@ -227,8 +227,8 @@ class Rank:
         frameworks.install(current)
         return current
 
-    def _setting(self) -> Setting:
-        return Setting(
+    def _context(self) -> RankContext:
+        return RankContext(
             self.rank,
             self.record.world_size,
             self.device,

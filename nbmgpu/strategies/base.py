@@ -25,11 +25,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Setting:
+class RankContext:
     """Where a strategy works, with what options, and how it speaks to the user.
 
-    ``device`` is ``cpu`` or ``cuda:0``; the process group exists already.  ``say``
-    takes a stable topic and a text, and shows the text once per topic and run.
+    Attributes:
+        rank: of this process; the process group exists already.
+        world_size: how many ranks there are.
+        device: ``cpu`` or ``cuda:0``.
+        tuning: the options that strategies have.
+        say: shows a text to the user, once per topic and run: ``say("my-topic", text)``.
     """
 
     rank: int
@@ -117,13 +121,13 @@ class Strategy(ABC):
     took_part = True
     """Set by ``end_backward``: False if the pass reached nothing that was prepared, on any rank."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, context: RankContext) -> None:
         """Belong to one rank."""
-        self.setting = setting
-        self.rank = setting.rank
-        self.world_size = setting.world_size
-        self.device = setting.device
-        self.tuning = setting.tuning
+        self.rank = context.rank
+        self.world_size = context.world_size
+        self.device = context.device
+        self.tuning = context.tuning
+        self.say = context.say
 
     @abstractmethod
     def prepare(self, units: list[Unit]) -> None:

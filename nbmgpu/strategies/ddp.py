@@ -24,7 +24,7 @@ import torch
 from nbmgpu.errors import StrategyError, compose
 
 from . import catalogue
-from .base import Backward, Setting, Strategy, Unit
+from .base import Backward, RankContext, Strategy, Unit
 from .catalogue import Profile
 from .reducer import Reducer, Way, end_all
 from .replicas import broadcast_unless_equal
@@ -51,9 +51,9 @@ class DistributedDataParallel(Strategy):
     profile: ClassVar[Profile] = catalogue.DDP
     forgets: ClassVar[bool] = True
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, context: RankContext) -> None:
         """Start without any unit."""
-        super().__init__(setting)
+        super().__init__(context)
         self._units: list[Unit] = []
         self._reducers: list[Reducer] = []
         self._resting: list[Trainable] = []
@@ -73,9 +73,9 @@ class DistributedDataParallel(Strategy):
     def _say_what_options_mean(self) -> None:
         if self.tuning.compress is not None:
             text = COMPRESSED.format(digits=DIGITS[self.tuning.compress])
-            self.setting.say("compress", text)
+            self.say("compress", text)
         if self.tuning.find_unused:
-            self.setting.say("find-unused", FIND_UNUSED)
+            self.say("find-unused", FIND_UNUSED)
 
     def _hook(self, units: list[Unit]) -> None:
         self._unhook()

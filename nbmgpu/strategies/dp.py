@@ -20,7 +20,7 @@ from torch.nn.parallel import parallel_apply, replicate
 from torch.nn.parallel.scatter_gather import scatter_kwargs
 
 from . import catalogue
-from .base import Backward, Setting, Strategy, Unit
+from .base import Backward, RankContext, Strategy, Unit
 from .catalogue import Profile
 
 WHY_DDP = (
@@ -45,9 +45,9 @@ class DataParallel(Strategy):
 
     profile: ClassVar[Profile] = catalogue.DP
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, context: RankContext) -> None:
         """Use the GPUs that this process sees."""
-        super().__init__(setting)
+        super().__init__(context)
         on_gpu = self.device.startswith("cuda")
         self.devices = list(range(torch.cuda.device_count())) if on_gpu else []
         self.modules: list[nn.Module] = []
@@ -57,9 +57,9 @@ class DataParallel(Strategy):
         count = len(self.devices)
         if count < 2:
             seen = "one GPU" if count else "none"
-            self.setting.say("dp", ALONE.format(count=seen) + WHY_DDP)
+            self.say("dp", ALONE.format(count=seen) + WHY_DDP)
             return
-        self.setting.say("dp", PARALLEL.format(count=count) + WHY_DDP)
+        self.say("dp", PARALLEL.format(count=count) + WHY_DDP)
         for module in (module for unit in units for module in unit.modules):
             if "forward" not in vars(module):  # one that is patched already has its own ways
                 module.forward = functools.partial(forward, module, self.devices)

@@ -24,7 +24,7 @@ from nbmgpu.errors import StrategyError, compose
 
 from . import catalogue
 from .attendance import Attendance
-from .base import Setting, Unit
+from .base import RankContext, Unit
 from .catalogue import Profile
 from .ddp import DistributedDataParallel
 from .separable import joins_parameters, own_step, takes_closure
@@ -149,9 +149,9 @@ class ZeroStage1(DistributedDataParallel):
     spreads: ClassVar[bool] = True
     forgets: ClassVar[bool] = False
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, context: RankContext) -> None:
         """Start without any optimizer."""
-        super().__init__(setting)
+        super().__init__(context)
         self._sharded: WeakKeyDictionary[Optimizer, Sharded] = WeakKeyDictionary()
         self._checked: WeakKeyDictionary[Optimizer, set[bool]] = WeakKeyDictionary()
 
@@ -228,6 +228,6 @@ class ZeroStage1(DistributedDataParallel):
         """Take all hooks off, and give optimizers a plain state."""
         for optimizer, states in self._spread():
             if not states.whole:
-                self.setting.say("lost-states", LOST_STATES)
+                self.say("lost-states", LOST_STATES)
             optimizer.state = states.plain()
         super().release()

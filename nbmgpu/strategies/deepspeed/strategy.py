@@ -21,7 +21,7 @@ from torch import nn
 from nbmgpu.errors import StrategyError, compose
 from nbmgpu.strategies import catalogue
 from nbmgpu.strategies.attendance import Attendance
-from nbmgpu.strategies.base import Backward, Setting, Strategy, Unit
+from nbmgpu.strategies.base import Backward, RankContext, Strategy, Unit
 from nbmgpu.strategies.replicas import broadcast_unless_equal
 from nbmgpu.strategies.separable import takes_closure
 
@@ -67,9 +67,9 @@ class DeepSpeed(Strategy):
     stage: ClassVar[int]
     offload: ClassVar[bool] = False
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, context: RankContext) -> None:
         """Start without any engine."""
-        super().__init__(setting)
+        super().__init__(context)
         self.homes: list[Home] = []
         self._clear: Any = None
         self._scale = 1.0
@@ -110,7 +110,7 @@ class DeepSpeed(Strategy):
             _check_fp16(self.device)
         broadcast_unless_equal([*unit.parameters(), *unit.buffers()])
         elements = sum(p.numel() for p in unit.parameters())
-        config = read_config(self.tuning, self.stage, self.offload, elements, self.setting.say)
+        config = read_config(self.tuning, self.stage, self.offload, elements, self.say)
         self.homes.append(Home(unit, self.stage, config))
 
     def loss_scale(self) -> float:
@@ -143,7 +143,7 @@ class DeepSpeed(Strategy):
             return plain()
         result = home.step(optimizer, evaluated(plain))
         if home.engine.optimizer.overflow and self.tuning.precision != "fp16":
-            self.setting.say("deepspeed-overflow", OVERFLOW)
+            self.say("deepspeed-overflow", OVERFLOW)
         return result
 
     def zero_grad(self, optimizer: Optimizer, plain: Callable[[], None]) -> None:
@@ -229,7 +229,7 @@ class DeepSpeed(Strategy):
         """Leave the user's objects, with what this rank has of them."""
         for home in self.homes:
             home.abandon()
-            self.setting.say("deepspeed-lost", LOST)
+            self.say("deepspeed-lost", LOST)
         self.homes = []
         if self._clear is not None:
             nn.Module.zero_grad = self._clear  # type: ignore[method-assign]

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from nbmgpu.strategies import catalogue
 from nbmgpu.strategies.attendance import Attendance
-from nbmgpu.strategies.base import Backward, Setting, Strategy, Unit
+from nbmgpu.strategies.base import Backward, RankContext, Strategy, Unit
 from nbmgpu.strategies.catalogue import Profile
 from nbmgpu.strategies.reducer import Reducer, end_all
 from nbmgpu.strategies.replicas import RunningStatistics, broadcast_unless_equal
@@ -75,9 +75,9 @@ class FullyShardedDataParallel(Strategy):
     weighs_losses: ClassVar[bool] = True
     reshards: ClassVar[bool] = True
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, context: RankContext) -> None:
         """Start without any unit."""
-        super().__init__(setting)
+        super().__init__(context)
         self._engine: Engine | None = None
         self._units: list[Unit] = []
         self._reducers: list[Reducer] = []
@@ -199,7 +199,7 @@ class FullyShardedDataParallel(Strategy):
             keys = elementwise_states(optimizer)
             name = type(optimizer).__name__
             if keys is None:
-                self.setting.say(f"whole-steps-{name}", WHOLE_STEPS.format(name=name))
+                self.say(f"whole-steps-{name}", WHOLE_STEPS.format(name=name))
             self._steps[optimizer] = None if keys is None else LocalSteps(keys)
         return self._steps[optimizer]
 
@@ -249,7 +249,7 @@ class FullyShardedDataParallel(Strategy):
         """Take all hooks off; what has not come home gets the values it came with."""
         if not self._finished and self.slots:
             optimizers = [o for unit in self._units for o in unit.optimizers]
-            put_back_unfinished(self.slots, optimizers, self.engine.lent, self.setting.say)
+            put_back_unfinished(self.slots, optimizers, self.engine.lent, self.say)
         self._close()
 
     def _close(self) -> None:
