@@ -211,7 +211,7 @@ def visible_gpus(present: Sequence[Gpu], shown: str | None) -> tuple[Gpu, ...]:
     return tuple(dataclasses.replace(gpu, index=i) for i, gpu in enumerate(chosen))
 
 
-def place(options: RunOptions, machine: Machine) -> Placement:
+def place_ranks(options: RunOptions, machine: Machine) -> Placement:
     """Decide where the ranks go.
 
     On GPUs: all by default, the first N, or those listed.  Without a usable GPU, or

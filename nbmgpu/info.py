@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ._version import __version__
-from .devices import Machine, place, probe, torch_build
+from .devices import Machine, place_ranks, probe, torch_build
 from .options import RunOptions
 
 GIB = 1 << 30
@@ -58,7 +58,7 @@ def device_lines(machine: Machine) -> list[str]:
         for gpu in machine.gpus
     ]
     rows.append(("cpu", f"{machine.cores} core(s), {_gib(machine.memory)} memory"))
-    placement = place(RunOptions(), machine)
+    placement = place_ranks(RunOptions(), machine)
     default = placement.notice or f"one rank on each of {', '.join(placement.devices)}"
     if machine.hidden:
         rows.append(("hidden", f"{machine.hidden} GPU(s), by CUDA_VISIBLE_DEVICES"))

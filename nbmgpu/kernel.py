@@ -18,7 +18,7 @@ from .batches import batch_line
 from .bundle import Shipment, ship
 from .bundle.place import Place, shelf
 from .cell import Cell, read_cell
-from .devices import Placement, place, probe
+from .devices import Placement, place_ranks, probe
 from .errors import LaunchError, OptionError, compose
 from .events import KERNEL, Ended, Event, EventWriter, Notice
 from .failure import exception_of
@@ -87,7 +87,7 @@ class Execution:
         """
         self.cell = read_cell(self.source, self.namespace, self.surroundings.transform)
         self._check_strategy()
-        self.placement = place(self.options, probe())
+        self.placement = place_ranks(self.options, probe())
         names = {n: self.namespace[n] for n in self.cell.reads if n in self.namespace}
         header = SentHeader(
             random=rng.capture(),

@@ -28,10 +28,8 @@ def live(
         received = receive(bundle, namespace, "cpu")
         namespace["_received"] = received
         exec(compile(cell, "<cell>", "exec"), namespace)
-        names = [name for name in namespace if not name.startswith("_")]
-        lost = send_back(
-            result, namespace, names, {}, received, namespace, alone=lambda nbytes: alone
-        )
+        made = {name: value for name, value in namespace.items() if not name.startswith("_")}
+        lost = send_back(result, made, {}, received, namespace, alone=lambda nbytes: alone)
         pipe.send((None, lost))
     except BaseException:
         pipe.send((traceback.format_exc(), {}))

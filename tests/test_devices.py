@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 import nbmgpu.devices
-from nbmgpu.devices import MIB, Gpu, Machine, Placement, place, probe, torch_build, visible_gpus
+from nbmgpu.devices import (
+    MIB,
+    Gpu,
+    Machine,
+    Placement,
+    place_ranks,
+    probe,
+    torch_build,
+    visible_gpus,
+)
 from nbmgpu.errors import OptionError
 from nbmgpu.info import info_text, version_lines
 from nbmgpu.limits import (
@@ -109,7 +118,7 @@ def test_a_cpu_build_of_torch_uses_no_gpu(probed):
     assert len(machine.gpus) == 2
     assert not machine.cuda
     notice = "torch is a CPU build and leaves 2 GPUs unused: 2 CPU ranks with gloo"
-    assert place(RunOptions(), machine).notice.startswith(notice)
+    assert place_ranks(RunOptions(), machine).notice.startswith(notice)
 
 
 def test_gpus_can_be_hidden(probed):
@@ -172,12 +181,14 @@ def test_the_build_of_torch_is_known_without_importing_it():
     ],
 )
 def test_without_a_gpu_ranks_run_on_the_cpu(line, ranks, threads, notice):
-    assert place(RunOptions.parse(line), LAPTOP) == Placement(("cpu",) * ranks, threads, notice)
+    assert place_ranks(RunOptions.parse(line), LAPTOP) == Placement(
+        ("cpu",) * ranks, threads, notice
+    )
 
 
 def test_too_many_cpu_ranks_are_refused():
     with pytest.raises(OptionError) as caught:
-        place(RunOptions(gpus=9, seed=1), LAPTOP)
+        place_ranks(RunOptions(gpus=9, seed=1), LAPTOP)
     assert str(caught.value) == (
         "9 CPU ranks are too many for 2 cores.\nAt most 4 per core run.\n"
         "Try: %%mgpu --strategy ddp --gpus 8 --seed 1"
@@ -196,17 +207,17 @@ def test_too_many_cpu_ranks_are_refused():
     ],
 )
 def test_ranks_go_on_the_gpus_asked_for(line, indices, threads):
-    placement = place(RunOptions.parse(line), SERVER)
+    placement = place_ranks(RunOptions.parse(line), SERVER)
     assert placement == Placement(tuple(f"cuda:{i}" for i in indices), threads, "")
     assert placement.world_size == len(indices)
 
 
 def test_the_cpu_can_be_chosen_over_gpus():
-    placement = place(RunOptions.parse("--cpu"), SERVER)
+    placement = place_ranks(RunOptions.parse("--cpu"), SERVER)
     assert placement.devices == ("cpu", "cpu")
     assert placement.threads == 16
-    assert place(RunOptions.parse("--cpu -g all"), SERVER).world_size == 4
-    assert place(RunOptions.parse("--cpu -g 1,3,5"), SERVER).world_size == 3
+    assert place_ranks(RunOptions.parse("--cpu -g all"), SERVER).world_size == 4
+    assert place_ranks(RunOptions.parse("--cpu -g 1,3,5"), SERVER).world_size == 3
 
 
 @pytest.mark.parametrize(
@@ -220,17 +231,17 @@ def test_the_cpu_can_be_chosen_over_gpus():
 )
 def test_too_few_gpus_are_an_error_with_the_nearest_command(line, said, instead):
     with pytest.raises(OptionError) as caught:
-        place(RunOptions.parse(line), SERVER)
+        place_ranks(RunOptions.parse(line), SERVER)
     message = str(caught.value)
     assert message.startswith(said)
     assert message.endswith(f"\nTry: %%mgpu --strategy ddp {instead}")
-    place(RunOptions.parse(message.partition("%%mgpu")[2]), SERVER)
+    place_ranks(RunOptions.parse(message.partition("%%mgpu")[2]), SERVER)
 
 
 def test_hidden_gpus_and_the_cpu_are_pointed_at():
     machine = Machine(cores=8, memory=1 << 34, gpus=FOUR[:1], cuda=True, hidden=3)
     with pytest.raises(OptionError) as caught:
-        place(RunOptions(gpus=4), machine)
+        place_ranks(RunOptions(gpus=4), machine)
     assert str(caught.value) == (
         "4 GPUs asked for, but there is 1, and CUDA_VISIBLE_DEVICES hides 3 more.\n"
         "With --cpu, 4 CPU ranks would run instead.\nTry: %%mgpu --strategy ddp --gpus 1"
@@ -241,7 +252,7 @@ def test_every_placement_leaves_a_thread_for_each_rank():
     for cores in (1, 2, 3, 8):
         machine = Machine(cores=cores, memory=1 << 34)
         for gpus in (None, "all", 1, 2, 3, 4):
-            placement = place(RunOptions(gpus=gpus), machine)
+            placement = place_ranks(RunOptions(gpus=gpus), machine)
             assert placement.threads >= 1
             assert placement.threads * placement.world_size <= max(cores, placement.world_size)
             assert placement.notice.startswith("No GPU here")

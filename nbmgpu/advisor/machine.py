@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from nbmgpu.devices import Machine, place, probe
+from nbmgpu.devices import Machine, place_ranks, probe
 from nbmgpu.errors import OptionError, compose
 from nbmgpu.limits import available_memory
 from nbmgpu.options import RunOptions
@@ -46,7 +46,7 @@ def look(options: RunOptions, machine: Machine | None = None) -> Room:
         OptionError: the machine has not so many devices.
     """
     machine = machine or probe()
-    placement = place(options, machine)
+    placement = place_ranks(options, machine)
     ranks = placement.world_size
     host = available_memory()
     if placement.devices[0] == "cpu":

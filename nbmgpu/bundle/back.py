@@ -31,7 +31,7 @@ from .shipping import Received, write_container
 from .states import VALUES, State, is_frozen, is_ordinary, state_of, trimmed
 
 
-class _HomeBlock(Block):
+class _ReceivedBlock(Block):
     """A block that came with the bundle; its addresses count from its own first byte."""
 
     def __init__(self, number: int, area: Area, before: memoryview) -> None:
@@ -60,31 +60,31 @@ class _HomeBlock(Block):
         return memoryview(untyped_bytes(self.area.storage(0, 0, 1)[0]).cpu().numpy())
 
 
-class _HomeTable(BlockTable):
+class _ReceivedTable(BlockTable):
     """Blocks that recognise the memory that came with a bundle."""
 
     def __init__(self, received: Received) -> None:
         super().__init__()
         before = container.read(received.path).blocks
         numbered = enumerate(zip(received.memory.areas, before, strict=True))
-        self._home = [_HomeBlock(i, area, raw) for i, (area, raw) in numbered]
-        spans = ((block.area.span(), block) for block in self._home)
+        self._received = [_ReceivedBlock(i, area, raw) for i, (area, raw) in numbered]
+        spans = ((block.area.span(), block) for block in self._received)
         self._spans = sorted((s for s in spans), key=lambda entry: entry[0])
         self._starts = [span[:2] for span, _ in self._spans]
-        self._used: dict[str, _HomeBlock] = {}
+        self._used: dict[str, _ReceivedBlock] = {}
 
     @property
     def blocks(self) -> list[Block]:
         return [*super().blocks, *self._used.values()]
 
-    def place(self, device: str, low: int, high: int, owner: Any) -> tuple[str, int]:
+    def take_in(self, device: str, low: int, high: int, owner: Any) -> tuple[str, int]:
         at = bisect.bisect_right(self._starts, (device, low)) - 1
         if at >= 0:
             (where, start, end), block = self._spans[at]
             if where == device and high <= end and end - start == block.high:
                 self._used[block.space] = block
                 return block.space, low - start
-        return super().place(device, low, high, owner)
+        return super().take_in(device, low, high, owner)
 
     def forget(self) -> None:
         """Start again, but remember which blocks have changed."""
@@ -107,14 +107,14 @@ class _Outgoing:
     values: dict[str, Any]
     header: Any
     received: Received
-    home: dict[str, Any]
+    namespace: dict[str, Any]
     kept: Collection[str] = ()
     lost: dict[str, str] = field(default_factory=dict)
     without: dict[int, State | None] = field(default_factory=dict)
 
     def pack(self) -> _ReturnPacker:
         """Pickle all that can be pickled."""
-        table = _HomeTable(self.received)
+        table = _ReceivedTable(self.received)
         while True:
             packer = _ReturnPacker(self, table)
             try:
@@ -157,8 +157,8 @@ class _Outgoing:
         return None
 
     @functools.cached_property
-    def _table_of_probes(self) -> _HomeTable:
-        return _HomeTable(self.received)  # one: each maps the bundle
+    def _table_of_probes(self) -> _ReceivedTable:
+        return _ReceivedTable(self.received)  # one: each maps the bundle
 
 
 PICKLED_ALONE = ValueError("it cannot be pickled together with the rest")
@@ -168,7 +168,7 @@ class _ReturnPacker(Packer):
     """Replaces objects that came in the bundle by tokens, and queues their states."""
 
     def __init__(self, outgoing: _Outgoing, table: BlockTable) -> None:
-        super().__init__(outgoing.home, names_travel=False, blocks=table)
+        super().__init__(outgoing.namespace, names_travel=False, blocks=table)
         self._outgoing = outgoing
         self._known = outgoing.received.known
         self._copied: set[int] = set()
@@ -294,27 +294,30 @@ def _same(value: Any) -> Any:
 @uncollected()
 def send_back(
     path: str,
-    namespace: dict[str, Any],
-    names: Iterable[str],
+    values: dict[str, Any],
     header: Any,
     received: Received,
-    home: dict[str, Any],
+    namespace: dict[str, Any],
     kept: Collection[str] = (),
     alone: Callable[[int], bool] = lambda nbytes: False,
 ) -> dict[str, str]:
-    """Write ``names`` of ``namespace``, and the states of all that came, to ``path``.
+    """Write ``values`` by their names, and the states of all that came, to ``path``.
 
-    Functions whose globals are ``home``, the rank's own namespace, will have the
-    notebook's there.  Names that are ``kept``, for they stand for what came under them, are not
-    bound anew: the notebook may have given them to something else meanwhile.  ``alone`` tells, of
-    some bytes, whether nobody else reads the bundle any more: they go back in it then, which takes
-    no new memory.
+    Args:
+        path: of a place that was made for it.
+        values: what to bind in the notebook.
+        header: anything that can be pickled; it is read first.
+        received: what has come.
+        namespace: the rank's own; functions whose globals it is will have the notebook's there.
+        kept: names that stand for what came under them.  They are not bound anew: the notebook
+            may have given them to something else meanwhile.
+        alone: tells, of some bytes, whether nobody else reads the bundle any more: they go back in
+            it then, which takes no new memory.
 
     Returns:
         What cannot be pickled, by name or path, with the reason; it is left out.
     """
-    values = {name: namespace[name] for name in names if name in namespace}
-    outgoing = _Outgoing(values, header, received, home, kept)
+    outgoing = _Outgoing(dict(values), header, received, namespace, kept)
     packer = outgoing.pack()
     _rewrite_bundle(received, packer.blocks.blocks, alone)
     write_container(path, packer.file.getbuffer(), packer.blocks, packer.buffers)
@@ -325,7 +328,7 @@ def _rewrite_bundle(
     received: Received, blocks: Iterable[Block], alone: Callable[[int], bool]
 ) -> None:
     """Put what has changed of the notebook's memory into the bundle, if that may be done."""
-    changed = [block for block in blocks if isinstance(block, _HomeBlock) and block.nbytes]
+    changed = [block for block in blocks if isinstance(block, _ReceivedBlock) and block.nbytes]
     nbytes = sum(block.nbytes for block in changed)
     if nbytes < LARGE or not container.is_ours(received.path, received.owner):
         return

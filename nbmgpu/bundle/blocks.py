@@ -90,13 +90,13 @@ class BlockTable:
             self._counted = blocks, sum(block.nbytes for block in blocks)
         return self._counted[1]
 
-    def place(self, device: str, low: int, high: int, owner: Any) -> tuple[str, int]:
+    def take_in(self, device: str, low: int, high: int, owner: Any) -> tuple[str, int]:
         """Take in the bytes at ``low`` to ``high``; return the space and address of the first."""
         space = device if device == CPU else f"{device} {owner.data_ptr():x}"
         self._new.append(Block(space, device, low, high, {id(owner): owner}))
         return space, low
 
-    def place_tensor(self, tensor: Any) -> tuple[str, int]:
+    def take_in_tensor(self, tensor: Any) -> tuple[str, int]:
         """Take in the bytes of a strided tensor; return where it begins.
 
         Raises:
@@ -112,16 +112,16 @@ class BlockTable:
             raise PicklingError("the tensor's memory has been freed (its storage was resized)")
         base, start = storage.data_ptr(), tensor.storage_offset() * item
         skew = 0 if device == CPU else start % WIDEST
-        space, low = self.place(device, base + start - skew, base + end, storage)
+        space, low = self.take_in(device, base + start - skew, base + end, storage)
         return space, low + skew
 
-    def place_array(self, array: np.ndarray[Any, Any]) -> tuple[str, int]:
+    def take_in_array(self, array: np.ndarray[Any, Any]) -> tuple[str, int]:
         """Take in the bytes of an array; return where its first element lies."""
         if not array.size:
             return CPU, NOWHERE
         first: int = array.__array_interface__["data"][0]
         low, high = np.lib.array_utils.byte_bounds(array)
-        space, start = self.place(CPU, low, high, array)
+        space, start = self.take_in(CPU, low, high, array)
         return space, start + first - low
 
 

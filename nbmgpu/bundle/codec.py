@@ -124,7 +124,7 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]
             array = array.view(np.ndarray)
         if type(array) is not np.ndarray or array.dtype.hasobject:
             return NotImplemented
-        space, address = self.blocks.place_array(array)
+        space, address = self.blocks.take_in_array(array)
         writeable = array.flags.writeable
         return load_array, (space, address, array.dtype, array.shape, array.strides, writeable)
 
@@ -132,7 +132,7 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]
         import torch
 
         with torch._C.DisableTorchFunctionSubclass():
-            space, address = self.blocks.place_tensor(tensor)
+            space, address = self.blocks.take_in_tensor(tensor)
             form = tensor.dtype, tuple(tensor.shape), tensor.stride()
             args = (space, address, *form, tensor.requires_grad, type(tensor))
             before = list((tensor._backward_hooks or {}).values())
@@ -149,7 +149,7 @@ def _take_buffer(blocks: BlockTable, buffers: list[BufferEntry], buffer: PickleB
     if raw.nbytes < INLINE:
         return True
     low = address_of(raw)
-    space, address = blocks.place(CPU, low, low + raw.nbytes, raw)
+    space, address = blocks.take_in(CPU, low, low + raw.nbytes, raw)
     buffers.append(BufferEntry(space, address, raw.nbytes))
     return False
 

@@ -16,26 +16,26 @@ from .shipping import write_container
 from .views import loading
 
 
-def write_copies(path: str, values: Mapping[str, Any], home: dict[str, Any]) -> None:
+def write_copies(path: str, values: Mapping[str, Any], namespace: dict[str, Any]) -> None:
     """Write ``values`` to ``path``; those that cannot be pickled are left out.
 
-    Functions whose globals are ``home`` will have the reader's namespace.
+    Functions whose globals are ``namespace`` will have the reader's.
     """
-    kept = {name: value for name, value in values.items() if _pickles(value, home)}
-    packer = Packer(home, names_travel=False)
+    kept = {name: value for name, value in values.items() if _pickles(value, namespace)}
+    packer = Packer(namespace, names_travel=False)
     packer.dump(kept)
     write_container(path, packer.file.getbuffer(), packer.blocks, packer.buffers)
 
 
-def _pickles(value: Any, home: dict[str, Any]) -> bool:
+def _pickles(value: Any, namespace: dict[str, Any]) -> bool:
     try:
-        Packer(home, names_travel=False).dump(value)
+        Packer(namespace, names_travel=False).dump(value)
     except Exception:
         return False
     return True
 
 
-def read_copies(path: str, home: dict[str, Any]) -> dict[str, Any]:
+def read_copies(path: str, namespace: dict[str, Any]) -> dict[str, Any]:
     """Read what ``write_copies`` wrote; CUDA tensors arrive in CPU memory.
 
     Raises:
@@ -45,6 +45,6 @@ def read_copies(path: str, home: dict[str, Any]) -> dict[str, Any]:
     entries, buffers = load_table(box.table)
     areas = [OwnedArea(raw, entry.low) for entry, raw in zip(entries, box.blocks, strict=True)]
     memory = Memory(entries, areas)
-    with loading(memory, home):
+    with loading(memory, namespace):
         values: dict[str, Any] = TolerantUnpacker(box.stream, memory.buffers(buffers)).load()
     return values

@@ -290,14 +290,14 @@ class Rank:
     def _send_back(self, outcome: Outcome, left: LeftRun | None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         path = self.record.results[self.rank]
+        made = {n: self.namespace[n] for n in outcome.names if n in self.namespace}
         if self.rank:
-            copies = {n: v for n, v in self.namespace.items() if n in outcome.names and is_small(v)}
-            write_copies(path, copies | outcome.values(), self.namespace)
+            small = {name: value for name, value in made.items() if is_small(value)}
+            write_copies(path, small | outcome.values(), self.namespace)
             return
         send_back(
             path,
-            self.namespace | outcome.values(),
-            [*outcome.names, *outcome.values()],
+            made | outcome.values(),
             ReturnedHeader(rng.capture(), outcome.deleted, sorted(outcome.kept), left),
             self.received,
             self.namespace,

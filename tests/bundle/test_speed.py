@@ -36,10 +36,10 @@ def test_a_gibibyte_costs_about_a_copy(notebook):
     result = make_place(notebook.folder, "result", 0)
     notebook.places.append(result)
     with Clock() as comparing:
-        send_back(result.path, namespace, ["X"], {}, received, namespace)
+        send_back(result.path, {"X": namespace["X"]}, {}, received, namespace)
     namespace["X"] += 1
     with Clock() as sending:
-        send_back(result.path, namespace, ["X"], {}, received, namespace)
+        send_back(result.path, {"X": namespace["X"]}, {}, received, namespace)
     with Clock() as adopting:
         adopt(result.path, shipment)
     assert torch.equal(notebook["X"], namespace["X"])
@@ -79,7 +79,7 @@ def test_many_small_things_are_not_pathological(notebook, before):
     result = make_place(notebook.folder, "result", 0)
     notebook.places.append(result)
     with Clock() as sending:
-        send_back(result.path, namespace, ["v"], {}, received, namespace)
+        send_back(result.path, {"v": namespace["v"]}, {}, received, namespace)
     with Clock() as adopting:
         adopt(result.path, shipment)
     for name, clock in list(locals().items()):
