@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from kernels import Notebook
 from wandb.proto import wandb_internal_pb2
 
@@ -57,12 +58,13 @@ def logged(notebook: Notebook) -> list[dict[str, list[Any]]]:
     return found
 
 
+@pytest.mark.parametrize("init", ["wandb.init", "init"])
 def test_a_run_that_the_cell_begins_and_never_ends_is_whole(
-    new_notebook: Callable[..., Notebook],
+    new_notebook: Callable[..., Notebook], init: str
 ) -> None:
     notebook = new_notebook(**OFFLINE)
-    notebook.run(SETUP, timeout=120)
-    begin = 'run = wandb.init(project="p", name="first", config={"lr": 0.1})'
+    notebook.run(f"{SETUP}; from wandb import init", timeout=120)
+    begin = f'run = {init}(project="p", name="first", config={{"lr": 0.1}})'
     notebook.run(f"%%mgpu --gpus 2\n{begin}{LOOP.format(log='wandb.log')}", timeout=120)
     losses = notebook.value("losses")
     assert len(losses) == 3

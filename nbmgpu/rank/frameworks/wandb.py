@@ -9,6 +9,7 @@ gone.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import threading
 import traceback
@@ -67,7 +68,9 @@ class Tracking:
 
     def install(self) -> None:
         """Stand before whatever begins a run or joins one."""
-        self.wandb.init = self._noting(self.wandb.init)
+        noting = self._noting(self._init)
+        self.wandb.init = noting
+        vars(sys.modules[self._init.__module__])["init"] = noting  # where pickles look for it
         self.wandb._attach = self._joining(self.wandb._attach)
         watching = sys.modules.get("wandb.integration.torch.wandb_torch")
         if watching is not None:  # which knows torch from when it watches; here hooks arrive
@@ -126,7 +129,7 @@ class Tracking:
 
         @functools.wraps(init)
         def noting(*args: Any, **kwargs: Any) -> Any:
-            begun, reinit = self.trackers.begun, kwargs.get("reinit")
+            begun, reinit = self.trackers.begun, _reinit(**kwargs)
             if begun is not None and (reinit not in FINISHING or kwargs.get("id") == begun.id):
                 self._join()  # which may be the one that is meant
                 if kwargs.get("id") == begun.id:
@@ -199,6 +202,15 @@ class Tracking:
                 traceback.print_exc()
         if self.joined is not None and self.exit_code is None:
             _wait_for(self.joined)
+
+
+def _reinit(reinit: Any = None, settings: Any = None, **_: object) -> Any:
+    """Return what a new run does to the one before, by the first who says so, as for wandb."""
+    given = settings if isinstance(settings, dict) else getattr(settings, "__dict__", {})
+    return next(
+        (each for each in (reinit, given.get("reinit")) if each is not None),
+        os.environ.get("WANDB_REINIT"),
+    )
 
 
 def _wait_for(run: Any) -> None:
