@@ -17,7 +17,7 @@ from nbmgpu.rank import notices
 from nbmgpu.rank.losses.divisors import Divisor, Meaning
 from nbmgpu.rank.losses.graph import LossGraph
 from nbmgpu.rank.losses.nodes import reaches
-from nbmgpu.rank.losses.readable import find_losses
+from nbmgpu.rank.losses.readable import Losses, find_losses
 from nbmgpu.rank.losses.reader import Agree, alone, read_graph
 from nbmgpu.rank.losses.size_or_constant import SizeQuestions
 from nbmgpu.rank.losses.weights import share_out
@@ -78,6 +78,31 @@ class BackwardTap:
         torch.autograd.backward = backward  # type: ignore[assignment]
 
     def _backward(self, tensors: Any, grad_tensors: Any, options: dict[str, Any]) -> None:
+        """Read how the losses count samples, plan what gradients count for, let autograd run."""
+        session = self.session
+        self._meet_others()
+        roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        readable = all(root.numel() == 1 and root.grad_fn is not None for root in roots)
+        graph, losses = self._read_roots(roots, readable, options["inputs"])
+        share = session.share
+        even = share is not None and share.is_even(session.world_size)
+        session.coupling.look_at(roots, graph, even)
+        plan = self._plan(graph, self._settle(losses, options))
+        factor: Any = self._factor_of_sum() if readable and self._adds_up(graph) else 1.0
+        session.accumulation.check(session.units)
+        if session.weighs_losses:
+            factor, plan = self._weigh(plan, roots[0], factor, graph.reduction == "sum")
+            factor = factor * session.strategy.loss_scale()
+        scale = session.shaping.scale
+        scale.begin(session.units)
+        seeds = _times(factor * scale.value, roots, grad_tensors)
+        self._run(plan, tensors, seeds, options)
+        scale.end(session.units)
+        session.accumulation.settle(session.units)
+        session.note_backward(losses)
+
+    def _meet_others(self) -> None:
+        """Do what comes before all else: ranks may wait for one another here, or stop together."""
         session = self.session
         session.begun += 1
         session.budget.before_backward(session)
@@ -86,48 +111,47 @@ class BackwardTap:
         if session.interrupts is not None:
             session.interrupts.agree()
         session.batch_in_use.use()
-        roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        graph, losses = LossGraph(), None
-        readable = all(root.numel() == 1 and root.grad_fn is not None for root in roots)
-        of_all = self._reaches_units(roots, options["inputs"])
-        if not readable and of_all:  # a share of one sample may give other ranks one number
-            session.agree_on_divisors((), (), counts=False)
+
+    def _read_roots(
+        self, roots: list[Tensor], readable: bool, inputs: Any
+    ) -> tuple[LossGraph, Losses | None]:
+        """Return how the losses count samples, and which losses the cell may read afterwards."""
+        session = self.session
+        of_all = self._reaches_units(roots, inputs)
         if readable:
             graph = self._read(roots, session.agree_on_divisors if of_all else alone)
             session.shaping.check_loss(graph)
             held, session.held_losses = session.held_losses, {}
-            if len(roots) == 1:
-                losses = find_losses(roots[0], graph, held or _users_variables())
+            variables = held or _users_variables()
+            found = find_losses(roots[0], graph, variables) if len(roots) == 1 else None
             session.note_loss(graph)
-        elif any(root.numel() > 1 for root in roots):
+            return graph, found
+        if of_all:  # a share of one sample may give other ranks one number
+            session.agree_on_divisors((), (), counts=False)
+        if any(root.numel() > 1 for root in roots):
             session.doubt_vector()
-        share = session.share
-        even = share is not None and share.is_even(session.world_size)
-        session.coupling.look_at(roots, graph, even)
+        return LossGraph(), None
+
+    def _settle(self, losses: Losses | None, options: dict[str, Any]) -> list[Tensor]:
+        """Return the losses that shall be those of the global batch after the pass."""
         # A graph that is kept may have saved its losses: they must not change under it.
         again = options["retain_graph"] or options["create_graph"]
         settled = losses.all if losses and not again else []
-        session.settled += [weakref.ref(loss) for loss in settled]
-        session.coupling.settle(settled[:LOSSES])
-        plan = self._plan(graph, settled)
-        factor: Any = self._factor_of_sum() if readable and self._adds_up(graph) else 1.0
-        session.accumulation.check(session.units)
-        if session.weighs_losses:
-            factor, plan = self._weigh(plan, roots[0], factor, graph.reduction == "sum")
-            factor = factor * session.strategy.loss_scale()
-        scale = session.shaping.scale
-        scale.begin(session.units)
+        self.session.settled += [weakref.ref(loss) for loss in settled]
+        self.session.coupling.settle(settled[:LOSSES])
+        return settled
+
+    def _run(self, plan: Backward, tensors: Any, seeds: Any, options: dict[str, Any]) -> None:
+        """Let autograd run, from the gradients ``seeds``, and the strategy reduce by ``plan``."""
+        session = self.session
         session.strategy.begin_backward(plan)
         if (inputs := options["inputs"]) is not None:
             given = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
             options["inputs"] = session.strategy.backward_inputs(given)
-        self.original(tensors, _times(factor * scale.value, roots, grad_tensors), **options)
+        self.original(tensors, seeds, **options)
         session.strategy.end_backward(plan)
         if not session.strategy.took_part:  # what a rank did alone, others need not do
             session.begun -= 1
-        scale.end(session.units)
-        session.accumulation.settle(session.units)
-        session.note_backward(losses)
 
     def _read(self, loss: Tensor | Sequence[Tensor], agree: Agree) -> LossGraph:
         session, share = self.session, self.session.share
