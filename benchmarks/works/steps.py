@@ -152,8 +152,10 @@ def _scaled(rounds: int, net: Net) -> list[Result]:
                 Figure(work, "torchrun", ddp / ddps, "x", more_is_better=True),
                 Figure(work, OUR_SILENT, one / silent, "x", more_is_better=True),
                 Figure(work, SILENT, ddp / alone, "x", more_is_better=True),
+                Figure(f"a step of 2 ranks x 1 thread, {net.name}", "nbmgpu", two, "ms"),
+                Figure(f"a step of 2 ranks x 1 thread, {net.name}", "torchrun", ddps, "ms"),
             ]
-    return results[4:]
+    return results[6:]
 
 
 def _ours(kernel: Kernel, net: Net, ranks: int = 2, how: str = "") -> tuple[float, float]:

@@ -15,7 +15,7 @@ import torch
 
 from nbmgpu.errors import compose
 from nbmgpu.events import EventWriter, Metrics, Notice, Progress, Stderr
-from nbmgpu.strategies.amounts import known
+from nbmgpu.strategies.amounts import as_amount
 
 INTERVAL = 0.1
 """Seconds between writes."""
@@ -39,7 +39,7 @@ class Recorder:
     def metric(self, name: str, step: int, value: Any, weight: float = 1.0) -> None:
         """Note a point: ``value`` is a number or a tensor with one element."""
         if isinstance(value, torch.Tensor):
-            value = known(value)
+            value = as_amount(value)
         self._points.setdefault(name, []).append((step, value, weight))
         self._pending += 1
         self.maybe_flush()

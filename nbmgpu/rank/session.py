@@ -7,7 +7,6 @@ There is one session per rank process, ``current``; outside a run it is None, an
 from __future__ import annotations
 
 import hashlib
-import time
 import weakref
 from collections import Counter
 from collections.abc import Sequence
@@ -28,6 +27,7 @@ from .losses.divisors import Divisor, Divisors, Meaning
 from .losses.size_or_constant import Chances
 from .measuring.pace import Pace
 from .measuring.stopwatch import Stopwatch
+from .measuring.throughput import Throughput
 from .recorder import check_metrics
 from .trackers import Trackers
 from .training.accumulation import Accumulation
@@ -93,6 +93,7 @@ class Session:
         interrupts: how ranks stop together, where a model is spread over them.
         pace: how long steps take, and how long until a rank meets the others.
         stopwatch: how long each of the steps takes that ``budget`` allows.
+        throughput: samples and tokens a second.
     """
 
     interrupts: AgreedInterrupts | None = None
@@ -152,9 +153,7 @@ class Session:
         self.pace = Pace()
         self.stopwatch = Stopwatch(strategy.device)
         self._logged: Counter[str] = Counter()
-        self._samples = 0
-        self._tokens = 0.0
-        self._since = time.monotonic()
+        self.throughput = Throughput(recorder)
 
     @property
     def distributes(self) -> bool:
@@ -242,7 +241,7 @@ class Session:
         self._taken_at = self.backwards
         self._stepped.clear()
         self.samples += share.whole
-        self._count(share.whole)
+        self.throughput.add_samples(share.whole, self.step)
 
     def enter(self, source: object) -> Outside:
         """Begin a pass over ``source``; return where."""
@@ -342,19 +341,6 @@ class Session:
         doubts, self._doubts = self._doubts, []
         if any(bool(doubt) for doubt in doubts):
             self.recorder.notice("mixed-loss", notices.MIXED_LOSS)
-
-    def note_tokens(self, tokens: float) -> None:
-        """Count the tokens of the global batch that comes next."""
-        self._tokens += tokens
-
-    def _count(self, samples: int) -> None:
-        self._samples += samples
-        now = time.monotonic()
-        if now - self._since > 0.5:
-            self.recorder.metric("samples/s", self.step, self._samples / (now - self._since))
-            if self._tokens:
-                self.recorder.metric("tokens/s", self.step, self._tokens / (now - self._since))
-            self._samples, self._tokens, self._since = 0, 0.0, now
 
     def note_step(self, optimizer: Any) -> None:
         """Put the learning rate of an optimizer step on a curve, and count it against a limit."""

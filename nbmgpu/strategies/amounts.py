@@ -8,7 +8,7 @@ Amount = float | torch.Tensor
 """A number, or a tensor of shape () that has it, on another device than the CPU."""
 
 
-def known(number: torch.Tensor) -> Amount:
+def as_amount(number: torch.Tensor) -> Amount:
     """Return the one element of ``number``: as a float where reading it costs nothing."""
     return float(number.item()) if number.device.type == "cpu" else number.detach().reshape(())
 

@@ -26,7 +26,7 @@ from nbmgpu.errors import StrategyError, compose
 from . import catalogue
 from .base import Backward, RankContext, Strategy, Unit
 from .catalogue import Profile
-from .reducer import Reducer, Way, end_all
+from .reducer import Reducer, Reduction, end_all
 from .replicas import broadcast_unless_equal
 from .trainable import Trainable
 
@@ -85,9 +85,9 @@ class DistributedDataParallel(Strategy):
         # With several units, which of them a backward pass reaches first may differ
         # between ranks; then buckets leave at the end, unit by unit.
         trainable = [unit for unit in units if unit.trains]
-        way = Way(self.tuning.bucket_views, self.tuning.static_graph, self._wire())
+        reduction = Reduction(self.tuning.bucket_views, self.tuning.static_graph, self._wire())
         overlap = len(trainable) == 1
-        self._reducers = [Reducer(unit, overlap, way) for unit in trainable]
+        self._reducers = [Reducer(unit, overlap, reduction) for unit in trainable]
         self._resting = [Trainable(unit) for unit in units if not unit.trains]
 
     def _wire(self) -> torch.dtype | None:

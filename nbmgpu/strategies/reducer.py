@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Way:
+class Reduction:
     """How gradients are reduced.
 
     Attributes:
@@ -47,19 +47,21 @@ class Reducer:
     each parameter would tell as well, and costs a small model a tenth of its step.
     """
 
-    def __init__(self, unit: Unit, overlap: bool = True, way: Way | None = None) -> None:
+    def __init__(
+        self, unit: Unit, overlap: bool = True, reduction: Reduction | None = None
+    ) -> None:
         """Reduce for ``unit``; with ``overlap``, buckets leave as soon as they are full."""
         self.unit = unit
-        self.way = way or Way()
+        self.reduction = reduction or Reduction()
         self.trainable = Trainable(unit)
         self.parameters = [p for p in self.trainable.parameters if p.requires_grad]
         self.flag = {id(p): i for i, p in enumerate(self.parameters)}
-        self.buckets = make_buckets(self.parameters, self.way.wire)
+        self.buckets = make_buckets(self.parameters, self.reduction.wire)
         self.bucket_of = {id(p): b for b in self.buckets for p in b.parameters}
         self.place = {id(p): i for b in self.buckets for i, p in enumerate(b.parameters)}
         self.overlap = overlap and len(self.buckets) > 1
         self.hooks: dict[int, Any] = {}
-        if self.overlap or self.way.views:
+        if self.overlap or self.reduction.views:
             self._hook()
         self.before: list[tuple[Tensor | None, int]] = []
         self.statistics = RunningStatistics(unit)
@@ -78,7 +80,7 @@ class Reducer:
         self.late.clear()
         for bucket in self.buckets:
             bucket.rearm(waits=self.overlap)
-        if self.way.views:
+        if self.reduction.views:
             self._meet_views()
         if not self.hooks and any(p._post_accumulate_grad_hooks for p in self.parameters):
             self._hook()  # hooks of the cell may take gradients away as they come
@@ -116,7 +118,7 @@ class Reducer:
         self.reached = True
         if parameter.grad is not None:  # a hook of the cell may have taken it away
             self.used.add(id(parameter))
-        if self.way.views:
+        if self.reduction.views:
             self._become_view(bucket, parameter)
         if bucket.work is not None:  # a reentrant checkpoint adds to a gradient twice
             self.late.append(bucket)
@@ -169,7 +171,7 @@ class Reducer:
         self.before = []
 
     def _spread(self, flags: Tensor, divisor: Amount) -> None:
-        if self.way.static:
+        if self.reduction.static:
             seen = self._as_always(flags)
         elif len(self.used) == len(self.parameters):
             seen = self.used
@@ -177,7 +179,7 @@ class Reducer:
             seen = self._used_anywhere(flags)
 
         for bucket in self.buckets:
-            bucket.write_back(seen, divisor, self.way.views)
+            bucket.write_back(seen, divisor, self.reduction.views)
 
     def _used_anywhere(self, flags: Tensor) -> set[int]:
         values = flags.tolist()

@@ -172,7 +172,7 @@ class SplitLoader:
     def _begin(self, share: Share, last: bool, step: int, total: int, tokens: int) -> None:
         """Begin the step of a batch, of which this rank has so many ``tokens``."""
         if tokens and not share.empty:
-            self.session.note_tokens(tokens * share.whole / share.samples)
+            self.session.throughput.add_tokens(tokens * share.whole / share.samples)
         self.session.take(share, self, last)
         self.session.recorder.progress(
             "loader", label="epoch", step=step, total=total, epoch=self.epoch

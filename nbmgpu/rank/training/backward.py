@@ -22,7 +22,7 @@ from nbmgpu.rank.losses.reader import Agree, alone, read_graph
 from nbmgpu.rank.losses.size_or_constant import SizeQuestions
 from nbmgpu.rank.losses.weights import share_out
 from nbmgpu.rank.source.frames import outside
-from nbmgpu.strategies.amounts import known
+from nbmgpu.strategies.amounts import as_amount
 from nbmgpu.strategies.base import Backward
 from nbmgpu.strategies.tail import LOSSES
 
@@ -179,7 +179,7 @@ class BackwardTap:
         totals = self._which_add_up(graph, scalars)
         if share is None:
             return Backward(even, normalized=True, scalars=scalars, totals=totals)
-        counts = known(graph.counts[0][0]) / share.whole if graph.counts else None
+        counts = as_amount(graph.counts[0][0]) / share.whole if graph.counts else None
         if graph.reduction == "sum" and (session.batch == "per-rank" or session.accumulation.on):
             session.recorder.notice("summed-loss", notices.SUMMED_LOSS)
         if not share.is_part:  # one rank has it all, or every rank has
