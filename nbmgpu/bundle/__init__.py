@@ -12,7 +12,8 @@ objects.
 - Back: ``back``, ``states``, ``flat`` and ``contents`` in the rank; ``adoption`` and ``putting`` in
   the kernel; ``absent`` stands in for what cannot be made there; ``copies`` are other ranks'
   values.
-- What has changed: ``sameness`` by bytes, ``watch`` by the system's page tables.
+- What has changed: ``bulk`` by bytes; ``pagemap`` and ``watch`` by the system's page tables, in a
+  rank and in the notebook.
 - ``mending``, ``garbage``: types that pickle badly, and the collector's rest.
 """
 

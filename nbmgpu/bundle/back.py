@@ -19,6 +19,7 @@ from typing import Any
 
 from . import container
 from .blocks import CPU, Block, BlockTable, untyped_bytes
+from .bulk import same_bytes
 from .codec import Packer
 from .contents import holds_the_same
 from .explain import find_culprit, path_to, reason_of
@@ -26,7 +27,7 @@ from .flat import PLAIN, FlatStates
 from .garbage import uncollected
 from .layout import LARGE
 from .memory import HOME, Area
-from .sameness import same_bytes, untouched
+from .pagemap import untouched
 from .shipping import Received, write_container
 from .states import VALUES, State, is_frozen, is_ordinary, state_of, trimmed
 

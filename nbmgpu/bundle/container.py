@@ -27,9 +27,9 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from .bulk import fill, update
 from .filemap import PRIVATE, SHARED, FileMap, NewPages, write_at
 from .layout import LARGE, Layout, Span
-from .sameness import fill, update
 
 MAGIC = b"NBMGPU\x00\x04"
 REWRITTEN = b"NBMGPU\x00\xff"

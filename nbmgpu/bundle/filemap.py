@@ -19,7 +19,7 @@ import numpy as np
 
 from nbmgpu.proc import LARGE_PAGE, MADV_COLLAPSE
 
-from .sameness import copy, in_threads
+from .bulk import copy, in_threads
 
 PRIVATE, SHARED = mmap.ACCESS_COPY, mmap.ACCESS_WRITE
 """Who sees what is written to a map: this process alone, or all who have mapped the file."""

@@ -12,10 +12,11 @@ import torch
 from large import LARGE_PAGES_WORK, in_large_pages
 
 from nbmgpu.bundle import container, place, receive
+from nbmgpu.bundle.bulk import same_bytes, update
 from nbmgpu.bundle.filemap import NewPages
 from nbmgpu.bundle.layout import LARGE, Layout
+from nbmgpu.bundle.pagemap import untouched
 from nbmgpu.bundle.place import Shelf
-from nbmgpu.bundle.sameness import same_bytes, untouched, update
 from nbmgpu.bundle.watch import LEAST
 from nbmgpu.proc import LARGE_PAGE
 
