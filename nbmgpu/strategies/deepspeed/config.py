@@ -160,13 +160,16 @@ def read_config(
 
 
 def _load(path: str) -> dict[str, Any]:
+    allowed = 'It is to be a JSON object, as DeepSpeed takes it: {"zero_optimization": {}}'
+    instead = "--deepspeed-config with another file, or no such flag at all"
     try:
         given = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         what = f"The DeepSpeed configuration {path} cannot be read: {error}"
-        raise StrategyError(compose(what)) from None
+        raise StrategyError(compose(what, allowed, instead)) from None
     if not isinstance(given, dict):
-        raise StrategyError(compose(f"The DeepSpeed configuration {path} is not a JSON object"))
+        what = f"The DeepSpeed configuration {path} holds a {type(given).__name__}, no object"
+        raise StrategyError(compose(what, allowed, instead))
     return given
 
 
