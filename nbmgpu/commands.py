@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from . import api
 from .advisor.consult import Question
 from .advisor.picking import Found, Picking, named
+from .errors import compose
 from .info import info_text
 from .options import RunOptions
 from .report.digest import line_of
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
     from .advisor import Advice
     from .ui.picker import Picker
+
+
+PATIENCE = 10.0
+"""Seconds that ``%mgpu stop`` waits for the end of the run."""
 
 
 class RunSummary:
@@ -69,13 +74,19 @@ def attach(rest: str) -> None:
 
 
 def stop(rest: str) -> None:
-    """Stop a run, by default the newest, and wait until it is over."""
+    """Stop a run, by default the newest; the second time at once, without its results."""
     run = find_run(rest)
     if run.over:
         print(f"Run {run.id} is over already: {run.state}.")
         return
-    run.stop()
-    print(f"Run {run.id}: {run.wait(timeout=10)}.")
+    run.stop(force=run.is_asked_to_stop)
+    state = run.wait(timeout=PATIENCE)
+    if run.over:
+        print(f"Run {run.id}: {state}.")
+    else:
+        again = f"%mgpu stop {run.id}  (kills the ranks at once; nothing of the run comes back)"
+        what = f"Run {run.id} is stopping: rank 0 has a minute to write what was trained"
+        print(compose(what, instead=again))
 
 
 def advise(rest: str) -> Advice:

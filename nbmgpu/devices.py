@@ -2,7 +2,7 @@
 
 ``probe`` counts GPUs from outside, through NVML or ``nvidia-smi``: the kernel must
 not create a CUDA context, for that would hold memory on a GPU that the ranks need,
-nor import torch when the notebook has not.  ``place`` decides; it looks at a
+nor import torch when the notebook has not.  ``place_ranks`` decides; it looks at a
 ``Machine`` alone and touches nothing.
 """
 

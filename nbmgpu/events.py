@@ -251,13 +251,11 @@ def decode(line: str) -> Event | None:
     """Return the event of a line, or None for one that this version cannot read."""
     try:
         fields = json.loads(line)
-    except ValueError:
-        return None  # cut short by a full disk
-    cls = EVENT_TYPES.get(fields.pop("kind", ""))
-    if cls is None:
-        return None
-    known = {f.name for f in dataclasses.fields(cls)}
-    return cls(**{k: v for k, v in fields.items() if k in known})
+        cls = EVENT_TYPES[fields.pop("kind")]
+        known = {f.name for f in dataclasses.fields(cls)}
+        return cls(**{k: v for k, v in fields.items() if k in known})
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None  # cut short by a full disk, or of a version with other events
 
 
 class EventWriter:

@@ -24,9 +24,9 @@ GpuRequest: TypeAlias = int | Literal["all"] | tuple[int, ...] | None
 
 COMMANDS = {
     "runs": "list the runs, newest first",
-    "show": "show one run: its state, curves and log",
+    "show": "show one run: its state, curves, notices and folder",
     "attach": "follow a run here, and bring its results back",
-    "stop": "stop a run",
+    "stop": "stop a run; the second time at once, without its results",
     "info": "show devices, versions and what is missing",
     "advise": "say which strategy to take for a model: %mgpu advise model optimizer loader",
     "pick": "choose a strategy by hand, with what each would hold and cost",

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from . import inside, rhythm
+from . import rhythm
+from .inside import refuse_inside_a_rank
 from .interrupts import interrupts_to
 from .kernel import Execution
 from .plan import plan_text
@@ -27,7 +28,7 @@ _background: dict[str, Execution] = {}
 
 def conduct(execution: Execution) -> Run | None:
     """Take ``execution`` from its preparation to its end, with live output."""
-    inside.refuse_inside_a_rank()
+    refuse_inside_a_rank()
     execution.prepare()
     if execution.options.dry_run:
         print(plan_text(execution))
@@ -81,14 +82,22 @@ def conclude(execution: Execution, run: Run, output: LiveOutput) -> None:
 
 @contextmanager
 def showing(execution: Execution, run: Run) -> Iterator[LiveOutput]:
-    """Show the run of ``execution`` as ``run`` reads it; end it if watching it fails."""
-    with shown(run, execution.surroundings) as output:
-        try:
-            yield output
-        finally:
-            _background.pop(run.id, None)
-            if not execution.over:
-                execution.abandon()
+    """Show the run of ``execution`` as ``run`` reads it; end it if that fails."""
+    try:
+        with shown(run, execution.surroundings) as output:
+            try:
+                yield output
+            finally:
+                _end(execution, run)
+    finally:
+        _end(execution, run)  # also where it could not be shown at all
+
+
+def _end(execution: Execution, run: Run) -> None:
+    """See that nothing of ``run`` goes on, or is waited for."""
+    _background.pop(run.id, None)
+    if not execution.over:
+        execution.abandon()
 
 
 @contextmanager

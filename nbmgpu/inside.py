@@ -1,4 +1,4 @@
-"""Whether this process is a rank, for what notebook and cell both call."""
+"""Tells whether this process is a rank, for functions that notebooks and cells both call."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from .proc import began
 from .report.digest import write_digest
 from .requirements import lack_of
 from .returns import Returns
-from .run import COLLECTED_FILE, STOP_FILE, Run, RunRecord, new_run_id, runs_root
+from .run import COLLECTED_FILE, Run, RunRecord, new_run_id, runs_root
 from .strategies import profile_of
 from .strategies.catalogue import COMPILER
 from .surroundings import Surroundings
@@ -209,7 +209,7 @@ class Execution:
         """Stop the run so that partial results come back; the second time, at once."""
         if self._run is None:
             raise KeyboardInterrupt  # nothing has started
-        self.run.stop(force=(self.run.folder / STOP_FILE).exists())
+        self.run.stop(force=self.run.is_asked_to_stop)
 
     def finish(self) -> None:
         """Put what came back into the notebook, and free what the run has held.

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
 AWAITED = {
     "get_ipython().run_cell_magic('mgpu'": "await get_ipython().run_cell_magic('mgpu_awaited'",
-    "get_ipython().run_line_magic('mgpu', 'attach": (
-        "await get_ipython().run_line_magic('mgpu_awaited', 'attach"
+    "get_ipython().run_line_magic('mgpu', 'attach ": (
+        "await get_ipython().run_line_magic('mgpu_awaited', 'attach "
+    ),
+    "get_ipython().run_line_magic('mgpu', 'attach')": (
+        "await get_ipython().run_line_magic('mgpu_awaited', 'attach')"
     ),
 }
 """Calls that IPython makes of a cell, and what to make of them where awaiting is possible."""

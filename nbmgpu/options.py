@@ -57,7 +57,10 @@ class RunOptions(Tuning):
         values, slips = read_values(given, RUN)
         slips |= _refusals(values)
         if slips:
-            mended = ", ".join(f"{name}={values[name]!r}" for name in slips)
+            changed = {name: value for name, value in values.items() if name in slips}
+            if values["strategy"] != given["strategy"]:  # by an alias, or to one that can have it
+                changed["strategy"] = values["strategy"]
+            mended = ", ".join(f"{name}={value!r}" for name, value in changed.items())
             raise OptionError(explain(slips.values(), mended))
         for name, value in values.items():
             object.__setattr__(self, name, value)

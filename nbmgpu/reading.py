@@ -47,7 +47,7 @@ def written(
     for flag in flags:
         value = values[flag.field]
         if flag.metavar and value not in (None, (), defaults[flag.field]):
-            words += [flag.name, spell(value)]
+            words += [flag.name, shlex.quote(spell(value))]
         elif not flag.metavar and value == flag.constant:
             words.append(flag.name)
     return words

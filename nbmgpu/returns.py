@@ -130,7 +130,7 @@ class Returns:
             self.note(
                 "rank-0-values",
                 f"{listed}: rank 0's own value, other ranks hold another (their share of the "
-                "data, or their clock). All of them: nbmgpu.last_run.results",
+                "data, or their clock). All of them, until the next run: nbmgpu.last_run.results",
             )
 
     def _own_objects(

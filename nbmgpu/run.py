@@ -57,6 +57,9 @@ COLLECTING_FILE = "collecting"
 COLLECTED_FILE = "collected"
 SHADOWS = "shadows"
 
+FIRST_RUN = "%%mgpu above a cell that trains"
+"""What to type where there is no run yet."""
+
 ROOT_VARIABLE = "NBMGPU_RUNS"
 
 TICKS = 0.05
@@ -83,7 +86,8 @@ class RunRecord:
         id: the run's name.
         created, kernel_create_time: seconds since the epoch, in UTC.
         devices: one name per rank (``cuda:1``, ``cpu``).
-        strategy, batch, seed, timeout, fresh: as in ``RunOptions``; timeout in seconds.
+        strategy, batch, seed, fresh: as in ``RunOptions``.
+        timeout: seconds after which the run is ended; None for no limit.
         options: all of these options, and the strategy's.
         cwd, sys_path: the kernel's, which ranks take on.
         bundle, results: paths to open while the run lives, one result per rank; they may be
@@ -235,6 +239,11 @@ class Run:
             if launcher is not None and process_lives(launcher.pid, launcher.create_time):
                 os.kill(launcher.pid, signal.SIGTERM)
 
+    @property
+    def is_asked_to_stop(self) -> bool:
+        """Whether somebody has stopped the run, which may still go on for a while."""
+        return (self.folder / STOP_FILE).exists()
+
     def wait(self, timeout: float | None = None) -> str:
         """Block until the run is over or ``timeout`` seconds went by.
 
@@ -296,7 +305,9 @@ class Run:
             OptionError: the run still goes on, or its notebook has not got its results yet.
         """
         if not self.over:
-            raise OptionError(compose(f"Run {self.id} still goes on", instead="%mgpu stop"))
+            raise OptionError(
+                compose(f"Run {self.id} still goes on", instead=f"%mgpu stop {self.id}")
+            )
         if self.to_collect:
             what = f"The results of run {self.id} are not in its notebook yet"
             instead = f"%mgpu attach {self.id} in that notebook, or end its kernel"
@@ -340,7 +351,7 @@ def find_run(name: str = "") -> Run:
     found = list(itertools.islice(list_runs(name), NAMED if name else 1))
     if not found:
         what = f"There is no run {name!r}" if name else "There is no run yet"
-        raise OptionError(compose(what, instead="%mgpu runs"))
+        raise OptionError(compose(what, instead="%mgpu runs" if name else FIRST_RUN))
     if name and len(found) > 1 and found[0].id != name:
         ids = ", ".join(run.id for run in found)
         raise OptionError(compose(f"{name!r} names several runs: {ids}", instead="a longer prefix"))

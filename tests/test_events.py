@@ -41,7 +41,17 @@ def test_nan_survives():
     assert math.isnan(value)
 
 
-@pytest.mark.parametrize("line", ['{"kind": "from the future", "time": 1}', '{"kind": "not'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"kind": "from the future", "time": 1}',
+        '{"kind": "not',
+        '{"kind": "notice", "time": 1, "rank": 0, "of": "an older version"}',
+        '{"kind": [], "time": 1}',
+        "[1]",
+        "3",
+    ],
+)
 def test_a_line_that_cannot_be_read_is_passed_over(line):
     assert decode(line) is None
 

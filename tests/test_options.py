@@ -156,6 +156,30 @@ def test_a_python_caller_meets_the_same_checks(keywords, said, instead):
     assert str(caught.value).endswith(f"Try: {instead}")
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"cpu_offload": True},
+        {"strategy": "fsdp", "precision": "fp16"},
+        {"strategy": "dp", "batch": "per-rank", "gpus": 2.0},
+        {"strategy": "zero", "seed": 1.0},
+    ],
+)
+def test_what_a_python_caller_is_told_to_type_works(given):
+    with pytest.raises(OptionError) as caught:
+        RunOptions.of(**given)
+    typed = str(caught.value).rpartition("Try: ")[2]
+    RunOptions.of(**given | eval(f"dict({typed})"))
+
+
+def test_a_path_with_spaces_is_written_as_it_is_read(tmp_path):
+    path = tmp_path / "a folder" / "ds.json"
+    path.parent.mkdir()
+    path.write_text("{}")
+    options = RunOptions.of(strategy="deepspeed_stage_2", deepspeed_config=str(path))
+    assert RunOptions.parse(options.line()) == options
+
+
 def test_a_python_caller_may_give_text_lists_and_json():
     assert RunOptions.of(gpus=[0, 2], pull=["a", "b"]) == RunOptions(gpus=(0, 2), pull=("a", "b"))
     assert RunOptions.of(gpus="0,2", pull="a, b", timeout=3) == RunOptions.parse(

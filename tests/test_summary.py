@@ -1,5 +1,6 @@
 """The summary in text and in HTML."""
 
+import html
 import math
 import re
 import time
@@ -189,8 +190,9 @@ def test_many_curves_are_counted_not_listed(staged):
     run = staged(1)
     for index in range(30):
         run.points(f"metric {index}", [0], [1.0])
-    assert "18 more in nbmgpu.last_run.metrics" in summary_text(run.polled())
-    assert "18 more in nbmgpu.last_run.metrics" in summary_html(run.run)
+    more = f'18 more in nbmgpu.find_run("{run.run.id}").metrics'
+    assert more in summary_text(run.polled())
+    assert more in html.unescape(summary_html(run.run))
 
 
 def test_terminal_gets_no_control_characters(staged):

@@ -107,15 +107,15 @@ class Contest:
         Else the first run, that of one device, would be the only one to pay for that.
         """
         strategies = {entry.strategy for entry in self.request.entries}
-        launcher = launch_client()
-        launcher.preload(module for name in strategies for module in profile_of(name).modules)
+        client = launch_client()
+        client.preload(module for name in strategies for module in profile_of(name).modules)
         begun = looked = time.monotonic()
-        used, quiet = launcher.cpu_seconds(), 0
+        used, quiet = client.cpu_seconds(), 0
         while quiet < QUIET_LOOKS and looked - begun < LONGEST_WAIT and not self.stopped:
             yield
             if (now := time.monotonic()) - looked < LOOK:
                 continue
-            used, before = launcher.cpu_seconds(), used
+            used, before = client.cpu_seconds(), used
             quiet = quiet + 1 if used - before < IDLE * (now - looked) else 0
             looked = now
 

@@ -78,11 +78,11 @@ class LaunchClient:
 
     @property
     def outdated(self) -> bool:
-        """Whether torch, which it has imported, would read other settings now."""
+        """Whether torch, which the server has imported, would read other settings now."""
         return self._torch_reads != torch_reads()
 
     def cpu_seconds(self) -> float:
-        """Return the processor time that it, and whatever it has forked, has used so far."""
+        """Return the processor time that the server, with all it has forked, has used so far."""
         try:
             server = psutil.Process(self._process.pid)
             own = sum(server.cpu_times()[:4])  # with that of children that have ended
@@ -168,7 +168,7 @@ _retired: list[LaunchClient] = []
 
 
 def launch_client() -> LaunchClient:
-    """Return this process's launch server, started when there is none of its environment."""
+    """Return the client of this process's launch server; a new one where its environment is old."""
     global _client
     _retired[:] = [old for old in _retired if old.alive]
     if _client is not None and _client.alive and _client.outdated:

@@ -41,7 +41,7 @@ def summary_text(run: Run) -> str:
     for name in names[:CURVES]:
         lines.append((words.plain(name), _course(run.view.curves[name])))
     if len(names) > CURVES:
-        lines.append(("", f"{len(names) - CURVES} more in nbmgpu.last_run.metrics"))
+        lines.append(("", f"{len(names) - CURVES} more in {_all_of(run)}"))
     if pace := _pace(throughput(run)):
         lines.append(("pace", pace))
     lines += [("note", text) for text in words.notices(run.view)]
@@ -53,6 +53,11 @@ def summary_text(run: Run) -> str:
         lines.append(("ranks", ", ".join(f"{row.rank} {row.word}" for row in _rows(run))))
     lines.append(("folder", str(run.folder)))
     return "\n".join(_aligned(lines))
+
+
+def _all_of(run: Run) -> str:
+    """Return the code that has all curves of ``run``."""
+    return f'nbmgpu.find_run("{run.id}").metrics'
 
 
 def _rows(run: Run) -> list[RankRow]:
@@ -145,7 +150,7 @@ def _curves(run: Run) -> str:
     drawn = names[:CURVES] + [name for name in RATES if len(view.curves.get(name, ()))]
     cells = [_curve(name, view.curves[name]) for name in drawn]
     if len(names) > CURVES:
-        cells.append(f"<p><small>{len(names) - CURVES} more in nbmgpu.last_run.metrics</small></p>")
+        cells.append(f"<p><small>{len(names) - CURVES} more in {_all_of(run)}</small></p>")
     speed = throughput(run)
     said = ", ".join(filter(None, [speed.step_time and f"{speed.step_time} a step", speed.words]))
     if said:

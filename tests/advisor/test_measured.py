@@ -24,9 +24,10 @@ def test_the_peak_lies_in_the_range(name, strategy, precision, record_property):
     row = advice_for(name, precision).row(strategy)
     found = measured(MODELS[name], strategy, precision)
     low, high = tensors_of(row)
-    if found.peak > high:  # what threads of gloo give back is not seen: it can only seem too much
-        found = min(found, measured(MODELS[name], strategy, precision), key=lambda m: m.peak)
     record_property("measured", found.peak)
+    if found.peak > high:  # memory that gloo's threads give back is not seen: too high at times
+        found = min(found, measured(MODELS[name], strategy, precision), key=lambda m: m.peak)
+        record_property("measured again", found.peak)
     print(
         f"| {name} | `{strategy}` {precision or ''} | {low / MIB:.1f} to {high / MIB:.1f} |"
         f" {found.peak / MIB:.1f} | {(low + high) / 2 / found.peak - 1:+.0%} |"

@@ -63,6 +63,22 @@ def test_stop_brings_what_there_is(notebook: Notebook) -> None:
     assert "is over already: stopped" in notebook.run("%mgpu stop").text()
 
 
+def test_stop_kills_the_second_time(notebook: Notebook) -> None:
+    saving = "try:\n    time.sleep(300)\nexcept KeyboardInterrupt:\n    time.sleep(300)"
+    cell = notebook.send(f"%%mgpu --gpus 2 --background\nimport time\nprint('ready')\n{saving}")
+    cell.until("ready")
+    run = notebook.value("nbmgpu.last_run.id")
+    told = notebook.run("%mgpu stop", timeout=30).text()
+    assert "a minute" in told
+    assert f"Try: %mgpu stop {run} " in told
+    assert notebook.run(f"%mgpu stop {run}").text() == f"Run {run}: stopped.\n"
+
+
+def test_a_command_that_only_begins_like_attach_is_refused(notebook: Notebook) -> None:
+    cell = notebook.send("%mgpu attachx").wait()
+    assert "There is no %mgpu attachx" in cell.reply["evalue"]
+
+
 def test_an_error_in_the_background_shows_where_it_began(notebook: Notebook) -> None:
     cell = notebook.send("%%mgpu --gpus 2 --background\n1 / 0").ok()
     wait_for(lambda: cell.of("error"), 10, cell)

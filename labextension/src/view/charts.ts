@@ -104,7 +104,10 @@ export function charts({ source, trans, memory, read }: IContext): IPart {
     straggler.hidden = !straggler.textContent;
     const hidden = read('curves').hidden;
     more.hidden = !hidden;
-    write(more, trans.__('%1 more in nbmgpu.last_run.metrics', hidden));
+    write(
+      more,
+      trans.__('%1 more in nbmgpu.find_run("%2").metrics', hidden, read('about').id)
+    );
   };
   const endTheme = onThemeChange(() => {
     drawn.values().forEach(chart => (chart as Chart).recolour());

@@ -68,9 +68,10 @@ class Tracking:
 
     def install(self) -> None:
         """Stand before whatever begins a run or joins one."""
-        noting = self._noting(self._init)
-        self.wandb.init = noting
-        vars(sys.modules[self._init.__module__])["init"] = noting  # where pickles look for it
+        self.wandb.init = self._noting(self._init)
+        home = vars(sys.modules.get(self._init.__module__, self.wandb))  # where pickles look for it
+        if home.get("init") is self._init:
+            home["init"] = self.wandb.init
         self.wandb._attach = self._joining(self.wandb._attach)
         watching = sys.modules.get("wandb.integration.torch.wandb_torch")
         if watching is not None:  # which knows torch from when it watches; here hooks arrive
@@ -205,12 +206,12 @@ class Tracking:
 
 
 def _reinit(reinit: Any = None, settings: Any = None, **_: object) -> Any:
-    """Return what a new run does to the one before, by the first who says so, as for wandb."""
-    given = settings if isinstance(settings, dict) else getattr(settings, "__dict__", {})
-    return next(
-        (each for each in (reinit, given.get("reinit")) if each is not None),
-        os.environ.get("WANDB_REINIT"),
-    )
+    """Return what becomes of the run before: by the argument, the settings, the environment."""
+    if reinit is None and isinstance(settings, dict):
+        reinit = settings.get("reinit")
+    elif reinit is None and "reinit" in getattr(settings, "model_fields_set", ()):
+        reinit = settings.reinit
+    return os.environ.get("WANDB_REINIT") if reinit is None else reinit
 
 
 def _wait_for(run: Any) -> None:

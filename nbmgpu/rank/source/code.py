@@ -28,10 +28,10 @@ class Code:
     """What stands in a cell, and in the functions and classes of the notebook.
 
     Attributes:
-        names: that it uses, of variables as of attributes.
+        names: of variables and attributes that it uses.
         numbers: in it, or behind its names.
         divides_by_multiple: whether it divides by several times the size of a batch.
-        by_size: whether it multiplies or divides by such a size what is no number.
+        by_size: whether it multiplies or divides something else than a number by such a size.
     """
 
     names: set[str]
@@ -67,7 +67,10 @@ class Code:
 
     @classmethod
     def that_trains(cls, cell: str, namespace: Mapping[str, Any]) -> Code:
-        """Look at the same, but for models: one that has a chunk(3) cuts features, not samples."""
+        """Look at the same without models: one that has a chunk(3) cuts features, not samples.
+
+        Other objects count as their classes.
+        """
         kinds = type | FunctionType
         made = {n: v if isinstance(v, kinds) else type(v) for n, v in namespace.items()}
         return cls.of(cell, {n: v for n, v in made.items() if not _is_model(v)})
