@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from nbmgpu.devices import Machine
-from nbmgpu.errors import OptionError, compose
+from nbmgpu.errors import OptionError, StrategyError, compose
 from nbmgpu.flags import GpuRequest
 from nbmgpu.options import RunOptions
 from nbmgpu.requirements import lack_of
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from nbmgpu.strategies.tuning import Precision
 
     from .activations import Activations
+    from .units import Units
 
 ROWS_BESIDE = {"fsdp": ("fsdp --cpu-offload",)}
 """Options that make another row of a strategy."""
@@ -57,8 +58,8 @@ class Question:
         }
         return cls(**{name: getattr(options, name) for name in shared}, beside=options)
 
-    def options(self, strategy: str = "ddp", **more: Any) -> RunOptions:
-        """Return the options of a run under ``strategy``.
+    def options(self, strategy: str | None = None, **more: Any) -> RunOptions:
+        """Return the options of a run under ``strategy``, by default that of the cell's line.
 
         Raises:
             OptionError: one has a wrong value, or the strategy cannot have it.
@@ -66,7 +67,7 @@ class Question:
         asked = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         del asked["memory"], asked["beside"]
         beside = self.beside or RunOptions()
-        return dataclasses.replace(beside, strategy=strategy, **asked | more)
+        return dataclasses.replace(beside, strategy=strategy or beside.strategy, **asked | more)
 
 
 def advise(
@@ -90,7 +91,7 @@ def advise(
         model: what is to be trained.
         optimizer: its optimizer; Adam is assumed without one.
         batch: a batch as the loader gives it, of all ranks together; or ``(samples, tokens)``
-            for a language model.  Activations are counted with it.
+            for a language model; or the DataLoader.  Activations are counted with it.
         loader: where a batch can be had from, instead.
         gpus: how many, or which, as for ``--gpus``.
         precision: as for ``--precision``.
@@ -98,6 +99,9 @@ def advise(
         checkpointing: whether activations are recomputed.
         memory: what each of ``gpus`` GPUs has free (``"80 GB"``), to ask about a machine that
             is not this one.
+
+    Returns:
+        What to take, and what each strategy would hold and cost; a notebook shows it as a table.
 
     Raises:
         OptionError: an argument has a wrong value, or there are not so many devices.
@@ -151,12 +155,11 @@ class Consultation:
         """Count ``model`` and ``optimizer``; a batch comes from ``batch`` or ``loader``."""
         check(model, optimizer)
         from .count import count
-        from .units import find_units
 
         self.model = model
         self.optimizer = optimizer
         self.counted = count(model, optimizer)
-        self.units = find_units(model)
+        self._found: dict[tuple[str, ...], Units] = {}
         self.batch, self.samples, self.why_not = _batch_of(batch, loader)
         self._played: dict[Any, Activations | None] = {}
         self._refused = _refused_by_optimizer(optimizer)
@@ -167,29 +170,16 @@ class Consultation:
         case = self._case(question, room)
         rows = self._rows(question, case, room)
         again: list[Estimate] = []
-        if not question.checkpointing and not any(r.fits == "fits" for r in rows[:3]):
-            anew = dataclasses.replace(question, checkpointing=True)
-            again = self._rows(anew, self._case(anew, room), room)
-        known = self.batch is not None
-        choice = recommendation.choose(rows, case, room.free, again, known)
-        if not self.counted.trained:
-            choice = recommendation.NOTHING_TRAINS
+        recomputing = dataclasses.replace(question, checkpointing=True)
+        if not question.checkpointing and not recommendation.on_devices(rows, "fits"):
+            again = self._rows(recomputing, self._case(recomputing, room), room)
+        choice = self._choice(rows, again, case, room)
+        taken = recomputing if choice.checkpointing else question
         line, largest = "", None
         if choice.name:
-            chosen = next(r for r in (again if choice.checkpointing else rows)
-                          if r.name == choice.name)  # fmt: skip
-            if choice.checkpointing:  # the row to take is shown as it is taken
-                chosen = dataclasses.replace(
-                    chosen, costs=f"{chosen.costs}; activations are computed twice"
-                )
-                rows = [chosen if r.name == chosen.name else r for r in rows]
-            line = chosen.line
-            asked = dataclasses.replace(
-                question, checkpointing=question.checkpointing or choice.checkpointing
-            )
-            case = self._case(asked, room)
-            high_of = self._high_of(chosen.name, asked, case)
-            largest = recommendation.largest_batch(chosen, case, room.free, high_of)
+            chosen = _row_of(choice, again if choice.checkpointing else rows)
+            rows = [chosen if row.name == chosen.name else row for row in rows]
+            line, largest = chosen.line, self._largest(chosen, taken, room)
         return Advice(
             model=self._described(),
             where=room.words,
@@ -200,8 +190,21 @@ class Consultation:
             reason=choice.reason,
             line=line,
             largest_batch=largest,
-            notes=tuple(self._notes(case, room)),
+            notes=tuple(self._notes(self._case(taken, room), room)),
         )
+
+    def _choice(
+        self, rows: list[Estimate], again: list[Estimate], case: memory.Case, room: machine.Room
+    ) -> recommendation.Choice:
+        if not self.counted.trained:
+            return recommendation.NOTHING_TRAINS
+        return recommendation.choose(rows, case, room.free, again, self.batch is not None)
+
+    def _largest(self, chosen: Estimate, question: Question, room: machine.Room) -> int | None:
+        """Return how many samples of all ranks fit for sure, taken as ``question`` says."""
+        case = self._case(question, room)
+        high_of = self._high_of(chosen.name, question, case)
+        return recommendation.largest_batch(chosen, case, room.free, high_of)
 
     def _room(self, question: Question, there: Machine | None) -> machine.Room:
         if question.memory is None:
@@ -215,13 +218,24 @@ class Consultation:
     def _case(self, question: Question, room: machine.Room) -> memory.Case:
         return memory.Case(
             counted=self.counted,
-            units=self.units,
+            units=self._units(question.beside.fsdp_units if question.beside else ()),
             activations=self._activations(question, room.ranks),
             ranks=room.ranks,
             on_gpu=room.on_gpu,
             accumulate=question.accumulate,
             precision=question.precision,
         )
+
+    def _units(self, named: tuple[str, ...]) -> Units:
+        """Return the pieces in which the model is gathered, with the classes ``named``."""
+        from .units import find_units
+
+        if named not in self._found:
+            try:
+                self._found[named] = find_units(self.model, named)
+            except StrategyError as error:  # the model has no such class
+                raise OptionError(str(error)) from None
+        return self._found[named]
 
     def _activations(self, question: Question, ranks: int) -> Activations | None:
         """Return what a rank's step holds."""
@@ -349,6 +363,14 @@ class Consultation:
         return notes
 
 
+def _row_of(choice: recommendation.Choice, rows: list[Estimate]) -> Estimate:
+    """Return the row to take, as it is taken."""
+    row = next(row for row in rows if row.name == choice.name)
+    if not choice.checkpointing:
+        return row
+    return dataclasses.replace(row, costs=f"{row.costs}; activations are computed twice")
+
+
 def check(model: Any, optimizer: Any) -> None:
     """Refuse what is no model, and what is no optimizer.
 
@@ -371,9 +393,13 @@ def check(model: Any, optimizer: Any) -> None:
 
 def _batch_of(batch: Any, loader: Any) -> tuple[Any, int, str]:
     """Return a batch to rehearse with, its samples, and why there is none."""
+    from torch.utils.data import DataLoader
+
     from .rehearsal import rows_of
     from .samples import NoBatchError, from_loader, shaped
 
+    if isinstance(batch, DataLoader):
+        batch, loader = None, batch
     if batch is not None:
         if isinstance(batch, tuple) and batch and all(type(size) is int for size in batch):
             batch = shaped(batch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from nbmgpu.sizes import in_words
@@ -63,9 +63,16 @@ def choose(
 
     A row that fits comes before one that may; recomputing before the host's memory.
     """
-    known = _ordered(rows)
-    if case.ranks == 1 and known["ddp"].fits in ("fits", "unknown"):
+    known, ddp = _ordered(rows), next(row for row in rows if row.name == "ddp")
+    if not known:
+        return Choice("", f"No strategy can do all of this; of ddp: {ddp.why}.")
+    if case.ranks == 1 and ddp.line and ddp.fits in ("fits", "unknown"):
         return Choice("ddp", "There is one device, so nothing to share out; ddp adds the least.")
+    if free is None and not ddp.line:
+        name = next(iter(known))
+        return Choice(
+            name, f"Nobody knows what is free here; of what can be had {name} is plainest."
+        )
     if free is None:
         text = "Nobody knows what is free here; ddp is the plainest, and sends nothing twice."
         return Choice("ddp", text)
@@ -73,10 +80,10 @@ def choose(
         return _by_states(known, free, batch_known)
     tried = ((known, False), (_ordered(recomputed), True))
     for candidates, checkpointing in tried:
-        for name in _on_device(candidates, "fits"):
-            return Choice(name, _reason(name, known, case, free, checkpointing), checkpointing)
+        for name in on_devices(candidates.values(), "fits"):
+            return Choice(name, _reason(name, ddp, case, free, checkpointing), checkpointing)
     for candidates, checkpointing in tried:
-        if tight := _on_device(candidates, "tight"):
+        if tight := on_devices(candidates.values(), "tight"):
             least = min(tight, key=lambda name: candidates[name].high)
             text = _perhaps(candidates[least], free, checkpointing)
             return Choice(least, text, checkpointing)
@@ -94,8 +101,9 @@ def choose(
     return Choice("", text)
 
 
-def _on_device(rows: dict[str, Estimate], fits: Fit) -> list[str]:
-    return [name for name, row in rows.items() if row.fits == fits and "offload" not in name]
+def on_devices(rows: Iterable[Estimate], fits: Fit) -> list[str]:
+    """Return the names of those rows that ``fits`` without the memory of the host."""
+    return [row.name for row in rows if row.fits == fits and "offload" not in row.name]
 
 
 def _perhaps(row: Estimate, free: int, checkpointing: bool) -> str:
@@ -128,19 +136,19 @@ def _by_states(known: dict[str, Estimate], free: int, batch_known: bool) -> Choi
     return Choice(least, text)
 
 
-def _reason(
-    name: str, known: dict[str, Estimate], case: Case, free: int, checkpointing: bool
-) -> str:
+def _reason(name: str, ddp: Estimate, case: Case, free: int, checkpointing: bool) -> str:
     room = in_words(free)
     if name == "ddp" and not checkpointing:
-        most = in_words(known["ddp"].high)
+        most = in_words(ddp.high)
         text = (
             f"All of it fits on each rank (at most {most} of {room}): with ddp nothing is sharded."
         )
         if case.counted.elements < 1_000_000:
             text = text[:-1] + "; so small a model gains little from several ranks."
         return text
-    trouble = f"ddp needs up to {in_words(known['ddp'].high)} of {room}"
+    trouble = f"ddp needs up to {in_words(ddp.high)} of {room}"
+    if not ddp.line:
+        trouble = f"ddp cannot be had: {ddp.why}"
     states = case.counted.all_states
     cure = {
         "ddp": "everything stays whole",

@@ -56,16 +56,21 @@ class Picker(anywidget.AnyWidget):
 def picker(
     model: nn.Module,
     optimizer: Optimizer | None = None,
-    loader: DataLoader[Any] | None = None,
     batch: Any = None,
+    *,
+    loader: DataLoader[Any] | None = None,
 ) -> Picker:
     """Show what each strategy would hold and cost for ``model``, to choose from.
 
     Args:
         model: what is to be trained.
         optimizer: its optimizer; Adam is assumed without one.
-        loader: where a batch can be had from: activations are counted with it.
-        batch: a batch, or ``(samples, tokens)`` of a language model, instead.
+        batch: a batch, ``(samples, tokens)`` of a language model, or the DataLoader: activations
+            are counted with it.
+        loader: where a batch can be had from, instead.
+
+    Returns:
+        The widget; ``line`` is the ``%%mgpu`` line of what is chosen.
 
     Raises:
         OptionError: an argument is not what it should be.

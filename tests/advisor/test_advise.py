@@ -10,6 +10,7 @@ import psutil
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import nbmgpu
 from nbmgpu.advisor.consult import Consultation, Question
@@ -244,3 +245,36 @@ def test_the_host_must_have_room_for_what_is_moved_there():
     row = consultation.advise(Question(gpus=2), machine).row("fsdp --cpu-offload")
     assert row.fits == "no"
     assert "of the host" in row.why
+
+
+def test_a_loader_may_stand_in_the_place_of_a_batch():
+    model = nn.Linear(8, 2)
+    loader = DataLoader(TensorDataset(torch.zeros(12, 8)), batch_size=4)
+    told = [nbmgpu.advise(model, None, loader), nbmgpu.advise(model, loader=loader)]
+    assert told[0].rows == told[1].rows
+    assert any("2 samples on each rank" in note for note in told[0].notes)
+
+
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(512, 512) for _ in range(2))
+
+    def forward(self, x):
+        return self.layers[1](self.layers[0](x))
+
+
+def test_units_that_are_named_are_those_that_are_counted():
+    model = nn.Sequential(*(Pair() for _ in range(4)))
+    consultation = Consultation(model, batch=torch.zeros(4, 512))
+
+    def largest(*units):
+        options = RunOptions.of(strategy="fsdp", gpus=2, cpu=True, fsdp_units=units)
+        advice = consultation.advise(Question.of(options))
+        assert advice.line.endswith(f"--fsdp-units {units[0]}")
+        assert "only fsdp and zero2" in advice.reason
+        return advice.row("fsdp").high
+
+    assert largest("Linear") < largest("Pair")
+    with pytest.raises(OptionError, match="Conv2d"):
+        largest("Conv2d")
