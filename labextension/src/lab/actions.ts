@@ -85,12 +85,15 @@ export class RunActions {
     }
   }
 
-  /** Show the run's folder among the files. */
-  async openFolder(run: RunLine): Promise<void> {
+  /** The folder of a run. */
+  folderOf(run: RunLine): string {
+    return `${this.board.ledger.runsRoot}/${run.id}`;
+  }
+
+  /** Show a run's folder among the files. */
+  async openFolder(folder: string): Promise<void> {
     const { files, shell } = this.around;
-    const { runsRoot, serverRoot } = this.board.ledger;
-    const folder = `${runsRoot}/${run.id}`;
-    const path = within(serverRoot, folder);
+    const path = within(this.board.ledger.serverRoot, folder);
     if (files && path !== null) {
       await files.model.cd(`/${path}`);
       shell.activateById(files.id);

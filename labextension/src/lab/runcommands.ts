@@ -19,9 +19,9 @@ import {
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 
 import type { RunLine } from '../generated/report';
+import { troubleWords } from '../view/trouble';
 import { RunActions } from './actions';
 import { CommandIDs } from './commandids';
-import { troubleWords } from './sentences';
 import { IRunBoard } from './tokens';
 
 /** The arguments of commands about a run, as JupyterLab wants them described. */
@@ -70,7 +70,7 @@ function runCommands(actions: RunActions, trans: TranslationBundle): IRunCommand
       id: CommandIDs.openFolder,
       label: trans.__('Open the Folder of the Run'),
       icon: folderIcon,
-      act: run => actions.openFolder(run)
+      act: run => actions.openFolder(actions.folderOf(run))
     },
     {
       id: CommandIDs.deleteRun,
@@ -118,8 +118,15 @@ export const runCommandsPlugin: JupyterFrontEndPlugin<void> = {
         isVisible: args => !!chosen(args),
         execute: async args => {
           const run = chosen(args);
+          if (!run) {
+            const words = trans.__(
+              'Run %1 is not among the newest runs',
+              args.id as string
+            );
+            return void (args.id && Notification.warning(words));
+          }
           try {
-            await (run && act(run));
+            await act(run);
           } catch (reason) {
             Notification.error(troubleWords(reason));
           }

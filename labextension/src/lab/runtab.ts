@@ -9,7 +9,7 @@ import { mgpuIcon } from './icons';
 /** What a tab asks of the application around it. */
 export interface ITabActions {
   /** Show the folder of the run among the files. */
-  openFolder(): void;
+  openFolder(folder: string): void;
   /** Say what the server could not do. */
   complain(reason: Error): void;
 }
@@ -47,7 +47,9 @@ export class RunTab extends Widget {
     });
     this.view = mountRunView(
       this.node,
-      Object.assign(this.source, { openFolder: actions.openFolder }),
+      Object.assign(this.source, {
+        openFolder: () => actions.openFolder(this.source.get('about')?.folder ?? '')
+      }),
       trans
     );
   }

@@ -10,14 +10,16 @@ import {
   Notification,
   WidgetTracker
 } from '@jupyterlab/apputils';
+import { IDefaultFileBrowser } from '@jupyterlab/filebrowser';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { RunsServer } from '../server';
+import { troubleWords } from '../view/trouble';
+import { RunActions } from './actions';
 import { CommandIDs } from './commandids';
 import { mgpuIcon } from './icons';
 import { RUN_ARGS } from './runcommands';
 import { RunTab } from './runtab';
-import { troubleWords } from './sentences';
 import { IRunBoard } from './tokens';
 
 /** Tabs in which runs are looked at, whatever their kernels are doing. */
@@ -26,11 +28,18 @@ export const runTabsPlugin: JupyterFrontEndPlugin<void> = {
   description: 'Opens runs in tabs of the main area.',
   autoStart: true,
   requires: [IRunBoard],
-  optional: [ICommandPalette, ILabShell, ILayoutRestorer, ITranslator],
+  optional: [
+    ICommandPalette,
+    IDefaultFileBrowser,
+    ILabShell,
+    ILayoutRestorer,
+    ITranslator
+  ],
   activate: (
     { commands, serviceManager, shell }: JupyterFrontEnd,
     board: IRunBoard,
     palette: ICommandPalette | null,
+    files: IDefaultFileBrowser | null,
     labShell: ILabShell | null,
     restorer: ILayoutRestorer | null,
     translator: ITranslator | null
@@ -40,17 +49,21 @@ export const runTabsPlugin: JupyterFrontEndPlugin<void> = {
       namespace: 'nbmgpu-runs'
     });
     const server = new RunsServer(serviceManager.serverSettings);
+    const around = { shell, files, documents: null, notebooks: null, trans };
+    const actions = new RunActions(board, around);
+    const complain = (reason: unknown) => void Notification.error(troubleWords(reason));
+    const tabActions = {
+      openFolder: (folder: string) => void actions.openFolder(folder).catch(complain),
+      complain
+    };
 
     const open = async (id: string): Promise<MainAreaWidget<RunTab>> => {
       const known = tracker.find(tab => tab.content.runId === id);
       if (known) {
         return known;
       }
-      const actions = {
-        openFolder: () => void commands.execute(CommandIDs.openFolder, { id }),
-        complain: (reason: Error) => void Notification.error(troubleWords(reason))
-      };
-      const tab = new MainAreaWidget({ content: new RunTab(id, server, actions, trans) });
+      const content = new RunTab(id, server, tabActions, trans);
+      const tab = new MainAreaWidget({ content });
       tab.id = `nbmgpu-run-${id}`;
       tab.toolbar.hide();
       if (labShell) {

@@ -2,7 +2,7 @@ import { nullTranslator } from '@jupyterlab/translation';
 import { expect, test } from 'vitest';
 
 import type { RunLine } from '../generated/report';
-import { endingWords, statusWords, troubleWords } from './sentences';
+import { endingWords, statusWords } from './sentences';
 
 const trans = nullTranslator.load('nbmgpu');
 const run = { strategy: 'ddp', word: 'running', duration: 65 } as RunLine;
@@ -26,13 +26,4 @@ test('a notification says where, what, how and why', () => {
   expect(
     endingWords({ ...over, word: 'failed', failure: 'rank 1: oh', notebook: '' }, trans)
   ).toBe('x: ddp on 2 ranks (cpu) failed after 1:05. rank 1: oh');
-});
-
-test('trouble is told with its way out', () => {
-  const problem = Object.assign(new Error('Run x still goes on.'), {
-    hint: 'Stop it first.'
-  });
-  expect(troubleWords(problem)).toBe('Run x still goes on. Stop it first.');
-  expect(troubleWords(new Error('oh'))).toBe('oh');
-  expect(troubleWords('oh')).toBe('oh');
 });

@@ -95,19 +95,27 @@ export class RunsServer {
   ): Stream<News> {
     const known = new Set<string>();
     let heard = false;
-    return new Stream<News>(this.settings, 'stream', {
+    let turn = 0;
+    const stream = new Stream<News>(this.settings, 'stream', {
       onWord: (word, first) => {
         heard = true;
         onNews(complete(word, first, known));
       },
       onLink: link => {
+        const asked = (turn += 1);
         if (link === 'live' || heard) {
           onLink(link);
-        } else {
-          void this.whyNot().then(onLink);
+          return;
         }
+        void this.whyNot().then(why => {
+          // Meanwhile the stream may have come up, or nobody listens any more.
+          if (asked === turn && !stream.isDisposed) {
+            onLink(why);
+          }
+        });
       }
     });
+    return stream;
   }
 
   /** Tell a server that has no part of nbmgpu from one that does not answer. */

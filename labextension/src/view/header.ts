@@ -17,6 +17,7 @@ export function header({ source, trans, read }: IContext): IPart {
   const batch = make('span', 'batch');
   const folder = button('folder', '', () => void openOrCopy());
 
+  let timer = 0;
   const openOrCopy = async () => {
     if (source.openFolder) {
       source.openFolder();
@@ -24,7 +25,8 @@ export function header({ source, trans, read }: IContext): IPart {
     }
     const done = await copy(read('about').folder);
     write(folder, done ? trans.__('Path copied') : read('about').folder);
-    setTimeout(() => write(folder, trans.__('Run folder')), 2500);
+    clearTimeout(timer);
+    timer = window.setTimeout(() => write(folder, trans.__('Run folder')), 2500);
   };
 
   const update = () => {
@@ -58,7 +60,8 @@ export function header({ source, trans, read }: IContext): IPart {
     make('div', 'header-line', {}, dot, word, title, elapsed, remaining, stop),
     make('div', 'header-line', { 'data-small': '' }, batch, folder)
   );
-  return { node, shows: ['status', 'about'], update };
+  const dispose = () => clearTimeout(timer);
+  return { node, shows: ['status', 'about'], update, dispose };
 }
 
 /** Put `text` on the clipboard; false where the browser does not allow it. */

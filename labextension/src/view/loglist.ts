@@ -3,6 +3,7 @@ import { nodes, uncoloured } from './ansi';
 import { make, write } from './dom';
 import { Pages, type ILogChoice } from './pages';
 import type { IRunSource, ITranslate } from './source';
+import { troubleWords } from './trouble';
 import { LINE, heightOf, inSight, scrollTo } from './window';
 
 /** Lines of all ranks that may still change places: the newest. */
@@ -72,10 +73,8 @@ export class LogList {
     this.following = goal < 0;
     this.total = 0;
     this.sheet.replaceChildren();
-    write(
-      this.empty,
-      choice.search ? '…' : this.trans.__('Nothing has been written yet')
-    );
+    this.trouble = '';
+    this.nothing = choice.search ? '…' : this.trans.__('Nothing has been written yet');
     this.grown(total);
   }
 
@@ -138,7 +137,7 @@ export class LogList {
   }
 
   private complain(error: unknown): void {
-    this.trouble = this.trans.__('The log cannot be read: %1', String(error));
+    this.trouble = this.trans.__('The log cannot be read: %1', troubleWords(error));
     this.draw();
   }
 

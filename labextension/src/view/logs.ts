@@ -2,6 +2,7 @@ import type { RankRow } from '../generated/report';
 import { button, freshId, Kept, make, mark, walkable, write } from './dom';
 import { LogList } from './loglist';
 import type { IContext, IPart } from './part';
+import { troubleWords } from './trouble';
 
 const ALL = -1;
 const CLOSED = -2;
@@ -123,7 +124,9 @@ export function logs(context: IContext): IPart & { open(rank: number): void } {
   download.addEventListener('click', event => {
     if (!download.hasAttribute('href')) {
       event.preventDefault();
-      void save();
+      save().catch(reason =>
+        write(count, trans.__('The log cannot be saved: %1', troubleWords(reason)))
+      );
     }
   });
   download.addEventListener('keydown', event => {

@@ -42,7 +42,11 @@ export function paletteOf(node: HTMLElement): IPalette {
 export function onThemeChange(callback: () => void): () => void {
   const dark = window.matchMedia('(prefers-color-scheme: dark)');
   // The style sheets of a theme arrive after the page has announced it.
-  const later = () => window.setTimeout(callback, 150);
+  let timer = 0;
+  const later = () => {
+    clearTimeout(timer);
+    timer = window.setTimeout(callback, 150);
+  };
   const observer = new MutationObserver(later);
   const attributeFilter = [
     'class',
@@ -55,6 +59,7 @@ export function onThemeChange(callback: () => void): () => void {
   }
   dark.addEventListener('change', later);
   return () => {
+    clearTimeout(timer);
     observer.disconnect();
     dark.removeEventListener('change', later);
   };

@@ -46,6 +46,7 @@ interface IAnswer {
 class ModelSource implements IRunSource {
   private choices: Record<string, unknown>;
   private waiting = new Map<number, (answer: unknown) => void>();
+  private timers = new Set<number>();
   /** Other views of the same model ask as well, so that ids begin anywhere. */
   private lastId = Math.floor(Math.random() * 1e9);
 
@@ -89,17 +90,22 @@ class ModelSource implements IRunSource {
 
   dispose(): void {
     this.model.off('msg:custom', this.receive);
+    this.timers.forEach(timer => clearTimeout(timer));
+    this.waiting.clear();
   }
 
   private ask(question: object): Promise<unknown> {
     const id = (this.lastId += 1);
     return new Promise((resolve, reject) => {
-      const timer = setTimeout(() => {
+      const timer = window.setTimeout(() => {
+        this.timers.delete(timer);
         this.waiting.delete(id);
         reject(new Error('the kernel does not answer'));
       }, PATIENCE);
+      this.timers.add(timer);
       this.waiting.set(id, answer => {
         clearTimeout(timer);
+        this.timers.delete(timer);
         resolve(answer);
       });
       this.model.send({ kind: 'ask', id, ...question });

@@ -7,7 +7,7 @@ import { RunsServer } from '../../server';
 import { CommandIDs } from '../commandids';
 import { hasLine, withLine } from '../../picker/firstline';
 import { mgpuIcon } from '../icons';
-import { troubleWords } from '../sentences';
+import { troubleWords } from '../../view/trouble';
 import { ISettings } from '../tokens';
 import { PickerBody } from './body';
 import { CellPickerSource, describe } from './source';

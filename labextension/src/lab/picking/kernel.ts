@@ -37,7 +37,7 @@ export async function askKernel(
     store_history: false,
     user_expressions: { picker: expression(source, controls) }
   });
-  const reply = await Promise.race([future.done, silence()]);
+  const reply = await Promise.race([future.done, silence(future.done)]);
   if (!reply) {
     future.dispose();
     throw new KernelSilence(trans.__('The kernel takes too long to look at your model'));
@@ -58,6 +58,11 @@ type IAnswer =
   | { status: 'ok'; data: { 'text/plain': string } }
   | { status: 'error'; ename: string; evalue: string };
 
-function silence(): Promise<null> {
-  return new Promise(resolve => setTimeout(() => resolve(null), PATIENCE));
+/** Wait until an answer comes too late; null says that it does. */
+function silence(done: Promise<unknown>): Promise<null> {
+  return new Promise(resolve => {
+    const timer = setTimeout(() => resolve(null), PATIENCE);
+    const settle = () => clearTimeout(timer);
+    done.then(settle, settle);
+  });
 }

@@ -4,6 +4,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Controls, IPickerAction, IPickerSource, PickerState } from '../../picker';
 import type { RunsServer } from '../../server';
 import { lineOf } from '../../picker/firstline';
+import { troubleWords } from '../../view/trouble';
 import { askKernel, KernelSilence } from './kernel';
 
 /** Whom to ask about a cell. */
@@ -48,15 +49,14 @@ export class CellPickerSource implements IPickerSource {
 
   choose(controls: Controls): void {
     const asked = (this.asked += 1);
-    describe(this.question, controls).then(
-      state => {
+    void describe(this.question, controls)
+      .catch(reason => ({ ...this.state, problem: troubleWords(reason) }))
+      .then(state => {
         // Of several questions, the answer to the last one counts.
         if (asked === this.asked) {
           this.take(state);
         }
-      },
-      reason => this.take({ ...this.state, problem: String(reason) })
-    );
+      });
   }
 
   private take(state: PickerState): void {

@@ -7,7 +7,7 @@ import { Widget } from '@lumino/widgets';
 
 import { mgpuIcon } from '../icons';
 import type { ILedger } from '../ledger';
-import { troubleWords } from '../sentences';
+import { troubleWords } from '../../view/trouble';
 import type { IRunBoard } from '../tokens';
 import { deviceList } from './devices';
 import { runList } from './runs';
