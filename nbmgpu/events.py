@@ -23,6 +23,12 @@ RankState = Literal["starting", "loading", "running", "collecting", "finished", 
 
 RunEnding = Literal["finished", "failed", "stopped", "timeout"]
 
+RunState = Literal["starting", "running", "finished", "failed", "stopped", "timeout", "lost"]
+"""A run's life.  Lost: the launcher is gone without having said how the run ended."""
+
+GOING: frozenset[RunState] = frozenset({"starting", "running"})
+"""States of a run that is not over."""
+
 LAUNCHER = KERNEL = -1
 """The ``rank`` of an event that the launcher or the kernel wrote."""
 

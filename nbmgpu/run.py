@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from .errors import LaunchError, OptionError, compose
-from .events import Event, EventTail
+from .events import GOING, Event, EventTail, RunState
 from .proc import began
 from .view import RunView
 
@@ -198,11 +198,8 @@ class Run:
         return events
 
     @property
-    def state(self) -> str:
-        """One of starting, running, finished, failed, stopped, timeout and lost.
-
-        ``lost`` means that the launcher is gone without having said how the run ended.
-        """
+    def state(self) -> RunState:
+        """How far the run is, or how it has ended."""
         self.refresh()
         if self.view.ending is None and not self._launcher_lives():
             self.refresh()
@@ -212,7 +209,7 @@ class Run:
     @property
     def over(self) -> bool:
         """Whether no process of the run is left."""
-        return self.state not in ("starting", "running")
+        return self.state not in GOING
 
     def _launcher_lives(self) -> bool:
         launcher = self.view.launcher
@@ -244,12 +241,11 @@ class Run:
         """Whether somebody has stopped the run, which may still go on for a while."""
         return (self.folder / STOP_FILE).exists()
 
-    def wait(self, timeout: float | None = None) -> str:
+    def wait(self, timeout: float | None = None) -> RunState:
         """Block until the run is over or ``timeout`` seconds went by.
 
         Returns:
-            The state: finished, failed, stopped, timeout or lost; if the time has gone by,
-            starting or running.
+            The state: how it has ended; if the time has gone by, starting or running.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self.over and (deadline is None or time.monotonic() < deadline):
@@ -289,7 +285,7 @@ class Run:
     def duration(self) -> float:
         """Seconds from the request to the end, to now, or to the last word of a lost run."""
         state = self.state
-        now = time.time() if state in ("starting", "running") else self.view.last_time
+        now = time.time() if state in GOING else self.view.last_time
         return max(now - self.record.created, 0.0)
 
     @property

@@ -22,6 +22,8 @@ from .events import (
     Metrics,
     Notice,
     Progress,
+    RankState,
+    RunState,
     Started,
     Status,
     Stderr,
@@ -129,7 +131,7 @@ class RankView:
     """
 
     process: Started | None = None
-    state: str = "starting"
+    state: RankState = "starting"
     detail: str = ""
     exited: Exited | None = None
     failure: Failure | None = None
@@ -276,7 +278,7 @@ class RunView:
         return self.ended.ending if self.ended else None
 
     @property
-    def state(self) -> str:
+    def state(self) -> RunState:
         """The run's state in one word."""
         if self.ended:
             return self.ended.ending

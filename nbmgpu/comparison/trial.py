@@ -6,7 +6,9 @@ import math
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Literal
 
+from nbmgpu.events import RunState
 from nbmgpu.report.curves import RATES, curve_names
 from nbmgpu.report.line import failure_sentence
 from nbmgpu.run import Run
@@ -95,7 +97,7 @@ class Trial:
 
     name: str
     ranks: int
-    state: str
+    state: RunState | Literal["refused"]
     reason: str = ""
     line: str = ""
     steps: int = 0
@@ -230,7 +232,7 @@ def _name(entry: Entry) -> str:
     return ONE_DEVICE_NAME if entry.alone else entry.strategy
 
 
-def _why(run: Run, state: str, times: Times) -> str:
+def _why(run: Run, state: RunState, times: Times) -> str:
     if state == "stopped":
         return "you stopped it"
     if why := failure_sentence(run, state):

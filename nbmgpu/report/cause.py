@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nbmgpu.events import Failure
+from nbmgpu.events import Failure, RunState
 from nbmgpu.failure import explain_signal, left_behind
 from nbmgpu.run import Run
 
@@ -54,7 +54,7 @@ class Cause:
     others: list[OtherRank]
 
 
-def cause(run: Run, state: str) -> Cause | None:
+def cause(run: Run, state: RunState) -> Cause | None:
     """Return why the run, which is in ``state``, did not end well, or None.
 
     What ranks raise while they are being ended came of that, and is not the cause.
@@ -126,7 +126,7 @@ def _others(run: Run, who: str) -> list[OtherRank]:
             continue
         failure, code = seen.failure, seen.exit_code
         what = plain(f"{failure.type}: {failure.message}") if failure else ""
-        word = "failed as well" if failure else seen.state if code is None else "ended"
+        word: str = "failed as well" if failure else seen.state if code is None else "ended"
         word = f"{word} ({exit_word(code)})" if code else word
         trace = coloured("\n".join(failure.traceback)) if failure else ""
         found.append(OtherRank(rank, word, what, trace))

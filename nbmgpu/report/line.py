@@ -6,6 +6,7 @@ import math
 import time
 from dataclasses import dataclass
 
+from nbmgpu.events import GOING, RunState
 from nbmgpu.run import Run, process_lives
 from nbmgpu.view import RunView
 
@@ -45,7 +46,7 @@ class RunLine:
     """
 
     id: str
-    state: str
+    state: RunState
     word: str
     tone: Tone
     strategy: str
@@ -71,7 +72,7 @@ def run_line(run: Run) -> RunLine:
     """Return the line of ``run``."""
     state = run.state
     record, view = run.record, run.view
-    epochs = epochs_in(run.cell) if state in ("starting", "running") else 0
+    epochs = epochs_in(run.cell) if state in GOING else 0
     status = run_status(run, state, time.time(), epochs)
     metric, curve, last = mini_curve(view)
     so_far = None if status.over else course(view, epochs)
@@ -111,7 +112,7 @@ def mini_curve(view: RunView) -> tuple[str, list[tuple[float, float]], str]:
     return words.plain(name), points, words.number(float(values[-1]))
 
 
-def failure_sentence(run: Run, state: str) -> str:
+def failure_sentence(run: Run, state: RunState) -> str:
     """Return why ``run`` did not end well, in a sentence: ``rank 1, line 3: ValueError: bad``."""
     why = cause(run, state)
     if why is None:

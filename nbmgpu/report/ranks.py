@@ -76,7 +76,8 @@ def rows(run: Run, now: float, stopping: bool = False) -> list[RankRow]:
 
 
 def _row(rank: int, seen: RankView, device: str, failed: bool) -> RankRow:
-    word, tone = seen.state, TONES.get(seen.state, "idle")
+    word: str = seen.state
+    tone = TONES.get(word, "idle")
     if seen.failure or failed:
         word, tone = "failed", "bad"
     elif seen.exit_code and word != "failed":

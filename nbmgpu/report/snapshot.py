@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from nbmgpu.events import GOING, RunState
 from nbmgpu.run import STOP_FILE, Run
 
 from . import words
@@ -44,7 +45,7 @@ class About:
 class RunStatus:
     """The run's state, and how long it has gone on and will go on (empty when unknown)."""
 
-    state: str
+    state: RunState
     word: str
     tone: Tone
     elapsed: str
@@ -104,7 +105,7 @@ class Snapshot:
         self._last |= new
         return {name: _plain(part) for name, part in new.items()}
 
-    def _light(self, state: str) -> dict[str, Any]:
+    def _light(self, state: RunState) -> dict[str, Any]:
         run, now = self.run, time.time()
         status = run_status(run, state, now, self._epochs)
         return {
@@ -141,9 +142,9 @@ def about(run: Run) -> About:
     )
 
 
-def run_status(run: Run, state: str, now: float, epochs: int = 0) -> RunStatus:
+def run_status(run: Run, state: RunState, now: float, epochs: int = 0) -> RunStatus:
     """Return how a run stands that is in ``state`` and will train so many ``epochs`` (or 0)."""
-    over = state not in ("starting", "running")
+    over = state not in GOING
     stopping = "" if over else stop_asked(run)
     end = run.view.last_time if over else now
     return RunStatus(

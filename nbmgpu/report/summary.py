@@ -11,6 +11,7 @@ from html import escape
 
 import numpy as np
 
+from nbmgpu.events import RunState
 from nbmgpu.run import Run
 from nbmgpu.view import Curve
 
@@ -94,7 +95,7 @@ def _about(run: Run) -> str:
     return f"{words.headline(run.record)}, {words.clock(run.duration)}"
 
 
-def _headline(run: Run, state: str) -> str:
+def _headline(run: Run, state: RunState) -> str:
     tone = words.TONES.get(state, "idle")
     colour = f' style="color: {COLOURS[tone]}"' if tone in COLOURS else ""
     word = f"<b{colour}>{SIGNS[tone]} {escape(words.state_word(state))}</b>"

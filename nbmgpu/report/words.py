@@ -7,6 +7,7 @@ import re
 import signal
 from typing import Literal
 
+from nbmgpu.events import RunState
 from nbmgpu.run import RunRecord
 from nbmgpu.view import RunView
 
@@ -81,12 +82,12 @@ def span(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds < 60 else clock(seconds)
 
 
-def state_word(state: str) -> str:
+def state_word(state: RunState) -> str:
     """Return the word for a run's state."""
     return ENDING_WORDS.get(state, state)
 
 
-def ending_sentence(state: str) -> str:
+def ending_sentence(state: RunState) -> str:
     """Return how a run ended, as the end of a sentence."""
     known = {
         "lost": "its launcher is gone and has not said how it ended",

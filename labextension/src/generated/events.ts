@@ -15,6 +15,16 @@ export type RankState =
 
 export type RunEnding = 'finished' | 'failed' | 'stopped' | 'timeout';
 
+/** A run's life. Lost: the launcher is gone without having said how the run ended. */
+export type RunState =
+  | 'starting'
+  | 'running'
+  | 'finished'
+  | 'failed'
+  | 'stopped'
+  | 'timeout'
+  | 'lost';
+
 /** Common to all events: `time` in seconds since the epoch, `rank` of the writer. */
 export interface Event {
   kind: string;

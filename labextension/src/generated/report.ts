@@ -1,4 +1,5 @@
 // Made from Python by tools/typescript_types.py; a change here is lost.
+import type { RunState } from './events';
 
 /** A line of the cell; `failing` where the exception passed last. */
 export interface CellLine {
@@ -88,7 +89,7 @@ export interface Throughput {
 export interface RunLine {
   id: string;
   /** starting, running, finished, failed, stopped, timeout or lost. */
-  state: string;
+  state: RunState;
   /** the state for people: `stopping` once somebody has asked for it. */
   word: string;
   tone: Tone;
@@ -222,7 +223,7 @@ export interface About {
 
 /** The run's state, and how long it has gone on and will go on (empty when unknown). */
 export interface RunStatus {
-  state: string;
+  state: RunState;
   word: string;
   tone: Tone;
   elapsed: string;

@@ -6,17 +6,17 @@ export interface RunRecord {
   id: string;
   /** seconds since the epoch, in UTC. */
   created: number;
-  /** as in `RunOptions`; timeout in seconds. */
+  /** as in `RunOptions`. */
   strategy: string;
   /** one name per rank (`cuda:1`, `cpu`). */
   devices: string[];
-  /** as in `RunOptions`; timeout in seconds. */
+  /** as in `RunOptions`. */
   batch: string;
-  /** as in `RunOptions`; timeout in seconds. */
+  /** as in `RunOptions`. */
   seed: number | null;
-  /** as in `RunOptions`; timeout in seconds. */
+  /** seconds after which the run is ended; None for no limit. */
   timeout: number | null;
-  /** as in `RunOptions`; timeout in seconds. */
+  /** as in `RunOptions`. */
   fresh: boolean;
   /** the kernel's, which ranks take on. */
   cwd: string;
