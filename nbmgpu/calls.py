@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from . import comparison, flags, following
 from .comparison import Contest, request
-from .errors import CellError, NbmgpuError, OptionError, closest, compose
+from .errors import OptionError, closest, compose
 from .failure import plain
-from .inside import refuse_inside_a_rank
 from .interrupts import interrupts_to
 from .kernel import Execution
 from .options import RunOptions
-from .run import Run
 from .surroundings import Surroundings
+from .tracebacks import plain_errors
 from .usage import usage
 
 if TYPE_CHECKING:
@@ -45,18 +42,12 @@ async def run_cell_awaited(shell: InteractiveShell, line: str, cell: str) -> Any
         return None
     with plain_errors(shell, cell):
         if contest := _contest(shell, line, cell):
-            await contend_awaited(contest)
+            await comparison.conduct_awaited(contest)
             return None
         execution = _execution(shell, line, cell)
-        if execution.options.dry_run or execution.options.background:
-            if following.conduct(execution) is not None:
-                _watching.add(asyncio.ensure_future(_watch(shell, execution)))
-            return None
-        refuse_inside_a_rank()
-        execution.prepare()
-        with interrupts_to(execution.interrupt):
-            following.begin(execution)
-            await follow_awaited(execution, execution.run)
+        run = await following.conduct_awaited(execution)
+        if run is not None and execution.options.background:
+            _watching.add(asyncio.ensure_future(_watch(shell, execution)))
     return execution.value
 
 
@@ -86,10 +77,10 @@ async def attach_awaited(shell: InteractiveShell, line: str) -> None:
     with plain_errors(shell):
         run, execution = following.take_over(line.partition(" ")[2].strip())
         if execution is None:
-            await watch_awaited(run)
+            await following.watch_awaited(run)
             return
         with interrupts_to(execution.interrupt):
-            await follow_awaited(execution, run)
+            await following.follow_awaited(execution, run)
 
 
 def _helped(line: str) -> bool:
@@ -116,44 +107,14 @@ def _contest(shell: InteractiveShell, line: str, cell: str) -> Contest | None:
 async def _watch(shell: InteractiveShell, execution: Execution) -> None:
     """Follow a run in the background; whatever it raises is shown where it began."""
     try:
-        await follow_awaited(execution, execution.run)
+        with plain_errors(shell, execution.source):
+            await following.follow_awaited(execution, execution.run)
     except KeyboardInterrupt:
         pass  # it was stopped; the summary says so
     except Exception:
         shell.showtraceback()
     finally:
         _watching.discard(asyncio.current_task())
-
-
-@contextmanager
-def plain_errors(shell: InteractiveShell, cell: str = "") -> Iterator[None]:
-    """Let errors of nbmgpu itself, and syntax errors of ``cell``, be shown without its frames."""
-    try:
-        yield
-    except NbmgpuError as error:
-        raise error if hasattr(error, "_render_traceback_") else plain(error) from None
-    except SyntaxError as error:
-        error.filename = shell.compile.cache(cell, Surroundings(shell).cell_number)
-        shown = shell.SyntaxTB.structured_traceback(type(error), error)
-        raise CellSyntaxError(shown) from None
-
-
-class CellSyntaxError(CellError):
-    """A syntax error of the cell as IPython shows one.
-
-    IPython has no way to show a real one without the frames that it came through.
-    """
-
-    def __init__(self, shown: list[str]) -> None:
-        """Be shown as the lines ``shown``."""
-        super().__init__(shown[-1].strip())
-        self._shown = shown
-
-    def _render_traceback_(self) -> list[str]:
-        return self._shown
-
-
-CellSyntaxError.__name__ = "SyntaxError"
 
 
 def _refuse_misspelt(word: str, rest: str) -> None:
@@ -163,26 +124,3 @@ def _refuse_misspelt(word: str, rest: str) -> None:
     if near in request.TABLES and word not in names:
         what = f"There is no %%mgpu {word}"
         raise OptionError(compose(what, instead=f"%%mgpu {near} {rest}".rstrip()))
-
-
-async def follow_awaited(execution: Execution, run: Run) -> None:
-    """Do what ``following.follow`` does, awaiting between looks at the run."""
-    with following.showing(execution, run) as output:
-        for pause in following.looks(execution, run, output):
-            await asyncio.sleep(pause)
-        following.conclude(execution, run, output)
-
-
-async def contend_awaited(contest: Contest) -> None:
-    """Do what ``comparison.conduct`` does, awaiting between looks at the runs."""
-    with comparison.showing(contest) as output:
-        for _ in contest.course():
-            output.take()
-            await asyncio.sleep(comparison.POLL)
-
-
-async def watch_awaited(run: Run) -> None:
-    """Show a run of another process to its end."""
-    with following.shown(run, Surroundings.current()) as output:
-        for pause in following.looks(run, run, output):
-            await asyncio.sleep(pause)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import time
 from collections.abc import Iterator
@@ -42,6 +43,17 @@ def conduct(execution: Execution) -> Run | None:
         return follow(execution, execution.run)
 
 
+async def conduct_awaited(execution: Execution) -> Run | None:
+    """Do what ``conduct`` does while the event loop goes on."""
+    if execution.options.dry_run or execution.options.background:
+        return conduct(execution)
+    refuse_inside_a_rank()
+    execution.prepare()
+    with interrupts_to(execution.interrupt):
+        begin(execution)
+        return await follow_awaited(execution, execution.run)
+
+
 def begin(execution: Execution) -> Run:
     """Start a prepared execution and remember its run as ``nbmgpu.last_run``."""
     global last_run
@@ -58,11 +70,28 @@ def follow(execution: Execution, run: Run) -> Run:
     return execution.run
 
 
+async def follow_awaited(execution: Execution, run: Run) -> Run:
+    """Do what ``follow`` does, awaiting between looks."""
+    with showing(execution, run) as output:
+        for pause in looks(execution, run, output):
+            await asyncio.sleep(pause)
+        conclude(execution, run, output)
+    return execution.run
+
+
 def watch(run: Run) -> Run:
     """Show ``run`` until it is over; nothing of it comes home."""
     with shown(run, Surroundings.current()) as output:
         for pause in looks(run, run, output):
             time.sleep(pause)
+    return run
+
+
+async def watch_awaited(run: Run) -> Run:
+    """Do what ``watch`` does, awaiting between looks."""
+    with shown(run, Surroundings.current()) as output:
+        for pause in looks(run, run, output):
+            await asyncio.sleep(pause)
     return run
 
 

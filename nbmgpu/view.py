@@ -96,7 +96,7 @@ RECENT = 20
 
 @dataclass
 class Recent:
-    """A rank's own values of one metric: the newest, and the mean of about the last ones."""
+    """A rank's own values of one metric: the newest, and the mean of about the last ``RECENT``."""
 
     last: float
     mean: float

@@ -6,6 +6,7 @@ them, and a ``Comparison`` is what comes out.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from collections.abc import Iterator
@@ -25,7 +26,16 @@ from .trial import Trial
 if TYPE_CHECKING:
     from nbmgpu.ui.comparing import LiveComparison
 
-__all__ = ["Comparison", "Contest", "Trial", "compare", "conduct", "scale", "showing"]
+__all__ = [
+    "Comparison",
+    "Contest",
+    "Trial",
+    "compare",
+    "conduct",
+    "conduct_awaited",
+    "scale",
+    "showing",
+]
 
 POLL = 0.05
 """Seconds between looks at the runs of a comparison."""
@@ -88,6 +98,15 @@ def conduct(contest: Contest) -> Comparison:
         for _ in contest.course():
             output.take()
             time.sleep(POLL)
+    return contest.comparison
+
+
+async def conduct_awaited(contest: Contest) -> Comparison:
+    """Do what ``conduct`` does, awaiting between looks at the runs."""
+    with showing(contest) as output:
+        for _ in contest.course():
+            output.take()
+            await asyncio.sleep(POLL)
     return contest.comparison
 
 

@@ -29,7 +29,18 @@ def tell_what_was_measured(events: EventWriter, session: Session, footprint: Foo
     )
 
 
-def tell_the_walk(events: EventWriter, session: Session) -> None:
+def tell_the_whole(
+    events: EventWriter, session: Session, cell: str, namespace: Mapping[str, Any]
+) -> None:
+    """Tell what is known now that ``cell`` has run to its end in ``namespace``."""
+    if session.budget.on:
+        session.recorder.notice("steps", session.budget.words)
+    if session.distributes and session.backwards:
+        _tell_the_walk(events, session)
+    _give_notices(session, cell, namespace)
+
+
+def _tell_the_walk(events: EventWriter, session: Session) -> None:
     """Tell what must be alike on all ranks: batches, how losses reduce, replicated weights."""
     batches, losses = session.walk.hexdigest(), session.reductions.hexdigest()
     known = losses if session.losses_known else ""
@@ -40,8 +51,8 @@ def tell_the_walk(events: EventWriter, session: Session) -> None:
     events.emit(Walked, passes=session.backwards, batches=batches, losses=known, weights=weights)
 
 
-def give_notices(session: Session, cell: str, namespace: Mapping[str, Any]) -> None:
-    """Give the notices that wait for the end of ``cell``, which has run in ``namespace``."""
+def _give_notices(session: Session, cell: str, namespace: Mapping[str, Any]) -> None:
+    """Give the notices that wait for the end of the cell."""
     recorder = session.recorder
     if session.worked_alone():
         recorder.notice("not-sharded", notices.NOT_SHARDED)

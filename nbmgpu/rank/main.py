@@ -34,7 +34,7 @@ from .comparable import is_small
 from .data.loaders import LoaderTap
 from .entropy import Entropy
 from .interruption import AgreedInterrupts, Interrupts
-from .last_words import give_notices, tell_the_walk, tell_what_was_measured
+from .last_words import tell_the_whole, tell_what_was_measured
 from .measuring import tqdm_tap
 from .measuring.footprint import Footprint
 from .measuring.heap import keep_freed_memory
@@ -274,18 +274,14 @@ class Rank:
         return int(outcome.error is not None)
 
     def _say_how_it_ended(self, current: session.Session, outcome: Outcome, stopped: bool) -> None:
+        """Tell the failure, or what only the whole of a cell can tell."""
         if outcome.error is not None and not stopped:
             hint = current.strategy.explain(outcome.error)
             lines = [*outcome.traceback, *([f"\n{hint}"] if hint else [])]
             failures.report(self.events, outcome.error, self.run.cell, lines)
         self.events.emit(Status, state="collecting")
-        if outcome.error is not None:
-            return
-        if current.budget.on:
-            self.recorder.notice("steps", current.budget.words)
-        if current.distributes and current.backwards:
-            tell_the_walk(self.events, current)
-        give_notices(current, self.run.cell, self.namespace)
+        if outcome.error is None:
+            tell_the_whole(self.events, current, self.run.cell, self.namespace)
 
     def _send_back(self, outcome: Outcome, left: LeftRun | None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)

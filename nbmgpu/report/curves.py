@@ -39,8 +39,8 @@ BEATS, FEWEST = 5, 3
 class CurveLine:
     """One metric, drawn.
 
-    ``points`` is base64 of little-endian float32 pairs of step and value, at most some
-    hundred: of each stretch of steps the lowest and the highest.  ``means`` has the mean of
+    ``points`` is base64 of little-endian float32 pairs of step and value, at most
+    ``POINTS``: of each stretch of steps the lowest and the highest.  ``means`` has the mean of
     each stretch, for smoothing; it is empty where ``points`` has every step.
     """
 

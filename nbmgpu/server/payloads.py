@@ -21,7 +21,7 @@ class DeviceUse:
     Attributes:
         name: what a run calls it: ``cpu``, ``cuda:0``.
         kind: whether it is the processor with its memory, or a GPU.
-        label: what people call it: ``NVIDIA H100, 80 GiB``, ``8 cores``.
+        label: what people call it: ``NVIDIA H100 80GB HBM3``, ``8 cores``.
         use: from 0 to 1, -1 when unknown.
         memory_used, memory_total: in bytes, -1 when unknown.
     """

@@ -1,5 +1,5 @@
-"""What people see of a run: the live panel and the summary that stays in the notebook.
+"""What a notebook shows live: the panel of a run, a comparison, the strategy picker.
 
-Both draw what ``nbmgpu.report`` says about a ``nbmgpu.run.Run``; neither knows how ranks
-are launched.  Nothing is imported here, so that loading the extension stays light.
+They draw what ``nbmgpu.report``, ``nbmgpu.comparison`` and ``nbmgpu.advisor`` say, and do not
+know how ranks are launched.  Nothing is imported here, so that loading the extension stays light.
 """

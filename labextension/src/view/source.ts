@@ -77,7 +77,7 @@ export const NOTHING: Parts = {
     created: 0
   },
   status: {
-    state: '',
+    state: 'starting',
     word: '',
     tone: 'idle',
     elapsed: '',
