@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from . import rng, tracking
 from .agreement import differing
-from .bundle import VALUE, Shipment, UnreadableError, adopt, read_copies
+from .bundle import VALUE, Returned, Shipment, UnreadableError, adopt, read_copies
 from .errors import ResultsError, compose
 from .headers import ReturnedHeader
 from .options import RunOptions
@@ -38,6 +38,22 @@ CAME_APART = (
 
 
 @dataclass(frozen=True)
+class Brought:
+    """What rank 0 has brought home.
+
+    Attributes:
+        value: of the cell's last line.
+        names: what names stand for on rank 0: what was bound there, or what of the notebook's
+            they have always stood for.
+        tracked: the notebook's run of wandb, as the cell has left it.
+    """
+
+    value: Any = None
+    names: dict[str, Any] = field(default_factory=dict)
+    tracked: LeftRun | None = None
+
+
+@dataclass(frozen=True)
 class Returns:
     """The results of a run that is over, and the notebook that has sent what they are made of.
 
@@ -56,24 +72,22 @@ class Returns:
         Raises:
             ResultsError: the cell ran to its end, and its results are lost.
         """
-        value, sent, kept, left = self._adopt()
-        self._read_others(sent | kept)
+        returned = self._read()
+        brought = Brought() if returned is None else self._bind(returned)
+        self._read_others(brought.names)
         try:
-            tracking.take(left)
+            tracking.take(brought.tracked)
         except Exception as error:  # of wandb: everything else has come home
             self.note("wandb", f"The run of wandb is not as the cell has left it: {error!r}.")
-        return value
+        return brought.value
 
-    def _adopt(self) -> tuple[Any, dict[str, Any], dict[str, Any], LeftRun | None]:
-        """Return the value of the last line, what names stand for on rank 0, and wandb's run.
-
-        They stand for what was bound there, or for what of the notebook's they have always stood.
-        """
+    def _read(self) -> Returned | None:
+        """Bring the notebook's objects into their new state; None if the cell has failed before."""
         try:
             returned = adopt(self.run.record.results[0], self.shipment)
         except UnreadableError as error:
             if self.run.state != "finished":  # the failure says why there is no result
-                return None, {}, {}, None
+                return None
             what = f"The cell ran to its end, but what it made could not be brought back: {error}"
             allowed = "The notebook is as it was before"
             instead = "the cell again with more memory free, or --pull with the names you need"
@@ -81,31 +95,36 @@ class Returns:
         for name, reason in {**returned.lost, **returned.refused}.items():
             what = "The value of the last line" if name == VALUE else f"`{name}`"
             self.note(f"lost:{name}", f"{what} did not come back: {reason}.")
-        values = dict(returned.values)
-        last_line = {VALUE: values.pop(VALUE)} if VALUE in values else {}
-        wanted = self.options.pull
+        return returned
+
+    def _bind(self, returned: Returned) -> Brought:
+        """Let the notebook's names stand for what they stood for on rank 0."""
         header: ReturnedHeader = returned.header
-        names, sent = header.kept, self.shipment.values
+        values, shipped = dict(returned.values), self.shipment.values
+        last_line = {VALUE: values.pop(VALUE)} if VALUE in values else {}
+        self._note_missing({*values, *header.kept})
+        kept = [name for name in header.kept if name in shipped]
         # What the cell has only read may have got another value in the notebook meanwhile.
-        late = {n for n in names if n in sent and self.namespace.get(n) is not sent[n]}
-        bound = {n: v for n, v in values.items() if n not in late if wanted is None or n in wanted}
-        self._note_missing(wanted or (), {*values, *names})
-        kept = {n: sent[n] for n in names if n in sent and n not in values}
-        before = {name: self.namespace.get(name) for name in bound}
+        late = {name for name in kept if self.namespace.get(name) is not shipped[name]}
+        bound = {n: v for n, v in values.items() if n not in late and self._is_wanted(n)}
+        new = {n: v for n, v in bound.items() if self.namespace.get(n) is not v}
         self.namespace.update(bound)
         for name in header.deleted:
             self.namespace.pop(name, None)
         rng.go_on(header.random, since=self.shipment.header.random)
-        new = {n: v for n, v in bound.items() if before[n] is not v}
         self.run.results[0] = new | last_line
-        return last_line.get(VALUE), values, kept, header.tracked
+        names = {name: shipped[name] for name in kept} | values
+        return Brought(last_line.get(VALUE), names, header.tracked)
 
-    def _note_missing(self, wanted: Iterable[str], values: set[str]) -> None:
-        for name in wanted:
+    def _is_wanted(self, name: str) -> bool:
+        return self.options.pull is None or name in self.options.pull
+
+    def _note_missing(self, values: set[str]) -> None:
+        for name in self.options.pull or ():
             if name not in values:
                 self.note(f"missing:{name}", f"--pull {name}: the cell did not bind `{name}`.")
 
-    def _read_others(self, sent: dict[str, Any]) -> None:
+    def _read_others(self, on_rank_0: dict[str, Any]) -> None:
         """Read what the other ranks hold, and say which values are rank 0's alone."""
         for rank, path in enumerate(self.run.record.results[1:], start=1):
             try:
@@ -114,18 +133,19 @@ class Returns:
                 continue
         if self.run.state != "finished":
             return  # ranks that stopped somewhere differ for that reason
-        unsure = self.options.strategy == "none" or "reads-ahead" in self.run.view.notices
+        by_hand = self.options.strategy == "none"  # ranks may do as they like
+        unsure = by_hand or "reads-ahead" in self.run.view.notices
         if self.run.view.walked_apart and not unsure:
             self.note("walked-apart", WALKED_APART)
         elif self.run.view.chose_apart and not unsure:
             self.note("branches", BRANCHES)
-        elif self.run.view.came_apart and self.options.strategy != "none":
+        elif self.run.view.came_apart and not by_hand:
             self.note("came-apart", CAME_APART)
         own = self.run.results.setdefault(0, {})
         others = [values for rank, values in self.run.results.items() if rank]
-        own |= self._own_objects(others, sent)
+        own |= self._own_objects(others, on_rank_0)
         names = differing({n: v for n, v in own.items() if n != VALUE}, others)
-        if names and self.options.strategy != "none":
+        if names and not by_hand:
             listed = ", ".join(f"`{name}`" for name in names)
             self.note(
                 "rank-0-values",
@@ -134,9 +154,9 @@ class Returns:
             )
 
     def _own_objects(
-        self, others: Iterable[dict[str, Any]], sent: dict[str, Any]
+        self, others: Iterable[dict[str, Any]], on_rank_0: dict[str, Any]
     ) -> dict[str, Any]:
         """Return the notebook's own objects, as they are now, of which ``others`` bring copies."""
         brought = {name for values in others for name in values}
         shipped = {n: v for n, v in self.shipment.values.items() if n in brought}
-        return {name: value for name, value in shipped.items() if sent.get(name) is value}
+        return {name: value for name, value in shipped.items() if on_rank_0.get(name) is value}

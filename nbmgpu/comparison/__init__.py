@@ -34,7 +34,6 @@ __all__ = [
     "conduct",
     "conduct_awaited",
     "scale",
-    "showing",
 ]
 
 POLL = 0.05
