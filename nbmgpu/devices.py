@@ -24,6 +24,7 @@ from .errors import OptionError, compose
 from .flags import GpuRequest
 from .limits import usable_cores, usable_memory
 from .options import RunOptions
+from .sizes import counted
 from .strategies import profile_of
 
 DEFAULT_CPU_RANKS = 2
@@ -120,9 +121,9 @@ def probe() -> Machine:
     if not present:
         why_not = trouble or "No GPU here"
     elif not gpus:
-        why_not = f"CUDA_VISIBLE_DEVICES={shown} hides {_count(len(present), 'GPU')}"
+        why_not = f"CUDA_VISIBLE_DEVICES={shown} hides {counted(len(present), 'GPU')}"
     elif build and not build.cuda:
-        why_not = f"torch is a {build.label} build and leaves {_count(len(gpus), 'GPU')} unused"
+        why_not = f"torch is a {build.label} build and leaves {counted(len(gpus), 'GPU')} unused"
     else:
         why_not = ""
     return Machine(
@@ -233,10 +234,10 @@ def place_ranks(options: RunOptions, machine: Machine) -> Placement:
     threads = max(1, machine.cores // ranks)
     notice = (
         f"{'As asked' if options.cpu else machine.why_not or 'No GPU here'}: "
-        f"{_count(ranks, 'CPU rank')} with gloo, {_count(threads, 'thread')} each"
+        f"{counted(ranks, 'CPU rank')} with gloo, {counted(threads, 'thread')} each"
     )
     if ranks > machine.cores:
-        notice += f", sharing {_count(machine.cores, 'core')}"
+        notice += f", sharing {counted(machine.cores, 'core')}"
     return Placement(("cpu",) * ranks, threads, notice + ".")
 
 
@@ -250,7 +251,7 @@ def _choose_gpus(options: RunOptions, machine: Machine) -> tuple[str, ...]:
             wanted = there
         case int(count):
             wanted, ranks = range(count), count
-            what = f"{_count(count, 'GPU')} asked for, but {has}"
+            what = f"{counted(count, 'GPU')} asked for, but {has}"
             nearest: GpuRequest = len(there)
         case listed:
             wanted, ranks = listed, len(listed)
@@ -261,7 +262,7 @@ def _choose_gpus(options: RunOptions, machine: Machine) -> tuple[str, ...]:
         return tuple(f"cuda:{index}" for index in wanted)
     if machine.hidden:
         what += f", and CUDA_VISIBLE_DEVICES hides {machine.hidden} more"
-    on_cpu = f"With --cpu, {_count(ranks, 'CPU rank')} would run instead"
+    on_cpu = f"With --cpu, {counted(ranks, 'CPU rank')} would run instead"
     allowed = on_cpu if ranks <= RANKS_PER_CORE * machine.cores else ""
     raise OptionError(compose(what, allowed, dataclasses.replace(options, gpus=nearest).command))
 
@@ -279,12 +280,7 @@ def _count_cpu_ranks(options: RunOptions, machine: Machine) -> int:
             ranks = len(listed)
     most = RANKS_PER_CORE * machine.cores
     if ranks > most:
-        what = f"{ranks} CPU ranks are too many for {_count(machine.cores, 'core')}"
+        what = f"{ranks} CPU ranks are too many for {counted(machine.cores, 'core')}"
         nearest = dataclasses.replace(options, gpus=most)
         raise OptionError(compose(what, f"At most {RANKS_PER_CORE} per core run", nearest.command))
     return ranks
-
-
-def _count(number: int, noun: str) -> str:
-    """Return ``1 core`` or ``2 cores``."""
-    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -1,4 +1,4 @@
-"""Bytes in words; labextension/src/picker/sizes.ts writes them alike."""
+"""Bytes and counts in words; labextension/src/picker/sizes.ts writes bytes alike."""
 
 from __future__ import annotations
 
@@ -12,3 +12,8 @@ def in_words(size: float) -> str:
         size, unit = size / 1024, unit + 1
     digits = 0 if unit == 0 or size >= 99.5 else 1
     return f"{size:.{digits}f} {UNITS[unit]}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Write ``1 core`` or ``2 cores``."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -7,7 +7,7 @@ knows neither files nor widgets.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -123,11 +123,25 @@ class LogMarks:
             self.times.append(time)
 
 
+class StepPace(NamedTuple):
+    """How fast a rank was at a beat.
+
+    Attributes:
+        step: the last one it has taken.
+        step_time: seconds per step since the beat before.
+        own_time: those of them that it was not in a backward pass, where it meets the others.
+    """
+
+    step: int
+    step_time: float
+    own_time: float
+
+
 @dataclass
 class RankView:
     """One rank: its process, state and health and, if it failed, why.
 
-    ``paces`` has ``(step, step_time, own_time)`` of each beat in which it took a step.
+    ``paces`` has one of each beat in which it took a step.
     """
 
     process: Started | None = None
@@ -140,7 +154,7 @@ class RankView:
     vitals: Vitals | None = None
     measured: Measured | None = None
     walked: Walked | None = None
-    paces: list[tuple[int, float, float]] = field(default_factory=list)
+    paces: list[StepPace] = field(default_factory=list)
     recent: dict[str, Recent] = field(default_factory=dict)
     stderr: Spans = field(default_factory=Spans)
     marks: LogMarks = field(default_factory=LogMarks)
@@ -166,7 +180,7 @@ class RankView:
                 self.step = max(self.step, event.step)
                 self.marks.add(event.logged, event.time)
                 if event.step_time:
-                    self.paces.append((event.step, event.step_time, event.own_time))
+                    self.paces.append(StepPace(event.step, event.step_time, event.own_time))
             case Stderr():
                 self.stderr.add(event.start, event.end)
                 self.marks.add(event.end, event.time)

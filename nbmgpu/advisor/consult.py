@@ -12,7 +12,7 @@ from nbmgpu.errors import OptionError, StrategyError, compose
 from nbmgpu.flags import GpuRequest
 from nbmgpu.options import RunOptions
 from nbmgpu.requirements import lack_of
-from nbmgpu.sizes import in_words
+from nbmgpu.sizes import counted, in_words
 from nbmgpu.strategies import profile_of, strategy_names
 
 from . import machine, memory, recommendation, speed
@@ -349,7 +349,7 @@ class Consultation:
             )
         acts = case.activations
         if acts is not None:
-            per = f"{acts.samples} sample{'s' * (acts.samples != 1)} on each rank"
+            per = f"{counted(acts.samples, 'sample')} on each rank"
             because = f"; {self.why_not}" if self.why_not else ""
             notes.append(f"Activations: {per}, from {acts.source}{because}.")
         elif self.why_not:

@@ -10,7 +10,7 @@ from nbmgpu.devices import Machine, place_ranks, probe
 from nbmgpu.errors import OptionError, compose
 from nbmgpu.limits import available_memory
 from nbmgpu.options import RunOptions
-from nbmgpu.sizes import in_words
+from nbmgpu.sizes import counted, in_words
 
 from .span import read_bytes
 
@@ -50,13 +50,13 @@ def look(options: RunOptions, machine: Machine | None = None) -> Room:
     ranks = placement.world_size
     host = available_memory()
     if placement.devices[0] == "cpu":
-        return Room(ranks, False, host // ranks, _count(ranks, "CPU rank"), host)
+        return Room(ranks, False, host // ranks, counted(ranks, "CPU rank"), host)
     indices = [int(d) for name in placement.devices for d in name.split(":")[1].split(",")]
     sizes = [_free(machine, index) for index in indices]
     known = [size for size in sizes if size is not None]
     least = min(known) if len(known) == len(sizes) else None
     name = machine.gpus[indices[0]].name
-    words = f"{_count(len(indices), 'GPU')} ({name})"
+    words = f"{counted(len(indices), 'GPU')} ({name})"
     return Room(len(indices), True, least, words, host, tuple(_held_by_kernel(indices)))
 
 
@@ -70,7 +70,7 @@ def imagined(gpus: int, memory: float | str) -> Room:
     if free < LEAST:
         what = f"memory={memory!r} is {in_words(free)}, less than any GPU has"
         raise OptionError(compose(what, instead=f"memory='{memory} GB'"))
-    return Room(gpus, True, free, f"{_count(gpus, 'GPU')} with {in_words(free)} each")
+    return Room(gpus, True, free, f"{counted(gpus, 'GPU')} with {in_words(free)} each")
 
 
 def _free(machine: Machine, index: int) -> int | None:
@@ -91,7 +91,3 @@ def _held_by_kernel(indices: list[int]) -> list[str]:
         return []
     how = "del of its tensors and torch.cuda.empty_cache() give it to the ranks"
     return [f"This kernel holds {in_words(held)} of a GPU; {how}."]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, TypeVar
 
 from nbmgpu.report.words import number, span
-from nbmgpu.sizes import in_words
+from nbmgpu.sizes import counted, in_words
 
 from .chart import bars, course
 from .trial import Trial
@@ -68,7 +68,7 @@ def closing(comparison: Comparison) -> list[str]:
     best, alone = comparison.best, comparison.alone
     if best is None:
         return [_no_best(comparison)]
-    ranks = f"{best.ranks} rank" + ("" if best.ranks == 1 else "s")
+    ranks = counted(best.ranks, "rank")
     equal = best.off is not None and not best.chance
     first = "Fastest with one device's loss" if equal else "Fastest"
     text = f"{first}: {best.name} on {ranks}"
@@ -180,7 +180,7 @@ def _about_cores(comparison: Comparison) -> Iterable[str]:
     cores = comparison.machine.cores
     most = max((row.ranks for row in comparison.rows if row.seconds is not None), default=1)
     if most > 1:
-        shared = f"Ranks share {_count(cores, 'core')}, and one device has them all"
+        shared = f"Ranks share {counted(cores, 'core')}, and one device has them all"
         if most > cores:
             shared += f"; {most} ranks are more than there are cores, and wait for one another"
         yield f"{shared}: times on a CPU say nothing about GPUs. Losses, and what is held, do."
@@ -207,11 +207,7 @@ def _about_others(comparison: Comparison) -> Iterable[str]:
 
 def _about_the_end(comparison: Comparison) -> Iterable[str]:
     if comparison.left_out:
-        yield f"{comparison.why}: {_count(comparison.left_out, 'run')} not made."
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
+        yield f"{comparison.why}: {counted(comparison.left_out, 'run')} not made."
 
 
 def as_text(comparison: Comparison) -> str:

@@ -12,6 +12,7 @@ from nbmgpu.events import RunState
 from nbmgpu.report.curves import RATES, curve_names
 from nbmgpu.report.line import failure_sentence
 from nbmgpu.run import Run
+from nbmgpu.sizes import counted
 from nbmgpu.strategies import profile_of
 from nbmgpu.view import RunView
 
@@ -240,8 +241,7 @@ def _why(run: Run, state: RunState, times: Times) -> str:
     if not times.steps:
         return "the cell took no optimizer step"
     if times.seconds is None:
-        steps = "1 step" if times.steps == 1 else f"{times.steps} steps"
-        return f"the cell took {steps} only, too few to be timed"
+        return f"the cell took {counted(times.steps, 'step')} only, too few to be timed"
     return ""
 
 

@@ -179,32 +179,33 @@ def throughput(run: Run) -> Throughput:
     view = run.view
     rates = [n for n in RATES if n in view.curves and len(view.curves[n])]
     newest = [f"{number(view.curves[name].last or 0.0)} {name}" for name in rates]
-    last = straggler(run)
-    rank = last.rank if last else -1
+    slowest = straggler(run)
+    rank = slowest.rank if slowest else -1
     return Throughput(
         rate=", ".join(newest),
         step_time=span(_newest_step_time(view)) if any(r.paces for r in view.ranks) else "",
         slowest=rank,
-        words=last.sentence if last else "",
+        words=slowest.sentence if slowest else "",
         rates=[curve_line(name, view.curves[name]) for name in rates],
         step_times=_step_times(view, rank),
     )
 
 
 def _newest_step_time(view: RunView) -> float:
-    return float(np.median([rank.paces[-1][1] for rank in view.ranks if rank.paces]))
+    return float(np.median([rank.paces[-1].step_time for rank in view.ranks if rank.paces]))
 
 
-def _step_times(view: RunView, last: int) -> list[CurveLine]:
-    paces = {number: np.array(rank.paces) for number, rank in enumerate(view.ranks) if rank.paces}
+def _step_times(view: RunView, slowest: int) -> list[CurveLine]:
+    paces = {n: np.array(rank.paces).T for n, rank in enumerate(view.ranks) if rank.paces}
     if not paces:
         return []
-    drawn = list(paces) if len(paces) <= RANK_LINES else [last] if last >= 0 else []
+    drawn = list(paces) if len(paces) <= RANK_LINES else [slowest] if slowest >= 0 else []
     limit = POINTS // (len(drawn) + 1)
-    first = next(iter(paces.values()))
-    lines = [_line("step", first[:, 0], first[:, 1], limit)]
-    if len(view.ranks) > 1:
-        lines += [_line(f"rank {k}", paces[k][:, 0], paces[k][:, 2], limit) for k in drawn]
+    steps, step_times, _ = next(iter(paces.values()))
+    lines = [_line("step", steps, step_times, limit)]
+    for rank in drawn if len(view.ranks) > 1 else ():
+        steps, _, own_times = paces[rank]
+        lines.append(_line(f"rank {rank}", steps, own_times, limit))
     return lines
 
 
@@ -256,16 +257,15 @@ def straggler(run: Run) -> Straggler | None:
     """
     view, record = run.view, run.record
     known = [rank.paces[-BEATS:] for rank in view.ranks if len(rank.paces) >= FEWEST]
-    recent = [np.median(paces, axis=0) for paces in known]
-    if len(recent) < len(view.ranks) or len(recent) < 2:
+    if len(known) < len(view.ranks) or len(known) < 2:
         return None
-    own = np.array([pace[2] for pace in recent])
+    own = np.array([np.median([pace.own_time for pace in paces]) for paces in known])
     worst = int(own.argmax())
     found = Straggler(
         rank=worst,
         own=float(own[worst]),
         others=float(np.median(np.delete(own, worst))),
-        step=float(recent[worst][1]),
+        step=float(np.median([pace.step_time for pace in known[worst]])),
         awaited=record.strategy in MEETING_BACKWARD and set(record.devices) == {"cpu"},
     )
     much = found.own > 1.3 * found.others and found.own - found.others > 0.1 * found.step

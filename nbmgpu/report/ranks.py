@@ -61,12 +61,12 @@ def rows(run: Run, now: float, stopping: bool = False) -> list[RankRow]:
     """Return a row for each rank.  Ranks of a run that is ``stopping`` do not fail by a signal."""
     view = run.view
     culprit = None if stopping and not view.failure else view.culprit
-    last = straggler(run)
-    warned = warnings(view, now, last)
+    slowest = straggler(run)
+    warned = warnings(view, now, slowest)
     return [
         replace(
             _row(rank, seen, device, rank == culprit),
-            slowest=last is not None and rank == last.rank,
+            slowest=slowest is not None and rank == slowest.rank,
             warning=warning,
         )
         for rank, (seen, device, warning) in enumerate(
@@ -84,7 +84,7 @@ def _row(rank: int, seen: RankView, device: str, failed: bool) -> RankRow:
         word, tone = "ended", "calm"
     if seen.exit_code and word != "stopped":
         word = f"{word} ({exit_word(seen.exit_code)})"
-    step_time = span(seen.paces[-1][1]) if seen.paces else ""
+    step_time = span(seen.paces[-1].step_time) if seen.paces else ""
     return RankRow(
         rank, device, word, tone, plain(seen.detail), seen.step, step_time, False,
         _cpu(seen), _memory(seen), *_gpu(seen), "",
@@ -119,17 +119,14 @@ def _share(used: int, total: int) -> Meter:
     return Meter(in_words(used), min(used / total, 1.0) if total > 0 else -1)
 
 
-def warnings(view: RunView, now: float, last: Straggler | None) -> list[str]:
-    """Return what is wrong with each rank, in words; mostly nothing.
-
-    ``last`` is the straggler.
-    """
+def warnings(view: RunView, now: float, slowest: Straggler | None) -> list[str]:
+    """Return what is wrong with each rank, in words; mostly nothing."""
     going = view.ended is None
     found, name = [], loss_name(view)
     for rank in range(len(view.ranks)):
         text = _diverges(view, rank, name)
         if going and view.ranks[rank].exited is None:
-            text = _silent(view, rank, now) or _behind(view, rank) or text or _slow(last, rank)
+            text = _silent(view, rank, now) or _behind(view, rank) or text or _slow(slowest, rank)
         found.append(text)
     return found
 
@@ -152,13 +149,13 @@ def _behind(view: RunView, rank: int) -> str:
     seen = view.ranks[rank]
     first = max(view.ranks, key=lambda other: other.step)
     missing = first.step - seen.step
-    if missing < 2 or not first.paces or missing * first.paces[-1][1] < BEHIND:
+    if missing < 2 or not first.paces or missing * first.paces[-1].step_time < BEHIND:
         return ""
     return f"{missing:,} steps behind rank {view.ranks.index(first)}"
 
 
-def _slow(last: Straggler | None, rank: int) -> str:
-    return last.warning if last and last.rank == rank else ""
+def _slow(slowest: Straggler | None, rank: int) -> str:
+    return slowest.warning if slowest and slowest.rank == rank else ""
 
 
 def _diverges(view: RunView, rank: int, name: str) -> str:

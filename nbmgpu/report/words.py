@@ -9,6 +9,7 @@ from typing import Literal
 
 from nbmgpu.events import RunState
 from nbmgpu.run import RunRecord
+from nbmgpu.sizes import counted
 from nbmgpu.view import RunView
 
 Tone = Literal["idle", "busy", "good", "bad", "calm"]
@@ -98,7 +99,7 @@ def ending_sentence(state: RunState) -> str:
 
 def headline(record: RunRecord) -> str:
     """Return strategy, world size and devices: ``ddp on 2 ranks (cuda:0-1)``."""
-    ranks = "1 rank" if record.world_size == 1 else f"{record.world_size} ranks"
+    ranks = counted(record.world_size, "rank")
     return plain(f"{record.strategy} on {ranks} ({device_names(record.devices)})")
 
 

@@ -20,6 +20,7 @@ from nbmgpu.limits import (
     usable_cores,
     usable_memory,
 )
+from nbmgpu.sizes import counted
 
 from .payloads import DeviceUse
 
@@ -81,7 +82,7 @@ class Meters:
 
     def _processor(self) -> DeviceUse:
         cores, total = usable_cores(), usable_memory()
-        label = f"{cores} core{'s' * (cores != 1)}"
+        label = counted(cores, "core")
         used = max(0, total - available_memory())
         return DeviceUse("cpu", "cpu", label, self._cores.read(), used, total)
 
