@@ -48,7 +48,7 @@ class Comparison:
     def best(self) -> Trial | None:
         """The fastest of several ranks that ran to the end with one device's loss, if any did."""
         sound = [row for row in self.rows if row.sound and row.ranks > 1]
-        counted = all(row.samples for row in sound)
+        counted = all(row.samples_per_second for row in sound)
         return max(sound, key=lambda row: row.rate(counted), default=None)
 
     @property
@@ -57,7 +57,7 @@ class Comparison:
         return self.best.line if self.best else ""
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row for each run and a column for each field of ``Trial``, in plain units."""
+        """Return a row for each run and a column for each field of ``Trial``: seconds, bytes."""
         import pandas as pd
 
         return pd.DataFrame([dataclasses.asdict(row) for row in self.rows])

@@ -41,14 +41,14 @@ def cells(row: Trial) -> tuple[str, ...]:
     return (
         row.name,
         str(row.ranks or "-"),
-        _or_dash(row.seconds, span),
-        _or_dash(row.samples, number),
+        _or_dash(row.step_time, span),
+        _or_dash(row.samples_per_second, number),
         _or_dash(row.speed_up, lambda x: f"{x:.2f}x"),
         _or_dash(row.efficiency, lambda x: f"{x:.0%}"),
-        _or_dash(row.memory, in_words),
-        _or_dash(row.held, in_words),
+        _or_dash(row.peak_memory, in_words),
+        _or_dash(row.held_memory, in_words),
         _or_dash(row.loss, number),
-        "-" if row.alone else _or_dash(row.off, _difference),
+        "-" if row.alone else _or_dash(row.loss_difference, _difference),
         _or_dash(row.shipped, in_words),
         _or_dash(row.start_up, span),
     )
@@ -69,7 +69,7 @@ def closing(comparison: Comparison) -> list[str]:
     if best is None:
         return [_no_best(comparison)]
     ranks = counted(best.ranks, "rank")
-    equal = best.off is not None and not best.chance
+    equal = best.loss_difference is not None and not best.chance
     first = "Fastest with one device's loss" if equal else "Fastest"
     text = f"{first}: {best.name} on {ranks}"
     if best.speed_up is not None:
@@ -92,7 +92,7 @@ def _no_best(comparison: Comparison) -> str:
         return "Ranks have not shared the work, so there is no fastest."
     if all(row.ranks == 1 for row in rows):
         return "No run had several ranks."
-    if any(row.state == "finished" and row.seconds is not None for row in rows):
+    if any(row.state == "finished" and row.step_time is not None for row in rows):
         return "Nothing ran to its end with one device's loss."
     return "No run on several ranks came to its end with steps that could be timed."
 
@@ -123,7 +123,7 @@ def _whose(row: Trial) -> str:
 
 
 def _about_steps(comparison: Comparison) -> Iterable[str]:
-    taken = sorted({row.steps for row in comparison.rows if row.seconds is not None})
+    taken = sorted({row.steps for row in comparison.rows if row.step_time is not None})
     asked = comparison.request.steps
     if taken and taken[-1] < asked:
         yield f"The cell took {taken[-1]} steps, fewer than the {asked} that were asked for."
@@ -143,7 +143,7 @@ def _about_shares(rows: Iterable[Trial]) -> Iterable[str]:
 
 def _about_losses(rows: Iterable[Trial]) -> Iterable[str]:
     for row in rows:
-        if row.alone or row.off is None:
+        if row.alone or row.loss_difference is None:
             continue
         if row.chance:
             yield f"{_whose(row)} {row.chance}: its loss need not be one device's."
@@ -152,7 +152,7 @@ def _about_losses(rows: Iterable[Trial]) -> Iterable[str]:
 
 
 def _about_times(comparison: Comparison) -> Iterable[str]:
-    timed = [row for row in comparison.rows if row.seconds is not None]
+    timed = [row for row in comparison.rows if row.step_time is not None]
     if timed:
         steps, left_out = max((row.steps, row.warm_up) for row in timed)
         first = "the first is" if left_out == 1 else f"the first {left_out} are"
@@ -163,7 +163,7 @@ def _about_times(comparison: Comparison) -> Iterable[str]:
 
 
 def _about_memory(comparison: Comparison) -> Iterable[str]:
-    if any(row.memory is not None for row in comparison.rows):
+    if any(row.peak_memory is not None for row in comparison.rows):
         yield (
             "Held is what the tensors of a rank take between steps, peak memory the most that "
             "torch had on its GPU."
@@ -178,7 +178,7 @@ def _about_cores(comparison: Comparison) -> Iterable[str]:
     if comparison.on_gpu:
         return
     cores = comparison.machine.cores
-    most = max((row.ranks for row in comparison.rows if row.seconds is not None), default=1)
+    most = max((row.ranks for row in comparison.rows if row.step_time is not None), default=1)
     if most > 1:
         shared = f"Ranks share {counted(cores, 'core')}, and one device has them all"
         if most > cores:
@@ -245,7 +245,7 @@ def as_html(comparison: Comparison, running: Running | None = None) -> str:
         _chart(comparison),
     ]
     if running is None:
-        part_way = reasons(row for row in comparison.rows if row.seconds is not None)
+        part_way = reasons(row for row in comparison.rows if row.step_time is not None)
         parts += [_conclusion(comparison), _listed([*part_way, *notes(comparison)])]
     return f"<div style='max-width:75em'>{''.join(parts)}</div>"
 
@@ -256,7 +256,7 @@ def _row(row: Trial, best: bool) -> str:
         name = f"<b style='color:{GOOD}'>{name}</b>"
     if row.reason:
         state = f"<b style='color:{BAD}'>{escape(row.state)}</b>"
-        if row.seconds is None:
+        if row.step_time is None:
             why = f"<td colspan='{len(others) - 1}' style='text-align:left'>{state}: "
             return f"<tr>{_cell(name, 'left')}{_cell(others[0])}{why}{escape(row.reason)}</td></tr>"
         name = f"{name} ({state})"
@@ -277,16 +277,20 @@ def _running(running: Running, steps: int) -> str:
 
 
 def _chart(comparison: Comparison) -> str:
-    timed = [row for row in comparison.rows if row.seconds is not None]
+    timed = [row for row in comparison.rows if row.step_time is not None]
     if len(timed) < 2:
         return ""
     if comparison.request.kind == "scale":
         points = [(row.ranks, row.speed_up) for row in timed if row.speed_up is not None]
         return course("speed-up by ranks", points)
     colour = {row.name: GOOD for row in timed if row is comparison.best}
-    times = [(row.name, row.seconds or 0.0, span(row.seconds or 0.0)) for row in timed]
+    times = [(row.name, row.step_time or 0.0, span(row.step_time or 0.0)) for row in timed]
     drawn = [bars("time per step", times, colour)]
-    held = [(row.name, float(row.held), in_words(row.held)) for row in timed if row.held]
+    held = [
+        (row.name, float(row.held_memory), in_words(row.held_memory))
+        for row in timed
+        if row.held_memory
+    ]
     if held:
         drawn.append(bars("held by a rank", held, colour))
     return f"<div>{''.join(drawn)}</div>"

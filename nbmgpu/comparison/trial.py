@@ -80,14 +80,14 @@ class Trial:
         line: the ``%%mgpu`` line that trains in this way; empty for one device.
         steps: optimizer steps taken.
         warm_up: how many of them, the first ones, do not count in the times.
-        seconds: per step: the median, of the rank that has the largest.
-        samples: per second, of all ranks together.
+        step_time: seconds per optimizer step: the median, of the rank that has the largest.
+        samples_per_second: of all ranks together.
         speed_up: against one device, by samples per second or else by time per step.
         efficiency: speed-up by rank.
-        memory: the peak of the rank that needed most, in bytes.
-        held: what the tensors of the rank that has most take between steps, in bytes.
+        peak_memory: the peak of the rank that needed most, in bytes.
+        held_memory: what the tensors of the rank that has most take between steps, in bytes.
         loss: at the last step.
-        off: that loss minus one device's at the same step.
+        loss_difference: that loss minus one device's at the same step.
         agrees: whether that is rounding, or ``chance`` says why it need not be.
         split: whether ranks have shared the work; if not, each has done all of it.
         chance: why the loss may differ from one device's; mostly empty.
@@ -103,14 +103,14 @@ class Trial:
     line: str = ""
     steps: int = 0
     warm_up: int = 0
-    seconds: float | None = None
-    samples: float | None = None
+    step_time: float | None = None
+    samples_per_second: float | None = None
     speed_up: float | None = None
     efficiency: float | None = None
-    memory: int | None = None
-    held: int | None = None
+    peak_memory: int | None = None
+    held_memory: int | None = None
     loss: float | None = None
-    off: float | None = None
+    loss_difference: float | None = None
     agrees: bool = False
     split: bool = True
     chance: str = ""
@@ -126,13 +126,13 @@ class Trial:
     def rate(self, counted: bool) -> float:
         """How fast it was: samples per second, or steps where samples are not ``counted``."""
         if counted:
-            return self.samples or 0.0
-        return 1 / self.seconds if self.seconds else 0.0
+            return self.samples_per_second or 0.0
+        return 1 / self.step_time if self.step_time else 0.0
 
     @property
     def sound(self) -> bool:
         """Whether it ran to its end, was timed, shared the work, and learned as one device does."""
-        finished = self.state == "finished" and self.seconds is not None
+        finished = self.state == "finished" and self.step_time is not None
         return finished and self.split and self.agrees
 
 
@@ -156,10 +156,10 @@ def measured(
         line=entry.line,
         steps=times.steps,
         warm_up=times.warm_up,
-        seconds=times.seconds,
-        samples=times.samples,
-        memory=peak_memory(run.view) if times.seconds else None,
-        held=held_memory(run.view) if times.seconds else None,
+        step_time=times.step_time,
+        samples_per_second=times.samples_per_second,
+        peak_memory=peak_memory(run.view) if times.step_time else None,
+        held_memory=held_memory(run.view) if times.step_time else None,
         loss=loss,
         split=_split(run),
         chance=_explained(DIFFERS, run),
@@ -178,8 +178,8 @@ class Times:
 
     steps: int
     warm_up: int
-    seconds: float | None = None
-    samples: float | None = None
+    step_time: float | None = None
+    samples_per_second: float | None = None
 
 
 def warm_up(steps: int) -> int:
@@ -240,7 +240,7 @@ def _why(run: Run, state: RunState, times: Times) -> str:
         return why
     if not times.steps:
         return "the cell took no optimizer step"
-    if times.seconds is None:
+    if times.step_time is None:
         return f"the cell took {counted(times.steps, 'step')} only, too few to be timed"
     return ""
 
@@ -260,26 +260,26 @@ def _against(trial: Trial, alone: Trial | None, tolerance: float, may_differ: st
 
     ``may_differ`` explains a loss that is not one device's.
     """
-    if alone is None or alone.seconds is None:
+    if alone is None or alone.step_time is None:
         return replace(trial, agrees=True)
-    speed_up = off = None
-    if trial.split and trial.samples and alone.samples:
-        speed_up = trial.samples / alone.samples
-    elif trial.split and trial.seconds and alone.seconds:
-        speed_up = alone.seconds / trial.seconds
+    speed_up = difference = None
+    if trial.split and trial.samples_per_second and alone.samples_per_second:
+        speed_up = trial.samples_per_second / alone.samples_per_second
+    elif trial.split and trial.step_time and alone.step_time:
+        speed_up = alone.step_time / trial.step_time
     if trial.loss is not None and alone.loss is not None and trial.steps == alone.steps:
         # Not a number on both sides is one device's loss; on one side it is not.
         both = math.isnan(trial.loss) and math.isnan(alone.loss)
-        off = None if both else trial.loss - alone.loss
-    near = off is None
-    if off is not None and alone.loss is not None:
-        near = abs(off) <= tolerance * max(abs(alone.loss), 1e-6)
+        difference = None if both else trial.loss - alone.loss
+    near = difference is None
+    if difference is not None and alone.loss is not None:
+        near = abs(difference) <= tolerance * max(abs(alone.loss), 1e-6)
     chance = "; ".join(filter(None, [trial.chance, "" if near else may_differ]))
     return replace(
         trial,
         speed_up=speed_up,
         efficiency=speed_up / trial.ranks if speed_up is not None else None,
-        off=off,
+        loss_difference=difference,
         chance=chance,
         agrees=near or bool(chance),
     )

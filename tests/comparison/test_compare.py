@@ -79,21 +79,23 @@ def test_every_run_began_there_and_ended_at_the_same_step(compared):
         assert (row.state, row.reason, row.steps, row.warm_up) == ("finished", "", 9, 2)
         assert row.loss == pytest.approx(last, rel=1e-5)
         assert row.agrees
-        assert row.off == pytest.approx(0, abs=1e-5)
-        assert 0 < row.seconds < 60
-        assert row.samples > 0
+        assert row.loss_difference == pytest.approx(0, abs=1e-5)
+        assert 0 < row.step_time < 60
+        assert row.samples_per_second > 0
         assert row.efficiency == pytest.approx(row.speed_up / row.ranks)
         assert row.shipped > 42 * 16 * 4
         assert 0 < row.start_up < 60
     alone, ddp, fsdp = comparison.rows
     assert (alone.speed_up, alone.line) == (1.0, "")
-    assert ddp.speed_up == pytest.approx(ddp.samples / alone.samples)
-    assert fsdp.held < alone.held < ddp.held, "1/2 of it; all of it; and buckets"
+    assert ddp.speed_up == pytest.approx(ddp.samples_per_second / alone.samples_per_second)
+    assert fsdp.held_memory < alone.held_memory < ddp.held_memory, (
+        "1/2 of it; all of it; and buckets"
+    )
 
 
 def test_the_best_is_the_fastest_of_several_ranks_and_has_a_line_that_works(compared):
     _, _, comparison = compared
-    fastest = max(comparison.rows[1:], key=lambda row: row.samples)
+    fastest = max(comparison.rows[1:], key=lambda row: row.samples_per_second)
     assert comparison.best is fastest
     assert comparison.line == f"%%mgpu --strategy {fastest.name} --gpus 2 --cpu"
     assert RunOptions.parse(comparison.line.removeprefix("%%mgpu")).command == comparison.line
@@ -123,7 +125,7 @@ def test_it_is_exported(compared):
     _, _, comparison = compared
     frame = comparison.to_frame()
     assert list(frame["name"]) == ["one device", "ddp", "fsdp"]
-    assert frame["held"].tolist() == [row.held for row in comparison.rows]
+    assert frame["held_memory"].tolist() == [row.held_memory for row in comparison.rows]
     read = list(csv.DictReader(io.StringIO(comparison.to_csv())))
     assert [row["name"] for row in read] == ["one device", "ddp", "fsdp"]
     assert float(read[1]["loss"]) == comparison.rows[1].loss
@@ -162,7 +164,7 @@ def test_a_failure_and_a_refusal_keep_their_rows():
     )
     alone, ddp, fsdp = comparison.rows
     assert alone.state == "finished"
-    assert (ddp.state, ddp.seconds, ddp.memory) == ("failed", None, None)
+    assert (ddp.state, ddp.step_time, ddp.peak_memory) == ("failed", None, None)
     assert ddp.reason == "rank 0, line 3: ValueError: only alone."
     assert (fsdp.state, fsdp.run, fsdp.ranks) == ("refused", "", 2)
     assert fsdp.reason.startswith("fsdp cannot have --precision fp16")
@@ -178,7 +180,7 @@ def test_another_loss_is_found_and_does_not_win():
     (ddp,) = comparison.rows[1:]
     assert ddp.state == "finished"
     assert not ddp.agrees
-    assert abs(ddp.off) > 0.01
+    assert abs(ddp.loss_difference) > 0.01
     assert comparison.best is None
     assert "its loss differs from one device's by more than rounding" in repr(comparison)
 

@@ -12,8 +12,10 @@ from nbmgpu.comparison.shown import closing, notes
 from nbmgpu.comparison.trial import ONE_DEVICE_NAME, Trial, _against
 from nbmgpu.devices import Machine, probe
 
-ALONE = Trial(ONE_DEVICE_NAME, 1, "finished", steps=20, seconds=0.02, samples=400.0, loss=1.0,
-              speed_up=1.0, efficiency=1.0, off=0.0, agrees=True)  # fmt: skip
+ALONE = Trial(
+    ONE_DEVICE_NAME, 1, "finished", steps=20, step_time=0.02, samples_per_second=400.0, loss=1.0,
+    speed_up=1.0, efficiency=1.0, loss_difference=0.0, agrees=True,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +24,7 @@ def machine() -> Machine:
 
 
 def row(name: str = "ddp", ranks: int = 2, state: str = "finished", **more: object) -> Trial:
-    values = {"steps": 20, "seconds": 0.02, "samples": 400.0, "loss": 1.0, **more}
+    values = {"steps": 20, "step_time": 0.02, "samples_per_second": 400.0, "loss": 1.0, **more}
     may_differ = values.pop("may_differ", "")
     trial = Trial(name, ranks, state, line=f"%%mgpu -s {name}", **values)
     return _against(trial, ALONE, 1e-4, may_differ)
@@ -33,9 +35,12 @@ def compared(machine: Machine, *rows: Trial, line: str = "", **more: object) -> 
 
 
 def test_the_best_is_found_by_samples_or_by_steps_never_by_both(machine: Machine) -> None:
-    slower, faster = row(seconds=0.02, samples=500.0), row("fsdp", seconds=0.04, samples=600.0)
+    slower, faster = (
+        row(step_time=0.02, samples_per_second=500.0),
+        row("fsdp", step_time=0.04, samples_per_second=600.0),
+    )
     assert compared(machine, slower, faster).best is faster
-    uncounted = row("zero2", seconds=0.01, samples=None)
+    uncounted = row("zero2", step_time=0.01, samples_per_second=None)
     assert compared(machine, slower, faster, uncounted).best is uncounted
 
 
@@ -51,9 +56,9 @@ def test_what_may_explain_another_loss_is_said_of_another_loss_alone(machine: Ma
 
 
 def test_a_speed_up_beyond_belief_is_not_praised(machine: Machine) -> None:
-    (said,) = closing(compared(machine, row(samples=400 * 13.0)))
+    (said,) = closing(compared(machine, row(samples_per_second=400 * 13.0)))
     assert "13.00 times one device, which is not possible: others were at work" in said
-    (said,) = closing(compared(machine, row(samples=700.0)))
+    (said,) = closing(compared(machine, row(samples_per_second=700.0)))
     assert said == "Fastest with one device's loss: ddp on 2 ranks, 1.75 times one device."
 
 
@@ -65,7 +70,7 @@ def test_a_speed_up_beyond_belief_is_not_praised(machine: Machine) -> None:
         ([row(ranks=1)], {}, "No run had several ranks."),
         ([row(loss=2.0)], {}, "Nothing ran to its end with one device's loss."),
         (
-            [row(state="stopped", seconds=None, samples=None)],
+            [row(state="stopped", step_time=None, samples_per_second=None)],
             {},
             "No run on several ranks came to its end with steps that could be timed.",
         ),
@@ -77,8 +82,10 @@ def test_why_there_is_no_fastest(machine: Machine, rows: list[Trial], more: dict
 
 
 def test_not_a_number_on_both_sides_is_one_devices_loss() -> None:
-    alone = Trial(ONE_DEVICE_NAME, 1, "finished", steps=20, seconds=0.02, loss=math.nan)
-    both = _against(Trial("ddp", 2, "finished", steps=20, seconds=0.02, loss=math.nan), alone, 1e-4)
+    alone = Trial(ONE_DEVICE_NAME, 1, "finished", steps=20, step_time=0.02, loss=math.nan)
+    both = _against(
+        Trial("ddp", 2, "finished", steps=20, step_time=0.02, loss=math.nan), alone, 1e-4
+    )
     assert both.agrees
     assert not row(loss=math.nan).agrees
 

@@ -85,6 +85,6 @@ def test_a_trainer_is_ended_and_compared(setup, cell):
     for row in comparison.rows:
         assert (row.state, row.steps) == ("finished", 5), row.reason
         assert row.agrees
-        assert row.off == pytest.approx(0, abs=1e-4)
-        assert row.samples > 0
+        assert row.loss_difference == pytest.approx(0, abs=1e-4)
+        assert row.samples_per_second > 0
         assert row.loss == pytest.approx(comparison.rows[0].loss, rel=1e-4)
