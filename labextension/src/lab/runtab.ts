@@ -5,6 +5,7 @@ import { Widget } from '@lumino/widgets';
 import { ServerRunSource, type RunsServer } from '../server';
 import { mountRunView } from '../view';
 import { mgpuIcon } from './icons';
+import { silenceWords } from './sentences';
 
 /** What a tab asks of the application around it. */
 export interface ITabActions {
@@ -31,9 +32,7 @@ export class RunTab extends Widget {
     this.notice.setAttribute('role', 'status');
     this.node.append(this.notice);
     this.say('');
-    const silence = trans.__(
-      'The server does not answer. What is below was true a while ago; it goes on as soon as the server is back.'
-    );
+    const silence = silenceWords(trans);
     this.source = new ServerRunSource(server, runId, {
       onProblem: actions.complain,
       onLink: link => this.say(link === 'live' ? '' : silence),

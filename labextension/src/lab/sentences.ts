@@ -26,3 +26,10 @@ export function endingWords(run: RunLine, trans: TranslationBundle): string {
   );
   return run.failure ? `${said}. ${run.failure}` : said;
 }
+
+/** What to say while the server is silent. */
+export function silenceWords(trans: TranslationBundle): string {
+  return trans.__(
+    'The server does not answer. What is below was true a while ago; it goes on as soon as the server is back.'
+  );
+}

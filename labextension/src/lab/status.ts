@@ -24,6 +24,9 @@ export const statusPlugin: JupyterFrontEndPlugin<void> = {
     statusBar: IStatusBar | null,
     translator: ITranslator | null
   ) => {
+    if (!statusBar) {
+      return;
+    }
     const trans = (translator ?? nullTranslator).load('nbmgpu');
     const item = new Widget();
     item.addClass('nbmgpu-Status');
@@ -41,7 +44,7 @@ export const statusPlugin: JupyterFrontEndPlugin<void> = {
       VirtualDOM.render(words ? button : null, item.node);
     };
     board.changed.connect(draw);
-    statusBar?.registerStatusItem(statusPlugin.id, {
+    statusBar.registerStatusItem(statusPlugin.id, {
       item,
       align: 'left',
       rank: 200,

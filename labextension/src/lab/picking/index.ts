@@ -5,8 +5,8 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { RunsServer } from '../../server';
 import { CommandIDs } from '../commandids';
-import { hasLine, withLine } from '../../picker/firstline';
 import { mgpuIcon } from '../icons';
+import { hasLine, withLine } from '../../picker';
 import { troubleWords } from '../../view/trouble';
 import { ISettings } from '../tokens';
 import { PickerBody } from './body';

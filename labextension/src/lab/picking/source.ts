@@ -1,9 +1,14 @@
 import type { Kernel } from '@jupyterlab/services';
 import type { TranslationBundle } from '@jupyterlab/translation';
 
-import type { Controls, IPickerAction, IPickerSource, PickerState } from '../../picker';
+import {
+  lineOf,
+  type Controls,
+  type IPickerAction,
+  type IPickerSource,
+  type PickerState
+} from '../../picker';
 import type { RunsServer } from '../../server';
-import { lineOf } from '../../picker/firstline';
 import { troubleWords } from '../../view/trouble';
 import { askKernel, KernelSilence } from './kernel';
 

@@ -2,7 +2,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { h, type VirtualElement } from '@lumino/virtualdom';
 
 import type { DeviceUse } from '../../generated/server';
-import { percent, share } from '../words';
+import { percent, share } from '../amounts';
 
 /** The machine's devices: for each, how busy it is and how much of its memory is taken. */
 export function deviceList(

@@ -11,7 +11,7 @@ import { troubleWords } from '../../view/trouble';
 import type { IRunBoard } from '../tokens';
 import { deviceList } from './devices';
 import { runList } from './runs';
-import { lesson, notice } from './words';
+import { lesson, notice } from './notice';
 
 /** The sidebar: what the machine does, and all runs of all notebooks. */
 export class Sidebar extends Widget {

@@ -6,7 +6,7 @@ import { clock } from '../../view/numbers';
 import { CommandIDs } from '../commandids';
 import { isGoing } from '../ledger';
 import { sparkline } from '../sparkline';
-import { ago, percent } from '../words';
+import { ago, percent } from '../amounts';
 
 /** What the list needs besides the runs. */
 export interface IListContext {

@@ -1,7 +1,7 @@
 import { nullTranslator } from '@jupyterlab/translation';
 import { expect, test } from 'vitest';
 
-import { ago, percent, share } from './words';
+import { ago, percent, share } from './amounts';
 
 const trans = nullTranslator.load('nbmgpu');
 

@@ -2,6 +2,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { h, type VirtualElement } from '@lumino/virtualdom';
 
 import type { ILedger } from '../ledger';
+import { silenceWords } from '../sentences';
 
 /** What to say of the server, or nothing while all is well. */
 export function notice(ledger: ILedger, trans: TranslationBundle): string {
@@ -11,9 +12,7 @@ export function notice(ledger: ILedger, trans: TranslationBundle): string {
     case 'waiting':
       return trans.__('Asking the server for devices and runs …');
     case 'lost':
-      return trans.__(
-        'The server does not answer. What is below was true a while ago; it goes on as soon as the server is back.'
-      );
+      return silenceWords(trans);
     case 'missing':
       return trans.__(
         'The server that serves this page has no nbmgpu. Runs go on in their notebooks all the same. To see them here: pip install nbmgpu in the environment of the Jupyter server, then start the server anew.'
