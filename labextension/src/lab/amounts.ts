@@ -1,6 +1,6 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 
-import { UNITS } from '../picker';
+import { UNITS } from '../picker/sizes';
 
 /** Numbers and moments as people read them in the narrow column of a sidebar. */
 

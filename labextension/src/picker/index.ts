@@ -2,6 +2,5 @@
 export { mountPicker } from './mount';
 export { WRITE_LINE, insertBelow, putOnNext, putOnOwn, type IWriteLine } from './cells';
 export { hasLine, lineOf, withLine } from './firstline';
-export { UNITS } from './sizes';
 export type { IPickerAction, IPickerSource } from './source';
 export type { Controls, PickerState } from '../generated/advisor';
