@@ -89,7 +89,7 @@ def missing_lines(machine: Machine) -> list[str]:
         if not installed(name)
     ]
     if not FRONT_END.exists():
-        how = "cd labextension && jlpm install && jlpm build"
+        how = "with Node.js 20: make front in the clone, or pip install it anew"
         rows.append(("front end", "panel, picker and JupyterLab's sidebar are not built", how))
     return _table([*rows])
 

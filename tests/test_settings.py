@@ -80,3 +80,10 @@ def test_ranks_use_no_more_threads_than_the_notebook(tmp_path, monkeypatch):
         assert namespace["threads"] == 1
     finally:
         torch.set_num_threads(before)
+
+
+def test_ranks_on_the_cpu_see_no_gpu_if_that_was_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
+    namespace = {"__name__": "__main__"}
+    nbmgpu.run("import os\nseen = os.environ['CUDA_VISIBLE_DEVICES']", namespace, gpus=1, cpu=True)
+    assert namespace["seen"] == ""

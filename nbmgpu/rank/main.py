@@ -173,6 +173,8 @@ class Rank:
         keep_freed_memory(self.record.world_size)
         device = self.record.devices[self.rank]
         self.device = "cpu"
+        if self.record.options.get("cpu"):  # as if the machine had no GPU
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
         if device.startswith("cuda"):
             self._see_only([int(index) for index in device.split(":")[1].split(",")])
             self.device = "cuda:0"

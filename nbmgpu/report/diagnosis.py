@@ -53,7 +53,7 @@ KNOWN: dict[str, Diagnosis] = {
     ),
     r"Expected all tensors to be on the same device": Diagnosis(
         "A tensor was made on the CPU, or on a GPU that is not this rank's.",
-        'device="cuda" in the cell: it means the rank\'s own GPU',
+        'device="cuda" in the cell, for the rank\'s own GPU; with --cpu, no "cuda" in it',
     ),
     r"timed? ?out.*(all_?reduce|store|collective|barrier)|Watchdog caught collective": Diagnosis(
         "Ranks waited for one another in vain: one did other steps than the rest.",

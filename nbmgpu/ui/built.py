@@ -10,8 +10,9 @@ FOLDER = Path(__file__).with_name("static")
 NOT_BUILT = """\
 nbmgpu: the part of this widget that the browser shows is not built.
 The run itself goes on, and its summary appears here when it ends.
-To build it, where Node.js is installed, type in the repository and start the kernel anew:
-    make front
+To build it, with Node.js 20 or newer, type in the clone and start the kernel anew:
+    pip install --force-reinstall --no-deps .
+    (make front, where nbmgpu was installed by make or with --editable)
 Packages of nbmgpu have it built.
 """
 
