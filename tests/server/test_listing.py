@@ -203,7 +203,8 @@ def test_a_digest_that_cannot_be_read_is_made_again(runs, stage, content):
 def test_one_folder_that_cannot_be_understood_hides_no_other(runs, stage):
     play(stage, 1)
     broken = play(stage, 2)
-    (broken.folder / "events" / "rank-1.jsonl").write_text('{"kind": "metrics"}\n')
+    nonsense = '{"kind": "status", "time": "noon", "rank": 1, "state": "running"}\n'
+    (broken.folder / "events" / "rank-1.jsonl").write_text(nonsense)
     assert ids(runs.ask("runs")) == [name_of(1)]
     answer = runs.ask(f"runs/{broken.id}")
     assert answer.status == 500

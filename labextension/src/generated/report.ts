@@ -40,9 +40,9 @@ export interface Cause {
 /**
  * One metric, drawn.
  *
- * `points` is base64 of little-endian float32 pairs of step and value, at most some
- * hundred: of each stretch of steps the lowest and the highest. `means` has the mean of
- * each stretch, for smoothing; it is empty where `points` has every step.
+ * `points` is base64 of little-endian float32 pairs of step and value, at most `POINTS`:
+ * of each stretch of steps the lowest and the highest. `means` has the mean of each
+ * stretch, for smoothing; it is empty where `points` has every step.
  */
 export interface CurveLine {
   name: string;

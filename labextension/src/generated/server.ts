@@ -9,7 +9,7 @@ export interface DeviceUse {
   name: string;
   /** whether it is the processor with its memory, or a GPU. */
   kind: DeviceKind;
-  /** what people call it: `NVIDIA H100, 80 GiB`, `8 cores`. */
+  /** what people call it: `NVIDIA H100 80GB HBM3`, `8 cores`. */
   label: string;
   /** from 0 to 1, -1 when unknown. */
   use: number;
