@@ -177,7 +177,7 @@ class Execution:
             timeout=options.timeout,
             fresh=options.fresh,
             cwd=os.getcwd(),
-            sys_path=list(sys.path),
+            sys_path=[path for path in sys.path if isinstance(path, str)],  # as Python has it
             bundle=bundle.path,
             results=[result.path for result in results],
             kernel_pid=process.pid,

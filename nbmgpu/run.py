@@ -162,7 +162,7 @@ class Run:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for name in ("events", "logs"):
                 (folder / name).mkdir()
-            (folder / "cell.py").write_text(cell)
+            (folder / "cell.py").write_text(cell, encoding="utf-8")
             write_atomically(folder / "run.json", json.dumps(dataclasses.asdict(record), indent=1))
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
@@ -180,7 +180,7 @@ class Run:
     def cell(self) -> str:
         """The source that the ranks run; empty once somebody has removed the folder."""
         try:
-            return (self.folder / "cell.py").read_text()
+            return (self.folder / "cell.py").read_text(encoding="utf-8")
         except FileNotFoundError:
             return ""
 

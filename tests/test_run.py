@@ -5,14 +5,15 @@ import shutil
 import stat
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from staged import Stage
 
 import nbmgpu
 from nbmgpu import following
-from nbmgpu.errors import OptionError
-from nbmgpu.events import Ended, Exited, Failure, Notice, Started
+from nbmgpu.errors import OptionError, ShippingError
+from nbmgpu.events import Display, Ended, Exited, Failure, Notice, Started
 from nbmgpu.report.digest import line_of, write_digest
 from nbmgpu.run import Run, find_run, list_runs, new_run_id, process_lives
 
@@ -216,3 +217,36 @@ def test_a_look_at_a_run_that_goes_on_asks_the_system_once(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         nbmgpu.attach(run.id)
     assert (over, times) == (False, 1)
+
+
+def test_a_path_that_python_ignores_in_sys_path_is_ignored(monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path, Path("/nowhere")])
+    namespace = {"__name__": "__main__"}
+    nbmgpu.run("import sys\nseen = all(type(p) is str for p in sys.path)", namespace, gpus=1)
+    assert namespace["seen"]
+
+
+def test_numbers_of_numpy_can_be_shown_as_json():
+    cell = """
+import numpy as np
+from IPython.display import JSON, display
+display(JSON({"accuracy": np.float32(0.5), "counts": np.arange(2)}))
+"""
+    run = nbmgpu.run(cell, {"__name__": "__main__"}, gpus=1)
+    events = find_run(run.id).poll()
+    shown = [event.data for event in events if isinstance(event, Display)]
+    assert shown[0]["application/json"] == {"accuracy": 0.5, "counts": [0, 1]}
+
+
+def test_what_cannot_be_made_again_is_named():
+    namespace = {"__name__": "__main__"}
+    source = """
+class Wrapper:
+    def __init__(self, inner): self.inner = inner
+    def __getattr__(self, name): return getattr(self.inner, name)
+w = Wrapper(3)
+"""
+    exec(source, namespace)
+    with pytest.raises(ShippingError, match="`w` cannot be made again in the ranks") as caught:
+        nbmgpu.run("print(w.real)", namespace, gpus=1)
+    assert "Try: make `w` inside the cell" in str(caught.value)

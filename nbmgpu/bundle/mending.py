@@ -10,6 +10,7 @@ import io
 import pickle
 import sys
 import types
+import typing
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +29,8 @@ def is_by_value(obj: Any) -> bool:
 def mended_class(reduced: Any) -> Any:
     """Make slots as slots again, which cloudpickle leaves out."""
     make, (*names, body, number, extra), (attributes, slots), *rest, _ = reduced
-    if "__slots__" in attributes:
+    named_tuple = typing.NamedTuple in attributes.get("__orig_bases__", ())  # makes its own
+    if "__slots__" in attributes and not named_tuple:
         attributes.pop("__slotnames__", None)
         body = {**body, "__slots__": attributes.pop("__slots__")}
     return make, (*names, body, number, extra), (attributes, slots), *rest, _set_new_class
@@ -65,6 +67,8 @@ def _mends() -> tuple[Mend, ...]:
     return (
         Mend(_of(BaseException), _reduce_exception),
         Mend(_of(types.CellType), _reduce_cell),
+        Mend(_of(functools._lru_cache_wrapper), _reduce_cached),
+        Mend(_of(functools.cached_property), _reduce_cached_property),
         Mend(_of(weakref.ReferenceType), lambda reference: (_reference, (reference(),))),
         Mend(_is_stream, _reduce_stream),
         Mend(_of(io.TextIOWrapper), _refuse_file),
@@ -118,6 +122,19 @@ def _reduce_exception(error: BaseException) -> Any:
 
 def _reduce_cell(cell: types.CellType) -> Any:
     return types.CellType, (), cell_content(cell), None, None, _fill_cell
+
+
+def _reduce_cached(function: Any) -> Any:
+    """Take along what is cached by ``functools``, which its own way looks for by its name."""
+    if not is_by_value(function.__wrapped__):
+        return None
+    given = function.cache_parameters()
+    own = {k: v for k, v in vars(function).items() if k not in OF_A_CACHED_FUNCTION}
+    return _cached, (function.__wrapped__, given["maxsize"], given["typed"]), own or None
+
+
+def _reduce_cached_property(cached: Any) -> Any:
+    return _cached_property, (cached.func, cached.attrname)  # before Python 3.12 it has a lock
 
 
 def _reduce_stream(stream: Any) -> Any:
@@ -241,6 +258,20 @@ def cell_content(cell: types.CellType) -> tuple[Any, ...]:
 
 def _stream(name: str) -> Any:
     return getattr(sys, name)
+
+
+OF_A_CACHED_FUNCTION = {*functools.WRAPPER_ASSIGNMENTS, "__wrapped__", "cache_parameters"}
+"""Attributes that ``functools`` gives to a function that it caches."""
+
+
+def _cached(function: Any, maxsize: int | None, typed: bool) -> Any:
+    return functools.lru_cache(maxsize, typed)(function)
+
+
+def _cached_property(function: Any, name: str | None) -> Any:
+    cached: Any = functools.cached_property(function)
+    cached.attrname = name
+    return cached
 
 
 def _set_new_class(kind: type, state: Any) -> None:

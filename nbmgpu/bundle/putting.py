@@ -26,7 +26,7 @@ def put_state(obj: Any, state: State, is_home: IsHome = lambda tensor: False) ->
             obj[:] = data
         case ("array", array):
             _put_array(obj, array)
-        case ("class", changed, gone):
+        case ("class", changed, gone, _):
             _put_class(obj, changed, gone)
         case ("function", attributes, defaults, _):
             _put_function(obj, attributes, defaults)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nbmgpu.errors import ShippingError, compose
+
 from . import container
 from .blocks import CPU, Block, BlockTable
 from .codec import Packer, Unpacker
@@ -23,6 +25,9 @@ from .mending import is_by_value
 from .patches import patches_in
 from .place import Place, shelf
 from .views import loading
+
+MISMADE = (AttributeError, KeyError, RecursionError, TypeError)
+"""What code of the notebook raises where its objects are made again without their history."""
 
 OFTEN_PATCHED = ("torch", "torch.nn.functional")
 """Modules that what a cell reads may use, whatever it reads."""
@@ -206,6 +211,7 @@ def receive(
     the header before any value arrives.
 
     Raises:
+        ShippingError: a value cannot be made again here, though it could be packed.
         ValueError: it is not for the run ``owner``.
         ModuleNotFoundError: the rank cannot import what the notebook had imported.
     """
@@ -218,7 +224,12 @@ def receive(
         header, names = unpacker.load()
         welcome(header)
         for name in names:
-            namespace[name] = unpacker.load()
+            try:
+                namespace[name] = unpacker.load()
+            except MISMADE as error:
+                what = f"`{name}` cannot be made again in the ranks"
+                why = f"{type(error).__name__}: {error}"
+                raise ShippingError(compose(what, why, f"make `{name}` inside the cell")) from error
     keep = dict(unpacker.memo.copy())
     _wake_schedulers(keep.values())
     known = {id(obj): index for index, obj in keep.items()}

@@ -9,7 +9,7 @@ notebook's own object.  A state is a tuple, whose first word says what the other
 ``bytes``      of a bytearray
 ``array``      a view of an array, by which its memory comes along
 ``part``       an inner object, named so that its own state comes along
-``class``      changed attributes, and names of those that are gone
+``class``      changed attributes, names of those that are gone, and the bases, as ``part``
 ``function``   attributes, defaults, and the cells of its closure
 ``cell``       the content of such a cell, or nothing
 ``tensor``     data, whether it requires gradients, gradient, attributes
@@ -22,6 +22,8 @@ from __future__ import annotations
 import collections
 import copyreg
 import enum
+import functools
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -44,6 +46,9 @@ FROZEN_MODULES = (
     "wandb.sdk.wandb_summary.", "wandb.sdk.lib.",
 )  # fmt: skip
 """Types that have no state to change, or none that is the cell's."""
+
+HEAP_TYPE = 1 << 9
+"""The flag of types that are made by ``class`` (Include/object.h: Py_TPFLAGS_HEAPTYPE)."""
 
 ABSENT = object()
 """Stands for an attribute that is not there."""
@@ -101,8 +106,11 @@ def state_of(obj: Any, before: dict[str, Any] | None = None) -> State | None:
         return "array", obj.view()
     if isinstance(obj, np.random.Generator):
         return "part", obj.bit_generator
+    if isinstance(obj, functools._lru_cache_wrapper) and is_by_value(obj.__wrapped__):
+        return "part", obj.__wrapped__
     if isinstance(obj, type):
-        return "class", *_class_changes(obj, before or {})
+        bases = tuple(filter(is_by_value, obj.__mro__[1:]))
+        return "class", *_class_changes(obj, before or {}), bases
     if isinstance(obj, types.FunctionType):
         return _function_state(obj)
     if isinstance(obj, types.CellType):
@@ -140,14 +148,26 @@ def _class_changes(kind: type, before: dict[str, Any]) -> tuple[dict[str, Any], 
 
 
 def _may_change(value: Any) -> bool:
-    return not isinstance(value, VALUES) and not hasattr(type(value), "__get__")
+    if isinstance(value, types.FunctionType):
+        return is_by_value(value) and _remembers(value)
+    if hasattr(type(value), "__get__"):
+        return is_by_value(type(value))
+    return not isinstance(value, VALUES)
+
+
+def _remembers(function: types.FunctionType) -> bool:
+    """Tell whether a function has more than its code: attributes, variables, lists as defaults."""
+    kept = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    for cell in function.__closure__ or ():
+        kept += [value for value in cell_content(cell) if not isinstance(value, type)]
+    return bool(function.__dict__) or any(not isinstance(value, VALUES) for value in kept)
 
 
 def _is_internal(name: str, value: Any) -> bool:
     """Tell whether a class attribute is Python's own bookkeeping."""
     if isinstance(value, types.FunctionType):
         return False
-    return name.startswith("__") or (name.startswith("_") and name.endswith("_")) or "_abc" in name
+    return (name.startswith("_") and name.endswith("_")) or name.startswith(("__", "_abc_"))
 
 
 def _function_state(function: types.FunctionType) -> State:
@@ -164,6 +184,8 @@ def object_state(obj: Any) -> State | None:
         return None  # not picklable; whoever pickles it will say why
     if not isinstance(reduced, tuple):
         return None
+    if _is_hidden(type(obj)):
+        return None  # an iterator, say: a new one does as well, and this one takes no state
     function, _, state, items, pairs = (*reduced, None, None, None)[:5]
     if isinstance(obj, dict):
         pairs = list(obj.items())
@@ -173,6 +195,14 @@ def object_state(obj: Any) -> State | None:
     if state is None and items is None and pairs is None and not whole:
         return None
     return "object", type(obj), state, items, pairs
+
+
+def _is_hidden(kind: type) -> bool:
+    """Tell whether ``kind`` is made in C, and nobody can name it."""
+    made_here = kind.__flags__ & HEAP_TYPE
+    return (
+        not made_here and getattr(sys.modules.get(kind.__module__), kind.__name__, None) is not kind
+    )
 
 
 def trimmed(
@@ -197,8 +227,8 @@ def trimmed(
     match state:
         case ("pairs", pairs):
             state = "pairs", kept(pairs, "[{!r}]")
-        case ("class", changed, gone):
-            state = "class", dict(kept(changed.items())), gone
+        case ("class", changed, *others):
+            state = "class", dict(kept(changed.items())), *others
         case ("function", attributes, *others):
             state = "function", dict(kept(attributes.items())), *others
         case ("tensor", data, requires_grad, grad, extra):

@@ -63,7 +63,7 @@ class LaunchClient:
         self._writing = threading.Lock()
         self._torch_reads = torch_reads()
         self._process = subprocess.Popen(
-            [sys.executable, "-c", SERVE, *filter(None, sys.path)],
+            [sys.executable, "-c", SERVE, *(p for p in sys.path if p and isinstance(p, str))],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=self._errors,

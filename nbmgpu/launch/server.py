@@ -19,6 +19,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import psutil
@@ -179,8 +180,9 @@ class Server:
                     if child.pid not in self._launchers and not self._preloader.is_trying(
                         child.pid
                     ):
-                        child.kill()
-        except (ChildProcessError, psutil.NoSuchProcess):
+                        with suppress(psutil.NoSuchProcess):
+                            child.kill()
+        except ChildProcessError:
             pass
 
 

@@ -7,6 +7,7 @@ So that the cell means what it means in the notebook: magics, shell lines,
 from __future__ import annotations
 
 import gc
+import json
 import linecache
 import signal
 import symtable
@@ -87,7 +88,19 @@ def _as_text(data: dict[str, Any]) -> dict[str, Any]:
     """Return a MIME bundle in which binary content is base64, as in a notebook file."""
     from base64 import b64encode
 
-    return {k: b64encode(v).decode() if isinstance(v, bytes) else v for k, v in data.items()}
+    def text(content: Any) -> Any:
+        if isinstance(content, bytes):
+            return b64encode(content).decode()
+        return json.loads(json.dumps(content, default=_as_plain))
+
+    return {kind: text(content) for kind, content in data.items()}
+
+
+def _as_plain(number: Any) -> Any:
+    """Return NumPy's numbers and arrays as Python's, of which alone JSON knows."""
+    if hasattr(number, "tolist"):
+        return number.tolist()
+    raise TypeError(f"Object of type {type(number).__name__} is not JSON serializable")
 
 
 class _NoPublisher(DisplayPublisher):
