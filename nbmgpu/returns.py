@@ -105,7 +105,7 @@ class Returns:
         self._note_missing({*values, *header.kept})
         kept = [name for name in header.kept if name in shipped]
         # What the cell has only read may have got another value in the notebook meanwhile.
-        late = {name for name in kept if self.namespace.get(name) is not shipped[name]}
+        late = {name for name in header.kept if name in values and not self._is_as_sent(name)}
         bound = {n: v for n, v in values.items() if n not in late and self._is_wanted(n)}
         new = {n: v for n, v in bound.items() if self.namespace.get(n) is not v}
         self.namespace.update(bound)
@@ -115,6 +115,13 @@ class Returns:
         self.run.results[0] = new | last_line
         names = {name: shipped[name] for name in kept} | values
         return Brought(last_line.get(VALUE), names, header.tracked)
+
+    def _is_as_sent(self, name: str) -> bool:
+        """Tell whether ``name`` still stands for what it did, or what functions read under it."""
+        now, shipped = self.namespace.get(name), self.shipment
+        if name in shipped.values:
+            return now is shipped.values[name]
+        return any(now is original for original in shipped.originals.values())
 
     def _is_wanted(self, name: str) -> bool:
         return self.options.pull is None or name in self.options.pull

@@ -73,6 +73,17 @@ def test_what_the_notebook_draws_meanwhile_it_does_not_draw_again(tmp_path, monk
     assert random.getstate() != before  # of this one nobody had drawn: it goes on where ranks left
 
 
+def test_so_do_names_that_only_a_function_reads(tmp_path, monkeypatch):
+    monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
+    namespace = {"__name__": "__main__"}
+    exec("SHAPE = (1, 2)\nSAME = (3, [])\ndef f(): SAME[1].append(1); return SHAPE", namespace)
+    run = nbmgpu.run("y = f()", namespace, gpus=1, background=True)
+    namespace["SHAPE"] = (5, 6)
+    nbmgpu.attach(run.id)
+    assert (namespace["y"], namespace["SHAPE"]) == ((1, 2), (5, 6))
+    assert namespace["SAME"] == (3, [1])
+
+
 def test_names_that_were_only_read_keep_what_the_notebook_gives_them(tmp_path, monkeypatch):
     monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
     namespace = {"size": (1, 2), "rate": np.float64(0.1), "device": torch.device("cpu"), "gone": ()}
