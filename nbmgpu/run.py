@@ -232,6 +232,8 @@ class Run:
             with suppress(FileExistsError), asked.open("x") as file:
                 file.write("stop")  # as long as it is empty, it says the same
         except OSError:  # the disk is full; a signal needs no room
+            if asked.exists() and not force:
+                return
             launcher = self.view.launcher
             if launcher is not None and process_lives(launcher.pid, launcher.create_time):
                 os.kill(launcher.pid, signal.SIGTERM)

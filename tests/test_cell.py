@@ -518,3 +518,18 @@ def test_a_long_cell_is_no_problem() -> None:
 
 def test_no_syntax_warning_is_shown_twice() -> None:
     assert read_cell("x is 1; '\\d'", NOTEBOOK).reads == ("x",)  # warnings are errors here
+
+
+@pytest.mark.parametrize(
+    ("source", "reads"),
+    [
+        ("c = {k: v for k, v in globals().items() if type(v) is int}", ["lr", "name"]),
+        ("if 'lr' in vars(): pass", ["lr", "name"]),
+        ("'{lr}'.format(**locals())", ["lr", "name"]),
+        ("globals()['lr']", ["lr"]),
+        ("vars(model)", ["model"]),
+    ],
+)
+def test_where_all_names_are_asked_for_plain_values_are_sent(source, reads):
+    notebook = {"lr": 0.1, "name": "a", "model": object(), "data": [1], "_i1": "x", "__doc__": ""}
+    assert sorted(read_cell(source, notebook).reads) == reads

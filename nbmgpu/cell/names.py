@@ -31,7 +31,7 @@ class NameReader(Flow):
     ``demands`` leaves out those that the code can do without, as under ``except NameError``.
     ``bound`` holds all names that exist at some moment, ``writes`` those that may stay.
     ``strings`` are the texts in the code: what ``eval`` would use.  ``opaque`` tells that
-    names may be bound which nobody can foresee.
+    names may be bound which nobody can foresee, ``lists_names`` that all there are are asked for.
     """
 
     def __init__(self, parse: Callable[[str], Fragment]) -> None:
@@ -44,7 +44,7 @@ class NameReader(Flow):
         self.bound: set[str] = set()
         self.star_imports: dict[str, None] = {}
         self.strings: list[tuple[str, Settled, Site]] = []
-        self.opaque = False
+        self.opaque = self.lists_names = False
 
         self.module = self._scope = Scope("module")
         self._parse = parse
@@ -278,12 +278,21 @@ class NameReader(Flow):
         self.generic_visit(node)
         match node.func:
             case ast.Name("vars" | "dir") if not node.args:
-                self.opaque = True
+                self.opaque = self.lists_names = True
+            case ast.Name("globals" | "locals"):
+                self.lists_names = True
             case ast.Attribute(attr="query" | "eval"):  # pandas finds @name in our variables
                 for part in ast.walk(node):
                     if isinstance(part, ast.Constant) and isinstance(part.value, str):
                         for name in re.findall(r"@([^\W\d]\w*)", part.value):
                             self._read(name, part, demand=False)
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        before = self.lists_names
+        self.generic_visit(node)
+        match node:
+            case ast.Subscript(value=ast.Call(func=ast.Name()), slice=ast.Constant()):
+                self.lists_names = before  # globals()["x"] asks for one
 
     def _visit_magic(self, node: ast.Call) -> bool:
         magic = magic_of(node)

@@ -7,7 +7,8 @@ What the source does not show:
 
 - Names made at run time, by ``exec``, ``globals()``, ``vars()`` or a magic such as ``%run``.
   A cell that uses one of them is not checked for unknown names.  What such code reads is found
-  if it is written out as a string, as in ``eval("x + 1")``; what it binds is not in ``writes``.
+  if it is written out as a string, as in ``eval("x + 1")``, and where all names are asked for,
+  numbers and strings are; what it binds is not in ``writes``.
 - ``global`` variables of functions that the cell calls but does not define.  They belong to
   the functions, and show when those are shipped.
 """
@@ -18,6 +19,7 @@ import builtins
 import dis
 import inspect
 import re
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -31,6 +33,12 @@ from .source import CellSource, Transform
 
 DYNAMIC = frozenset({"globals", "locals", "exec", "eval", "get_ipython"})
 """Functions through which a cell can use names that are not in its source."""
+
+SETTINGS = (bool, int, float, str)
+"""Types of what code looks for among all names: nanoGPT's configuration is such code."""
+
+LAST: Site = (sys.maxsize, 0)
+"""Where a name is read that stands nowhere."""
 
 SHELL_OWN = frozenset({
     "In", "Out", "_ih", "_oh", "_dh", "__name__", "__doc__", "__package__", "__loader__",
@@ -100,6 +108,9 @@ def read_cell(
         if dynamic:
             for name, site in _names_in_strings(reader):
                 reads.setdefault(name, site)
+        if reader.lists_names:
+            for name in _settings(namespace):
+                reads.setdefault(name, LAST)
     if not dynamic and not reader.opaque:
         _check(reader, namespace, written.lines)
     return Cell(
@@ -122,6 +133,13 @@ def _is_own(name: str, namespace: Mapping[str, object]) -> bool:
     value = namespace[name]
     module = getattr(value, "__module__", None) or type(value).__module__
     return module.partition(".")[0] not in ("IPython", "ipykernel", "_sitebuiltins", "_io", "io")
+
+
+def _settings(namespace: Mapping[str, object]) -> Iterator[str]:
+    """Yield the names of plain values that are the notebook's own, and no history of inputs."""
+    for name, value in namespace.items():
+        if type(value) in SETTINGS and name not in SHELL_OWN and not HISTORY.fullmatch(name):
+            yield name
 
 
 def _names_in_strings(reader: NameReader) -> Iterator[tuple[str, Site]]:
