@@ -8,7 +8,18 @@ from dataclasses import dataclass
 
 from .measure import BASE, CONTROL, OUR_SILENT, SCRIPT, SILENT, Figure, Result, ratio
 from .rivals import RIVALS
-from .works.ship import AGAIN, BEGUN, FIRST, NOTHING, STEADY, THERE
+from .works.ship import (
+    AGAIN,
+    BEGUN,
+    BY_ITSELF,
+    FIRST,
+    IN_TURN,
+    MEMCPY,
+    NOTHING,
+    READING,
+    STEADY,
+    THERE,
+)
 
 OURS = "nbmgpu"
 YARDSTICKS = {"torch clone()", "torch sum()", SILENT, OUR_SILENT, SCRIPT, CONTROL}
@@ -101,8 +112,17 @@ def against(work: str, limit: float, what: str) -> Target:
 
 WARM, WITH = "warm launch", "warm launch, transformers in the notebook"
 COLD = "cold: a fresh kernel's first run: first all_reduce"
-COPY, READ = "1 GiB: one memcpy", "1 GiB: reading it"
 LOUD = "2 ranks training"
+
+
+def _memcpy(medians: Medians, times: float, where: str = BY_ITSELF) -> float:
+    """Return so many times what copying a gibibyte takes, as it was measured there."""
+    return times * medians.of(f"{where}: {MEMCPY}", "torch clone()")
+
+
+def _reading(medians: Medians, where: str) -> float:
+    """Return what one process takes to read a gibibyte, as it was measured there."""
+    return medians.of(f"{where}: {READING}", "torch sum()")
 
 
 def _shipping(medians: Medians, work: str) -> float:
@@ -128,12 +148,15 @@ TARGETS = (
     against(COLD, 1.0, "cold: first run after `%load_ext`"),
     *(
         Target(
-            f"1 GiB to 2 ranks, until both have summed it, {where}, s; "
-            "limit: 1.2 memcpy + one process's reading",
+            f"1 GiB to 2 ranks, until both have summed it, {who}, s; "
+            "limit: 1.2 memcpy + one process's reading, measured likewise",
             value(work),
-            lambda m: 1.2 * m.of(COPY, "torch clone()") + m.of(READ, "torch sum()"),
+            lambda m, where=where: _memcpy(m, 1.2, where) + _reading(m, where),
         )
-        for work, where in ((THERE, "in turn with other tools"), (FIRST, "nbmgpu alone"))
+        for work, who, where in (
+            (THERE, "in turn with other tools", IN_TURN),
+            (FIRST, "nbmgpu alone", BY_ITSELF),
+        )
     ),
     *(
         Target(
@@ -161,7 +184,7 @@ TARGETS = (
     Target(
         "1 GiB trained: the way back, s; limit: 2 memcpy",
         value("1 GiB trained: the way back"),
-        lambda m: 2 * m.of(COPY, "torch clone()"),
+        lambda m: _memcpy(m, 2),
     ),
     against("a step, tiny net", 1.05, "a step of a tiny net"),
     against("a step, medium net", 1.01, "a step of a medium net"),

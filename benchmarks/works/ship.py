@@ -52,7 +52,12 @@ HERE = "1 GiB to 2 ranks of nbmgpu"
 FIRST, AGAIN = f"{HERE}: first time", f"{HERE}: again, unchanged"
 NOTHING = "4 numbers to 2 ranks of nbmgpu"
 STEADY = "; a second reading, both at once"
+MEMCPY, READING = "one memcpy", "reading it"
+IN_TURN = "1 GiB, in turn with the tools"
+BY_ITSELF = "1 GiB"
 BEGUN = "; until both ranks have it, and begin the cell"
+
+NO_TOOL = Rival(name="no tool", cell="{work}", package="torch")
 
 GIB = 2**30
 RANKS = (1, 2, 4)
@@ -69,11 +74,15 @@ def _there(rounds: int) -> list[Result]:
     A tool has waited for minutes while others had their turn, and some of those take and free ten
     times as much: so each runs something small first, as what stands beside this table has, too.
     """
-    rivals = tuple(rival for rival in RIVALS if rival is not TORCHRUN)
+    rivals = (*(rival for rival in RIVALS if rival is not TORCHRUN), NO_TOOL)
     with kernels(rivals) as running:
 
         def once(rival: Rival, make: str = MAKE) -> Sequence[Figure]:
             kernel = running[rival]
+            if rival is NO_TOOL:
+                kernel.run(make)
+                touch(4)
+                return _copied(kernel, IN_TURN)
             kernel.run(SMALL)
             _run(kernel, rival)
             if rival is OURS:
@@ -112,11 +121,7 @@ def _ours(rounds: int) -> list[Result]:
         for _ in range(rounds):
             touch(4)
             kernel.run(f"{FORGET}\n{MAKE}")
-            copied, read = map(float, kernel.run(ALONE).text.split())
-            results += [
-                Figure("1 GiB: one memcpy", "torch clone()", copied),
-                Figure("1 GiB: reading it", "torch sum()", read),
-            ]
+            results += _copied(kernel, BY_ITSELF)
             touch(4)  # for the first time alone: the others take no new memory
             results += _summed(kernel, FIRST)
             results += _summed(kernel, AGAIN)
@@ -157,6 +162,15 @@ def _memory(rounds: int) -> list[Result]:
                 ]
                 running.run("del X")
     return results
+
+
+def _copied(kernel: Kernel, where: str) -> list[Figure]:
+    """Return what copying ``X``, and what reading it, takes in the kernel itself."""
+    copied, read = map(float, kernel.run(ALONE).text.split())
+    return [
+        Figure(f"{where}: {MEMCPY}", "torch clone()", copied),
+        Figure(f"{where}: {READING}", "torch sum()", read),
+    ]
 
 
 def _summed(kernel: Kernel, work: str) -> list[Result]:
