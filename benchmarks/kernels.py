@@ -18,6 +18,9 @@ HARMLESS = Path(__file__).parent / "harmless"
 LATE = 60
 """Seconds that ranks may go on after their cell has returned."""
 
+BUSY = 0.05
+"""Processor seconds in a second from which processes are at work."""
+
 QUIET = {"TQDM_DISABLE": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONWARNINGS": "ignore"}
 
 
@@ -117,6 +120,20 @@ class Kernel:
     def cpu_seconds(self) -> float:
         """Return the processor time that the kernel's own process has used so far."""
         return sum(psutil.Process(self.pid).cpu_times()[:2])
+
+    def settle(self) -> None:
+        """Wait until the kernel, and what was started from it, has done what it does by itself.
+
+        That is an import in the background, whose memory would be taken for a run's.
+        """
+        before = -BUSY
+        while (used := self._cpu_seconds_of_all()) - before >= BUSY:
+            before = used
+            time.sleep(1)
+
+    def _cpu_seconds_of_all(self) -> float:
+        kernel = psutil.Process(self.pid)
+        return sum(sum(each.cpu_times()[:2]) for each in (kernel, *kernel.children(recursive=True)))
 
     def stamps(self, ranks: int, name: str = "stamp") -> list[float]:
         """Take the times that the ranks have written down, and remove them.

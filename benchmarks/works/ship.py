@@ -144,6 +144,8 @@ def _memory(rounds: int) -> list[Result]:
     results: list[Result] = []
     with kernel() as running:
         running.run(OURS.setup)
+        running.run(OURS.run("1"))
+        running.settle()
         for _ in range(rounds):
             for ranks in RANKS:
                 cell = OURS.run(HELD).replace("--gpus 2", f"--gpus {ranks}")
