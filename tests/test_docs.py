@@ -1,0 +1,38 @@
+"""What the pages say is there: every option, and whatever they link to."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import nbmgpu
+from nbmgpu.flags import COMMANDS, FLAGS
+
+ROOT = Path(nbmgpu.__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/README.md")])
+LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]+))?\)")
+
+
+def test_every_option_and_command_is_explained() -> None:
+    page = (ROOT / "docs" / "options.md").read_text()
+    listed = "\n".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `"))
+    for flag in FLAGS:
+        assert re.search(rf"`{flag.name}\b", listed), flag.name
+    for command in COMMANDS:
+        assert f"`%mgpu {command}`" in listed, command
+
+
+def anchors(page: Path) -> Iterator[str]:
+    """The anchors of a page's headings, as Markdown's readers make them."""
+    for heading in re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE):
+        yield re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for path, anchor in LINK.findall(page.read_text()):
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), path
+        if anchor and target.suffix == ".md":
+            assert anchor in set(anchors(target)), f"{path}#{anchor}"
