@@ -12,7 +12,7 @@ import errno
 import json
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -103,8 +103,8 @@ class Display(Event):
     kind: ClassVar[str] = "display"
     offset: int
     action: Literal["show", "update", "clear"] = "show"
-    data: dict[str, Any] = dataclasses.field(default_factory=dict)
-    metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
     display_id: str = ""
 
 
@@ -172,6 +172,7 @@ class Walked(Event):
     walked in step have the same.  ``losses`` is one of how their losses reduce over samples,
     or empty where that is not known.  ``weights`` is one of the weights of which every rank has
     a whole copy, or empty if there are none: while ranks train one model, copies are equal.
+    ``buffers`` has one of each buffer that a module's state has, by its module's class and name.
     """
 
     kind: ClassVar[str] = "walked"
@@ -179,6 +180,7 @@ class Walked(Event):
     batches: str
     losses: str = ""
     weights: str = ""
+    buffers: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,13 @@ CAME_APART = (
     "or by a torch.Generator with a seed of its own."
 )
 
+BUFFERS_APART = (
+    "{names}: in the end other ranks had other values there than rank 0, whose values the notebook "
+    "has. A buffer that forward() gives a new tensor (`self.centre = ...`), made of what a rank "
+    "has of the batch, is each rank's own. Write into it instead (`self.centre.copy_(...)`): what "
+    "is written into a buffer is averaged over ranks, so that means are one device's."
+)
+
 
 @dataclass(frozen=True)
 class Brought:
@@ -148,6 +155,9 @@ class Returns:
             self.note("branches", BRANCHES)
         elif self.run.view.came_apart and not by_hand:
             self.note("came-apart", CAME_APART)
+        elif (buffers := self.run.view.parted_buffers) and not by_hand:
+            listed = ", ".join(f"`{name}`" for name in buffers)
+            self.note("buffers-apart", BUFFERS_APART.format(names=listed))
         own = self.run.results.setdefault(0, {})
         others = [values for rank, values in self.run.results.items() if rank]
         own |= self._own_objects(others, on_rank_0)

@@ -287,6 +287,13 @@ class RunView:
         return len(told - {""}) > 1
 
     @property
+    def parted_buffers(self) -> list[str]:
+        """Names of buffers of which ranks hold different values in the end."""
+        told = [rank.walked.buffers for rank in self.ranks if rank.walked]
+        first = told[0] if told else {}
+        return [n for n in first if any(other.get(n, first[n]) != first[n] for other in told)]
+
+    @property
     def ending(self) -> str | None:
         """How the run ended, or None while it goes on."""
         return self.ended.ending if self.ended else None

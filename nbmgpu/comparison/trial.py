@@ -37,6 +37,7 @@ DIFFERS = {
     "walked-apart": "leaves out other batches on other ranks",
     "branches": "chooses its loss by what is in each rank's share",
     "came-apart": "has trained another model on other ranks",
+    "buffers-apart": "keeps other values in buffers of the model on other ranks",
     "summed-loss": "averages sums over ranks' batches",
     "compress": "sends gradients in half precision",
 }
@@ -52,6 +53,8 @@ MAY_DIFFER = {
     "shaped-by-whole": "shapes each rank's share by the size of the whole batch",
     "other-rows": "joins each rank's share with the same others",
     "own-number": "reads numbers of each rank's share",
+    "averaged-buffer": "averages buffers that each rank writes by its share",
+    "own-gradient": "reads gradients of each rank's own loss",
     "own-values": "keeps values of each rank's share",
     "old-divisor": "divides its loss by a tensor that may be no count",
     "sum-beside": "adds a term that each rank has in full to a sum",

@@ -11,7 +11,7 @@
 - ``store/``: what ranks tell one another beside gradients.
 - ``measuring/``: times, memory, vital signs, progress bars.
 - ``files``, ``saves``: one file, written by rank 0.
-- ``streams``, ``entropy``: random numbers that are one device's.
+- ``streams``, ``host_stream``, ``entropy``: random numbers that are one device's.
 - ``trackers``: the notebook's run of wandb, and what the cell has done with it.
 - ``recorder``, ``notices``, ``output``, ``failures``: what a rank says, and how.
 - ``interruption``, ``last_words``, ``left_open``: the end of a cell, and what is said of it.

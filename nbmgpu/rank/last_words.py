@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from nbmgpu.events import EventWriter, Measured, Walked
-from nbmgpu.strategies.replicas import digest
+from nbmgpu.strategies.replicas import digest, sums_of_bits
 
 from . import notices
 from .coupling import BY_NUMBER
@@ -44,11 +44,34 @@ def _tell_the_walk(events: EventWriter, session: Session) -> None:
     """Tell what must be alike on all ranks: batches, how losses reduce, replicated weights."""
     batches, losses = session.walk.hexdigest(), session.reductions.hexdigest()
     known = losses if session.losses_known else ""
-    weights = ""
+    weights, buffers = "", {}
     if session.split_passes:
         with suppress(RuntimeError):  # no memory: what is only told must not cost results
-            weights = digest(session.strategy.copies())
-    events.emit(Walked, passes=session.backwards, batches=batches, losses=known, weights=weights)
+            weights, buffers = digest(session.strategy.copies()), _buffers(session)
+    events.emit(
+        Walked,
+        passes=session.backwards,
+        batches=batches,
+        losses=known,
+        weights=weights,
+        buffers=buffers,
+    )
+
+
+def _buffers(session: Session) -> dict[str, str]:
+    """Return a digest of each buffer of what was trained, without those that states leave out."""
+    roots = [root for unit in session.units for root in unit.modules]
+    found = [
+        (".".join(filter(None, (type(root).__name__, path, name))), buffer)
+        for root in roots
+        for path, module in root.named_modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None and name not in module._non_persistent_buffers_set
+    ]
+    told: dict[str, str] = {}
+    for (name, _), bits in zip(found, sums_of_bits([b for _, b in found]), strict=True):
+        told[name] = told.get(name, "") + bits.hex()  # several models may be of one class
+    return told
 
 
 def _give_notices(session: Session, cell: str, namespace: Mapping[str, Any]) -> None:
@@ -66,5 +89,7 @@ def _give_notices(session: Session, cell: str, namespace: Mapping[str, Any]) -> 
         recorder.notice("by-chance", text)
     if session.coupling.cuts and not Code.that_trains(cell, namespace).names & BY_NUMBER:
         recorder.notice("in-pieces", notices.IN_PIECES)
+    if session.own_gradients and code.reads_gradients:
+        recorder.notice("own-gradient", notices.OWN_GRADIENT)
     if session.chances.scaled_penalty(code):
         recorder.notice("scaled-penalty", notices.SCALED_PENALTY)

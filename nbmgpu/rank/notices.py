@@ -99,6 +99,18 @@ OWN_VALUES = (
     "each rank has what its own share gives, and the notebook gets rank 0's. A table of losses, a "
     "queue of outputs or a running sum has a part only, and so has a loss that uses it."
 )
+OWN_GRADIENT = (
+    "The cell reads the gradient of a tensor that no optimizer has (`x.grad`, as for adversarial "
+    "samples): it is that of the rank's own loss, over its share of the batch, and larger than one "
+    "device's by the number of ranks. Where only its sign or its direction counts, nothing "
+    "differs. Else, for a tensor with a row for each sample of the batch, multiply it by `len(x) / "
+    "loader.batch_size`, which is 1 on one device; let an optimizer have any other."
+)
+AVERAGED_BUFFER = (
+    "{where} writes what depends on the batch into a buffer of the model. Each rank writes what "
+    "its own share gives, and after each backward pass ranks' buffers are averaged, by their "
+    "samples: a mean over samples is one device's then; a sum, a count or the largest value is not."
+)
 SCALED_PENALTY = (
     "A term of the loss that has no samples in it (a penalty on weights) is divided or multiplied "
     "by the size of the batch: in a rank that is the size of its share. So the term counts "

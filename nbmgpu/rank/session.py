@@ -77,6 +77,7 @@ class Session:
         begun, backwards: backward passes that have begun, and those that are over.
         split_passes: passes over loaders that were split.
         untrained: whether there was such a pass in which nothing was trained.
+        own_gradients: whether a backward pass has reached tensors that no optimizer has.
         joined: whether samples were seen that have different numbers of rows.
         walk, reductions: digests of the steps that were trained on, and of how losses reduced; at
             the end they are compared with other ranks'.
@@ -136,7 +137,7 @@ class Session:
         self._taken_at = 0
         self._stepped: set[int] = set()
         self.split_passes = 0
-        self.untrained = self.joined = self.adds_up = False
+        self.untrained = self.joined = self.adds_up = self.own_gradients = False
         self.losses_known = self.draws_losses = True
         self.walk = hashlib.blake2b(digest_size=8)
         self.reductions = hashlib.blake2b(digest_size=8)
@@ -147,7 +148,7 @@ class Session:
         self._rows_of_others: dict[tuple[int, int], tuple[int, ...]] = {}
         self.chances = Chances()
         self.divisors = Divisors(recorder, rank, world_size)
-        self.coupling = Coupling(recorder)
+        self.coupling = Coupling(recorder, self._buffers)
 
         self.trackers = Trackers()
         self.pace = Pace()
@@ -198,6 +199,9 @@ class Session:
         if self.distributes:
             sums.all_reduce(flags).wait()
             flags.copy_(flags == self.world_size)
+
+    def _buffers(self) -> list[Tensor]:
+        return [buffer for unit in self.units for buffer in unit.buffers()]
 
     def _watch_inputs(self) -> None:
         """Look at what models are given, to know which batch it belongs to."""

@@ -4,7 +4,7 @@ The *notebook's stream* is the one that a single device would draw from: sampler
 use it, and so does everything outside a split loader.  All ranks keep it in step;
 rank 0's is handed to the others whenever a split loader begins.  Inside a training
 step torch draws from a stream of the rank's own, so that dropout masks and noise
-differ between ranks.
+differ between ranks; while samples are loaded, Python and NumPy do, too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import functools
 import random
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any
 
@@ -22,6 +22,7 @@ import torch
 
 from nbmgpu import rng
 
+from .host_stream import HostStream
 from .store.shared import from_rank_0
 
 
@@ -40,6 +41,7 @@ class Streams:
         self._outside = False
         self._other: Any = None
         self._cuda: Any = None
+        self._host: HostStream | None = None
 
     @property
     def in_step(self) -> bool:
@@ -77,12 +79,21 @@ class Streams:
         if not self._passes:
             self._cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
             self._other = torch.get_rng_state()
-            torch.manual_seed((seed + 7919 * self.rank) % 2**63)
+            torch.manual_seed(self._own_seed(seed))
         self._passes.add(id(of))
 
     @contextmanager
     def notebooks(self) -> Iterator[None]:
         """Draw from the notebook's stream for a moment, also in the middle of a step."""
+        host, self._host = self._host, None
+        try:
+            with host.in_place() if host else nullcontext(), self._torch_of_notebook():
+                yield
+        finally:
+            self._host = host
+
+    @contextmanager
+    def _torch_of_notebook(self) -> Iterator[None]:
         if not self.in_step:
             yield
             return
@@ -103,6 +114,23 @@ class Streams:
             now = torch.cuda.get_rng_state()
             torch.cuda.set_rng_state(self._cuda)
             self._cuda = now
+
+    def _own_seed(self, seed: int) -> int:
+        return (seed + 7919 * self.rank) % 2**63
+
+    def host(self, seed: int) -> HostStream:
+        """Return a stream for the samples that this rank loads in a pass, begun at ``seed``."""
+        return HostStream(self._own_seed(seed))
+
+    @contextmanager
+    def loading(self, host: HostStream) -> Iterator[None]:
+        """Let Python and NumPy draw from ``host``; a sampler draws from the notebook's stream."""
+        self._host = host
+        try:
+            with host.in_place():
+                yield
+        finally:
+            self._host = None
 
     @staticmethod
     def share_host() -> None:

@@ -60,13 +60,23 @@ class RunningStatistics:
 
 def digest(tensors: list[Tensor]) -> str:
     """Return a digest of the bits of ``tensors``, empty if there are none; one read per device."""
-    groups: dict[torch.device, list[Tensor]] = {}
-    for tensor in tensors:
+    told = b"".join(sums_of_bits(tensors))
+    return hashlib.blake2b(told, digest_size=8).hexdigest() if told else ""
+
+
+def sums_of_bits(tensors: list[Tensor]) -> list[bytes]:
+    """Return 8 bytes for each tensor, which tell its values, or none; one read per device."""
+    groups: dict[torch.device, list[int]] = {}
+    for place, tensor in enumerate(tensors):
         plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout is torch.strided
         if plain and tensor.numel() and not tensor.is_meta and not tensor.is_quantized:
-            groups.setdefault(tensor.device, []).append(_sum_of_bits(tensor.detach()))
-    told = [torch.stack(group).cpu().numpy().tobytes() for group in groups.values()]
-    return hashlib.blake2b(b"".join(told), digest_size=8).hexdigest() if told else ""
+            groups.setdefault(tensor.device, []).append(place)
+    told = [b""] * len(tensors)
+    for places in groups.values():
+        sums = torch.stack([_sum_of_bits(tensors[place].detach()) for place in places])
+        for place, value in zip(places, sums.tolist(), strict=True):
+            told[place] = value.to_bytes(8, "little", signed=True)
+    return told
 
 
 def _sum_of_bits(tensor: Tensor) -> Tensor:

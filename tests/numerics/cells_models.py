@@ -405,6 +405,21 @@ IDIOMS = [
         opts = [torch.optim.SGD(m.parameters(), lr=0.02) for m in (body, *heads)]
         loader = DataLoader(TensorDataset(X, Y), 8)
         """, shares="h at", ranks=(2, 3)),
+    idiom("a mean that forward() writes into a buffer", TRAIN, setup="""
+        class Centred(Net):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("centre", torch.zeros(8))
+
+            def forward(self, x):
+                out = super().forward(x - self.centre)
+                if self.training:
+                    self.centre.mul_(0.9).add_(0.1 * x.mean(0))
+                return out
+
+        model = Centred()
+        opt = torch.optim.SGD(model.parameters(), lr=0.1)
+        """, notices="averaged-buffer", ranks=(2, 3)),
     idiom("trained in eval()", "model.eval()\n" + TRAIN, split=False, notices="not-sharded"),
     idiom("forward hooks", TRAIN, setup="""
         seen = []

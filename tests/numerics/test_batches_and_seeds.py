@@ -69,6 +69,62 @@ def test_two_runs_in_a_row_are_one_longer_one() -> None:
     assert result.ranks["losses"] == pytest.approx(result.alone["losses"], rel=1e-5)
 
 
+AUGMENTED = """
+class Noisy(Dataset):
+    def __len__(self):
+        return 44
+    def __getitem__(self, i):
+        return X[i] + {}, Y[i]
+
+class Shuffled(Sampler):
+    def __len__(self):
+        return 44
+    def __iter__(self):
+        order = list(range(44))
+        random.shuffle(order)
+        np.random.shuffle(order)
+        yield from order
+
+loader = DataLoader(Noisy(), batch_size=8, sampler=Shuffled())
+"""
+
+
+COINS = """
+coins, orders = [], []
+for epoch in range(2):
+    for x, y in loader:
+        opt.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        opt.step()
+        noise = x - X[0]
+        coins.append(random.random())
+    random.shuffle(order := list(range(9)))
+    orders.append((order, np.random.rand()))
+"""
+
+
+def test_what_samples_draw_leaves_what_the_cell_draws_alike() -> None:
+    noisy = AUGMENTED.format("random.random() + np.random.rand()")
+    setup = f"X[:] = 0\n{noisy}loader = DataLoader(Noisy(), batch_size=8)"
+    run = nbmgpu.run(COINS, notebook(setup), gpus=2, cpu=True)
+    ours, others = run.results[0], run.results[1]
+    assert len(ours["coins"]) == 12
+    assert ours["coins"] == others["coins"]
+    assert ours["orders"] == others["orders"]
+    assert ours["orders"][0] != ours["orders"][1]
+    assert not torch.equal(ours["noise"], others["noise"])
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_samplers_draw_what_they_draw_on_one_device_whatever_samples_draw(epochs: int) -> None:
+    cell = TRAIN.replace("range(2)", f"range({epochs})")
+    alone = notebook(AUGMENTED.format("0"))
+    execute(cell, alone)
+    namespace = notebook(AUGMENTED.format("0 * (random.random() + np.random.rand())"))
+    nbmgpu.run(cell, namespace, gpus=2, cpu=True)
+    assert namespace["losses"] == pytest.approx(alone["losses"], rel=1e-5)
+
+
 def test_dropout_masks_differ_between_ranks() -> None:
     cell = (
         """

@@ -27,6 +27,21 @@ AUGMENTED = """
 
     loader = DataLoader(Noisy(), batch_size=8)
 """
+CENTRED = """
+    class Centred(Net):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("centre", torch.zeros(8))
+
+        def forward(self, x):
+            out = super().forward({given})
+            if self.training:
+                {kept}
+            return out
+
+    model = Centred()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
 EVEN = "loader = DataLoader(dataset, 8, drop_last=True)"
 CUT = """
     for x, y in loader:
@@ -71,6 +86,34 @@ DUE = {
     "augmentation, numpy": ("random-data", TRAIN, AUGMENTED.format(
         noise="torch.from_numpy(np.random.randn(8)).float()")),
     "augmentation, random": ("random-data", TRAIN, AUGMENTED.format(noise="random.random()")),
+    "augmentation in workers": ("random-data", TRAIN, AUGMENTED.replace(
+        "=8", "=8, num_workers=1").format(noise="random.random()")),
+    "a buffer that forward() replaces": ("buffers-apart", TRAIN, CENTRED.format(
+        given="x", kept="self.centre = 0.9 * self.centre + 0.1 * x.mean(0)")),
+    "a buffer that forward() writes into": ("averaged-buffer", TRAIN, CENTRED.format(
+        given="x - self.centre", kept="self.centre.mul_(0.9).add_(0.1 * x.mean(0))")),
+    "the gradient of a batch": ("own-gradient", """
+        for x, y in loader:
+            x.requires_grad_()
+            F.cross_entropy(model(x), y).backward()
+            near = x.detach() + 0.1 * x.grad
+            opt.zero_grad()
+            F.cross_entropy(model(near), y).backward()
+            opt.step()
+        """, ""),
+    "the gradient of a perturbation, frozen model": ("own-gradient", """
+        def attack(x, y):
+            delta = torch.zeros_like(x, requires_grad=True)
+            model.requires_grad_(False)
+            F.cross_entropy(model(x + delta), y).backward()
+            model.requires_grad_(True)
+            return (x + delta.grad).detach()
+        for x, y in loader:
+            loss = F.cross_entropy(model(attack(x, y)), y)
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        """, ""),
     "a mean and a sum": ("mixed-loss", with_loss(
         "F.cross_entropy(model(x), y) + 1e-3 * model(x).pow(2).sum()"), ""),
     "means over different counts": ("mixed-loss", with_loss(
@@ -568,6 +611,21 @@ def test_a_notice_is_given_when_it_is_due(topic: str, cell: str, setup: str) -> 
 
 
 QUIET = {
+    "a buffer that no state has": (TRAIN, CENTRED.replace("zeros(8)", "zeros(8), False").format(
+        given="x", kept="self.centre = x.new_zeros(8) * len(x)")),
+    "gradients of parameters, and by torch.autograd": ("""
+        for x, y in loader:
+            x.requires_grad_()
+            out = model(x)
+            slope, = torch.autograd.grad(out.sum(), x, create_graph=True)
+            loss = F.cross_entropy(out, y) + (slope.square().sum(1) - 1).square().mean()
+            opt.zero_grad()
+            loss.backward()
+            norms = [p.grad.norm() for p in model.parameters()], model.body.weight.grad.norm()
+            opt.step()
+        """, ""),
+    "samples without random numbers, in workers": (TRAIN, AUGMENTED.replace(
+        "=8", "=8, num_workers=1").format(noise="0")),
     "dropout without probability": (TRAIN, DROPOUT.replace("0.5", "0.0")),
     "dropout in evaluation": (
         "model.eval()\nwith torch.no_grad():\n    out = [model(x) for x, _ in loader]\n", DROPOUT

@@ -149,7 +149,8 @@ export interface Measured extends Event {
  * walked in step have the same. `losses` is one of how their losses reduce over samples,
  * or empty where that is not known. `weights` is one of the weights of which every rank
  * has a whole copy, or empty if there are none: while ranks train one model, copies are
- * equal.
+ * equal. `buffers` has one of each buffer that a module's state has, by its module's
+ * class and name.
  */
 export interface Walked extends Event {
   kind: 'walked';
@@ -157,6 +158,7 @@ export interface Walked extends Event {
   batches: string;
   losses: string;
   weights: string;
+  buffers: Record<string, string>;
 }
 
 /**

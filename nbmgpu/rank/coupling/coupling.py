@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from nbmgpu.rank import notices
 from nbmgpu.rank.data.batch_in_use import Weak, tensors_in, weakly
 
 from .arrays import look_at_arrays
+from .kept import memory_of
 from .mixing import NORMALISED
 from .tags import Coupled, Total
 from .watch import Watch, dims_of, put_on, take_off, without
@@ -42,9 +43,15 @@ class Coupling:
     ``cuts`` tells that steps were seen which train on a batch in pieces, each by itself.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
-        """Have looked at nothing; what is found is told through ``recorder``."""
+    def __init__(
+        self, recorder: Recorder, buffers: Callable[[], Iterable[torch.Tensor]] = tuple
+    ) -> None:
+        """Have looked at nothing; what is found is told through ``recorder``.
+
+        ``buffers`` gives those that ranks average after each backward pass.
+        """
         self._recorder = recorder
+        self._buffers = buffers
         self._watch: Watch | None = None
         self._read = 0
         self._since = 0
@@ -79,6 +86,7 @@ class Coupling:
             # Below whatever the cell has put on: that is taken off first.
             put_on(self._watch, torch._C._len_torch_dispatch_stack())
             self._leave_arrays = look_at_arrays(self._watch.meet_array)
+        self._watch.kept.buffers |= set(map(memory_of, self._buffers()))
         self._watch.add(tensors, samples, whole)
         self._watch.lost |= others  # rows of something else: atoms, nodes of graphs
 
@@ -107,6 +115,9 @@ class Coupling:
         if watch.trained and watch.kept.read is not None:
             where = _where(watch.kept.read)
             self._recorder.notice("own-number", notices.OWN_NUMBER.format(where=where))
+        if watch.trained and watch.kept.averaged is not None:
+            where = _where(watch.kept.averaged)
+            self._recorder.notice("averaged-buffer", notices.AVERAGED_BUFFER.format(where=where))
         if watch.trained and watch.kept.written is not None:
             where = _where(watch.kept.written)
             self._recorder.notice("own-values", notices.OWN_VALUES.format(where=where))
@@ -158,7 +169,7 @@ class Coupling:
     def settle(self, losses: Sequence[torch.Tensor]) -> None:
         """Know that these losses are the global batch's from now on."""
         if self._watch is not None:
-            self._watch.forget(losses)
+            self._watch.settle(losses)
 
     def alike(self, made: torch.Tensor, of: torch.Tensor) -> None:
         """Know that ``made``, which was made out of sight, has the samples of ``of``."""

@@ -39,12 +39,16 @@ class Kept:
     """What the user's code, and not a library's, has taken out of a batch.
 
     ``read`` and ``written`` are the lines of the cell that did so first: 0 where that is a
-    function from elsewhere, None where nothing did.  ``given`` is the memory of batches.
+    function from elsewhere, None where nothing did; ``averaged`` is the line that wrote to a buffer
+    which ranks average after each backward pass.  ``given`` is the memory of batches, ``buffers``
+    that of such buffers.
     """
 
     read: int | None = None
     written: int | None = None
+    averaged: int | None = None
     given: set[int] = field(default_factory=set)
+    buffers: set[int] = field(default_factory=set)
     _new: set[int] = field(default_factory=lambda: {NO_MEMORY})
 
     def made(self, given: Iterable[Tensor], outs: Iterable[Tensor]) -> None:
@@ -57,8 +61,11 @@ class Kept:
         tensor, tag = call.tensors[0], call.tags[0]
         if self.read is None and call.name == READS and tensor.dtype != torch.bool:
             self.read = _line(ASKS)
-        if self.written is None and tag is None and call.writes and self.is_old(tensor):
-            self.written = _line()
+        if tag is None and call.writes and self.is_old(tensor):
+            if memory_of(tensor) in self.buffers:
+                self.averaged = _line() if self.averaged is None else self.averaged
+            elif self.written is None:
+                self.written = _line()
 
     def look_at_array(self, tensor: Tensor) -> None:
         """Look at a tensor of samples that becomes an array or a list, by ``.numpy()``.

@@ -107,11 +107,13 @@ class Watch(dispatch.TorchDispatchMode):
         """Whether all batches have been trained on, or their samples have been lost."""
         return not self._known or self._passes >= self._batches
 
-    def forget(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Know that these tensors, and all that share their memory, are of no sample any more."""
-        memories = {memory_of(tensor) for tensor in tensors}
-        for tensor in [t for t in self.tags if t.ndim == 0 and memory_of(t) in memories]:
-            del self.tags[tensor]
+    def settle(self, losses: Sequence[torch.Tensor]) -> None:
+        """Know that losses, buffers, and all that share their memory, are of all ranks now."""
+        memories, buffers = {memory_of(loss) for loss in losses}, self.kept.buffers
+        for tensor in [*self.tags]:
+            memory = memory_of(tensor)
+            if memory in buffers or (memory in memories and tensor.ndim == 0):
+                del self.tags[tensor]
 
     @property
     def trained(self) -> bool:

@@ -12,6 +12,7 @@ import collections
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from .ahead import LoaderAction
 from .batch_in_use import weakly
 from .collated import Collated
 from .cutting import as_collated, cut, cut_indices, cut_rows, least_of_rest, pick_batch, rows
+from .in_workers import DrawsInWorker
 from .share import Outside, Share
 
 if TYPE_CHECKING:
@@ -70,7 +72,8 @@ class SplitLoader:
         self.indexed = not isinstance(loader.dataset, IterableDataset)
         self.inner = self._inner(loader) if self.indexed else None
         self.seed: int | None = None
-        self.random_data = False
+        self.random_data = self.draws_by_host = False
+        self.loaded = 0
         self.beside_others = False
         self.by_hand = False
         self.unfinished: Draws | None = None
@@ -89,13 +92,19 @@ class SplitLoader:
             loader.dataset,
             batch_sampler=self.feed,
             num_workers=loader.num_workers,
-            collate_fn=loader.collate_fn,
             pin_memory=loader.pin_memory,
             timeout=loader.timeout,
-            worker_init_fn=loader.worker_init_fn,
             generator=self.generator,
             **workers,
         )
+
+    def _collate_as(self, loader: DataLoader[Any], inner: InnerLoader) -> None:
+        """Let ``inner`` collate as ``loader`` does now: a cell may have given it another way."""
+        if inner.num_workers:
+            draws = DrawsInWorker(loader)
+            inner.collate_fn, inner.worker_init_fn = draws, draws.begin
+        else:
+            inner.collate_fn = loader.collate_fn
 
     def run(
         self, loader: DataLoader[Any], frame: FrameType | None, cycled: bool = False
@@ -109,7 +118,7 @@ class SplitLoader:
         self.tap.streams.agree()
         self.tap.session.divisors.look_again()
         if self.inner is not None:
-            self.inner.collate_fn = loader.collate_fn  # a cell may have put another one there
+            self._collate_as(loader, self.inner)
         with self.tap.streams.notebooks():
             seed, parts = (self._indexed if self.indexed else self._streamed)(loader)
         total = 0 if cycled else self._total(loader)
@@ -225,36 +234,50 @@ class SplitLoader:
             first = list(itertools.islice(batches, None if short else 1))
             drawn = itertools.chain(first, drawn)
         elif short:
-            drawn = _at_once(drawn)
+            drawn = _at_once(self.tap.streams, batches)
         elif not by_torch:  # it may look at the training, or never end: one batch at a time
             drawn = _rank_0s(drawn)
-        return seed, self._load(drawn, seed, by_torch, loader.batch_size)
+        return seed, self._load(drawn, seed, loader.batch_size)
 
     def _load(
-        self, batches: Iterator[Any], seed: int, by_torch: bool, size: int | None
+        self, batches: Iterator[Any], seed: int, size: int | None
     ) -> Iterator[tuple[Any, Share]]:
-        """Load the samples of the rank's shares.
-
-        ``by_torch`` says that the sampler draws from torch alone: other draws are the dataset's.
-        """
+        """Load the samples of the rank's shares."""
         assert self.inner is not None
         shares: collections.deque[Share] = collections.deque()
         self.feed.lists = self._lists(batches, shares, size)
         self.generator.manual_seed((seed + self.session.rank) % 2**63)
         loaded = self.tap.iterate(self.inner)
-        watched = self.epoch == 1
-        own = own_generators(getattr(self.inner.dataset, "__dict__", {}), but=self.tap.drawn)
-        while True:
-            draws = Draws(own) if watched else None
-            try:
-                batch = next(loaded)
-            except StopIteration:
-                return
-            if draws is not None and (draws.of_torch or (by_torch and draws.of_host)):
+        for batch, drew in loaded if self.inner.num_workers else self._load_here(loaded, seed):
+            if drew:
                 self.random_data = True
                 self.session.recorder.notice("random-data", notices.RANDOM_DATA)
-            watched = False
             yield batch, shares.popleft()
+
+    def _load_here(self, loaded: Iterator[Any], seed: int) -> Iterator[tuple[Any, bool]]:
+        """Load batches in this process; tell of each whether its samples were seen to draw.
+
+        Where they draw from Python's or NumPy's generator, it is from a stream of the rank's own.
+        """
+        assert self.inner is not None
+        streams = self.tap.streams
+        host = functools.cache(functools.partial(streams.host, seed))  # it takes a while to begin
+        held = getattr(self.inner.dataset, "__dict__", {})
+        own = own_generators(held, but=self.tap.drawn)
+        while True:
+            self.loaded += 1
+            watched = self.loaded & (self.loaded - 1) == 0  # the 1st, 2nd, 4th, 8th ... of all
+            aside = watched or self.draws_by_host
+            with streams.loading(host()) if aside else nullcontext():
+                draws = Draws(own) if watched else None
+                try:
+                    batch = next(loaded)
+                except StopIteration:
+                    return
+                by_host = draws is not None and draws.of_host
+                self.draws_by_host |= by_host
+                drew = by_host or (draws is not None and draws.of_torch)
+            yield batch, drew
 
     def _lists(
         self, batches: Iterator[Any], shares: collections.deque[Share], size: int | None
@@ -335,9 +358,11 @@ def drawn_in(
         yield item
 
 
-def _at_once(items: Iterator[Any]) -> Iterator[Any]:
-    """Take all items when the first is asked for."""
-    yield from list(items)
+def _at_once(streams: Streams, items: Iterator[Any]) -> Iterator[Any]:
+    """Take all items as ``drawn_in`` does, when the first is asked for."""
+    with streams.notebooks():
+        taken = list(items)
+    yield from taken
 
 
 def _for_ever(items: Iterator[Any]) -> Iterator[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from torch.autograd.function import BackwardCFunction
@@ -40,19 +40,22 @@ def children_of(node: Any) -> list[Any]:
     return [child for child, _ in node.next_functions if child is not None]
 
 
-def reaches(roots: Iterable[Any], leaves: Collection[int]) -> bool:
-    """Tell whether gradients get from ``roots`` to one of the tensors of these ids."""
+def leaves_of(roots: Iterable[Any]) -> Iterator[Any]:
+    """Yield the tensors that gradients get to from ``roots``, some of them more than once."""
     todo = [root for root in roots if root is not None]
     seen = set(todo)
     while todo:
         for child in children_of(todo.pop()):
             if kind_of(child) == ACCUMULATE:
-                if id(child.variable) in leaves:
-                    return True
+                yield child.variable
             elif child not in seen:
                 seen.add(child)
                 todo.append(child)
-    return False
+
+
+def reaches(roots: Iterable[Any], leaves: Collection[int]) -> bool:
+    """Tell whether gradients get from ``roots`` to one of the tensors of these ids."""
+    return any(id(leaf) in leaves for leaf in leaves_of(roots))
 
 
 def shape_of(node: Any) -> tuple[int, ...]:

@@ -6,6 +6,7 @@
 - ``batch_sizes``: what a training loop does with the size of its batches.
 - ``shapes``: does it shape a share by the size of the whole batch?
 - ``divisions``: where code multiplies or divides by such a size.
+- ``gradients``: where it reads those of something that is no weight.
 - ``sizes``: expressions that are such a size.
 - ``code``: which names and numbers stand in it.
 """

@@ -18,6 +18,7 @@ from .divisions import (
     function_by_size,
     function_divides_by_multiple,
 )
+from .gradients import function_reads_gradients, reads_gradients
 
 SETTINGS = {"__main__", "argparse", "types"}
 """Modules of classes whose objects may hold the settings of a cell, such as a namespace."""
@@ -32,12 +33,14 @@ class Code:
         numbers: in it, or behind its names.
         divides_by_multiple: whether it divides by several times the size of a batch.
         by_size: whether it multiplies or divides something else than a number by such a size.
+        reads_gradients: whether it reads one of something that is no weight: ``x.grad``.
     """
 
     names: set[str]
     numbers: set[float]
     divides_by_multiple: bool = False
     by_size: bool = False
+    reads_gradients: bool = False
 
     @classmethod
     def of(cls, cell: str, namespace: Mapping[str, Any]) -> Code:
@@ -63,7 +66,8 @@ class Code:
         numbers = {float(v) for v in _flat(values) if isinstance(v, int | float) and v is not True}
         sized = by_size(cell) or any(map(function_by_size, functions))
         multiple = divides_by_multiple(cell) or any(map(function_divides_by_multiple, functions))
-        return cls(names, numbers, multiple, sized)
+        gradients = reads_gradients(cell) or any(map(function_reads_gradients, functions))
+        return cls(names, numbers, multiple, sized, gradients)
 
     @classmethod
     def that_trains(cls, cell: str, namespace: Mapping[str, Any]) -> Code:

@@ -16,7 +16,7 @@ import torch
 from nbmgpu.rank import notices
 from nbmgpu.rank.losses.divisors import Divisor, Meaning
 from nbmgpu.rank.losses.graph import LossGraph
-from nbmgpu.rank.losses.nodes import reaches
+from nbmgpu.rank.losses.nodes import leaves_of, reaches
 from nbmgpu.rank.losses.readable import Losses, find_losses
 from nbmgpu.rank.losses.reader import Agree, alone, read_graph
 from nbmgpu.rank.losses.size_or_constant import SizeQuestions
@@ -84,6 +84,7 @@ class BackwardTap:
         roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         readable = all(root.numel() == 1 and root.grad_fn is not None for root in roots)
         graph, losses = self._read_roots(roots, readable, options["inputs"])
+        self._look_for_others(roots)
         share = session.share
         even = share is not None and share.is_even(session.world_size)
         session.coupling.look_at(roots, graph, even)
@@ -131,6 +132,20 @@ class BackwardTap:
         if any(root.numel() > 1 for root in roots):
             session.doubt_vector()
         return LossGraph(), None
+
+    def _look_for_others(self, roots: list[Tensor]) -> None:
+        """See whether a pass gives gradients to what no optimizer has, such as the batch itself.
+
+        Not to parameters of a model that rests: nobody reads theirs.
+        """
+        session, number = self.session, self.session.begun
+        watched = number & (number - 1) == 0  # the 1st, 2nd, 4th, 8th ... pass
+        if not watched or session.own_gradients or not self._has_part():
+            return
+        session.own_gradients = any(
+            not isinstance(leaf, torch.nn.Parameter) and id(leaf) not in session.trained
+            for leaf in leaves_of(root.grad_fn for root in roots)
+        )
 
     def _settle(self, losses: Losses | None, options: dict[str, Any]) -> list[Tensor]:
         """Return the losses that shall be those of the global batch after the pass."""

@@ -1,0 +1,56 @@
+"""Workers tell whether samples draw random numbers."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from nbmgpu.rank.data.in_workers import DrawsInWorker
+
+KINDS = {
+    "nothing": lambda self: 0.0,
+    "torch": lambda self: torch.rand(()).item(),
+    "python": lambda self: random.random(),
+    "numpy": lambda self: np.random.rand(),
+    "its own": lambda self: self.rng.random(),
+}
+
+
+class Samples(Dataset[float]):
+    def __init__(self, kind: str) -> None:
+        self.kind, self.rng = kind, np.random.default_rng(0)
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, i: int) -> float:
+        return KINDS[self.kind](self) if i >= 6 else 0.0
+
+
+def told(loader: DataLoader[Any]) -> list[bool]:
+    draws = DrawsInWorker(loader)
+    loader.collate_fn, loader.worker_init_fn = draws, draws.begin
+    return [drew for _, drew in loader]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_draws_of_samples_are_seen_in_the_next_batch_that_is_looked_at(kind: str) -> None:
+    loader = DataLoader(Samples(kind), batch_size=2, num_workers=1)
+    assert told(loader) == [False, False, False, kind != "nothing", False, False]
+
+
+def test_a_seed_that_the_user_sets_in_workers_is_no_draw() -> None:
+    loader = DataLoader(Samples("nothing"), 4, num_workers=1, worker_init_fn=np.random.seed)
+    assert told(loader) == [False, False, False]
+
+
+def test_both_parts_stay_together_on_the_way_to_a_worker_that_is_not_forked() -> None:
+    draws = DrawsInWorker(DataLoader([1.0], collate_fn=None))
+    collate, begin = pickle.loads(pickle.dumps((draws, draws.begin)))
+    assert begin.__self__ is collate
