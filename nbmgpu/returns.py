@@ -36,11 +36,15 @@ CAME_APART = (
     "or by a torch.Generator with a seed of its own."
 )
 
+FEW = 3
+"""Buffers that are named."""
+
 BUFFERS_APART = (
     "{names}: in the end other ranks had other values there than rank 0, whose values the notebook "
-    "has. A buffer that forward() gives a new tensor (`self.centre = ...`), made of what a rank "
-    "has of the batch, is each rank's own. Write into it instead (`self.centre.copy_(...)`): what "
-    "is written into a buffer is averaged over ranks, so that means are one device's."
+    "has. Ranks average what is written into a model's buffers after each backward pass, but not a "
+    "tensor that forward() puts in the place of one (`self.centre = ...`: write into it, "
+    "`self.centre.copy_(...)`), nor what is written after the last pass (by a forward pass in "
+    "training mode), nor whole numbers."
 )
 
 
@@ -156,14 +160,15 @@ class Returns:
         elif self.run.view.came_apart and not by_hand:
             self.note("came-apart", CAME_APART)
         elif (buffers := self.run.view.parted_buffers) and not by_hand:
-            listed = ", ".join(f"`{name}`" for name in buffers)
-            self.note("buffers-apart", BUFFERS_APART.format(names=listed))
+            names = ", ".join(f"`{name}`" for name in buffers[:FEW])
+            more = f" and {len(buffers) - FEW} more" if len(buffers) > FEW else ""
+            self.note("buffers-apart", BUFFERS_APART.format(names=names + more))
         own = self.run.results.setdefault(0, {})
         others = [values for rank, values in self.run.results.items() if rank]
         own |= self._own_objects(others, on_rank_0)
-        names = differing({n: v for n, v in own.items() if n != VALUE}, others)
-        if names and not by_hand:
-            listed = ", ".join(f"`{name}`" for name in names)
+        apart = differing({n: v for n, v in own.items() if n != VALUE}, others)
+        if apart and not by_hand:
+            listed = ", ".join(f"`{name}`" for name in apart)
             self.note(
                 "rank-0-values",
                 f"{listed}: rank 0's own value, other ranks hold another (their share of the "

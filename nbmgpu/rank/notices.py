@@ -102,9 +102,10 @@ OWN_VALUES = (
 OWN_GRADIENT = (
     "The cell reads the gradient of a tensor that no optimizer has (`x.grad`, as for adversarial "
     "samples): it is that of the rank's own loss, over its share of the batch, and larger than one "
-    "device's by the number of ranks. Where only its sign or its direction counts, nothing "
-    "differs. Else, for a tensor with a row for each sample of the batch, multiply it by `len(x) / "
-    "loader.batch_size`, which is 1 on one device; let an optimizer have any other."
+    "device's by about the number of ranks. Where only its direction counts, nothing differs. "
+    "Else, for a tensor with a row for each sample, let all shares be equal (drop_last=True, a "
+    "batch size that the number of ranks divides), and multiply it by `len(x) / "
+    "loader.batch_size`, which is 1 on one device. Give any other such tensor to an optimizer."
 )
 AVERAGED_BUFFER = (
     "{where} writes what depends on the batch into a buffer of the model. Each rank writes what "

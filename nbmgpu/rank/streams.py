@@ -13,7 +13,7 @@ import functools
 import random
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -41,7 +41,7 @@ class Streams:
         self._outside = False
         self._other: Any = None
         self._cuda: Any = None
-        self._host: HostStream | None = None
+        self.host: HostStream | None = None
 
     @property
     def in_step(self) -> bool:
@@ -76,6 +76,7 @@ class Streams:
 
     def enter_step(self, of: object, seed: int) -> None:
         """Switch torch to the rank's own stream for the pass ``of``; begin it at ``seed``."""
+        self.host = self.host or HostStream(self._own_seed(seed))  # which goes on for good
         if not self._passes:
             self._cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
             self._other = torch.get_rng_state()
@@ -85,22 +86,14 @@ class Streams:
     @contextmanager
     def notebooks(self) -> Iterator[None]:
         """Draw from the notebook's stream for a moment, also in the middle of a step."""
-        host, self._host = self._host, None
-        try:
-            with host.in_place() if host else nullcontext(), self._torch_of_notebook():
-                yield
-        finally:
-            self._host = host
-
-    @contextmanager
-    def _torch_of_notebook(self) -> Iterator[None]:
-        if not self.in_step:
+        if not self.in_step or self.host is None:
             yield
             return
         self._swap()
         self._outside = True
         try:
-            yield
+            with self.host.aside():
+                yield
         finally:
             self._outside = False
             if self._passes:
@@ -117,20 +110,6 @@ class Streams:
 
     def _own_seed(self, seed: int) -> int:
         return (seed + 7919 * self.rank) % 2**63
-
-    def host(self, seed: int) -> HostStream:
-        """Return a stream for the samples that this rank loads in a pass, begun at ``seed``."""
-        return HostStream(self._own_seed(seed))
-
-    @contextmanager
-    def loading(self, host: HostStream) -> Iterator[None]:
-        """Let Python and NumPy draw from ``host``; a sampler draws from the notebook's stream."""
-        self._host = host
-        try:
-            with host.in_place():
-                yield
-        finally:
-            self._host = None
 
     @staticmethod
     def share_host() -> None:
@@ -158,12 +137,13 @@ class Streams:
 class Draws:
     """Tells which generators have been drawn from since it was made.
 
-    ``own`` are generators that the code has made for itself.
+    ``own`` are generators that the code has made for itself.  Without ``host``, Python's and
+    NumPy's are not asked.
     """
 
-    def __init__(self, own: Sequence[Any] = ()) -> None:
+    def __init__(self, own: Sequence[Any] = (), host: bool = True) -> None:
         """Remember the states of now."""
-        self._own = own
+        self._own, self._asks_host = own, host
         self._torch, self._host = _torch_states(), self._host_states()
 
     @property
@@ -177,6 +157,8 @@ class Draws:
         return self._host != self._host_states()
 
     def _host_states(self) -> tuple[Any, ...]:
+        if not self._asks_host:
+            return tuple(_state_of(generator) for generator in self._own)
         name, keys, position, *_ = np.random.get_state()
         own = [_state_of(generator) for generator in self._own]
         return random.getstate(), name, np.asarray(keys).tobytes(), position, own

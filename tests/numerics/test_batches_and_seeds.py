@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 from idiom import TRAIN, compare, execute, idiom, notebook
@@ -103,16 +104,37 @@ for epoch in range(2):
 """
 
 
-def test_what_samples_draw_leaves_what_the_cell_draws_alike() -> None:
-    noisy = AUGMENTED.format("random.random() + np.random.rand()")
-    setup = f"X[:] = 0\n{noisy}loader = DataLoader(Noisy(), batch_size=8)"
-    run = nbmgpu.run(COINS, notebook(setup), gpus=2, cpu=True)
-    ours, others = run.results[0], run.results[1]
-    assert len(ours["coins"]) == 12
-    assert ours["coins"] == others["coins"]
-    assert ours["orders"] == others["orders"]
+DRAWS = {
+    "python": "random.random()",
+    "numpy": "np.random.rand()",
+    "both": "random.random() + np.random.rand()",
+    "from the second epoch on": "(random.random() if epoch else 0)",
+}
+
+
+@pytest.mark.parametrize("draws", DRAWS.values(), ids=DRAWS.keys())
+@pytest.mark.parametrize("batch_size", [7, 8])  # seven batches of uneven shares, or six
+def test_what_samples_draw_leaves_what_the_cell_draws_alike(draws: str, batch_size: int) -> None:
+    setup = f"{AUGMENTED.format(draws)}loader = DataLoader(Noisy(), batch_size={batch_size})"
+    run = nbmgpu.run(COINS, notebook("X[:] = 0\n" + setup), gpus=3, cpu=True)
+    ours, *others = (run.results[rank] for rank in range(3))
+    assert "random-data" in run.view.notices
+    assert len(ours["coins"]) == 2 * len(range(0, 44, batch_size))
     assert ours["orders"][0] != ours["orders"][1]
-    assert not torch.equal(ours["noise"], others["noise"])
+    for theirs in others:
+        assert theirs["coins"] == ours["coins"]
+        assert theirs["orders"] == ours["orders"]
+        assert theirs["noise"].flatten()[0] != ours["noise"].flatten()[0]
+
+
+def test_samples_draw_anew_in_each_epoch_whatever_torch_is_seeded_with() -> None:
+    cell = COINS.replace("range(2):", "range(2):\n    torch.manual_seed(0)")
+    cell = cell.replace("coins.append(random.random())", "coins.append((x - X[0])[0, 0].item())")
+    setup = f"{AUGMENTED.format('np.random.rand()')}loader = DataLoader(Noisy(), batch_size=8)"
+    run = nbmgpu.run(cell, notebook("X[:] = 0\n" + setup), gpus=2, cpu=True)
+    for rank in range(2):
+        first, second = np.split(np.array(run.results[rank]["coins"]), 2)
+        assert not set(first) & set(second)
 
 
 @pytest.mark.parametrize("epochs", [1, 2])

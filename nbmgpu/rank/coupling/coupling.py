@@ -86,7 +86,7 @@ class Coupling:
             # Below whatever the cell has put on: that is taken off first.
             put_on(self._watch, torch._C._len_torch_dispatch_stack())
             self._leave_arrays = look_at_arrays(self._watch.meet_array)
-        self._watch.kept.buffers |= set(map(memory_of, self._buffers()))
+        self._watch.kept.buffers = set(map(memory_of, self._buffers()))
         self._watch.add(tensors, samples, whole)
         self._watch.lost |= others  # rows of something else: atoms, nodes of graphs
 

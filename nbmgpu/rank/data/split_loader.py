@@ -12,7 +12,6 @@ import collections
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +71,7 @@ class SplitLoader:
         self.indexed = not isinstance(loader.dataset, IterableDataset)
         self.inner = self._inner(loader) if self.indexed else None
         self.seed: int | None = None
-        self.random_data = self.draws_by_host = False
+        self.random_data = False
         self.loaded = 0
         self.beside_others = False
         self.by_hand = False
@@ -237,46 +236,48 @@ class SplitLoader:
             drawn = _at_once(self.tap.streams, batches)
         elif not by_torch:  # it may look at the training, or never end: one batch at a time
             drawn = _rank_0s(drawn)
-        return seed, self._load(drawn, seed, loader.batch_size)
+        return seed, self._load(drawn, seed, by_torch, loader.batch_size)
 
     def _load(
-        self, batches: Iterator[Any], seed: int, size: int | None
+        self, batches: Iterator[Any], seed: int, by_torch: bool, size: int | None
     ) -> Iterator[tuple[Any, Share]]:
-        """Load the samples of the rank's shares."""
+        """Load the samples of the rank's shares.
+
+        ``by_torch`` says that the sampler draws from torch alone, not from what a dataset holds.
+        """
         assert self.inner is not None
         shares: collections.deque[Share] = collections.deque()
         self.feed.lists = self._lists(batches, shares, size)
         self.generator.manual_seed((seed + self.session.rank) % 2**63)
         loaded = self.tap.iterate(self.inner)
-        for batch, drew in loaded if self.inner.num_workers else self._load_here(loaded, seed):
+        held = getattr(self.inner.dataset, "__dict__", {}) if by_torch else {}
+        own = own_generators(held, but=self.tap.drawn)
+        for batch, drew in loaded if self.inner.num_workers else self._load_here(loaded, own):
             if drew:
                 self.random_data = True
                 self.session.recorder.notice("random-data", notices.RANDOM_DATA)
             yield batch, shares.popleft()
 
-    def _load_here(self, loaded: Iterator[Any], seed: int) -> Iterator[tuple[Any, bool]]:
+    def _load_here(self, loaded: Iterator[Any], own: list[Any]) -> Iterator[tuple[Any, bool]]:
         """Load batches in this process; tell of each whether its samples were seen to draw.
 
-        Where they draw from Python's or NumPy's generator, it is from a stream of the rank's own.
+        They do so from a stream of the rank's own, or from generators of their ``own``.  The first
+        batch of a pass is watched, and the 1st, 2nd, 4th, 8th ... of all.
         """
-        assert self.inner is not None
-        streams = self.tap.streams
-        host = functools.cache(functools.partial(streams.host, seed))  # it takes a while to begin
-        held = getattr(self.inner.dataset, "__dict__", {})
-        own = own_generators(held, but=self.tap.drawn)
+        host = self.tap.streams.host
+        assert host is not None
+        watched = True
         while True:
-            self.loaded += 1
-            watched = self.loaded & (self.loaded - 1) == 0  # the 1st, 2nd, 4th, 8th ... of all
-            aside = watched or self.draws_by_host
-            with streams.loading(host()) if aside else nullcontext():
-                draws = Draws(own) if watched else None
-                try:
+            draws = None
+            try:
+                with host.loading(watched):
+                    draws = Draws(own, host=False) if watched else None
                     batch = next(loaded)
-                except StopIteration:
-                    return
-                by_host = draws is not None and draws.of_host
-                self.draws_by_host |= by_host
-                drew = by_host or (draws is not None and draws.of_torch)
+            except StopIteration:
+                return
+            drew = draws is not None and (host.drew or draws.of_torch or draws.of_host)
+            self.loaded += 1
+            watched = self.loaded & (self.loaded + 1) == 0  # the next one
             yield batch, drew
 
     def _lists(

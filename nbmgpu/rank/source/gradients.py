@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import functools
 import types
+from collections.abc import Iterator
 
 from .functions import tree_of, tree_of_cell
 
-LIBRARIES = {"autograd", "func", "torch"}
-"""Modules that have a function of that name."""
-
 WEIGHTS = {"weight", "bias"}
+
+HARMLESS = {"sign", "zero_"}
+"""What is done with a gradient whatever its size is."""
 
 
 def reads_gradients(cell: str) -> bool:
@@ -28,20 +29,50 @@ def function_reads_gradients(function: types.FunctionType) -> bool:
 
 def _reads(tree: ast.Module) -> bool:
     nodes = list(ast.walk(tree))
-    passes = [node for node in nodes if isinstance(node, ast.For | ast.comprehension)]
-    parameters = {
-        name.id
-        for each in passes
-        if "param" in ast.dump(each.iter)  # ``parameters()``, ``group["params"]``
-        for name in ast.walk(each.target)
-        if isinstance(name, ast.Name)
-    }
+    parameters: set[str] = set()
+    while found := {n for node in nodes for n in _given(node, parameters)} - parameters:
+        parameters |= found
+    harmless = {id(part) for node in nodes for part in _harmless(node)}
     read = (n for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load))
-    whose = (node.value for node in read if node.attr == "grad")
+    whose = (n.value for n in read if n.attr == "grad" and id(n) not in harmless)
     return any(not _is_of_model(owner, parameters) for owner in whose)
+
+
+def _harmless(node: ast.AST) -> list[ast.expr]:
+    """Return what may be a gradient of which only the sign is read, or a function so called."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="grad")):  # ``torch.autograd.grad(...)``
+            return [node.func]
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in HARMLESS:
+            return node.args
+        case ast.Attribute(value=value, attr=name) if name in HARMLESS:
+            return [value]
+        case ast.Compare(left=left, comparators=[ast.Constant(value=None)]):
+            return [left]
+    return []
+
+
+def _given(node: ast.AST, parameters: set[str]) -> Iterator[str]:
+    """Yield the names that a statement or a loop gives to parameters, or to a list of them."""
+    match node:
+        case ast.For(target=target, iter=source) | ast.comprehension(target=target, iter=source):
+            targets = [target]
+        case ast.Assign(targets=targets, value=source):
+            pass
+        case _:
+            return
+    if _names_parameters(source, parameters):
+        names = (part for target in targets for part in ast.walk(target))
+        yield from (name.id for name in names if isinstance(name, ast.Name))
 
 
 def _is_of_model(owner: ast.expr, parameters: set[str]) -> bool:
     if isinstance(owner, ast.Attribute):
-        return owner.attr in WEIGHTS | LIBRARIES
-    return isinstance(owner, ast.Name) and owner.id in parameters | LIBRARIES
+        return owner.attr in WEIGHTS
+    return _names_parameters(owner, parameters)
+
+
+def _names_parameters(node: ast.expr, parameters: set[str]) -> bool:
+    """Tell whether it is ``parameters()``, ``group["params"]`` or the like, or a name for it."""
+    known = isinstance(node, ast.Name) and node.id in parameters
+    return known or "param" in ast.dump(node)

@@ -138,8 +138,8 @@ class BackwardTap:
 
         Not to parameters of a model that rests: nobody reads theirs.
         """
-        session, number = self.session, self.session.begun
-        watched = number & (number - 1) == 0  # the 1st, 2nd, 4th, 8th ... pass
+        session, step = self.session, self.session.step
+        watched = step & (step - 1) == 0  # all passes of the 1st, 2nd, 4th, 8th ... step
         if not watched or session.own_gradients or not self._has_part():
             return
         session.own_gradients = any(
