@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import os
 from typing import TYPE_CHECKING, Any
 
 from . import api
 from .advisor.consult import Question
 from .advisor.picking import Found, Picking, named
 from .errors import compose
+from .following import meant
 from .info import info_text
 from .options import RunOptions
 from .report.digest import line_of
@@ -74,19 +76,24 @@ def attach(rest: str) -> None:
 
 
 def stop(rest: str) -> None:
-    """Stop a run, by default the newest; the second time at once, without its results."""
-    run = find_run(rest)
+    """Stop a run, by default the newest that goes on; the second time, at once."""
+    run = meant(rest)
     if run.over:
         print(f"Run {run.id} is over already: {run.state}.")
         return
     run.stop(force=run.is_asked_to_stop)
     state = run.wait(timeout=PATIENCE)
     if run.over:
-        print(f"Run {run.id}: {state}.")
+        other = "" if run.record.kernel_pid == os.getpid() else f" of {_whose(run)}"
+        print(f"Run {run.id}{other}: {state}.")
     else:
         again = f"%mgpu stop {run.id}  (kills the ranks at once; nothing of the run comes back)"
         what = f"Run {run.id} is stopping: rank 0 has a minute to write what was trained"
         print(compose(what, instead=again))
+
+
+def _whose(run: Run) -> str:
+    return run.record.notebook or "another kernel"
 
 
 def advise(rest: str) -> Advice:

@@ -126,7 +126,10 @@ def _silent(run: Run, rank: int) -> BaseException:
         return LaunchError(f"{who} did not start (exit code {code}).\n{_launcher_log(run)}")
     if run.view.ranks[rank].state == "stopped":
         return KeyboardInterrupt(f"{who} was interrupted, by its cell or by a signal from outside")
-    end = f"\nLog: {run.log_path(rank)}\n{_tail(run.log(rank))}".rstrip()
+    back = _what_is_back(run)
+    told = f"\n{back[0].upper()}{back[1:]}."
+    tail = f":\n{tail}" if (tail := _tail(run.log(rank))) else ""
+    end = f"{told}\nThe end of its log, {run.log_path(rank)}{tail}"
     if code < 0:
         name, why = explain_signal(-code)
         return RankKilledError(f"{who} was ended by {name}: {why}.{end}")

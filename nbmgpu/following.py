@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from . import rhythm
+from .events import GOING
 from .inside import refuse_inside_a_rank
 from .interrupts import interrupts_to
 from .kernel import Execution
 from .plan import plan_text
-from .run import Run, find_run
+from .report.digest import line_of
+from .run import Run, find_run, list_runs
 from .surroundings import Surroundings
 
 if TYPE_CHECKING:
@@ -142,8 +145,23 @@ def shown(run: Run, surroundings: Surroundings) -> Iterator[LiveOutput]:
         output.finish()
 
 
+def meant(name: str = "") -> Run:
+    """Return the run whose id begins with ``name``; by default the newest that goes on.
+
+    This kernel's come before those of others.  Where none goes on, it is the newest of all.
+
+    Raises:
+        OptionError: there is no such run.
+    """
+    if name:
+        return find_run(name)
+    going = [run for run in list_runs() if line_of(run).state in GOING]
+    own = [run for run in going if run.record.kernel_pid == os.getpid()]
+    return [*own, *going, find_run()][0]
+
+
 def take_over(name: str) -> tuple[Run, Execution | None]:
-    """Return the run whose id begins with ``name``, by default the newest, to be read anew.
+    """Return the run that is ``meant`` by ``name``, to be read anew.
 
     With it comes its execution, if it is in this process's background: the caller now brings
     its results home.
@@ -153,7 +171,7 @@ def take_over(name: str) -> tuple[Run, Execution | None]:
     """
     # Its own come first: their results are here even if somebody has removed the folder.
     own = [execution.run for run_id, execution in _background.items() if run_id.startswith(name)]
-    run = opened_anew(own[0]) if name and len(own) == 1 else find_run(name)
+    run = opened_anew(own[0]) if name and len(own) == 1 else meant(name)
     execution = _background.pop(run.id, None)
     if execution is not None:
         execution.taken_over = True

@@ -214,7 +214,9 @@ class Found:
                       if trained & {id(p) for p in namespace[n].parameters()}]  # fmt: skip
             models = owners or models
         models.sort(key=lambda n: -sum(1 for _ in namespace[n].parameters()))
-        model = models[0] if models else ""
+        # Of several names for one model, the oldest: ``trained = model`` comes later.
+        same = [n for n in models if namespace[n] is namespace[models[0]]]
+        model = same[-1] if same else ""
         # A trainer's data are for the trainer's own model.
         names = [n for n in names if n not in held
                  or namespace[n.rpartition(".")[0]].model is namespace.get(model)]  # fmt: skip

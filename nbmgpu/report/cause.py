@@ -76,6 +76,8 @@ def cause(run: Run, state: RunState) -> Cause | None:
         why = f"It took longer than --timeout {run.record.timeout:g}." if run.record.timeout else ""
         return _silent(run, who, what or state_word(state), why, "a larger --timeout, or none")
     exited = None if culprit is None else view.ranks[culprit].exited
+    if what and exited is not None and exited.code < 0:  # ranks were ended for what is said
+        return _silent(run, "", *split_remedy(what))
     if exited is None:
         return _silent(run, who, *split_remedy(what or state_word(state)))
     if exited.code < 0:

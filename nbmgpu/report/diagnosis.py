@@ -73,6 +73,10 @@ KNOWN: dict[str, Diagnosis] = {
         "Two tensors differ in their dtype.",
         "the same dtype for both, or --precision bf16 to let autocast choose",
     ),
+    r"resize storage that is not resizable": Diagnosis(
+        "A tensor of the notebook lies in memory that all ranks share, and cannot grow there.",
+        "a new tensor in its place; a model that is prepared for quantisation in the cell itself",
+    ),
     r"^(FileNotFoundError|PermissionError)": Diagnosis(
         "Ranks run in the notebook's folder, as the same user.",
         "an absolute path, if the cell changes the folder",

@@ -79,7 +79,9 @@ export class RunTab extends Widget {
   private name(): void {
     const about = this.source.get('about');
     if (about) {
-      this.title.label = about.headline;
+      const begun = new Date(about.created * 1000);
+      const time = begun.toLocaleTimeString([], { timeStyle: 'short' });
+      this.title.label = `${about.headline}, ${time}`;
       this.title.caption = `${about.headline}\n${about.notebook}\n${this.runId}`;
     }
   }

@@ -73,8 +73,10 @@ export const pickingPlugin: JupyterFrontEndPlugin<void> = {
       execute: () => pick().catch(reason => void Notification.error(troubleWords(reason)))
     });
     commands.addCommand(CommandIDs.insertLine, {
-      label: trans.__('Run the Cell on Several GPUs'),
-      caption: trans.__('Put the %%mgpu line of the settings above the active cell'),
+      label: trans.__('Put the %%mgpu Line Above the Cell'),
+      caption: trans.__(
+        'The line of the settings, with which the cell runs on several GPUs'
+      ),
       icon: args => (args.isPalette ? undefined : mgpuIcon),
       describedBy: NO_ARGS,
       isVisible: () => !hasLine(codeCell()?.source ?? '%%mgpu'),

@@ -73,6 +73,13 @@ test('a run that is over says when and why, and can be deleted', () => {
   expect(execute).toHaveBeenCalledWith(CommandIDs.deleteRun, RUN.id);
 });
 
+test('runs that go on come before those that are over', () => {
+  const over: RunLine = { ...RUN, id: 'over', over: true, word: 'finished' };
+  const { host } = draw([over, RUN]);
+  const cards = [...host.querySelectorAll<HTMLElement>('.nbmgpu-RunCard')];
+  expect(cards.map(card => card.dataset.run)).toEqual([RUN.id, 'over']);
+});
+
 test('a second wish to stop is called what it is', () => {
   expect(
     draw([{ ...RUN, word: 'stopping' }]).button('Stop at once, by force')

@@ -2,7 +2,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { h, type VirtualElement } from '@lumino/virtualdom';
 
 import type { RunLine } from '../../generated/report';
-import { clock } from '../../view/numbers';
+import { clock, readableTime } from '../../view/numbers';
 import { CommandIDs } from '../commandids';
 import { isGoing } from '../ledger';
 import { sparkline } from '../sparkline';
@@ -22,11 +22,13 @@ export interface IListContext {
 const NO_ICON: VirtualElement.IRenderer = { render: () => undefined };
 const CURVE = { width: 88, height: 24 };
 
-/** A card for each run, the newest first. */
+/** A card for each run: those that go on first, and the newest first. */
 export function runList(runs: readonly RunLine[], context: IListContext): VirtualElement {
   return h.ul(
     { className: 'nbmgpu-Runs' },
-    runs.map(run => card(run, context))
+    [...runs.filter(isGoing), ...runs.filter(run => run.over)].map(run =>
+      card(run, context)
+    )
   );
 }
 
@@ -72,7 +74,11 @@ function where(run: RunLine, trans: TranslationBundle): string {
 
 function when(run: RunLine, { trans, now }: IListContext): string {
   if (!isGoing(run)) {
-    return trans.__('%1 · took %2', ago(run.created, now, trans), clock(run.duration));
+    return trans.__(
+      '%1 · took %2',
+      ago(run.created, now, trans),
+      readableTime(run.duration)
+    );
   }
   const parts = [clock(run.duration), run.remaining];
   return [...parts, run.kernel_alive ? '' : trans.__('its kernel is gone')]
