@@ -28,6 +28,7 @@ DIFFERS = {
     "mixed-loss": "weighs a loss of several terms by one of them",
     "coupled-batch": "takes samples of a batch together, of which each rank has its share",
     "part-of-batch": "picks samples by their place in each rank's share",
+    "by-place": "treats samples by their place in each rank's share",
     "in-pieces": "cuts each rank's share into pieces, and not the whole batch",
     "chosen-mean": "averages over samples chosen before the model sees them",
     "scaled-penalty": "divides a penalty by the size of each rank's share",

@@ -43,6 +43,7 @@ from .recorder import Recorder
 from .shell import Outcome, RankShell, make_shell
 from .source.code import Code
 from .store import shared
+from .training import hooks
 from .training.backward import BackwardTap
 from .training.budget import Budget
 from .training.steps import StepTap
@@ -223,6 +224,7 @@ class Rank:
         if current.distributes:
             Entropy(self.loaders.streams, f"{self.run.id} {record.created}").install()
         BackwardTap(current).install()
+        hooks.install(current)
         self.steps = StepTap(current)
         self.steps.install()
         tqdm_tap.install(self.recorder)

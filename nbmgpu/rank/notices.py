@@ -80,6 +80,11 @@ PART_OF_BATCH = (
     "from its own share, so they are not those that one device would pick. Pick in the dataset, or "
     "by something that a sample has itself (a mask)."
 )
+BY_PLACE = (
+    "The loss treats samples differently by their place in the batch (`out[:4]`, halves of it): a "
+    "rank has its share of the batch, and other samples at these places. Let the dataset say which "
+    "sample is which (a flag, a mask), and choose by that."
+)
 IN_PIECES = (
     "The cell trains on each batch in several pieces. A rank cuts its share: that gives fewer or "
     "smaller pieces than the whole batch, and after each of them gradients are averaged over "
@@ -257,8 +262,9 @@ SUMMED_LOSS = (
     "their sums, not the sum over a larger batch."
 )
 TENSOR_HOOKS = (
-    "Gradients pass through hooks that the notebook registered on tensors: they see each rank's "
-    "own gradient, before the average over ranks."
+    "Gradients pass through hooks on tensors or modules: they see those of each rank's own loss, "
+    "before the average over ranks. What is linear in them (`g * 0.5`) is one device's; a clamp, a "
+    "norm or a threshold is not."
 )
 LOGGED_ON_SOME = (
     "A training step of Lightning logged different values on different ranks (on a condition that "

@@ -30,6 +30,7 @@ from .measuring.stopwatch import Stopwatch
 from .measuring.throughput import Throughput
 from .recorder import check_metrics
 from .trackers import Trackers
+from .training import hooks
 from .training.accumulation import Accumulation
 from .training.batchnorm import is_synchronised
 from .training.budget import Budget
@@ -220,10 +221,10 @@ class Session:
         return not all(is_synchronised(m) for m in layers)
 
     def _has_user_hooks(self) -> bool:
-        """Whether somebody but the strategy has put a hook on a parameter."""
+        """Whether somebody but the strategy has put a hook on a parameter or a module."""
         parameters = [p for unit in self.units for p in unit.parameters()]
         own = self.strategy.hooks_on
-        return any(
+        return hooks.on_modules(root for unit in self.units for root in unit.modules) or any(
             p._backward_hooks or len(p._post_accumulate_grad_hooks or ()) > own(p)
             for p in parameters
         )

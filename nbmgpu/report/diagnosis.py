@@ -73,6 +73,15 @@ KNOWN: dict[str, Diagnosis] = {
         "Two tensors differ in their dtype.",
         "the same dtype for both, or --precision bf16 to let autocast choose",
     ),
+    r"setStorage: .* out of bounds for storage of size 0": Diagnosis(
+        "Under fsdp, parameters are given back after each part of a model has run, and a second "
+        "derivative through several calls of the model needs them again.",
+        "--strategy zero1, or ddp; or one call of the model, whose output is used for both",
+    ),
+    r"autograd.Function with functorch transforms": Diagnosis(
+        "torch.func cannot look into the functions with which fsdp gathers parameters.",
+        "--strategy zero1, or ddp",
+    ),
     r"resize storage that is not resizable": Diagnosis(
         "A tensor of the notebook lies in memory that all ranks share, and cannot grow there.",
         "a new tensor in its place; a model that is prepared for quantisation in the cell itself",

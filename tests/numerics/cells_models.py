@@ -430,5 +430,5 @@ IDIOMS = [
             return tuple(g if g is None else g * 0.5 for g in grads_in)
 
         handle = model.head.register_full_backward_hook(half)
-        """),
+        """, notices="tensor-hooks"),
 ]  # fmt: skip

@@ -114,6 +114,30 @@ DUE = {
             loss.backward()
             opt.step()
         """, ""),
+    "halves of a batch treated differently": ("by-place", with_loss(
+        "F.cross_entropy(model(x[:len(x) // 2]), y[:len(x) // 2]) "
+        "+ 0.1 * model(x[len(x) // 2:]).pow(2).mean()"), EVEN),
+    "labelled samples first": ("by-place", with_loss(
+        "F.cross_entropy((z := model(x))[:3], y[:3]) "
+        "+ F.mse_loss(z.softmax(1), X.new_zeros(len(x), 4))"), EVEN),
+    "ratios of classes": ("mixed-loss", with_loss(
+        "1 - ((p := model(x).softmax(1)) * (t := F.one_hot(y, 4))).sum(0)"
+        ".div((p + t).sum(0) + 1).mean()"), ""),
+    "means over labels that are not missing": ("mixed-loss", with_loss(
+        "(((out := model(x)) - 1).square() * (m := (x[:, :4] > 0).float())).sum(0)"
+        ".div(m.sum(0).clamp(min=1)).mean()"), ""),
+    "losses of two samples, added up": ("by-sample", with_loss(
+        "sum(F.cross_entropy(model(a[None]), b[None]) for a, b in zip(x, y))"),
+        "loader = DataLoader(dataset, 4)"),
+    "a hook on what a layer gives": ("tensor-hooks", """
+        for x, y in loader:
+            h = torch.tanh(model.body(x))
+            h.register_hook(lambda g: g.clamp(-0.01, 0.01))
+            loss = F.cross_entropy(model.head(h), y)
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        """, ""),
     "a mean and a sum": ("mixed-loss", with_loss(
         "F.cross_entropy(model(x), y) + 1e-3 * model(x).pow(2).sum()"), ""),
     "means over different counts": ("mixed-loss", with_loss(
@@ -611,6 +635,8 @@ def test_a_notice_is_given_when_it_is_due(topic: str, cell: str, setup: str) -> 
 
 
 QUIET = {
+    "halves of a batch treated alike": (with_loss(
+        "sum(F.cross_entropy(model(a), b) for a, b in zip(x.chunk(2), y.chunk(2))) / 2"), EVEN),
     "a buffer that no state has": (TRAIN, CENTRED.replace("zeros(8)", "zeros(8), False").format(
         given="x", kept="self.centre = x.mean(0)")),
     "gradients of parameters, and by torch.autograd": ("""

@@ -159,6 +159,16 @@ def test_what_an_error_proposes_itself_goes_before_what_is_known(staged):
         ("RuntimeError", "mat1 and mat2 must have the same dtype, but got ...", "Two tensors"),
         ("RuntimeError", "DataLoader worker (pid 7) is killed by signal: Bus error.", "A DataL"),
         ("FileNotFoundError", "[Errno 2] No such file", "Ranks run in the notebook's folder"),
+        (
+            "RuntimeError",
+            "setStorage: sizes [8] ... out of bounds for storage of size 0",
+            "Under f",
+        ),
+        (
+            "RuntimeError",
+            "In order to use an autograd.Function with functorch transforms",
+            "torch.",
+        ),
         ("RuntimeError", "Trying to resize storage that is not resizable", "A tensor of the note"),
         ("ZeroDivisionError", "division by zero", ""),
     ],

@@ -28,7 +28,7 @@ MOST_SAMPLES = 4096
 PATIENCE = 8
 """Batches that may be read before the one looked at is used."""
 
-FEW = 2
+FEW = 1
 """Terms that a loss of a whole share may have, and a share as many samples, by chance."""
 
 BY_NUMBER = {"chunk", "tensor_split", "array_split"}
@@ -134,6 +134,8 @@ class Coupling:
                 self._tell(tag)
             if isinstance(tag, Total) and tag.chosen and "mean" in graph.kinds:
                 self._recorder.notice("chosen-mean", notices.CHOSEN_MEAN)
+            if isinstance(tag, Total) and tag.apart and len(graph.terms) > 1:
+                self._recorder.notice("by-place", notices.BY_PLACE)
             beside = isinstance(tag, Total) and tag.beside and not graph.penalised
             if beside and graph.kinds == {"sum"} and watch.sees_others(graph):  # type: ignore[union-attr]
                 self._recorder.notice("sum-beside", notices.SUM_BESIDE)

@@ -64,7 +64,9 @@ def single(call: Call, tags: Sequence[Tag]) -> Tag | None:
 
 def together(tags: Sequence[Tag]) -> Total:
     """Return the tag of a sum of totals and of what single samples have."""
-    return Total(seen_by(tags), any(isinstance(tag, Total) and tag.chosen for tag in tags))
+    totals = [tag for tag in tags if isinstance(tag, Total)]
+    apart = len({tag.seen for tag in totals}) > 1 or any(tag.apart for tag in totals)
+    return Total(seen_by(tags), any(tag.chosen for tag in totals), apart=apart)
 
 
 def _adds_others(call: Call) -> bool:

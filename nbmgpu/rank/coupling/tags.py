@@ -56,12 +56,14 @@ class Total:
     """A sum, or an average, of what each of the samples ``seen`` gives by itself.
 
     ``chosen`` tells that it is an average over those of them that were chosen, ``beside`` that
-    something trained has been added that is of none of them.
+    something trained has been added that is of none of them, ``apart`` that it is a sum of totals
+    of different samples.
     """
 
     seen: frozenset[int]
     chosen: bool = False
     beside: bool = False
+    apart: bool = False
 
 
 @dataclass(frozen=True)

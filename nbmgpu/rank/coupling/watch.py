@@ -213,7 +213,7 @@ class Watch(dispatch.TorchDispatchMode):
                 continue
             if tag is not None:
                 self.tags[tensor] = _placed(tag)
-                if isinstance(tag, One) and not tensor.ndim:
+                if isinstance(tag, One) and not tensor.ndim and tensor.is_floating_point():
                     self._alone.add(tag.row)
             elif tensor in self.tags:
                 del self.tags[tensor]

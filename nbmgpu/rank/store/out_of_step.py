@@ -37,9 +37,12 @@ def apart(mine: int, of_rank_0: int) -> RankError:
         f"{mine:,}, for what rank 0 tells it, as at the beginning of a loop: they did different "
         "numbers of passes"
     )
-    likely = "Most likely each sample, or each piece of a batch, has a backward() of its own"
+    likely = (
+        "Most likely each sample, or each piece of a batch, has a backward() of its own, or the "
+        "cell leaves steps out by what is in the batch (`if loss.item() > 1: continue`)"
+    )
     way = (
-        "a batch size that the number of ranks divides, with drop_last=True; or one backward() for "
-        "each batch"
+        "one backward() for each batch (or, for pieces, a batch size that the number of ranks "
+        "divides, with drop_last=True); multiply the loss by 0 instead of leaving a step out"
     )
     return RankError(compose(what, likely, way))
