@@ -18,6 +18,7 @@ SAMPLES = {
     list[float]: [0.5, float("inf")],
     list[str]: ["a", "b"],
     dict[str, typing.Any]: {"text/plain": "x"},
+    dict[str, str]: {"Net.centre": "00"},
 }
 
 

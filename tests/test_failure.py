@@ -133,13 +133,13 @@ def test_a_crash_shows_pythons_own_report_from_its_beginning(stage: Stage) -> No
     staged = stage()
     staged.start()
     frames = "".join(f"  File {n}\n" for n in range(40))
-    staged.log(0, f"before\nFatal Python error: Segmentation fault\n\n{frames}")
+    staged.log(0, f"what was said\nFatal Python error: Segmentation fault\n\n{frames}")
     staged.exit(0, -11)
     staged.end("failed")
     text = str(raised(staged))
     assert "Fatal Python error: Segmentation fault\n\n  File 0\n" in text
     assert "File 39" not in text
-    assert "before" not in text
+    assert "what was said" not in text
 
 
 def test_a_rank_that_never_came_up_shows_the_launchers_log(stage: Stage) -> None:

@@ -216,7 +216,8 @@ class Found:
         models.sort(key=lambda n: -sum(1 for _ in namespace[n].parameters()))
         # Of several names for one model, the oldest: ``trained = model`` comes later.
         same = [n for n in models if namespace[n] is namespace[models[0]]]
-        model = same[-1] if same else ""
+        own = [n for n in same if n not in held]
+        model = (own[-1:] or same[:1] or [""])[0]
         # A trainer's data are for the trainer's own model.
         names = [n for n in names if n not in held
                  or namespace[n.rpartition(".")[0]].model is namespace.get(model)]  # fmt: skip

@@ -71,7 +71,7 @@ for x, y in loader:
     loss.backward()
     opt.step()
     losses.append(loss.item())
-""", setup=WIDE + OPT, shares="x out slope", atol=1e-5),
+""", setup=WIDE + OPT.replace("0.01", "0.001"), shares="x out slope", atol=1e-5),
     idiom("sparse gradients", """
 for x, y in loader:
     opt.zero_grad()

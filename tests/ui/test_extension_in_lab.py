@@ -253,7 +253,7 @@ def test_the_settings_line_is_put_above_a_cell(lab, page):
     open_notebook(page, lab.write("line.ipynb", "x = 1"))
     page.locator(".jp-CodeCell .cm-line").click(button="right")
     page.locator(".lm-Menu-item", has_text="Several GPUs").hover()
-    page.get_by_role("menuitem", name="Put the %%mgpu Line Above the Cell").click()
+    page.get_by_role("menuitem", name="Put the mGPU Line Above the Cell").click()
     expect(page.locator(".jp-CodeCell .cm-line")).to_have_text(["%%mgpu --strategy ddp", "x = 1"])
 
 

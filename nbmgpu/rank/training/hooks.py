@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from nbmgpu.rank import notices
-from nbmgpu.rank.source.frames import users_frame
 
 if TYPE_CHECKING:
     from nbmgpu.rank.session import Session
@@ -26,7 +25,7 @@ def install(session: Session) -> None:
     @functools.wraps(register)
     def register_hook(tensor: Tensor, hook: Any) -> Any:
         in_step = session.share is not None and session.share.is_part
-        if in_step and not tensor.is_leaf and users_frame(sys._getframe(1)) is not None:
+        if in_step and not tensor.is_leaf and not _is_others(sys._getframe(1).f_globals):
             session.recorder.notice("tensor-hooks", notices.TENSOR_HOOKS)
         return register(tensor, hook)
 
@@ -37,7 +36,11 @@ def on_modules(roots: Iterable[nn.Module]) -> bool:
     """Tell whether a module has a hook of the user's that its gradients pass through."""
     modules = (module for root in roots for module in root.modules())
     hooks = (h for m in modules for h in (*m._backward_hooks.values(), *_before(m).values()))
-    return any(str(getattr(h, "__module__", "")).partition(".")[0] not in OTHERS for h in hooks)
+    return not all(_is_others({"__name__": getattr(hook, "__module__", "")}) for hook in hooks)
+
+
+def _is_others(module: dict[str, Any]) -> bool:
+    return str(module.get("__name__")).partition(".")[0] in OTHERS
 
 
 def _before(module: nn.Module) -> dict[int, Any]:

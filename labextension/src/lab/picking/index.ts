@@ -73,7 +73,7 @@ export const pickingPlugin: JupyterFrontEndPlugin<void> = {
       execute: () => pick().catch(reason => void Notification.error(troubleWords(reason)))
     });
     commands.addCommand(CommandIDs.insertLine, {
-      label: trans.__('Put the %%mgpu Line Above the Cell'),
+      label: trans.__('Put the mGPU Line Above the Cell'),
       caption: trans.__(
         'The line of the settings, with which the cell runs on several GPUs'
       ),
