@@ -161,7 +161,9 @@ def meant(name: str = "") -> Run:
 
 
 def take_over(name: str) -> tuple[Run, Execution | None]:
-    """Return the run that is ``meant`` by ``name``, to be read anew.
+    """Return the run whose id begins with ``name``, to be read anew.
+
+    By default it is the newest of this process's background, or else the one that is ``meant``.
 
     With it comes its execution, if it is in this process's background: the caller now brings
     its results home.
@@ -171,7 +173,7 @@ def take_over(name: str) -> tuple[Run, Execution | None]:
     """
     # Its own come first: their results are here even if somebody has removed the folder.
     own = [execution.run for run_id, execution in _background.items() if run_id.startswith(name)]
-    run = opened_anew(own[0]) if name and len(own) == 1 else meant(name)
+    run = opened_anew(own[-1]) if own and (len(own) == 1 or not name) else meant(name)
     execution = _background.pop(run.id, None)
     if execution is not None:
         execution.taken_over = True

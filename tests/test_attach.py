@@ -33,6 +33,13 @@ def test_a_run_is_kept_until_its_results_are_home(begun):
     assert not run.folder.exists()
 
 
+def test_what_is_in_the_background_is_attached_to_before_newer_runs(begun):
+    run, namespace = begun
+    nbmgpu.run("m = 4", {}, gpus=1, cpu=True)
+    assert nbmgpu.attach().id == run.id
+    assert namespace["n"] == 3
+
+
 def test_results_come_home_though_somebody_has_removed_the_folder(begun):
     run, namespace = begun
     shutil.rmtree(run.folder)

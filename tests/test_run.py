@@ -14,6 +14,7 @@ import nbmgpu
 from nbmgpu import following
 from nbmgpu.errors import OptionError, ShippingError
 from nbmgpu.events import Display, Ended, Exited, Failure, Notice, Started
+from nbmgpu.following import meant
 from nbmgpu.report.digest import line_of, write_digest
 from nbmgpu.run import Run, find_run, list_runs, new_run_id, process_lives
 
@@ -103,6 +104,21 @@ def test_runs_are_listed_newest_first_and_found_by_prefix(runs, stage):
         find_run("2026")
     with pytest.raises(OptionError, match="no run 'x'"):
         find_run("x")
+
+
+def test_the_run_that_is_meant_goes_on_and_is_this_kernels(runs, stage):
+    own = stage(1, id="20260101-000000-aaaa")
+    others = stage(1, id="20260102-000000-bbbb", kernel_pid=1, kernel_create_time=-1.0)
+    over = stage(1, id="20260103-000000-cccc")
+    for staged in (own, others, over):
+        staged.start()
+    over.finish()
+    assert meant().id == own.run.id
+    assert meant("20260103").id == over.run.id
+    own.finish()
+    assert meant().id == others.run.id
+    others.finish()
+    assert meant().id == over.run.id
 
 
 def test_a_run_that_goes_on_cannot_be_deleted(stage):
