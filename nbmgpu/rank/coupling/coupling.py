@@ -11,6 +11,7 @@ import torch
 
 from nbmgpu.rank import notices
 from nbmgpu.rank.data.batch_in_use import Weak, tensors_in, weakly
+from nbmgpu.rank.losses.path import made_by
 
 from .arrays import look_at_arrays
 from .kept import memory_of
@@ -134,7 +135,8 @@ class Coupling:
                 self._tell(tag)
             if isinstance(tag, Total) and tag.chosen and "mean" in graph.kinds:
                 self._recorder.notice("chosen-mean", notices.CHOSEN_MEAN)
-            if isinstance(tag, Total) and tag.apart and len(graph.terms) > 1:
+            apart = isinstance(tag, Total) and tag.apart
+            if apart and len({made_by(source, path) for source, path in graph.terms}) > 1:
                 self._recorder.notice("by-place", notices.BY_PLACE)
             beside = isinstance(tag, Total) and tag.beside and not graph.penalised
             if beside and graph.kinds == {"sum"} and watch.sees_others(graph):  # type: ignore[union-attr]

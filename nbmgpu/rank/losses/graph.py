@@ -30,7 +30,7 @@ class LossGraph:
         unread: a function that made the loss, and does not tell how it reduces; empty if none did.
         kinds: how it reduces over samples: ``mean``, ``sum``, ``counted``.
         reductions: how many reductions over samples there are.
-        terms: what made each of them, for those that were made in different ways.
+        terms: these, each with the ``Path`` to it.
         averaged: how many of them are divided by the samples of the share besides, as losses of
             single samples are.
         taken: those over some dimensions that are taken for reductions over samples.
@@ -62,7 +62,7 @@ class LossGraph:
     unread: str = ""
     kinds: set[str] = field(default_factory=set)
     reductions: int = 0
-    terms: set[tuple[Any, ...]] = field(default_factory=set)
+    terms: list[tuple[Any, Any]] = field(default_factory=list)
     averaged: int = 0
     taken: list[Dims] = field(default_factory=list)
     not_taken: list[Dims] = field(default_factory=list)

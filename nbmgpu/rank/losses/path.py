@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .nodes import MAX_CHAIN, children_of, kind_of, shape_of
-from .reductions import BENDING, LINEAR
+from .reductions import BENDING, LINEAR, VIEWS
 from .sizes import is_number
 
 
@@ -68,3 +68,18 @@ def addends(node: Any, path: Path) -> list[Path]:
         else:
             found.append(path.within(inner))
     return found or [path]
+
+
+def made_by(source: Any, path: Path) -> tuple[Any, ...]:
+    """Return the kinds of nodes that made a term, and the numbers that multiply it.
+
+    Of pieces of a batch that are treated alike they are the same.
+    """
+    kinds: list[str] = []
+    for _ in range(MAX_CHAIN):
+        if kind_of(source) not in VIEWS:
+            kinds.append(kind_of(source))
+        if not (below := children_of(source)):
+            break
+        source = below[0]
+    return (*kinds, *path.factors)

@@ -235,7 +235,7 @@ class _Reader:
         """Record a reduction over samples, ``whole`` if it is over all that there is."""
         graph, samples = self.graph, self.samples
         graph.reductions += 1
-        graph.terms.add(_made_by(source, path))
+        graph.terms.append((source, path))
         graph.averaged += bool(path.sizes(samples)) or path.stacked == samples
         divisors = [d for d in path.divisors if not is_total(d, self.totals)]
         graph.by_older |= not averages(source) and any(map(self.is_old, scalars(divisors)))
@@ -327,15 +327,3 @@ class _Reader:
         graph.divisors.append(Divisor(number, taken, node, rows))
         several = any(d > samples > 0 and d % samples == 0 for d in numbers)
         graph.by_multiple |= taken is None and several
-
-
-def _made_by(source: Any, path: Path) -> tuple[Any, ...]:
-    """Return what made a term: the same for pieces of a batch that are treated alike."""
-    kinds: list[str] = []
-    for _ in range(MAX_CHAIN):
-        if kind_of(source) not in VIEWS:
-            kinds.append(kind_of(source))
-        if not (below := children_of(source)):
-            break
-        source = below[0]
-    return (*kinds, *path.factors)
