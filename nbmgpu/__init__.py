@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
     from .advisor import advise
     from .api import LaunchResult, attach, launch, log, run
     from .comparison import Comparison, compare, scale
-    from .run import Run, find_run, list_runs
+    from .runs.run import Run, find_run, list_runs
     from .ui.picker import picker
 
     last_comparison: Comparison | None
@@ -44,14 +42,14 @@ __all__ = [
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Register ``%%mgpu`` and ``%mgpu``; called by ``%load_ext nbmgpu``."""
-    from .magic import register
+    from .frontend.magics import register
 
     register(shell)
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
     """Take the magics away again; called by ``%unload_ext nbmgpu``."""
-    from .magic import unregister
+    from .frontend.magics import unregister
 
     unregister(shell)
 
@@ -68,21 +66,21 @@ def _jupyter_labextension_paths() -> list[dict[str, str]]:
     return [{"src": "labextension", "dest": "nbmgpu"}]
 
 
-_HOMES = {
+_PUBLIC_NAMES = {
     ".advisor": ("advise",),
     ".api": ("LaunchResult", "attach", "launch", "log", "run"),
     ".comparison": ("compare", "last_comparison", "scale"),
-    ".following": ("last_run",),
-    ".run": ("Run", "find_run", "list_runs"),
+    ".kernel.executor": ("last_run",),
+    ".runs.run": ("Run", "find_run", "list_runs"),
     ".ui.picker": ("picker",),
 }
-"""Where public names live: imported when they are first used, so that loading nbmgpu is quick."""
+"""The module of each public name, imported on first use so that ``import nbmgpu`` stays fast."""
 
 
 def __getattr__(name: str) -> Any:
-    for home, names in _HOMES.items():
+    for module, names in _PUBLIC_NAMES.items():
         if name in names:
-            value = getattr(importlib.import_module(home, __name__), name)
+            value = getattr(importlib.import_module(module, __name__), name)
             if not name.startswith("last_"):  # which is another one after each run
                 globals()[name] = value
             return value
@@ -91,21 +89,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
-
-
-class _Package(ModuleType):
-    """Lets ``nbmgpu.run`` and ``nbmgpu.launch`` be functions, although modules are called so.
-
-    Python binds a submodule in its package as soon as anybody imports it.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in ("launch", "run") and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Be the rank's own nbmgpu there: pickle knows only modules of the plain type."""
-        return importlib.import_module, (__name__,)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .bundle import VALUE
 from .errors import OptionError, compose
-from .following import conduct, follow, take_over, watch
-from .inside import session_here
-from .interrupts import interrupts_to
-from .kernel import Execution
-from .options import RunOptions
-from .run import Run
-from .surroundings import Surroundings
+from .kernel.execution import Execution
+from .kernel.executor import conduct, follow, take_over, watch
+from .kernel.in_rank import session_here
+from .kernel.interrupts import interrupts_to
+from .kernel.notebook_context import Surroundings
+from .options.run_options import RunOptions
+from .runs.run import Run
+from .serialization import VALUE
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ that all messages read alike.
 
 An error raised inside a rank is not wrapped: the notebook gets the exception's
 own type back, so that ``except torch.OutOfMemoryError`` works; see
-``nbmgpu.failure``.
+``nbmgpu.runs.failure``.
 """
 
 from __future__ import annotations

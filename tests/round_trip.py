@@ -7,12 +7,12 @@ import types
 from dataclasses import dataclass, field
 from typing import Any
 
-from nbmgpu.bundle import Returned, Shipment, adopt, receive, send_back, ship
-from nbmgpu.bundle.place import Place, make_place
+from nbmgpu.serialization import Returned, Shipment, adopt, receive, send_back, ship
+from nbmgpu.serialization.storage import Place, make_place
 
 # The processes are forked from a server that has never run a tensor operation.
 RANKS = multiprocessing.get_context("forkserver")
-RANKS.set_forkserver_preload(["torch", "numpy", "pandas", "nbmgpu.bundle"])
+RANKS.set_forkserver_preload(["torch", "numpy", "pandas", "nbmgpu.serialization"])
 
 
 def live(

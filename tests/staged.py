@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any
 
-from nbmgpu.events import (
+from nbmgpu.runs.events import (
     Ended,
     Event,
     EventWriter,
@@ -21,7 +21,7 @@ from nbmgpu.events import (
     Vitals,
     encode,
 )
-from nbmgpu.run import Run, RunRecord, new_run_id, own_process
+from nbmgpu.runs.run import Run, RunRecord, new_run_id, own_process
 
 CELL = "for x, y in loader:\n    loss = criterion(model(x), y)\n    loss.backward()\n"
 

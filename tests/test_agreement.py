@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from nbmgpu.agreement import differing
+from nbmgpu.kernel.rank_agreement import differing
 
 ALIKE = {
     "rounding": (1.0, 1.0 + 1e-7),

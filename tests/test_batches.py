@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from nbmgpu.batches import batch_line
-from nbmgpu.options import RunOptions
+from nbmgpu.kernel.batch_size import batch_line
+from nbmgpu.options.run_options import RunOptions
 
 DATA = torch.arange(32.0)
 

@@ -10,11 +10,11 @@ from IPython.core.interactiveshell import InteractiveShell
 from jupyter_client.manager import start_new_kernel
 from traitlets.config import Config
 
-from nbmgpu.completion import MATCHER_ID, register, unregister
-from nbmgpu.events import LAUNCHER, EventWriter, Started
-from nbmgpu.flags import COMMANDS, FLAGS
-from nbmgpu.offers import names_to_pull
-from nbmgpu.run import Run, RunRecord, own_process
+from nbmgpu.frontend.completer import names_to_pull
+from nbmgpu.frontend.completion import MATCHER_ID, register, unregister
+from nbmgpu.options.flags import COMMANDS, FLAGS
+from nbmgpu.runs.events import LAUNCHER, EventWriter, Started
+from nbmgpu.runs.run import Run, RunRecord, own_process
 from nbmgpu.strategies import strategy_names
 
 ALL_FLAGS = [flag.name for flag in FLAGS]
@@ -175,7 +175,7 @@ def test_subcommands_and_run_ids_are_completed(shell, tmp_path, monkeypatch):
 def test_through_a_kernel(tmp_path):
     manager, client = start_new_kernel(cwd=str(tmp_path))
     try:
-        load = "import nbmgpu.completion as c; c.register(get_ipython()); model = 1"
+        load = "import nbmgpu.frontend.completion as c; c.register(get_ipython()); model = 1"
         assert client.execute(load, reply=True, timeout=60)["content"]["status"] == "ok"
 
         def ask(code):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import nbmgpu.devices
-from nbmgpu.devices import (
+import nbmgpu.devices.devices
+from nbmgpu.devices.devices import (
     MIB,
     Gpu,
     Machine,
@@ -20,17 +20,17 @@ from nbmgpu.devices import (
     visible_gpus,
 )
 from nbmgpu.errors import OptionError
-from nbmgpu.info import info_text, version_lines
-from nbmgpu.limits import (
+from nbmgpu.frontend.info import info_text, version_lines
+from nbmgpu.options.run_options import RunOptions
+from nbmgpu.system.limits import (
     available_memory,
     cpu_quota,
     limited_cpu_time,
     memory_limit,
     usable_cores,
 )
-from nbmgpu.options import RunOptions
 
-PACKAGES = Path(nbmgpu.devices.__file__).parents[1]
+PACKAGES = Path(nbmgpu.devices.devices.__file__).parents[1]
 ENVIRONMENT = os.environ | {"PYTHONPATH": f"{PACKAGES}:{os.environ.get('PYTHONPATH', '')}"}
 
 A100 = "NVIDIA A100-SXM4-80GB"
@@ -68,7 +68,11 @@ def probed(tmp_path):
         if nvml:
             (tmp_path / "pynvml.py").write_text(nvml)
         done = subprocess.run(
-            [sys.executable, "-c", "import nbmgpu.devices; print(nbmgpu.devices.probe())"],
+            [
+                sys.executable,
+                "-c",
+                "import nbmgpu.devices.devices; print(nbmgpu.devices.devices.probe())",
+            ],
             env={"PATH": str(tmp_path), "PYTHONPATH": f"{tmp_path}:{PACKAGES}", **environment},
             capture_output=True,
             text=True,
@@ -161,7 +165,7 @@ def test_of_mig_slices_one_is_shown():
 
 
 def test_the_build_of_torch_is_known_without_importing_it():
-    code = "import sys, nbmgpu.devices as d; print(d.torch_build(), 'torch' in sys.modules)"
+    code = "import sys, nbmgpu.devices.devices as d; print(d.torch_build(), 'torch' in sys.modules)"
     said = subprocess.check_output([sys.executable, "-c", code], env=ENVIRONMENT, text=True)
     assert said.split() == [*str(torch_build()).split(), "False"]
     torch = pytest.importorskip("torch")
@@ -339,7 +343,7 @@ def test_info_tells_devices_versions_and_what_is_missing():
 
 def test_info_of_this_machine_imports_nothing_heavy():
     code = (
-        "import sys; from nbmgpu.info import info_text; print(info_text());"
+        "import sys; from nbmgpu.frontend.info import info_text; print(info_text());"
         "print([m for m in ('torch', 'pandas', 'transformers', 'IPython') if m in sys.modules])"
     )
     said = subprocess.check_output([sys.executable, "-c", code], env=ENVIRONMENT, text=True)
@@ -349,6 +353,6 @@ def test_info_of_this_machine_imports_nothing_heavy():
 
 
 def test_info_names_a_missing_package_and_its_pip_line(monkeypatch):
-    monkeypatch.setattr("nbmgpu.info.OPTIONAL", {"no-such-package-here": "nothing"})
+    monkeypatch.setattr("nbmgpu.frontend.info.OPTIONAL", {"no-such-package-here": "nothing"})
     assert "pip install no-such-package-here" in info_text(LAPTOP)
     assert not any("no-such-package-here" in line for line in version_lines())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import nbmgpu
-from nbmgpu.flags import COMMANDS, FLAGS
+from nbmgpu.options.flags import COMMANDS, FLAGS
 
 ROOT = Path(nbmgpu.__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/README.md")])

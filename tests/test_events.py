@@ -7,7 +7,7 @@ import typing
 
 import pytest
 
-from nbmgpu.events import EVENT_TYPES, EventTail, EventWriter, Metrics, Notice, decode, encode
+from nbmgpu.runs.events import EVENT_TYPES, EventTail, EventWriter, Metrics, Notice, decode, encode
 
 SAMPLES = {
     str: "grün <b>\n",

@@ -10,9 +10,9 @@ import pytest
 from staged import Stage, StagedRun
 
 from nbmgpu.errors import LaunchError, RankError, RankKilledError, RunTimeoutError
-from nbmgpu.events import Exited, Failure, Status
-from nbmgpu.failure import exception_of
-from nbmgpu.rank import failures
+from nbmgpu.rank.reporting import failures
+from nbmgpu.runs.events import Exited, Failure, Status
+from nbmgpu.runs.failure import exception_of
 
 
 class Demanding(Exception):

@@ -169,7 +169,7 @@ def test_a_launcher_that_comes_when_its_run_is_over_starts_nothing(
     process = script("""
 import signal
 from dataclasses import replace
-from nbmgpu.launch.client import launch_client
+from nbmgpu.engines.local.client import launch_client
 
 x = torch.ones(1000)
 nbmgpu.run("x = x + 1", gpus=2)
@@ -193,7 +193,7 @@ print(late.state, [rank.process for rank in late.view.ranks], late.log(0))
 
 def test_ranks_whose_kernel_has_given_them_up_are_killed(script: Callable[[str], Script]) -> None:
     process = script("""
-from nbmgpu.run import COLLECTED_FILE
+from nbmgpu.runs.run import COLLECTED_FILE
 
 run = nbmgpu.run("print('ready')\\nimport time; time.sleep(100)", gpus=2, background=True)
 while "ready" not in run.log(0) + run.log(1):
@@ -213,7 +213,9 @@ def test_a_script_that_is_killed_takes_its_ranks_along(script: Callable[[str], S
 
 
 def test_a_script_that_never_runs_anything_ends_at_once(script: Callable[[str], Script]) -> None:
-    process = script("from nbmgpu.launch import client; client.launch_client(); print('ready')")
+    process = script(
+        "from nbmgpu.engines.local import client; client.launch_client(); print('ready')"
+    )
     process.until("ready")
     at = time.monotonic()
     process.end()

@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from nbmgpu.errors import OptionError
-from nbmgpu.flags import FLAGS, RUN
-from nbmgpu.options import DEFAULTS, RunOptions
+from nbmgpu.options.flags import FLAGS, RUN
+from nbmgpu.options.run_options import DEFAULTS, RunOptions
 from nbmgpu.strategies import strategy_names
 
 

@@ -11,8 +11,8 @@ import pytest
 SOURCE = """
 import mmap, os
 from pathlib import Path
-from nbmgpu.launch.pages import LargePages
-from nbmgpu.proc import LARGE_PAGE
+from nbmgpu.engines.local.huge_pages import LargePages
+from nbmgpu.system.procfs import LARGE_PAGE
 
 def in_large_pages():
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()

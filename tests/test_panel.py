@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 from staged import Stage
 
+from nbmgpu.kernel.notebook_context import Surroundings
 from nbmgpu.report.snapshot import Parts
-from nbmgpu.surroundings import Surroundings
-from nbmgpu.ui import built, panel
-from nbmgpu.ui.live import LiveOutput
+from nbmgpu.ui import assets, panel
+from nbmgpu.ui.live_output import LiveOutput
 from nbmgpu.ui.panel import RunPanel
 
 
@@ -208,16 +208,16 @@ def test_choices_are_kept_for_a_reloaded_page(staged):
 
 class TestBuilt:
     def test_a_clone_without_node_says_so_in_words(self, monkeypatch, tmp_path):
-        monkeypatch.setattr(built, "FOLDER", tmp_path)
-        script = built.script("panel")
+        monkeypatch.setattr(assets, "FOLDER", tmp_path)
+        script = assets.script("panel")
         assert "export default" in script
         assert "is not built" in script
-        assert built.style("panel") == ""
+        assert assets.style("panel") == ""
 
     def test_what_is_built_is_taken(self, monkeypatch, tmp_path):
-        monkeypatch.setattr(built, "FOLDER", tmp_path)
+        monkeypatch.setattr(assets, "FOLDER", tmp_path)
         (tmp_path / "panel.js").write_text("export default {}")
-        assert built.script("panel") == tmp_path / "panel.js"
+        assert assets.script("panel") == tmp_path / "panel.js"
 
     def test_the_panel_uses_it(self):
-        assert panel.script is built.script
+        assert panel.script is assets.script

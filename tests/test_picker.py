@@ -16,12 +16,12 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import nbmgpu
-from nbmgpu import commands
-from nbmgpu.advisor.consult import Consultation
-from nbmgpu.advisor.picking import Picking, describe, named
+from nbmgpu.advisor.advisor import Consultation
+from nbmgpu.advisor.picker_state import Picking, describe, named
 from nbmgpu.errors import OptionError
-from nbmgpu.offers import complete
-from nbmgpu.ui import built
+from nbmgpu.frontend import commands
+from nbmgpu.frontend.completer import complete
+from nbmgpu.ui import assets
 from nbmgpu.ui.picker import Picker, describe_cell
 
 CELL = """for x, y in loader:
@@ -153,8 +153,8 @@ def test_the_widget_answers_messages(names):
 
 
 def test_a_picker_without_its_script_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(built, "FOLDER", tmp_path)
-    assert "is not built" in str(built.script("picker"))
+    monkeypatch.setattr(assets, "FOLDER", tmp_path)
+    assert "is not built" in str(assets.script("picker"))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 PRELUDE = """
 import os, sys, time
 from pathlib import Path
-from nbmgpu.launch.preload import Preloader, clean, libraries_here
+from nbmgpu.engines.local.preload import Preloader, clean, libraries_here
 
 preloader = Preloader()
 
@@ -104,7 +104,7 @@ def test_a_library_that_imports_what_may_be_edited_is_left_to_the_ranks(script, 
 def test_only_installed_libraries_of_cells_are_wished_for():
     code = (
         "import sys, pandas, nbmgpu, IPython, this\n"
-        "from nbmgpu.launch.preload import libraries_here\n"
+        "from nbmgpu.engines.local.preload import libraries_here\n"
         "tops = {n.partition('.')[0] for n in libraries_here()}\n"
         "assert 'pandas' in tops and not tops & {'nbmgpu', 'IPython', 'this', 'json', '__main__'}"
     )
@@ -115,11 +115,11 @@ def test_what_a_first_run_waits_for_has_not_torchs_compiler_in_it(script):
     script(
         "",
         """
-        from nbmgpu import settings
-        from nbmgpu.launch.server import NEEDED, _import
+        from nbmgpu.environment import torch_settings
+        from nbmgpu.engines.local.fork_server import NEEDED, _import
 
         _import(NEEDED)
-        settings.apply(settings.capture())
+        torch_settings.apply(torch_settings.capture())
         assert "torch" in sys.modules
         assert not {"torch._dynamo", "torch._inductor"} & sys.modules.keys()
         """,
@@ -130,10 +130,11 @@ def test_a_rank_asks_whether_it_is_one_without_torch(script):
     script(
         "",
         """
-        import nbmgpu.calls
-        from nbmgpu import api, inside
+        import nbmgpu.frontend.dispatch
+        from nbmgpu import api
+        from nbmgpu.kernel import in_rank
 
-        inside.refuse_inside_a_rank()
+        in_rank.refuse_inside_a_rank()
         api.log(loss=1.0)
         assert "torch" not in sys.modules
         """,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nbmgpu.events import EventTail, EventWriter, Notice, Vitals
-from nbmgpu.reserve import RESERVE, Reserve, take
+from nbmgpu.runs.events import EventTail, EventWriter, Notice, Vitals
+from nbmgpu.runs.preallocation import RESERVE, Reserve, take
 
 
 def held(path: Path) -> int:

@@ -11,12 +11,12 @@ import pytest
 from staged import Stage
 
 import nbmgpu
-from nbmgpu import following
 from nbmgpu.errors import OptionError, ShippingError
-from nbmgpu.events import Display, Ended, Exited, Failure, Notice, Started
-from nbmgpu.following import meant
+from nbmgpu.kernel import executor
+from nbmgpu.kernel.executor import meant
 from nbmgpu.report.digest import line_of, write_digest
-from nbmgpu.run import Run, find_run, list_runs, new_run_id, process_lives
+from nbmgpu.runs.events import Display, Ended, Exited, Failure, Notice, Started
+from nbmgpu.runs.run import Run, find_run, list_runs, new_run_id, process_lives
 
 
 @pytest.fixture(autouse=True)
@@ -221,7 +221,7 @@ def test_the_newest_run_is_the_last_whatever_the_time_zone(monkeypatch):
 def test_a_look_at_a_run_that_goes_on_asks_the_system_once(monkeypatch):
     namespace = {"__name__": "__main__"}
     run = nbmgpu.run("import time; time.sleep(100)", namespace, gpus=1, background=True)
-    execution, asked = following._background[run.id], []
+    execution, asked = executor._background[run.id], []
     while run.view.launcher is None:
         run.refresh()
     module = sys.modules[Run.__module__]

@@ -7,24 +7,24 @@ import pytest
 import torch
 
 import nbmgpu
-from nbmgpu import settings
+from nbmgpu.environment import torch_settings
 
 
 def test_ranks_compute_as_the_notebook_is_set(tmp_path, monkeypatch):
     monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
-    before = settings.capture()
+    before = torch_settings.capture()
     try:
         torch.set_default_dtype(torch.float64)
         torch.set_float32_matmul_precision("high")
         torch.use_deterministic_algorithms(True, warn_only=True)
-        cell = "from nbmgpu import settings\nseen = settings.capture()\nx = torch.ones(2)"
+        cell = "from nbmgpu.environment.torch_settings import capture\nseen = capture()\nx = torch.ones(2)"
         namespace = {"__name__": "__main__", "torch": torch}
         nbmgpu.run(cell, namespace, gpus=2)
         own = {"threads": namespace["seen"]["threads"]}
-        assert namespace["seen"] == settings.capture() | own != before
+        assert namespace["seen"] == torch_settings.capture() | own != before
         assert namespace["x"].dtype == torch.float64
     finally:
-        settings.apply(before)
+        torch_settings.apply(before)
 
 
 @pytest.mark.parametrize(
@@ -33,14 +33,14 @@ def test_ranks_compute_as_the_notebook_is_set(tmp_path, monkeypatch):
 )
 def test_the_newer_switches_of_precision_hold_in_ranks(tmp_path, monkeypatch, name, value):
     monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
-    cell = "from nbmgpu import settings\nseen = settings.capture()['precisions']"
+    cell = "from nbmgpu.environment.torch_settings import capture\nseen = capture()['precisions']"
     script = f"""
 import nbmgpu, torch
-from nbmgpu import settings
+from nbmgpu.environment import torch_settings
 torch.{name}.fp32_precision = {value!r}
 namespace = {{"__name__": "__main__"}}
 nbmgpu.run({cell!r}, namespace, gpus=2, cpu=True)
-assert namespace["seen"] == settings.capture()["precisions"]
+assert namespace["seen"] == torch_settings.capture()["precisions"]
 assert {value!r} in namespace["seen"].values()
 """  # its own process: torch keeps that it was set in the new way
     told = subprocess.run(

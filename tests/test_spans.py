@@ -2,7 +2,7 @@
 
 import pytest
 
-from nbmgpu.spans import Spans
+from nbmgpu.runs.byte_ranges import Spans
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from nbmgpu.events import (
+from nbmgpu.runs.events import (
     LAUNCHER,
     Ended,
     Exited,
@@ -18,7 +18,7 @@ from nbmgpu.events import (
     Stderr,
     Vitals,
 )
-from nbmgpu.view import Curve, RunView
+from nbmgpu.runs.view import Curve, RunView
 
 
 def metrics(steps, values, weights=None, rank=0):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nbmgpu.flags import FLAGS
-from nbmgpu.strategies.catalogue import BUILT_IN, Profile
+from nbmgpu.options.flags import FLAGS
+from nbmgpu.strategies.profiles import BUILT_IN, Profile
 
 NAMES = {flag.field: flag.name for flag in FLAGS}
 HEAD = ("`--strategy`", "also called", "needs", "saves", "costs", "options")

@@ -18,14 +18,14 @@ from typescript import Declaration, Named, declare, named_literals
 FOLDER = Path(__file__).parents[1] / "labextension" / "src" / "generated"
 
 ROOTS = (
-    "nbmgpu.events:EVENT_TYPES",
-    "nbmgpu.run:RunRecord",
+    "nbmgpu.runs.events:EVENT_TYPES",
+    "nbmgpu.runs.run:RunRecord",
     "nbmgpu.report.snapshot:Parts",
-    "nbmgpu.report.logs:LogRequest",
-    "nbmgpu.report.logs:LogPage",
+    "nbmgpu.report.log_pages:LogRequest",
+    "nbmgpu.report.log_pages:LogPage",
     "nbmgpu.report.curves:CurveRequest",
     "nbmgpu.server.payloads:*",
-    "nbmgpu.advisor.picking:PickerState",
+    "nbmgpu.advisor.picker_state:PickerState",
 )
 """What the browser needs, as ``module:name``: a class, a dictionary of classes, or all (``*``)."""
 
@@ -63,7 +63,7 @@ def classes_of(module: str, name: str) -> Iterator[type]:
 
 
 def room_of(it: Named) -> str:
-    """Return the file that something goes to: ``report`` for what is in ``nbmgpu.report.logs``."""
+    """Return the file that something goes to: ``report`` for ``nbmgpu.report.log_pages``."""
     return it.module.split(".")[1]
 
 

@@ -90,7 +90,7 @@ print(slower, dearer, file=sys.stderr)
 
 LOST = """
 import json
-from nbmgpu.events import EventTail, Metrics
+from nbmgpu.runs.events import EventTail, Metrics
 run, folder = nbmgpu.last_run, nbmgpu.last_run.folder / "events"
 lines = points = 0
 for rank in range(run.record.world_size):

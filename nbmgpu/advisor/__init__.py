@@ -8,6 +8,6 @@ or widgets, and nothing imports torch before it is asked something.
 """
 
 from .advice import Advice, Estimate
-from .consult import advise
+from .advisor import advise
 
 __all__ = ["Advice", "Estimate", "advise"]

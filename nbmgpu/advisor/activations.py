@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from .span import Span
+from .interval import Span
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from nbmgpu.strategies.tuning import Precision
+    from nbmgpu.strategies.strategy_options import Precision
 
-    from .rehearsal import Rehearsal
+    from .fake_step import Rehearsal
 
 LESS, MORE = 0.95, 1.06
 """How far a rehearsal may be off: kernels keep workspaces, allocators round sizes up."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from .memory import Kind
-from .span import Span
-from .speed import Speed
+from .interval import Span
+from .memory_model import Kind
+from .speed_model import Speed
 
 Fit = Literal["fits", "tight", "no", "unknown"]
 
@@ -90,11 +90,11 @@ class Advice:
 
     def __repr__(self) -> str:
         """Return a table for terminals."""
-        from .shown import as_text
+        from .rendering import as_text
 
         return as_text(self)
 
     def _repr_html_(self) -> str:
-        from .shown import as_html
+        from .rendering import as_html
 
         return as_html(self)

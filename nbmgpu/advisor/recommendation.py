@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from nbmgpu.sizes import in_words
+from nbmgpu.formatting import in_words
 
 from .advice import Estimate, Fit
-from .memory import Case
-from .span import Span, span_in_words
+from .interval import Span, span_in_words
+from .memory_model import Case
 
 RESERVE = 0.9
 """The part of free memory that may be planned with."""

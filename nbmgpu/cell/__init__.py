@@ -1,5 +1,5 @@
 """What a cell reads from the notebook and what it binds there."""
 
-from .read import Cell, read_cell
+from .cell import Cell, read_cell
 
 __all__ = ["Cell", "read_cell"]

@@ -1,7 +1,7 @@
 """Python's scoping: which block a name belongs to.
 
 The standard library's ``symtable`` knows it too, but its tables cannot be matched to the nodes
-of a syntax tree, and it is the order of the nodes that ``nbmgpu.cell.names`` needs.
+of a syntax tree, and it is the order of the nodes that ``nbmgpu.cell.name_analysis`` needs.
 """
 
 # ruff: noqa: D102 - a visitor's methods are named after the nodes they visit

@@ -13,18 +13,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from nbmgpu.failure import plain
-from nbmgpu.inside import refuse_inside_a_rank
-from nbmgpu.interrupts import interrupts_to
-from nbmgpu.surroundings import Surroundings
+from nbmgpu.kernel.in_rank import refuse_inside_a_rank
+from nbmgpu.kernel.interrupts import interrupts_to
+from nbmgpu.kernel.notebook_context import Surroundings
+from nbmgpu.runs.failure import plain
 
 from .comparison import Comparison
-from .contest import Contest
 from .request import of
+from .runner import Contest
 from .trial import Trial
 
 if TYPE_CHECKING:
-    from nbmgpu.ui.comparing import LiveComparison
+    from .live_comparison import LiveComparison
 
 __all__ = [
     "Comparison",
@@ -113,7 +113,7 @@ async def conduct_awaited(contest: Contest) -> Comparison:
 def showing(contest: Contest) -> Iterator[LiveComparison]:
     """Show ``contest`` here while it goes on, and what has come out afterwards."""
     global last_comparison
-    from nbmgpu.ui.comparing import LiveComparison
+    from .live_comparison import LiveComparison
 
     refuse_inside_a_rank()
     output = LiveComparison(contest)

@@ -8,7 +8,7 @@ import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nbmgpu.devices import Machine
+from nbmgpu.devices.devices import Machine
 
 from .request import Request
 from .trial import Trial
@@ -73,17 +73,17 @@ class Comparison:
 
     def to_markdown(self) -> str:
         """Return the table and what is said below it, for a page or an issue."""
-        from .shown import as_markdown
+        from .rendering import as_markdown
 
         return as_markdown(self)
 
     def _repr_html_(self) -> str:
-        from .shown import as_html
+        from .rendering import as_html
 
         return as_html(self)
 
     def __repr__(self) -> str:
         """Return the table as text."""
-        from .shown import as_text
+        from .rendering import as_text
 
         return as_text(self)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nbmgpu.devices import DEFAULT_CPU_RANKS, Machine, probe
+from nbmgpu.devices.devices import DEFAULT_CPU_RANKS, Machine, probe
 from nbmgpu.errors import OptionError
-from nbmgpu.flags import (
+from nbmgpu.options.flags import (
     FLAGS,
     RUN,
     Flag,
@@ -23,11 +23,11 @@ from nbmgpu.flags import (
     known_strategies,
     list_of,
 )
-from nbmgpu.options import DEFAULTS, RunOptions
-from nbmgpu.reading import check_names, explain, read_line, read_values, written
+from nbmgpu.options.parsing import check_names, explain, read_line, read_values, written
+from nbmgpu.options.run_options import DEFAULTS, RunOptions
 from nbmgpu.strategies import canonical, nearest, profile_of
-from nbmgpu.strategies.catalogue import GENERAL, OF_DDP
-from nbmgpu.strategies.tuning import FIELDS
+from nbmgpu.strategies.profiles import GENERAL, OF_DDP
+from nbmgpu.strategies.strategy_options import FIELDS
 
 STEPS = 20
 """Optimizer steps of every run, if nothing is said."""

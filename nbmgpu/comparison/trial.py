@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from nbmgpu.events import RunState
+from nbmgpu.formatting import counted
 from nbmgpu.report.curves import RATES, curve_names
-from nbmgpu.report.line import failure_sentence
-from nbmgpu.run import Run
-from nbmgpu.sizes import counted
+from nbmgpu.report.run_line import failure_sentence
+from nbmgpu.runs.events import RunState
+from nbmgpu.runs.run import Run
+from nbmgpu.runs.view import RunView
 from nbmgpu.strategies import profile_of
-from nbmgpu.view import RunView
 
 from .request import Entry
 

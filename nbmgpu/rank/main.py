@@ -17,37 +17,39 @@ import torch
 import torch.distributed as dist
 from threadpoolctl import threadpool_limits
 
-from nbmgpu import rng, settings, verbosity
-from nbmgpu.arena import Arena
-from nbmgpu.bundle import Received, is_whole, receive, send_back, write_copies
-from nbmgpu.events import EventWriter, Started, Status
-from nbmgpu.headers import ReturnedHeader, SentHeader
-from nbmgpu.launch.leftovers import put_sockets_into
-from nbmgpu.launch.processes import die_with_parent
-from nbmgpu.run import COLLECTING_FILE, SHADOWS, Run, RunRecord, own_process, write_atomically
-from nbmgpu.strategies import Tuning, load_strategy, sums
+from nbmgpu.engines.local.cleanup import put_sockets_into
+from nbmgpu.environment import logging_state, random_state, torch_settings
+from nbmgpu.environment.headers import ReturnedHeader, SentHeader
+from nbmgpu.environment.tracker_run import LeftRun
+from nbmgpu.runs.events import EventWriter, Started, Status
+from nbmgpu.runs.run import COLLECTING_FILE, SHADOWS, Run, RunRecord, own_process, write_atomically
+from nbmgpu.serialization import Received, is_whole, receive, send_back, write_copies
+from nbmgpu.strategies import Tuning, all_reduce, load_strategy
 from nbmgpu.strategies.base import RankContext
-from nbmgpu.tracking import LeftRun
+from nbmgpu.system.parent_death import die_with_parent
+from nbmgpu.system.shared_memory import Arena
 
-from . import failures, files, frameworks, left_open, output, session
-from .comparable import is_small
-from .data.loaders import LoaderTap
-from .entropy import Entropy
-from .interruption import AgreedInterrupts, Interrupts
-from .last_words import tell_the_whole, tell_what_was_measured
-from .measuring import tqdm_tap
-from .measuring.footprint import Footprint
-from .measuring.heap import keep_freed_memory
-from .measuring.vitals import Pulse
-from .recorder import Recorder
+from . import frameworks, session
+from .data.loader_patch import LoaderTap
+from .files import open_files, writes
+from .interrupts import AgreedInterrupts, Interrupts
+from .metrics import tqdm_progress
+from .metrics.allocator import keep_freed_memory
+from .metrics.heartbeat import Pulse
+from .metrics.memory import Footprint
+from .reporting import failures, stdio
+from .reporting.final_report import tell_the_whole, tell_what_was_measured
+from .reporting.recorder import Recorder
+from .rng.seeding import Entropy
 from .shell import Outcome, RankShell, make_shell
-from .source.code import Code
-from .store import shared
-from .training import hooks
+from .small_results import is_small
+from .source_analysis.notebook_code import Code
+from .store import broadcast
+from .training import user_hooks
 from .training.backward import BackwardTap
-from .training.budget import Budget
-from .training.steps import StepTap
-from .training.units import OptimizerWatch
+from .training.optimizer_registry import OptimizerWatch
+from .training.optimizer_steps import StepTap
+from .training.step_limit import Budget
 
 NEW_MEMORY = 3 << 30
 """Bytes a second in which memory that was not there before is written."""
@@ -56,7 +58,7 @@ NEW_MEMORY = 3 << 30
 def be_forked(run: Run, rank: int, launcher: int, arena: Arena | None) -> NoReturn:
     """Be ``rank`` of ``run``, just forked from the process ``launcher``, with ``arena``."""
     if arena is not None:
-        sums.shared = sums.SharedSums(arena, rank)
+        all_reduce.shared = all_reduce.SharedSums(arena, rank)
     world_size = str(run.record.world_size)
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=world_size, LOCAL_WORLD_SIZE=world_size,
@@ -92,7 +94,7 @@ def _live(run: Run, rank: int, parent: int) -> NoReturn:
         die_with_parent(parent, signal.SIGKILL)
         Interrupts(run.folder).install()
         log = run.log_path(rank)
-        output.redirect(log)
+        stdio.redirect(log)
         events = EventWriter(run.events_path(f"rank-{rank}"), rank)
         events.emit(Started, **own_process(), device=run.record.devices[rank])
         with Pulse(events, log, run.record.devices[rank]):
@@ -101,7 +103,7 @@ def _live(run: Run, rank: int, parent: int) -> NoReturn:
     except BaseException:
         traceback.print_exc()
     finally:
-        output.flush()
+        stdio.flush()
         os._exit(code)
 
 
@@ -130,7 +132,7 @@ class Rank:
         self.events = events
         self.recorder = Recorder(events)
         self.log = log
-        self.files = files.FileTap(rank, run.folder / SHADOWS / f"rank-{rank}")
+        self.files = writes.FileTap(rank, run.folder / SHADOWS / f"rank-{rank}")
         self.namespace: dict[str, Any] = {}
 
     def live(self) -> int:
@@ -155,7 +157,9 @@ class Rank:
             )
             if current.budget.on:
                 self.footprint.data_is_here()
-            verbosity.apply(self.received.header.verbosity)  # some set it when they are imported
+            logging_state.apply(
+                self.received.header.verbosity
+            )  # some set it when they are imported
             shell.take_sources(self.received.header)
             self._take_over_settings()
             if current.distributes:
@@ -196,16 +200,16 @@ class Rank:
 
     def _welcome(self, current: session.Session, header: SentHeader) -> None:
         """Take over what values may ask for when they arrive."""
-        verbosity.apply(header.verbosity)
+        logging_state.apply(header.verbosity)
         current.trackers.begun = header.tracked
 
     def _take_over_settings(self) -> None:
-        settings.apply(self.received.header.settings)
+        torch_settings.apply(self.received.header.settings)
         if (threads := torch.get_num_threads()) > 1:  # NumPy came with the server, which has one
             threadpool_limits(threads, user_api="blas")
-        rng.restore(self.received.header.random)
+        random_state.restore(self.received.header.random)
         if self.record.seed is not None:
-            rng.seed(self.record.seed)
+            random_state.seed(self.record.seed)
 
     def _open_session(self, watch: OptimizerWatch) -> session.Session:
         """Put the taps in place; libraries' before the bundle, whose objects they take in."""
@@ -224,10 +228,10 @@ class Rank:
         if current.distributes:
             Entropy(self.loaders.streams, f"{self.run.id} {record.created}").install()
         BackwardTap(current).install()
-        hooks.install(current)
+        user_hooks.install(current)
         self.steps = StepTap(current)
         self.steps.install()
-        tqdm_tap.install(self.recorder)
+        tqdm_progress.install(self.recorder)
         frameworks.install(current)
         return current
 
@@ -254,7 +258,7 @@ class Rank:
             tell_what_was_measured(self.events, current, self.footprint)
         together = stopped and current.interrupts and current.interrupts.together
         if outcome.error is None:
-            shared.leave()  # first: what follows may wait for ranks that wait for this one
+            broadcast.leave()  # first: what follows may wait for ranks that wait for this one
             current.strategy.finish()
         if self.rank == 0:
             with suppress(OSError):  # no room, or no folder any more: results need neither
@@ -266,7 +270,7 @@ class Rank:
         current.close()
         self.steps.remove()
         self.loaders.streams.leave()
-        left_open.flush()
+        open_files.flush()
         self.files.remove()
         self._send_back(outcome, current.trackers.leaving())
         for end in current.trackers.at_end:
@@ -298,7 +302,7 @@ class Rank:
         send_back(
             path,
             made | outcome.values(),
-            ReturnedHeader(rng.capture(), outcome.deleted, sorted(outcome.kept), left),
+            ReturnedHeader(random_state.capture(), outcome.deleted, sorted(outcome.kept), left),
             self.received,
             self.namespace,
             outcome.kept,

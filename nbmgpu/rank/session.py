@@ -15,26 +15,26 @@ from typing import TYPE_CHECKING, Any
 from torch.nn.parameter import is_lazy
 
 from nbmgpu.errors import StrategyError, compose
-from nbmgpu.strategies import sums
+from nbmgpu.strategies import all_reduce
 
-from . import notices
-from .coupling import Coupling
-from .data.ahead import ReadAhead
-from .data.batch_in_use import BatchInUse
-from .data.share import Outside, Share
-from .interruption import AgreedInterrupts
-from .losses.divisors import Divisor, Divisors, Meaning
-from .losses.size_or_constant import Chances
-from .measuring.pace import Pace
-from .measuring.stopwatch import Stopwatch
-from .measuring.throughput import Throughput
-from .recorder import check_metrics
-from .trackers import Trackers
-from .training import hooks
-from .training.accumulation import Accumulation
-from .training.batchnorm import is_synchronised
-from .training.budget import Budget
-from .training.shaping import Shaping
+from .batch_dependence import Coupling
+from .data.batch_shard import Outside, Share
+from .data.current_batch import BatchInUse
+from .data.read_ahead import ReadAhead
+from .interrupts import AgreedInterrupts
+from .loss.divisors import Divisor, Divisors, Meaning
+from .loss.size_inference import Chances
+from .metrics.optimizer_step_times import Stopwatch
+from .metrics.step_time import Pace
+from .metrics.throughput import Throughput
+from .reporting import notices
+from .reporting.recorder import check_metrics
+from .tracker import Trackers
+from .training import user_hooks
+from .training.gradient_accumulation import Accumulation
+from .training.model_options import Shaping
+from .training.step_limit import Budget
+from .training.sync_batchnorm import is_synchronised
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 
     from nbmgpu.strategies.base import Strategy, Unit
 
-    from .data.loaders import LoaderTap
-    from .losses.graph import LossGraph
-    from .losses.readable import Losses
-    from .recorder import Recorder
-    from .streams import Streams
-    from .training.units import OptimizerWatch
+    from .data.loader_patch import LoaderTap
+    from .loss.loss_graph import LossGraph
+    from .loss.loss_names import Losses
+    from .reporting.recorder import Recorder
+    from .rng.streams import Streams
+    from .training.optimizer_registry import OptimizerWatch
 
 
 _LAZY = compose(
@@ -198,7 +198,7 @@ class Session:
     def _on_all_ranks(self, flags: Tensor) -> None:
         """Keep those flags, of shape (n,) and 0 or 1, that are 1 on all ranks."""
         if self.distributes:
-            sums.all_reduce(flags).wait()
+            all_reduce.all_reduce(flags).wait()
             flags.copy_(flags == self.world_size)
 
     def _buffers(self) -> list[Tensor]:
@@ -224,7 +224,7 @@ class Session:
         """Whether somebody but the strategy has put a hook on a parameter or a module."""
         parameters = [p for unit in self.units for p in unit.parameters()]
         own = self.strategy.hooks_on
-        return hooks.on_modules(root for unit in self.units for root in unit.modules) or any(
+        return user_hooks.on_modules(root for unit in self.units for root in unit.modules) or any(
             p._backward_hooks or len(p._post_accumulate_grad_hooks or ()) > own(p)
             for p in parameters
         )

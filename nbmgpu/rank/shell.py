@@ -25,18 +25,18 @@ from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
-from nbmgpu.bundle import VALUE
-from nbmgpu.cell.read import HISTORY
+from nbmgpu.cell.cell import HISTORY
+from nbmgpu.environment.headers import SentHeader
 from nbmgpu.errors import NbmgpuError
-from nbmgpu.events import Display, EventWriter
-from nbmgpu.headers import SentHeader
+from nbmgpu.runs.events import Display, EventWriter
+from nbmgpu.serialization import VALUE
 
-from .failures import CELL_FILE_MARK, end_before_own_frames
-from .measuring import tqdm_tap
-from .output import MarkedStderr, log_size
-from .recorder import Recorder
-from .store.shared import from_rank_0
-from .training.budget import BudgetSpentError
+from .metrics import tqdm_progress
+from .reporting.failures import CELL_FILE_MARK, end_before_own_frames
+from .reporting.recorder import Recorder
+from .reporting.stdio import MarkedStderr, log_size
+from .store.broadcast import from_rank_0
+from .training.step_limit import BudgetSpentError
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ def make_shell(events: EventWriter, recorder: Recorder, log: Path, rank: int) ->
     compiler.get_code_name = lambda *args: f"<{CELL_FILE_MARK}-{name(*args)}>"
     sys.stderr = MarkedStderr(log, recorder.stderr)
     sys.unraisablehook = pass_over_interrupts
-    tqdm_tap.replace_widgets()
+    tqdm_progress.replace_widgets()
     return shell
 
 

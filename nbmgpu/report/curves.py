@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nbmgpu.run import Run
-from nbmgpu.view import Curve, RunView
+from nbmgpu.runs.run import Run
+from nbmgpu.runs.view import Curve, RunView
 
-from .words import number, plain, span
+from .text_format import number, plain, span
 
 POINTS = 1000
 """The most points of a curve that travel."""

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from nbmgpu._version import __version__
-from nbmgpu.run import Run, write_atomically
+from nbmgpu.runs.run import Run, write_atomically
 
-from .line import RunLine, run_line
+from .run_line import RunLine, run_line
 
 DIGEST_FILE = "line.json"
 

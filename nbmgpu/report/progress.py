@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nbmgpu.events import Progress
-from nbmgpu.view import RunView, Track
+from nbmgpu.runs.events import Progress
+from nbmgpu.runs.view import RunView, Track
 
-from .words import clock, plain
+from .text_format import clock, plain
 
 OTHERS = 3
 """The most bars shown besides the training loader's."""

@@ -7,17 +7,17 @@ import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from nbmgpu.events import GOING, RunState
-from nbmgpu.run import STOP_FILE, Run
+from nbmgpu.runs.events import GOING, RunState
+from nbmgpu.runs.run import STOP_FILE, Run
 
-from . import words
-from .cause import Cause, cause
+from . import text_format
 from .curves import Curves, Throughput, curves, throughput
-from .epochs import epochs_in
-from .logs import LogReader, LogSize
+from .epoch_count import epochs_in
+from .failure_cause import Cause, cause
+from .log_pages import LogReader, LogSize
 from .progress import Bar, bars, remaining
-from .ranks import RankRow, rows
-from .words import Tone
+from .rank_rows import RankRow, rows
+from .text_format import Tone
 
 HEAVY_INTERVAL = 0.25
 """Seconds between two looks at curves and logs; the other parts know no such rest."""
@@ -111,7 +111,7 @@ class Snapshot:
         return {
             "about": about(run),
             "status": status,
-            "notices": words.notices(run.view),
+            "notices": text_format.notices(run.view),
             "failure": cause(run, state),
             "progress": bars(run.view, self._epochs),
             "ranks": rows(run, now, bool(status.stopping)),
@@ -131,13 +131,13 @@ def about(run: Run) -> About:
     record = run.record
     return About(
         id=run.id,
-        headline=words.headline(record),
-        strategy=words.plain(record.strategy),
+        headline=text_format.headline(record),
+        strategy=text_format.plain(record.strategy),
         world_size=record.world_size,
-        devices=words.device_names(record.devices),
-        batch=words.batch_line(record),
+        devices=text_format.device_names(record.devices),
+        batch=text_format.batch_line(record),
         folder=str(run.folder),
-        notebook=words.plain(record.notebook),
+        notebook=text_format.plain(record.notebook),
         created=record.created,
     )
 
@@ -149,9 +149,9 @@ def run_status(run: Run, state: RunState, now: float, epochs: int = 0) -> RunSta
     end = run.view.last_time if over else now
     return RunStatus(
         state=state,
-        word="stopping" if stopping else words.state_word(state),
-        tone=words.TONES[state],
-        elapsed=words.clock(max(end - run.record.created, 0.0), tenths=over),
+        word="stopping" if stopping else text_format.state_word(state),
+        tone=text_format.TONES[state],
+        elapsed=text_format.clock(max(end - run.record.created, 0.0), tenths=over),
         remaining="" if over or stopping else remaining(run.view, now, epochs),
         over=over,
         stopping=stopping,

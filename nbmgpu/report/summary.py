@@ -11,14 +11,14 @@ from html import escape
 
 import numpy as np
 
-from nbmgpu.events import RunState
-from nbmgpu.run import Run
-from nbmgpu.view import Curve
+from nbmgpu.runs.events import RunState
+from nbmgpu.runs.run import Run
+from nbmgpu.runs.view import Curve
 
-from . import words
-from .cause import Cause, cause
+from . import text_format
 from .curves import RATES, Throughput, curve_names, thin, throughput
-from .ranks import RankRow, rows
+from .failure_cause import Cause, cause
+from .rank_rows import RankRow, rows
 
 POINTS = 240
 """The most points of a curve that are kept in the notebook."""
@@ -35,17 +35,17 @@ COLOURS = {"good": "#2e9e44", "bad": "#e5484d", "note": "#d08700", "line": "#3b8
 def summary_text(run: Run) -> str:
     """Return the run in a few aligned lines, for terminals."""
     state = run.state
-    lines = [(words.state_word(state), _about(run))]
-    if batch := words.batch_line(run.record):
+    lines = [(text_format.state_word(state), _about(run))]
+    if batch := text_format.batch_line(run.record):
         lines.append(("batch", batch))
     names = _metrics(run)
     for name in names[:CURVES]:
-        lines.append((words.plain(name), _course(run.view.curves[name])))
+        lines.append((text_format.plain(name), _course(run.view.curves[name])))
     if len(names) > CURVES:
         lines.append(("", f"{len(names) - CURVES} more in {_all_of(run)}"))
     if pace := _pace(throughput(run)):
         lines.append(("pace", pace))
-    lines += [("note", text) for text in words.notices(run.view)]
+    lines += [("note", text) for text in text_format.notices(run.view)]
     if why := cause(run, state):
         lines.append(("failure", f"{why.who}: {why.what}" if why.who else why.what))
         lines += [("", f"line {why.number}: {why.line}")] if why.line else []
@@ -92,21 +92,21 @@ def summary_html(run: Run) -> str:
 
 
 def _about(run: Run) -> str:
-    return f"{words.headline(run.record)}, {words.clock(run.duration)}"
+    return f"{text_format.headline(run.record)}, {text_format.clock(run.duration)}"
 
 
 def _headline(run: Run, state: RunState) -> str:
-    tone = words.TONES.get(state, "idle")
+    tone = text_format.TONES.get(state, "idle")
     colour = f' style="color: {COLOURS[tone]}"' if tone in COLOURS else ""
-    word = f"<b{colour}>{SIGNS[tone]} {escape(words.state_word(state))}</b>"
-    batch = escape(words.batch_line(run.record))
+    word = f"<b{colour}>{SIGNS[tone]} {escape(text_format.state_word(state))}</b>"
+    batch = escape(text_format.batch_line(run.record))
     aside = " &nbsp;·&nbsp; ".join(filter(None, [batch, f"run {escape(run.id)}"]))
     about = escape(_about(run))
     return f'<p style="margin: 4px 0">{word} &nbsp; {about}<br><small>{aside}</small></p>'
 
 
 def _notices(run: Run) -> str:
-    items = "".join(f"<li>{escape(text)}</li>" for text in words.notices(run.view))
+    items = "".join(f"<li>{escape(text)}</li>" for text in text_format.notices(run.view))
     if not items:
         return ""
     return (
@@ -160,7 +160,7 @@ def _curves(run: Run) -> str:
 
 
 def _curve(name: str, curve: Curve) -> str:
-    label = escape(words.plain(name))
+    label = escape(text_format.plain(name))
     lines = "".join(
         f'<polyline points="{points}" fill="none" stroke="{COLOURS["line"]}" '
         f'stroke-width="1.5" stroke-linejoin="round" stroke-linecap="round"/>'
@@ -215,5 +215,5 @@ def _ranks(run: Run) -> str:
 def _course(curve: Curve) -> str:
     """Return where a curve began and where it is: ``2.303 → 0.1235``."""
     _, values = curve.arrays()
-    first, last = words.number(float(values[0])), words.number(float(values[-1]))
+    first, last = text_format.number(float(values[0])), text_format.number(float(values[-1]))
     return last if first == last else f"{first} → {last}"

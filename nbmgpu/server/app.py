@@ -6,12 +6,12 @@ from jupyter_server.auth.decorator import authorized
 from jupyter_server.extension.application import ExtensionApp
 from tornado import web
 
-from .catalogue import CatalogueHandler
+from .base_handler import Handler
+from .choices import CatalogueHandler
 from .curves import CurveHandler
-from .handler import Handler
+from .http_errors import Refusal
 from .logs import LogFileHandler, LogsHandler
-from .pick import PickHandler
-from .refusals import Refusal
+from .picker import PickHandler
 from .runs import RunHandler, RunsHandler, StopHandler, SummaryHandler
 from .services import KEY, Services
 from .status import StatusHandler

@@ -9,7 +9,7 @@ from tornado import web
 
 from nbmgpu.report.curves import CurveRequest
 
-from .handler import Handler
+from .base_handler import Handler
 
 
 class CurveHandler(Handler):

@@ -8,10 +8,10 @@ from jupyter_server.auth.decorator import authorized
 from tornado import web
 from tornado.iostream import StreamClosedError
 
-from nbmgpu.report.logs import ALL, LogRequest
+from nbmgpu.report.log_pages import ALL, LogRequest
 
-from .folders import NoSuchRunError, open_run, own_file
-from .handler import Handler
+from .base_handler import Handler
+from .run_folders import NoSuchRunError, open_run, own_file
 
 PAGE = 200
 """Lines of a page unless another number is asked for."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Literal
 
-from nbmgpu.report.line import RunLine
+from nbmgpu.report.run_line import RunLine
 
 DeviceKind = Literal["cpu", "gpu"]
 

@@ -9,13 +9,13 @@ from tornado import web
 
 from nbmgpu.report.snapshot import Snapshot
 from nbmgpu.report.summary import summary_html, summary_text
-from nbmgpu.report.words import ending_sentence
+from nbmgpu.report.text_format import ending_sentence
 
-from .folders import open_run
-from .handler import Handler
-from .lines import NEWEST
+from .base_handler import Handler
+from .http_errors import Refusal
 from .payloads import RunSummary, StopRequest
-from .refusals import Refusal
+from .run_folders import open_run
+from .run_list import NEWEST
 
 
 class RunsHandler(Handler):

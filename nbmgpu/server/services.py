@@ -7,12 +7,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
-from nbmgpu.run import runs_root
+from nbmgpu.runs.run import runs_root
 
-from .devices import Meters
-from .folders import run_ids
-from .lines import RunLines
-from .opened import OpenRuns
+from .device_usage import Meters
+from .open_runs import OpenRuns
+from .run_folders import run_ids
+from .run_list import RunLines
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -6,9 +6,9 @@ from jupyter_server.auth.decorator import authorized
 from tornado import web
 
 from nbmgpu._version import __version__
-from nbmgpu.run import runs_root
+from nbmgpu.runs.run import runs_root
 
-from .handler import Handler
+from .base_handler import Handler
 from .payloads import ServerStatus
 from .services import Services
 

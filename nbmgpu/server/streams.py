@@ -13,10 +13,10 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from nbmgpu.report.snapshot import Snapshot
 
-from .folders import NoSuchRunError, open_run, run_folder
-from .handler import ForUsers, to_json
-from .news import NewsReader
+from .base_handler import ForUsers, to_json
+from .changes import NewsReader
 from .payloads import CloseCode
+from .run_folders import NoSuchRunError, open_run, run_folder
 
 NEWS_EVERY = 1.0
 """Seconds between two words about machine and runs."""

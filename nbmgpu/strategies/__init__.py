@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 
 from nbmgpu.errors import OptionError, closest, compose
 
-from .catalogue import BUILT_IN, Profile
-from .tuning import Tuning
+from .profiles import BUILT_IN, Profile
+from .strategy_options import Tuning
 
 if TYPE_CHECKING:
     from .base import Strategy

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .amounts import Amount
-from .tuning import Tuning
+from .scalars import Amount
+from .strategy_options import Tuning
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-    from .catalogue import Profile
+    from .profiles import Profile
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from . import sums
-from .amounts import Amount
-from .tail import make_tail, tail_size
+from . import all_reduce
+from .reduction_extras import make_tail, tail_size
+from .scalars import Amount
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -117,7 +117,7 @@ class Bucket:
                 # of a bucket here would be a rank's peak of memory.
                 self.gradients.masked_fill_(weight == 0, 0.0)
         self.sent = self.flat if self.wire is None else self.flat.to(self.wire)
-        self.work = sums.all_reduce(self.sent)
+        self.work = all_reduce.all_reduce(self.sent)
 
     def _at_once(self) -> bool:
         """Tell whether to calculate while copying: one way through a CPU's memory, not two.

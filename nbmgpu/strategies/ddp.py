@@ -23,11 +23,11 @@ import torch
 
 from nbmgpu.errors import StrategyError, compose
 
-from . import catalogue
+from . import profiles
 from .base import Backward, RankContext, Strategy, Unit
-from .catalogue import Profile
+from .profiles import Profile
 from .reducer import Reducer, Reduction, end_all
-from .replicas import broadcast_unless_equal
+from .replication import broadcast_unless_equal
 from .trainable import Trainable
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ FIND_UNUSED = (
 class DistributedDataParallel(Strategy):
     """Replicated parameters, averaged gradients."""
 
-    profile: ClassVar[Profile] = catalogue.DDP
+    profile: ClassVar[Profile] = profiles.DDP
     forgets: ClassVar[bool] = True
 
     def __init__(self, context: RankContext) -> None:

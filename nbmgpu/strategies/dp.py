@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import parallel_apply, replicate
 from torch.nn.parallel.scatter_gather import scatter_kwargs
 
-from . import catalogue
+from . import profiles
 from .base import Backward, RankContext, Strategy, Unit
-from .catalogue import Profile
+from .profiles import Profile
 
 WHY_DDP = (
     "ddp is better nearly always: a process per GPU, so that Python's global lock does not hold "
@@ -43,7 +43,7 @@ PARALLEL = (
 class DataParallel(Strategy):
     """One process for all devices."""
 
-    profile: ClassVar[Profile] = catalogue.DP
+    profile: ClassVar[Profile] = profiles.DP
 
     def __init__(self, context: RankContext) -> None:
         """Use the GPUs that this process sees."""

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from . import catalogue
+from . import profiles
 from .base import Backward, Strategy, Unit
-from .catalogue import Profile
+from .profiles import Profile
 
 
 class NoStrategy(Strategy):
     """Leaves models, optimizers and loaders alone."""
 
-    profile: ClassVar[Profile] = catalogue.NONE
+    profile: ClassVar[Profile] = profiles.NONE
 
     def prepare(self, units: list[Unit]) -> None:
         """Do nothing."""

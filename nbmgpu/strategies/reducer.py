@@ -11,11 +11,11 @@ from torch import nn
 
 from nbmgpu.errors import StrategyError, compose
 
-from . import sums
-from .amounts import Amount, or_one
+from . import all_reduce
 from .base import Backward, Unit
 from .buckets import Bucket, make_buckets
-from .replicas import RunningStatistics
+from .replication import RunningStatistics
+from .scalars import Amount, or_one
 from .trainable import Trainable
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def end_all(reducers: Sequence[Reducer]) -> bool:
     reached = [reducer.look() for reducer in reducers]
     if len(reducers) > 1 and any(reached):
         anywhere = torch.tensor(reached, dtype=torch.float32)  # hosts meet, no GPU waits
-        sums.all_reduce(anywhere).wait()
+        all_reduce.all_reduce(anywhere).wait()
         reached = [bool(number) for number in anywhere.tolist()]
     for reducer, takes_part in zip(reducers, reached, strict=True):
         if takes_part:

@@ -22,13 +22,13 @@ from torch.optim import Optimizer
 
 from nbmgpu.errors import StrategyError, compose
 
-from . import catalogue
-from .attendance import Attendance
+from . import profiles
 from .base import RankContext, Unit
-from .catalogue import Profile
+from .collective_pickle import Attendance
 from .ddp import DistributedDataParallel
-from .separable import joins_parameters, own_step, takes_closure
-from .states import SpreadStates
+from .per_parameter import joins_parameters, own_step, takes_closure
+from .profiles import Profile
+from .sharded_state import SpreadStates
 
 LOST_STATES = (
     "The cell did not end as it should, so the optimizer states that other ranks held are lost: "
@@ -145,7 +145,7 @@ def signature(optimizer: Optimizer) -> Any:
 class ZeroStage1(DistributedDataParallel):
     """Replicated parameters, averaged gradients, sharded optimizer states."""
 
-    profile: ClassVar[Profile] = catalogue.ZERO1
+    profile: ClassVar[Profile] = profiles.ZERO1
     spreads: ClassVar[bool] = True
     forgets: ClassVar[bool] = False
 

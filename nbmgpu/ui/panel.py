@@ -17,12 +17,12 @@ import anywidget
 import traitlets
 
 from nbmgpu.report.curves import CurveLine, CurveRequest, stretch
-from nbmgpu.report.logs import LogPage, LogRequest
+from nbmgpu.report.log_pages import LogPage, LogRequest
 from nbmgpu.report.snapshot import Snapshot
-from nbmgpu.rhythm import PANEL
-from nbmgpu.run import Run
+from nbmgpu.runs.polling import PANEL
+from nbmgpu.runs.run import Run
 
-from .built import script, style
+from .assets import script, style
 
 
 class RunPanel(anywidget.AnyWidget):

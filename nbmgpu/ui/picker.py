@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import anywidget
 import traitlets
 
-from nbmgpu.advisor.consult import Consultation
-from nbmgpu.advisor.picking import Picking, describe
+from nbmgpu.advisor.advisor import Consultation
+from nbmgpu.advisor.picker_state import Picking, describe
 
-from .built import script, style
+from .assets import script, style
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,7 +24,7 @@ __all__ = ["Picker", "describe_cell", "picker"]
 class Picker(anywidget.AnyWidget):
     """Shows strategies for one model, and what is to be written above the cell.
 
-    ``state`` is a ``nbmgpu.advisor.picking.PickerState``; ``line`` is the line that is chosen
+    ``state`` is a ``nbmgpu.advisor.picker_state.PickerState``; ``line`` is the line that is chosen
     in the browser.  Messages ``{"kind": "choose", "controls": {...}}`` bring a new state.
     """
 

@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import nbmgpu
-from nbmgpu.advisor.consult import Consultation, Question
-from nbmgpu.strategies.tuning import Precision
+from nbmgpu.advisor.advisor import Consultation, Question
+from nbmgpu.strategies.strategy_options import Precision
 
 RANKS = 2
 

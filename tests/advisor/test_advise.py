@@ -13,10 +13,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import nbmgpu
-from nbmgpu.advisor.consult import Consultation, Question
-from nbmgpu.devices import Gpu, Machine
+from nbmgpu.advisor.advisor import Consultation, Question
+from nbmgpu.devices.devices import Gpu, Machine
 from nbmgpu.errors import OptionError
-from nbmgpu.options import RunOptions
+from nbmgpu.options.run_options import RunOptions
 from nbmgpu.strategies import strategy_names
 
 GB = 1e9

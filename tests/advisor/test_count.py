@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from nbmgpu.advisor.count import count
-from nbmgpu.advisor.units import find_units
+from nbmgpu.advisor.fsdp_units import find_units
+from nbmgpu.advisor.model_size import count
 
 
 def model():

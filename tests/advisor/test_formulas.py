@@ -6,13 +6,13 @@ import warnings
 
 import pytest
 
-from nbmgpu.advisor import memory, speed
+from nbmgpu.advisor import memory_model, speed_model
 from nbmgpu.advisor.activations import korthikanti
-from nbmgpu.advisor.count import Counted
-from nbmgpu.advisor.span import Span, read_bytes, span_in_words
-from nbmgpu.advisor.units import Units
+from nbmgpu.advisor.fsdp_units import Units
+from nbmgpu.advisor.interval import Span, read_bytes, span_in_words
+from nbmgpu.advisor.model_size import Counted
 from nbmgpu.errors import OptionError
-from nbmgpu.sizes import in_words
+from nbmgpu.formatting import in_words
 
 GB = 1e9
 PARAMETERS = 1_000_000
@@ -27,25 +27,25 @@ def case(ranks, **more):
         largest=0, optimizer="Adam", guessed=False,
     )  # fmt: skip
     units = Units(sharded=4 * PARAMETERS, root=0, largest=0, kept=0)
-    return memory.Case(counted, units, None, ranks, on_gpu=False, **more)
+    return memory_model.Case(counted, units, None, ranks, on_gpu=False, **more)
 
 
 def per_parameter(name, ranks):
-    held = memory.held_by(name, case(ranks))
+    held = memory_model.held_by(name, case(ranks))
     assert held is not None
-    return memory.total({k: v for k, v in held.items() if k != "extra"}).low / PARAMETERS
+    return memory_model.total({k: v for k, v in held.items() if k != "extra"}).low / PARAMETERS
 
 
 @pytest.mark.parametrize(("stage", "size"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.88)])
 def test_zero_says_what_the_paper_prints_for_64_gpus(stage, size):
     # Figure 1 of 1910.02054: 7.5 billion parameters, 64 GPUs.
-    assert memory.zero(stage, 64, 7.5e9) / GB == pytest.approx(size, rel=0.01)
+    assert memory_model.zero(stage, 64, 7.5e9) / GB == pytest.approx(size, rel=0.01)
 
 
 @pytest.mark.parametrize(("stage", "size"), [(1, 52.5), (2, 41.3), (3, 30)])
 def test_zero_says_what_the_paper_prints_for_4_gpus(stage, size):
     # Table 1 of 1910.02054.
-    assert memory.zero(stage, 4, 7.5e9) / GB == pytest.approx(size, rel=0.01)
+    assert memory_model.zero(stage, 4, 7.5e9) / GB == pytest.approx(size, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -100,17 +100,17 @@ def test_deepspeeds_estimator_is_not_its_documentation():
     ("name", "volume"), [("ddp", 2), ("zero1", 3), ("zero2", 2), ("fsdp", 3), ("none", None)]
 )
 def test_volumes(name, volume):
-    assert speed.volumes(name, case(4)) == volume
+    assert speed_model.volumes(name, case(4)) == volume
 
 
 def test_speeds_are_ranges_with_reasons():
-    assert speed.speed_of("ddp", case(2)).words == "as ddp"
-    fsdp = speed.speed_of("fsdp", case(2))
+    assert speed_model.speed_of("ddp", case(2)).words == "as ddp"
+    fsdp = speed_model.speed_of("fsdp", case(2))
     assert (fsdp.low, fsdp.high) == (0.6, 1.0)
     assert "3x the parameters" in fsdp.reason
-    assert speed.speed_of("fsdp", case(1)).words == "as ddp"
-    assert speed.speed_of("none", case(2)).low is None
-    half = speed.speed_of("zero2", case(2, precision="bf16"))
+    assert speed_model.speed_of("fsdp", case(1)).words == "as ddp"
+    assert speed_model.speed_of("none", case(2)).low is None
+    half = speed_model.speed_of("zero2", case(2, precision="bf16"))
     assert half.high == pytest.approx(1.33)
 
 

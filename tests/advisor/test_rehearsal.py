@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from nbmgpu.advisor.rehearsal import CannotRehearseError, rehearse, rows_of
-from nbmgpu.advisor.samples import NoBatchError, from_loader
+from nbmgpu.advisor.fake_step import CannotRehearseError, rehearse, rows_of
+from nbmgpu.advisor.sample_batch import NoBatchError, from_loader
 
 BATCH = torch.zeros(16, 20), torch.zeros(16, dtype=torch.long)
 
@@ -78,7 +78,7 @@ def test_checkpointing_keeps_less():
 def test_a_tall_stack_is_drawn_out_to_what_all_of_it_holds(monkeypatch):
     drawn = rehearse(Blocks(20), BATCH, 1000)
     assert drawn.layers == 20
-    monkeypatch.setattr("nbmgpu.advisor.rehearsal.TALL", 99)
+    monkeypatch.setattr("nbmgpu.advisor.fake_step.TALL", 99)
     whole = rehearse(Blocks(20), BATCH, 1000)
     assert whole.layers == 0
     assert drawn.kept == pytest.approx(whole.kept, rel=0.01)

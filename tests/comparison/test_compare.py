@@ -14,7 +14,7 @@ from cells import SETUP, TRAIN, notebook, trained
 import nbmgpu
 from nbmgpu.comparison.request import parse
 from nbmgpu.errors import OptionError, UnknownNameError
-from nbmgpu.options import RunOptions
+from nbmgpu.options.run_options import RunOptions
 
 DIFFERS = """\
 import torch.distributed as dist

@@ -7,10 +7,10 @@ import math
 import pytest
 
 from nbmgpu.comparison.comparison import Comparison
+from nbmgpu.comparison.rendering import closing, notes
 from nbmgpu.comparison.request import parse
-from nbmgpu.comparison.shown import closing, notes
 from nbmgpu.comparison.trial import ONE_DEVICE_NAME, Trial, _against
-from nbmgpu.devices import Machine, probe
+from nbmgpu.devices.devices import Machine, probe
 
 ALONE = Trial(
     ONE_DEVICE_NAME, 1, "finished", steps=20, step_time=0.02, samples_per_second=400.0, loss=1.0,

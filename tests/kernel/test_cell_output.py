@@ -8,7 +8,7 @@ from typing import TypeGuard
 import pytest
 from kernels import ExecutedCell, Notebook
 
-from nbmgpu.events import Event, EventTail, Metrics
+from nbmgpu.runs.events import Event, EventTail, Metrics
 
 TRAIN = """
 for epoch in range(2):

@@ -94,7 +94,7 @@ def test_a_file_named_like_one_of_pythons_modules_does_no_harm(notebook: Noteboo
     path = notebook.home / "work" / "random.py"
     path.write_text("raise SystemExit('this is the notebook\\'s own')\n")
     try:
-        notebook.run("from nbmgpu.launch import client; client.launch_client().close()")
+        notebook.run("from nbmgpu.engines.local import client; client.launch_client().close()")
         for options in ("", "--fresh "):
             cell = f"%%mgpu --gpus 2 --cpu {options}\nimport random\nrandom.choice([1])"
             asked = notebook.run(cell)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from kernels import Notebook
 
-from nbmgpu.flags import COMMANDS, RUN
-from nbmgpu.usage import usage
+from nbmgpu.frontend.help import usage
+from nbmgpu.options.flags import COMMANDS, RUN
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from kernels import Notebook, wait_for
 
-from nbmgpu.run import Run
+from nbmgpu.runs.run import Run
 
 GONE = 10.0
 """Seconds after which nothing may be left of a killed kernel."""
@@ -78,7 +78,8 @@ def test_a_killed_kernel_leaves_nothing(
 def test_a_killed_kernel_leaves_no_data_on_the_disk(new_notebook: Callable[..., Notebook]) -> None:
     notebook = new_notebook()
     notebook.run(
-        "from nbmgpu.bundle import place; place.RESERVE = 1 << 60  # as if memory were full"
+        "from nbmgpu.serialization import storage\n"
+        "storage.RESERVE = 1 << 60  # as if memory were full"
     )
     scene = Scene(notebook, "idle")
     data = [Path(path) for path in (scene.run.record.bundle, *scene.run.record.results)]

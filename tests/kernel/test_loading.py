@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from kernels import REPOSITORY, notebook_in, wait_for
 
-HEAVY = "{'numpy', 'torch', 'pandas', 'anywidget', 'nbmgpu.kernel', 'nbmgpu.report'}"
+HEAVY = "{'numpy', 'torch', 'pandas', 'anywidget', 'nbmgpu.kernel.execution', 'nbmgpu.report'}"
 
 
 def test_the_extension_imports_little_and_the_rest_when_the_kernel_is_idle(tmp_path: Path) -> None:
@@ -38,7 +38,8 @@ def test_a_terminal_has_no_loop_and_loads_what_a_run_needs(tmp_path: Path) -> No
     path = tmp_path / "session.ipy"
     path.write_text(
         "%load_ext nbmgpu\n"
-        "import sys; print('kernel' if 'nbmgpu.kernel' in sys.modules else 'nothing yet')\n"
+        "import sys\n"
+        "print('kernel' if 'nbmgpu.kernel.execution' in sys.modules else 'nothing yet')\n"
         "get_ipython().run_cell_magic('mgpu', '--gpus 2 --cpu', 'x = 6 * 7')\n"
         "print('x is', x)\n"
     )
@@ -60,7 +61,9 @@ def test_a_cell_may_come_before_anything_was_imported(tmp_path: Path) -> None:
         assert "finished" in runs.seen[-1]
 
 
-@pytest.mark.parametrize("first", ["nbmgpu.run", "nbmgpu.launch.client", "nbmgpu.kernel", "nbmgpu"])
+@pytest.mark.parametrize(
+    "first", ["nbmgpu.runs.run", "nbmgpu.engines.local.client", "nbmgpu.kernel.execution", "nbmgpu"]
+)
 def test_public_names_are_there_whatever_was_imported_before(first: str) -> None:
     source = f"""
 import importlib, types
@@ -68,9 +71,6 @@ importlib.import_module({first!r})
 import nbmgpu
 found = {{name: getattr(nbmgpu, name) for name in nbmgpu.__all__}}
 assert not [name for name, value in found.items() if isinstance(value, types.ModuleType)], found
-importlib.import_module("nbmgpu.run")
-importlib.import_module("nbmgpu.launch")
-assert (nbmgpu.run, nbmgpu.launch) == (found["run"], found["launch"])
 assert set(nbmgpu.__all__) <= set(dir(nbmgpu))
 """
     subprocess.run([sys.executable, "-c", source], check=True, timeout=60)

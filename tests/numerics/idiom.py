@@ -22,8 +22,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 import nbmgpu
-from nbmgpu import rng
-from nbmgpu.events import EventTail, Progress
+from nbmgpu.environment import random_state
+from nbmgpu.runs.events import EventTail, Progress
 
 PRELUDE = """
 import copy, itertools, math, random
@@ -157,12 +157,12 @@ def compare(idiom: Idiom, ranks: int = 2, **options: Any) -> Comparison:
     """Run ``idiom`` on one device and on ``ranks``, and compare all that they leave."""
     alone = notebook(idiom.setup)
     execute(idiom.cell, alone)
-    random_alone = rng.capture()
+    random_alone = random_state.capture()
 
     shared = notebook(idiom.setup)
     own = dict(shared)
     run = nbmgpu.run(idiom.cell, shared, gpus=ranks, cpu=True, **options)
-    random_ranks = rng.capture()
+    random_ranks = random_state.capture()
 
     result = Comparison(run, alone, shared)
     names = [n for n in alone if not n.startswith("__") and n not in SHARES | idiom.shares]

@@ -1,7 +1,7 @@
 """What belongs to a batch takes effect when the batch is used, also through two readers."""
 
-from nbmgpu.rank.data.ahead import LoaderAction, Queue, ReadAhead
-from nbmgpu.rank.data.batch_in_use import BatchInUse
+from nbmgpu.rank.data.current_batch import BatchInUse
+from nbmgpu.rank.data.read_ahead import LoaderAction, Queue, ReadAhead
 
 
 def read_ahead() -> ReadAhead:

@@ -5,7 +5,7 @@ import sys
 import pytest
 from test_loops import Probe, answer
 
-from nbmgpu.rank.source.batch_sizes import loop_asks_for_size, loop_counts_samples
+from nbmgpu.rank.source_analysis.batch_size_use import loop_asks_for_size, loop_counts_samples
 
 COUNTING = [
     "total += loss.item() * x.size(0)",

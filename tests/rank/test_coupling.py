@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils.flop_counter import FlopCounterMode
 
-from nbmgpu.events import EventTail, EventWriter, Notice
-from nbmgpu.rank.coupling import Coupling
-from nbmgpu.rank.losses.reader import read_graph
-from nbmgpu.rank.recorder import Recorder
+from nbmgpu.rank.batch_dependence import Coupling
+from nbmgpu.rank.loss.graph_reader import read_graph
+from nbmgpu.rank.reporting.recorder import Recorder
+from nbmgpu.runs.events import EventTail, EventWriter, Notice
 
 SAMPLES, WHOLE = 6, 12
 Loss = Callable[[Any, Tensor, Tensor], Tensor]

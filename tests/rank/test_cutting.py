@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from nbmgpu.rank.data.cutting import (
+from nbmgpu.rank.data.batch_shard import Share
+from nbmgpu.rank.data.batch_split import (
     as_collated,
     cut,
     cut_rows,
@@ -17,7 +18,6 @@ from nbmgpu.rank.data.cutting import (
     rows,
     sizes,
 )
-from nbmgpu.rank.data.share import Share
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])

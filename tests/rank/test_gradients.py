@@ -2,7 +2,7 @@
 
 import pytest
 
-from nbmgpu.rank.source.gradients import reads_gradients
+from nbmgpu.rank.source_analysis.gradient_reads import reads_gradients
 
 READ = [
     "near = x + 0.1 * x.grad",

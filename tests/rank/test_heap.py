@@ -5,7 +5,7 @@ import sys
 import pytest
 
 import nbmgpu
-from nbmgpu.rank.measuring.heap import MAP, TRIM
+from nbmgpu.rank.metrics.allocator import MAP, TRIM
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc")
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from nbmgpu.rank.data.in_workers import DrawsInWorker
+from nbmgpu.rank.data.worker_random import DrawsInWorker
 
 KINDS = {
     "nothing": lambda self: 0.0,

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import nbmgpu
-from nbmgpu.rank.recorder import check_metrics
+from nbmgpu.rank.reporting.recorder import check_metrics
 
 
 def logged(line):

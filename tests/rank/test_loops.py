@@ -6,8 +6,8 @@ import textwrap
 
 import pytest
 
-from nbmgpu.rank.source.loops import is_cycled
-from nbmgpu.rank.source.trains import loop_trains
+from nbmgpu.rank.source_analysis.loader_loops import is_cycled
+from nbmgpu.rank.source_analysis.training_loops import loop_trains
 
 HELPERS = """
 import torch

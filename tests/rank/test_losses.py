@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from nbmgpu.rank.losses.readable import find_losses
-from nbmgpu.rank.losses.reader import read_graph
+from nbmgpu.rank.loss.graph_reader import read_graph
+from nbmgpu.rank.loss.loss_names import find_losses
 
 torch.manual_seed(0)
 MODEL = torch.nn.Linear(4, 3)

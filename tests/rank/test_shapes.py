@@ -6,7 +6,7 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
-from nbmgpu.rank.source.shapes import is_shaped_by
+from nbmgpu.rank.source_analysis.batch_shapes import is_shaped_by
 
 WHOLE = 12
 BATCH = 12

@@ -7,7 +7,7 @@ from nbmgpu.errors import RankError
 
 TOLD = """
 import os
-from nbmgpu.rank.store.shared import from_rank_0, meet, sum_over_ranks
+from nbmgpu.rank.store.broadcast import from_rank_0, meet, sum_over_ranks
 rank = int(os.environ["RANK"])
 for turn in range(6):
     meet()
@@ -17,7 +17,7 @@ for turn in range(6):
 
 LEFT = """
 import os
-from nbmgpu.rank.store.shared import from_rank_0, meet, sum_over_ranks
+from nbmgpu.rank.store.broadcast import from_rank_0, meet, sum_over_ranks
 if os.environ["RANK"] == "{waiting}":
     {wait}
 """
@@ -40,14 +40,14 @@ def test_who_waits_for_a_rank_that_has_left_is_told_so(waiting, wait):
 
 
 def test_who_comes_after_rank_0_is_told_where_it_never_comes():
-    wait = 'from nbmgpu.rank.store.shared import after_rank_0; after_rank_0("saved")'
+    wait = 'from nbmgpu.rank.store.broadcast import after_rank_0; after_rank_0("saved")'
     with pytest.raises(RankError, match="Rank 0 had come to the end of the cell"):
         nbmgpu.run(LEFT.format(waiting=1, wait=wait), {}, gpus=2, cpu=True)
 
 
 LATE = """
 import os, time
-from nbmgpu.rank.store.shared import from_rank_0
+from nbmgpu.rank.store.broadcast import from_rank_0
 if os.environ["RANK"] == "1":
     time.sleep(1)
 words = [from_rank_0(number) for number in range(500)]
@@ -55,7 +55,7 @@ words = [from_rank_0(number) for number in range(500)]
 
 AFTER_A_FAILED_PASS = """
 import os, time, torch
-from nbmgpu.rank.store.shared import from_rank_0
+from nbmgpu.rank.store.broadcast import from_rank_0
 loss = (torch.ones(1, requires_grad=True) * 2).sum()
 loss.backward()
 try:

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nbmgpu.rank.losses.reader import read_graph
+from nbmgpu.rank.loss.graph_reader import read_graph
 
 LINKS = 1500
 """More than Python calls may be within one another."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from nbmgpu.rank.training.units import owners
+from nbmgpu.rank.training.optimizer_registry import owners
 
 
 @pytest.mark.parametrize("turned", [False, True])

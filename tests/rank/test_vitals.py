@@ -10,18 +10,18 @@ import pytest
 import torch
 
 import nbmgpu
-from nbmgpu.devices import Gpu, Machine
-from nbmgpu.events import EventTail, EventWriter, Vitals
-from nbmgpu.rank.measuring import vitals
-from nbmgpu.rank.measuring.pace import Pace, Stretch, tokens_in
-from nbmgpu.rank.measuring.vitals import Gpus, Pulse, allocated
+from nbmgpu.devices.devices import Gpu, Machine
+from nbmgpu.rank.metrics import heartbeat
+from nbmgpu.rank.metrics.heartbeat import Gpus, Pulse, allocated
+from nbmgpu.rank.metrics.step_time import Pace, Stretch, tokens_in
 from nbmgpu.report.curves import straggler
+from nbmgpu.runs.events import EventTail, EventWriter, Vitals
 
 
 @pytest.fixture
 def pulse(tmp_path, monkeypatch):
     """Makes a pulse that beats fast, and reads what it wrote."""
-    monkeypatch.setattr(vitals, "INTERVAL", 0.05)
+    monkeypatch.setattr(heartbeat, "INTERVAL", 0.05)
     writer = EventWriter(tmp_path / "events", 3)
     log = tmp_path / "log"
     log.write_text("five!")
@@ -54,7 +54,7 @@ def test_beats_while_the_cell_works_and_a_last_time(pulse):
 
 
 def test_a_full_disk_does_not_end_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(vitals, "INTERVAL", 0.02)
+    monkeypatch.setattr(heartbeat, "INTERVAL", 0.02)
     writer = EventWriter(Path("/dev/full"), 0)
     tried = []
     emit = writer.emit
@@ -140,7 +140,7 @@ class TestGpus:
         module.nvmlDeviceGetUtilizationRates = lambda handle: module.Rate(20 * handle)
         monkeypatch.setitem(sys.modules, "pynvml", module)
         gpus = (Gpu(0, "one", uuid="GPU-1"), Gpu(1, "two", uuid="GPU-2"))
-        monkeypatch.setattr(vitals, "probe", lambda: Machine(1, 1, gpus))
+        monkeypatch.setattr(heartbeat, "probe", lambda: Machine(1, 1, gpus))
         return module
 
     @pytest.mark.usefixtures("nvml")

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from nbmgpu.report.cause import cause
-from nbmgpu.report.diagnosis import KNOWN, diagnose, split_remedy
+from nbmgpu.report.error_hints import KNOWN, diagnose, split_remedy
+from nbmgpu.report.failure_cause import cause
 
 CELL = "\n".join(f"line_{n}()" for n in range(1, 10))
 

@@ -6,8 +6,8 @@ from array import array
 
 import pytest
 
-from nbmgpu.report.logfile import CHUNK, LINE_BYTES, Findings
-from nbmgpu.report.logs import ALL, MAX_LINES, LogReader, LogRequest
+from nbmgpu.report.log_file import CHUNK, LINE_BYTES, Findings
+from nbmgpu.report.log_pages import ALL, MAX_LINES, LogReader, LogRequest
 
 
 def page(reader, rank=0, first=0, count=10, search=""):

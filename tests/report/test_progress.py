@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from nbmgpu.report.epochs import epochs_in
+from nbmgpu.report.epoch_count import epochs_in
 from nbmgpu.report.progress import bars, remaining
 
 

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from nbmgpu.events import Vitals
-from nbmgpu.report.ranks import SILENT, rows
+from nbmgpu.report.rank_rows import SILENT, rows
+from nbmgpu.runs.events import Vitals
 
 
 def now_of(run):

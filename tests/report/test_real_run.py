@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import nbmgpu
-from nbmgpu.report.cause import cause
-from nbmgpu.report.logs import ALL, LogRequest
+from nbmgpu.report.failure_cause import cause
+from nbmgpu.report.log_pages import ALL, LogRequest
 from nbmgpu.report.snapshot import Snapshot
 
 CELL = """

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from nbmgpu.report import words
-from nbmgpu.report.line import run_line
+from nbmgpu.report import text_format
+from nbmgpu.report.run_line import run_line
 from nbmgpu.report.snapshot import Parts, Snapshot
 
 PARTS = set(Parts.__annotations__)
@@ -15,7 +15,7 @@ PARTS = set(Parts.__annotations__)
 @pytest.fixture
 def still(monkeypatch):
     """Time is written down, but does not pass."""
-    monkeypatch.setattr(words, "clock", lambda seconds, tenths=True: "1 s")
+    monkeypatch.setattr(text_format, "clock", lambda seconds, tenths=True: "1 s")
 
 
 def heavy(snapshot):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from nbmgpu.report.words import clock, coloured, device_names, exit_word, number, plain, span
+from nbmgpu.report.text_format import clock, coloured, device_names, exit_word, number, plain, span
 
 
 @pytest.mark.parametrize(

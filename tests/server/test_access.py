@@ -13,7 +13,7 @@ from serving import BASE, serving
 from staged import Stage
 
 from nbmgpu.server.app import ROUTES
-from nbmgpu.server.folders import RUN_ID
+from nbmgpu.server.run_folders import RUN_ID
 
 NAME = "20260101-120000-000aa"
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")

@@ -9,13 +9,13 @@ import time
 
 import pytest
 
-from nbmgpu.flags import FLAGS
-from nbmgpu.limits import usable_cores
-from nbmgpu.report.logs import MAX_LINES
-from nbmgpu.server.catalogue import missing
-from nbmgpu.server.devices import NO_NVML, CoreMeter, Meters
+from nbmgpu.options.flags import FLAGS
+from nbmgpu.report.log_pages import MAX_LINES
+from nbmgpu.server.choices import missing
+from nbmgpu.server.device_usage import NO_NVML, CoreMeter, Meters
 from nbmgpu.strategies import strategy_names
-from nbmgpu.strategies.catalogue import BUILT_IN
+from nbmgpu.strategies.profiles import BUILT_IN
+from nbmgpu.system.limits import usable_cores
 
 NAME = "20260101-120000-000aa"
 
@@ -114,10 +114,10 @@ def test_the_catalogue_has_every_strategy_and_flag(runs):
 
 
 def test_what_a_strategy_lacks_is_said(monkeypatch):
-    from nbmgpu.devices import TorchBuild
+    from nbmgpu.devices.devices import TorchBuild
 
     old = TorchBuild("2.6.0", None, None)
-    monkeypatch.setattr("nbmgpu.requirements.torch_build", lambda: old)
+    monkeypatch.setattr("nbmgpu.devices.requirements.torch_build", lambda: old)
     needs = "It needs torch 2.13 or newer, and this is 2.6.0. Try: pip install 'torch>=2.13'"
     assert missing(BUILT_IN["fsdp"], torch=True) == needs
     assert missing(BUILT_IN["ddp"], torch=True) == ""

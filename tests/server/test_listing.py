@@ -8,11 +8,11 @@ import time
 import psutil
 import pytest
 
-import nbmgpu.server.lines as lines_module
+import nbmgpu.server.run_list as lines_module
 from nbmgpu.report.digest import DIGEST_FILE
-from nbmgpu.report.line import POINTS
-from nbmgpu.run import Run
-from nbmgpu.server.lines import RunLines
+from nbmgpu.report.run_line import POINTS
+from nbmgpu.runs.run import Run
+from nbmgpu.server.run_list import RunLines
 
 
 def name_of(number):
@@ -169,7 +169,7 @@ def test_runs_that_are_over_are_read_once(runs, stage, monkeypatch):
             opened.append(folder.name)
             super().__init__(folder, ranks)
 
-    monkeypatch.setattr("nbmgpu.server.folders.Run", Counting)
+    monkeypatch.setattr("nbmgpu.server.run_folders.Run", Counting)
     known = RunLines()
     first = known.newest()
     assert sorted(opened) == [name_of(number) for number in range(3)]

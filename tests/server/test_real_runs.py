@@ -10,7 +10,7 @@ from playing import CELL, STUBBORN, playing
 from serving import until
 
 from nbmgpu.report.digest import fingerprint, read_digest
-from nbmgpu.server.handler import to_json
+from nbmgpu.server.base_handler import to_json
 from nbmgpu.server.payloads import CloseCode
 
 CLOSED = 8

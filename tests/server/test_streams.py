@@ -11,7 +11,7 @@ import websocket
 from serving import until
 
 from nbmgpu.report.snapshot import Parts
-from nbmgpu.run import COLLECTED_FILE
+from nbmgpu.runs.run import COLLECTED_FILE
 from nbmgpu.server.payloads import CloseCode, News, Visibility
 
 CLOSED = 8

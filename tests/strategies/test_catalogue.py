@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import nbmgpu
-from nbmgpu.devices import TorchBuild
+from nbmgpu.devices.devices import TorchBuild
 from nbmgpu.errors import OptionError
-from nbmgpu.options import RunOptions
+from nbmgpu.options.run_options import RunOptions
 from nbmgpu.strategies import canonical, load_strategy, profile_of, strategy_names
-from nbmgpu.strategies.catalogue import BUILT_IN
-from nbmgpu.strategies.tuning import FIELDS, Tuning
+from nbmgpu.strategies.profiles import BUILT_IN
+from nbmgpu.strategies.strategy_options import FIELDS, Tuning
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -81,20 +81,20 @@ def test_the_table_in_the_documentation_is_that_of_the_catalogue():
 
 def test_a_torch_that_is_too_old_is_refused_before_anything_starts(monkeypatch):
     build = TorchBuild("2.9.1+cpu", None, None)
-    monkeypatch.setattr("nbmgpu.requirements.torch_build", lambda: build)
+    monkeypatch.setattr("nbmgpu.devices.requirements.torch_build", lambda: build)
     with pytest.raises(OptionError, match=r"fsdp needs torch 2\.13 or newer, and this is 2\.9\.1"):
         nbmgpu.run("pass", {}, strategy="fsdp", gpus=2, cpu=True)
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch):
-    monkeypatch.setattr("nbmgpu.requirements.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("nbmgpu.devices.requirements.importlib.util.find_spec", lambda name: None)
     with pytest.raises(OptionError, match="%pip install deepspeed"):
         nbmgpu.run("pass", {}, strategy="ds3", gpus=2, cpu=True)
 
 
 def test_options_are_checked_without_torch():
     code = (
-        "import sys; from nbmgpu.options import RunOptions;"
+        "import sys; from nbmgpu.options.run_options import RunOptions;"
         "[RunOptions.parse('--strategy ' + n) for n in ('fsdp', 'deepspeed', 'zero2')];"
         "assert 'torch' not in sys.modules"
     )

@@ -12,9 +12,9 @@ from torch import nn
 import nbmgpu
 from nbmgpu.errors import StrategyError
 from nbmgpu.strategies.base import Unit
+from nbmgpu.strategies.deepspeed.compatibility import check_unit
 from nbmgpu.strategies.deepspeed.config import read_config
-from nbmgpu.strategies.deepspeed.fit import check_unit
-from nbmgpu.strategies.tuning import Tuning
+from nbmgpu.strategies.strategy_options import Tuning
 
 ADAM = "opt = torch.optim.AdamW(model.parameters(), lr=1e-2)"
 STAGES = [f"deepspeed_stage_{name}" for name in ("1", "2", "3", "2_offload", "3_offload")]

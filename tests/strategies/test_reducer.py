@@ -9,10 +9,10 @@ import torch
 from numerics.idiom import TRAIN, Idiom, compare, idiom
 from torch import nn
 
-from nbmgpu.strategies.amounts import Amount
 from nbmgpu.strategies.base import Backward, Unit
 from nbmgpu.strategies.buckets import CACHED, make_buckets
-from nbmgpu.strategies.tail import DeviceTail, HostTail, Tail, tail_size
+from nbmgpu.strategies.reduction_extras import DeviceTail, HostTail, Tail, tail_size
+from nbmgpu.strategies.scalars import Amount
 from nbmgpu.strategies.trainable import Trainable
 
 WIDE = "model = nn.Sequential(nn.Linear(8, 9000), nn.Tanh(), nn.Linear(9000, 4))\n"

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nbmgpu.strategies.replicas import digest
+from nbmgpu.strategies.replication import digest
 
 KINDS = (torch.float32, torch.float64, torch.bfloat16, torch.int8, torch.bool, torch.complex64)
 

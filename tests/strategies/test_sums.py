@@ -7,24 +7,24 @@ from nbmgpu.errors import RankError
 
 AGAINST_THE_GROUP = """
 import torch, torch.distributed as dist
-from nbmgpu.arena import PIECE
-from nbmgpu.strategies import sums
+from nbmgpu.system.shared_memory import PIECE
+from nbmgpu.strategies import all_reduce
 wrong, rank = [], dist.get_rank()
 for count in (1, 7, PIECE // 4, PIECE // 4 + 1, 3 * PIECE // 4 - 5):
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64):
         generator = torch.Generator().manual_seed(rank)
         mine = torch.randint(0, 50, (count,), generator=generator).to(dtype)
         groups = mine.clone()
-        sums.all_reduce(mine).wait()
+        all_reduce.all_reduce(mine).wait()
         dist.all_reduce(groups)
         if not torch.equal(mine, groups):
             wrong.append((count, dtype))
-through_memory = sums.shared is not None
+through_memory = all_reduce.shared is not None
 """
 
 IN_DISORDER = """
 import random, time, torch, torch.distributed as dist
-from nbmgpu.strategies import sums
+from nbmgpu.strategies import all_reduce
 rank, ranks, wrong = dist.get_rank(), dist.get_world_size(), 0
 sizes, pauses = random.Random(0), random.Random(rank + 1)
 for turn in range(1500):
@@ -32,24 +32,24 @@ for turn in range(1500):
     mine = torch.full((size,), rank + turn * 1.0)
     if pauses.random() < 0.05:
         time.sleep(pauses.random() / 500)
-    sums.all_reduce(mine).wait()
+    all_reduce.all_reduce(mine).wait()
     wrong += int((mine != ranks * turn + ranks * (ranks - 1) / 2).sum())
 """
 
 OF_ANOTHER_SIZE = """
 import torch, torch.distributed as dist
-from nbmgpu.strategies import sums
-sums.all_reduce(torch.ones(4 + dist.get_rank())).wait()
+from nbmgpu.strategies import all_reduce
+all_reduce.all_reduce(torch.ones(4 + dist.get_rank())).wait()
 """
 
 IN_A_CHILD = """
 import os, torch
 from nbmgpu.errors import RankError
-from nbmgpu.strategies import sums
+from nbmgpu.strategies import all_reduce
 pid = os.fork()
 if pid == 0:
     try:
-        sums.all_reduce(torch.ones(1)).wait()
+        all_reduce.all_reduce(torch.ones(1)).wait()
     except RankError:
         os._exit(7)
     os._exit(0)
@@ -58,7 +58,7 @@ code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 INTERRUPTED = """
 import signal, time, torch, torch.distributed as dist
-from nbmgpu.strategies import sums
+from nbmgpu.strategies import all_reduce
 
 def interrupt(*_):
     raise TimeoutError
@@ -70,25 +70,25 @@ else:
     signal.setitimer(signal.ITIMER_REAL, 0.2)
 for turn in range(2):
     try:
-        sums.all_reduce(torch.ones(1)).wait()
+        all_reduce.all_reduce(torch.ones(1)).wait()
     except TimeoutError:
         pass
 """
 
 WITHOUT_A_GROUP = """
 import torch, torch.distributed as dist
-from nbmgpu.strategies import sums
+from nbmgpu.strategies import all_reduce
 if dist.get_rank() == 0:
-    sums.all_reduce(torch.ones(4)).wait()
+    all_reduce.all_reduce(torch.ones(4)).wait()
 else:
     dist.destroy_process_group()
 """
 
 ALONE = """
 import torch, torch.distributed as dist
-from nbmgpu.strategies import sums
+from nbmgpu.strategies import all_reduce
 if dist.get_rank() == 0:
-    sums.all_reduce(torch.ones(4)).wait()
+    all_reduce.all_reduce(torch.ones(4)).wait()
 """
 
 

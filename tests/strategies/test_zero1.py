@@ -9,7 +9,7 @@ from torch import nn
 
 import nbmgpu
 from nbmgpu.errors import StrategyError
-from nbmgpu.strategies.separable import joins_parameters
+from nbmgpu.strategies.per_parameter import joins_parameters
 
 ADAM = "opt = torch.optim.AdamW(model.parameters(), lr=1e-2)\n"
 WARM = ADAM + "F.cross_entropy(model(X), Y).backward()\nopt.step()\n"

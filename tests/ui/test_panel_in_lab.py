@@ -385,8 +385,8 @@ def test_follows_the_theme_and_fits_a_narrow_output(lab, page):
 def test_a_widget_that_is_not_built_says_so(lab, page):
     cell = """
 from pathlib import Path
-from nbmgpu.ui import built
-built.FOLDER = Path("nowhere")
+from nbmgpu.ui import assets
+assets.FOLDER = Path("nowhere")
 """
     open_notebook(page, lab.write("unbuilt.ipynb", cell + shows("")))
     run_all(page)

@@ -23,8 +23,8 @@ config = transformers.GPT2Config(n_layer=12, n_embd=768, n_head=12)
 with torch.device("meta"):
     model = transformers.GPT2LMHeadModel(config)
 optimizer = torch.optim.AdamW(model.parameters())
-from nbmgpu.advisor.consult import Consultation, Question
-from nbmgpu.advisor.picking import Picking
+from nbmgpu.advisor.advisor import Consultation, Question
+from nbmgpu.advisor.picker_state import Picking
 from nbmgpu.ui.picker import Picker
 class OnGpus(Picking):
     def question(self):

@@ -1,41 +1,5 @@
 // Made from Python by tools/typescript_types.py; a change here is lost.
-import type { RunState } from './events';
-
-/** A line of the cell; `failing` where the exception passed last. */
-export interface CellLine {
-  number: number;
-  text: string;
-  failing: boolean;
-}
-
-/**
- * A rank besides the one that failed first: how it ended, and its own exception if any.
- */
-export interface OtherRank {
-  rank: number;
-  word: string;
-  what: string;
-  traceback: string;
-}
-
-/**
- * Why a run failed.
- *
- * `who` is the rank, or empty; `number` and `line` are the cell's own line (0 when
- * unknown), and `context` has it among its neighbours. `why` is the likely cause and
- * `remedy` what to try, as far as they are known. Tracebacks are ANSI coloured.
- */
-export interface Cause {
-  who: string;
-  what: string;
-  number: number;
-  line: string;
-  context: CellLine[];
-  why: string;
-  remedy: string;
-  traceback: string;
-  others: OtherRank[];
-}
+import type { RunState } from './runs';
 
 /**
  * One metric, drawn.
@@ -85,47 +49,40 @@ export interface Throughput {
   step_times: CurveLine[];
 }
 
-/** A run in a list. */
-export interface RunLine {
-  id: string;
-  /** starting, running, finished, failed, stopped, timeout or lost. */
-  state: RunState;
-  /** the state for people: `stopping` once somebody has asked for it. */
+/** A line of the cell; `failing` where the exception passed last. */
+export interface CellLine {
+  number: number;
+  text: string;
+  failing: boolean;
+}
+
+/**
+ * A rank besides the one that failed first: how it ended, and its own exception if any.
+ */
+export interface OtherRank {
+  rank: number;
   word: string;
-  tone: Tone;
-  strategy: string;
-  world_size: number;
-  devices: string[];
-  /** strategy, world size and devices in short. */
-  headline: string;
-  /** path of the notebook, as the kernel knew it; may be empty. */
-  notebook: string;
-  /** in seconds since the epoch. */
-  created: number;
-  /** in seconds, to now or to the end. */
-  duration: number;
-  /** whether no process of the run is left. */
-  over: boolean;
-  /** the process of the kernel that started it. */
-  kernel_pid: number;
-  /** the process of the kernel that started it. */
-  kernel_create_time: number;
-  /** whether that kernel still runs. */
-  kernel_alive: boolean;
-  /**
-   * how far the run is, or its epoch if no more is known, from 0 to 1; -1 when unknown.
-   */
-  progress: number;
-  /** how long it may go on, in words; empty when unknown. */
-  remaining: string;
-  /** the name of the curve, empty where there is none. */
-  metric: string;
-  /** at most 60 points `[step, value]` of it. */
-  curve: [number, number][];
-  /** the curve's newest value, for people. */
-  last: string;
-  /** why it did not end well, in a sentence, or empty. */
-  failure: string;
+  what: string;
+  traceback: string;
+}
+
+/**
+ * Why a run failed.
+ *
+ * `who` is the rank, or empty; `number` and `line` are the cell's own line (0 when
+ * unknown), and `context` has it among its neighbours. `why` is the likely cause and
+ * `remedy` what to try, as far as they are known. Tracebacks are ANSI coloured.
+ */
+export interface Cause {
+  who: string;
+  what: string;
+  number: number;
+  line: string;
+  context: CellLine[];
+  why: string;
+  remedy: string;
+  traceback: string;
+  others: OtherRank[];
 }
 
 /** How much a rank has written; `size` is in bytes and grows with every character. */
@@ -203,6 +160,49 @@ export interface RankRow {
   gpu: Meter | null;
   gpu_memory: Meter | null;
   warning: string;
+}
+
+/** A run in a list. */
+export interface RunLine {
+  id: string;
+  /** starting, running, finished, failed, stopped, timeout or lost. */
+  state: RunState;
+  /** the state for people: `stopping` once somebody has asked for it. */
+  word: string;
+  tone: Tone;
+  strategy: string;
+  world_size: number;
+  devices: string[];
+  /** strategy, world size and devices in short. */
+  headline: string;
+  /** path of the notebook, as the kernel knew it; may be empty. */
+  notebook: string;
+  /** in seconds since the epoch. */
+  created: number;
+  /** in seconds, to now or to the end. */
+  duration: number;
+  /** whether no process of the run is left. */
+  over: boolean;
+  /** the process of the kernel that started it. */
+  kernel_pid: number;
+  /** the process of the kernel that started it. */
+  kernel_create_time: number;
+  /** whether that kernel still runs. */
+  kernel_alive: boolean;
+  /**
+   * how far the run is, or its epoch if no more is known, from 0 to 1; -1 when unknown.
+   */
+  progress: number;
+  /** how long it may go on, in words; empty when unknown. */
+  remaining: string;
+  /** the name of the curve, empty where there is none. */
+  metric: string;
+  /** at most 60 points `[step, value]` of it. */
+  curve: [number, number][];
+  /** the curve's newest value, for people. */
+  last: string;
+  /** why it did not end well, in a sentence, or empty. */
+  failure: string;
 }
 
 /** Whether somebody has asked the run to stop, and how. */

@@ -15,10 +15,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from nbmgpu.errors import StrategyError, compose
-from nbmgpu.rank import files, notices
-from nbmgpu.rank.data.ahead import Queue
+from nbmgpu.rank.data.read_ahead import Queue
+from nbmgpu.rank.files import writes
+from nbmgpu.rank.reporting import notices
 from nbmgpu.rank.session import Session
-from nbmgpu.rank.store.shared import after_rank_0
+from nbmgpu.rank.store.broadcast import after_rank_0
 
 OWN_DISTRIBUTION = ("deepspeed_plugin", "fsdp_plugin", "megatron_lm_plugin", "parallelism_config")
 """Arguments of ``Accelerator`` with which a cell distributes by itself."""
@@ -245,7 +246,7 @@ def _naming_a_folder(accelerator: Any) -> Iterator[None]:
 
     accelerator.wait_for_everyone = waiting
     try:
-        with files.apart():
+        with writes.apart():
             yield
     finally:
         vars(accelerator).pop("wait_for_everyone", None)

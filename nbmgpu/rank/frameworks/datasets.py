@@ -11,9 +11,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from nbmgpu.rank import files
+from nbmgpu.rank.files import writes
 from nbmgpu.rank.session import Session
-from nbmgpu.rank.store.shared import after_rank_0
+from nbmgpu.rank.store.broadcast import after_rank_0
 
 LOADING = ("load_dataset", "load_dataset_builder")
 CACHING = ("map", "filter", "shuffle", "sort", "select", "train_test_split", "flatten_indices",
@@ -62,7 +62,7 @@ class Turn:
             try:
                 if self.rank:
                     after_rank_0("cached")
-                with files.apart():
+                with writes.apart():
                     return original(*args, **kwargs)
             finally:
                 self.inside = False

@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
-from nbmgpu.rank import notices
-from nbmgpu.rank.data.ahead import Queue
-from nbmgpu.rank.data.share import Share
+from nbmgpu.rank.data.batch_shard import Share
+from nbmgpu.rank.data.read_ahead import Queue
+from nbmgpu.rank.reporting import notices
 from nbmgpu.rank.session import Session
-from nbmgpu.rank.source import trains
-from nbmgpu.rank.store.shared import after_rank_0, from_rank_0, sum_over_ranks
+from nbmgpu.rank.source_analysis import training_loops
+from nbmgpu.rank.store.broadcast import after_rank_0, from_rank_0, sum_over_ranks
 
 from .accelerate import distributes_by_itself, refuse
 from .trainer_reports import Reports
@@ -44,7 +44,7 @@ def tap(session: Session) -> None:
     _see_one_device(session, training_args.TrainingArguments)
     taps = TrainerTap(session)
     # Whatever else is in training mode by then: an evaluation is not split.
-    trains.asked_first.append(lambda frame: False if taps.evaluating else None)
+    training_loops.asked_first.append(lambda frame: False if taps.evaluating else None)
     kind = trainer.Trainer
     for name in ("__init__", "train", "evaluate", "predict"):
         wrap(kind, name, taps.checked)

@@ -28,10 +28,10 @@ from typing import Any
 import torch
 
 from nbmgpu.errors import StrategyError, compose
-from nbmgpu.rank import notices
-from nbmgpu.rank.data.ahead import Queue
+from nbmgpu.rank.data.read_ahead import Queue
+from nbmgpu.rank.reporting import notices
 from nbmgpu.rank.session import Session
-from nbmgpu.rank.source import batch_sizes, trains
+from nbmgpu.rank.source_analysis import batch_size_use, training_loops
 
 from .lightning_copy import Copy, replace
 from .lightning_files import Coordination
@@ -78,7 +78,7 @@ class LightningTap:
 
     def install(self) -> None:
         """Put all taps in place, for the rest of this process."""
-        trains.asked_first.append(self._trains)
+        training_loops.asked_first.append(self._trains)
         self._meet_trainers()
         self._meet_fetchers()
         self._meet_training()
@@ -211,7 +211,9 @@ class LightningTap:
 
         def run(original: Any) -> Any:
             def epoch(loop: Any, fetcher: Any) -> None:
-                if batch_sizes.function_counts_samples(loop.trainer.lightning_module.training_step):
+                if batch_size_use.function_counts_samples(
+                    loop.trainer.lightning_module.training_step
+                ):
                     self.session.recorder.notice("batch-sizes", notices.BATCH_SIZES)
                 original(loop, fetcher)
                 # Lightning counts batches and does not ask for one more: a pass would last

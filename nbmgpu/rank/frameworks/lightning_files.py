@@ -10,7 +10,7 @@ import contextlib
 from typing import Any
 
 from nbmgpu.rank import session
-from nbmgpu.rank.store.shared import from_rank_0, meet
+from nbmgpu.rank.store.broadcast import from_rank_0, meet
 
 from .lightning_copy import Copy, replace
 

@@ -22,11 +22,11 @@ import torch
 import torch.distributed as dist
 
 from nbmgpu.errors import StrategyError, compose
-from nbmgpu.rank import notices
-from nbmgpu.rank.data.share import Share
-from nbmgpu.rank.losses.divisors import Meaning
-from nbmgpu.rank.losses.graph import LossGraph
-from nbmgpu.rank.losses.reader import Agree, alone, read_graph
+from nbmgpu.rank.data.batch_shard import Share
+from nbmgpu.rank.loss.divisors import Meaning
+from nbmgpu.rank.loss.graph_reader import Agree, alone, read_graph
+from nbmgpu.rank.loss.loss_graph import LossGraph
+from nbmgpu.rank.reporting import notices
 from nbmgpu.rank.session import Session
 
 from .lightning_copy import Copy, replace

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from nbmgpu.rank import notices
+from nbmgpu.rank.reporting import notices
 from nbmgpu.rank.session import Session
 
 

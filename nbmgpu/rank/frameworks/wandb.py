@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 
-from nbmgpu.rank import files
+from nbmgpu.environment.tracker_run import LeftRun, TrackedRun, begun_here, described
+from nbmgpu.rank.files import writes
 from nbmgpu.rank.session import Session
-from nbmgpu.rank.store import shared
-from nbmgpu.tracking import LeftRun, TrackedRun, begun_here, described
+from nbmgpu.rank.store import broadcast
 
 OFFERED = (
     "run", "config", "summary", "log", "watch", "unwatch", "save", "use_artifact", "log_artifact",
@@ -141,7 +141,7 @@ class Tracking:
                 muted = begun is not None and begun.muted
                 like = TrackedRun() if muted else self._rank_0s(TrackedRun)
                 return self._disabled(like, **kwargs)
-            with files.apart():  # wandb's own files, of which only this rank knows
+            with writes.apart():  # wandb's own files, of which only this rank knows
                 run = init(*args, **kwargs)
             new = run is not self.joined
             if new:
@@ -156,7 +156,7 @@ class Tracking:
     def _rank_0s(self, describe: Callable[[], TrackedRun]) -> TrackedRun:
         """Return what rank 0 says of the run that it has begun."""
         about = describe() if self.session.rank == 0 else TrackedRun()
-        return shared.keyed_from_rank_0("wandb", about) if self.session.distributes else about
+        return broadcast.keyed_from_rank_0("wandb", about) if self.session.distributes else about
 
     def _joining(self, attach: Any) -> Any:
         """Give the run that is joined what it does not get, and leave its end to the notebook."""
@@ -197,7 +197,7 @@ class Tracking:
         """End what the cell has begun, and see that all it has logged is with the notebook."""
         for run in begun_here:
             try:
-                with files.apart():
+                with writes.apart():
                     run.finish(exit_code)
             except Exception:
                 traceback.print_exc()

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmgpu.rank import notices
-from nbmgpu.rank.losses.divisors import Divisor, Meaning
-from nbmgpu.rank.losses.graph import LossGraph
-from nbmgpu.rank.losses.nodes import leaves_of, reaches
-from nbmgpu.rank.losses.readable import Losses, find_losses
-from nbmgpu.rank.losses.reader import Agree, alone, read_graph
-from nbmgpu.rank.losses.size_or_constant import SizeQuestions
-from nbmgpu.rank.losses.weights import share_out
-from nbmgpu.rank.source.frames import outside
-from nbmgpu.strategies.amounts import as_amount
+from nbmgpu.rank.loss.autograd_nodes import leaves_of, reaches
+from nbmgpu.rank.loss.divisors import Divisor, Meaning
+from nbmgpu.rank.loss.graph_reader import Agree, alone, read_graph
+from nbmgpu.rank.loss.loss_graph import LossGraph
+from nbmgpu.rank.loss.loss_names import Losses, find_losses
+from nbmgpu.rank.loss.loss_weights import share_out
+from nbmgpu.rank.loss.size_inference import SizeQuestions
+from nbmgpu.rank.reporting import notices
+from nbmgpu.rank.source_analysis.stack_frames import outside
 from nbmgpu.strategies.base import Backward
-from nbmgpu.strategies.tail import LOSSES
+from nbmgpu.strategies.reduction_extras import LOSSES
+from nbmgpu.strategies.scalars import as_amount
 
 if TYPE_CHECKING:
     from torch import Tensor

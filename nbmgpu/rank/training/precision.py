@@ -18,14 +18,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from nbmgpu.errors import StrategyError, compose
-from nbmgpu.rank import notices
+from nbmgpu.rank.reporting import notices
 
-from .accumulation import local
+from .gradient_accumulation import local
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from nbmgpu.rank.recorder import Recorder
+    from nbmgpu.rank.reporting.recorder import Recorder
     from nbmgpu.strategies.base import Unit
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}

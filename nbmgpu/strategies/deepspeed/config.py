@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nbmgpu.errors import StrategyError, compose
-from nbmgpu.strategies.tuning import Tuning
+from nbmgpu.strategies.strategy_options import Tuning
 
 AUTO = "auto"
 """What trainers that fill in a configuration leave to themselves."""

@@ -19,16 +19,16 @@ import torch
 from torch import nn
 
 from nbmgpu.errors import StrategyError, compose
-from nbmgpu.strategies import catalogue
-from nbmgpu.strategies.attendance import Attendance
+from nbmgpu.strategies import profiles
 from nbmgpu.strategies.base import Backward, RankContext, Strategy, Unit
-from nbmgpu.strategies.replicas import broadcast_unless_equal
-from nbmgpu.strategies.separable import takes_closure
+from nbmgpu.strategies.collective_pickle import Attendance
+from nbmgpu.strategies.per_parameter import takes_closure
+from nbmgpu.strategies.replication import broadcast_unless_equal
 
+from .compatibility import check_unit
 from .config import read_config
-from .fit import check_unit
-from .home import Home, signature
-from .watch import Watched
+from .engine_wrapper import Home, signature
+from .parameter_proxies import Watched
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -291,8 +291,8 @@ def _check_fp16(device: str) -> None:
         raise StrategyError(compose(what, "", "--precision bf16"))
 
 
-def _profile(name: str) -> catalogue.Profile:
-    return catalogue.BUILT_IN[name]
+def _profile(name: str) -> profiles.Profile:
+    return profiles.BUILT_IN[name]
 
 
 class Stage1(DeepSpeed):

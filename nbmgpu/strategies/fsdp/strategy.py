@@ -17,19 +17,19 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.optim import Optimizer
 
-from nbmgpu.strategies import catalogue
-from nbmgpu.strategies.attendance import Attendance
+from nbmgpu.strategies import profiles
 from nbmgpu.strategies.base import Backward, RankContext, Strategy, Unit
-from nbmgpu.strategies.catalogue import Profile
+from nbmgpu.strategies.collective_pickle import Attendance
+from nbmgpu.strategies.profiles import Profile
 from nbmgpu.strategies.reducer import Reducer, end_all
-from nbmgpu.strategies.replicas import RunningStatistics, broadcast_unless_equal
+from nbmgpu.strategies.replication import RunningStatistics, broadcast_unless_equal
 from nbmgpu.strategies.trainable import Trainable
 
-from .elementwise import LocalSteps, elementwise_states
-from .engine import Engine, Slot
-from .faces import Face, ShardedParameter, stand_ins
-from .homecoming import bring_home, put_back_unfinished
-from .sharding import plans
+from .sharded_steps import LocalSteps, elementwise_states
+from .sharded_tensors import Face, ShardedParameter, stand_ins
+from .unshard import bring_home, put_back_unfinished
+from .wrap_policy import plans
+from .wrapper import Engine, Slot
 
 WHOLE_STEPS = (
     "{name} does not update each element of a parameter by itself, so it steps on whole "
@@ -70,7 +70,7 @@ class GatheringAttendance(Attendance):
 class FullyShardedDataParallel(Strategy):
     """Sharded parameters, gradients and optimizer states: ZeRO stage 3."""
 
-    profile: ClassVar[Profile] = catalogue.FSDP
+    profile: ClassVar[Profile] = profiles.FSDP
     spreads: ClassVar[bool] = True
     weighs_losses: ClassVar[bool] = True
     reshards: ClassVar[bool] = True
@@ -278,5 +278,5 @@ def _use_count(parameter: Any) -> int:
 class ZeroStage2(FullyShardedDataParallel):
     """FSDP2 that keeps gathered parameters from forward to backward: ZeRO stage 2."""
 
-    profile: ClassVar[Profile] = catalogue.ZERO2
+    profile: ClassVar[Profile] = profiles.ZERO2
     reshards: ClassVar[bool] = False

@@ -1,0 +1,1 @@
+"""The devices of this machine: what there is, what a strategy needs, and where ranks go."""

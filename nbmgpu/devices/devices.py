@@ -1,0 +1,286 @@
+"""What this machine has, and where the ranks of a run go.
+
+``probe`` counts GPUs from outside, through NVML or ``nvidia-smi``: the kernel must
+not create a CUDA context, for that would hold memory on a GPU that the ranks need,
+nor import torch when the notebook has not.  ``place_ranks`` decides; it looks at a
+``Machine`` alone and touches nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import os
+import runpy
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nbmgpu.errors import OptionError, compose
+from nbmgpu.formatting import counted
+from nbmgpu.options.flags import GpuRequest
+from nbmgpu.options.run_options import RunOptions
+from nbmgpu.strategies import profile_of
+from nbmgpu.system.limits import usable_cores, usable_memory
+
+DEFAULT_CPU_RANKS = 2
+"""CPU ranks when no number was asked for: the fewest that show a distributed run."""
+
+ALL_CPU_RANKS = 4
+"""CPU ranks for ``--gpus all``, if there are as many cores."""
+
+RANKS_PER_CORE = 4
+"""More CPU ranks than this for each core would only wait for one another."""
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU as torch would number it; memory in bytes, 0 when the driver does not tell."""
+
+    index: int
+    name: str
+    memory_total: int = 0
+    memory_free: int = 0
+    uuid: str = ""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a run can use here: cores and memory allowed to this process, and GPUs.
+
+    ``gpus`` holds those that ``CUDA_VISIBLE_DEVICES`` shows, in its order, and
+    ``hidden`` counts the rest.  ``cuda`` says whether torch can use them, and
+    ``why_not`` why it cannot, as the beginning of a sentence.
+    """
+
+    cores: int
+    memory: int
+    gpus: tuple[Gpu, ...] = ()
+    cuda: bool = False
+    why_not: str = ""
+    hidden: int = 0
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the ranks go: their devices, CPU threads for each, and a line for the user, or none."""
+
+    devices: tuple[str, ...]
+    threads: int
+    notice: str = ""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return len(self.devices)
+
+
+@dataclass(frozen=True)
+class TorchBuild:
+    """What the installed torch was built for."""
+
+    version: str
+    cuda: str | None
+    hip: str | None
+
+    @property
+    def release(self) -> tuple[int, ...]:
+        """Major and minor version."""
+        return tuple(int(part) for part in self.version.split(".")[:2])
+
+    @property
+    def label(self) -> str:
+        """The build in two words: ``CUDA 12.8``, ``ROCm 6.4`` or ``CPU``."""
+        return f"CUDA {self.cuda}" if self.cuda else f"ROCm {self.hip}" if self.hip else "CPU"
+
+
+def torch_build() -> TorchBuild | None:
+    """Return how torch was built, without importing it; None when there is no torch.
+
+    Torch writes this down in ``torch/version.py``, a file that imports nothing.
+    """
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    facts = runpy.run_path(str(Path(spec.origin).with_name("version.py")))
+    return TorchBuild(str(facts["__version__"]), facts.get("cuda"), facts.get("hip"))
+
+
+def probe() -> Machine:
+    """Look at this machine as it is now."""
+    present, trouble = _present_gpus()
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = visible_gpus(present, shown)
+    build = torch_build()
+    if not present:
+        why_not = trouble or "No GPU here"
+    elif not gpus:
+        why_not = f"CUDA_VISIBLE_DEVICES={shown} hides {counted(len(present), 'GPU')}"
+    elif build and not build.cuda:
+        why_not = f"torch is a {build.label} build and leaves {counted(len(gpus), 'GPU')} unused"
+    else:
+        why_not = ""
+    return Machine(
+        cores=usable_cores(),
+        memory=usable_memory(),
+        gpus=gpus,
+        cuda=not why_not,
+        why_not=why_not,
+        hidden=len(present) - len(gpus),
+    )
+
+
+def _present_gpus() -> tuple[list[Gpu], str]:
+    """Return every GPU by the driver's index, or none and what stood in the way."""
+    if importlib.util.find_spec("pynvml"):
+        try:
+            return _ask_nvml(), ""
+        except Exception:  # NVML has many errors of its own; nvidia-smi says it in words
+            pass
+    return _ask_nvidia_smi()
+
+
+def _ask_nvml() -> list[Gpu]:
+    pynvml: Any = importlib.import_module("pynvml")
+    pynvml.nvmlInit()
+    try:
+        gpus = []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+            name, uuid = pynvml.nvmlDeviceGetName(handle), pynvml.nvmlDeviceGetUUID(handle)
+            gpus.append(Gpu(index, name, memory.total, memory.free, uuid))
+        return gpus
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _ask_nvidia_smi() -> tuple[list[Gpu], str]:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return [], ""
+    query = "--query-gpu=index,name,memory.total,memory.free,uuid"
+    command = [program, query, "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return [], "nvidia-smi gives no answer"
+    if done.returncode:
+        said = (done.stdout.strip() or done.stderr.strip() or "no reason given").splitlines()[0]
+        return [], f"nvidia-smi fails ({said.rstrip('.')})"
+    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]
+    return [
+        Gpu(int(index), name, _mebibytes(total), _mebibytes(free), uuid)
+        for index, name, total, free, uuid in (row for row in rows if len(row) == 5)
+    ], ""
+
+
+def _mebibytes(cell: str) -> int:
+    """Read a memory column; GPUs that share the CPU's memory say ``[N/A]``."""
+    return int(cell) * MIB if cell.isdigit() else 0
+
+
+def visible_gpus(present: Sequence[Gpu], shown: str | None) -> tuple[Gpu, ...]:
+    """Return the GPUs that CUDA shows when ``CUDA_VISIBLE_DEVICES`` is ``shown``, numbered anew.
+
+    CUDA's rules: entries are indices or beginnings of UUIDs; the first that means
+    nothing ends the list, and one given twice empties it.  Of MIG slices, CUDA
+    shows a process the first only.
+    """
+    if shown is None:
+        return tuple(present)
+    chosen: list[Gpu] = []
+    for entry in shown.split(","):
+        text = entry.strip()
+        if text.startswith("MIG-"):
+            return (Gpu(0, "MIG slice", uuid=text),) if not chosen else tuple(chosen)
+        if text.isdigit():
+            found = [gpu for gpu in present if gpu.index == int(text)]
+        else:
+            found = [gpu for gpu in present if text and gpu.uuid.startswith(text)]
+        if len(found) != 1:
+            break
+        if found[0] in chosen:
+            return ()
+        chosen += found
+    return tuple(dataclasses.replace(gpu, index=i) for i, gpu in enumerate(chosen))
+
+
+def place_ranks(options: RunOptions, machine: Machine) -> Placement:
+    """Decide where the ranks go.
+
+    On GPUs: all by default, the first N, or those listed.  Without a usable GPU, or
+    with ``--cpu``: N CPU ranks (2 by default), as many as a list names, or for
+    ``all`` one for each core up to 4.  A strategy that works in one process has one rank
+    with all of that: several GPUs are then one device, ``cuda:0,1``.
+
+    Raises:
+        OptionError: the machine has too few GPUs, or too few cores, for what was asked.
+    """
+    one_process = profile_of(options.strategy).in_one_process
+    if machine.cuda and not options.cpu:
+        devices = _choose_gpus(options, machine)
+        if one_process:
+            indices = ",".join(device.removeprefix("cuda:") for device in devices)
+            devices = (f"cuda:{indices}",)
+        return Placement(devices, max(1, machine.cores // len(devices)))
+    ranks = 1 if one_process else _count_cpu_ranks(options, machine)
+    threads = max(1, machine.cores // ranks)
+    notice = (
+        f"{'As asked' if options.cpu else machine.why_not or 'No GPU here'}: "
+        f"{counted(ranks, 'CPU rank')} with gloo, {counted(threads, 'thread')} each"
+    )
+    if ranks > machine.cores:
+        notice += f", sharing {counted(machine.cores, 'core')}"
+    return Placement(("cpu",) * ranks, threads, notice + ".")
+
+
+def _choose_gpus(options: RunOptions, machine: Machine) -> tuple[str, ...]:
+    """Return the devices on GPUs that were asked for, if they are there."""
+    there = [gpu.index for gpu in machine.gpus]
+    has = f"there {'is' if len(there) == 1 else 'are'} {len(there)}"
+    wanted: Sequence[int]
+    match options.gpus:
+        case None | "all":
+            wanted = there
+        case int(count):
+            wanted, ranks = range(count), count
+            what = f"{counted(count, 'GPU')} asked for, but {has}"
+            nearest: GpuRequest = len(there)
+        case listed:
+            wanted, ranks = listed, len(listed)
+            missing = ", ".join(str(index) for index in listed if index not in there)
+            what = f"There is no GPU {missing}: {has}, counted from 0"
+            nearest = tuple(index for index in listed if index in there) or "all"
+    if all(index in there for index in wanted):
+        return tuple(f"cuda:{index}" for index in wanted)
+    if machine.hidden:
+        what += f", and CUDA_VISIBLE_DEVICES hides {machine.hidden} more"
+    on_cpu = f"With --cpu, {counted(ranks, 'CPU rank')} would run instead"
+    allowed = on_cpu if ranks <= RANKS_PER_CORE * machine.cores else ""
+    raise OptionError(compose(what, allowed, dataclasses.replace(options, gpus=nearest).command))
+
+
+def _count_cpu_ranks(options: RunOptions, machine: Machine) -> int:
+    """Return how many CPU ranks were asked for, if that is sensible."""
+    match options.gpus:
+        case None:
+            return DEFAULT_CPU_RANKS
+        case "all":
+            return min(machine.cores, ALL_CPU_RANKS)
+        case int(count):
+            ranks = count
+        case listed:
+            ranks = len(listed)
+    most = RANKS_PER_CORE * machine.cores
+    if ranks > most:
+        what = f"{ranks} CPU ranks are too many for {counted(machine.cores, 'core')}"
+        nearest = dataclasses.replace(options, gpus=most)
+        raise OptionError(compose(what, f"At most {RANKS_PER_CORE} per core run", nearest.command))
+    return ranks

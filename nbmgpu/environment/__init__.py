@@ -1,0 +1,1 @@
+"""The state of the notebook process that ranks restore: settings, random states, logging."""

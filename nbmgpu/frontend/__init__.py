@@ -1,0 +1,1 @@
+"""The IPython front end: magics, completion, help and how errors are shown."""

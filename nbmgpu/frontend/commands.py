@@ -1,0 +1,126 @@
+"""The commands of ``%mgpu``: each takes the rest of the line and returns what to show."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import os
+from typing import TYPE_CHECKING, Any
+
+from nbmgpu import api
+from nbmgpu.advisor.advisor import Question
+from nbmgpu.advisor.picker_state import Found, Picking, named
+from nbmgpu.errors import compose
+from nbmgpu.kernel.executor import meant
+from nbmgpu.kernel.notebook_context import Surroundings
+from nbmgpu.options.run_options import RunOptions
+from nbmgpu.report.digest import line_of
+from nbmgpu.report.summary import summary_html, summary_text
+from nbmgpu.runs.run import Run, find_run, list_runs
+
+from .info import info_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from nbmgpu.advisor import Advice
+    from nbmgpu.ui.picker import Picker
+
+
+PATIENCE = 10.0
+"""Seconds that ``%mgpu stop`` waits for the end of the run."""
+
+
+class RunSummary:
+    """Shows a run as a notebook or a terminal can."""
+
+    def __init__(self, run: Run) -> None:
+        """Show ``run`` as it is now."""
+        self.run = run
+
+    def _repr_html_(self) -> str:
+        return summary_html(self.run)
+
+    def __repr__(self) -> str:
+        """Return the text for terminals."""
+        return summary_text(self.run)
+
+
+def runs(_rest: str) -> pd.DataFrame:
+    """List the runs, newest first."""
+    import pandas as pd
+
+    rows = [
+        {
+            "run": line.id,
+            "state": line.state,
+            "strategy": line.strategy,
+            "ranks": line.world_size,
+            "started": datetime.datetime.fromtimestamp(line.created).strftime("%d %b %H:%M"),
+            "seconds": round(line.duration, 1),
+            "notebook": line.notebook,
+        }
+        for line in map(line_of, list_runs())
+    ]
+    columns = ["run", "state", "strategy", "ranks", "started", "seconds", "notebook"]
+    return pd.DataFrame(rows, columns=columns).set_index("run")
+
+
+def show(rest: str) -> RunSummary:
+    """Show one run: its state, curves, notices and folder."""
+    return RunSummary(find_run(rest))
+
+
+def attach(rest: str) -> None:
+    """Follow a run here, and bring its results back if this notebook has started it."""
+    api.attach(rest)
+
+
+def stop(rest: str) -> None:
+    """Stop a run, by default the newest that goes on; the second time, at once."""
+    run = meant(rest)
+    if run.over:
+        print(f"Run {run.id} is over already: {run.state}.")
+        return
+    run.stop(force=run.is_asked_to_stop)
+    state = run.wait(timeout=PATIENCE)
+    if run.over:
+        other = "" if run.record.kernel_pid == os.getpid() else f" of {_whose(run)}"
+        print(f"Run {run.id}{other}: {state}.")
+    else:
+        again = f"%mgpu stop {run.id}  (kills the ranks at once; nothing of the run comes back)"
+        what = f"Run {run.id} is stopping: rank 0 has a minute to write what was trained"
+        print(compose(what, instead=again))
+
+
+def _whose(run: Run) -> str:
+    return run.record.notebook or "another kernel"
+
+
+def advise(rest: str) -> Advice:
+    """Say which strategy to take for the model among the names in ``rest``, with its options."""
+    found, options = _asked(rest)
+    advice = found.consultation().advise(Question.of(options))
+    return dataclasses.replace(advice, notes=(f"Asked about {found.words}.", *advice.notes))
+
+
+def pick(rest: str) -> Picker:
+    """Show the strategies for the model among the names in ``rest``, to choose from."""
+    from nbmgpu.ui.picker import Picker
+
+    found, options = _asked(rest)
+    return Picker(Picking(found.consultation(), found.words, options))
+
+
+def _asked(rest: str) -> tuple[Found, RunOptions]:
+    """Read names, and the options that follow them: ``model loader --gpus 4``."""
+    words = rest.split()
+    first = next((place for place, word in enumerate(words) if word.startswith("-")), len(words))
+    options = RunOptions.parse(" ".join(words[first:]))
+    names = [word.rstrip(",") for word in words[:first]]
+    return named(names, Surroundings.current().namespace), options
+
+
+def info(_rest: str) -> Any:
+    """Show devices, versions and what is missing."""
+    print(info_text())

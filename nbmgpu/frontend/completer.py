@@ -1,0 +1,135 @@
+"""What Tab offers on a ``%%mgpu`` or ``%mgpu`` line: flags, values, names to pull, run ids."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import symtable
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice, takewhile
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult
+
+from nbmgpu.comparison.request import TABLES
+from nbmgpu.devices.devices import DEFAULT_CPU_RANKS, probe
+from nbmgpu.options.flags import COMMANDS, RUN, Flag, FlagTable
+from nbmgpu.runs.run import list_runs
+
+RUNS_OFFERED = 30
+
+LISTS = ("--pull", "--strategies")
+"""Flags that take every name up to the next flag."""
+
+
+def complete(
+    context: CompletionContext,
+    namespace: Mapping[str, Any],
+    to_python: Callable[[str], str] = str,
+) -> SimpleMatcherResult:
+    """Return what may stand at the cursor of an nbmgpu line; elsewhere nothing.
+
+    ``to_python`` turns a cell with shell and magic lines into plain Python.
+    """
+    lines = context.full_text.split("\n")
+    above, below = lines[: context.cursor_line], lines[context.cursor_line + 1 :]
+    if found := re.match(r"\s*%mgpu\s+(.*)", context.text_until_cursor):
+        *before, word = re.split(r"\s+", found[1])
+        texts = _commands(before, namespace)
+    elif all(map(_may_stand_above, above)) and (
+        found := re.match(r"%%mgpu\s+(.*)", context.text_until_cursor)
+    ):
+        *before, word = re.split(r"\s+", found[1])
+        names = functools.partial(names_to_pull, "\n".join(below), namespace, to_python)
+        table = TABLES.get(before[0], RUN) if before else RUN
+        texts, word = _flags_or_values(before, word, names, table)
+        if not before:
+            texts += TABLES
+    else:
+        return {"completions": [], "suppress": False}
+    fitting = [SimpleCompletion(text, type="param") for text in texts if text.startswith(word)]
+    return {"completions": fitting, "suppress": True, "matched_fragment": word, "ordered": True}
+
+
+def _may_stand_above(line: str) -> bool:
+    """Tell whether ``%%mgpu`` may follow: an empty line, or a cell magic such as ``%%time``."""
+    return not line.strip() or line.startswith("%%")
+
+
+def _commands(before: list[str], namespace: Mapping[str, Any]) -> Iterable[str]:
+    """Return what may follow ``%mgpu`` and the words ``before``."""
+    if not before:
+        return COMMANDS
+    if before[0] in ("advise", "pick"):
+        return [name for name in _of_training(namespace) if name not in before]
+    if before in (["show"], ["attach"], ["stop"]):
+        runs = islice(list_runs(), RUNS_OFFERED)
+        return [run.id for run in runs if before != ["stop"] or not run.over]
+    return ()
+
+
+def _of_training(namespace: Mapping[str, Any]) -> list[str]:
+    """Return the names of models, optimizers and loaders, of torch that is imported already."""
+    torch, data = sys.modules.get("torch"), sys.modules.get("torch.utils.data")
+    if torch is None or data is None:
+        return []
+    kinds = (torch.nn.Module, torch.optim.Optimizer, data.DataLoader)
+    return [k for k, v in namespace.items() if not k.startswith("_") and isinstance(v, kinds)]
+
+
+def _flags_or_values(
+    before: list[str], word: str, names: Callable[[], Iterable[str]], table: FlagTable
+) -> tuple[list[str], str]:
+    """Return what may stand in the place of ``word``, and the part of it that is replaced."""
+    spelled, equals, value = word.partition("=")
+    if equals:
+        before, word = [*before, spelled], value
+    values = list(takewhile(lambda text: not text.startswith("-"), reversed(before)))
+    spellings = table.spellings
+    flag = spellings.get(before[-1 - len(values)]) if len(values) < len(before) else None
+    texts: list[str] = []
+    if flag and flag.metavar and not word.startswith("-") and (not values or flag.name in LISTS):
+        *listed, word = word.split(",")
+        taken = set(",".join([*values, *listed]).split(","))
+        texts = [text for text in _values(flag, bool(listed), names) if text not in taken]
+        if not values:
+            return texts, word
+    used = {spellings[text].field for x in before if (text := x.partition("=")[0]) in spellings}
+    return texts + [flag.name for flag in table.flags if flag.field not in used], word
+
+
+def _values(flag: Flag, in_list: bool, names: Callable[[], Iterable[str]]) -> Iterable[str]:
+    """Return the values of a flag that are worth offering."""
+    if flag.name == "--pull":
+        return names()
+    if flag is RUN.spellings["--gpus"]:
+        count = _count_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
+        return map(str, range(count)) if in_list else ["all", *map(str, range(1, count + 1))]
+    return flag.values()
+
+
+@functools.lru_cache(maxsize=1)
+def _count_gpus(_shown: str | None) -> int:
+    """Return the number of GPUs, else of cores; asked again only when other GPUs are shown."""
+    machine = probe()
+    return len(machine.gpus) if machine.cuda else max(DEFAULT_CPU_RANKS, machine.cores)
+
+
+def names_to_pull(
+    cell: str, namespace: Mapping[str, Any], to_python: Callable[[str], str] = str
+) -> list[str]:
+    """Return the names that the cell assigns, then those of the notebook's own data."""
+    fixed = (ModuleType, FunctionType, BuiltinFunctionType, type)  # no run changes these
+    data = [k for k, v in namespace.items() if not k.startswith("_") and not isinstance(v, fixed)]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            table = symtable.symtable(to_python(cell), "<cell>", "exec")
+    except SyntaxError:  # a cell that is still being written
+        return data
+    assigned = [symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned()]
+    return list(dict.fromkeys(assigned + data))

@@ -1,0 +1,134 @@
+"""What ``%mgpu info`` shows: devices, versions, and what is missing.
+
+Versions come from package metadata; nothing heavy is imported, and no CUDA context
+is created.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from nbmgpu._version import __version__
+from nbmgpu.devices.devices import Machine, place_ranks, probe, torch_build
+from nbmgpu.options.run_options import RunOptions
+
+GIB = 1 << 30
+
+REQUIRED = ("torch", "ipykernel", "ipython", "anywidget", "ipywidgets", "numpy", "pandas")
+"""Packages that nbmgpu cannot do without."""
+
+FRONT_END = Path(__file__).with_name("ui") / "static" / "panel.js"
+"""What a build of labextension/ leaves: packages have it, a clone without node has not."""
+
+OPTIONAL = {
+    "jupyterlab": "the notebook itself in a browser",
+    "transformers": "Hugging Face models and Trainer",
+    "datasets": "Hugging Face datasets",
+    "deepspeed": "DeepSpeed's ZeRO",
+    "lightning": "Lightning's Trainer",
+    "tqdm": "progress bars",
+}
+"""Packages that nbmgpu works with, and what for."""
+
+
+def info_text(machine: Machine | None = None) -> str:
+    """Return devices, versions and what is missing; the machine is probed if not given."""
+    machine = machine or probe()
+    sections = {
+        "Devices": device_lines(machine),
+        "Versions": version_lines(),
+        "GPU memory held by this kernel": kernel_memory_lines(),
+        "Missing": missing_lines(machine),
+    }
+    shown = (f"{title}\n" + "\n".join(lines) for title, lines in sections.items() if lines)
+    return "\n\n".join(shown)
+
+
+def device_lines(machine: Machine) -> list[str]:
+    """Return a line for each device, and where ranks would go by default."""
+    rows = [
+        (
+            f"cuda:{gpu.index}",
+            f"{gpu.name}, {_gib(gpu.memory_free)} free of {_gib(gpu.memory_total)}",
+        )
+        for gpu in machine.gpus
+    ]
+    rows.append(("cpu", f"{machine.cores} core(s), {_gib(machine.memory)} memory"))
+    placement = place_ranks(RunOptions(), machine)
+    default = placement.notice or f"one rank on each of {', '.join(placement.devices)}"
+    if machine.hidden:
+        rows.append(("hidden", f"{machine.hidden} GPU(s), by CUDA_VISIBLE_DEVICES"))
+    return _table([*rows, ("default", default)])
+
+
+def version_lines() -> list[str]:
+    """Return a line for each package that is there."""
+    rows = [("nbmgpu", __version__), ("python", platform.python_version())]
+    for name in (*REQUIRED, *OPTIONAL):
+        if found := installed(name):
+            build = torch_build() if name == "torch" else None
+            rows.append((name, f"{found} ({build.label} build)" if build else found))
+    return _table(rows)
+
+
+def missing_lines(machine: Machine) -> list[str]:
+    """Return a line for each thing that is not there, with the command that brings it."""
+    needed = [name for name in REQUIRED if not installed(name)]
+    rows = [(name, "needed by nbmgpu", f"pip install {name}") for name in needed]
+    build = torch_build()
+    if machine.gpus and build and not build.cuda:
+        reinstall = "pip install --force-reinstall torch"
+        rows.append(("CUDA", f"torch is a {build.label} build", reinstall))
+    rows += [
+        (name, purpose, f"pip install {name}")
+        for name, purpose in OPTIONAL.items()
+        if not installed(name)
+    ]
+    if not FRONT_END.exists():
+        how = "with Node.js 20: make front in the clone, or pip install it anew"
+        rows.append(("front end", "panel, picker and JupyterLab's sidebar are not built", how))
+    return _table([*rows])
+
+
+def kernel_memory_lines() -> list[str]:
+    """Return what torch holds on each GPU in this process, if it uses any.
+
+    This memory is not there for the ranks.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return []
+    rows = []
+    for index in range(torch.cuda.device_count()):
+        if reserved := torch.cuda.memory_reserved(index):
+            used = torch.cuda.memory_allocated(index)
+            rows.append((f"cuda:{index}", f"{_gib(reserved)}, of which tensors use {_gib(used)}"))
+    if rows:
+        rows.append(("", "free it for the ranks: del the tensors, then torch.cuda.empty_cache()"))
+    return _table(rows)
+
+
+def installed(name: str) -> str:
+    """Return the version of an installed package, or an empty text."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.1f} GiB" if size else "unknown"
+
+
+def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:
+    """Return rows as lines with aligned columns."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  " + "  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

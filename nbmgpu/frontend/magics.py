@@ -1,0 +1,146 @@
+"""What IPython holds of nbmgpu: the magics, the lines that it awaits, Tab completion.
+
+All of it is registered when ``%load_ext nbmgpu`` returns.  ``nbmgpu.frontend.dispatch``, which
+does the work, is imported later by ``nbmgpu.frontend.preimport`` when the kernel is idle,
+or by the first magic that is called.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+
+from nbmgpu.engines.local.client import launch_client
+
+from . import completion, preimport
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+AWAITED = {
+    "get_ipython().run_cell_magic('mgpu'": "await get_ipython().run_cell_magic('mgpu_awaited'",
+    "get_ipython().run_line_magic('mgpu', 'attach ": (
+        "await get_ipython().run_line_magic('mgpu_awaited', 'attach "
+    ),
+    "get_ipython().run_line_magic('mgpu', 'attach')": (
+        "await get_ipython().run_line_magic('mgpu_awaited', 'attach')"
+    ),
+}
+"""Calls that IPython makes of a cell, and what to make of them where awaiting is possible."""
+
+
+HELP = re.compile(
+    r"get_ipython\(\)\.run_cell_magic\('mgpu', (?P<line>.*(?<![\w-])(?:--help|-h)\b.*), ''\)$"
+)
+"""A call of the cell magic without a cell, which IPython refuses, for help: that needs none."""
+
+
+def register(shell: InteractiveShell) -> None:
+    """Add the magics, Tab completion and the transformation to ``shell``; warm the launcher."""
+    shell.register_magics(MgpuMagics)
+    if help_magic not in shell.input_transformers_post:
+        shell.input_transformers_post.append(help_magic)
+    if hasattr(shell, "kernel") and await_magic not in shell.input_transformers_post:
+        shell.input_transformers_post.append(await_magic)
+    completion.register(shell)
+    shell.events.register("post_run_cell", preload)
+    launch_client()
+    preimport.load()
+
+
+def unregister(shell: InteractiveShell) -> None:
+    """Undo ``register``."""
+    for transformer in (help_magic, await_magic):
+        if transformer in shell.input_transformers_post:
+            shell.input_transformers_post.remove(transformer)
+    completion.unregister(shell)
+    shell.events.unregister("post_run_cell", preload)
+
+
+def preload(*_: object) -> None:
+    """Let ranks have what the cell before has imported, and runs what they need."""
+    launch_client().preload()
+    preimport.load()
+
+
+def help_magic(lines: list[str]) -> list[str]:
+    """Let ``%%mgpu --help`` stand alone in a cell: it becomes ``%mgpu --help``."""
+    return [HELP.sub(r"get_ipython().run_line_magic('mgpu', \g<line>)", line) for line in lines]
+
+
+def await_magic(lines: list[str]) -> list[str]:
+    """Turn calls of the magics into awaited ones, where awaiting is possible.
+
+    A magic that runs the rest of its cell itself (``%%time``) cannot await.
+    """
+    return lines if _inside_a_magic() else [_awaited(line) for line in lines]
+
+
+def _awaited(line: str) -> str:
+    if line.rstrip().endswith(", '')"):
+        return line  # without a body it is refused, by the name that was typed
+    for call, awaited in AWAITED.items():
+        if line.startswith(call):
+            return awaited + line[len(call) :]
+    return line
+
+
+def _inside_a_magic() -> bool:
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        if frame.f_code.co_name in ("run_cell_magic", "run_line_magic"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+@magics_class
+class MgpuMagics(Magics):
+    """The magics of a shell.
+
+    In a kernel ``%%mgpu`` is awaited, so that the kernel's loop stays free during a run and the
+    panel's Stop button works.  Under another cell magic (``%%time``, ``%%capture``) and in a
+    plain terminal the same run blocks; Ctrl-C works in both.
+    """
+
+    @property
+    def _shell(self) -> InteractiveShell:
+        assert self.shell is not None
+        return self.shell
+
+    @cell_magic
+    def mgpu(self, line: str, cell: str) -> Any:
+        """Run the cell on several ranks: ``%%mgpu --strategy ddp --gpus 2``.
+
+        ``%%mgpu --help`` lists its flags; Tab completes them.
+        """
+        from . import dispatch
+
+        return dispatch.run_cell(self._shell, line, cell)
+
+    @cell_magic
+    async def mgpu_awaited(self, line: str, cell: str) -> Any:
+        """Run the cell on several ranks while the kernel's loop goes on."""
+        from . import dispatch
+
+        return await dispatch.run_cell_awaited(self._shell, line, cell)
+
+    @line_magic("mgpu")  # type: ignore[arg-type]
+    def mgpu_line(self, line: str) -> Any:
+        """Look after runs: runs, show, attach, stop, info; and advise: advise, pick.
+
+        ``%mgpu --help`` lists what each does, and the flags of ``%%mgpu``.
+        """
+        from . import dispatch
+
+        return dispatch.run_line(self._shell, line)
+
+    @line_magic("mgpu_awaited")  # type: ignore[arg-type]
+    async def mgpu_line_awaited(self, line: str) -> None:
+        """Attach to a run while the kernel's loop goes on."""
+        from . import dispatch
+
+        await dispatch.attach_awaited(self._shell, line)

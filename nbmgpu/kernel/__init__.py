@@ -1,0 +1,1 @@
+"""One run from the kernel's side: read the cell, serialize, launch, monitor, write results back."""

@@ -1,0 +1,38 @@
+"""The batch arithmetic of a run, in words."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from nbmgpu.strategies import profile_of
+
+if TYPE_CHECKING:
+    from nbmgpu.options.run_options import RunOptions
+
+
+def batch_line(values: Iterable[Any], options: RunOptions, world_size: int) -> str:
+    """Return one line on how the loaders among ``values`` are split, empty without any."""
+    data = sys.modules.get("torch.utils.data")
+    if data is None:
+        return ""
+    sizes = [v.batch_size for v in values if isinstance(v, data.DataLoader) and v.batch_size]
+    return "; ".join(dict.fromkeys(_line(size, options, world_size) for size in sizes))
+
+
+def _line(size: int, options: RunOptions, world_size: int) -> str:
+    batches = options.accumulate
+    if world_size == 1:
+        alone = f"batch {size} on one rank"
+        return alone if batches == 1 else f"global batch {size * batches} = {batches} x {alone}"
+    if not profile_of(options.strategy).shards_data:
+        return f"nothing is split: every rank reads every batch of {size}"
+    whole = size * world_size if options.batch == "per-rank" else size
+    share, longer = divmod(whole, world_size)
+    line = f"global batch {whole * batches}"
+    if longer:
+        line += f" on {world_size} ranks: {share} or {share + 1} each"
+        return line if batches == 1 else f"{line} of {batches} batches"
+    line += f" = {world_size} ranks x {share}"
+    return line if batches == 1 else f"{line} x {batches} batches"

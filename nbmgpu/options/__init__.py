@@ -1,0 +1,1 @@
+"""The options of a run: the table of flags, the parser and the validated value object."""

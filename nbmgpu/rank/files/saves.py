@@ -1,0 +1,286 @@
+"""What libraries save for the cell under a name: ``torch.save``, safetensors, tokenizers.
+
+A path that all ranks name is written once, by rank 0, and the others go on when it is there:
+a cell that asks ``os.path.exists`` next, or reads the path back, is answered alike on all.  So is
+one that renames or deletes what it has saved: rank 0 does, when the others are through with it.
+
+A path that rank 0 does not name (in a temporary folder, or with the time or the rank in it) is
+written by the rank that does, and so is what a loader fetches: ranks fetch different samples.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import PurePath
+from typing import Any
+
+import torch.distributed as dist
+
+from nbmgpu.rank import session
+from nbmgpu.rank.store.rendezvous import APART, Save, Together, is_rank_0_ahead, the_store
+
+NAMES = ("f", "filename", "path")
+"""What functions that save call the path."""
+
+FETCHING = "torch.utils.data._utils.fetch"
+
+
+class Saves:
+    """The saves of one rank."""
+
+    def __init__(
+        self, rank: int, is_own: Callable[[str], bool], forget: Callable[[str], None]
+    ) -> None:
+        """Be on ``rank``.
+
+        Args:
+            rank: of this process.
+            is_own: tells a path that no other rank can have.
+            forget: is told what rank 0 writes in the place of this rank.
+        """
+        self._rank = rank
+        self._is_own = is_own
+        self._forget = forget
+        self._process = os.getpid()
+        self._rename, self._unlink = os.replace, os.unlink  # as they are before the taps
+        self._together = Together(rank)
+        self._lock = threading.Lock()
+        self._saved: dict[str, Save] = {}
+        self._folders: set[str] = set()
+        self.mine: set[str] = set()
+        """Paths that this rank has written for itself."""
+        self.aside: set[str] = set()
+        """Paths that it is writing, to be renamed when they are whole."""
+
+    def of(self, save: Callable[..., Any], place: int, pickles: bool = False) -> Callable[..., Any]:
+        """Return ``save``, whose argument at ``place`` is a path, as it is called in a rank.
+
+        What it ``pickles`` may have to be gathered by all.
+        """
+
+        @functools.wraps(save)
+        def saving(*args: Any, **kwargs: Any) -> Any:
+            given: Any = args[place] if len(args) > place else None
+            given = given or next((kwargs[n] for n in NAMES if n in kwargs), None)
+            if not isinstance(given, str | os.PathLike) or not _is_among_ranks():
+                return save(*args, **kwargs)
+            path = os.path.realpath(given)
+            if self._is_own(path):
+                return save(*args, **kwargs)
+            plain = functools.partial(save, *args, **kwargs)
+            whole = functools.partial(self._write_whole, path, save, place, args, kwargs)
+            if not self.is_here or _is_fetching():
+                self.mine.add(path)
+                return whole()
+            if self._rank == 0:
+                return self._save_for_all(path, plain, whole)
+            pickled = (args[0] if args else kwargs.get("obj")) if pickles else None
+            return self._leave_to_rank_0(path, plain, whole, pickled)
+
+        return saving
+
+    def _save_for_all(self, path: str, plain: Callable[[], Any], whole: Callable[[], Any]) -> Any:
+        save, before = self._enter(path)
+        store = the_store()
+        store.set(_named(path), b"")
+        store.set(save.number, b"")
+        again = before and not save.place.endswith("/1")  # in one step
+        if again or (not before and os.path.lexists(path)):  # others may be reading it
+            self._together.wait_for_others(save.place, [before] if before else [])
+        in_place = os.path.lexists(path) and not store.check([_owned(path)])
+        return self._together.tell(save.place, plain if in_place else whole)
+
+    def _leave_to_rank_0(
+        self, path: str, plain: Callable[[], Any], whole: Callable[[], Any], pickled: Any
+    ) -> Any:
+        """Wait for rank 0; where it does not name ``path``, save it here."""
+        save, _ = self._enter(path)
+        self._forget(path)
+        store = the_store()
+        met = self._together.meets(save.place, save.number, _named(path))
+        if not met and not store.check([_named(path)]):
+            self.mine.add(path)
+            store.set(f"{save.number}/{APART}", b"")
+            store.set(_owned(path), b"")
+            return whole() if os.path.isfile(path) or not os.path.lexists(path) else plain()
+        self.mine.discard(path)
+        if pickled is not None and session.current is not None and (met or not is_rank_0_ahead()):
+            session.current.strategy.attend(pickled)
+        if met:  # else what rank 0 has written there, when it came by, counts
+            with suppress(OSError):  # rank 0's, which ends the run if it is not caught
+                self._together.finish(save.place)
+        return None
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the rank itself, and no process forked from it, and there are others."""
+        return os.getpid() == self._process and _is_among_ranks()
+
+    def has(self, path: Any) -> bool:
+        """Tell whether something was saved at ``path``, or in the folder of that name."""
+        if not self._saved or not isinstance(path, str | os.PathLike) or not self.is_here:
+            return False
+        place = place_of(path)
+        return place in self._saved or place in self._folders
+
+    def link(self, make: Callable[[], None], path: str) -> None:
+        """Make a link at ``path``, of which other ranks are told as of a save.
+
+        Raises:
+            OSError: it could not be done, on all ranks alike: there is one already.
+        """
+        save, _ = self._enter(path)
+        store = the_store()
+        if self._rank == 0:
+            store.set(_named(path), b"")
+            store.set(save.number, b"")
+            self._together.tell(save.place, make)
+        elif self._together.meets(save.place, save.number, _named(path)):
+            self._together.finish(save.place)
+        elif not store.check([_named(path)]):
+            self.mine.add(path)
+            make()
+
+    def move(self, rename: Callable[[Any, Any], None], src: Any, dst: Any) -> None:
+        """Rename what was saved; ranks may have had different names for it before.
+
+        Raises:
+            OSError: it could not be done, on all ranks alike, as to another file system.
+        """
+        old, new = place_of(src), place_of(dst)
+        found, mine = self._take(old)
+        at, number = self._together.next(f"move {new}"), self._together.next("number")
+        alone = bool(mine) and mine == found.keys()
+        if self._rank == 0:
+            the_store().set(number, b"")
+            self._together.wait_for_others(at, list(found.values()))
+        met = self._rank == 0 or self._together.meets(at, number)
+        try:
+            if self._rank == 0:
+                self._together.tell(at, functools.partial(rename, src, dst))
+            elif met:
+                self._together.finish(at)
+                if alone:
+                    self._unlink(old)
+            elif alone:
+                rename(src, dst)
+        except OSError:
+            self._keep(found, mine, old, old)
+            raise
+        self._keep(found, set() if met else mine, old, new)
+
+    def delete(self, delete: Callable[[], None], path: str) -> None:
+        """Delete what was saved."""
+        found, mine = self._take(path)
+        if mine and mine == found.keys():
+            with suppress(FileNotFoundError):  # rank 0 may have come by later, and named it, too
+                delete()
+            return
+        at = self._together.next(f"delete {path}")
+        if self._rank == 0:
+            self._together.wait_for_others(at, list(found.values()))
+            self._together.tell(at, delete)
+        elif self._together.meets(at):
+            self._together.finish(at)
+
+    def clear(self, delete: Callable[[], None], folder: str) -> None:
+        """Delete a folder of which nothing was saved here: the others wait if they see it."""
+        at = self._together.next(f"clear {folder}")
+        if self._rank == 0:
+            self._together.tell(at, delete)
+        elif os.path.isdir(folder) and self._together.meets(at):
+            with suppress(OSError):
+                self._together.finish(at)
+
+    def _write_whole(
+        self,
+        path: str,
+        save: Callable[..., Any],
+        place: int,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Save under another name, and rename: another rank may be writing or reading the path."""
+        aside = f"{path}.{os.getpid()}-{threading.get_ident()}"
+        if len(args) > place:
+            args = (*args[:place], aside, *args[place + 1 :])
+        else:
+            kwargs = kwargs | {name: aside for name in NAMES if name in kwargs}
+        self.aside.add(aside)
+        try:
+            result = save(*args, **kwargs)
+            self._rename(aside, path)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                self._unlink(aside)
+            raise
+        finally:
+            self.aside.discard(aside)
+        return result
+
+    def _enter(self, path: str) -> tuple[Save, Save | None]:
+        """Come to a save of ``path``; return it, and the one before."""
+        save = Save(self._together.next(f"save {path}"), self._together.next("number"))
+        with self._lock:
+            before = self._saved.get(path)
+            self._add(path, save)
+        return save, before
+
+    def _add(self, path: str, save: Save) -> None:
+        if path not in self._saved:
+            self._folders.update(map(str, PurePath(path).parents))
+        self._saved[path] = save
+
+    def _keep(self, found: dict[str, Save], mine: set[str], old: str, new: str) -> None:
+        """Know what was taken from ``old`` again, at ``new``."""
+        with self._lock:
+            for path, save in found.items():
+                self._add(new + path[len(old) :], save)
+            self.mine |= {new + path[len(old) :] for path in mine}
+
+    def _take(self, place: str) -> tuple[dict[str, Save], set[str]]:
+        """Forget what was saved at or in ``place``; return it, and what of it is this rank's."""
+        with self._lock:
+            prefix = f"{place}/"
+            paths = [path for path in self._saved if path == place or path.startswith(prefix)]
+            found = {path: self._saved.pop(path) for path in paths}
+            mine = self.mine & found.keys()
+            self.mine -= mine
+            self._folders.discard(place)
+        return found, mine
+
+
+def place_of(path: str | os.PathLike[str]) -> str:
+    """Return where ``path`` itself lies, be it a link: that is what is deleted and renamed."""
+    folder, name = os.path.split(os.fspath(path).rstrip("/"))
+    if name in ("", ".", ".."):
+        return os.path.realpath(path)
+    return os.path.join(os.path.realpath(folder), name)
+
+
+def _named(path: str) -> str:
+    """Return the key that says that rank 0 has saved ``path`` some time."""
+    return f"nbmgpu/named {path}"
+
+
+def _owned(path: str) -> str:
+    """Return the key that says that another rank has."""
+    return f"nbmgpu/own {path}"
+
+
+def _is_among_ranks() -> bool:
+    return dist.is_initialized() and dist.get_world_size() > 1
+
+
+def _is_fetching() -> bool:
+    frame = sys._getframe(2)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == FETCHING:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False

@@ -1,0 +1,1 @@
+"""What a rank reports: metrics, progress, notices, output, failures and final measurements."""

@@ -1,0 +1,124 @@
+"""Curves, progress and notices of one rank, written at most ten times a second.
+
+A metric on a GPU is kept as it comes, and turned into a number only when a batch of
+points is written: one device synchronisation per flush, none per step.
+"""
+
+from __future__ import annotations
+
+import reprlib
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from nbmgpu.errors import compose
+from nbmgpu.runs.events import EventWriter, Metrics, Notice, Progress, Stderr
+from nbmgpu.strategies.scalars import as_amount
+
+INTERVAL = 0.1
+"""Seconds between writes."""
+
+MAX_PENDING = 4096
+"""Points kept back at most."""
+
+
+class Recorder:
+    """Collects what a rank has to say and writes it as events."""
+
+    def __init__(self, events: EventWriter) -> None:
+        """Write to ``events``."""
+        self.events = events
+        self._points: dict[str, list[tuple[int, Any, float]]] = {}
+        self._pending = 0
+        self._progress: dict[str, dict[str, Any]] = {}
+        self._topics: set[str] = set()
+        self._flushed = time.monotonic()
+
+    def metric(self, name: str, step: int, value: Any, weight: float = 1.0) -> None:
+        """Note a point: ``value`` is a number or a tensor with one element."""
+        if isinstance(value, torch.Tensor):
+            value = as_amount(value)
+        self._points.setdefault(name, []).append((step, value, weight))
+        self._pending += 1
+        self.maybe_flush()
+
+    def progress(self, key: str, **fields: Any) -> None:
+        """Note how far the bar ``key`` is; fields as in ``events.Progress``."""
+        self._progress[key] = fields
+        self.maybe_flush()
+
+    def notice(self, topic: str, text: str) -> None:
+        """Tell the user something, once per topic."""
+        if topic not in self._topics:
+            self._topics.add(topic)
+            self.events.emit(Notice, topic=topic, text=text)
+
+    def has_said(self, topic: str) -> bool:
+        """Tell whether the user was told something under ``topic``."""
+        return topic in self._topics
+
+    def stderr(self, start: int, end: int) -> None:
+        """Note that bytes ``start`` to ``end`` of the log are stderr's."""
+        self.events.emit(Stderr, start=start, end=end)
+
+    def maybe_flush(self) -> None:
+        """Write what has gathered if it is time."""
+        if self._pending >= MAX_PENDING or time.monotonic() - self._flushed > INTERVAL:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write all that has gathered."""
+        points, self._points, self._pending = self._points, {}, 0
+        bars, self._progress = self._progress, {}
+        self._flushed = time.monotonic()
+        for name, rows in points.items():
+            steps, values, weights = (list(column) for column in zip(*rows, strict=True))
+            self.events.emit(
+                Metrics, name=name, steps=steps, values=numbers(values), weights=weights
+            )
+        for key, fields in bars.items():
+            self.events.emit(Progress, key=key, **fields)
+
+
+def numbers(values: list[Any]) -> list[float]:
+    """Turn numbers and one-element tensors into floats, with one device read per device."""
+    if any(isinstance(value, torch.Tensor) for value in values):
+        groups: dict[Any, list[int]] = {}
+        for place, value in enumerate(values):
+            if isinstance(value, torch.Tensor):
+                groups.setdefault(value.device, []).append(place)
+        result = list(values)
+        for places in groups.values():
+            stacked = torch.stack([values[i].detach().reshape(()).double() for i in places])
+            for place, number in zip(places, stacked.tolist(), strict=True):
+                result[place] = number
+        values = result
+    return [float(value) for value in values]
+
+
+def check_metrics(values: Mapping[str, Any]) -> dict[str, float | torch.Tensor]:
+    """Return ``values`` as numbers and tensors with one element; no tensor is read.
+
+    Raises:
+        TypeError: naming the first that is neither.
+    """
+    return {n: v if type(v) is float else _one_number(n, v) for n, v in values.items()}
+
+
+def _one_number(name: str, value: Any) -> float | torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        if value.numel() == 1:
+            return value
+        what, instead = f"a tensor of shape {tuple(value.shape)}", f"{name}={name}.mean()"
+        raise _no_metric(name, what, f"nbmgpu.log({instead})")
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise _no_metric(name, f"{type(value).__name__} {reprlib.repr(value)}") from None
+
+
+def _no_metric(name: str, what: str, instead: str = "") -> TypeError:
+    said = f"nbmgpu.log({name}=...): a metric is one number, this is {what}"
+    return TypeError(compose(said, instead=instead))

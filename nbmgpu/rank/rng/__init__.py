@@ -1,0 +1,1 @@
+"""Random numbers in a rank that are the numbers of one device."""

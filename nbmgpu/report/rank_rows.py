@@ -1,0 +1,180 @@
+"""A row for each rank: what it does, how it fares, and what is wrong with it."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass, replace
+
+from nbmgpu.formatting import in_words
+from nbmgpu.runs.run import Run
+from nbmgpu.runs.view import RankView, RunView
+
+from .curves import Straggler, straggler
+from .text_format import TONES, Tone, exit_word, number, plain, span
+
+SILENT = 5.0
+"""Seconds after which a rank that says nothing is missed, while others beat every second."""
+
+BEHIND = 5.0
+"""Seconds' worth of steps that a rank may be behind the first."""
+
+FAR = 10.0
+"""How many times the other ranks' loss is too far from it."""
+
+
+@dataclass(frozen=True)
+class Meter:
+    """How much of something is used: in words, and as a fraction (-1 when unknown)."""
+
+    text: str
+    fraction: float
+
+
+@dataclass(frozen=True)
+class RankRow:
+    """A rank in one line.
+
+    ``gpu`` and ``gpu_memory`` are None where there is no GPU.  ``slowest`` marks the
+    straggler; ``warning`` is a sentence, or empty.
+    """
+
+    rank: int
+    device: str
+    word: str
+    tone: Tone
+    detail: str
+    step: int
+    step_time: str
+    slowest: bool
+    cpu: Meter
+    memory: Meter
+    gpu: Meter | None
+    gpu_memory: Meter | None
+    warning: str
+
+
+UNKNOWN = Meter("", -1)
+
+
+def rows(run: Run, now: float, stopping: bool = False) -> list[RankRow]:
+    """Return a row for each rank.  Ranks of a run that is ``stopping`` do not fail by a signal."""
+    view = run.view
+    culprit = None if stopping and not view.failure else view.culprit
+    slowest = straggler(run)
+    warned = warnings(view, now, slowest)
+    return [
+        replace(
+            _row(rank, seen, device, rank == culprit),
+            slowest=slowest is not None and rank == slowest.rank,
+            warning=warning,
+        )
+        for rank, (seen, device, warning) in enumerate(
+            zip(view.ranks, run.record.devices, warned, strict=True)
+        )
+    ]
+
+
+def _row(rank: int, seen: RankView, device: str, failed: bool) -> RankRow:
+    word: str = seen.state
+    tone = TONES.get(word, "idle")
+    if seen.failure or failed:
+        word, tone = "failed", "bad"
+    elif seen.exit_code and word != "failed":
+        word, tone = "ended", "calm"
+    if seen.exit_code and word != "stopped":
+        word = f"{word} ({exit_word(seen.exit_code)})"
+    step_time = span(seen.paces[-1].step_time) if seen.paces else ""
+    return RankRow(
+        rank, device, word, tone, plain(seen.detail), seen.step, step_time, False,
+        _cpu(seen), _memory(seen), *_gpu(seen), "",
+    )  # fmt: skip
+
+
+def _cpu(seen: RankView) -> Meter:
+    if seen.vitals is None:
+        return UNKNOWN
+    used = seen.vitals.cpu
+    return Meter(f"{used:.0f} %", min(used / (100 * seen.vitals.cores), 1.0))
+
+
+def _memory(seen: RankView) -> Meter:
+    if seen.vitals is None:
+        return UNKNOWN
+    return _share(seen.vitals.memory, seen.vitals.memory_total)
+
+
+def _gpu(seen: RankView) -> tuple[Meter | None, Meter | None]:
+    vitals = seen.vitals
+    if vitals is None or (vitals.gpu < 0 and vitals.gpu_memory < 0 and vitals.gpu_allocated < 0):
+        return None, None
+    busy = Meter(f"{vitals.gpu:.0f} %", vitals.gpu / 100) if vitals.gpu >= 0 else UNKNOWN
+    used = vitals.gpu_memory if vitals.gpu_memory >= 0 else vitals.gpu_allocated
+    return busy, _share(used, vitals.gpu_memory_total)
+
+
+def _share(used: int, total: int) -> Meter:
+    if used < 0:
+        return UNKNOWN
+    return Meter(in_words(used), min(used / total, 1.0) if total > 0 else -1)
+
+
+def warnings(view: RunView, now: float, slowest: Straggler | None) -> list[str]:
+    """Return what is wrong with each rank, in words; mostly nothing."""
+    going = view.ended is None
+    found, name = [], loss_name(view)
+    for rank in range(len(view.ranks)):
+        text = _diverges(view, rank, name)
+        if going and view.ranks[rank].exited is None:
+            text = _silent(view, rank, now) or _behind(view, rank) or text or _slow(slowest, rank)
+        found.append(text)
+    return found
+
+
+def _others(view: RunView, rank: int) -> list[RankView]:
+    return [seen for number, seen in enumerate(view.ranks) if number != rank]
+
+
+def _silent(view: RunView, rank: int, now: float) -> str:
+    seen = view.ranks[rank]
+    quiet = now - seen.last_time
+    beats = any(now - other.last_time < SILENT / 2 for other in _others(view, rank))
+    if seen.vitals is None or quiet < SILENT or not beats:
+        return ""
+    why = "it hangs, its process is suspended, or is busy in compiled code"
+    return f"silent for {quiet:.0f} s while others go on: {why}"
+
+
+def _behind(view: RunView, rank: int) -> str:
+    seen = view.ranks[rank]
+    first = max(view.ranks, key=lambda other: other.step)
+    missing = first.step - seen.step
+    if missing < 2 or not first.paces or missing * first.paces[-1].step_time < BEHIND:
+        return ""
+    return f"{missing:,} steps behind rank {view.ranks.index(first)}"
+
+
+def _slow(slowest: Straggler | None, rank: int) -> str:
+    return slowest.warning if slowest and slowest.rank == rank else ""
+
+
+def _diverges(view: RunView, rank: int, name: str) -> str:
+    recent = view.ranks[rank].recent.get(name)
+    if recent is None:
+        return ""
+    if not math.isfinite(recent.last):
+        return f"its {plain(name)} is {number(recent.last)}"
+    means = [abs(other.recent[name].mean) for other in _others(view, rank) if name in other.recent]
+    known = [mean for mean in means if math.isfinite(mean)]
+    if not known or recent.count < 3 or not math.isfinite(recent.mean):
+        return ""
+    middle = statistics.median(known)
+    if abs(recent.mean) < FAR * middle or middle == 0:
+        return ""
+    return f"its {plain(name)} is {number(recent.mean)}, the other ranks' is about {number(middle)}"
+
+
+def loss_name(view: RunView) -> str:
+    """Return the metric that ranks are compared by: the loss, or nothing."""
+    names = [name for rank in view.ranks for name in rank.recent]
+    return next((n for n in sorted(names, key=lambda n: n != "loss") if "loss" in n.lower()), "")

@@ -1,0 +1,122 @@
+"""One run in one line, as a list of runs shows it."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+from nbmgpu.runs.events import GOING, RunState
+from nbmgpu.runs.run import Run, process_lives
+from nbmgpu.runs.view import RunView
+
+from . import text_format
+from .curves import RATES, curve_names, thin
+from .epoch_count import epochs_in
+from .failure_cause import cause
+from .progress import course
+from .snapshot import run_status
+from .text_format import Tone
+
+POINTS = 60
+"""The most points of a line's curve."""
+
+
+@dataclass(frozen=True)
+class RunLine:
+    """A run in a list.
+
+    Attributes:
+        state: starting, running, finished, failed, stopped, timeout or lost.
+        word: the state for people: ``stopping`` once somebody has asked for it.
+        headline: strategy, world size and devices in short.
+        notebook: path of the notebook, as the kernel knew it; may be empty.
+        created: in seconds since the epoch.
+        duration: in seconds, to now or to the end.
+        over: whether no process of the run is left.
+        kernel_pid, kernel_create_time: the process of the kernel that started it.
+        kernel_alive: whether that kernel still runs.
+        progress: how far the run is, or its epoch if no more is known, from 0 to 1; -1 when
+            unknown.
+        remaining: how long it may go on, in words; empty when unknown.
+        metric: the name of the curve, empty where there is none.
+        curve: at most 60 points ``[step, value]`` of it.
+        last: the curve's newest value, for people.
+        failure: why it did not end well, in a sentence, or empty.
+    """
+
+    id: str
+    state: RunState
+    word: str
+    tone: Tone
+    strategy: str
+    world_size: int
+    devices: list[str]
+    headline: str
+    notebook: str
+    created: float
+    duration: float
+    over: bool
+    kernel_pid: int
+    kernel_create_time: float
+    kernel_alive: bool
+    progress: float
+    remaining: str
+    metric: str
+    curve: list[tuple[float, float]]
+    last: str
+    failure: str
+
+
+def run_line(run: Run) -> RunLine:
+    """Return the line of ``run``."""
+    state = run.state
+    record, view = run.record, run.view
+    epochs = epochs_in(run.cell) if state in GOING else 0
+    status = run_status(run, state, time.time(), epochs)
+    metric, curve, last = mini_curve(view)
+    so_far = None if status.over else course(view, epochs)
+    return RunLine(
+        id=run.id,
+        state=state,
+        word=status.word,
+        tone=status.tone,
+        strategy=text_format.plain(record.strategy),
+        world_size=record.world_size,
+        devices=[text_format.plain(device) for device in record.devices],
+        headline=text_format.headline(record),
+        notebook=text_format.plain(record.notebook),
+        created=record.created,
+        duration=round(run.duration, 1),
+        over=status.over,
+        kernel_pid=record.kernel_pid,
+        kernel_create_time=record.kernel_create_time,
+        kernel_alive=process_lives(record.kernel_pid, record.kernel_create_time),
+        progress=so_far.fraction if so_far else -1,
+        remaining=status.remaining,
+        metric=metric,
+        curve=curve,
+        last=last,
+        failure=failure_sentence(run, state),
+    )
+
+
+def mini_curve(view: RunView) -> tuple[str, list[tuple[float, float]], str]:
+    """Return name, a few points and newest value of the curve that stands for the run."""
+    name = next((name for name in curve_names(view) if name not in RATES), "")
+    if not name:
+        return "", [], ""
+    steps, values = view.curves[name].arrays()
+    drawn = zip(*(column.tolist() for column in thin(steps, values, POINTS)), strict=True)
+    points = [(float(x), float(f"{y:.5g}")) for x, y in drawn if math.isfinite(y)]
+    return text_format.plain(name), points, text_format.number(float(values[-1]))
+
+
+def failure_sentence(run: Run, state: RunState) -> str:
+    """Return why ``run`` did not end well, in a sentence: ``rank 1, line 3: ValueError: bad``."""
+    why = cause(run, state)
+    if why is None:
+        return ""
+    where = ", ".join(filter(None, [why.who, f"line {why.number}" if why.number else ""]))
+    what = why.what.partition("\n")[0]
+    return f"{where}: {what}" if where else what

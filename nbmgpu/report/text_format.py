@@ -1,0 +1,132 @@
+"""Words and numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+import re
+import signal
+from typing import Literal
+
+from nbmgpu.formatting import counted
+from nbmgpu.runs.events import RunState
+from nbmgpu.runs.run import RunRecord
+from nbmgpu.runs.view import RunView
+
+Tone = Literal["idle", "busy", "good", "bad", "calm"]
+"""How something should strike the eye: not yet, at work, done well, failed, ended without fault."""
+
+ENDING_WORDS = {"timeout": "timed out"}
+TONES: dict[str, Tone] = {
+    "starting": "idle", "loading": "idle",
+    "running": "busy", "collecting": "busy", "stopping": "busy",
+    "finished": "good", "failed": "bad", "timeout": "bad", "lost": "bad", "stopped": "calm",
+}  # fmt: skip
+
+_COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_EXPONENT = re.compile(r"\.?0*e\+?(-?)0*")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROLS_BUT_ESCAPE = re.compile(r"[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]|\x1b(?!\[[0-9;:]*m)")
+
+
+def plain(text: str) -> str:
+    """Return ``text`` as a terminal would leave it, without colours and control characters.
+
+    A carriage return takes the pen back to the start of its line, so of a
+    redrawn line the last drawing stays.
+    """
+    return _clean(_CONTROLS.sub("", _drawn(_ESCAPES.sub("", text))))
+
+
+def coloured(text: str) -> str:
+    """Return ``text`` as ``plain`` does, but with its colours (the escape codes of SGR)."""
+    text = _ESCAPES.sub(lambda code: code[0] if _COLOURS.fullmatch(code[0]) else "", text)
+    return _clean(_CONTROLS_BUT_ESCAPE.sub("", _drawn(text)))
+
+
+def _drawn(text: str) -> str:
+    if "\r" in text:
+        lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+        text = "\n".join(lines)
+    return text
+
+
+def _clean(text: str) -> str:
+    """Let text be sent that holds halves of characters."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def number(value: float) -> str:
+    """Return ``value`` for people: ``0.1235``, ``1,235``, ``1.2e-5``."""
+    if not math.isfinite(value):
+        return str(value)
+    if value == 0 or 1e-3 <= abs(value) < 1e3:
+        return f"{value:.4g}"
+    if 1e3 <= abs(value) < 1e7:
+        return f"{value:,.0f}"
+    return _EXPONENT.sub(r"e\1", f"{value:.2e}")
+
+
+def clock(seconds: float, tenths: bool = True) -> str:
+    """Return a duration: ``12.3 s`` (``12 s`` without ``tenths``), ``3:05``, ``1:02:03``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if tenths else f"{int(seconds)} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def span(seconds: float) -> str:
+    """Return a short time: ``0.35 ms``, ``12 ms``, ``1.2 s``."""
+    if seconds < 1:
+        return f"{seconds * 1e3:.2g} ms" if seconds < 0.01 else f"{seconds * 1e3:.0f} ms"
+    return f"{seconds:.3g} s" if seconds < 60 else clock(seconds)
+
+
+def state_word(state: RunState) -> str:
+    """Return the word for a run's state."""
+    return ENDING_WORDS.get(state, state)
+
+
+def ending_sentence(state: RunState) -> str:
+    """Return how a run ended, as the end of a sentence."""
+    known = {
+        "lost": "its launcher is gone and has not said how it ended",
+        "timeout": "it took longer than its time limit",
+    }
+    return known.get(state, state)
+
+
+def headline(record: RunRecord) -> str:
+    """Return strategy, world size and devices: ``ddp on 2 ranks (cuda:0-1)``."""
+    ranks = counted(record.world_size, "rank")
+    return plain(f"{record.strategy} on {ranks} ({device_names(record.devices)})")
+
+
+def device_names(devices: list[str]) -> str:
+    """Return the devices in short: ``cpu``, ``cuda:0-3``, ``cuda:0, cuda:2``."""
+    names = list(dict.fromkeys(devices))
+    kinds = {name.partition(":")[0] for name in names}
+    numbers = [int(n) for name in names if (n := name.partition(":")[2]).isdigit()]
+    in_a_row = numbers == list(range(numbers[0], numbers[0] + len(names))) if numbers else False
+    if len(names) > 1 and len(kinds) == 1 and in_a_row:
+        return f"{kinds.pop()}:{numbers[0]}-{numbers[-1]}"
+    return ", ".join(names)
+
+
+def batch_line(record: RunRecord) -> str:
+    """Return the batch arithmetic, or nothing."""
+    return plain(record.batch_line)
+
+
+def notices(view: RunView) -> list[str]:
+    """Return the texts of all notices, in the order in which they came."""
+    return [plain(notice.text) for notice in view.notices.values()]
+
+
+def exit_word(code: int) -> str:
+    """Return ``exit 1``, or the signal's name for a negative code."""
+    try:
+        return signal.Signals(-code).name if code < 0 else f"exit {code}"
+    except ValueError:
+        return f"signal {-code}"

@@ -1,0 +1,190 @@
+"""What the notebook raises when a run did not end well.
+
+The exception is the rank's own, of its own type, shown with the rank's traceback.
+A rank that died without one is explained by the signal that ended it.
+"""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import re
+import signal
+from typing import TypeVar
+
+from nbmgpu.errors import LaunchError, RankError, RankKilledError, RunTimeoutError, out_of_step
+
+from .events import Failure
+from .run import Run
+
+ErrorT = TypeVar("ErrorT", bound=BaseException)
+
+EXPLANATIONS = {
+    signal.SIGKILL: (
+        "it was killed, probably because the machine ran out of memory. "
+        "Try: fewer ranks, a smaller batch, or less data in the cell"
+    ),
+    signal.SIGSEGV: "it crashed in compiled code (segmentation fault); see its log",
+    signal.SIGABRT: "compiled code gave up (abort); see its log",
+    signal.SIGBUS: (
+        "it could not get memory that it had mapped; memory or /dev/shm is full. "
+        "Try: fewer DataLoader workers, or less data in the cell"
+    ),
+    signal.SIGFPE: "it crashed in compiled code (arithmetic error); see its log",
+    signal.SIGILL: "it met an instruction that this processor does not have; see its log",
+    signal.SIGTERM: "somebody or a job scheduler asked it to end",
+}
+TAIL = 15
+"""Lines of a log that go into a message."""
+
+LOST_CONNECTION = r"Connection closed by peer|Connection reset by peer"
+"""What gloo says where another rank is gone."""
+
+
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class RankTraceback(Exception):
+    """The cause of an exception that was raised in a rank: its traceback there, as plain text."""
+
+    def __init__(self, text: str) -> None:
+        """Hold the formatted traceback."""
+        super().__init__(COLOURS.sub("", text))
+
+    def __str__(self) -> str:
+        """Return the traceback, below an empty line."""
+        return "\n" + str(self.args[0])
+
+
+def exception_of(run: Run) -> BaseException | None:
+    """Return what a run that is over has to raise, None when it finished."""
+    state, view = run.state, run.view
+    if state == "finished":
+        return None
+    if state == "stopped":
+        what = f"run {run.id} was stopped; {_what_is_back(run)}{_where_ranks_stood(run)}"
+        return plain(KeyboardInterrupt(what))
+    if state == "timeout":
+        return plain(
+            RunTimeoutError(
+                f"Run {run.id} took longer than --timeout {run.record.timeout:g}: it was stopped; "
+                f"{_what_is_back(run)}{_where_ranks_stood(run)}"
+            )
+        )
+    if view.ended and view.ended.detail:
+        return plain(LaunchError(f"{view.ended.detail}\nFolder: {run.folder}"))
+    if view.silent is not None:
+        return plain(_silent(run, view.silent))
+    if view.failure is not None:
+        return _raised(run, view.failure)
+    return plain(
+        LaunchError(
+            f"Run {run.id} ended without a word ({state}): its launcher was killed or has failed.\n"
+            f"Folder: {run.folder}\n{_launcher_log(run)}".rstrip()
+        )
+    )
+
+
+def _what_is_back(run: Run) -> str:
+    if 0 in run.results:
+        return "what was trained so far is back in the notebook"
+    if run.view.ranks[0].process is None:
+        return "its ranks had not been started"
+    return "rank 0 was killed before it could send its results"
+
+
+def _where_ranks_stood(run: Run) -> str:
+    places: dict[str, list[str]] = {}
+    for rank, seen in enumerate(run.view.ranks):
+        if seen.state == "stopped" and seen.detail:
+            places.setdefault(seen.detail, []).append(str(rank))
+    lines = [
+        f"Rank {ranks[0]} was at {place}" if len(ranks) == 1 else
+        f"Ranks {', '.join(ranks)} were at {place}"
+        for place, ranks in places.items()
+    ]  # fmt: skip
+    return "".join(f"\n{line}" for line in lines)
+
+
+def plain(error: ErrorT) -> ErrorT:
+    """Let IPython show the message alone: the notebook's own frames explain nothing."""
+    lines = [f"{type(error).__name__}: {error}"]
+    error._render_traceback_ = lambda *_: lines  # type: ignore[attr-defined]
+    return error
+
+
+def _silent(run: Run, rank: int) -> BaseException:
+    """Explain a rank that left without an exception to show."""
+    who = f"Rank {rank} of {run.record.world_size}"
+    code = run.view.ranks[rank].exit_code or 0
+    if run.view.ranks[rank].process is None:
+        return LaunchError(f"{who} did not start (exit code {code}).\n{_launcher_log(run)}")
+    if run.view.ranks[rank].state == "stopped":
+        return KeyboardInterrupt(f"{who} was interrupted, by its cell or by a signal from outside")
+    back = _what_is_back(run)
+    told = f"\n{back[0].upper()}{back[1:]}."
+    tail = f":\n{tail}" if (tail := _tail(run.log(rank))) else ""
+    end = f"{told}\nThe end of its log, {run.log_path(rank)}{tail}"
+    if code < 0:
+        name, why = explain_signal(-code)
+        return RankKilledError(f"{who} was ended by {name}: {why}.{end}")
+    return RankError(
+        f"{who} left with exit code {code} and without an exception: something in it called "
+        f"os._exit, or exit in compiled code.{end}"
+    )
+
+
+def explain_signal(number: int) -> tuple[str, str]:
+    """Return a signal's name, and what most likely sent it."""
+    try:
+        known = signal.Signals(number)
+    except ValueError:
+        return f"signal {number}", "see its log"
+    return known.name, EXPLANATIONS.get(known, "see its log")
+
+
+def _raised(run: Run, failure: Failure) -> BaseException:
+    error = _unpickled(failure) or RankError(f"{failure.type}: {failure.message}")
+    where = f"Rank {failure.rank} of {run.record.world_size} raised {failure.type}"
+    if 0 < failure.line <= len(cell := run.cell.splitlines()):
+        where += f", line {failure.line} of the cell: {cell[failure.line - 1].strip()}"
+    lines = [where, *failure.traceback, *filter(None, [left_behind(run, failure)])]
+    error.__cause__ = RankTraceback("\n".join(lines))
+    error._render_traceback_ = lambda *_: lines  # type: ignore[attr-defined]
+    return error
+
+
+def left_behind(run: Run, failure: Failure) -> str:
+    """Say so where a rank waited for others that had come to the end of the cell; else nothing."""
+    through = [rank for rank, seen in enumerate(run.view.ranks) if seen.walked]
+    if not through or not re.search(LOST_CONNECTION, failure.message):
+        return ""
+    where = f" in line {failure.line}" if failure.line else ""
+    return out_of_step(f"Rank {through[0]}", f"rank {failure.rank}", where)
+
+
+def _unpickled(failure: Failure) -> BaseException | None:
+    if not failure.pickled:
+        return None
+    try:
+        error = pickle.loads(base64.b64decode(failure.pickled))
+    except Exception:
+        return None  # its class cannot be imported here
+    return error if isinstance(error, BaseException) else None
+
+
+def _launcher_log(run: Run) -> str:
+    logs = [run.folder / "logs" / f"{name}.log" for name in ("torchrun", "launcher")]
+    texts = [log.read_text(errors="replace") for log in logs if log.exists()]
+    return _tail("\n".join([*texts, run.log(0)]))
+
+
+CRASH = "Fatal Python error"
+"""How Python's own report of a crash in compiled code begins; the innermost lines come first."""
+
+
+def _tail(text: str) -> str:
+    if CRASH in text:
+        report = text[text.rindex(CRASH) :].strip()
+        return "\n".join(report.splitlines()[:TAIL])
+    return "\n".join(text.strip().splitlines()[-TAIL:])

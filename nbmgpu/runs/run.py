@@ -1,0 +1,378 @@
+"""A run is a folder.
+
+Everything about one run of one cell lies in ``<runs root>/<run id>/``::
+
+    run.json              what was asked; written once, by the kernel
+    cell.py               the cell as written
+    events/rank-K.jsonl   typed events of rank K (see nbmgpu.runs.events)
+    events/launcher.jsonl which processes there are, and how they ended
+    events/kernel.jsonl   what the kernel had to say about the request
+    logs/rank-K.log       stdout and stderr of rank K, whole; logs/launcher.log and, with --fresh,
+                          logs/torchrun.log beside them
+    bundle, result-K      what goes through the disk because memory is short; removed at the end
+    shadows/rank-K/       what the cell has written on ranks other than 0; removed at the end
+    stop                  appears when somebody asked the run to stop
+    handling              is touched when a SIGINT comes while the cell handles one
+    holding               appears when ranks that hold parts of a model are about to stop together
+    collecting            appears when rank 0 has left the cell and writes its result
+    collected             appears when the kernel has taken what came back, or given it up
+    line.json             a digest of a run that is over (see nbmgpu.report.digest)
+
+The state of a run is what its events say; nothing is ever rewritten.  So the
+kernel, a terminal or a server may read a run at any time, and none of them
+needs another to be awake.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import itertools
+import json
+import os
+import secrets
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from nbmgpu.errors import LaunchError, OptionError, compose
+from nbmgpu.system.procfs import began
+
+from .events import GOING, Event, EventTail, RunState
+from .view import RunView
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STOP_FILE = "stop"
+HANDLING_FILE = "handling"
+HOLDING_FILE = "holding"
+COLLECTING_FILE = "collecting"
+COLLECTED_FILE = "collected"
+SHADOWS = "shadows"
+
+FIRST_RUN = "%%mgpu above a cell that trains"
+"""What to type where there is no run yet."""
+
+ROOT_VARIABLE = "NBMGPU_RUNS"
+
+TICKS = 0.05
+"""Seconds by which the same process may seem to have begun at another time, by rounding."""
+
+NAMED = 5
+"""Runs that an error names where a prefix fits several."""
+
+
+def runs_root() -> Path:
+    """Return the folder of all runs: ``$NBMGPU_RUNS``, or one in Jupyter's runtime folder."""
+    if chosen := os.environ.get(ROOT_VARIABLE):
+        return Path(chosen)
+    from jupyter_core.paths import jupyter_runtime_dir
+
+    return Path(jupyter_runtime_dir()) / "nbmgpu"
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What was asked: the content of ``run.json``.
+
+    Attributes:
+        id: the run's name.
+        created, kernel_create_time: seconds since the epoch, in UTC.
+        devices: one name per rank (``cuda:1``, ``cpu``).
+        strategy, batch, seed, fresh: as in ``RunOptions``.
+        timeout: seconds after which the run is ended; None for no limit.
+        options: all of these options, and the strategy's.
+        cwd, sys_path: the kernel's, which ranks take on.
+        bundle, results: paths to open while the run lives, one result per rank; they may be
+            memory files that vanish with it.
+        kernel_pid: the process that has asked for the run.
+        notebook: its path; empty where the kernel does not know it.
+        threads: of a rank, for computing on the CPU.
+        batch_line: the global batch in words.
+    """
+
+    id: str
+    created: float
+    strategy: str
+    devices: list[str]
+    batch: str
+    seed: int | None
+    timeout: float | None
+    fresh: bool
+    cwd: str
+    sys_path: list[str]
+    bundle: str
+    results: list[str]
+    kernel_pid: int
+    kernel_create_time: float
+    notebook: str = ""
+    threads: int = 1
+    batch_line: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return len(self.devices)
+
+
+class Run:
+    """One run: its folder and a view of what its ranks have said so far.
+
+    ``view`` is the sum of all that was read; ``poll`` hands out what it has not handed
+    out before, so that looking at ``state`` in between loses nothing.  ``results`` maps a
+    rank to what it brought back (small values only for ranks other than 0) once
+    the kernel that started the run has collected them.
+    """
+
+    def __init__(self, folder: Path, ranks: bool = True) -> None:
+        """Open the run in ``folder``.
+
+        Without ``ranks`` only what kernel and launcher say is read: enough to know whether the
+        run is over, and soon read however much the ranks have said.
+
+        Raises:
+            FileNotFoundError: there is no ``run.json`` in it.
+            ValueError, TypeError: it is another version's, or not whole.
+        """
+        self.folder = folder
+        self.record = RunRecord(**json.loads((folder / "run.json").read_text()))
+        self.view = RunView(self.record.world_size)
+        self.results: dict[int, dict[str, Any]] = {}
+        names = [f"rank-{rank}" for rank in range(self.record.world_size if ranks else 0)]
+        self._unseen: list[Event] = []
+        self._tails = [EventTail(self.events_path(n)) for n in ["kernel", "launcher", *names]]
+
+    @classmethod
+    def create(cls, record: RunRecord, cell: str) -> Run:
+        """Make the folder of a new run, readable by its owner alone.
+
+        Raises:
+            LaunchError: it cannot be written, as on a full disk.
+        """
+        folder = runs_root() / record.id
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for name in ("events", "logs"):
+                (folder / name).mkdir()
+            (folder / "cell.py").write_text(cell, encoding="utf-8")
+            write_atomically(folder / "run.json", json.dumps(dataclasses.asdict(record), indent=1))
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            what = f"The run's folder cannot be written: {error.strerror or error}"
+            way = "set NBMGPU_RUNS to a folder with room, or remove old runs there"
+            raise LaunchError(compose(what, f"It would be {folder}", way)) from None
+        return cls(folder)
+
+    @property
+    def id(self) -> str:
+        """The run's name, ``YYYYMMDD-HHMMSS-xxxxx`` in UTC; ``find_run`` takes unique prefixes."""
+        return self.record.id
+
+    @property
+    def cell(self) -> str:
+        """The source that the ranks run; empty once somebody has removed the folder."""
+        try:
+            return (self.folder / "cell.py").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return ""
+
+    def refresh(self) -> None:
+        """Read the new events of all processes into ``view``, by time."""
+        events = sorted((e for tail in self._tails for e in tail.read()), key=lambda e: e.time)
+        for event in events:
+            self.view.add(event)
+        self._unseen += events
+
+    def poll(self) -> list[Event]:
+        """Return the events that no earlier call has returned."""
+        self.refresh()
+        events, self._unseen = self._unseen, []
+        return events
+
+    @property
+    def state(self) -> RunState:
+        """How far the run is, or how it has ended."""
+        self.refresh()
+        if self.view.ending is None and not self._launcher_lives():
+            self.refresh()
+            return self.view.ending or "lost"
+        return self.view.state
+
+    @property
+    def over(self) -> bool:
+        """Whether no process of the run is left."""
+        return self.state not in GOING
+
+    def _launcher_lives(self) -> bool:
+        launcher = self.view.launcher
+        if launcher is None:  # not started yet: it has as long as the kernel that asked for it
+            kernel = self.record.kernel_pid, self.record.kernel_create_time
+            return process_lives(*kernel) and time.time() - self.record.created < 120
+        return process_lives(launcher.pid, launcher.create_time)
+
+    def stop(self, force: bool = False) -> None:
+        """Ask the launcher to end the run: ranks are interrupted, and killed if that is not heard.
+
+        Rank 0 has a minute to write what was trained.  With ``force`` all are killed at once, and
+        nothing comes back.  What was asked before stands: no gentle stop takes a forced one back.
+        """
+        asked = self.folder / STOP_FILE
+        try:
+            if force:
+                write_atomically(asked, "force")
+                return
+            with suppress(FileExistsError), asked.open("x") as file:
+                file.write("stop")  # as long as it is empty, it says the same
+        except OSError:  # the disk is full; a signal needs no room
+            if asked.exists() and not force:
+                return
+            launcher = self.view.launcher
+            if launcher is not None and process_lives(launcher.pid, launcher.create_time):
+                os.kill(launcher.pid, signal.SIGTERM)
+
+    @property
+    def is_asked_to_stop(self) -> bool:
+        """Whether somebody has stopped the run, which may still go on for a while."""
+        return (self.folder / STOP_FILE).exists()
+
+    def wait(self, timeout: float | None = None) -> RunState:
+        """Block until the run is over or ``timeout`` seconds went by.
+
+        Returns:
+            The state: how it has ended; if the time has gone by, starting or running.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self.over and (deadline is None or time.monotonic() < deadline):
+            time.sleep(0.05)
+        return self.state
+
+    def events_path(self, who: str) -> Path:
+        """Path of the events of ``who``: "kernel", "launcher" or "rank-K"."""
+        return self.folder / "events" / f"{who}.jsonl"
+
+    def log_path(self, rank: int = 0) -> Path:
+        """Path of everything that ``rank`` wrote to stdout and stderr."""
+        return self.folder / "logs" / f"rank-{rank}.log"
+
+    def log(self, rank: int = 0) -> str:
+        """Return everything that ``rank`` wrote to stdout and stderr."""
+        try:
+            return self.log_path(rank).read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """Curves averaged over ranks: a column of float64 per metric, a row per step (int64).
+
+        A metric that has no point at a step is nan there.
+        """
+        import pandas as pd
+
+        self.refresh()
+        columns = {name: curve.series() for name, curve in self.view.curves.items()}
+        frame = pd.DataFrame(columns).sort_index()
+        frame.index.name = "step"
+        return frame
+
+    @property
+    def duration(self) -> float:
+        """Seconds from the request to the end, to now, or to the last word of a lost run."""
+        state = self.state
+        now = time.time() if state in GOING else self.view.last_time
+        return max(now - self.record.created, 0.0)
+
+    @property
+    def to_collect(self) -> bool:
+        """Whether the kernel that started the run lives and has not taken what came back."""
+        kernel = self.record.kernel_pid, self.record.kernel_create_time
+        return not (self.folder / COLLECTED_FILE).exists() and process_lives(*kernel)
+
+    def delete(self) -> None:
+        """Remove the folder of a run that is over.
+
+        Raises:
+            OptionError: the run still goes on, or its notebook has not got its results yet.
+        """
+        if not self.over:
+            raise OptionError(
+                compose(f"Run {self.id} still goes on", instead=f"%mgpu stop {self.id}")
+            )
+        if self.to_collect:
+            what = f"The results of run {self.id} are not in its notebook yet"
+            instead = f"%mgpu attach {self.id} in that notebook, or end its kernel"
+            raise OptionError(compose(what, instead=instead))
+        shutil.rmtree(self.folder)
+
+    def __repr__(self) -> str:
+        """Show what a person wants to know at a glance."""
+        return (
+            f"<Run {self.id}: {self.state}, {self.record.strategy} on "
+            f"{self.record.world_size} rank(s), {self.duration:.1f} s, folder={str(self.folder)!r}>"
+        )
+
+
+def new_run_id() -> str:
+    """Return a name that sorts by time and cannot collide in practice.
+
+    To the millisecond: of two runs within a second, the newest must be the later one.  In UTC:
+    so it must when the clocks are put back, or the notebook's time zone is another one now.
+    """
+    now = datetime.datetime.now(datetime.timezone.utc)
+    return f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03d}{secrets.token_hex(1)}"
+
+
+def list_runs(begins: str = "") -> Iterator[Run]:
+    """Yield every run whose id ``begins`` so, newest first; what cannot be read is passed over."""
+    folders = [folder for folder in runs_root().glob("*") if folder.name.startswith(begins)]
+    for folder in sorted(folders, reverse=True):
+        try:
+            yield Run(folder)
+        except (OSError, ValueError, TypeError):
+            continue
+
+
+def find_run(name: str = "") -> Run:
+    """Return the run whose id starts with ``name``; the newest one when it is empty.
+
+    Raises:
+        OptionError: none or several match.
+    """
+    found = list(itertools.islice(list_runs(name), NAMED if name else 1))
+    if not found:
+        what = f"There is no run {name!r}" if name else "There is no run yet"
+        raise OptionError(compose(what, instead="%mgpu runs" if name else FIRST_RUN))
+    if name and len(found) > 1 and found[0].id != name:
+        ids = ", ".join(run.id for run in found)
+        raise OptionError(compose(f"{name!r} names several runs: {ids}", instead="a longer prefix"))
+    return found[0]
+
+
+def process_lives(pid: int, create_time: float) -> bool:
+    """Tell whether this very process runs; a pid that was given again does not count."""
+    try:
+        process = psutil.Process(pid)
+        return abs(began(pid) - create_time) < TICKS and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def own_process() -> dict[str, Any]:
+    """Return this process's pid and creation time, as ``Started`` carries them."""
+    return {"pid": os.getpid(), "create_time": began(os.getpid())}
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write ``text`` so that a reader sees all of it or nothing."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(text)
+    beside.replace(path)

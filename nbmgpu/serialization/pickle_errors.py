@@ -1,0 +1,178 @@
+"""Why something cannot be pickled: the variable, the path inside it, the reason, the way out."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from nbmgpu.errors import ShippingError, compose
+
+from .pickler import Packer
+from .reducers import is_by_value
+
+WAYS_OUT = {
+    "generator": "make it inside the cell, or ship a list instead",
+    "async_generator": "make it inside the cell, or ship a list instead",
+    "coroutine": "await it before the cell, or inside it",
+    "_BaseDataLoaderIter": "ship the loader and call iter() inside the cell",
+    "_IOBase": "open the file inside the cell",
+    "lock": "make it inside the cell; ranks are processes and cannot share a lock",
+    "RLock": "make it inside the cell; ranks are processes and cannot share a lock",
+    "Condition": "make it inside the cell; ranks are processes and cannot share a lock",
+    "Event": "make it inside the cell; ranks are processes and cannot share an event",
+    "Semaphore": "make it inside the cell; ranks are processes and cannot share a lock",
+    "Thread": "start it inside the cell",
+    "Executor": "start it inside the cell",
+    "Pool": "start it inside the cell",
+    "Queue": "make it inside the cell; ranks are processes and share no queue",
+    "SimpleQueue": "make it inside the cell; ranks are processes and share no queue",
+    "socket": "connect inside the cell",
+    "Connection": "connect inside the cell",
+    "Cursor": "connect inside the cell",
+    "SummaryWriter": "make it inside the cell, on rank 0 only",
+    "ScriptModule": "script or trace it inside the cell",
+}
+"""By the name of a class, or of one that it extends."""
+
+NESTED = "save it to a file and load it inside the cell, or nest it less deeply"
+OTHERWISE = "make it inside the cell, or give its class a __getstate__ that leaves this part out"
+MAX_DEPTH = 12
+MAX_VISITS = 20_000
+
+Probe = Callable[[Any], Exception | None]
+
+
+def can_pickle(value: Any, namespace: dict[str, Any]) -> Exception | None:
+    """Return None when ``value`` pickles, else the exception."""
+    try:
+        Packer(namespace).dump(value)
+    except Exception as error:
+        return error
+    return None
+
+
+def explain(name: str, value: Any, namespace: dict[str, Any], error: Exception) -> ShippingError:
+    """Return the error for ``name``, whose value failed to pickle with ``error``."""
+    path, culprit = find_culprit(name, value, functools.partial(can_pickle, namespace=namespace))
+    error = can_pickle(culprit, namespace) or error
+    kind = f"{type(culprit).__module__}.{type(culprit).__qualname__}".removeprefix("builtins.")
+    where = f"`{name}`" if path == name else f"`{name}`, at `{path}`"
+    otherwise = NESTED if "recursion" in str(error) else OTHERWISE
+    return ShippingError(
+        compose(
+            f"The cell reads {where}, which cannot be sent to the ranks",
+            f"Type: {kind}. Reason: {reason_of(error)}",
+            way_out(culprit) or otherwise,
+        )
+    )
+
+
+def reason_of(error: Exception) -> str:
+    """Return what an exception says, or its name when it says nothing."""
+    return str(error).rstrip(".") or type(error).__name__
+
+
+def way_out(culprit: Any) -> str | None:
+    """Return what to do about an object of a kind that is known to belong to its process."""
+    kinds = (kind for kind in type(culprit).__mro__ if kind.__module__ != "__main__")
+    return next((WAYS_OUT[kind.__name__] for kind in kinds if kind.__name__ in WAYS_OUT), None)
+
+
+def find_culprit(path: str, value: Any, probe: Probe) -> tuple[str, Any]:
+    """Follow the first part that fails on its own, as far down as parts can be named.
+
+    ``probe`` returns why a value cannot be pickled, or None when it can.
+    """
+    seen: set[int] = set()
+    for _ in range(MAX_DEPTH):
+        seen.add(id(value))
+        if way_out(value):
+            break  # what is inside is the library's own business
+        for part, child in parts(path, value):
+            if id(child) not in seen and probe(child) is not None:
+                path, value = part, child
+                break
+        else:
+            break
+    return path, value
+
+
+def path_to(target: Any, names: Mapping[str, Any]) -> str:
+    """Return how ``target`` is reached from ``names``, or its type when it is not found."""
+    seen: set[int] = set()
+    ahead = collections.deque((name, value) for name, value in names.items())
+    while ahead and len(seen) < MAX_VISITS:
+        path, value = ahead.popleft()
+        if value is target:
+            return path
+        if id(value) not in seen and not isinstance(
+            value, str | bytes | int | float | types.ModuleType
+        ):
+            seen.add(id(value))
+            ahead.extend(parts(path, value))
+    return f"a {type(target).__qualname__}"
+
+
+def parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the named parts of a value: items, attributes, closures and globals."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield f"{path}[{_shown(key)}]", item
+    elif isinstance(value, list | tuple | collections.deque):
+        for index, item in enumerate(value):
+            yield f"{path}[{index}]", item
+    elif isinstance(value, set | frozenset):
+        for item in value:
+            yield f"{path}{{{_shown(item)}}}", item
+    elif isinstance(value, types.MethodType):
+        yield f"{path}.__self__", value.__self__
+    elif isinstance(value, functools.partial):
+        yield f"{path}.func", value.func
+        yield from parts(f"{path}.args", value.args)
+        yield from parts(f"{path}.keywords", value.keywords)
+    elif isinstance(value, types.FunctionType):
+        yield from _parts_of_function(path, value)
+    elif isinstance(value, type):
+        for key, item in vars(value).items():
+            if not key.startswith("__") or isinstance(item, types.FunctionType):
+                yield f"{path}.{key}", item
+    else:
+        yield from _parts_of_object(path, value)
+
+
+def _shown(key: Any) -> str:
+    """Return what stands for a key; the user's own may be unable to say."""
+    try:
+        return repr(key)
+    except Exception:
+        return f"a {type(key).__qualname__}"
+
+
+def _parts_of_function(path: str, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    closure = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
+    for free, cell in closure:
+        try:
+            yield f"{path}:{free}", cell.cell_contents
+        except ValueError:
+            pass  # a cell that is still empty
+    for used in function.__code__.co_names:
+        if used in function.__globals__:
+            yield f"{path}:{used}", function.__globals__[used]
+
+
+def _parts_of_object(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    attributes = getattr(value, "__dict__", {})
+    for registry in ("_modules", "_parameters", "_buffers"):  # of an nn.Module: as they are written
+        members = attributes.get(registry)
+        for key, item in members.items() if isinstance(members, dict) else ():
+            yield f"{path}.{key}", item
+    for key, item in attributes.items():
+        yield f"{path}.{key}", item
+    for key in getattr(type(value), "__slots__", ()):
+        if isinstance(key, str) and hasattr(value, key):
+            yield f"{path}.{key}", getattr(value, key)
+    if is_by_value(type(value)):
+        yield from parts(path, type(value))

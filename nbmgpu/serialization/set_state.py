@@ -1,0 +1,167 @@
+"""The state of an object from a rank, given to the notebook's own object."""
+
+from __future__ import annotations
+
+import collections
+import copyreg
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .object_state import ABSENT, State, has_data, object_state
+
+IsHome = Callable[[Any], bool]
+"""Tells whether a tensor lies in memory of the notebook, if not all that has come is new."""
+
+
+def put_state(obj: Any, state: State, is_home: IsHome = lambda tensor: False) -> None:
+    """Give ``obj`` the state that ``state_of`` took from its other self."""
+    match state:
+        case ("items", items):
+            _put_items(obj, items)
+        case ("pairs", pairs):
+            _put_pairs(obj, pairs)
+        case ("bytes", data):
+            obj[:] = data
+        case ("array", array):
+            _put_array(obj, array)
+        case ("class", changed, gone, _):
+            _put_class(obj, changed, gone)
+        case ("function", attributes, defaults, _):
+            _put_function(obj, attributes, defaults)
+        case ("cell", content):
+            for value in content:
+                obj.cell_contents = value
+        case ("tensor", data, requires_grad, grad, extra):
+            _put_tensor(obj, data, requires_grad, grad, extra, is_home)
+        case ("object", kind, inner, items, pairs):
+            _put_object(obj, kind, inner, items, pairs)
+
+
+def put_turn(obj: Any, state: State) -> int:
+    """Return when an object's turn is: 0 first, 2 last.
+
+    A ``__setstate__`` may look into its object's lists and dicts; a set or dict
+    asks its keys for hashes, which come from their states.
+    """
+    if state[0] == "items":
+        return 2 if isinstance(obj, set) else 0
+    if state[0] == "pairs":
+        return 0 if all(type(key) is str for key, _ in state[1]) else 2
+    if state[0] == "object":
+        return 2 if isinstance(obj, dict | set) else 1
+    return 1
+
+
+def _put_items(obj: Any, items: list[Any]) -> None:
+    base: Any = next(kind for kind in (list, set, collections.deque) if isinstance(obj, kind))
+    base.clear(obj)
+    (base.update if base is set else base.extend)(obj, items)
+
+
+def _put_pairs(obj: Any, pairs: list[tuple[Any, Any]]) -> None:
+    base: Any = collections.OrderedDict if isinstance(obj, collections.OrderedDict) else dict
+    base.clear(obj)
+    for key, value in pairs:  # not by ``update``, which some mappings forbid
+        obj[key] = value
+
+
+def _put_array(obj: Any, array: Any) -> None:
+    same = obj.__array_interface__["data"] == array.__array_interface__["data"]
+    if same and type(obj) is np.ndarray:
+        if obj.dtype != array.dtype:
+            obj.dtype = array.dtype  # type: ignore[misc]
+        if obj.shape != array.shape:
+            obj.shape = array.shape
+    elif obj.flags.writeable:
+        obj[...] = array
+
+
+def _put_class(kind: type, changed: dict[str, Any], gone: list[str]) -> None:
+    for name, value in changed.items():
+        if vars(kind).get(name, ABSENT) is not value:
+            setattr(kind, name, value)
+    for name in gone:
+        if name in vars(kind):
+            delattr(kind, name)
+
+
+def _put_function(function: Any, attributes: dict[str, Any], defaults: Any) -> None:
+    function.__dict__.clear()
+    function.__dict__.update(attributes)
+    function.__defaults__, function.__kwdefaults__ = defaults
+
+
+def _put_tensor(
+    obj: Any, data: Any, requires_grad: bool, grad: Any, extra: dict[str, Any], is_home: IsHome
+) -> None:
+    import torch
+
+    if not has_data(obj):
+        if not has_data(data):
+            return
+        obj.materialize(data.shape, data.device, data.dtype)
+    with torch.inference_mode(obj.is_inference()), torch._C.DisableTorchFunctionSubclass():
+        _put_data(obj, data, is_home)
+    if obj.is_leaf and not obj.is_inference():
+        if obj.requires_grad != requires_grad:
+            obj.requires_grad_(requires_grad)
+        obj.grad = None if grad is None else grad.to(obj.device)
+    obj.__dict__.clear()
+    obj.__dict__.update(extra)
+
+
+def _put_data(obj: Any, data: Any, is_home: IsHome) -> None:
+    import torch
+
+    like = obj.shape == data.shape and obj.dtype == data.dtype and obj.layout == data.layout
+    if like and obj.layout is torch.strided and _same_memory(obj, data):
+        return
+    if like and obj.device == data.device and not is_home(data):
+        # Written over, not replaced: other views of this memory are to see it.
+        obj.detach().copy_(data)
+    else:  # also where the cell gave it memory of another tensor: ``p.data = average``
+        obj.data = data
+
+
+def _same_memory(a: Any, b: Any) -> bool:
+    same = a.device == b.device and a.stride() == b.stride()
+    return bool(same and a.data_ptr() == b.data_ptr())
+
+
+def _put_object(obj: Any, kind: type, state: Any, items: Any, pairs: Any) -> None:
+    if type(obj) is not kind:
+        obj.__class__ = kind
+    if items is not None:
+        _put_items(obj, items)
+    if pairs is not None:
+        _put_pairs(obj, pairs)
+    if hasattr(kind, "__setstate__"):
+        if state is not None:
+            obj.__setstate__(state)
+    else:
+        plain, slots = state if isinstance(state, tuple) else (state, None)
+        if plain:
+            obj.__dict__.update(plain)
+        for key, value in (slots or {}).items():
+            object.__setattr__(obj, key, value)
+    _drop_attributes(obj, state if type(state) is dict else _attributes(state))
+
+
+def _drop_attributes(obj: Any, kept: dict[str, Any]) -> None:
+    """Delete what the cell has deleted: attributes that would have travelled, but came not back."""
+    slots = copyreg._slotnames(type(obj))  # type: ignore[attr-defined]
+    present = getattr(obj, "__dict__", {}).keys() | {name for name in slots if hasattr(obj, name)}
+    if surplus := present - kept.keys():
+        state = object_state(obj)
+        for key in surplus & _attributes(state and state[2]).keys():
+            object.__delattr__(obj, key)
+
+
+def _attributes(inner: Any) -> dict[str, Any]:
+    """Return the attributes in an object's inner state, as far as it is made of attributes."""
+    found: dict[str, Any] = {}
+    for part in inner if isinstance(inner, tuple) else (inner,):
+        found.update(part if isinstance(part, dict) else {})
+    return found

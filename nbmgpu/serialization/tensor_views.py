@@ -1,0 +1,121 @@
+"""Tensors and arrays made again, as views of memory that has arrived; pickles call by name."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from .mapped_memory import Memory
+from .memory_blocks import NOWHERE
+
+
+class _Surroundings(threading.local):
+    """What the functions below find; runs may come home in several threads at once."""
+
+    memory: Memory | None = None
+
+    def __init__(self) -> None:
+        self.namespace: dict[str, Any] = {}
+
+
+_here = _Surroundings()
+
+
+@contextmanager
+def loading(memory: Memory, namespace: dict[str, Any]) -> Iterator[None]:
+    """Let the functions below find their surroundings."""
+    before = _here.memory, _here.namespace
+    _here.memory, _here.namespace = memory, namespace
+    try:
+        yield
+    finally:
+        _here.memory, _here.namespace = before
+
+
+def loading_namespace() -> dict[str, Any]:
+    """Return the namespace that functions of the notebook share on this side."""
+    return _here.namespace
+
+
+def load_array(
+    space: str,
+    address: int,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    writeable: bool,
+) -> np.ndarray[Any, Any]:
+    """Rebuild an array as a view of the memory that was at ``address``."""
+    assert _here.memory is not None
+    array: np.ndarray[Any, Any]
+    if address == NOWHERE:
+        array = np.empty(shape, dtype)
+    else:
+        area, offset = _here.memory.find(space, address)
+        array = np.ndarray(shape, dtype, area.buffer(), offset, strides)
+    array.flags.writeable = writeable
+    return array
+
+
+def load_tensor(
+    space: str,
+    address: int,
+    dtype: Any,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    requires_grad: bool,
+    kind: type,
+) -> Any:
+    """Rebuild a tensor as a view of the memory that was at ``address``."""
+    import torch
+
+    memory = _here.memory
+    assert memory is not None
+    if address == NOWHERE:
+        tensor = torch.empty_strided(shape, stride, dtype=dtype, device=memory.device(space))
+    else:
+        area, offset = memory.find(space, address)
+        item = dtype.itemsize
+        reach = sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+        storage, start = area.storage(offset, (reach + 1) * item, item)
+        tensor = torch.empty(0, dtype=dtype, device=storage.device)
+        tensor.set_(storage, start // item, shape, stride)
+    if kind is torch.Tensor or not issubclass(kind, torch.Tensor):  # a stand-in
+        return tensor.requires_grad_() if requires_grad else tensor
+    return torch.Tensor._make_subclass(kind, tensor, requires_grad)
+
+
+def flagless(tensor: Any) -> tuple[Any, ...] | None:
+    """Reduce a view that shows another tensor's memory conjugated or negated; None for others."""
+    if tensor.requires_grad or tensor.grad is not None or tensor.__dict__:
+        return None
+    if tensor.is_conj():
+        return conjugated, (tensor.conj(),)
+    return (negated, (negated(tensor),)) if tensor.is_neg() else None
+
+
+def conjugated(tensor: Any) -> Any:
+    """Return a view of the same memory."""
+    return tensor.conj()
+
+
+def negated(tensor: Any) -> Any:
+    """Return a view of the same memory."""
+    import torch
+
+    return torch._neg_view(tensor)
+
+
+def set_tensor_state(tensor: Any, state: tuple[Any, list[Any], list[Any], dict[str, Any]]) -> None:
+    """Give a rebuilt tensor its ``.grad``, its hooks and its Python attributes."""
+    grad, before, after, extra = state
+    tensor.grad = grad
+    for hook in before:
+        tensor.register_hook(hook)
+    for hook in after:
+        tensor.register_post_accumulate_grad_hook(hook)
+    tensor.__dict__.update(extra)

@@ -1,0 +1,82 @@
+"""Large pieces of memory, compared and copied by several threads."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+
+from nbmgpu.system.limits import usable_cores
+
+T = TypeVar("T")
+
+PIECE = 16 << 20
+"""Bytes that a thread compares at a time."""
+
+MOST_THREADS = 4
+"""Threads that keep the memory busy; more would only wait for it."""
+
+_memcmp = ctypes.CDLL(None).memcmp if hasattr(ctypes.CDLL(None), "memcmp") else None
+
+
+def same_bytes(a: memoryview, b: memoryview) -> bool:
+    """Tell whether ``a`` and ``b``, of equal length, hold the same bytes."""
+    begins = _equal(a[:PIECE], b[:PIECE])  # what was trained differs there
+    return begins and all(_by_pieces(_equal, a[PIECE:], b[PIECE:]))
+
+
+def update(old: memoryview, new: memoryview) -> int:
+    """Make ``old`` hold the bytes of ``new``, of equal length; return how many had to be written.
+
+    What is equal is not written, in pieces of ``PIECE``.
+    """
+    return sum(_by_pieces(_update, old, new))
+
+
+def fill(memory: memoryview, data: memoryview) -> None:
+    """Write ``data`` to ``memory``, of equal length, by several threads."""
+    _by_pieces(copy, memory, data)
+
+
+def _by_pieces(
+    work: Callable[[memoryview, memoryview], T], a: memoryview, b: memoryview
+) -> list[T]:
+    starts = range(0, a.nbytes, PIECE) or [0]
+    pieces = ([memory[start : start + PIECE] for start in starts] for memory in (a, b))
+    return in_threads(work, *pieces)
+
+
+def in_threads(work: Callable[..., T], *pieces: Sequence[Any]) -> list[T]:
+    """Do ``work`` on the first of all ``pieces``, on the second of all, and so on."""
+    if len(pieces[0]) == 1:
+        return [*map(work, *pieces)]
+    threads = ThreadPoolExecutor(min(MOST_THREADS, usable_cores()))
+    try:
+        return [*threads.map(work, *pieces)]
+    except RuntimeError:  # no thread is to be had
+        return [*map(work, *pieces)]
+    finally:  # who is interrupted waits for what has begun: nobody writes any more then
+        threads.shutdown(cancel_futures=True)
+
+
+def _update(old: memoryview, new: memoryview) -> int:
+    if _equal(old, new):
+        return 0
+    copy(old, new)
+    return new.nbytes
+
+
+def copy(memory: memoryview, data: memoryview) -> None:
+    """Write ``data`` to ``memory``, of equal length."""
+    np.copyto(np.frombuffer(memory, np.uint8), np.frombuffer(data, np.uint8))
+
+
+def _equal(a: memoryview, b: memoryview) -> bool:
+    first, second = np.frombuffer(a, np.uint8), np.frombuffer(b, np.uint8)
+    if _memcmp is None:
+        return bool(np.array_equal(first, second))
+    addresses = (ctypes.c_void_p(array.ctypes.data) for array in (first, second))
+    return not _memcmp(*addresses, ctypes.c_size_t(first.nbytes))

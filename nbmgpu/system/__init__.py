@@ -1,0 +1,1 @@
+"""The operating system: processes, resource limits, memory that processes share."""

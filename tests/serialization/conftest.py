@@ -1,0 +1,60 @@
+"""A notebook to ship from."""
+
+import os
+import sys
+import types
+
+import pytest
+from round_trip import Notebook
+
+from nbmgpu.serialization.storage import Shelf
+
+
+@pytest.fixture
+def notebook(tmp_path):
+    """An empty notebook."""
+    # Classes of the notebook are __main__'s; pytest's own is put back afterwards.
+    before = sys.modules["__main__"]
+    main = types.ModuleType("__main__")
+    sys.modules["__main__"] = main
+    book = Notebook(tmp_path, main.__dict__)
+    yield book
+    sys.modules["__main__"] = before
+    for place in book.places:
+        place.close()
+
+
+@pytest.fixture(params=["told", "compared"])
+def shelf(monkeypatch, request):
+    """A shelf of this test's own, which shipments use; the system may tell what has changed."""
+    if request.param == "compared":
+        monkeypatch.setattr("nbmgpu.serialization.write_tracking._open_userfaultfd", lambda: None)
+    own = Shelf()
+    monkeypatch.setattr("nbmgpu.serialization.transfer.shelf", own)
+    yield own
+    own.clear()
+
+
+@pytest.fixture
+def child():
+    """Forks a process that ends well if a condition holds there, and lives until the test ends."""
+    ours, theirs = os.pipe()
+    pids = []
+
+    def fork(condition):
+        told, tell = os.pipe()
+        pids.append(os.fork())
+        if not pids[-1]:
+            os.close(theirs)
+            os.write(tell, bytes([condition()]))
+            os.read(ours, 1)
+            os._exit(0)
+        assert os.read(told, 1) == b"\1"
+        os.close(told)
+        os.close(tell)
+
+    yield fork
+    os.close(theirs)
+    os.close(ours)
+    for pid in pids:
+        os.waitpid(pid, 0)

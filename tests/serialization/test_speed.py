@@ -1,0 +1,92 @@
+"""Shipping costs about what copying the memory does, and objects do not cost much more."""
+
+import time
+
+import pytest
+
+from nbmgpu.serialization import adopt, receive, send_back
+from nbmgpu.serialization.storage import make_place
+
+
+class Clock:
+    """Times what runs under it; other processes shall not count, so it is the processor's time."""
+
+    def __enter__(self):
+        self.start = time.process_time()
+        return self
+
+    def __exit__(self, *error):
+        self.seconds = time.process_time() - self.start
+
+
+@pytest.mark.slow
+def test_a_gibibyte_costs_about_a_copy(notebook):
+    notebook.cell("import torch\nX = torch.ones(2**28)")
+    import torch
+
+    with Clock() as copy:
+        notebook["X"].clone()
+    with Clock() as packing:
+        shipment = notebook.ship("X")
+    with Clock() as writing:
+        place = notebook.write(shipment)
+    namespace = {"__name__": "__main__"}
+    with Clock() as receiving:
+        received = receive(place.path, namespace, "cpu")
+    result = make_place(notebook.folder, "result", 0)
+    notebook.places.append(result)
+    with Clock() as comparing:
+        send_back(result.path, {"X": namespace["X"]}, {}, received, namespace)
+    namespace["X"] += 1
+    with Clock() as sending:
+        send_back(result.path, {"X": namespace["X"]}, {}, received, namespace)
+    with Clock() as adopting:
+        adopt(result.path, shipment)
+    assert torch.equal(notebook["X"], namespace["X"])
+    for name, clock in list(locals().items()):
+        if isinstance(clock, Clock):
+            print(f"{name:>10} {clock.seconds:.3f} s")
+    assert packing.seconds < 0.1
+    assert writing.seconds < 4 * copy.seconds + 0.2
+    assert receiving.seconds < 0.05
+    assert comparing.seconds < 4 * copy.seconds + 0.2
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "class P:\n    def __init__(self, i): self.i, self.d = i, {'x': i}\n"
+        "v = [P(i) for i in range(100_000)]",
+        "v = [f'word {i}' for i in range(200_000)]",
+        "import torch\nv = [torch.ones(3) for _ in range(5_000)]",
+        "import numpy as np\nv = [np.ones(3) for _ in range(20_000)]",
+        "v = {i: [i, (i, str(i))] for i in range(100_000)}",
+    ],
+    ids=["objects", "strings", "tensors", "arrays", "dict"],
+)
+def test_many_small_things_are_not_pathological(notebook, before):
+    import cloudpickle
+
+    notebook.cell(before)
+    with Clock() as plain:
+        cloudpickle.loads(cloudpickle.dumps(notebook["v"]))
+    with Clock() as packing:
+        shipment = notebook.ship("v")
+        place = notebook.write(shipment)
+    namespace = {"__name__": "__main__"}
+    with Clock() as receiving:
+        received = receive(place.path, namespace, "cpu")
+    result = make_place(notebook.folder, "result", 0)
+    notebook.places.append(result)
+    with Clock() as sending:
+        send_back(result.path, {"v": namespace["v"]}, {}, received, namespace)
+    with Clock() as adopting:
+        adopt(result.path, shipment)
+    for name, clock in list(locals().items()):
+        if isinstance(clock, Clock):
+            print(f"{name:>10} {clock.seconds:.3f} s")
+    allowed = 5 * plain.seconds + 3
+    assert packing.seconds < allowed
+    assert receiving.seconds < allowed
+    assert sending.seconds < 2 * allowed
+    assert adopting.seconds < 2 * allowed
