@@ -17,7 +17,8 @@ def test_ranks_compute_as_the_notebook_is_set(tmp_path, monkeypatch):
         torch.set_default_dtype(torch.float64)
         torch.set_float32_matmul_precision("high")
         torch.use_deterministic_algorithms(True, warn_only=True)
-        cell = "from nbmgpu.environment.torch_settings import capture\nx = torch.ones(2)\nseen = capture()"
+        cell = "from nbmgpu.environment.torch_settings import capture\n"
+        cell += "x = torch.ones(2)\nseen = capture()"
         namespace = {"__name__": "__main__", "torch": torch}
         nbmgpu.run(cell, namespace, gpus=2)
         own = {"threads": namespace["seen"]["threads"]}
