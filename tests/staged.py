@@ -21,7 +21,8 @@ from nbmgpu.runs.events import (
     Vitals,
     encode,
 )
-from nbmgpu.runs.run import Run, RunRecord, new_run_id, own_process
+from nbmgpu.runs.run import Run, RunRecord, new_run_id
+from nbmgpu.system.processes import own_process
 
 CELL = "for x, y in loader:\n    loss = criterion(model(x), y)\n    loss.backward()\n"
 

@@ -14,7 +14,8 @@ from nbmgpu.frontend.completer import names_to_pull
 from nbmgpu.frontend.completion import MATCHER_ID, register, unregister
 from nbmgpu.options.flags import COMMANDS, FLAGS
 from nbmgpu.runs.events import LAUNCHER, EventWriter, Started
-from nbmgpu.runs.run import Run, RunRecord, own_process
+from nbmgpu.runs.run import Run, RunRecord
+from nbmgpu.system.processes import own_process
 from nbmgpu.strategies import strategy_names
 
 ALL_FLAGS = [flag.name for flag in FLAGS]

@@ -16,7 +16,8 @@ from nbmgpu.kernel import executor
 from nbmgpu.kernel.executor import meant
 from nbmgpu.report.digest import line_of, write_digest
 from nbmgpu.runs.events import Display, Ended, Exited, Failure, Notice, Started
-from nbmgpu.runs.run import Run, find_run, list_runs, new_run_id, process_lives
+from nbmgpu.runs.run import Run, find_run, list_runs, new_run_id
+from nbmgpu.system.processes import process_is_alive
 
 
 @pytest.fixture(autouse=True)
@@ -155,8 +156,8 @@ def test_the_line_of_a_run_whose_folder_is_gone_is_no_error(stage):
 
 def test_a_reused_pid_is_not_the_same_process(stage):
     own = stage(1).run.record
-    assert process_lives(os.getpid(), own.kernel_create_time)
-    assert not process_lives(os.getpid(), own.kernel_create_time - 100)
+    assert process_is_alive(os.getpid(), own.kernel_create_time)
+    assert not process_is_alive(os.getpid(), own.kernel_create_time - 100)
 
 
 def fail(writer, message, kind="ValueError"):
@@ -226,7 +227,7 @@ def test_a_look_at_a_run_that_goes_on_asks_the_system_once(monkeypatch):
         run.refresh()
     module = sys.modules[Run.__module__]
     monkeypatch.setattr(
-        module, "process_lives", lambda *who: asked.append(who) or process_lives(*who)
+        module, "process_is_alive", lambda *who: asked.append(who) or process_is_alive(*who)
     )
     over, times = execution.over, len(asked)
     run.stop(force=True)

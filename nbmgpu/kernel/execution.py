@@ -29,7 +29,7 @@ from nbmgpu.serialization import Shipment, ship
 from nbmgpu.serialization.storage import Place, shelf
 from nbmgpu.strategies import profile_of
 from nbmgpu.strategies.profiles import COMPILER
-from nbmgpu.system.procfs import began
+from nbmgpu.system.processes import creation_time
 
 from .batch_size import batch_line
 from .notebook_context import Surroundings
@@ -182,7 +182,7 @@ class Execution:
             bundle=bundle.path,
             results=[result.path for result in results],
             kernel_pid=process.pid,
-            kernel_create_time=began(process.pid),
+            kernel_create_time=creation_time(process.pid),
             notebook=self.surroundings.notebook,
             threads=self.placement.threads,
             batch_line=self.batch_line,

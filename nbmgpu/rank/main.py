@@ -22,11 +22,12 @@ from nbmgpu.environment import logging_state, random_state, torch_settings
 from nbmgpu.environment.headers import ReturnedHeader, SentHeader
 from nbmgpu.environment.tracker_run import LeftRun
 from nbmgpu.runs.events import EventWriter, Started, Status
-from nbmgpu.runs.run import COLLECTING_FILE, SHADOWS, Run, RunRecord, own_process, write_atomically
+from nbmgpu.runs.run import COLLECTING_FILE, SHADOWS, Run, RunRecord, write_atomically
 from nbmgpu.serialization import Received, is_whole, receive, send_back, write_copies
 from nbmgpu.strategies import Tuning, all_reduce, load_strategy
 from nbmgpu.strategies.base import RankContext
 from nbmgpu.system.parent_death import die_with_parent
+from nbmgpu.system.processes import own_process
 from nbmgpu.system.shared_memory import Arena
 
 from . import frameworks, session

@@ -7,7 +7,8 @@ import time
 from dataclasses import dataclass
 
 from nbmgpu.runs.events import GOING, RunState
-from nbmgpu.runs.run import Run, process_lives
+from nbmgpu.runs.run import Run
+from nbmgpu.system.processes import process_is_alive
 from nbmgpu.runs.view import RunView
 
 from . import text_format
@@ -91,7 +92,7 @@ def run_line(run: Run) -> RunLine:
         over=status.over,
         kernel_pid=record.kernel_pid,
         kernel_create_time=record.kernel_create_time,
-        kernel_alive=process_lives(record.kernel_pid, record.kernel_create_time),
+        kernel_alive=process_is_alive(record.kernel_pid, record.kernel_create_time),
         progress=so_far.fraction if so_far else -1,
         remaining=status.remaining,
         metric=metric,

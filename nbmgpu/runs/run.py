@@ -40,10 +40,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from nbmgpu.errors import LaunchError, OptionError, compose
-from nbmgpu.system.procfs import began
+from nbmgpu.system.processes import process_is_alive
 
 from .events import GOING, Event, EventTail, RunState
 from .view import RunView
@@ -62,9 +60,6 @@ FIRST_RUN = "%%mgpu above a cell that trains"
 """What to type where there is no run yet."""
 
 ROOT_VARIABLE = "NBMGPU_RUNS"
-
-TICKS = 0.05
-"""Seconds by which the same process may seem to have begun at another time, by rounding."""
 
 NAMED = 5
 """Runs that an error names where a prefix fits several."""
@@ -216,8 +211,8 @@ class Run:
         launcher = self.view.launcher
         if launcher is None:  # not started yet: it has as long as the kernel that asked for it
             kernel = self.record.kernel_pid, self.record.kernel_create_time
-            return process_lives(*kernel) and time.time() - self.record.created < 120
-        return process_lives(launcher.pid, launcher.create_time)
+            return process_is_alive(*kernel) and time.time() - self.record.created < 120
+        return process_is_alive(launcher.pid, launcher.create_time)
 
     def stop(self, force: bool = False) -> None:
         """Ask the launcher to end the run: ranks are interrupted, and killed if that is not heard.
@@ -236,7 +231,7 @@ class Run:
             if asked.exists() and not force:
                 return
             launcher = self.view.launcher
-            if launcher is not None and process_lives(launcher.pid, launcher.create_time):
+            if launcher is not None and process_is_alive(launcher.pid, launcher.create_time):
                 os.kill(launcher.pid, signal.SIGTERM)
 
     @property
@@ -295,7 +290,7 @@ class Run:
     def to_collect(self) -> bool:
         """Whether the kernel that started the run lives and has not taken what came back."""
         kernel = self.record.kernel_pid, self.record.kernel_create_time
-        return not (self.folder / COLLECTED_FILE).exists() and process_lives(*kernel)
+        return not (self.folder / COLLECTED_FILE).exists() and process_is_alive(*kernel)
 
     def delete(self) -> None:
         """Remove the folder of a run that is over.
@@ -355,20 +350,6 @@ def find_run(name: str = "") -> Run:
         ids = ", ".join(run.id for run in found)
         raise OptionError(compose(f"{name!r} names several runs: {ids}", instead="a longer prefix"))
     return found[0]
-
-
-def process_lives(pid: int, create_time: float) -> bool:
-    """Tell whether this very process runs; a pid that was given again does not count."""
-    try:
-        process = psutil.Process(pid)
-        return abs(began(pid) - create_time) < TICKS and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def own_process() -> dict[str, Any]:
-    """Return this process's pid and creation time, as ``Started`` carries them."""
-    return {"pid": os.getpid(), "create_time": began(os.getpid())}
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 from nbmgpu.report.digest import fingerprint, read_digest, write_digest
 from nbmgpu.report.run_line import RunLine
-from nbmgpu.runs.run import Run, process_lives
+from nbmgpu.runs.run import Run
+from nbmgpu.system.processes import process_is_alive
 
 from .payloads import RunList
 from .run_folders import NoSuchRunError, open_run, run_folder, run_ids
@@ -133,5 +134,5 @@ class Kernels:
         """Tell whether the kernel that started the run still runs."""
         process = line.kernel_pid, line.kernel_create_time
         if process not in self._alive:
-            self._alive[process] = process_lives(*process)
+            self._alive[process] = process_is_alive(*process)
         return self._alive[process]

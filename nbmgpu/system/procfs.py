@@ -1,77 +1,45 @@
-"""What Linux tells a process of itself (man proc): the files it has open, and its own memory."""
+"""This process's open files and memory mappings, from ``/proc/self`` (man proc)."""
 
 from __future__ import annotations
 
-import functools
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-import psutil
-
 SELF = Path("/proc/self")
 
 MADV_COLLAPSE = 25
-"""Make one large page of small ones: since Linux 6.1, others refuse it (``linux/mman.h``)."""
+"""``madvise`` advice: make one large page of small ones.  Since Linux 6.1 (``linux/mman.h``)."""
 
 LARGE_PAGE = 2 << 20
-"""Bytes of one, on x86 and on most of ARM; where it is more, small pages stay."""
-
-STARTTIME = 19
-"""The place of that field of ``/proc/PID/stat`` after the command, in clock ticks (man proc)."""
+"""Size of a large page in bytes, on x86 and on most of ARM; where it is larger, small pages stay."""
 
 
 def open_files() -> Iterator[str]:
-    """Yield what each open descriptor of this process stands for, mostly a path."""
+    """Yield the target of each open file descriptor of this process, mostly a path."""
     for fd in os.listdir(SELF / "fd"):
-        with suppress(OSError):  # another thread has closed it, or it was this listing
+        with suppress(OSError):  # closed by another thread, or it was this listing
             yield os.readlink(SELF / "fd" / fd)
 
 
-def began(pid: int) -> float:
-    """Return when a process began, by a count that no setting of a clock moves.
-
-    That is in seconds since the boot, and more by a number of this boot.  Elsewhere than on
-    Linux: since the epoch.
-
-    Raises:
-        psutil.NoSuchProcess: there is none of that pid.
-    """
-    if sys.platform != "linux":
-        return psutil.Process(pid).create_time()
-    try:
-        status = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        raise psutil.NoSuchProcess(pid) from None
-    ticks = int(status.rpartition(b")")[2].split()[STARTTIME])
-    return _boot() + ticks / os.sysconf("SC_CLK_TCK")
-
-
-@functools.cache
-def _boot() -> float:
-    """Return a number that other boots have not; with it, ticks are still exact in a float."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
-    except OSError:
-        return 0.0
-    return int(boot.replace("-", ""), 16) % 2**16 * 2.0**27
-
-
 def maps() -> str:
-    """Return the table of this process's memory, a line for each part.
+    """Return the memory mappings of this process, one per line.
 
     Raises:
-        OSError: there is no such table here.
+        OSError: the system has no such table.
     """
     return (SELF / "maps").read_text()
 
 
 def anonymous(table: str) -> Iterator[tuple[int, int, str]]:
-    """Yield start, end and rights (``rw-p``) of the parts of ``maps()`` that are no file's."""
+    """Yield start, end and permissions (``rw-p``) of the mappings in ``table`` without a file.
+
+    Args:
+        table: the mappings, as ``maps()`` returns them.
+    """
     for line in table.splitlines():
-        span, rights, _, _, inode = line.split(None, 5)[:5]
+        span, permissions, _, _, inode = line.split(None, 5)[:5]
         if inode == "0":
             low, high = (int(address, 16) for address in span.split("-"))
-            yield low, high, rights
+            yield low, high, permissions

@@ -18,8 +18,9 @@ from datetime import timedelta
 from pathlib import Path
 
 from nbmgpu.runs.events import LAUNCHER, Ended, EventWriter, Exited, RunEnding, Started
-from nbmgpu.runs.run import COLLECTED_FILE, SHADOWS, STOP_FILE, Run, own_process
+from nbmgpu.runs.run import COLLECTED_FILE, SHADOWS, STOP_FILE, Run
 from nbmgpu.system.parent_death import adopt_orphans, die_with_parent
+from nbmgpu.system.processes import own_process
 
 from .cleanup import ForkedPids
 from .process_environment import Inheritance

@@ -12,8 +12,9 @@ import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
 
-from nbmgpu.runs.run import Run, process_lives
+from nbmgpu.runs.run import Run
 from nbmgpu.system.parent_death import die_with_parent
+from nbmgpu.system.processes import process_is_alive
 from nbmgpu.system.shared_memory import Arena
 
 from . import cleanup
@@ -154,6 +155,6 @@ class TorchrunRanks(Ranks):
 
 
 def _signal_process(pid: int, create_time: float, sig: signal.Signals) -> None:
-    if process_lives(pid, create_time):
+    if process_is_alive(pid, create_time):
         with suppress(ProcessLookupError):  # it has just ended
             os.kill(pid, sig)
