@@ -15,8 +15,8 @@ from nbmgpu.frontend.completion import MATCHER_ID, register, unregister
 from nbmgpu.options.flags import COMMANDS, FLAGS
 from nbmgpu.runs.events import LAUNCHER, EventWriter, Started
 from nbmgpu.runs.run import Run, RunRecord
-from nbmgpu.system.processes import own_process
 from nbmgpu.strategies import strategy_names
+from nbmgpu.system.processes import own_process
 
 ALL_FLAGS = [flag.name for flag in FLAGS]
 

@@ -28,7 +28,7 @@ from nbmgpu.strategies import Tuning, all_reduce, load_strategy
 from nbmgpu.strategies.base import RankContext
 from nbmgpu.system.parent_death import die_with_parent
 from nbmgpu.system.processes import own_process
-from nbmgpu.system.shared_memory import Arena
+from nbmgpu.system.shared_memory import SharedMemory
 
 from . import frameworks, session
 from .data.loader_patch import LoaderTap
@@ -56,10 +56,10 @@ NEW_MEMORY = 3 << 30
 """Bytes a second in which memory that was not there before is written."""
 
 
-def be_forked(run: Run, rank: int, launcher: int, arena: Arena | None) -> NoReturn:
-    """Be ``rank`` of ``run``, just forked from the process ``launcher``, with ``arena``."""
-    if arena is not None:
-        all_reduce.shared = all_reduce.SharedSums(arena, rank)
+def be_forked(run: Run, rank: int, launcher: int, shared_memory: SharedMemory | None) -> NoReturn:
+    """Be ``rank`` of ``run``, just forked from the process ``launcher``, with ``shared_memory``."""
+    if shared_memory is not None:
+        all_reduce.shared = all_reduce.SharedSums(shared_memory, rank)
     world_size = str(run.record.world_size)
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=world_size, LOCAL_WORLD_SIZE=world_size,

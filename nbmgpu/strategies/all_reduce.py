@@ -2,7 +2,7 @@
 
 gloo sends what ranks of one machine have to tell through sockets, by threads of its own: on two
 cores a kilobyte takes a millisecond, and through memory 30 microseconds.  Every rank writes its
-part into a room of its own, tells the others, and when all have, adds all parts up, in the order
+part into a slot of its own, tells the others, and when all have, adds all parts up, in the order
 of ranks: so the sum is the same on all of them, bit by bit.
 """
 
@@ -20,13 +20,13 @@ import torch.distributed as dist
 
 from nbmgpu.errors import RankError, compose, out_of_step
 from nbmgpu.system.limits import usable_cores
-from nbmgpu.system.shared_memory import HALVES, LINE, PIECE, Arena, lines_size
+from nbmgpu.system.shared_memory import CACHE_LINE, PHASES, SLOT_BYTES, SharedMemory, header_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 SPIN = 50e-6
-"""Seconds for which a rank asks again and again, before it sleeps until its bell rings."""
+"""Seconds for which a rank asks again and again, before it blocks on its eventfd."""
 
 NAP = 0.1
 """Seconds that it sleeps at most."""
@@ -43,19 +43,20 @@ class Work(Protocol):
 
 
 class SharedSums:
-    """Sums through an arena; every rank asks for the same ones, in the same order."""
+    """Sums through shared memory; every rank asks for the same ones, in the same order."""
 
-    def __init__(self, arena: Arena, rank: int) -> None:
-        """Be ``rank`` of those that have been forked with ``arena``."""
+    def __init__(self, shared_memory: SharedMemory, rank: int) -> None:
+        """Be ``rank`` of those that have been forked with ``shared_memory``."""
         self.rank = rank
-        self._arena = arena
+        self._shared_memory = shared_memory
         self._pid = os.getpid()
         self._broken = False
-        self._others = [r for r in range(arena.world_size) if r != rank]
-        lines = np.frombuffer(arena.memory, np.int64, arena.world_size * LINE // 8)
-        self._lines = lines.reshape(arena.world_size, -1)
+        self._others = [r for r in range(shared_memory.world_size) if r != rank]
+        numbers = shared_memory.world_size * CACHE_LINE // 8
+        lines = np.frombuffer(shared_memory.memory, np.int64, numbers)
+        self._lines = lines.reshape(shared_memory.world_size, -1)
         self._turn = 0
-        spare = usable_cores() >= arena.world_size
+        spare = usable_cores() >= shared_memory.world_size
         self._spin = SPIN if spare else 0.0  # who spins may have the core of the one awaited
 
     def add(self, tensor: Tensor) -> None:
@@ -71,7 +72,7 @@ class SharedSums:
             what = f"Rank {self.rank} was interrupted while it added up gradients with the others"
             raise RankError(compose(what, "It does not know what they have", "the cell again"))
         self._broken = True
-        size = PIECE // tensor.element_size()
+        size = SLOT_BYTES // tensor.element_size()
         with torch.no_grad():
             for part in tensor.view(-1).split(size):
                 self._add(part)
@@ -79,32 +80,32 @@ class SharedSums:
 
     def _add(self, part: Tensor) -> None:
         self._turn += 1
-        rooms = self._rooms(part)
-        rooms[self.rank].copy_(part)
+        slots = self._slots(part)
+        slots[self.rank].copy_(part)
         self._arrive(part.nbytes)
         self._meet(part.nbytes)
-        torch.sum(rooms, 0, out=part)
+        torch.sum(slots, 0, out=part)
 
-    def _rooms(self, part: Tensor) -> Tensor:
-        """Return the ranks' rooms of this turn, shape (world size, elements of ``part``)."""
-        ranks = self._arena.world_size
-        rooms = torch.frombuffer(
-            self._arena.memory,
+    def _slots(self, part: Tensor) -> Tensor:
+        """Return the ranks' slots of this turn, shape (world size, elements of ``part``)."""
+        ranks = self._shared_memory.world_size
+        slots = torch.frombuffer(
+            self._shared_memory.memory,
             dtype=part.dtype,
-            count=ranks * PIECE // part.element_size(),
-            offset=lines_size(ranks) + self._turn % HALVES * ranks * PIECE,
+            count=ranks * SLOT_BYTES // part.element_size(),
+            offset=header_bytes(ranks) + self._turn % PHASES * ranks * SLOT_BYTES,
         )
-        return rooms.view(ranks, -1)[:, : part.numel()]
+        return slots.view(ranks, -1)[:, : part.numel()]
 
     def _arrive(self, size: int) -> None:
         line = self._lines[self.rank]
-        line[FIRST_SIZE + self._turn % HALVES] = size
+        line[FIRST_SIZE + self._turn % PHASES] = size
         line[TURN] = self._turn  # last: it says that the rest is there
         self._ring()
 
     def _ring(self) -> None:
         for rank in self._others:
-            os.eventfd_write(self._arena.bells[rank], 1)
+            os.eventfd_write(self._shared_memory.eventfds[rank], 1)
 
     def _meet(self, size: int) -> None:
         until = time.monotonic() + self._spin
@@ -117,14 +118,14 @@ class SharedSums:
                     os.sched_yield()
                 else:
                     self._sleep()
-            if line[FIRST_SIZE + self._turn % HALVES] != size:
+            if line[FIRST_SIZE + self._turn % PHASES] != size:
                 what = f"Rank {rank} adds up something else than rank {self.rank} at this point"
                 raise RankError(compose(what, instead="the same steps on all ranks"))
 
     def _sleep(self) -> None:
-        bell = self._arena.bells[self.rank]
-        if select.select([bell], [], [], NAP)[0]:
-            os.eventfd_read(bell)
+        eventfd = self._shared_memory.eventfds[self.rank]
+        if select.select([eventfd], [], [], NAP)[0]:
+            os.eventfd_read(eventfd)
 
     def leave(self) -> None:
         """Take part in no sum any more: ranks that wait for this one are told so."""

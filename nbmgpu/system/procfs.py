@@ -13,7 +13,7 @@ MADV_COLLAPSE = 25
 """``madvise`` advice: make one large page of small ones.  Since Linux 6.1 (``linux/mman.h``)."""
 
 LARGE_PAGE = 2 << 20
-"""Size of a large page in bytes, on x86 and on most of ARM; where it is larger, small pages stay."""
+"""Bytes of a large page on x86 and most of ARM; where it is larger, small pages stay."""
 
 
 def open_files() -> Iterator[str]:

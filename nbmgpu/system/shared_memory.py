@@ -1,6 +1,6 @@
-"""Memory and bells that all ranks of a run have in common, because they are forked with them.
+"""Memory and eventfds that the ranks of a run share because they are forked with them.
 
-Nothing of it has a name: it ends with the last of its processes.
+Neither has a name, so both are freed with the last process that holds them.
 """
 
 from __future__ import annotations
@@ -9,45 +9,48 @@ import mmap
 import os
 from dataclasses import dataclass
 
-LINE = 64
-"""Bytes of a cache line: what two ranks write to must not share one."""
+CACHE_LINE = 64
+"""Bytes of a cache line: two ranks must not write to the same one."""
 
-PIECE = 1 << 20
-"""Bytes of each rank's room in a half: more than that goes in pieces, which stay in the caches."""
+SLOT_BYTES = 1 << 20
+"""Bytes of a slot.  Larger tensors are reduced in parts of this size, which stay in the caches."""
 
-HALVES = 2
-"""While some ranks still read one half, others write to the other one."""
+PHASES = 2
+"""Sets of slots: while some ranks still read one set, others write to the other one."""
 
 
 @dataclass(frozen=True)
-class Arena:
-    """A line and a bell for each rank, and its rooms.
+class SharedMemory:
+    """Shared memory for all-reduce among ``world_size`` forked ranks.
 
-    ``memory`` has ``world_size`` lines of ``LINE`` bytes, up to the next page; then, for each
-    half, as many rooms of ``PIECE`` bytes.  A bell is an ``eventfd``, which its rank waits for.
+    Attributes:
+        world_size: number of ranks.
+        memory: a header of one cache line per rank, up to the next page; then, for each phase,
+            one slot of ``SLOT_BYTES`` bytes per rank.
+        eventfds: one per rank, on which that rank waits.
     """
 
     world_size: int
     memory: mmap.mmap
-    bells: tuple[int, ...]
+    eventfds: tuple[int, ...]
 
     @classmethod
-    def make(cls, world_size: int) -> Arena | None:
-        """Return an arena for ranks that are yet to be forked; None where none can be had."""
+    def create(cls, world_size: int) -> SharedMemory | None:
+        """Return shared memory for ranks to be forked, or None where the system has none."""
         if not hasattr(os, "eventfd"):  # macOS
             return None
-        bells: list[int] = []
+        eventfds: list[int] = []
         try:
             for _ in range(world_size):
-                bells.append(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
-            memory = mmap.mmap(-1, lines_size(world_size) + HALVES * world_size * PIECE)
-        except OSError:  # forbidden in a sandbox, or too many files: ranks do without
-            for bell in bells:
-                os.close(bell)
+                eventfds.append(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+            memory = mmap.mmap(-1, header_bytes(world_size) + PHASES * world_size * SLOT_BYTES)
+        except OSError:  # forbidden in a sandbox, or too many open files: ranks use gloo instead
+            for eventfd in eventfds:
+                os.close(eventfd)
             return None
-        return cls(world_size, memory, tuple(bells))
+        return cls(world_size, memory, tuple(eventfds))
 
 
-def lines_size(world_size: int) -> int:
-    """Return the bytes that ranks' lines take, in whole pages."""
-    return -(-world_size * LINE // mmap.PAGESIZE) * mmap.PAGESIZE
+def header_bytes(world_size: int) -> int:
+    """Return the size of the header in bytes: one cache line per rank, in whole pages."""
+    return -(-world_size * CACHE_LINE // mmap.PAGESIZE) * mmap.PAGESIZE

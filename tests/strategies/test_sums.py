@@ -7,10 +7,10 @@ from nbmgpu.errors import RankError
 
 AGAINST_THE_GROUP = """
 import torch, torch.distributed as dist
-from nbmgpu.system.shared_memory import PIECE
+from nbmgpu.system.shared_memory import SLOT_BYTES
 from nbmgpu.strategies import all_reduce
 wrong, rank = [], dist.get_rank()
-for count in (1, 7, PIECE // 4, PIECE // 4 + 1, 3 * PIECE // 4 - 5):
+for count in (1, 7, SLOT_BYTES // 4, SLOT_BYTES // 4 + 1, 3 * SLOT_BYTES // 4 - 5):
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64):
         generator = torch.Generator().manual_seed(rank)
         mine = torch.randint(0, 50, (count,), generator=generator).to(dtype)

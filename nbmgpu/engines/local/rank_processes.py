@@ -15,7 +15,7 @@ from contextlib import suppress
 from nbmgpu.runs.run import Run
 from nbmgpu.system.parent_death import die_with_parent
 from nbmgpu.system.processes import process_is_alive
-from nbmgpu.system.shared_memory import Arena
+from nbmgpu.system.shared_memory import SharedMemory
 
 from . import cleanup
 
@@ -60,13 +60,15 @@ class ForkedRanks(Ranks):
         self._pids: dict[int, int] = {}
         launcher = os.getpid()
         on_cpu = all(device == "cpu" for device in self.run.record.devices)
-        arena = Arena.make(self.world_size) if on_cpu and self.world_size > 1 else None
+        shared_memory = (
+            SharedMemory.create(self.world_size) if on_cpu and self.world_size > 1 else None
+        )
         for rank in range(self.world_size):
             pid = os.fork()
             if pid == 0:
                 from nbmgpu.rank.main import be_forked
 
-                be_forked(self.run, rank, launcher, arena)
+                be_forked(self.run, rank, launcher, shared_memory)
             self._pids[rank] = pid
 
     def alive(self) -> bool:
