@@ -20,10 +20,12 @@ TEST := $(VENV)/.test
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 ALONE := tests/kernel tests/test_launch.py tests/test_notebooks.py
 QUICKSTART := notebooks/quickstart.ipynb
+INSTALLED := $(VENV)/share/jupyter/labextensions/nbmgpu
+WATCHED := build/labextensions
 JLPM := cd labextension && PATH="$(CURDIR)/$(BIN):$$PATH" jlpm
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab env front test check format bench chromium clean
+.PHONY: help demo lab env front watch test check format bench chromium clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -33,11 +35,17 @@ demo: $(DEMO)  ## run the quickstart notebook and print its result
 
 lab: $(DEMO) $(FRONT)  ## open the quickstart notebook in JupyterLab
 	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/$(QUICKSTART) \
+		--LabApp.extra_labextensions_path=$(CURDIR)/$(WATCHED) \
 		$(if $(filter 0,$(shell id -u)),--allow-root)
 
 env: $(TEST) $(FRONT)  ## make the environment for development
 
 front: $(FRONT)  ## build the front end: run panel, picker, JupyterLab's plugins (needs Node.js)
+
+watch: $(FRONT)  ## rebuild the front end on every change; `make lab` and a reload show it
+	@mkdir -p $(WATCHED)
+	@ln -sfn $(CURDIR)/nbmgpu/labextension $(WATCHED)/nbmgpu
+	@trap 'rm -f $(WATCHED)/nbmgpu' EXIT; $(JLPM) watch
 
 test: $(TEST) $(FRONT) chromium  ## run every test
 	$(JLPM) test
@@ -100,7 +108,8 @@ $(TEST): $(DEMO)
 	SKIP_JUPYTER_BUILDER=1 $(PIP) install -qq --constraint constraints.txt --editable ".[test]"
 	@touch $@
 
-# The environment looks into the built folder itself, so that a new build shows at once.
+# The build is copied into the environment, as pip does it: a link there would let pip write into,
+# and delete from, the source tree.  To see changes at once, use `make watch` and `make lab`.
 $(FRONT): $(shell find labextension/src labextension/style labextension/schema -type f) \
 		labextension/package.json labextension/yarn.lock | $(DEMO)
 	@command -v node >/dev/null || { echo "The front end is built with Node.js 20 or newer."; exit 1; }
@@ -108,7 +117,8 @@ $(FRONT): $(shell find labextension/src labextension/style labextension/schema -
 	@mkdir -p build
 	@$(JLPM) install --immutable >../build/front.log 2>&1 || { cat ../build/front.log; exit 1; }
 	@$(JLPM) build >../build/front.log 2>&1 || { cat ../build/front.log; exit 1; }
-	@mkdir -p $(VENV)/share/jupyter/labextensions
-	@rm -rf $(VENV)/share/jupyter/labextensions/nbmgpu  # pip may have made a folder there
-	@ln -s $(CURDIR)/nbmgpu/labextension $(VENV)/share/jupyter/labextensions/nbmgpu
+	@rm -rf $(INSTALLED)
+	@mkdir -p $(INSTALLED)
+	@cp -R nbmgpu/labextension/package.json nbmgpu/labextension/schemas nbmgpu/labextension/static \
+		labextension/install.json $(INSTALLED)
 	@touch $@

@@ -1,0 +1,42 @@
+"""Which tests of the matrix run: all, none, or in CI as many as fit.
+
+Tests marked ``matrix`` repeat a check for every combination: each idiom under each strategy, each
+notebook.  ``make test`` leaves them out, ``make test-all`` runs them all, and CI runs a part::
+
+    pytest -m matrix --matrix-minutes 25 --matrix-date 2026-11-24 --matrix-changed FILE
+
+First come tests of what has changed: ``@pytest.mark.matrix("nbmgpu/rank")`` names the paths that a
+test exercises, and ``FILE`` lists changed paths, one per line.  The others follow in a fixed order
+that begins at another place each day, so that a few days cover them all.  Tests are taken until
+their recorded durations (``tests/durations.json``, seconds per test, by file) fill the minutes.
+"""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pytest
+from matrix_selection import select
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("nbmgpu")
+    group.addoption("--matrix-minutes", type=float, help="run as much of the matrix as fits")
+    group.addoption("--matrix-workers", type=int, default=2, help="processes that share the work")
+    group.addoption("--matrix-date", type=datetime.date.fromisoformat, default=None)
+    group.addoption("--matrix-changed", type=Path, help="a file with changed paths, one per line")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    minutes = config.getoption("--matrix-minutes")
+    if minutes is None:
+        return
+    listed = config.getoption("--matrix-changed")
+    changed = listed.read_text().split() if listed else []
+    day = (config.getoption("--matrix-date") or datetime.date.today()).toordinal()
+    seconds = minutes * 60 * config.getoption("--matrix-workers")
+    matrix = [item for item in items if item.get_closest_marker("matrix")]
+    chosen = set(select(matrix, changed, day, seconds))
+    config.hook.pytest_deselected(items=[item for item in matrix if item not in chosen])
+    items[:] = [item for item in items if item not in matrix or item in chosen]

@@ -1,0 +1,44 @@
+"""Which tests of the matrix CI runs; see ``tests/conftest.py``."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+DURATIONS = Path(__file__).with_name("durations.json")
+
+UNKNOWN = 5.0
+"""Seconds that a test is assumed to need where none are recorded."""
+
+
+def select(
+    items: Sequence[pytest.Item], changed: Sequence[str], day: int, seconds: float
+) -> list[pytest.Item]:
+    """Return the tests of the matrix to run on a ``day``, in ``seconds`` of all processes."""
+    durations = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
+
+    def duration(item: pytest.Item) -> float:
+        return float(durations.get(item.nodeid.partition("::")[0], UNKNOWN))
+
+    mixed = sorted(items, key=lambda item: zlib.crc32(item.nodeid.encode()))
+    part = min(seconds / (sum(map(duration, items)) or 1.0), 1.0)
+    first = int(day * part * len(mixed)) % max(len(mixed), 1)
+    rotated = [*mixed[first:], *mixed[:first]]
+    chosen = []
+    for item in sorted(rotated, key=lambda item: not exercises(item, changed)):  # stable
+        seconds -= duration(item)
+        if seconds < 0:
+            break
+        chosen.append(item)
+    return chosen
+
+
+def exercises(item: pytest.Item, changed: Sequence[str]) -> bool:
+    """Tell whether a test exercises one of the ``changed`` paths, or was changed itself."""
+    own = item.nodeid.partition("::")[0]
+    paths = [path for mark in item.iter_markers("matrix") for path in mark.args]
+    return any(name == own or name.startswith(tuple(paths)) for name in changed)

@@ -1,0 +1,86 @@
+"""A clone is used for more than a day: every target of the Makefile, in turn, in one clone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+
+pytestmark = [
+    pytest.mark.matrix,
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(shutil.which("node") is None, reason="the front end is built with Node.js"),
+]
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what git tracks here, with changes that are not committed yet."""
+    folder = tmp_path_factory.mktemp("clone")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=REPOSITORY, check=True, capture_output=True, text=True
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        if (source := REPOSITORY / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, folder / name)
+    return folder
+
+
+def run(clone: Path, *command: str, **environment: str) -> str:
+    """Run a command in the clone; return its output, which an error shows in full."""
+    variables = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH")}
+    done = subprocess.run(
+        command,
+        cwd=clone,
+        env=variables | environment,
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == 0, f"{' '.join(command)} failed:\n{done.stdout[-4000:]}"
+    return done.stdout
+
+
+def test_targets_can_be_made_in_any_order_again_and_again(clone: Path) -> None:
+    python = clone / ".venv" / "bin" / "python"
+    installed = clone / ".venv" / "share" / "jupyter" / "labextensions" / "nbmgpu"
+    built = clone / "nbmgpu" / "labextension"
+    pip = (str(python), "-m", "pip", "install", "-qq", "--constraint", "constraints.txt")
+
+    run(clone, "make", "demo", "front")
+    run(clone, "make", ".venv/.test")
+    run(clone, *pip, "--editable", ".", SKIP_JUPYTER_BUILDER="1")
+    run(clone, *pip, "--editable", ".", SKIP_JUPYTER_BUILDER="1")
+    run(clone, "make", ".venv-bench")
+    (clone / "constraints.txt").touch()
+    run(clone, "make", "demo", "front")
+
+    assert not (built / "install.json").exists(), "pip has written into the source tree"
+    assert not installed.is_symlink()
+    assert {path.name for path in installed.iterdir()} == {
+        "install.json", "package.json", "schemas", "static"
+    }  # fmt: skip
+    assert "nbmgpu" in run(clone, str(clone / ".venv/bin/jupyter"), "labextension", "list")
+
+
+def test_wheel_and_sdist_build_twice_in_one_clone(clone: Path) -> None:
+    python = str(clone / ".venv" / "bin" / "python")
+    for turn in ("first", "second"):
+        run(clone, python, "-m", "pip", "wheel", "-qq", "--no-deps", "-w", f"dist/{turn}", ".")
+        run(clone, python, "-m", "build", "--sdist", "--outdir", f"dist/{turn}")
+        (wheel,) = (clone / "dist" / turn).glob("*.whl")
+        names = zipfile.ZipFile(wheel).namelist()
+        assert len(names) == len(set(names)), "a file is in the wheel twice"
+        prefix = "share/jupyter/labextensions/nbmgpu/"
+        found = {name.partition(prefix)[2] for name in names if prefix in name}
+        assert {"install.json", "package.json", "static/style.js"} <= found
+        assert list((clone / "dist" / turn).glob("*.tar.gz"))
