@@ -21,7 +21,7 @@ GIB = 1 << 30
 REQUIRED = ("torch", "ipykernel", "ipython", "anywidget", "ipywidgets", "numpy", "pandas")
 """Packages that nbmgpu cannot do without."""
 
-FRONT_END = Path(__file__).with_name("ui") / "static" / "panel.js"
+FRONT_END = Path(__file__).parents[1] / "ui" / "static" / "panel.js"
 """What a build of labextension/ leaves: packages have it, a clone without node has not."""
 
 OPTIONAL = {

@@ -15,7 +15,7 @@ CELL_FILE_MARK = "nbmgpu-cell"
 BRIEF = 4000
 """Characters of a message and of a traceback, where there is no room for more."""
 
-PACKAGE = Path(__file__).parents[1]
+PACKAGE = Path(__file__).parents[2]
 
 
 def report(
