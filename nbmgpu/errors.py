@@ -55,6 +55,10 @@ class StrategyError(NbmgpuError, RuntimeError):
     """The strategy cannot train this cell with the numbers of one device."""
 
 
+class LibraryError(NbmgpuError, RuntimeError):
+    """The installed version of a library lacks a name that nbmgpu replaces or uses."""
+
+
 class RunTimeoutError(NbmgpuError, TimeoutError):
     """The run took longer than ``--timeout`` allowed."""
 

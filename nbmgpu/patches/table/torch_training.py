@@ -1,0 +1,91 @@
+"""What a rank replaces in torch: backward passes, optimizer steps, loaders, random numbers."""
+
+from __future__ import annotations
+
+from .build import patched
+from .libraries import NUMPY, TORCH
+
+ENTRIES = (
+    *patched(
+        TORCH, "torch.autograd", "backward",
+        "Every backward pass goes through it; here losses are weighted by their samples and "
+        "gradients are reduced over ranks.",
+    ),
+    *patched(
+        TORCH, "torch.optim.Optimizer", "__init__ __setstate__ add_param_group",
+        "Every optimizer that is created, unpickled or extended is registered here.",
+    ),
+    *patched(
+        TORCH, "torch.optim.Optimizer", "step",
+        "The strategy, accumulation and clipping act at each step of the cell's optimizers; the "
+        "method of each optimizer class is wrapped.",
+    ),
+    *patched(
+        TORCH, "torch.optim.Optimizer", "zero_grad",
+        "Gradients stay while they accumulate, and a strategy may hold its own.",
+    ),
+    *patched(
+        TORCH, "torch.nn.utils.clip_grad", "clip_grad_norm_",
+        "A sharded strategy computes the norm over all ranks.",
+    ),
+    *patched(
+        TORCH, "torch.optim.lr_scheduler.LRScheduler", "step",
+        "Schedulers wait while gradients accumulate; the method of each scheduler class is "
+        "wrapped.",
+    ),
+    *patched(
+        TORCH, "torch.amp.GradScaler", "step scale",
+        "A GradScaler of the cell is refused beside --accumulate and --precision fp16.",
+    ),
+    *patched(
+        TORCH, "torch.nn.Module", "zero_grad",
+        "Gradients stay while they accumulate; under DeepSpeed they are cleared without a gather.",
+    ),
+    *patched(
+        TORCH, "torch.nn.Module", "forward",
+        "--checkpointing and --precision act around the forward pass of chosen modules; the "
+        "method of their classes is wrapped.",
+    ),
+    *patched(
+        TORCH, "torch.nn.Module", "__call__",
+        "FSDP2's pre- and post-forward hooks run here, so that none is registered on the "
+        "notebook's modules.",
+    ),
+    *patched(
+        TORCH, "torch.nn.modules.batchnorm._BatchNorm", "forward",
+        "--sync-batchnorm normalises with the statistics of the global batch.",
+    ),
+    *patched(
+        TORCH, "torch.nn.SyncBatchNorm", "forward",
+        "--sync-batchnorm normalises with the statistics of the global batch.",
+    ),
+    *patched(
+        TORCH, "torch.Tensor", "register_hook",
+        "A hook that sees the gradient of one rank's loss alone is reported.",
+    ),
+    *patched(
+        TORCH, "torch.Tensor", "numpy tolist",
+        "No operator reports that values leave torch; a watched step records them here.",
+    ),
+    *patched(
+        TORCH, "torch.utils.data.DataLoader", "__iter__ __len__",
+        "Loaders that a training loop reads are split among the ranks.",
+    ),
+    *patched(
+        TORCH, "torch.random", "fork_rng",
+        "Random draws within a fork leave no trace in the generator's state, and are reported.",
+    ),
+    *patched(
+        TORCH, "torch.random", "seed",
+        "torch.seed() draws the same seed on every rank.",
+    ),
+    *patched(
+        NUMPY, "numpy.random.bit_generator", "randbits",
+        "NumPy's generators without a seed get the same seed on every rank.",
+    ),
+    *patched(
+        TORCH, "torch", "seed save",
+        "torch.seed() draws the same seed on every rank; torch.save() writes a file once, on rank "
+        "0.",
+    ),
+)  # fmt: skip

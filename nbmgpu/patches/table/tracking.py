@@ -1,0 +1,61 @@
+"""What a rank replaces in libraries that log, measure and show progress."""
+
+from __future__ import annotations
+
+from .build import added, patched, private
+from .libraries import IPYTHON, TORCHMETRICS, TQDM, WANDB
+
+RUN = "wandb.Run"
+LOGS_ONCE = "What a cell logs is logged by rank 0, to the run that the notebook has begun."
+
+ENTRIES = (
+    *patched(
+        TORCHMETRICS, "torchmetrics.Metric", "_wrap_update",
+        "A metric that covers one rank's shard of a batch is reported.",
+    ),
+    *patched(
+        TORCHMETRICS, "torchmetrics.Metric", "sync",
+        "An evaluation covers the whole data on every rank, so metrics do not add up.",
+    ),
+    *patched(WANDB, "wandb", "init _attach", LOGS_ONCE),
+    *added(WANDB, "wandb", "__getattr__", "The notebook's run is joined at its first use."),
+    *patched(
+        WANDB, "wandb",
+        "run config summary log watch unwatch save use_artifact log_artifact log_model use_model "
+        "link_model define_metric mark_preempting alert",
+        "wandb's module-level functions log to the run that was joined.",
+    ),
+    *patched(
+        WANDB, "wandb.integration.torch.wandb_torch", "torch",
+        "wandb.watch() imports torch when it is called; hooks arrive here before that.",
+    ),
+    *patched(
+        WANDB, "wandb.sdk.wandb_init", "init", "Pickles name wandb.init by its own module."
+    ),
+    *patched(
+        WANDB, RUN, "finish _finish",
+        "A joined run goes on in the notebook, which ends it.",
+    ),
+    *private(
+        WANDB, RUN, "_is_finished _settings",
+        "A run is joined, and a disabled run has the joined one's folder and settings.",
+    ),
+    *private(
+        WANDB, "wandb.sdk.wandb_config.Config", "_update",
+        "The settings of the notebook's run are taken over without a message to the server.",
+    ),
+    *patched(
+        TQDM, "tqdm.std.tqdm", "__init__ display close", "The panel shows one bar for all ranks."
+    ),
+    *patched(
+        TQDM, "tqdm", "notebook", "A rank has no front end for the widgets of tqdm.notebook."
+    ),
+    *patched(
+        IPYTHON, "IPython.core.compilerop.CachingCompiler", "get_code_name",
+        "The cell has a file name by which its frames are recognised.",
+    ),
+    *private(
+        IPYTHON, "IPython.core.compilerop.CachingCompiler", "_filename_map",
+        "Functions of the notebook are shown with their source in tracebacks.",
+    ),
+)  # fmt: skip
