@@ -66,9 +66,9 @@ def test_the_canonical_line_names_the_strategy_and_what_is_not_default():
 @pytest.mark.parametrize(
     ("line", "said", "instead"),
     [
-        ("--gpu 2", "no flag --gpu.\nThe nearest is --gpus", "--strategy ddp --gpus 2"),
-        ("--num_gpus 2", "The nearest is --gpus", "--strategy ddp --gpus 2"),
-        ("--dry_run -g 2", "The nearest is --dry-run", "--strategy ddp --gpus 2 --dry-run"),
+        ("--gpu 2", "no flag --gpu.\nThe closest is --gpus", "--strategy ddp --gpus 2"),
+        ("--num_gpus 2", "The closest is --gpus", "--strategy ddp --gpus 2"),
+        ("--dry_run -g 2", "The closest is --dry-run", "--strategy ddp --gpus 2 --dry-run"),
         ("--zorp 3 --cpu", "--background", "--strategy ddp --cpu"),
         ("--help", "--timeout SECONDS", "--strategy ddp"),
         ("2", "'2' is not a flag", "--strategy ddp --gpus 2"),
@@ -78,21 +78,21 @@ def test_the_canonical_line_names_the_strategy_and_what_is_not_default():
         ("--strategy DPP", f"Strategies: {', '.join(strategy_names())}", "--strategy ddp"),
         ("--strategy", "--strategy has no value", "--strategy ddp"),
         ("--gpus --cpu", "--gpus has no value", "--strategy ddp --gpus all --cpu"),
-        ("--gpus two", "'two' does not say which GPUs", "--strategy ddp --gpus all"),
-        ("--gpus 0", "CPU ranks are had with --cpu", "--strategy ddp --gpus 1"),
+        ("--gpus two", "'two' does not name GPUs", "--strategy ddp --gpus all"),
+        ("--gpus 0", "0 GPUs cannot run a cell", "--strategy ddp --cpu"),
         ("--gpus -1", "-1 GPUs", "--strategy ddp --gpus all"),
         ("--gpus 1.5", "'1.5'", "--strategy ddp --gpus all"),
-        ("--gpus 0,0,1", "twice", "--strategy ddp --gpus 0,1"),
-        ("--gpus 0,-2", "GPU -2 cannot exist", "--strategy ddp --gpus 0,"),
+        ("--gpus 0,0,1", "duplicates", "--strategy ddp --gpus 0,1"),
+        ("--gpus 0,-2", "There is no GPU -2", "--strategy ddp --gpus 0,"),
         ("--gpus ,", "empty", "--strategy ddp --gpus all"),
         ("--gpus 2 --gpus 4", "--gpus is given twice", "--strategy ddp --gpus 2"),
         ("--cpu=yes", "--cpu takes no value", "--strategy ddp --cpu"),
         ("--batch perrank", "per-rank: of each rank", "--strategy ddp --batch per-rank"),
         ("--batch 64", "global: the batch size in the cell", "--strategy ddp"),
         ("--seed -1", "from 0 to 4294967295", "--strategy ddp --seed 0"),
-        ("--seed x", "'x' is no seed", "--strategy ddp --seed 0"),
-        ("--timeout 5min", "in seconds", "--strategy ddp --timeout 600"),
-        ("--timeout 0", "'0' is no time limit", "--strategy ddp --timeout 600"),
+        ("--seed x", "'x' is not a seed", "--strategy ddp --seed 0"),
+        ("--timeout 5min", "a number of seconds", "--strategy ddp --timeout 600"),
+        ("--timeout 0", "'0' is not a time limit", "--strategy ddp --timeout 600"),
         ("--timeout nan", "'nan'", "--strategy ddp --timeout 600"),
         ("--pull", "--pull has no value", "--strategy ddp"),
         ("--pull model.weight 3x", "'model.weight', '3x'", "--strategy ddp --pull model"),
@@ -139,12 +139,12 @@ def test_any_line_is_read_or_refused_with_one_that_works():
     ("keywords", "said", "instead"),
     [
         ({"gpu": 2}, "no option 'gpu'", "gpus=2"),
-        ({"gpus": True}, "True does not say", "gpus='all'"),
-        ({"gpus": 2.0}, "2.0 does not say", "gpus='all'"),
+        ({"gpus": True}, "True does not name", "gpus='all'"),
+        ({"gpus": 2.0}, "2.0 does not name", "gpus='all'"),
         ({"gpus": []}, "empty", "gpus='all'"),
-        ({"gpus": (1, 1)}, "twice", "gpus=(1,)"),
+        ({"gpus": (1, 1)}, "duplicates", "gpus=(1,)"),
         ({"cpu": 1}, "neither True nor False", "cpu=True"),
-        ({"timeout": True}, "no time limit", "timeout=600.0"),
+        ({"timeout": True}, "not a time limit", "timeout=600.0"),
         ({"seed": 1.0, "strategy": 3}, "no strategy 3", "strategy='ddp', seed=0"),
         ({"pull": 3}, "cannot be pulled", "pull=None"),
     ],
@@ -194,7 +194,7 @@ def test_options_are_fixed_and_comparable():
     with pytest.raises(dataclasses.FrozenInstanceError):
         RunOptions().gpus = 2
     assert len({RunOptions(gpus=2), RunOptions.parse("-g 2")}) == 1
-    with pytest.raises(OptionError, match="cannot exist"):
+    with pytest.raises(OptionError, match="There is no GPU -1"):
         dataclasses.replace(RunOptions(), gpus=(-1,))
 
 
@@ -202,5 +202,5 @@ def test_the_table_of_flags_covers_the_options_and_the_help():
     assert {flag.field for flag in FLAGS} == set(DEFAULTS)
     assert all(flag.usage in RUN.help_text() and flag.help in RUN.help_text() for flag in FLAGS)
     for flag in FLAGS:
-        for value in flag.values():
+        for value in flag.completions():
             RunOptions.parse(f"{flag.name} {value}")

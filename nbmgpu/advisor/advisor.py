@@ -11,7 +11,7 @@ from nbmgpu.devices.devices import Machine
 from nbmgpu.devices.requirements import lack_of
 from nbmgpu.errors import OptionError, StrategyError, compose
 from nbmgpu.formatting import counted, in_words
-from nbmgpu.options.flags import GpuRequest
+from nbmgpu.options.values import GpuRequest
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.strategies import profile_of, strategy_names
 

@@ -18,13 +18,16 @@ from nbmgpu.options.flags import (
     RUN,
     Flag,
     FlagTable,
-    MisreadError,
-    Slip,
-    known_strategies,
-    list_of,
 )
-from nbmgpu.options.parsing import check_names, explain, read_line, read_values, written
+from nbmgpu.options.parsing import (
+    format_flags,
+    format_problems,
+    parse_line,
+    reject_unknown,
+    validate,
+)
 from nbmgpu.options.run_options import DEFAULTS, RunOptions
+from nbmgpu.options.values import InvalidValueError, Problem, known_strategies, list_of
 from nbmgpu.strategies import canonical, nearest, profile_of
 from nbmgpu.strategies.profiles import GENERAL, OF_DDP
 from nbmgpu.strategies.strategy_options import FIELDS
@@ -58,9 +61,11 @@ def _read_strategies(value: object) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(canonical(word) or nearest(word) for word in words))
     if unknown := [word for word in words if canonical(word) is None]:
         what = f"There is no strategy {', '.join(map(repr, unknown))}"
-        raise MisreadError(Slip(what, f"Strategies: {', '.join(known_strategies())}"), names)
+        raise InvalidValueError(
+            Problem(what, f"Strategies: {', '.join(known_strategies())}"), names
+        )
     if len(names) < len(words):
-        raise MisreadError(Slip("A strategy is named twice"), names)
+        raise InvalidValueError(Problem("A strategy is named twice"), names)
     return names
 
 
@@ -70,24 +75,24 @@ def _read_counts(value: object) -> tuple[int, ...] | None:
     words = [*map(str, list_of(value))]
     counts = tuple(sorted({int(word) for word in words if re.fullmatch(r"0*[1-9]\d*", word)}))
     if len(counts) < len(words):
-        slip = Slip(
+        problem = Problem(
             f"{value!r} does not list different numbers of ranks",
             "They are whole numbers from 1, such as 1,2,4",
         )
-        raise MisreadError(slip, counts if max(counts, default=1) > 1 else (1, 2))
+        raise InvalidValueError(problem, counts if max(counts, default=1) > 1 else (1, 2))
     return counts
 
 
 def _read_steps(value: object) -> int:
     """Read the steps of a run, of which the first is never timed."""
-    steps = RUN.readers["steps"](value)
+    steps = RUN.validators["steps"](value)
     if isinstance(steps, int) and steps >= 2:
         return steps
-    slip = Slip(
+    problem = Problem(
         "A comparison needs more steps than one",
         "The first of a run are its warm-up, the others are timed",
     )
-    raise MisreadError(slip, STEPS)
+    raise InvalidValueError(problem, STEPS)
 
 
 def _all_counts(machine: Machine, cpu: bool = False) -> tuple[int, ...]:
@@ -106,7 +111,7 @@ def _table(command: str, without: str, own: Iterable[Flag]) -> FlagTable:
     steps = replace(
         next(flag for flag in FLAGS if flag.field == "steps"),
         help=f"end each run after this many optimizer steps (default: {STEPS})",
-        read=_read_steps,
+        validate=_read_steps,
     )
     left_out = {without, "steps", "pull", "background", "dry_run"}
     others = [flag for flag in FLAGS if flag.field not in left_out]
@@ -119,7 +124,7 @@ COMPARE = _table(
     [
         Flag(
             "--strategies", "strategies", f"what to compare (default: {','.join(USUAL)})",
-            short="-s", metavar="NAMES", read=_read_strategies, values=known_strategies,
+            short="-s", metavar="NAMES", validate=_read_strategies, completions=known_strategies,
             several=True,
         )
     ],
@@ -132,7 +137,7 @@ SCALE = _table(
     [
         Flag(
             "--gpus", "gpus", "numbers of ranks to compare (default: 1, 2, 4, ... to all)",
-            short="-g", metavar="1,2,4", read=_read_counts, values=_offered, several=True,
+            short="-g", metavar="1,2,4", validate=_read_counts, completions=_offered, several=True,
         )
     ],
 )  # fmt: skip
@@ -183,11 +188,11 @@ def parse(kind: str, line: str) -> Request:
         OptionError: it says everything that is wrong, and ends with a line that works.
     """
     table = TABLES[kind]
-    given, slips = read_line(line, table, OWN_DEFAULTS)
-    values, more = read_values(given, table)
+    given, problems = parse_line(line, table, OWN_DEFAULTS)
+    values, more = validate(given, table)
     request = _request(kind, values, probe())
-    if slips or more:
-        raise OptionError(explain([*slips, *more.values()], request.command))
+    if problems or more:
+        raise OptionError(format_problems([*problems, *more.values()], request.command))
     return request
 
 
@@ -198,18 +203,18 @@ def of(kind: str, **keywords: Any) -> Request:
         OptionError: a keyword is unknown or has a wrong value.
     """
     table = TABLES[kind]
-    check_names(keywords, table)
-    values, slips = read_values(keywords, table)
-    if slips:
-        mended = ", ".join(f"{name}={values[name]!r}" for name in slips)
-        raise OptionError(explain(slips.values(), mended))
+    reject_unknown(keywords, table)
+    values, problems = validate(keywords, table)
+    if problems:
+        suggestion = ", ".join(f"{name}={values[name]!r}" for name in problems)
+        raise OptionError(format_problems(problems.values(), suggestion))
     return _request(kind, values, probe())
 
 
 def _request(kind: str, given: dict[str, Any], machine: Machine) -> Request:
     table = TABLES[kind]
     values = {flag.field: OWN_DEFAULTS[flag.field] for flag in table.flags} | given
-    command = " ".join([table.command, *written(values, table.flags, OWN_DEFAULTS)])
+    command = " ".join([table.command, *format_flags(values, table.flags, OWN_DEFAULTS)])
     steps: int = values["steps"]
     make: Callable[..., Iterable[Entry]] = _strategies if kind == "compare" else _counts
     return Request(kind, command, steps, tuple(make(values, machine)))

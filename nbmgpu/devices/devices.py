@@ -22,7 +22,7 @@ from typing import Any
 
 from nbmgpu.errors import OptionError, compose
 from nbmgpu.formatting import counted
-from nbmgpu.options.flags import GpuRequest
+from nbmgpu.options.values import GpuRequest
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.strategies import profile_of
 from nbmgpu.system.limits import usable_cores, usable_memory

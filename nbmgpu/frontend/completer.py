@@ -89,8 +89,8 @@ def _flags_or_values(
     if equals:
         before, word = [*before, spelled], value
     values = list(takewhile(lambda text: not text.startswith("-"), reversed(before)))
-    spellings = table.spellings
-    flag = spellings.get(before[-1 - len(values)]) if len(values) < len(before) else None
+    by_name = table.by_name
+    flag = by_name.get(before[-1 - len(values)]) if len(values) < len(before) else None
     texts: list[str] = []
     if flag and flag.metavar and not word.startswith("-") and (not values or flag.name in LISTS):
         *listed, word = word.split(",")
@@ -98,7 +98,7 @@ def _flags_or_values(
         texts = [text for text in _values(flag, bool(listed), names) if text not in taken]
         if not values:
             return texts, word
-    used = {spellings[text].field for x in before if (text := x.partition("=")[0]) in spellings}
+    used = {by_name[text].field for x in before if (text := x.partition("=")[0]) in by_name}
     return texts + [flag.name for flag in table.flags if flag.field not in used], word
 
 
@@ -106,10 +106,10 @@ def _values(flag: Flag, in_list: bool, names: Callable[[], Iterable[str]]) -> It
     """Return the values of a flag that are worth offering."""
     if flag.name == "--pull":
         return names()
-    if flag is RUN.spellings["--gpus"]:
+    if flag is RUN.by_name["--gpus"]:
         count = _count_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
         return map(str, range(count)) if in_list else ["all", *map(str, range(1, count + 1))]
-    return flag.values()
+    return flag.completions()
 
 
 @functools.lru_cache(maxsize=1)

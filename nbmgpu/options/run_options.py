@@ -1,8 +1,7 @@
-"""What was asked of a run: ``RunOptions``, from a ``%%mgpu`` line or from Python.
+"""``RunOptions``: the options of a run, from a ``%%mgpu`` line or from Python.
 
-Both ways meet in the same checks, those of ``nbmgpu.options.flags``.  Reading never stops
-at the first slip: all are collected, each with what was most likely meant, so that
-an error says everything that is wrong and ends with a line that works.
+``nbmgpu.options.values`` validates both.  All problems are collected, each with a suggestion, so
+that an error lists everything that is wrong and ends with a line that works.
 """
 
 from __future__ import annotations
@@ -15,15 +14,23 @@ from nbmgpu.errors import OptionError
 from nbmgpu.strategies import profile_of
 from nbmgpu.strategies.strategy_options import Tuning
 
-from .flags import FLAGS, RUN, GpuRequest, Slip
-from .parsing import check_names, explain, read_line, read_values, spell, written
+from .flags import FLAGS, RUN
+from .parsing import (
+    format_flags,
+    format_problems,
+    format_value,
+    parse_line,
+    reject_unknown,
+    validate,
+)
+from .values import GpuRequest, Problem
 
 
 @dataclass(frozen=True)
 class RunOptions(Tuning):
-    """What was asked of a run, and how its strategy is tuned.
+    """The options of a run and of its strategy.
 
-    Made with ``parse`` or ``of``; wrong values raise OptionError.
+    Made by ``parse`` or ``of``; invalid values raise OptionError.
 
     Attributes:
         strategy: by its name in ``nbmgpu.strategies``, aliases resolved.
@@ -53,77 +60,79 @@ class RunOptions(Tuning):
     fresh: bool = False
 
     def __post_init__(self) -> None:
-        """Bring every field into its type, or say what is wrong with it."""
+        """Convert every field to its type, or raise OptionError with all problems."""
         given = {flag.field: getattr(self, flag.field) for flag in FLAGS}
-        values, slips = read_values(given, RUN)
-        slips |= _refusals(values)
-        if slips:
-            changed = {name: value for name, value in values.items() if name in slips}
-            if values["strategy"] != given["strategy"]:  # by an alias, or to one that can have it
+        values, problems = validate(given, RUN)
+        problems |= _unsupported_options(values)
+        if problems:
+            changed = {name: value for name, value in values.items() if name in problems}
+            if (
+                values["strategy"] != given["strategy"]
+            ):  # by an alias, or to one that supports the option
                 changed["strategy"] = values["strategy"]
-            mended = ", ".join(f"{name}={value!r}" for name, value in changed.items())
-            raise OptionError(explain(slips.values(), mended))
+            suggestion = ", ".join(f"{name}={value!r}" for name, value in changed.items())
+            raise OptionError(format_problems(problems.values(), suggestion))
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
     @classmethod
     def of(cls, **keywords: Any) -> RunOptions:
-        """Return the options that a Python caller gives; unknown keywords are refused like flags.
+        """Return the options of keyword arguments.
 
         Raises:
             OptionError: a keyword is unknown or has a wrong value.
         """
-        check_names(keywords, RUN)
+        reject_unknown(keywords, RUN)
         return cls(**keywords)
 
     @classmethod
     def parse(cls, line: str) -> RunOptions:
-        """Return the options of a ``%%mgpu`` line, given without ``%%mgpu`` itself.
+        """Return the options of a ``%%mgpu`` line, without the word ``%%mgpu``.
 
         Raises:
-            OptionError: it says everything that is wrong, and ends with a line that works.
+            OptionError: the message lists every problem and ends with a line that works.
         """
-        given, slips = read_line(line, RUN, DEFAULTS)
-        values, more = read_values(given, RUN)
-        more |= _refusals(values)
+        given, problems = parse_line(line, RUN, DEFAULTS)
+        values, more = validate(given, RUN)
+        more |= _unsupported_options(values)
         options = cls(**values)
-        if slips or more:
-            raise OptionError(explain([*slips, *more.values()], options.command))
+        if problems or more:
+            raise OptionError(format_problems([*problems, *more.values()], options.command))
         return options
 
     def line(self) -> str:
-        """Return the options as ``parse`` reads them: the strategy, then what is not default."""
-        words = written(dataclasses.asdict(self), FLAGS[1:], DEFAULTS)
+        """Return a line for ``parse``: the strategy, then what differs from the defaults."""
+        words = format_flags(dataclasses.asdict(self), FLAGS[1:], DEFAULTS)
         return " ".join(["--strategy", self.strategy, *words])
 
     @property
     def command(self) -> str:
-        """The first line of a cell that asks for these options."""
+        """The first line of a cell with these options."""
         return f"%%mgpu {self.line()}"
 
 
 DEFAULTS = {f.name: f.default for f in dataclasses.fields(RunOptions)}
-"""What each option is when nothing is said."""
+"""The default of each option."""
 
 
-def _refusals(values: dict[str, Any]) -> dict[str, Slip]:
-    """Return a slip for each option that the strategy cannot have, and mend ``values``.
+def _unsupported_options(values: dict[str, Any]) -> dict[str, Problem]:
+    """Return a problem for each option that the strategy does not support, and correct ``values``.
 
-    The nearest that works is another strategy if the profile names one, else the same
-    without the option.
+    The correction is another strategy if the profile names one, else the strategy without the
+    option.
     """
     profile = profile_of(values.get("strategy", DEFAULTS["strategy"]))
     given = Tuning.among(values).given()
-    slips = {}
+    problems = {}
     for name in given:
         value = values[name]
         if reason := profile.reason(name, value):
             flag = next(flag for flag in FLAGS if flag.field == name)
-            spelled = f"{flag.name} {spell(value)}" if flag.metavar else flag.name
-            slips[name] = Slip(f"{profile.name} cannot have {spelled}: {reason}")
+            spelled = f"{flag.name} {format_value(value)}" if flag.metavar else flag.name
+            problems[name] = Problem(f"{profile.name} does not support {spelled}: {reason}")
             other = profile.instead.get(f"{name}={value}") or profile.instead.get(name)
             if other and not any(profile_of(other).reason(n, values[n]) for n in given):
                 values["strategy"] = other
             else:
                 values[name] = DEFAULTS[name]
-    return slips
+    return problems
