@@ -5,7 +5,7 @@
 - ``data/``: loaders that train are split, each batch into the ranks' shares.
 - ``losses/``: how a loss counts samples, read from its autograd graph.
 - ``source/``: what the cell's own code says of its loops and of the sizes of its batches.
-- ``coupling/``: does a step treat samples one by one, or together?
+- ``batch_dependence/``: does a step treat samples one by one, or together?
 - ``training/``: what stands around forward passes, backward passes and optimizer steps.
 - ``frameworks/``: Hugging Face, accelerate, Lightning and others, each in a room of its own.
 - ``store/``: what ranks tell one another beside gradients.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,7 +19,6 @@ import torch
 import torch.distributed as dist
 from threadpoolctl import threadpool_limits
 
-from nbmgpu.engines.local.cleanup import put_sockets_into
 from nbmgpu.environment import logging_state, random_state, torch_settings
 from nbmgpu.environment.headers import ReturnedHeader, SentHeader
 from nbmgpu.environment.tracker_run import LeftRun
@@ -28,7 +29,7 @@ from nbmgpu.strategies import Tuning, all_reduce, load_strategy
 from nbmgpu.strategies.base import RankContext
 from nbmgpu.system.parent_death import die_with_parent
 from nbmgpu.system.processes import own_process
-from nbmgpu.system.shared_memory import SharedMemory
+from nbmgpu.system.worker_sockets import use_socket_folder
 
 from . import frameworks, session
 from .data.loader_patch import LoaderTap
@@ -36,15 +37,16 @@ from .files import open_files, writes
 from .interrupts import AgreedInterrupts, Interrupts
 from .metrics import tqdm_progress
 from .metrics.allocator import keep_freed_memory
-from .metrics.heartbeat import Pulse
-from .metrics.memory import Footprint
+from .metrics.heartbeat import Heartbeat
+from .metrics.memory import MemoryUsage
+from .rank_environment import RankEnvironment
 from .reporting import failures, stdio
 from .reporting.final_report import tell_the_whole, tell_what_was_measured
 from .reporting.recorder import Recorder
-from .rng.seeding import Entropy
+from .rng.seeding import SeedSource
 from .shell import Outcome, RankShell, make_shell
 from .small_results import is_small
-from .source_analysis.notebook_code import Code
+from .source_analysis.notebook_code import NotebookCode
 from .store import broadcast
 from .training import user_hooks
 from .training.backward import BackwardTap
@@ -56,50 +58,61 @@ NEW_MEMORY = 3 << 30
 """Bytes a second in which memory that was not there before is written."""
 
 
-def be_forked(run: Run, rank: int, launcher: int, shared_memory: SharedMemory | None) -> NoReturn:
-    """Be ``rank`` of ``run``, just forked from the process ``launcher``, with ``shared_memory``."""
-    if shared_memory is not None:
-        all_reduce.shared = all_reduce.SharedSums(shared_memory, rank)
-    world_size = str(run.record.world_size)
-    os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=world_size, LOCAL_WORLD_SIZE=world_size,
-        GROUP_RANK="0", GROUP_WORLD_SIZE="1", ROLE_RANK=str(rank), ROLE_WORLD_SIZE=world_size,
-        ROLE_NAME="default",
-    )  # fmt: skip
-    os.setsid()  # what interrupts the kernel's group is not for ranks; torchrun does the same
-    _live(run, rank, launcher)
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the rank that the environment variables of this process describe: ``RANK`` and others.
 
-
-def be_under_torchrun(folder: str, sockets: str, variables: str) -> NoReturn:
-    """Be the rank that torchrun says, of the run in ``folder``; see ``put_sockets_into``.
-
-    ``variables`` are those that were needed for the start, with what the kernel has for them.
+    Args:
+        arguments: see ``--help``; by default those of the command line.
     """
-    put_sockets_into(sockets)
-    for name, value in json.loads(variables).items():
+    parser = argparse.ArgumentParser(prog="python -m nbmgpu.rank", description=__doc__)
+    parser.add_argument("folder", type=Path, help="the run folder")
+    parser.add_argument("--init-method", default="env://", help="rendezvous, tcp://host:port")
+    parser.add_argument("--interface", default="", help="network interface for gloo")
+    parser.add_argument("--socket-folder", default="", help="for sockets of DataLoader workers")
+    parser.add_argument(
+        "--restore-variables",
+        type=json.loads,
+        default={},
+        help="environment variables to set before the cell runs, as JSON; null removes one",
+    )
+    given = parser.parse_args(arguments)
+    use_socket_folder(given.socket_folder)
+    for name, value in given.restore_variables.items():
         os.environ.pop(name, None)
         if value is not None:
             os.environ[name] = value
-    run = Run(Path(folder))
+    run = Run(given.folder)
     sys.path[:] = run.record.sys_path
-    _live(run, int(os.environ["RANK"]), os.getppid())
+    run_rank(
+        run,
+        RankEnvironment.from_variables(
+            os.environ, given.init_method, given.interface, parent=os.getppid()
+        ),
+    )
 
 
-def _live(run: Run, rank: int, parent: int) -> NoReturn:
-    """Live from the first moment to the exit, which never runs the interpreter's teardown.
+def run_rank(run: Run, environment: RankEnvironment) -> NoReturn:
+    """Run one rank of ``run`` in this process, and exit without tearing the interpreter down.
 
     Teardown sometimes aborts in threads of the process group (measured: 2 of 24).
     """
+    rank = environment.rank
+    os.environ.update(environment.variables())
+    if environment.interface:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", environment.interface)
+    if environment.shared_memory is not None:
+        all_reduce.shared = all_reduce.SharedSums(environment.shared_memory, rank)
     code = 1
     try:
-        die_with_parent(parent, signal.SIGKILL)
+        if environment.parent is not None:
+            die_with_parent(environment.parent, signal.SIGKILL)
         Interrupts(run.folder).install()
         log = run.log_path(rank)
         stdio.redirect(log)
         events = EventWriter(run.events_path(f"rank-{rank}"), rank)
         events.emit(Started, **own_process(), device=run.record.devices[rank])
-        with Pulse(events, log, run.record.devices[rank]):
-            code = Rank(run, rank, events, log).live()
+        with Heartbeat(events, log, run.record.devices[rank]):
+            code = Rank(run, environment, events, log).live()
         events.close()
     except BaseException:
         traceback.print_exc()
@@ -116,17 +129,21 @@ class Rank:
         received: what has come from the notebook; the first thing that the cell needs.
         loaders: the tap that splits what loaders yield.
         steps: the tap that stands before optimizer steps.
-        footprint: the memory that it takes, counted from just before the data came.
+        memory_usage: the memory that it takes, counted from just before the data came.
     """
 
     device: str
     received: Received
     loaders: LoaderTap
     steps: StepTap
-    footprint: Footprint
+    memory_usage: MemoryUsage
 
-    def __init__(self, run: Run, rank: int, events: EventWriter, log: Path) -> None:
+    def __init__(
+        self, run: Run, environment: RankEnvironment, events: EventWriter, log: Path
+    ) -> None:
         """Know where to read and write."""
+        rank = environment.rank
+        self.init_method = environment.init_method
         self.run = run
         self.record: RunRecord = run.record
         self.rank = rank
@@ -147,8 +164,8 @@ class Rank:
             shell = make_shell(self.events, self.recorder, self.log, self.rank)
             self.namespace = shell.user_ns
             current = self._open_session(watch)
-            current.chances.code_of = lambda: Code.of(self.run.cell, self.namespace)
-            self.footprint = Footprint()
+            current.chances.code_of = lambda: NotebookCode.from_cell(self.run.cell, self.namespace)
+            self.memory_usage = MemoryUsage()
             self.received = receive(
                 self.record.bundle,
                 self.namespace,
@@ -157,7 +174,7 @@ class Rank:
                 partial(self._welcome, current),
             )
             if current.budget.on:
-                self.footprint.data_is_here()
+                self.memory_usage.exclude_loaded_data()
             logging_state.apply(
                 self.received.header.verbosity
             )  # some set it when they are imported
@@ -194,10 +211,10 @@ class Rank:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(chosen)
 
     def _join_group(self) -> None:
-        if sys.platform == "linux":  # ranks of one machine talk over the loopback alone
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         backend = "gloo" if self.device == "cpu" else "cpu:gloo,cuda:nccl"
-        dist.init_process_group(backend)
+        dist.init_process_group(
+            backend, self.init_method, rank=self.rank, world_size=self.record.world_size
+        )
 
     def _welcome(self, current: session.Session, header: SentHeader) -> None:
         """Take over what values may ask for when they arrive."""
@@ -227,7 +244,7 @@ class Rank:
         self.loaders = LoaderTap(current)
         self.loaders.install()
         if current.distributes:
-            Entropy(self.loaders.streams, f"{self.run.id} {record.created}").install()
+            SeedSource(self.loaders.streams, f"{self.run.id} {record.created}").install()
         BackwardTap(current).install()
         user_hooks.install(current)
         self.steps = StepTap(current)
@@ -256,10 +273,10 @@ class Rank:
         """Tell how the cell ended, and send back what there is, also after a failure."""
         stopped = isinstance(outcome.error, KeyboardInterrupt)
         if current.budget.on:
-            tell_what_was_measured(self.events, current, self.footprint)
+            tell_what_was_measured(self.events, current, self.memory_usage)
         together = stopped and current.interrupts and current.interrupts.together
         if outcome.error is None:
-            broadcast.leave()  # first: what follows may wait for ranks that wait for this one
+            broadcast.mark_finished()  # first: ranks may be waiting for this one
             current.strategy.finish()
         if self.rank == 0:
             with suppress(OSError):  # no room, or no folder any more: results need neither
@@ -270,7 +287,7 @@ class Rank:
             self._say_how_it_ended(current, outcome, stopped)
         current.close()
         self.steps.remove()
-        self.loaders.streams.leave()
+        self.loaders.streams.leave_all_steps()
         open_files.flush()
         self.files.remove()
         self._send_back(outcome, current.trackers.leaving())

@@ -17,15 +17,15 @@ from torch.nn.parameter import is_lazy
 from nbmgpu.errors import StrategyError, compose
 from nbmgpu.strategies import all_reduce
 
-from .batch_dependence import Coupling
+from .batch_dependence import BatchDependenceDetector
 from .data.batch_shard import Outside, Share
 from .data.current_batch import BatchInUse
 from .data.read_ahead import ReadAhead
 from .interrupts import AgreedInterrupts
 from .loss.divisors import Divisor, Divisors, Meaning
 from .loss.size_inference import Chances
-from .metrics.optimizer_step_times import Stopwatch
-from .metrics.step_time import Pace
+from .metrics.optimizer_step_times import OptimizerStepTimer
+from .metrics.step_time import StepTimer
 from .metrics.throughput import Throughput
 from .reporting import notices
 from .reporting.recorder import check_metrics
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from .loss.loss_graph import LossGraph
     from .loss.loss_names import Losses
     from .reporting.recorder import Recorder
-    from .rng.streams import Streams
+    from .rng.streams import RandomStreams
     from .training.optimizer_registry import OptimizerWatch
 
 
@@ -90,7 +90,7 @@ class Session:
             holds; by name.
         settled: losses of this batch that are the global batch's since their backward pass.
         chances, divisors: numbers in losses that are sizes of the share, or are so by chance.
-        coupling: whether steps take the samples of a batch together.
+        batch_dependence: whether steps take the samples of a batch together.
         trackers: the notebook's run of wandb, and what the cell has done with it.
         interrupts: how ranks stop together, where a model is spread over them.
         pace: how long steps take, and how long until a rank meets the others.
@@ -100,7 +100,7 @@ class Session:
 
     interrupts: AgreedInterrupts | None = None
     loaders: LoaderTap
-    streams: Streams
+    streams: RandomStreams
 
     def __init__(
         self,
@@ -149,11 +149,11 @@ class Session:
         self._rows_of_others: dict[tuple[int, int], tuple[int, ...]] = {}
         self.chances = Chances()
         self.divisors = Divisors(recorder, rank, world_size)
-        self.coupling = Coupling(recorder, self._buffers)
+        self.batch_dependence = BatchDependenceDetector(recorder, self._buffers)
 
         self.trackers = Trackers()
-        self.pace = Pace()
-        self.stopwatch = Stopwatch(strategy.device)
+        self.pace = StepTimer()
+        self.stopwatch = OptimizerStepTimer(strategy.device)
         self._logged: Counter[str] = Counter()
         self.throughput = Throughput(recorder)
 
@@ -277,7 +277,7 @@ class Session:
             self.step += 1
         else:
             self.walk.update(b"%d," % self.step)
-        self.pace.leave(self.step)
+        self.pace.end_backward(self.step)
         if losses is not None and self.draws_losses:
             weight = self.share.weight if self.share else 1.0
             self.recorder.metric(losses.name, self.step, losses.shown.detach(), weight)
@@ -389,7 +389,7 @@ class Session:
         for split in self.loaders.split_loaders.values():
             split.say_what_is_left()
         self.settle_doubts()
-        self.coupling.close()
+        self.batch_dependence.close()
         self.strategy.release()
         self.shaping.release()
 
@@ -402,7 +402,7 @@ class Session:
             TypeError: a value is not one number; none is recorded then.
         """
         weight = self.share.weight if self.share else 1.0
-        with self.coupling.aside():
+        with self.batch_dependence.paused():
             for name, value in check_metrics(values).items():
                 self.recorder.metric(name, self.step or self._logged[name], value, weight)
                 self._logged[name] += 1

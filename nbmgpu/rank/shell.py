@@ -35,7 +35,7 @@ from .metrics import tqdm_progress
 from .reporting.failures import CELL_FILE_MARK, end_before_own_frames
 from .reporting.recorder import Recorder
 from .reporting.stdio import MarkedStderr, log_size
-from .store.broadcast import from_rank_0
+from .store.broadcast import broadcast_from_rank_0
 from .training.step_limit import BudgetSpentError
 
 
@@ -186,11 +186,11 @@ class RankShell(InteractiveShell):
         def system(command: str) -> None:
             if rank == 0:
                 run(command)
-            self.user_ns["_exit_code"] = from_rank_0(self.user_ns.get("_exit_code"))
+            self.user_ns["_exit_code"] = broadcast_from_rank_0(self.user_ns.get("_exit_code"))
             done()
 
         def getoutput(command: str, *args: Any, **kwargs: Any) -> Any:
-            output = from_rank_0(read(command, *args, **kwargs) if rank == 0 else None)
+            output = broadcast_from_rank_0(read(command, *args, **kwargs) if rank == 0 else None)
             done()
             return output
 

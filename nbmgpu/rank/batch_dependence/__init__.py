@@ -12,6 +12,6 @@ outlives the step, ``watch`` sees the operations, ``coupling`` chooses the steps
 what was found.  What no rule covers is forgotten: then nothing is claimed.
 """
 
-from .detector import BY_NUMBER, Coupling
+from .detector import SPLIT_BY_COUNT, BatchDependenceDetector
 
-__all__ = ["BY_NUMBER", "Coupling"]
+__all__ = ["SPLIT_BY_COUNT", "BatchDependenceDetector"]

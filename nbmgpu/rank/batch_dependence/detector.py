@@ -32,13 +32,13 @@ PATIENCE = 8
 FEW = 1
 """Terms that a loss of a whole share may have, and a share as many samples, by chance."""
 
-BY_NUMBER = {"chunk", "tensor_split", "array_split"}
+SPLIT_BY_COUNT = {"chunk", "tensor_split", "array_split"}
 """Names by which code cuts a batch into so many pieces, whatever its size."""
 
 NOTHING: AbstractContextManager[None] = nullcontext()
 
 
-class Coupling:
+class BatchDependenceDetector:
     """Follows the samples of the batches numbered 1, 2, 4, 8, 16, ... through their steps.
 
     ``cuts`` tells that steps were seen which train on a batch in pieces, each by itself.
@@ -58,9 +58,9 @@ class Coupling:
         self._since = 0
         self._recent: deque[Weak] = deque(maxlen=PATIENCE + 1)
         self._leave_arrays: Callable[[], None] = lambda: None
-        self.cuts = False
+        self.splits_batches = False
 
-    def arrive(self, batch: Any, samples: int, whole: int) -> None:
+    def add_batch(self, batch: Any, samples: int, whole: int) -> None:
         """Know that the loop is given ``batch``: ``samples`` of ``whole``, or 0 where unknown."""
         held = weakly(batch)
         self._recent.append(held)
@@ -76,7 +76,7 @@ class Coupling:
         elif self._since > PATIENCE:
             self.close()
         else:
-            self.rest()
+            self.stop_if_done()
 
     def _look(self, tensors: list[torch.Tensor], samples: int, whole: int, others: bool) -> None:
         self._since = 0
@@ -91,7 +91,7 @@ class Coupling:
         self._watch.add(tensors, samples, whole)
         self._watch.lost |= others  # rows of something else: atoms, nodes of graphs
 
-    def rest(self) -> None:
+    def stop_if_done(self) -> None:
         """Look away if all batches that were looked at are done with."""
         if self._watch is not None and self._watch.done:
             self.close()
@@ -106,7 +106,7 @@ class Coupling:
         if watch.covers_in_part:
             self._recorder.notice("part-of-batch", notices.PART_OF_BATCH)
         elif watch.in_pieces:
-            self.cuts = True
+            self.splits_batches = True
         if watch.trained and watch.joined:
             self._recorder.notice("other-rows", notices.OTHER_ROWS)
         if watch.trained and watch.shaped is not None:
@@ -123,7 +123,9 @@ class Coupling:
             where = _where(watch.kept.written)
             self._recorder.notice("own-values", notices.OWN_VALUES.format(where=where))
 
-    def look_at(self, roots: Sequence[torch.Tensor], graph: LossGraph, even: bool = False) -> None:
+    def check_losses(
+        self, roots: Sequence[torch.Tensor], graph: LossGraph, even: bool = False
+    ) -> None:
         """Look at what a backward pass begins with.
 
         ``graph`` is read from its autograd graph; ``even`` says that ranks have as many samples.
@@ -152,9 +154,9 @@ class Coupling:
             ):
                 self._recorder.notice("time-first", notices.TIME_FIRST)
 
-    def is_old(self, tensor: torch.Tensor) -> bool:
+    def predates_step(self, tensor: torch.Tensor) -> bool:
         """Tell whether a tensor is seen to be older than the batches that it is used with."""
-        return self._watch is not None and self._watch.kept.is_old(tensor)
+        return self._watch is not None and self._watch.kept.predates_step(tensor)
 
     def _tell(self, tag: Coupled) -> None:
         if tag.operation == NORMALISED.operation:
@@ -163,19 +165,19 @@ class Coupling:
         text = notices.COUPLED_BATCH.format(where=_where(tag.line), operation=tag.operation)
         self._recorder.notice("coupled-batch", text)
 
-    def aside(self) -> AbstractContextManager[None]:
+    def paused(self) -> AbstractContextManager[None]:
         """Look away for a while.
 
         Not only idly: a mode that is on turns a number in an autograd graph into a float.
         """
         return NOTHING if self._watch is None else without(self._watch)
 
-    def settle(self, losses: Sequence[torch.Tensor]) -> None:
+    def mark_as_global(self, losses: Sequence[torch.Tensor]) -> None:
         """Know that these losses are the global batch's from now on."""
         if self._watch is not None:
-            self._watch.settle(losses)
+            self._watch.mark_as_global(losses)
 
-    def alike(self, made: torch.Tensor, of: torch.Tensor) -> None:
+    def copy_tag(self, made: torch.Tensor, of: torch.Tensor) -> None:
         """Know that ``made``, which was made out of sight, has the samples of ``of``."""
         if self._watch is not None and (tag := self._watch.tags.get(of)) is not None:
             self._watch.tags[made] = tag

@@ -15,8 +15,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from nbmgpu.rank.data.current_batch import Weak, tensors_in
 from nbmgpu.rank.loss.autograd_nodes import added_up
 from nbmgpu.rank.loss.reductions import reduces
-from nbmgpu.rank.source_analysis.batch_shapes import is_shaped_by
-from nbmgpu.rank.source_analysis.stack_frames import line_of_cell
+from nbmgpu.rank.source_analysis.batch_shapes import reshapes_to_batch_size
+from nbmgpu.rank.source_analysis.stack_frames import current_cell_line
 
 from .kept_values import Kept, memory_of
 from .op_call import Call
@@ -107,7 +107,7 @@ class Watch(dispatch.TorchDispatchMode):
         """Whether all batches have been trained on, or their samples have been lost."""
         return not self._known or self._passes >= self._batches
 
-    def settle(self, losses: Sequence[torch.Tensor]) -> None:
+    def mark_as_global(self, losses: Sequence[torch.Tensor]) -> None:
         """Know that losses, buffers, and all that share their memory, are of all ranks now."""
         memories, buffers = {memory_of(loss) for loss in losses}, self.kept.buffers
         for tensor in [*self.tags]:
@@ -169,7 +169,7 @@ class Watch(dispatch.TorchDispatchMode):
         self._note_reduction(func, call)
         self.joined |= self._joins_others(func, call)
         if self.shaped is None and self._is_shaped_by_whole(func, call, out):
-            self.shaped = line_of_cell(sys._getframe())
+            self.shaped = current_cell_line(sys._getframe())
 
     def _note_reduction(self, func: Any, call: Call) -> None:
         """Remember whether a reduction over some dimensions, the last such, is over samples."""
@@ -185,7 +185,9 @@ class Watch(dispatch.TorchDispatchMode):
         dim = call.named.get("dim", 0)
         pairs = list(zip(call.tensors, call.tags, strict=True))
         along = any(isinstance(tag, Rows) and not (tag.dim - dim) % x.ndim for x, tag in pairs)
-        return along and any(tag is None and x.numel() and self.kept.is_old(x) for x, tag in pairs)
+        return along and any(
+            tag is None and x.numel() and self.kept.predates_step(x) for x, tag in pairs
+        )
 
     def _is_shaped_by_whole(self, func: Any, call: Call, out: Any) -> bool:
         """Tell whether a view has as many rows as the whole batch has samples, and means them.
@@ -197,7 +199,7 @@ class Watch(dispatch.TorchDispatchMode):
             return False
         first = tag.dim == -len(call.shapes[0])
         matches = first and out.shape[0] == self.whole > len(tag.rows)
-        return matches and is_shaped_by(sys._getframe(), self.whole)
+        return matches and reshapes_to_batch_size(sys._getframe(), self.whole)
 
     def _tag(self, call: Call, out: Any) -> None:
         outs = list(out) if isinstance(out, tuple | list) else [out]
@@ -237,7 +239,7 @@ def _placed(tag: Tag) -> Tag:
     """Return ``tag`` with the line of the cell that is under way, where it has none yet."""
     if not isinstance(tag, Coupled) or tag.line:
         return tag
-    return replace(tag, line=line_of_cell(sys._getframe()))
+    return replace(tag, line=current_cell_line(sys._getframe()))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from nbmgpu.rank.source_analysis.stack_frames import line_of_cell, source_line, users_frame
+from nbmgpu.rank.source_analysis.stack_frames import current_cell_line, source_line, user_frame
 
 from .op_call import Call
 
@@ -61,7 +61,7 @@ class Kept:
         tensor, tag = call.tensors[0], call.tags[0]
         if self.read is None and call.name == READS and tensor.dtype != torch.bool:
             self.read = _line(ASKS)
-        if tag is None and call.writes and self.is_old(tensor):
+        if tag is None and call.writes and self.predates_step(tensor):
             if memory_of(tensor) in self.buffers:
                 self.averaged = _line() if self.averaged is None else self.averaged
             elif self.written is None:
@@ -75,7 +75,7 @@ class Kept:
         if self.read is None and memory_of(tensor) not in self.given:
             self.read = _line(GATHERS)
 
-    def is_old(self, tensor: Tensor) -> bool:
+    def predates_step(self, tensor: Tensor) -> bool:
         """Tell whether a tensor is older than the step."""
         return memory_of(tensor) not in self._new
 
@@ -93,7 +93,7 @@ def _line(says: re.Pattern[str] | None = None) -> int | None:
 
     Also None where the user's line does not have what it ``says``.
     """
-    frame = users_frame(sys._getframe(1))
+    frame = user_frame(sys._getframe(1))
     if frame is None or (says and not says.search(source_line(frame))):
         return None
-    return line_of_cell(frame)
+    return current_cell_line(frame)

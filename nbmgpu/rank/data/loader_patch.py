@@ -15,10 +15,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from nbmgpu.rank.reporting import notices
-from nbmgpu.rank.rng.streams import Streams, sampled_by
+from nbmgpu.rank.rng.streams import RandomStreams, sampler_generator_ids
 from nbmgpu.rank.session import Session
 from nbmgpu.rank.source_analysis import batch_size_use
-from nbmgpu.rank.source_analysis.loader_loops import is_cycled, reads_several
+from nbmgpu.rank.source_analysis.loader_loops import is_cycled, zips_loaders
 from nbmgpu.rank.source_analysis.training_loops import loop_trains
 from nbmgpu.rank.training.optimizer_registry import training
 
@@ -38,7 +38,7 @@ class LoaderTap:
         self.iterate = DataLoader.__iter__
         self.length = DataLoader.__len__
         session.loaders = self
-        self.streams = session.streams = Streams(session.rank)
+        self.streams = session.streams = RandomStreams(session.rank)
         self.was_split: MutableMapping[Any, bool] = weakref.WeakKeyDictionary()
         self.split_loaders: MutableMapping[Any, SplitLoader] = weakref.WeakKeyDictionary()
         self.drawn: set[int] = set()
@@ -63,20 +63,20 @@ class LoaderTap:
                 return -(-count // session.world_size)
             return count
 
-        self.streams.watch_forks()
+        self.streams.patch_fork_rng()
         DataLoader.__iter__ = iterate  # type: ignore[method-assign, assignment]
         DataLoader.__len__ = length  # type: ignore[method-assign]
 
     def begin(self, loader: DataLoader[Any], frame: Any) -> Iterator[Any]:
         """Begin to iterate over ``loader`` for the loop in ``frame``: over our part, or all."""
-        self.drawn |= sampled_by(loader)
+        self.drawn |= sampler_generator_ids(loader)
         self.was_split[loader] = self._decide(loader, frame)
         if not self.was_split[loader]:
             return self.counted(loader, frame)
         if loader not in self.split_loaders:
             self.split_loaders[loader] = SplitLoader(loader, self)
         split = self.split_loaders[loader]
-        split.beside_others = reads_several(frame)
+        split.beside_others = zips_loaders(frame)
         return split.run(loader, frame, cycled=bool(is_cycled(loader, frame)))
 
     def will_split(self, loader: DataLoader[Any]) -> bool:
@@ -90,7 +90,7 @@ class LoaderTap:
         """Iterate over all of ``loader``; in a training step, it draws as outside of it."""
         if not self.streams.in_step:
             return self.iterate(loader)
-        with self.streams.notebooks():
+        with self.streams.notebook_stream():
             return drawn_in(self.streams, self.iterate(loader))
 
     def counted(self, loader: DataLoader[Any], frame: Any) -> Iterator[Any]:
@@ -141,7 +141,7 @@ class LoaderTap:
             return False
         if batch_size_use.loop_counts_samples(frame):
             session.recorder.notice("batch-sizes", notices.BATCH_SIZES)
-        session.chances.by_ratio |= batch_size_use.loop_has_ratio(frame)
-        if batch_size_use.loop_asks_for_size(frame):
+        session.chances.by_ratio |= batch_size_use.loop_divides_by_batch_size(frame)
+        if batch_size_use.loop_compares_batch_size(frame):
             session.recorder.notice("size-asked", notices.SIZE_ASKED)
         return True

@@ -20,9 +20,9 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, sampler
 
 from nbmgpu.rank.metrics.step_time import tokens_in
 from nbmgpu.rank.reporting import notices
-from nbmgpu.rank.rng.streams import Draws, Streams, generators_in_reach, own_generators
+from nbmgpu.rank.rng.streams import DrawDetector, RandomStreams, generators_in, reachable_generators
 from nbmgpu.rank.source_analysis.training_loops import loop_trains
-from nbmgpu.rank.store.broadcast import from_rank_0
+from nbmgpu.rank.store.broadcast import broadcast_from_rank_0
 
 from .batch_shard import Outside, Share
 from .batch_split import as_collated, cut, cut_indices, cut_rows, least_of_rest, pick_batch, rows
@@ -75,7 +75,7 @@ class SplitLoader:
         self.loaded = 0
         self.beside_others = False
         self.by_hand = False
-        self.unfinished: Draws | None = None
+        self.unfinished: DrawDetector | None = None
 
     def _inner(self, loader: DataLoader[Any]) -> InnerLoader:
         workers = (
@@ -114,14 +114,14 @@ class SplitLoader:
         out without a word, there is no end.
         """
         self.say_what_is_left()
-        self.tap.streams.agree()
+        self.tap.streams.sync_from_rank_0()
         self.tap.session.divisors.look_again()
         if self.inner is not None:
             self._collate_as(loader, self.inner)
-        with self.tap.streams.notebooks():
+        with self.tap.streams.notebook_stream():
             seed, parts = (self._indexed if self.indexed else self._streamed)(loader)
         total = 0 if cycled else self._total(loader)
-        own = generators_in_reach(frame, but=self.tap.drawn)
+        own = reachable_generators(frame, but=self.tap.drawn)
         self.by_hand = loop_trains(frame) is None
         return self._pass(loader, seed, _for_ever(parts) if cycled else parts, total, own)
 
@@ -143,7 +143,7 @@ class SplitLoader:
         streams, this_pass = self.tap.streams, object()
         streams.enter_step(this_pass, seed)
         self._say_what_is_known()
-        since: Draws | None = None
+        since: DrawDetector | None = None
         collated = Collated(loader, alone=self.indexed and session.batch == "global")
         try:
             for (batch, planned), last in session.accumulation.with_last(parts):
@@ -155,11 +155,13 @@ class SplitLoader:
                 session.ahead.play(LoaderAction(begin, True, self, weakly(batch), share, last))
                 if share.is_part and not share.empty:
                     known = here in (share.samples, None)  # some tensors may have other lengths
-                    session.coupling.arrive(batch, share.samples if known else 0, share.whole)
+                    session.batch_dependence.add_batch(
+                        batch, share.samples if known else 0, share.whole
+                    )
                 collated.meet(batch, here, planned)
                 session.joined |= collated.joined
-                since = self.unfinished = since or Draws(own)
-                draws = Draws(own) if session.backwards < WATCHED else None
+                since = self.unfinished = since or DrawDetector(own)
+                draws = DrawDetector(own) if session.backwards < WATCHED else None
                 yield batch
                 if draws is not None and session.backwards > before:
                     self._say_what_was_drawn(draws)
@@ -171,7 +173,7 @@ class SplitLoader:
             if collated.padded:
                 session.recorder.notice("padded", notices.PADDED)
             streams.leave_step(this_pass)
-            session.coupling.rest()
+            session.batch_dependence.stop_if_done()
             if steps > 1 and not session.ahead.reading:  # else training on it is yet to come
                 self._look_for_training(before)
             leave = functools.partial(self._leave, outside, before if steps else None)
@@ -206,13 +208,13 @@ class SplitLoader:
 
     def say_what_is_left(self) -> None:
         """Say what was drawn since batches were taken from a pass that has not come to its end."""
-        if self.unfinished is not None and self.unfinished.of_torch:
+        if self.unfinished is not None and self.unfinished.torch_drew:
             self.session.recorder.notice("random-step", notices.RANDOM_STEP)
 
-    def _say_what_was_drawn(self, draws: Draws, host: bool = True) -> None:
-        if draws.of_torch:
+    def _say_what_was_drawn(self, draws: DrawDetector, host: bool = True) -> None:
+        if draws.torch_drew:
             self.session.recorder.notice("random-step", notices.RANDOM_STEP)
-        elif self.tap.streams.drew_in_fork or (host and draws.of_host):
+        elif self.tap.streams.drew_in_fork or (host and draws.host_drew):
             self.session.recorder.notice("random-host", notices.RANDOM_HOST)
 
     def _draw_seed(self, loader: DataLoader[Any]) -> int:
@@ -251,7 +253,7 @@ class SplitLoader:
         self.generator.manual_seed((seed + self.session.rank) % 2**63)
         loaded = self.tap.iterate(self.inner)
         held = getattr(self.inner.dataset, "__dict__", {}) if by_torch else {}
-        own = own_generators(held, but=self.tap.drawn)
+        own = generators_in(held, but=self.tap.drawn)
         for batch, drew in loaded if self.inner.num_workers else self._load_here(loaded, own):
             if drew:
                 self.random_data = True
@@ -271,11 +273,11 @@ class SplitLoader:
             draws = None
             try:
                 with host.loading(watched):
-                    draws = Draws(own, host=False) if watched else None
+                    draws = DrawDetector(own, host=False) if watched else None
                     batch = next(loaded)
             except StopIteration:
                 return
-            drew = draws is not None and (host.drew or draws.of_torch or draws.of_host)
+            drew = draws is not None and (host.drew_last or draws.torch_drew or draws.host_drew)
             self.loaded += 1
             watched = self.loaded & (self.loaded + 1) == 0  # the next one
             yield batch, drew
@@ -312,7 +314,7 @@ class SplitLoader:
         """Read the whole stream as one device would; return a seed, and what keeps our rows."""
         loaded = self.tap.iterate(loader)
         # Workers have generators of their own; else the stream draws from this process's.
-        share = Streams.share_host if loader.num_workers == 0 else None
+        share = RandomStreams.broadcast_host_states if loader.num_workers == 0 else None
         batches = drawn_in(self.tap.streams, loaded, share)
         return torch.initial_seed(), self._cut(batches, loader.batch_size)
 
@@ -345,13 +347,13 @@ def _is_torchs_own(loader: DataLoader[Any]) -> bool:
 
 
 def drawn_in(
-    streams: Streams, items: Iterator[Any], before: Callable[[], None] | None = None
+    streams: RandomStreams, items: Iterator[Any], before: Callable[[], None] | None = None
 ) -> Iterator[Any]:
     """Take each item while the notebook's random stream is in place, after ``before()``."""
     while True:
         if before is not None:
             before()
-        with streams.notebooks():
+        with streams.notebook_stream():
             try:
                 item = next(items)
             except StopIteration:
@@ -359,9 +361,9 @@ def drawn_in(
         yield item
 
 
-def _at_once(streams: Streams, items: Iterator[Any]) -> Iterator[Any]:
+def _at_once(streams: RandomStreams, items: Iterator[Any]) -> Iterator[Any]:
     """Take all items as ``drawn_in`` does, when the first is asked for."""
-    with streams.notebooks():
+    with streams.notebook_stream():
         taken = list(items)
     yield from taken
 
@@ -378,5 +380,5 @@ def _for_ever(items: Iterator[Any]) -> Iterator[Any]:
 
 def _rank_0s(items: Iterator[Any]) -> Iterator[Any]:
     """Take each item from rank 0: a sampler of the user's may not be the same on all ranks."""
-    while (item := from_rank_0(next(items, None))) is not None:
+    while (item := broadcast_from_rank_0(next(items, None))) is not None:
         yield item

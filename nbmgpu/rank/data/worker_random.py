@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, get_worker_info
 
-from nbmgpu.rank.rng.streams import Draws, own_generators
+from nbmgpu.rank.rng.streams import DrawDetector, generators_in
 
 
 class DrawsInWorker:
@@ -22,7 +22,7 @@ class DrawsInWorker:
     def __init__(self, loader: DataLoader[Any]) -> None:
         """Collate as ``loader`` does."""
         self._collate, self._init = loader.collate_fn, loader.worker_init_fn
-        self._since: Draws | None = None
+        self._since: DrawDetector | None = None
         self._batches = 0
 
     def begin(self, worker: int) -> None:
@@ -30,11 +30,11 @@ class DrawsInWorker:
         if self._init is not None:
             self._init(worker)
         dataset = getattr(get_worker_info(), "dataset", None)
-        self._since = Draws(own_generators(getattr(dataset, "__dict__", {}), but=()))
+        self._since = DrawDetector(generators_in(getattr(dataset, "__dict__", {}), but=()))
 
     def __call__(self, samples: Any) -> tuple[Any, bool]:
         """Collate, and look: at the 1st, 2nd, 4th, 8th ... batch of the worker."""
         batch = self._collate(samples)
         self._batches += 1
         since = None if self._batches & (self._batches - 1) else self._since
-        return batch, since is not None and (since.of_torch or since.of_host)
+        return batch, since is not None and (since.torch_drew or since.host_drew)

@@ -22,7 +22,7 @@ from typing import Any
 import torch.distributed as dist
 
 from nbmgpu.rank import session
-from nbmgpu.rank.store.rendezvous import APART, Save, Together, is_rank_0_ahead, the_store
+from nbmgpu.rank.store.rendezvous import MISMATCH, Rendezvous, Save, default_store, is_rank_0_ahead
 
 NAMES = ("f", "filename", "path")
 """What functions that save call the path."""
@@ -48,7 +48,7 @@ class Saves:
         self._forget = forget
         self._process = os.getpid()
         self._rename, self._unlink = os.replace, os.unlink  # as they are before the taps
-        self._together = Together(rank)
+        self._rendezvous = Rendezvous(rank)
         self._lock = threading.Lock()
         self._saved: dict[str, Save] = {}
         self._folders: set[str] = set()
@@ -86,14 +86,14 @@ class Saves:
 
     def _save_for_all(self, path: str, plain: Callable[[], Any], whole: Callable[[], Any]) -> Any:
         save, before = self._enter(path)
-        store = the_store()
+        store = default_store()
         store.set(_named(path), b"")
-        store.set(save.number, b"")
-        again = before and not save.place.endswith("/1")  # in one step
+        store.set(save.number_key, b"")
+        again = before and not save.path_key.endswith("/1")  # in one step
         if again or (not before and os.path.lexists(path)):  # others may be reading it
-            self._together.wait_for_others(save.place, [before] if before else [])
+            self._rendezvous.wait_for_others(save.path_key, [before] if before else [])
         in_place = os.path.lexists(path) and not store.check([_owned(path)])
-        return self._together.tell(save.place, plain if in_place else whole)
+        return self._rendezvous.run_on_rank_0(save.path_key, plain if in_place else whole)
 
     def _leave_to_rank_0(
         self, path: str, plain: Callable[[], Any], whole: Callable[[], Any], pickled: Any
@@ -101,11 +101,11 @@ class Saves:
         """Wait for rank 0; where it does not name ``path``, save it here."""
         save, _ = self._enter(path)
         self._forget(path)
-        store = the_store()
-        met = self._together.meets(save.place, save.number, _named(path))
+        store = default_store()
+        met = self._rendezvous.rank_0_arrives(save.path_key, save.number_key, _named(path))
         if not met and not store.check([_named(path)]):
             self.mine.add(path)
-            store.set(f"{save.number}/{APART}", b"")
+            store.set(f"{save.number_key}/{MISMATCH}", b"")
             store.set(_owned(path), b"")
             return whole() if os.path.isfile(path) or not os.path.lexists(path) else plain()
         self.mine.discard(path)
@@ -113,7 +113,7 @@ class Saves:
             session.current.strategy.attend(pickled)
         if met:  # else what rank 0 has written there, when it came by, counts
             with suppress(OSError):  # rank 0's, which ends the run if it is not caught
-                self._together.finish(save.place)
+                self._rendezvous.wait_until_done(save.path_key)
         return None
 
     @property
@@ -135,13 +135,13 @@ class Saves:
             OSError: it could not be done, on all ranks alike: there is one already.
         """
         save, _ = self._enter(path)
-        store = the_store()
+        store = default_store()
         if self._rank == 0:
             store.set(_named(path), b"")
-            store.set(save.number, b"")
-            self._together.tell(save.place, make)
-        elif self._together.meets(save.place, save.number, _named(path)):
-            self._together.finish(save.place)
+            store.set(save.number_key, b"")
+            self._rendezvous.run_on_rank_0(save.path_key, make)
+        elif self._rendezvous.rank_0_arrives(save.path_key, save.number_key, _named(path)):
+            self._rendezvous.wait_until_done(save.path_key)
         elif not store.check([_named(path)]):
             self.mine.add(path)
             make()
@@ -154,17 +154,17 @@ class Saves:
         """
         old, new = place_of(src), place_of(dst)
         found, mine = self._take(old)
-        at, number = self._together.next(f"move {new}"), self._together.next("number")
+        at, number = self._rendezvous.next_key(f"move {new}"), self._rendezvous.next_key("number")
         alone = bool(mine) and mine == found.keys()
         if self._rank == 0:
-            the_store().set(number, b"")
-            self._together.wait_for_others(at, list(found.values()))
-        met = self._rank == 0 or self._together.meets(at, number)
+            default_store().set(number, b"")
+            self._rendezvous.wait_for_others(at, list(found.values()))
+        met = self._rank == 0 or self._rendezvous.rank_0_arrives(at, number)
         try:
             if self._rank == 0:
-                self._together.tell(at, functools.partial(rename, src, dst))
+                self._rendezvous.run_on_rank_0(at, functools.partial(rename, src, dst))
             elif met:
-                self._together.finish(at)
+                self._rendezvous.wait_until_done(at)
                 if alone:
                     self._unlink(old)
             elif alone:
@@ -181,21 +181,21 @@ class Saves:
             with suppress(FileNotFoundError):  # rank 0 may have come by later, and named it, too
                 delete()
             return
-        at = self._together.next(f"delete {path}")
+        at = self._rendezvous.next_key(f"delete {path}")
         if self._rank == 0:
-            self._together.wait_for_others(at, list(found.values()))
-            self._together.tell(at, delete)
-        elif self._together.meets(at):
-            self._together.finish(at)
+            self._rendezvous.wait_for_others(at, list(found.values()))
+            self._rendezvous.run_on_rank_0(at, delete)
+        elif self._rendezvous.rank_0_arrives(at):
+            self._rendezvous.wait_until_done(at)
 
     def clear(self, delete: Callable[[], None], folder: str) -> None:
         """Delete a folder of which nothing was saved here: the others wait if they see it."""
-        at = self._together.next(f"clear {folder}")
+        at = self._rendezvous.next_key(f"clear {folder}")
         if self._rank == 0:
-            self._together.tell(at, delete)
-        elif os.path.isdir(folder) and self._together.meets(at):
+            self._rendezvous.run_on_rank_0(at, delete)
+        elif os.path.isdir(folder) and self._rendezvous.rank_0_arrives(at):
             with suppress(OSError):
-                self._together.finish(at)
+                self._rendezvous.wait_until_done(at)
 
     def _write_whole(
         self,
@@ -225,7 +225,7 @@ class Saves:
 
     def _enter(self, path: str) -> tuple[Save, Save | None]:
         """Come to a save of ``path``; return it, and the one before."""
-        save = Save(self._together.next(f"save {path}"), self._together.next("number"))
+        save = Save(self._rendezvous.next_key(f"save {path}"), self._rendezvous.next_key("number"))
         with self._lock:
             before = self._saved.get(path)
             self._add(path, save)

@@ -1,9 +1,9 @@
-"""accelerate in a rank: alone on one device, so that the rank's taps distribute its loops.
+"""Patches of accelerate: it sees one process, and nbmgpu distributes its loops.
 
-``accelerate.Accelerator()`` would see the process group and distribute by itself: wrap the
-model, give each rank other batches, pad the last one.  Here it is told of no distribution,
-and its loaders, its backward passes and its clipping reach the taps like anybody's.  Under
-``--strategy none`` it sees the group, as it would under torchrun.
+``accelerate.Accelerator()`` would detect the process group and distribute by itself: wrap the
+model, give each rank other batches, pad the last one.  In a rank its state reports a single
+process, so its loaders, backward passes and clipping reach nbmgpu's patches of torch like those
+of a plain loop.  Under ``--strategy none`` it sees the group, as under torchrun.
 """
 
 from __future__ import annotations
@@ -15,65 +15,69 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from nbmgpu.errors import StrategyError, compose
+from nbmgpu.patches import PatchStack
 from nbmgpu.rank.data.read_ahead import Queue
 from nbmgpu.rank.files import writes
 from nbmgpu.rank.reporting import notices
 from nbmgpu.rank.session import Session
-from nbmgpu.rank.store.broadcast import after_rank_0
+from nbmgpu.rank.store.broadcast import wait_for_rank_0
 
 OWN_DISTRIBUTION = ("deepspeed_plugin", "fsdp_plugin", "megatron_lm_plugin", "parallelism_config")
-"""Arguments of ``Accelerator`` with which a cell distributes by itself."""
+"""Arguments of ``Accelerator`` that choose a distribution in the cell."""
 
-ALONE = {
+SINGLE_PROCESS = {
     "num_processes": 1,
     "process_index": 0,
     "local_process_index": 0,
     "backend": None,
 }
-"""What accelerate's state says in a process that belongs to no group."""
+"""accelerate's state in a process without a process group."""
 
 
-def tap(session: Session) -> None:
-    """Let accelerate believe what the strategy wants it to."""
-    from accelerate import data_loader, state
+def install(session: Session) -> None:
+    """Patch accelerate for the strategy of ``session``."""
+    from accelerate import state
+
+    patches = PatchStack()
 
     if session.strategy.device == "cpu":
-        # Without it accelerate takes gloo for no distribution at all, and ranks train alone.
+        # Without it accelerate ignores gloo under --strategy none, and ranks train separately.
         os.environ["ACCELERATE_USE_CPU"] = "true"
-    states = _States(session)
+    states = _States(session, patches)
     for kind in (state.PartialState, state.AcceleratorState, state.GradientState):
-        states.adopt(kind)
+        states.share(kind)
     if distributes_by_itself(session):
         return
-    states.hide_the_group()
-    _refuse_other_distributions(session)
-    _divide_gradients_not_losses()
-    _tell_of_shares(session)
-    _save_in_one_place(session)
+    states.hide_process_group()
+    _refuse_other_distributions(session, patches)
+    patches.wrap("accelerate.Accelerator.backward", _dividing_gradients)
+    _report_sharded_metrics(session, patches)
+    _save_on_rank_0(session, patches)
     for loader in ("DataLoaderShard", "DataLoaderDispatcher", "SkipDataLoader"):
-        _hand_out_in_time(session, getattr(data_loader, loader))
+        _begin_steps_in_order(session, patches, f"accelerate.data_loader.{loader}.__iter__")
 
 
 def distributes_by_itself(session: Session) -> bool:
-    """Tell whether the cell is left to distribute its training on its own."""
+    """Return whether the cell distributes its training on its own."""
     return session.strategy.profile.name == "none"
 
 
 class _States:
-    """accelerate's states: one ``__dict__`` per class, shared by all instances of a process.
+    """accelerate's state classes: all instances of a class in a process share one ``__dict__``.
 
-    Those that come from the notebook join the rank's own, and go back as they came where
-    they speak of the process and not of the training.
+    Instances that come from the notebook join the rank's shared state.  On the way back, the
+    entries that describe the process (and not the training) are the notebook's again.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, patches: PatchStack) -> None:
         self.session = session
+        self.patches = patches
         self.device: Any = None
 
-    def adopt(self, kind: Any) -> None:
-        """Let instances of ``kind`` that come with the bundle be instances of this process."""
+    def share(self, kind: Any) -> None:
+        """Let instances of ``kind`` that are unpickled share the state of this process."""
 
-        def take(instance: Any, state: dict[str, Any]) -> None:
+        def set_state(instance: Any, state: dict[str, Any]) -> None:
             instance.__dict__ = kind._shared_state
             self.device = state.get("device", self.device)
             if kind.__name__ == "GradientState":
@@ -93,58 +97,59 @@ class _States:
                 )
             kind._shared_state.update({k: v for k, v in state.items() if k not in OF_A_PROCESS})
 
-        def give(instance: Any) -> dict[str, Any]:
+        def get_state(instance: Any) -> dict[str, Any]:
             if kind.__name__ == "GradientState":
                 return dict(instance.__dict__)
             from accelerate.utils import DistributedType
 
-            own = {"distributed_type": DistributedType.NO, **ALONE}
+            own = {"distributed_type": DistributedType.NO, **SINGLE_PROCESS}
             if self.device is not None:
                 own["device"] = self.device
             return {**instance.__dict__, **own}
 
-        kind.__setstate__, kind.__getstate__ = take, give
+        self.patches.add(f"accelerate.state.{kind.__name__}.__setstate__", set_state)
+        self.patches.add(f"accelerate.state.{kind.__name__}.__getstate__", get_state)
 
-    def hide_the_group(self) -> None:
-        """Let new states say that there is one process."""
-        from accelerate.state import PartialState
+    def hide_process_group(self) -> None:
+        """Let new states report a single process."""
         from accelerate.utils import DistributedType
 
-        begin = PartialState.__init__
         on_cpu = self.session.strategy.device == "cpu"
 
-        @functools.wraps(begin)
-        def alone(instance: Any, cpu: bool = False, **kwargs: Any) -> None:
-            begin(instance, cpu or on_cpu)  # what else there is says how to join a group
+        def alone(init: Any) -> Any:
+            @functools.wraps(init)
+            def init_alone(instance: Any, cpu: bool = False, **kwargs: Any) -> None:
+                init(instance, cpu or on_cpu)  # the other arguments are for joining a group
+
+            return init_alone
 
         def no_backend(*args: Any, **kwargs: Any) -> tuple[None, Any]:
             return None, DistributedType.NO
 
-        PartialState.__init__ = alone
-        PartialState._prepare_backend = no_backend
+        self.patches.wrap("accelerate.state.PartialState.__init__", alone)
+        self.patches.replace("accelerate.state.PartialState._prepare_backend", no_backend)
 
 
-OF_A_PROCESS = frozenset({"device", "distributed_type", "debug", "fork_launched", *ALONE})
-"""What a state says of its process; the rank has its own."""
+OF_A_PROCESS = frozenset({"device", "distributed_type", "debug", "fork_launched", *SINGLE_PROCESS})
+"""Entries of a state that describe its process; a rank has its own."""
 
 
-def _refuse_other_distributions(session: Session) -> None:
-    from accelerate import Accelerator
+def _refuse_other_distributions(session: Session, patches: PatchStack) -> None:
+    def checked(init: Any) -> Any:
+        @functools.wraps(init)
+        def check(accelerator: Any, *args: Any, **kwargs: Any) -> None:
+            for name in OWN_DISTRIBUTION:
+                if kwargs.get(name) is not None:
+                    refuse(session, f"Accelerator({name}=...)")
+            init(accelerator, *args, **kwargs)
 
-    begin = Accelerator.__init__
+        return check
 
-    @functools.wraps(begin)
-    def checked(accelerator: Any, *args: Any, **kwargs: Any) -> None:
-        for name in OWN_DISTRIBUTION:
-            if kwargs.get(name) is not None:
-                refuse(session, f"Accelerator({name}=...)")
-        begin(accelerator, *args, **kwargs)
-
-    Accelerator.__init__ = checked
+    patches.wrap("accelerate.Accelerator.__init__", checked)
 
 
 def refuse(session: Session, what: str) -> None:
-    """Refuse a distribution that the cell has chosen beside the strategy.
+    """Refuse a distribution that the cell chooses in addition to the strategy.
 
     Raises:
         StrategyError: always.
@@ -153,23 +158,21 @@ def refuse(session: Session, what: str) -> None:
     raise StrategyError(
         compose(
             f"{what} chooses a distribution in the cell, and --strategy {name} another one",
-            "Leave it out and choose by --strategy (fsdp, zero2, deepspeed_stage_2, ...), or let "
+            "Remove it and choose with --strategy (fsdp, zero2, deepspeed_stage_2, ...), or let "
             "the cell distribute by itself",
             "%%mgpu --strategy none",
         )
     )
 
 
-def _divide_gradients_not_losses() -> None:
-    """Let ``accelerator.backward`` divide by the accumulated steps what the pass starts from.
+def _dividing_gradients(divided: Any) -> Any:
+    """Return an ``Accelerator.backward`` that divides the initial gradient, not the loss.
 
-    The gradients are the same.  A loss divided by a number that happens to be the size of
-    the rank's share would look like a mean over the share.
+    accelerate divides the loss by the number of accumulated steps.  The gradients are the same,
+    but a loss divided by a number that happens to be the rank's batch size would look like a mean
+    over the samples of the rank.
     """
     import torch
-    from accelerate import Accelerator
-
-    divided = Accelerator.backward
 
     @functools.wraps(divided)
     def backward(accelerator: Any, loss: Any, **kwargs: Any) -> None:
@@ -180,34 +183,33 @@ def _divide_gradients_not_losses() -> None:
         root = loss if scaler is None else scaler.scale(loss)
         root.backward(None if steps == 1 else torch.full_like(root, 1 / steps))
 
-    Accelerator.backward = backward
+    return backward
 
 
-def _tell_of_shares(session: Session) -> None:
-    """Say that what is gathered in a training step is the rank's share of the batch."""
+def _report_sharded_metrics(session: Session, patches: PatchStack) -> None:
+    """Report metrics that are gathered in a training step: they cover the rank's shard alone."""
     import torch
-    from accelerate import Accelerator
 
-    def telling(gather: Any) -> Any:
+    def reporting(gather: Any) -> Any:
         @functools.wraps(gather)
-        def told(accelerator: Any, *args: Any, **kwargs: Any) -> Any:
+        def reported(accelerator: Any, *args: Any, **kwargs: Any) -> Any:
             share = session.share
             if share is not None and share.is_part and torch.is_grad_enabled():
                 session.recorder.notice("metric-share", notices.METRIC_SHARE)
             return gather(accelerator, *args, **kwargs)
 
-        return told
+        return reported
 
     for name in ("gather_for_metrics", "reduce"):
-        setattr(Accelerator, name, telling(getattr(Accelerator, name)))
+        patches.wrap(f"accelerate.Accelerator.{name}", reporting)
 
 
-def _save_in_one_place(session: Session) -> None:
-    """Let ``save_state`` end when rank 0 has written the files, in the folder that it chose."""
-    from accelerate import Accelerator
+def _save_on_rank_0(session: Session, patches: PatchStack) -> None:
+    """Let ``save_state`` return when rank 0 has written the files, in the folder that it chose."""
+    patches.wrap("accelerate.Accelerator.save_state", lambda save: _saved(session, save))
 
-    save = Accelerator.save_state
 
+def _saved(session: Session, save: Any) -> Any:
     @functools.wraps(save)
     def saved(accelerator: Any, output_dir: Any = None, *args: Any, **kwargs: Any) -> Any:
         chosen = accelerator.project_configuration
@@ -215,8 +217,8 @@ def _save_in_one_place(session: Session) -> None:
         alone: AbstractContextManager[None] = nullcontext()
         if named and session.distributes:
             alone = _naming_a_folder(accelerator) if session.rank == 0 else nullcontext()
-        if session.rank and named:  # it would find rank 0's folder in its way
-            after_rank_0("folder")
+        if session.rank and named:  # accelerate would fail on rank 0's folder
+            wait_for_rank_0("folder")
             folder = f"checkpoint_{accelerator.save_iteration}"
             output_dir = os.path.join(accelerator.project_dir, "checkpoints", folder)
             chosen.automatic_checkpoint_naming = False
@@ -226,38 +228,38 @@ def _save_in_one_place(session: Session) -> None:
         finally:
             chosen.automatic_checkpoint_naming = named
         if session.distributes:
-            after_rank_0("state")
+            wait_for_rank_0("state")
         return result
 
-    Accelerator.save_state = saved
+    return saved
 
 
 @contextmanager
 def _naming_a_folder(accelerator: Any) -> Iterator[None]:
-    """Let the others go on when rank 0 has a folder, and has deleted old ones alone.
+    """Let other ranks continue when rank 0 has made a folder and deleted old ones.
 
-    That is where accelerate itself waits for everyone.
+    That is the point at which accelerate itself calls ``wait_for_everyone``.
     """
+    patches = PatchStack()
 
     def waiting() -> None:
-        del accelerator.wait_for_everyone
-        after_rank_0("folder")
+        patches.remove()
+        wait_for_rank_0("folder")
         accelerator.wait_for_everyone()
 
-    accelerator.wait_for_everyone = waiting
-    try:
-        with writes.apart():
-            yield
-    finally:
-        vars(accelerator).pop("wait_for_everyone", None)
+    patches.replace("accelerate.Accelerator.wait_for_everyone", waiting, accelerator)
+    with patches, writes.apart():
+        yield
 
 
-def _hand_out_in_time(session: Session, kind: Any) -> None:
-    """Let a loader that looks ahead begin a batch's step when it hands the batch out."""
-    iterate = kind.__iter__
+def _begin_steps_in_order(session: Session, patches: PatchStack, iterate: str) -> None:
+    """Let a loader that reads a batch ahead begin a batch's step when it yields the batch."""
+    patches.wrap(iterate, lambda original: _in_order(session, original))
 
+
+def _in_order(session: Session, iterate: Any) -> Any:
     @functools.wraps(iterate)
-    def in_time(loader: Any) -> Iterator[Any]:
+    def in_order(loader: Any) -> Iterator[Any]:
         queue, ahead = Queue(), session.ahead
         batches = iterate(loader)
         unused = getattr(loader, "skip_batches", 0)
@@ -277,4 +279,4 @@ def _hand_out_in_time(session: Session, kind: Any) -> None:
             batches.close()
             ahead.end(queue)
 
-    kind.__iter__ = in_time
+    return in_order

@@ -1,19 +1,20 @@
-"""datasets and huggingface_hub in a rank: what they download and cache is made once.
+"""Patches of datasets and huggingface_hub: rank 0 downloads and caches, the others reuse it.
 
-All ranks run the cell, so all would read, map and download the same.  Rank 0 goes first;
-the others then do the same call and find its result in the cache.
+All ranks run the cell, so all would download and map the same data.  Rank 0 makes each call
+first; the other ranks then make the same call and find its result in the cache.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from nbmgpu.patches import PatchStack, is_declared
 from nbmgpu.rank.files import writes
 from nbmgpu.rank.session import Session
-from nbmgpu.rank.store.broadcast import after_rank_0
+from nbmgpu.rank.store.broadcast import wait_for_rank_0
 
 LOADING = ("load_dataset", "load_dataset_builder")
 CACHING = ("map", "filter", "shuffle", "sort", "select", "train_test_split", "flatten_indices",
@@ -23,90 +24,93 @@ WRITING = ("save_to_disk", "push_to_hub", "to_csv", "to_json", "to_parquet", "to
 DOWNLOADING = ("hf_hub_download", "snapshot_download")
 
 
-def tap(session: Session) -> None:
-    """Let rank 0 go first in what leaves files; nothing where ranks distribute by themselves."""
+def install(session: Session) -> None:
+    """Let rank 0 make calls that leave files first; not where the cell distributes by itself."""
     if not session.distributes:
         return
-    turn = Turn(session.rank)
+    order = Rank0First(session.rank)
     if (datasets := sys.modules.get("datasets")) is not None and hasattr(datasets, "Dataset"):
         for name in LOADING:
-            _everywhere("datasets", getattr(datasets, name, None), turn.first)
-        for kind in (datasets.Dataset, datasets.DatasetDict):
-            for name in CACHING:
-                _replace(kind, name, turn.first)
-            for name in READING:
-                _replace(kind, name, turn.first)
+            _wrap_function("datasets", datasets, name, order.rank_0_first)
+        for kind in ("Dataset", "DatasetDict"):
+            for name in (*CACHING, *READING):
+                _wrap_method(datasets, kind, name, order.rank_0_first)
             for name in WRITING:
-                _replace(kind, name, turn.alone)
+                _wrap_method(datasets, kind, name, order.rank_0_only)
     if (hub := sys.modules.get("huggingface_hub")) is not None:
         for name in DOWNLOADING:
-            _everywhere("huggingface_hub", getattr(hub, name, None), turn.first)
+            _wrap_function("huggingface_hub", hub, name, order.rank_0_first)
 
 
-class Turn:
-    """Rank 0 before the others, in calls that all ranks make in the same order."""
+class Rank0First:
+    """Orders calls that all ranks make in the same sequence: rank 0 before the others."""
 
     def __init__(self, rank: int) -> None:
-        """Be on ``rank``."""
+        """Order the calls of ``rank``."""
         self.rank = rank
         self.inside = False
 
-    def first(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Let rank 0 do a call before the others do; after it has failed, they do it as well."""
+    def rank_0_first(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Let rank 0 make a call before the others do, which then make it even if it failed."""
 
         @functools.wraps(original)
-        def done_first(*args: Any, **kwargs: Any) -> Any:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
             if self.inside:
                 return original(*args, **kwargs)
             self.inside = True
             try:
                 if self.rank:
-                    after_rank_0("cached")
+                    wait_for_rank_0("cached")
                 with writes.apart():
                     return original(*args, **kwargs)
             finally:
                 self.inside = False
                 if self.rank == 0:
-                    after_rank_0("cached")
+                    wait_for_rank_0("cached")
 
-        done_first.nbmgpu = True  # type: ignore[attr-defined]
-        return done_first
+        wrapped.nbmgpu = True  # type: ignore[attr-defined]
+        return wrapped
 
-    def alone(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def rank_0_only(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Let rank 0 write, and the others wait until it has."""
 
         @functools.wraps(original)
-        def done_alone(*args: Any, **kwargs: Any) -> Any:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
             if self.rank:
-                after_rank_0("written")
+                wait_for_rank_0("written")
                 return None
             try:
                 return original(*args, **kwargs)
             finally:
-                after_rank_0("written")
+                wait_for_rank_0("written")
 
-        done_alone.nbmgpu = True  # type: ignore[attr-defined]
-        return done_alone
+        wrapped.nbmgpu = True  # type: ignore[attr-defined]
+        return wrapped
 
 
-def _replace(kind: Any, name: str, make: Callable[..., Any]) -> None:
-    """Put ``make(method)`` in the place of a method that ``kind`` itself defines."""
-    original = vars(kind).get(name)
-    if original is None or hasattr(original, "nbmgpu"):
+def _wrap_method(datasets: Any, kind: str, name: str, make: Callable[..., Any]) -> None:
+    """Replace a method that a class of datasets itself defines by ``make(method)``."""
+    original = vars(getattr(datasets, kind)).get(name)
+    target = f"datasets.{kind}.{name}"
+    if hasattr(original, "nbmgpu") or not is_declared(target):
         return
     if isinstance(original, staticmethod | classmethod):
-        setattr(kind, name, type(original)(make(original.__func__)))
+        PatchStack().replace(target, type(original)(make(original.__func__)))
     else:
-        setattr(kind, name, make(original))
+        PatchStack().wrap(target, make)
 
 
-def _everywhere(package: str, original: Any, make: Callable[..., Any]) -> None:
-    """Bind every name of the package's modules that means ``original`` to ``make(original)``."""
-    if original is None or hasattr(original, "nbmgpu"):
+def _wrap_function(package: str, module: Any, name: str, make: Callable[..., Any]) -> None:
+    """Bind every name in the package, or transformers, that refers to a function to its wrapper."""
+    original = getattr(module, name, None)
+    if hasattr(original, "nbmgpu"):
         return
-    first = make(original)
+    PatchStack().replace_in(
+        f"{package}.{name}", original and make(original), _modules_of(package, "transformers")
+    )
+
+
+def _modules_of(*packages: str) -> Iterator[Any]:
     for name, module in list(sys.modules.items()):
-        if name.split(".")[0] in (package, "transformers") and module is not None:
-            for attribute, value in list(vars(module).items()):
-                if value is original:
-                    setattr(module, attribute, first)
+        if name.split(".")[0] in packages and module is not None:
+            yield module

@@ -78,7 +78,7 @@ class LightningTap:
 
     def install(self) -> None:
         """Put all taps in place, for the rest of this process."""
-        training_loops.asked_first.append(self._trains)
+        training_loops.library_checks.append(self._trains)
         self._meet_trainers()
         self._meet_fetchers()
         self._meet_training()
@@ -285,7 +285,7 @@ class LightningTap:
         mode, loop.inference_mode = loop.inference_mode, False  # collectives know no such tensors
         self.evaluated = 0
         try:
-            with session.streams.notebooks():
+            with session.streams.notebook_stream():
                 yield
         finally:
             loop.inference_mode = mode

@@ -10,7 +10,7 @@ import contextlib
 from typing import Any
 
 from nbmgpu.rank import session
-from nbmgpu.rank.store.broadcast import from_rank_0, meet
+from nbmgpu.rank.store.broadcast import barrier, broadcast_from_rank_0
 
 from .lightning_copy import Copy, replace
 
@@ -33,15 +33,17 @@ class Coordination:
         """Put the taps in place."""
         self.of("utilities.rank_zero").rank_zero_only.rank = self.rank
         single = self.of("strategies").SingleDeviceStrategy
-        single.barrier = lambda strategy, *args, **kwargs: meet()
-        single.broadcast = lambda strategy, obj, src=0: from_rank_0(obj)
-        single.reduce_boolean_decision = lambda strategy, decision, all=True: from_rank_0(decision)
+        single.barrier = lambda strategy, *args, **kwargs: barrier()
+        single.broadcast = lambda strategy, obj, src=0: broadcast_from_rank_0(obj)
+        single.reduce_boolean_decision = lambda strategy, decision, all=True: broadcast_from_rank_0(
+            decision
+        )
         strategy = self.of("strategies.strategy").Strategy
         replace(strategy, "save_checkpoint", lambda write: self._alone(write, self._attend))
         replace(strategy, "remove_checkpoint", self._alone)
         checkpoint = self.of("callbacks.model_checkpoint").ModelCheckpoint
         if self.rank:  # rank 0 makes the link, and meets the others afterwards
-            checkpoint._link_checkpoint = staticmethod(lambda *args: meet())
+            checkpoint._link_checkpoint = staticmethod(lambda *args: barrier())
         self._prepare_data_first()
         # A warning that values differ between ranks, and a barrier of Lightning's own.
         results = self.of("trainer.connectors.logger_connector.result")
@@ -52,12 +54,12 @@ class Coordination:
         """Let rank 0 do it while the others wait, or do something ``meanwhile``."""
 
         def written(*args: Any, **kwargs: Any) -> None:
-            meet()  # nobody reads what is to be replaced or removed
+            barrier()  # nobody reads what is to be replaced or removed
             if self.rank == 0:
                 write(*args, **kwargs)
             elif meanwhile is not None:
                 meanwhile(*args, **kwargs)
-            meet()
+            barrier()
 
         return written
 
@@ -73,7 +75,7 @@ class Coordination:
             def in_turn(connector: Any) -> None:
                 if self.rank == 0:
                     original(connector)
-                meet()
+                barrier()
                 if self.rank:
                     original(connector)
 
@@ -87,4 +89,4 @@ class Coordination:
         loggers = self.of("loggers")
         for logger in trainer.loggers:
             if isinstance(logger, loggers.CSVLogger | loggers.TensorBoardLogger):
-                logger._version = from_rank_0(logger.version if self.rank == 0 else None)
+                logger._version = broadcast_from_rank_0(logger.version if self.rank == 0 else None)

@@ -214,7 +214,9 @@ class LoggedValues:
         return values[-1] if loss is not None else None
 
     def _read(self, value: Tensor, share: Share, agree: Agree = alone) -> Counting:
-        with self.session.coupling.aside():  # it may be watching the step, and this is none of it
+        with (
+            self.session.batch_dependence.paused()
+        ):  # it may be watching the step, and this is none of it
             return _counting(value, share, agree)
 
     def _drawing_steps(self, original: Function) -> Any:

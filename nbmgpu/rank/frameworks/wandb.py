@@ -156,7 +156,7 @@ class Tracking:
     def _rank_0s(self, describe: Callable[[], TrackedRun]) -> TrackedRun:
         """Return what rank 0 says of the run that it has begun."""
         about = describe() if self.session.rank == 0 else TrackedRun()
-        return broadcast.keyed_from_rank_0("wandb", about) if self.session.distributes else about
+        return broadcast.broadcast_keyed("wandb", about) if self.session.distributes else about
 
     def _joining(self, attach: Any) -> Any:
         """Give the run that is joined what it does not get, and leave its end to the notebook."""

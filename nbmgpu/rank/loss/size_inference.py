@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nbmgpu.rank.reporting import notices
-from nbmgpu.rank.source_analysis.notebook_code import Code
+from nbmgpu.rank.source_analysis.notebook_code import NotebookCode
 
 if TYPE_CHECKING:
     from .loss_graph import LossGraph
@@ -33,8 +33,8 @@ class Chances:
 
     def __init__(self) -> None:
         """Have seen no loss; ``code_of`` is to tell what the notebook has of code."""
-        self.code_of: Callable[[], Code] = lambda: Code(set(), set())
-        self._code: Code | None = None
+        self.code_of: Callable[[], NotebookCode] = lambda: NotebookCode(set(), set())
+        self._code: NotebookCode | None = None
         self._sure: set[str] = set()
         self._unsure = self._sized = False
         self._divided: set[bool] = set()
@@ -73,16 +73,16 @@ class Chances:
         return kind in self._sure
 
     @property
-    def code(self) -> Code:
+    def code(self) -> NotebookCode:
         """What the notebook has of code, looked up once."""
         self._code = self._code or self.code_of()
         return self._code
 
-    def scaled_penalty(self, code: Code) -> bool:
+    def scaled_penalty(self, code: NotebookCode) -> bool:
         """Tell whether a penalty was divided by a number that is most likely a size."""
         return bool(self._scaled - code.numbers) and bool(code.names & SIZES)
 
-    def verdict(self, code: Code) -> str:
+    def verdict(self, code: NotebookCode) -> str:
         """Return the notice to give, or nothing; ``code`` is what the notebook has of it."""
         contradicted = self._divided == {True, False}
         # A constant is always the same, and stands somewhere.

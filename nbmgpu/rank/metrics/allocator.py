@@ -30,14 +30,14 @@ class Parameter:
     tunable: str
 
 
-TRIM = Parameter(-1, "MALLOC_TRIM_THRESHOLD_", "glibc.malloc.trim_threshold")
+TRIM_THRESHOLD = Parameter(-1, "MALLOC_TRIM_THRESHOLD_", "glibc.malloc.trim_threshold")
 """Free bytes at the end of the heap from which on they are given back."""
 
-MAP = Parameter(-3, "MALLOC_MMAP_THRESHOLD_", "glibc.malloc.mmap_threshold")
+MMAP_THRESHOLD = Parameter(-3, "MALLOC_MMAP_THRESHOLD_", "glibc.malloc.mmap_threshold")
 """Bytes from which on a block is mapped by itself, and given back when it is freed."""
 
 LARGEST = 32 << 20
-"""The most that glibc takes for ``MAP``."""
+"""The most that glibc takes for ``MMAP_THRESHOLD``."""
 
 OF_A_CHILD = 2 * LARGEST
 """What a loader's worker keeps: glibc's own most.  It may have inherited a large heap."""
@@ -53,11 +53,13 @@ def keep_freed_memory(world_size: int) -> None:
     if mallopt is None:  # glibc alone has it
         return
     kept = min(GIB, usable_memory() // (8 * world_size))
-    for parameter, ours in ((MAP, LARGEST), (TRIM, kept)):
+    for parameter, ours in ((MMAP_THRESHOLD, LARGEST), (TRIM_THRESHOLD, kept)):
         said = os.environ.get(parameter.variable, "")
         if said.isdigit():
             mallopt(parameter.number, min(int(said), MOST))
         elif parameter.tunable not in os.environ.get("GLIBC_TUNABLES", ""):
             mallopt(parameter.number, ours)
-            if parameter is TRIM:
-                os.register_at_fork(after_in_child=lambda: mallopt(TRIM.number, OF_A_CHILD))
+            if parameter is TRIM_THRESHOLD:
+                os.register_at_fork(
+                    after_in_child=lambda: mallopt(TRIM_THRESHOLD.number, OF_A_CHILD)
+                )

@@ -20,19 +20,19 @@ from typing import Any
 
 import psutil
 
-from nbmgpu.devices.devices import probe
+from nbmgpu.devices.probe import probe
 from nbmgpu.rank import session
 from nbmgpu.rank.reporting.stdio import PATIENCE, flush_unfinished, log_size
 from nbmgpu.runs.events import EventWriter, Vitals
 from nbmgpu.system.limits import usable_cores, usable_memory
 
-from .step_time import Stretch
+from .step_time import StepTimerWindow
 
 INTERVAL = 1.0
 """Seconds between beats."""
 
 
-class Pulse:
+class Heartbeat:
     """Beats while it is entered."""
 
     def __init__(self, events: EventWriter, log: Path, device: str) -> None:
@@ -40,13 +40,13 @@ class Pulse:
         self._events = events
         self._log = log
         self._on_gpu = device.startswith("cuda")
-        self._gpus: Gpus | None = None
+        self._gpus: GpuMonitor | None = None
         self._process = psutil.Process()
         self._process.cpu_percent()  # the next one counts from here
         self._machine = {"cores": usable_cores(), "memory_total": usable_memory()}
-        self._stretch = Stretch()
+        self._stretch = StepTimerWindow()
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="nbmgpu-pulse", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="nbmgpu-heartbeat", daemon=True)
 
     def __enter__(self) -> None:
         """Begin to beat."""
@@ -96,11 +96,11 @@ class Pulse:
         if not (self._on_gpu and ready):
             return {}
         if self._gpus is None:
-            self._gpus = Gpus()
-        return self._gpus.use() | allocated()
+            self._gpus = GpuMonitor()
+        return self._gpus.usage() | allocated_memory()
 
 
-class Gpus:
+class GpuMonitor:
     """The GPUs that this process sees, as the driver knows them; none without nvidia-ml-py."""
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class Gpus:
         except Exception:  # NVML has many errors of its own: no driver, no permission, ...
             self._handles = []
 
-    def use(self) -> dict[str, float]:
+    def usage(self) -> dict[str, float]:
         """Return how busy they are, and the memory that is used and that there is."""
         if not self._handles:
             return {}
@@ -139,7 +139,7 @@ class Gpus:
         return sum(float(rate.gpu) for rate in rates) / len(rates)
 
 
-def allocated() -> dict[str, float]:
+def allocated_memory() -> dict[str, float]:
     """Return what torch's tensors hold on this process's GPUs; nothing before CUDA is used."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():

@@ -23,7 +23,7 @@ STATUS = Path("/proc/self/status")
 KIB = 1024
 
 
-class Footprint:
+class MemoryUsage:
     """Counts from the moment at which it is made."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Footprint:
         self._before = resident("VmRSS")
         self._data: set[int] = set()
 
-    def data_is_here(self) -> None:
+    def exclude_loaded_data(self) -> None:
         """Know the tensors that have come: all ranks share them, as long as nobody trains them."""
         self._data = set(storages(everywhere()))
 
@@ -46,7 +46,7 @@ class Footprint:
         devices = range(torch.cuda.device_count())
         return max(torch.cuda.max_memory_allocated(device) for device in devices)
 
-    def held(self) -> int:
+    def tensor_bytes(self) -> int:
         """Return the bytes of all tensors, but for data that has come and is no model's."""
         found, kept = storages(everywhere()), storages(of_models())
         return sum(

@@ -11,7 +11,7 @@ MOST = 10_000
 """Steps that are timed; what comes later is as fast."""
 
 
-class Stopwatch:
+class OptimizerStepTimer:
     """Marks the ends of steps: on a GPU in its own stream, so that nobody waits for it."""
 
     def __init__(self, device: str) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 
 
-class Pace:
+class StepTimer:
     """How long steps take, and how long until the rank meets the others in a backward pass."""
 
     def __init__(self) -> None:
@@ -15,24 +15,24 @@ class Pace:
         self.own = 0.0
         self.at = 0.0
 
-    def meet(self) -> None:
+    def begin_backward(self) -> None:
         """A backward pass begins: ranks wait for one another now."""
         if self.at:
             self.own += time.monotonic() - self.at
 
-    def leave(self, step: int) -> None:
+    def end_backward(self, step: int) -> None:
         """The backward pass of ``step`` is over."""
         self.step, self.at = step, time.monotonic()
 
 
-class Stretch:
-    """What a ``Pace`` did between two looks at it."""
+class StepTimerWindow:
+    """What a ``StepTimer`` did between two looks at it."""
 
     def __init__(self) -> None:
         """Have nothing to compare with yet."""
         self._before = (0, 0.0, 0.0)
 
-    def take(self, pace: Pace) -> tuple[float, float]:
+    def take(self, pace: StepTimer) -> tuple[float, float]:
         """Return the seconds per step, and the rank's own of them; zeros without a step."""
         now = (pace.step, pace.at, pace.own)
         (before, began, own), steps = self._before, pace.step - self._before[0]

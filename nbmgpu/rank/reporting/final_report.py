@@ -6,26 +6,28 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from nbmgpu.rank.batch_dependence import BY_NUMBER
-from nbmgpu.rank.metrics.memory import Footprint
+from nbmgpu.rank.batch_dependence import SPLIT_BY_COUNT
+from nbmgpu.rank.metrics.memory import MemoryUsage
 from nbmgpu.rank.session import Session
-from nbmgpu.rank.source_analysis.notebook_code import Code
+from nbmgpu.rank.source_analysis.notebook_code import NotebookCode
 from nbmgpu.runs.events import EventWriter, Measured, Walked
 from nbmgpu.strategies.replication import digest, sums_of_bits
 
 from . import notices
 
 
-def tell_what_was_measured(events: EventWriter, session: Session, footprint: Footprint) -> None:
+def tell_what_was_measured(
+    events: EventWriter, session: Session, memory_usage: MemoryUsage
+) -> None:
     """Tell what the steps of a comparison's run have taken."""
     events.emit(
         Measured,
         steps=session.budget.taken,
         seconds=session.stopwatch.seconds(),
         samples=session.stopwatch.samples(),
-        held=footprint.held(),
-        memory=footprint.peak(),
-        gpu_memory=footprint.gpu_peak(),
+        held=memory_usage.tensor_bytes(),
+        memory=memory_usage.peak(),
+        gpu_memory=memory_usage.gpu_peak(),
     )
 
 
@@ -83,11 +85,14 @@ def _give_notices(session: Session, cell: str, namespace: Mapping[str, Any]) -> 
         recorder.notice("not-trained", notices.NOT_TRAINED)
     if session.rank:
         return  # rank 0 has the largest shares: one of another size would have told
-    code = Code.of(cell, namespace)
+    code = NotebookCode.from_cell(cell, namespace)
     text = session.chances.verdict(code)
     if text and not recorder.has_said("late-count"):
         recorder.notice("by-chance", text)
-    if session.coupling.cuts and not Code.that_trains(cell, namespace).names & BY_NUMBER:
+    if (
+        session.batch_dependence.splits_batches
+        and not NotebookCode.without_models(cell, namespace).names & SPLIT_BY_COUNT
+    ):
         recorder.notice("in-pieces", notices.IN_PIECES)
     if session.own_gradients and code.reads_gradients:
         recorder.notice("own-gradient", notices.OWN_GRADIENT)

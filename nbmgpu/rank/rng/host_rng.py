@@ -26,14 +26,14 @@ GENERATORS: dict[str, Generator] = {
 class HostStream:
     """The states of generators that are not in place: the rank's own, while nothing is loaded.
 
-    ``drawn`` are those that samples were seen to draw from, ``drew`` says whether they did when
+    ``drawn`` are those that samples were seen to draw from, ``drew_last`` says whether they did when
     they were watched last.  To exchange a state takes longer than a small step: the others' stay.
     """
 
     def __init__(self, seed: int) -> None:
         """Begin at ``seed``."""
         self.drawn: Set[str] = frozenset()
-        self.drew = False
+        self.drew_last = False
         self._in_place: Set[str] = frozenset()
         self._kept: dict[str, Any] = {
             "python": random.Random(seed).getstate(),
@@ -54,7 +54,7 @@ class HostStream:
             self._exchange(kinds)
             if watched:
                 drawn = {kind for kind in kinds if _differ(before[kind], self._kept[kind])}
-                self.drawn, self.drew = self.drawn | drawn, bool(drawn)
+                self.drawn, self.drew_last = self.drawn | drawn, bool(drawn)
 
     @contextmanager
     def aside(self) -> Iterator[None]:

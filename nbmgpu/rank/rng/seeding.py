@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from .streams import Streams
+from .streams import RandomStreams
 
 
-class Entropy:
+class SeedSource:
     """A source of seeds that is the same on all ranks."""
 
-    def __init__(self, streams: Streams, seed: str) -> None:
+    def __init__(self, streams: RandomStreams, seed: str) -> None:
         """Begin with ``seed``, another for each run; ``streams`` tell when a step is under way."""
         self._streams = streams
         self._process = os.getpid()

@@ -21,12 +21,12 @@ import numpy as np
 import torch
 
 from nbmgpu.environment import random_state
-from nbmgpu.rank.store.broadcast import from_rank_0
+from nbmgpu.rank.store.broadcast import broadcast_from_rank_0
 
 from .host_rng import HostStream
 
 
-class Streams:
+class RandomStreams:
     """The notebook's stream and the rank's own, of which one is in place.
 
     The rank's own is in place while some pass over a split loader is under way; passes
@@ -48,7 +48,7 @@ class Streams:
         """Whether the rank's own stream is in place."""
         return bool(self._passes) and not self._outside
 
-    def watch_forks(self) -> None:
+    def patch_fork_rng(self) -> None:
         """Note it when the cell draws in a step what leaves no trace in the stream."""
         fork = torch.random.fork_rng
 
@@ -69,10 +69,10 @@ class Streams:
 
         torch.random.fork_rng = of_cell
 
-    def agree(self) -> None:
+    def sync_from_rank_0(self) -> None:
         """Put rank 0's notebook stream in place on every rank."""
-        with self.notebooks():
-            random_state.restore(from_rank_0(random_state.capture()))
+        with self.notebook_stream():
+            random_state.restore(broadcast_from_rank_0(random_state.capture()))
 
     def enter_step(self, of: object, seed: int) -> None:
         """Switch torch to the rank's own stream for the pass ``of``; begin it at ``seed``."""
@@ -84,7 +84,7 @@ class Streams:
         self._passes.add(id(of))
 
     @contextmanager
-    def notebooks(self) -> Iterator[None]:
+    def notebook_stream(self) -> Iterator[None]:
         """Draw from the notebook's stream for a moment, also in the middle of a step."""
         if not self.in_step or self.host is None:
             yield
@@ -112,20 +112,20 @@ class Streams:
         return (seed + 7919 * self.rank) % 2**63
 
     @staticmethod
-    def share_host() -> None:
+    def broadcast_host_states() -> None:
         """Give Python's and NumPy's generators rank 0's state on every rank."""
         python, numpy = random.getstate(), np.random.get_state()
-        python, numpy = from_rank_0((python, numpy))
+        python, numpy = broadcast_from_rank_0((python, numpy))
         random.setstate(python)
         np.random.set_state(numpy)
 
     def leave_step(self, of: object) -> None:
         """Return to the notebook's stream if the pass ``of`` was the last one under way."""
         if self._passes == {id(of)}:
-            self.leave()
+            self.leave_all_steps()
         self._passes.discard(id(of))
 
-    def leave(self) -> None:
+    def leave_all_steps(self) -> None:
         """Return to the notebook's stream, whatever passes were left unfinished."""
         if self.in_step:
             torch.set_rng_state(self._other)
@@ -134,7 +134,7 @@ class Streams:
         self._passes.clear()
 
 
-class Draws:
+class DrawDetector:
     """Tells which generators have been drawn from since it was made.
 
     ``own`` are generators that the code has made for itself.  Without ``host``, Python's and
@@ -147,12 +147,12 @@ class Draws:
         self._torch, self._host = _torch_states(), self._host_states()
 
     @property
-    def of_torch(self) -> bool:
+    def torch_drew(self) -> bool:
         """Whether torch has drawn, on the CPU or the GPU."""
         return self._torch != _torch_states()
 
     @property
-    def of_host(self) -> bool:
+    def host_drew(self) -> bool:
         """Whether Python's or NumPy's generator has drawn, or one of the code's own."""
         return self._host != self._host_states()
 
@@ -167,7 +167,7 @@ class Draws:
 OWN = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 
 
-def own_generators(values: Mapping[str, Any], but: Collection[int]) -> list[Any]:
+def generators_in(values: Mapping[str, Any], but: Collection[int]) -> list[Any]:
     """Return the generators among ``values``, without those whose ids are given.
 
     These are what samplers draw from, for all ranks alike.
@@ -176,7 +176,7 @@ def own_generators(values: Mapping[str, Any], but: Collection[int]) -> list[Any]
     return [generator for generator in found if id(generator) not in but]
 
 
-def generators_in_reach(frame: FrameType | None, but: Collection[int]) -> list[Any]:
+def reachable_generators(frame: FrameType | None, but: Collection[int]) -> list[Any]:
     """Return the generators that the loop in ``frame`` may draw from, without those given by id.
 
     They are the cell's, variables of functions that lead to the loop, or attributes of objects
@@ -189,11 +189,11 @@ def generators_in_reach(frame: FrameType | None, but: Collection[int]) -> list[A
     values = [value for table in tables for value in list(table.values())]
     own = (value for value in values if type(value).__module__ == "__main__")
     tables += [value.__dict__ for value in own if isinstance(getattr(value, "__dict__", 0), dict)]
-    found = [each for table in tables for each in own_generators(table, but)]
+    found = [each for table in tables for each in generators_in(table, but)]
     return list({id(each): each for each in found}.values())
 
 
-def sampled_by(loader: Any) -> set[int]:
+def sampler_generator_ids(loader: Any) -> set[int]:
     """Return the ids of the generators that a loader and its samplers draw from."""
     holders = (loader, loader.sampler, loader.batch_sampler)
     tables = (getattr(holder, "__dict__", {}) for holder in holders)

@@ -9,19 +9,19 @@ from types import FrameType
 from typing import Any
 
 from .called_functions import resolve
-from .stack_frames import users_frame
+from .stack_frames import user_frame
 
 SHAPING = {"view", "reshape"}
 
 
-def is_shaped_by(frame: FrameType | None, size: int) -> bool:
+def reshapes_to_batch_size(frame: FrameType | None, size: int) -> bool:
     """Tell whether the line under way in ``frame`` is ``x.view(batch_size, ...)`` or the like.
 
     Args:
         frame: where a view is made, or within what torch does for it.
         size: what the name, attribute or number stands for that comes first.
     """
-    frame = users_frame(frame)
+    frame = user_frame(frame)
     if frame is None:
         return False
     source = "".join(linecache.getlines(frame.f_code.co_filename))

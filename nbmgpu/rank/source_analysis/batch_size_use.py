@@ -40,7 +40,7 @@ def loop_counts_samples(frame: types.FrameType | None) -> bool:
     return _of_loop(frame, _counts_in) or _calls_what_counts(frame)
 
 
-def loop_asks_for_size(frame: types.FrameType | None) -> bool:
+def loop_compares_batch_size(frame: types.FrameType | None) -> bool:
     """Tell whether the loop does something only for batches of some size.
 
     ``if x.size(0) != batch_size: continue`` is to leave out the last one, and leaves out all.
@@ -48,7 +48,7 @@ def loop_asks_for_size(frame: types.FrameType | None) -> bool:
     return _of_loop(frame, _asks_in)
 
 
-def loop_has_ratio(frame: types.FrameType | None) -> bool:
+def loop_divides_by_batch_size(frame: types.FrameType | None) -> bool:
     """Tell whether the loop divides a number by the size of a batch, or that by a number."""
     return _of_loop(frame, _ratios_in)
 

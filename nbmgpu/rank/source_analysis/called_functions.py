@@ -44,11 +44,11 @@ def functions_called(
     """Yield the functions of the user's that ``body``, run in ``frame``, calls, and where."""
     names = {**frame.f_globals, **frame.f_locals}
     for call in calls(body):
-        if (function := users_function(resolve(call.func, names))) is not None:
+        if (function := user_function(resolve(call.func, names))) is not None:
             yield function, call
 
 
-def users_function(target: Any) -> types.FunctionType | None:
+def user_function(target: Any) -> types.FunctionType | None:
     """Return the function behind something that is called, None for a library's."""
     if isinstance(target, functools.partial):
         target = target.func

@@ -52,7 +52,7 @@ def is_cycled(loader: Any, frame: types.FrameType | None) -> bool | None:
     return False if all(isinstance(resolve(node, names), others) for node in cycled) else None
 
 
-def reads_several(frame: types.FrameType | None) -> bool:
+def zips_loaders(frame: types.FrameType | None) -> bool:
     """Tell whether the loop in ``frame`` takes batches of several loaders at once, by ``zip``."""
     _, loop = loop_around(frame)
     calls = [node for node in (loop.over if loop else ()) if isinstance(node, ast.Call)]

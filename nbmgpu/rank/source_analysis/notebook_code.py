@@ -25,7 +25,7 @@ SETTINGS = {"__main__", "argparse", "types"}
 
 
 @dataclass(frozen=True)
-class Code:
+class NotebookCode:
     """What stands in a cell, and in the functions and classes of the notebook.
 
     Attributes:
@@ -43,7 +43,7 @@ class Code:
     reads_gradients: bool = False
 
     @classmethod
-    def of(cls, cell: str, namespace: Mapping[str, Any]) -> Code:
+    def from_cell(cls, cell: str, namespace: Mapping[str, Any]) -> NotebookCode:
         """Look at ``cell``, and at what of ``namespace`` the notebook has made."""
         try:
             codes = [compile(cell, "<cell>", "exec", dont_inherit=True)]
@@ -70,14 +70,14 @@ class Code:
         return cls(names, numbers, multiple, sized, gradients)
 
     @classmethod
-    def that_trains(cls, cell: str, namespace: Mapping[str, Any]) -> Code:
+    def without_models(cls, cell: str, namespace: Mapping[str, Any]) -> NotebookCode:
         """Look at the same without models: one that has a chunk(3) cuts features, not samples.
 
         Other objects count as their classes.
         """
         kinds = type | FunctionType
         made = {n: v if isinstance(v, kinds) else type(v) for n, v in namespace.items()}
-        return cls.of(cell, {n: v for n, v in made.items() if not _is_model(v)})
+        return cls.from_cell(cell, {n: v for n, v in made.items() if not _is_model(v)})
 
 
 def _small(code: CodeType) -> list[Any]:

@@ -33,7 +33,7 @@ def outside(frame: FrameType | None, packages: Collection[str]) -> FrameType | N
     return None
 
 
-def users_frame(frame: FrameType | None) -> FrameType | None:
+def user_frame(frame: FrameType | None) -> FrameType | None:
     """Return the frame that has called torch or nbmgpu, None where that is a library's."""
     caller = outside(frame, ("torch", "nbmgpu"))
     file = caller.f_code.co_filename if caller is not None else ""
@@ -41,7 +41,7 @@ def users_frame(frame: FrameType | None) -> FrameType | None:
     return None if is_librarys else caller
 
 
-def line_of_cell(frame: FrameType | None) -> int:
+def current_cell_line(frame: FrameType | None) -> int:
     """Return the line of the cell at which ``frame`` or one of its callers is, 0 if none is."""
     while frame is not None:
         if CELL_FILE_MARK in frame.f_code.co_filename:

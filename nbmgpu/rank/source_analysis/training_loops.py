@@ -15,7 +15,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from .called_functions import calls, resolve, tree_of, users_function
+from .called_functions import calls, resolve, tree_of, user_function
 from .loader_loops import hands_on, loop_in
 from .stack_frames import LIBRARIES, outside
 
@@ -30,7 +30,7 @@ HANDED = re.compile(r"\b(iter|next)\(")
 PEEK = re.compile(r"\bnext\(\s*iter\(")
 """A line that takes one batch to look at."""
 
-asked_first: list[Callable[[types.FrameType | None], bool | None]] = []
+library_checks: list[Callable[[types.FrameType | None], bool | None]] = []
 """What libraries with loops of their own answer for ``loop_trains``; None: not theirs."""
 
 
@@ -44,7 +44,7 @@ def loop_trains(frame: types.FrameType | None) -> bool | None:
         the batches out of sight.  Of a generator that hands batches on, it is the loop
         around it that counts.
     """
-    for library in asked_first:
+    for library in library_checks:
         if (answer := library(frame)) is not None:
             return answer
     frame = outside(frame, LIBRARIES)
@@ -83,7 +83,7 @@ def _is_harmless(function: ast.Attribute, names: dict[str, Any]) -> bool:
 
 
 def _target_trains(target: Any, depth: int) -> bool:
-    function = users_function(target)
+    function = user_function(target)
     return function is not None and _function_trains(function, depth)
 
 

@@ -37,7 +37,7 @@ KEEP = 1024
 """Keys kept behind the newest one, for ranks that read late: a loader's workers draw far ahead."""
 
 
-def from_rank_0(value: T) -> T:
+def broadcast_from_rank_0(value: T) -> T:
     """Return rank 0's ``value`` on every rank; called in the same order by all."""
     global _count
     store: Any = dist.distributed_c10d._get_default_store()
@@ -54,7 +54,7 @@ def from_rank_0(value: T) -> T:
     return received
 
 
-def keyed_from_rank_0(what: str, value: T) -> T:
+def broadcast_keyed(what: str, value: T) -> T:
     """Return what rank 0 has given as ``value`` when it came by here as often as this rank has.
 
     Rank 0 itself does not wait, so it may come by alone.
@@ -98,7 +98,7 @@ def _arrives(store: Any, key: str) -> bool:
     return True
 
 
-def meet() -> None:
+def barrier() -> None:
     """Wait until every rank is here."""
     global _meetings
     store: Any = dist.distributed_c10d._get_default_store()
@@ -109,7 +109,7 @@ def meet() -> None:
     _there(store.get(f"{key}/all"))
 
 
-def after_rank_0(what: str) -> None:
+def wait_for_rank_0(what: str) -> None:
     """Wait until rank 0 has come by here as often as this rank has.
 
     Rank 0 itself does not wait, so it may come by alone.
@@ -124,7 +124,7 @@ def after_rank_0(what: str) -> None:
             raise RankError(out_of_step("Rank 0"))
 
 
-def leave() -> None:
+def mark_finished() -> None:
     """Be at the end of the cell: ranks that wait for this one from now on are told so.
 
     Ranks do different numbers of steps where a clock decides, or what is in their shares.

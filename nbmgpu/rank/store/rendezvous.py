@@ -34,7 +34,7 @@ ALONE = 2.0
 GLANCE = 0.5
 """Seconds between looks how many steps rank 0 has begun."""
 
-APART = "apart"
+MISMATCH = "apart"
 """The end of a key: what a rank did there has another name than what rank 0 did."""
 
 
@@ -42,11 +42,11 @@ APART = "apart"
 class Save:
     """What a rank has saved: its place by path, and by the number of the save in the step."""
 
-    place: str
-    number: str
+    path_key: str
+    number_key: str
 
 
-class Together:
+class Rendezvous:
     """The places that one rank has come to."""
 
     def __init__(self, rank: int) -> None:
@@ -56,7 +56,7 @@ class Together:
         self._times: Counter[str] = Counter()
         self._missed: list[str] = []
 
-    def next(self, what: str) -> str:
+    def next_key(self, what: str) -> str:
         """Return the place where this rank does ``what`` the next time in this step."""
         main = threading.current_thread() is threading.main_thread()
         step = f"{0 if session.current is None else session.current.begun}" if main else "thread"
@@ -64,7 +64,7 @@ class Together:
             self._times[f"{what} {step}"] += 1
             return f"nbmgpu/{what}/{step}/{self._times[f'{what} {step}']}"
 
-    def meets(self, place: str, number: str = "", known: str = "") -> bool:
+    def rank_0_arrives(self, place: str, number: str = "", known: str = "") -> bool:
         """Tell whether rank 0 comes to ``place``, too.
 
         Args:
@@ -72,7 +72,7 @@ class Together:
             number: another place, to which rank 0 comes with whatever it does instead.
             known: a key that is there if rank 0 has done the same before; then it will again.
         """
-        store = the_store()
+        store = default_store()
         store.set(f"{place}/{self.rank}", b"")
         begun = glanced = time.monotonic()
         limit = begun + PATIENCE
@@ -89,13 +89,13 @@ class Together:
             time.sleep(min(0.01, 0.001 + (now - begun) / 10))
         return True
 
-    def finish(self, place: str) -> None:
+    def wait_until_done(self, place: str) -> None:
         """Wait until rank 0, which has come to ``place``, is through with it.
 
         Raises:
             OSError: it has failed there.
         """
-        store = the_store()
+        store = default_store()
         while not store.check([f"{place}/done"]):
             if store.check([GONE]):
                 return
@@ -103,9 +103,9 @@ class Together:
         if number := store.get(f"{place}/done").decode():
             raise OSError(int(number), os.strerror(int(number)))
 
-    def tell(self, place: str, do: Callable[[], Any]) -> Any:
+    def run_on_rank_0(self, place: str, do: Callable[[], Any]) -> Any:
         """Do on rank 0 what the others wait for."""
-        store, failed = the_store(), ""
+        store, failed = default_store(), ""
         store.set(f"{place}/begun", b"")
         try:
             return do()
@@ -121,13 +121,13 @@ class Together:
         Where they have not come to that either, rank 0 may be alone with it.  Once it has waited in
         vain, it waits less, until the others come to that, too.
         """
-        store, others = the_store(), range(1, dist.get_world_size())
+        store, others = default_store(), range(1, dist.get_world_size())
         if self._missed and store.check(self._missed):
             self._missed = []
         alone = ALONE if before and not self._missed else GRACE
         keys = [f"{place}/{rank}" for rank in others]
-        joined = [f"{save.place}/{rank}" for save in before[:8] for rank in others]
-        apart = [f"{save.number}/{APART}" for save in before[:8]]
+        joined = [f"{save.path_key}/{rank}" for save in before[:8] for rank in others]
+        apart = [f"{save.number_key}/{MISMATCH}" for save in before[:8]]
         begun = time.monotonic()
         while not store.check(keys):
             waited = time.monotonic() - begun
@@ -139,7 +139,7 @@ class Together:
             time.sleep(0.002)
 
     def _may_be_alone(self, joined: Sequence[str]) -> bool:
-        return bool(self._missed) or not joined or not the_store().check(list(joined))
+        return bool(self._missed) or not joined or not default_store().check(list(joined))
 
 
 def is_rank_0_ahead() -> bool:
@@ -151,6 +151,6 @@ def is_rank_0_ahead() -> bool:
     return theirs > current.begun
 
 
-def the_store() -> Any:
+def default_store() -> Any:
     """Return the store that all ranks have."""
     return dist.distributed_c10d._get_default_store()

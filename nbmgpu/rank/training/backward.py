@@ -67,7 +67,7 @@ class BackwardTap:
                 return
             self.inside = True
             try:
-                with self.session.coupling.aside():
+                with self.session.batch_dependence.paused():
                     self._backward(tensors, grad_tensors, options)
             except BaseException:
                 self.session.begun -= 1  # it comes to no end for which others could wait
@@ -87,7 +87,7 @@ class BackwardTap:
         self._look_for_others(roots)
         share = session.share
         even = share is not None and share.is_even(session.world_size)
-        session.coupling.look_at(roots, graph, even)
+        session.batch_dependence.check_losses(roots, graph, even)
         plan = self._plan(graph, self._settle(losses, options))
         factor: Any = self._factor_of_sum() if readable and self._adds_up(graph) else 1.0
         session.accumulation.check(session.units)
@@ -107,7 +107,7 @@ class BackwardTap:
         session = self.session
         session.begun += 1
         session.budget.before_backward(session)
-        session.pace.meet()
+        session.pace.begin_backward()
         session.activate()
         if session.interrupts is not None:
             session.interrupts.agree()
@@ -153,7 +153,7 @@ class BackwardTap:
         again = options["retain_graph"] or options["create_graph"]
         settled = losses.all if losses and not again else []
         self.session.settled += [weakref.ref(loss) for loss in settled]
-        self.session.coupling.settle(settled[:LOSSES])
+        self.session.batch_dependence.mark_as_global(settled[:LOSSES])
         return settled
 
     def _run(self, plan: Backward, tensors: Any, seeds: Any, options: dict[str, Any]) -> None:
@@ -172,7 +172,9 @@ class BackwardTap:
         session, share = self.session, self.session.share
         sizes = (share.samples, share.whole) if share else (0, 0)
         questions = SizeQuestions(session.chances, sizes[1], session.world_size)
-        return read_graph(loss, *sizes, session.totals, agree, session.coupling.is_old, questions)
+        return read_graph(
+            loss, *sizes, session.totals, agree, session.batch_dependence.predates_step, questions
+        )
 
     def _reaches_units(self, roots: Sequence[Tensor], inputs: Any) -> bool:
         """Tell whether a pass gives gradients to what is trained, and so is one of all ranks.

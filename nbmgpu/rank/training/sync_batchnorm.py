@@ -51,9 +51,9 @@ class BatchNormTap:
             if not module.training or share is None or not share.is_part:
                 return plain(module, input)
             module._check_input_dim(input)
-            with self.session.coupling.aside():
+            with self.session.batch_dependence.paused():
                 out = normalise(module, input, self.group, counts=not share.empty)
-            self.session.coupling.alike(out, input)
+            self.session.batch_dependence.copy_tag(out, input)
             return out
 
         forward.over_global_batch = True

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 import nbmgpu
-from nbmgpu.rank.metrics.allocator import MAP, TRIM
+from nbmgpu.rank.metrics.allocator import MMAP_THRESHOLD, TRIM_THRESHOLD
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc")
 
@@ -42,7 +42,7 @@ os.wait()
 @pytest.fixture
 def faults(monkeypatch):
     """Returns how many pages a rank, and a child of it, fetch in each step, in an environment."""
-    for name in (MAP.variable, TRIM.variable, "GLIBC_TUNABLES"):
+    for name in (MMAP_THRESHOLD.variable, TRIM_THRESHOLD.variable, "GLIBC_TUNABLES"):
         monkeypatch.delenv(name, raising=False)
 
     def run(**environment: str) -> tuple[float, float]:

@@ -3,9 +3,9 @@
 import sys
 
 import pytest
-from test_loops import Probe, answer
+from test_loader_loops import Probe, answer
 
-from nbmgpu.rank.source_analysis.batch_size_use import loop_asks_for_size, loop_counts_samples
+from nbmgpu.rank.source_analysis.batch_size_use import loop_compares_batch_size, loop_counts_samples
 
 COUNTING = [
     "total += loss.item() * x.size(0)",
@@ -118,7 +118,7 @@ class AskingForSize(Probe):
     """A loader that asks whether its loop asks for the size of a batch."""
 
     def __iter__(self):
-        self.answer = loop_asks_for_size(sys._getframe(1))
+        self.answer = loop_compares_batch_size(sys._getframe(1))
         return iter(())
 
 

@@ -7,17 +7,17 @@ from nbmgpu.errors import RankError
 
 TOLD = """
 import os
-from nbmgpu.rank.store.broadcast import from_rank_0, meet, sum_over_ranks
+from nbmgpu.rank.store.broadcast import broadcast_from_rank_0, barrier, sum_over_ranks
 rank = int(os.environ["RANK"])
 for turn in range(6):
-    meet()
+    barrier()
     sums = sum_over_ranks([1.0, rank])
-    word = from_rank_0(f"turn {turn} of {rank}")
+    word = broadcast_from_rank_0(f"turn {turn} of {rank}")
 """
 
 LEFT = """
 import os
-from nbmgpu.rank.store.broadcast import from_rank_0, meet, sum_over_ranks
+from nbmgpu.rank.store.broadcast import broadcast_from_rank_0, barrier, sum_over_ranks
 if os.environ["RANK"] == "{waiting}":
     {wait}
 """
@@ -32,7 +32,8 @@ def test_ranks_meet_add_up_and_hear_rank_0():
 
 
 @pytest.mark.parametrize(
-    ("waiting", "wait"), [(0, "meet()"), (0, "sum_over_ranks([1.0])"), (1, "from_rank_0(1)")]
+    ("waiting", "wait"),
+    [(0, "barrier()"), (0, "sum_over_ranks([1.0])"), (1, "broadcast_from_rank_0(1)")],
 )
 def test_who_waits_for_a_rank_that_has_left_is_told_so(waiting, wait):
     with pytest.raises(RankError, match="Another rank had come to the end of the cell"):
@@ -40,22 +41,22 @@ def test_who_waits_for_a_rank_that_has_left_is_told_so(waiting, wait):
 
 
 def test_who_comes_after_rank_0_is_told_where_it_never_comes():
-    wait = 'from nbmgpu.rank.store.broadcast import after_rank_0; after_rank_0("saved")'
+    wait = 'from nbmgpu.rank.store.broadcast import wait_for_rank_0; wait_for_rank_0("saved")'
     with pytest.raises(RankError, match="Rank 0 had come to the end of the cell"):
         nbmgpu.run(LEFT.format(waiting=1, wait=wait), {}, gpus=2, cpu=True)
 
 
 LATE = """
 import os, time
-from nbmgpu.rank.store.broadcast import from_rank_0
+from nbmgpu.rank.store.broadcast import broadcast_from_rank_0
 if os.environ["RANK"] == "1":
     time.sleep(1)
-words = [from_rank_0(number) for number in range(500)]
+words = [broadcast_from_rank_0(number) for number in range(500)]
 """
 
 AFTER_A_FAILED_PASS = """
 import os, time, torch
-from nbmgpu.rank.store.broadcast import from_rank_0
+from nbmgpu.rank.store.broadcast import broadcast_from_rank_0
 loss = (torch.ones(1, requires_grad=True) * 2).sum()
 loss.backward()
 try:
@@ -64,7 +65,7 @@ except RuntimeError:
     pass  # as out of memory, where the cell goes on with a smaller batch
 if os.environ["RANK"] == "0":
     time.sleep(5)
-word = from_rank_0("there")
+word = broadcast_from_rank_0("there")
 """
 
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import nbmgpu
-from nbmgpu.devices.devices import Gpu, Machine
+from nbmgpu.devices.probe import Gpu, Machine
 from nbmgpu.rank.metrics import heartbeat
-from nbmgpu.rank.metrics.heartbeat import Gpus, Pulse, allocated
-from nbmgpu.rank.metrics.step_time import Pace, Stretch, tokens_in
+from nbmgpu.rank.metrics.heartbeat import GpuMonitor, Heartbeat, allocated_memory
+from nbmgpu.rank.metrics.step_time import StepTimer, StepTimerWindow, tokens_in
 from nbmgpu.report.curves import straggler
 from nbmgpu.runs.events import EventTail, EventWriter, Vitals
 
@@ -26,7 +26,7 @@ def pulse(tmp_path, monkeypatch):
     log = tmp_path / "log"
     log.write_text("five!")
     tail = EventTail(tmp_path / "events")
-    yield lambda device="cpu": (Pulse(writer, log, device), tail)
+    yield lambda device="cpu": (Heartbeat(writer, log, device), tail)
     writer.close()
 
 
@@ -59,7 +59,7 @@ def test_a_full_disk_does_not_end_it(tmp_path, monkeypatch):
     tried = []
     emit = writer.emit
     monkeypatch.setattr(writer, "emit", lambda *a, **k: [tried.append(a), emit(*a, **k)])
-    with Pulse(writer, tmp_path / "log", "cpu"):
+    with Heartbeat(writer, tmp_path / "log", "cpu"):
         deadline = time.monotonic() + 10
         while len(tried) < 3 and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -89,13 +89,13 @@ class TestPace:
     def test_tells_the_time_of_a_step_and_the_ranks_own_part(self, monkeypatch):
         clock = [0.0]
         monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-        pace, stretch = Pace(), Stretch()
+        pace, stretch = StepTimer(), StepTimerWindow()
 
         def step(number, own, together):
             clock[0] += own
-            pace.meet()
+            pace.begin_backward()
             clock[0] += together
-            pace.leave(number)
+            pace.end_backward(number)
 
         assert stretch.take(pace) == (0.0, 0.0)
         step(1, own=5.0, together=1.0)
@@ -108,11 +108,11 @@ class TestPace:
     def test_several_backward_passes_of_a_step_are_one_step(self, monkeypatch):
         clock = [0.0]
         monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-        pace, stretch = Pace(), Stretch()
+        pace, stretch = StepTimer(), StepTimerWindow()
         for number in (1, 1, 2, 2):
             clock[0] += 1.0
-            pace.meet()
-            pace.leave(number)
+            pace.begin_backward()
+            pace.end_backward(number)
             if number == 1:
                 stretch.take(pace)
         assert stretch.take(pace)[0] == pytest.approx(3.0)  # since the first pass of step 1
@@ -145,26 +145,26 @@ class TestGpus:
 
     @pytest.mark.usefixtures("nvml")
     def test_are_taken_together(self):
-        assert Gpus().use() == {"gpu": 30.0, "gpu_memory": 30, "gpu_memory_total": 200}
+        assert GpuMonitor().usage() == {"gpu": 30.0, "gpu_memory": 30, "gpu_memory_total": 200}
 
     def test_a_slice_has_memory_and_no_utilization(self, nvml):
         def unsupported(_handle):
             raise RuntimeError("Not Supported")
 
         nvml.nvmlDeviceGetUtilizationRates = unsupported
-        assert Gpus().use()["gpu"] == -1
-        assert Gpus().use()["gpu_memory"] == 30
+        assert GpuMonitor().usage()["gpu"] == -1
+        assert GpuMonitor().usage()["gpu_memory"] == 30
 
     def test_a_driver_that_fails_is_no_driver(self, nvml):
         def broken():
             raise RuntimeError("Driver Not Loaded")
 
         nvml.nvmlInit = broken
-        assert Gpus().use() == {}
+        assert GpuMonitor().usage() == {}
 
 
 def test_cuda_is_never_started_to_ask_it():
-    assert allocated() == {}
+    assert allocated_memory() == {}
     assert not torch.cuda.is_initialized()
 
 
@@ -229,7 +229,7 @@ class Tee:
 plain, sys.stdout = sys.stdout, Tee()
 time.sleep(0.4)
 sys.stdout = plain
-beats = any(thread.name == "nbmgpu-pulse" for thread in threading.enumerate())
+beats = any(thread.name == "nbmgpu-heartbeat" for thread in threading.enumerate())
 del plain, Tee
 """
     nbmgpu.run(source, namespace, gpus=2, cpu=True)

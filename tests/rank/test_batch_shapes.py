@@ -6,7 +6,7 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
-from nbmgpu.rank.source_analysis.batch_shapes import is_shaped_by
+from nbmgpu.rank.source_analysis.batch_shapes import reshapes_to_batch_size
 
 WHOLE = 12
 BATCH = 12
@@ -17,7 +17,7 @@ class Probe:
     """Answers a view with what is found of the line that asks for it."""
 
     def view(self, *shape: Any) -> bool:
-        return is_shaped_by(sys._getframe(1), WHOLE)
+        return reshapes_to_batch_size(sys._getframe(1), WHOLE)
 
     reshape = view
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils.flop_counter import FlopCounterMode
 
-from nbmgpu.rank.batch_dependence import Coupling
+from nbmgpu.rank.batch_dependence import BatchDependenceDetector
 from nbmgpu.rank.loss.graph_reader import read_graph
 from nbmgpu.rank.reporting.recorder import Recorder
 from nbmgpu.runs.events import EventTail, EventWriter, Notice
@@ -185,11 +185,11 @@ PLAIN: dict[str, Loss] = {
 
 
 @pytest.fixture
-def coupling(tmp_path: Path) -> Iterator[Coupling]:
+def detector(tmp_path: Path) -> Iterator[BatchDependenceDetector]:
     events = EventWriter(tmp_path / "events", 0)
-    coupling = Coupling(Recorder(events))
-    yield coupling
-    coupling.close()
+    detector = BatchDependenceDetector(Recorder(events))
+    yield detector
+    detector.close()
     events.close()
     assert _get_current_dispatch_mode() is None
 
@@ -205,129 +205,141 @@ def told(tmp_path: Path) -> Callable[[], dict[str, str]]:
     return read
 
 
-def step(coupling: Coupling, loss: Loss) -> None:
+def step(detector: BatchDependenceDetector, loss: Loss) -> None:
     x, y = X.clone(), Y.clone()
-    coupling.arrive((x, y), SAMPLES, WHOLE)
+    detector.add_batch((x, y), SAMPLES, WHOLE)
     value = loss(model, x, y)
-    with coupling.aside():
+    with detector.paused():
         graph = read_graph(value, SAMPLES, WHOLE)
-    coupling.look_at([value], graph, even=True)
+    detector.check_losses([value], graph, even=True)
 
 
 @pytest.mark.parametrize("loss", COUPLED.values(), ids=COUPLED)
-def test_a_loss_that_takes_samples_together(coupling: Coupling, told: Any, loss: Loss) -> None:
-    step(coupling, loss)
-    coupling.close()
+def test_a_loss_that_takes_samples_together(
+    detector: BatchDependenceDetector, told: Any, loss: Loss
+) -> None:
+    step(detector, loss)
+    detector.close()
     assert set(told()) == {"coupled-batch"}
 
 
 @pytest.mark.parametrize("loss", PARTS.values(), ids=PARTS)
-def test_a_loss_of_some_samples_by_their_place(coupling: Coupling, told: Any, loss: Loss) -> None:
-    step(coupling, loss)
-    coupling.close()
+def test_a_loss_of_some_samples_by_their_place(
+    detector: BatchDependenceDetector, told: Any, loss: Loss
+) -> None:
+    step(detector, loss)
+    detector.close()
     assert set(told()) == {"part-of-batch"}
 
 
 @pytest.mark.parametrize("loss", CHOSEN.values(), ids=CHOSEN)
-def test_a_mean_over_an_unknown_number(coupling: Coupling, told: Any, loss: Loss) -> None:
-    step(coupling, loss)
-    coupling.close()
+def test_a_mean_over_an_unknown_number(
+    detector: BatchDependenceDetector, told: Any, loss: Loss
+) -> None:
+    step(detector, loss)
+    detector.close()
     assert set(told()) == {"chosen-mean"}
 
 
 @pytest.mark.parametrize("loss", PLAIN.values(), ids=PLAIN)
-def test_a_loss_that_takes_samples_one_by_one(coupling: Coupling, told: Any, loss: Loss) -> None:
+def test_a_loss_that_takes_samples_one_by_one(
+    detector: BatchDependenceDetector, told: Any, loss: Loss
+) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        step(coupling, loss)
-    coupling.close()
+        step(detector, loss)
+    detector.close()
     assert told() == {}
 
 
-def test_batch_normalisation_by_a_function(coupling: Coupling, told: Any) -> None:
-    step(coupling, lambda m, x, y: F.cross_entropy(normalised(m(x)), y))
+def test_batch_normalisation_by_a_function(detector: BatchDependenceDetector, told: Any) -> None:
+    step(detector, lambda m, x, y: F.cross_entropy(normalised(m(x)), y))
     assert set(told()) == {"batch-norm"}
 
 
-def test_the_text_names_the_operation(coupling: Coupling, told: Any) -> None:
-    step(coupling, COUPLED["distances"])
+def test_the_text_names_the_operation(detector: BatchDependenceDetector, told: Any) -> None:
+    step(detector, COUPLED["distances"])
     assert "(cdist_forward)" in told()["coupled-batch"]
 
 
-def test_a_step_may_have_several_backward_passes(coupling: Coupling, told: Any) -> None:
+def test_a_step_may_have_several_backward_passes(
+    detector: BatchDependenceDetector, told: Any
+) -> None:
     x, y = X.clone(), Y.clone()
-    coupling.arrive((x, y), SAMPLES, WHOLE)
+    detector.add_batch((x, y), SAMPLES, WHOLE)
     for a, b in zip(x.split(4), y.split(4), strict=True):
         loss = F.cross_entropy(model(a), b)
-        with coupling.aside():
+        with detector.paused():
             graph = read_graph(loss, SAMPLES, WHOLE)
-        coupling.look_at([loss], graph)
-    coupling.close()
+        detector.check_losses([loss], graph)
+    detector.close()
     assert told() == {}
 
 
-def test_batches_are_known_however_early_they_are_read(coupling: Coupling, told: Any) -> None:
+def test_batches_are_known_however_early_they_are_read(
+    detector: BatchDependenceDetector, told: Any
+) -> None:
     batches = [(X.clone(), Y.clone()) for _ in range(3)]
     for batch in batches:
-        coupling.arrive(batch, SAMPLES, WHOLE)
+        detector.add_batch(batch, SAMPLES, WHOLE)
     for x, y in batches:
         loss = COUPLED["contrastive"](model, x, y)
-        with coupling.aside():
+        with detector.paused():
             graph = read_graph(loss, SAMPLES, WHOLE)
-        coupling.look_at([loss], graph)
+        detector.check_losses([loss], graph)
     assert set(told()) == {"coupled-batch"}
-    coupling.close()
+    detector.close()
 
 
-def test_most_steps_are_not_looked_at(coupling: Coupling) -> None:
+def test_most_steps_are_not_looked_at(detector: BatchDependenceDetector) -> None:
     seen = []
     for number in range(1, 40):
-        step(coupling, PLAIN["mean"])
+        step(detector, PLAIN["mean"])
         if _get_current_dispatch_mode() is not None:
             seen.append(number)
-    coupling.close()
+    detector.close()
     assert seen == [1, 2, 4, 8, 16, 32]
     assert _get_current_dispatch_mode() is None
 
 
-def test_a_mode_that_a_cell_leaves_is_left(coupling: Coupling) -> None:
+def test_a_mode_that_a_cell_leaves_is_left(detector: BatchDependenceDetector) -> None:
     with FlopCounterMode(display=False) as flops:
-        coupling.arrive((x := X.clone(), Y), SAMPLES, WHOLE)
+        detector.add_batch((x := X.clone(), Y), SAMPLES, WHOLE)
         model(x)
     counted = flops.get_total_flops()
     model(x)
-    coupling.close()
+    detector.close()
     assert flops.get_total_flops() == counted > 0
 
 
-def test_nobody_looks_once_all_batches_are_used(coupling: Coupling) -> None:
-    coupling.arrive((x := X.clone(), y := Y.clone()), SAMPLES, WHOLE)
-    coupling.rest()
+def test_nobody_looks_once_all_batches_are_used(detector: BatchDependenceDetector) -> None:
+    detector.add_batch((x := X.clone(), y := Y.clone()), SAMPLES, WHOLE)
+    detector.stop_if_done()
     assert _get_current_dispatch_mode() is not None
     loss = F.cross_entropy(model(x), y)
-    with coupling.aside():
+    with detector.paused():
         graph = read_graph(loss, SAMPLES, WHOLE)
-    coupling.look_at([loss], graph)
-    coupling.rest()
+    detector.check_losses([loss], graph)
+    detector.stop_if_done()
     assert _get_current_dispatch_mode() is None
 
 
-def test_compiled_code_stays_compiled(coupling: Coupling) -> None:
+def test_compiled_code_stays_compiled(detector: BatchDependenceDetector) -> None:
     fast = torch.compile(model, backend="aot_eager")
-    coupling.arrive((x := X.clone(), Y), SAMPLES, WHOLE)
+    detector.add_batch((x := X.clone(), Y), SAMPLES, WHOLE)
     assert "Compiled" in fast(x).grad_fn.name()
-    coupling.close()
+    detector.close()
     assert "Compiled" in fast(x).grad_fn.name()
 
 
-def test_modes_of_the_cell_stay_in_place(coupling: Coupling) -> None:
+def test_modes_of_the_cell_stay_in_place(detector: BatchDependenceDetector) -> None:
     with FlopCounterMode(display=False) as around:
-        coupling.arrive((x := X.clone(), Y), SAMPLES, WHOLE)
+        detector.add_batch((x := X.clone(), Y), SAMPLES, WHOLE)
         with FlopCounterMode(display=False) as inside:
             model(x)
-            with coupling.aside():
+            with detector.paused():
                 model(x)
-            coupling.close()
+            detector.close()
         model(x)
     assert _get_current_dispatch_mode() is None
     assert inside.get_total_flops() * 3 == around.get_total_flops() * 2 > 0
