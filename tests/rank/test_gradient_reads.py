@@ -2,7 +2,7 @@
 
 import pytest
 
-from nbmgpu.rank.source_analysis.gradient_reads import reads_gradients
+from nbmgpu.rank.source_analysis.gradient_reads import cell_reads_gradients
 
 READ = [
     "near = x + 0.1 * x.grad",
@@ -31,9 +31,9 @@ NOT_READ = [
 
 @pytest.mark.parametrize("cell", READ)
 def test_gradients_of_data_are_seen(cell: str) -> None:
-    assert reads_gradients(cell)
+    assert cell_reads_gradients(cell)
 
 
 @pytest.mark.parametrize("cell", NOT_READ)
 def test_those_of_models_and_their_signs_are_not(cell: str) -> None:
-    assert not reads_gradients(cell)
+    assert not cell_reads_gradients(cell)

@@ -65,7 +65,7 @@ class Chances:
         It is if the code multiplies or divides by a size and nothing that is ``wanted`` stands
         there; what was a size of its ``kind`` once is so in every step.
         """
-        if not self.code.by_size:
+        if not self.code.scales_by_size:
             return False
         if not self.code.numbers & wanted:
             self._sure.add(kind)

@@ -1,12 +1,13 @@
-"""What the cell's own code says, read from its source.
+"""Static analysis of the source of the user's code.
 
-- ``frames``: whose code is running: the cell's, the notebook's, or a library's.
-- ``functions``: what it calls, and the source of that.
-- ``loops``: which loop it is that asks a loader for batches; ``trains``: may it train?
-- ``batch_sizes``: what a training loop does with the size of its batches.
-- ``shapes``: does it shape a share by the size of the whole batch?
-- ``divisions``: where code multiplies or divides by such a size.
-- ``gradients``: where it reads those of something that is no weight.
-- ``sizes``: expressions that are such a size.
-- ``code``: which names and numbers stand in it.
+- ``stack_frames``: whether a frame belongs to the cell, the notebook's author or a library.
+- ``called_functions``: the functions that code calls, and their syntax trees.
+- ``loader_loops``: the loop that iterates over a data loader.
+- ``training_loops``: whether such a loop may train.
+- ``batch_size_use``: what a training loop computes from the size of its batches.
+- ``batch_shapes``: reshapes of a shard to the size of the global batch.
+- ``divisions``: multiplications and divisions by a batch size.
+- ``gradient_reads``: reads of gradients of tensors that are not parameters.
+- ``size_expressions``: expressions whose value is a batch size.
+- ``notebook_code``: the names and numbers that the notebook's code uses.
 """

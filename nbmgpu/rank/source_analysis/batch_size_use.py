@@ -1,7 +1,8 @@
-"""What a training loop does with the size of its batches, read from its source.
+"""Detects what a training loop computes from the size of its batches.
 
-In a split loop ``len(x)`` is the rank's share.  A number that is made with it is not one device's,
-and where all ranks have as many samples, comparing ranks afterwards would not show it.
+In a sharded loop, ``len(x)`` is the size of the rank's shard.  A number computed from it differs
+from the number of one device.  If all ranks have equally many samples, comparing the ranks
+afterwards does not reveal that, so the source is analyzed instead.
 """
 
 from __future__ import annotations
@@ -14,150 +15,159 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeGuard
 
-from .called_functions import functions_called, tree_of
-from .loader_loops import Loop, hands_on, loop_around
+from .called_functions import functions_called, parse_function
+from .loader_loops import Loop, enclosing_loop, yields_batches
 from .size_expressions import (
-    SAID,
-    SETTINGS,
-    Sizes,
-    is_one_of,
+    CONFIGURED_SIZES,
+    SIZE_ATTRIBUTES,
+    BatchSizes,
+    is_name_in,
     is_size,
     nodes_in,
     operands,
-    reads_a_loss,
+    reads_scalar,
 )
 
-METERS = re.compile(r"(update|add|log\w*)$")
-"""Methods that put aside what they are given."""
+METER_METHODS = re.compile(r"(update|add|log\w*)$")
+"""Matches names of methods that accumulate their arguments."""
 
 
 def loop_counts_samples(frame: types.FrameType | None) -> bool:
-    """Tell whether the loop counts by sizes of batches: ``total += loss.item() * len(x)``.
+    """Tell whether the loop accumulates by batch size: ``total += loss.item() * len(x)``.
 
-    Or ``meter.update(loss.item(), len(x))``, or ``step * len(x)``.  Or divides a loss by one,
-    ``loss.item() / len(x)``, or sets a learning rate by them.
+    Also true for ``meter.update(loss.item(), len(x))``, for ``step * len(x)``, for a loss that is
+    divided by a batch size (``loss.item() / len(x)``) and for a learning rate set from one.
     """
-    return _of_loop(frame, _counts_in) or _calls_what_counts(frame)
+    return _check_loop(frame, _counts_samples) or _calls_counting_function(frame)
 
 
 def loop_compares_batch_size(frame: types.FrameType | None) -> bool:
-    """Tell whether the loop does something only for batches of some size.
+    """Tell whether the loop compares the batch size with a number.
 
-    ``if x.size(0) != batch_size: continue`` is to leave out the last one, and leaves out all.
+    ``if x.size(0) != batch_size: continue`` is meant to skip the last batch, and skips every shard.
     """
-    return _of_loop(frame, _asks_in)
+    return _check_loop(frame, _compares_batch_size)
 
 
 def loop_divides_by_batch_size(frame: types.FrameType | None) -> bool:
-    """Tell whether the loop divides a number by the size of a batch, or that by a number."""
-    return _of_loop(frame, _ratios_in)
+    """Tell whether the loop divides a number by the batch size, or the batch size by a number."""
+    return _check_loop(frame, _divides_by_batch_size)
 
 
 def function_counts_samples(function: Any) -> bool:
-    """Tell whether ``function``, which is called with each batch, counts by sizes of batches."""
-    tree = tree_of(function)
+    """Tell whether ``function``, which is called with each batch, accumulates by batch size."""
+    tree = parse_function(function)
     if tree is None:
         return False
-    given = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    return _counts(tree.body, given - {"self"})
+    parameters = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    return _body_counts_samples(tree.body, parameters - {"self"})
 
 
-def _calls_what_counts(frame: types.FrameType | None) -> bool:
-    """Tell whether the loop calls a function that returns or adds up ``loss.item() * len(x)``."""
-    frame, loop = loop_around(frame)
+def _calls_counting_function(frame: types.FrameType | None) -> bool:
+    """Tell whether the loop calls a function that returns or sums ``loss.item() * len(x)``."""
+    frame, loop = enclosing_loop(frame)
     if frame is None or loop is None:
         return False
-    batch = Sizes(nodes_in(loop.body), loop.targets, made=True)
-    called = ((f, _given_to(f, call, batch)) for f, call in functions_called(frame, loop.body))
-    return any(itertools.starmap(_weighs_losses, called))
+    batch = BatchSizes(nodes_in(loop.body), loop.targets, derived=True)
+    called = (
+        (f, _batch_parameters(f, call, batch)) for f, call in functions_called(frame, loop.body)
+    )
+    return any(itertools.starmap(_weights_losses, called))
 
 
 @functools.lru_cache(maxsize=64)
-def _weighs_losses(function: types.FunctionType, given: frozenset[str]) -> bool:
-    """Tell whether a function ``given`` the batch returns or adds up ``loss.item() * len(x)``."""
-    tree = tree_of(function)
+def _weights_losses(function: types.FunctionType, batch_names: frozenset[str]) -> bool:
+    """Tell whether a function returns or sums ``loss.item() * len(x)`` for ``x`` of the batch."""
+    tree = parse_function(function)
     nodes = nodes_in(tree.body) if tree is not None else []
-    sizes = Sizes(nodes, given, made=True, said=SAID - SETTINGS)
-    found = [*_products_returned(nodes), *_summed_straight(nodes)]
-    return any(part in sizes for v in found if reads_a_loss(v) for part in operands(v))
+    sizes = BatchSizes(
+        nodes, batch_names, derived=True, attributes=SIZE_ATTRIBUTES - CONFIGURED_SIZES
+    )
+    found = [*_returned_products(nodes), *_sums_outside_loops(nodes)]
+    return any(part in sizes for v in found if reads_scalar(v) for part in operands(v))
 
 
-def _products_returned(nodes: list[ast.AST]) -> Iterator[ast.expr]:
+def _returned_products(nodes: list[ast.AST]) -> Iterator[ast.expr]:
     values = (node.value for node in nodes if isinstance(node, ast.Return) and node.value)
-    several = (v.elts if isinstance(v, ast.Tuple) else [v] for v in values)
-    return (v for vs in several for v in vs if isinstance(v, ast.BinOp))
+    elements = (v.elts if isinstance(v, ast.Tuple) else [v] for v in values)
+    return (v for vs in elements for v in vs if isinstance(v, ast.BinOp))
 
 
-def _summed_straight(nodes: list[ast.AST]) -> Iterator[ast.expr]:
-    """Yield what is added up outside of loops: one in a function is over another loader."""
+def _sums_outside_loops(nodes: list[ast.AST]) -> Iterator[ast.expr]:
+    """Yield what is summed outside of loops: a loop in a function is over another loader."""
     loops = [nodes_in(node.body) for node in nodes if isinstance(node, ast.For)]
     inside = {id(node) for body in loops for node in body}
-    straight = (node for node in nodes if id(node) not in inside)
-    return (node.value for node in straight if _adds(node) or _adds_to_itself(node))
+    outside = (node for node in nodes if id(node) not in inside)
+    return (node.value for node in outside if _is_augmented_sum(node) or _is_running_sum(node))
 
 
-def _given_to(function: types.FunctionType, call: ast.Call, batch: Sizes) -> frozenset[str]:
-    """Return the names by which ``function`` is given, in ``call``, what is made of the batch."""
+def _batch_parameters(
+    function: types.FunctionType, call: ast.Call, batch: BatchSizes
+) -> frozenset[str]:
+    """Return the parameters to which ``call`` passes values that derive from the batch."""
     code = function.__code__
     names = code.co_varnames[: code.co_argcount]
-    named = {k.arg for k in call.keywords if k.arg is not None and batch.made_of(k.value)}
+    by_keyword = {k.arg for k in call.keywords if k.arg is not None and batch.derives(k.value)}
     skipped = len(names) > 0 and names[0] == "self"
-    placed = zip(names[skipped:], call.args, strict=False)
-    return frozenset(named | {name for name, value in placed if batch.made_of(value)})
+    by_position = zip(names[skipped:], call.args, strict=False)
+    return frozenset(by_keyword | {name for name, value in by_position if batch.derives(value)})
 
 
-def _of_loop(frame: types.FrameType | None, holds: Callable[[Loop], bool]) -> bool:
-    """Tell whether something holds of the loop in ``frame``, or of that around its generator."""
-    frame, loop = loop_around(frame)
+def _check_loop(frame: types.FrameType | None, predicate: Callable[[Loop], bool]) -> bool:
+    """Tell whether ``predicate`` is true for the loop in ``frame``, or around its generator."""
+    frame, loop = enclosing_loop(frame)
     if frame is None or loop is None:
         return False
-    return holds(loop) or (hands_on(frame, loop) and _of_loop(frame.f_back, holds))
+    return predicate(loop) or (yields_batches(frame, loop) and _check_loop(frame.f_back, predicate))
 
 
 @functools.lru_cache(maxsize=64)
-def _counts_in(loop: Loop) -> bool:
-    return _counts(loop.body, loop.targets) or _rates_by_size(loop)
+def _counts_samples(loop: Loop) -> bool:
+    return _body_counts_samples(loop.body, loop.targets) or _sets_lr_by_batch_size(loop)
 
 
 @functools.lru_cache(maxsize=64)
-def _ratios_in(loop: Loop) -> bool:
+def _divides_by_batch_size(loop: Loop) -> bool:
     nodes = nodes_in(loop.body)
-    sizes = Sizes(nodes, loop.targets, made=True)
+    sizes = BatchSizes(nodes, loop.targets, derived=True)
     ratios = (n for n in nodes if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div))
     sides = (pair for n in ratios for pair in ((n.left, n.right), (n.right, n.left)))
-    return any(one in sizes and not sizes.made_of(other) for one, other in sides)
+    return any(one in sizes and not sizes.derives(other) for one, other in sides)
 
 
 @functools.lru_cache(maxsize=64)
-def _asks_in(loop: Loop) -> bool:
-    return _asks(loop.body, loop.targets)
+def _compares_batch_size(loop: Loop) -> bool:
+    return _body_compares_batch_size(loop.body, loop.targets)
 
 
-def _counts(body: list[ast.stmt], given: Iterable[str]) -> bool:
+def _body_counts_samples(body: list[ast.stmt], batch_names: Iterable[str]) -> bool:
     nodes = nodes_in(body)
-    sizes = Sizes(nodes, given, made=True)
-    sums = (n.value for n in nodes if _adds(n) or _adds_to_itself(n))
+    sizes = BatchSizes(nodes, batch_names, derived=True)
+    sums = (n.value for n in nodes if _is_augmented_sum(n) or _is_running_sum(n))
     if any(part in sizes for value in sums for part in operands(value)):
         return True
-    if any(_hands_to_meter(n, sizes) or _counts_by(n, sizes, {*given}) for n in nodes):
+    if any(
+        _updates_meter(n, sizes) or _multiplies_step_by_size(n, sizes, {*batch_names})
+        for n in nodes
+    ):
         return True
     ratios = (n for n in nodes if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div))
-    if any(n.right in sizes and reads_a_loss(n.left) for n in ratios):
+    if any(n.right in sizes and reads_scalar(n.left) for n in ratios):
         return True
-    return any(part in sizes for value in _factors_of_gradients(nodes) for part in operands(value))
+    return any(part in sizes for value in _gradient_factors(nodes) for part in operands(value))
 
 
-def _factors_of_gradients(nodes: list[ast.AST]) -> Iterator[ast.expr]:
-    """Yield what gradients are changed by: ``p.grad /= len(x)``, ``p.grad.div_(n)``."""
+def _gradient_factors(nodes: list[ast.AST]) -> Iterator[ast.expr]:
+    """Yield what gradients are scaled by: ``p.grad /= len(x)``, ``p.grad.div_(n)``."""
     for node in nodes:
         if isinstance(node, ast.AugAssign) and _is_gradient(node.target):
             yield node.value
         elif isinstance(node, ast.Assign) and any(map(_is_gradient, node.targets)):
-            again = any(map(_is_gradient, ast.walk(node.value)))
-            yield from [node.value] if again else ()
+            from_gradient = any(map(_is_gradient, ast.walk(node.value)))
+            yield from [node.value] if from_gradient else ()
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            changes = node.func.attr in ("div_", "mul_") and _is_gradient(node.func.value)
-            yield from node.args if changes else ()
+            in_place = node.func.attr in ("div_", "mul_") and _is_gradient(node.func.value)
+            yield from node.args if in_place else ()
 
 
 def _is_gradient(node: ast.AST) -> bool:
@@ -166,19 +176,19 @@ def _is_gradient(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and node.attr == "grad"
 
 
-def _hands_to_meter(node: ast.AST, sizes: Sizes) -> bool:
-    """Tell whether ``node`` is ``meter.update(loss.item(), len(x))``, or of their product."""
+def _updates_meter(node: ast.AST, sizes: BatchSizes) -> bool:
+    """Tell whether ``node`` is ``meter.update(loss.item(), len(x))``, or passes their product."""
     call = node.value if isinstance(node, ast.Expr) else None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
         return False
-    given = [*call.args, *(keyword.value for keyword in call.keywords)]
-    sized = [each for each in given if any(part in sizes for part in operands(each))]
+    arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+    sized = [each for each in arguments if any(part in sizes for part in operands(each))]
     products = (isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mult) for each in sized)
-    gathers = METERS.match(call.func.attr) is not None and any(products)
-    return bool(sized) and (gathers or any(map(reads_a_loss, given)))
+    accumulates = METER_METHODS.match(call.func.attr) is not None and any(products)
+    return bool(sized) and (accumulates or any(map(reads_scalar, arguments)))
 
 
-def _counts_by(node: ast.AST, sizes: Sizes, given: set[str]) -> bool:
+def _multiplies_step_by_size(node: ast.AST, sizes: BatchSizes, batch_names: set[str]) -> bool:
     """Tell whether ``node`` is ``(step + 1) * len(x)``, for a step that the loop counts.
 
     Or ``step * batch_size + len(x)``.
@@ -190,26 +200,26 @@ def _counts_by(node: ast.AST, sizes: Sizes, given: set[str]) -> bool:
         plain = all(isinstance(part, ast.Name | ast.Constant) for part in parts)
         product = any(isinstance(part, ast.Mult) for part in ast.walk(other))
         counts = isinstance(node.op, ast.Mult) or product
-        if one in sizes and plain and counts and any(is_one_of(given, p) for p in parts):
+        if one in sizes and plain and counts and any(is_name_in(batch_names, p) for p in parts):
             return True
     return False
 
 
-def _asks(body: list[ast.stmt], given: Iterable[str]) -> bool:
+def _body_compares_batch_size(body: list[ast.stmt], batch_names: Iterable[str]) -> bool:
     nodes = nodes_in(body)
-    sizes, also_made = (Sizes(nodes, given, made=made) for made in (False, True))
+    sizes, derived_sizes = (BatchSizes(nodes, batch_names, derived=d) for d in (False, True))
     tests = (n.test for n in nodes if isinstance(n, ast.If | ast.IfExp))
-    asked = (n for test in tests for n in ast.walk(test) if isinstance(n, ast.Compare))
-    for comparison in asked:
+    comparisons = (n for test in tests for n in ast.walk(test) if isinstance(n, ast.Compare))
+    for comparison in comparisons:
         sides = [comparison.left, *comparison.comparators]
         of_batch = [any(part in sizes for part in operands(side)) for side in sides]
-        alike = [any(part in also_made for part in operands(side)) for side in sides]
-        if any(of_batch) and not all(alike):
+        derived = [any(part in derived_sizes for part in operands(side)) for side in sides]
+        if any(of_batch) and not all(derived):
             return True
     return False
 
 
-def _rates_by_size(loop: Loop) -> bool:
+def _sets_lr_by_batch_size(loop: Loop) -> bool:
     """Tell whether there is a ``group["lr"] = ... len(x) ...`` for an ``x`` of the batch."""
     for node in nodes_in(loop.body):
         if not isinstance(node, ast.Assign):
@@ -218,23 +228,24 @@ def _rates_by_size(loop: Loop) -> bool:
         if not any(isinstance(part, ast.Constant) and part.value == "lr" for part in parts):
             continue
         sizes = [part for part in ast.walk(node.value) if is_size(part)]
-        named = {part.id for size in sizes for part in ast.walk(size) if isinstance(part, ast.Name)}
-        if named & loop.targets:
+        names = {part.id for size in sizes for part in ast.walk(size) if isinstance(part, ast.Name)}
+        if names & loop.targets:
             return True
     return False
 
 
-def _adds(node: ast.AST) -> TypeGuard[ast.AugAssign]:
+def _is_augmented_sum(node: ast.AST) -> TypeGuard[ast.AugAssign]:
     return isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add | ast.Sub)
 
 
-def _adds_to_itself(node: ast.AST) -> TypeGuard[ast.Assign]:
+def _is_running_sum(node: ast.AST) -> TypeGuard[ast.Assign]:
+    """Tell whether a statement adds to the variable that it assigns: ``total = total + n``."""
     if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.BinOp):
         return False
     if not isinstance(node.value.op, ast.Add | ast.Sub):
-        # ``(mean * n + loss.item() * len(x)) / (n + len(x))`` is a sum, too
+        # ``(mean * n + loss.item() * len(x)) / (n + len(x))`` is a running sum, too
         added = any(isinstance(part, ast.Add | ast.Sub) for part in ast.walk(node.value))
-        if not added or not reads_a_loss(node.value):
+        if not added or not reads_scalar(node.value):
             return False
     names = {part.id for part in ast.walk(node.value) if isinstance(part, ast.Name)}
     return any(isinstance(target, ast.Name) and target.id in names for target in node.targets)

@@ -1,4 +1,4 @@
-"""The functions behind the calls of the user's code, and their source."""
+"""Finds the functions that the user's code calls, and their syntax trees."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from .stack_frames import LIBRARIES
 
 
-def calls(body: list[ast.stmt]) -> Iterator[ast.Call]:
+def calls_in(body: list[ast.stmt]) -> Iterator[ast.Call]:
     """Yield every call in ``body``."""
     for statement in body:
         for node in ast.walk(statement):
@@ -23,7 +23,7 @@ def calls(body: list[ast.stmt]) -> Iterator[ast.Call]:
 
 
 def resolve(node: ast.expr, names: dict[str, Any]) -> Any:
-    """Return the object a name or dotted name stands for, without running any code of it."""
+    """Return the object that a name or dotted name refers to, without running code of it."""
     if isinstance(node, ast.Name):
         return names.get(node.id)
     if isinstance(node, ast.Attribute):
@@ -41,15 +41,15 @@ def resolve(node: ast.expr, names: dict[str, Any]) -> Any:
 def functions_called(
     frame: types.FrameType, body: list[ast.stmt]
 ) -> Iterator[tuple[types.FunctionType, ast.Call]]:
-    """Yield the functions of the user's that ``body``, run in ``frame``, calls, and where."""
+    """Yield the user's functions that ``body`` calls when it runs in ``frame``, with the calls."""
     names = {**frame.f_globals, **frame.f_locals}
-    for call in calls(body):
+    for call in calls_in(body):
         if (function := user_function(resolve(call.func, names))) is not None:
             yield function, call
 
 
 def user_function(target: Any) -> types.FunctionType | None:
-    """Return the function behind something that is called, None for a library's."""
+    """Return the function that calling ``target`` runs, None if it belongs to a library."""
     if isinstance(target, functools.partial):
         target = target.func
     if isinstance(target, type):
@@ -71,16 +71,16 @@ def user_function(target: Any) -> types.FunctionType | None:
     return function
 
 
-def tree_of_cell(cell: str) -> ast.Module:
-    """Return the tree of a cell, empty if it is no Python: of magics nothing is known."""
+def parse_cell(cell: str) -> ast.Module:
+    """Return the syntax tree of a cell, empty if it is not plain Python (it uses magics)."""
     try:
         return ast.parse(cell)
     except SyntaxError:
         return ast.Module([], [])
 
 
-def tree_of(function: Any) -> ast.Module | None:
-    """Return the tree of a function, None where its source cannot be read."""
+def parse_function(function: Any) -> ast.Module | None:
+    """Return the syntax tree of a function, None if its source is not available."""
     try:
         return ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, SyntaxError, TypeError):

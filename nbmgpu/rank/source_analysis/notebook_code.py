@@ -1,4 +1,4 @@
-"""The names and numbers of the notebook's code."""
+"""Collects the names and numbers that the notebook's code uses."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from typing import Any
 import torch
 
 from .divisions import (
-    assigned,
-    by_size,
-    divides_by_multiple,
-    function_by_size,
+    assigned_names,
+    cell_divides_by_multiple,
+    cell_scales_by_size,
     function_divides_by_multiple,
+    function_scales_by_size,
 )
-from .gradient_reads import function_reads_gradients, reads_gradients
+from .gradient_reads import cell_reads_gradients, function_reads_gradients
 
-SETTINGS = {"__main__", "argparse", "types"}
-"""Modules of classes whose objects may hold the settings of a cell, such as a namespace."""
+SETTINGS_MODULES = {"__main__", "argparse", "types"}
+"""Modules of classes whose objects may hold a cell's settings, such as ``argparse.Namespace``."""
 
 
 @dataclass(frozen=True)
 class NotebookCode:
-    """What stands in a cell, and in the functions and classes of the notebook.
+    """What a cell, and the functions and classes defined in the notebook, contain.
 
     Attributes:
-        names: of variables and attributes that it uses.
-        numbers: in it, or behind its names.
-        divides_by_multiple: whether it divides by several times the size of a batch.
-        by_size: whether it multiplies or divides something else than a number by such a size.
-        reads_gradients: whether it reads one of something that is no weight: ``x.grad``.
+        names: variables and attributes that the code uses.
+        numbers: constants in the code, and values of its variables.
+        divides_by_multiple: whether it divides by a multiple of a batch size.
+        scales_by_size: whether it multiplies or divides a tensor by a batch size.
+        reads_gradients: whether it reads ``x.grad`` for an ``x`` that is not a parameter.
     """
 
     names: set[str]
     numbers: set[float]
     divides_by_multiple: bool = False
-    by_size: bool = False
+    scales_by_size: bool = False
     reads_gradients: bool = False
 
     @classmethod
     def from_cell(cls, cell: str, namespace: Mapping[str, Any]) -> NotebookCode:
-        """Look at ``cell``, and at what of ``namespace`` the notebook has made."""
+        """Analyze ``cell`` and the objects in ``namespace`` that were defined in the notebook."""
         try:
             codes = [compile(cell, "<cell>", "exec", dont_inherit=True)]
-        except SyntaxError:  # magics: of these nothing is known
+        except SyntaxError:  # the cell uses magics and is not analyzed
             codes = []
         own = [v for v in namespace.values() if getattr(v, "__module__", "") == "__main__"]
         functions = [
@@ -56,32 +56,36 @@ class NotebookCode:
             for member in (vars(value).values() if isinstance(value, type) else [value])
             if isinstance(member, FunctionType)
         ]
-        given = assigned(cell)
-        parts = list(_parts([*codes, *(function.__code__ for function in functions)]))
+        assigned = assigned_names(cell)
+        parts = list(_with_nested([*codes, *(function.__code__ for function in functions)]))
         names = {name for code in parts for name in code.co_names}
-        values = [value for code in parts for value in (*code.co_consts, *_small(code))]
+        values = [value for code in parts for value in (*code.co_consts, *_small_ints(code))]
         values += [v for f in functions for v in (f.__defaults__ or (), (f.__kwdefaults__ or {}))]
-        used = [namespace.get(name) for name in names - given]
+        used = [namespace.get(name) for name in names - assigned]
         values += [*used, *(_settings_of(each) for each in used)]
-        numbers = {float(v) for v in _flat(values) if isinstance(v, int | float) and v is not True}
-        sized = by_size(cell) or any(map(function_by_size, functions))
-        multiple = divides_by_multiple(cell) or any(map(function_divides_by_multiple, functions))
-        gradients = reads_gradients(cell) or any(map(function_reads_gradients, functions))
-        return cls(names, numbers, multiple, sized, gradients)
+        numbers = {
+            float(v) for v in _flatten(values) if isinstance(v, int | float) and v is not True
+        }
+        scales = cell_scales_by_size(cell) or any(map(function_scales_by_size, functions))
+        divides = cell_divides_by_multiple(cell) or any(
+            map(function_divides_by_multiple, functions)
+        )
+        gradients = cell_reads_gradients(cell) or any(map(function_reads_gradients, functions))
+        return cls(names, numbers, divides, scales, gradients)
 
     @classmethod
     def without_models(cls, cell: str, namespace: Mapping[str, Any]) -> NotebookCode:
-        """Look at the same without models: one that has a chunk(3) cuts features, not samples.
+        """Analyze the same without models: a ``chunk(3)`` in a model splits features, not samples.
 
-        Other objects count as their classes.
+        Other objects are represented by their classes.
         """
         kinds = type | FunctionType
-        made = {n: v if isinstance(v, kinds) else type(v) for n, v in namespace.items()}
-        return cls.from_cell(cell, {n: v for n, v in made.items() if not _is_model(v)})
+        classes = {n: v if isinstance(v, kinds) else type(v) for n, v in namespace.items()}
+        return cls.from_cell(cell, {n: v for n, v in classes.items() if not _is_model(v)})
 
 
-def _small(code: CodeType) -> list[Any]:
-    """Return the small numbers that Python 3.14 keeps in the instructions themselves."""
+def _small_ints(code: CodeType) -> list[Any]:
+    """Return the small integers that Python 3.14 encodes in the instructions themselves."""
     if sys.version_info < (3, 14):
         return []
     return [each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_SMALL_INT"]
@@ -89,12 +93,12 @@ def _small(code: CodeType) -> list[Any]:
 
 def _settings_of(value: Any) -> dict[str, Any]:
     """Return the attributes of an object that may hold settings."""
-    found = getattr(value, "__dict__", {}) if type(value).__module__ in SETTINGS else {}
+    found = getattr(value, "__dict__", {}) if type(value).__module__ in SETTINGS_MODULES else {}
     return found if isinstance(found, dict) else {}
 
 
-def _flat(values: Iterable[Any]) -> Iterator[Any]:
-    """Yield ``values``, and what is in those that are tuples or dicts."""
+def _flatten(values: Iterable[Any]) -> Iterator[Any]:
+    """Yield ``values``, and the items of those that are tuples, frozen sets or dicts."""
     for value in values:
         if isinstance(value, tuple | frozenset):
             yield from value
@@ -104,10 +108,11 @@ def _flat(values: Iterable[Any]) -> Iterator[Any]:
             yield value
 
 
-def _parts(codes: Iterable[CodeType]) -> Iterator[CodeType]:
+def _with_nested(codes: Iterable[CodeType]) -> Iterator[CodeType]:
+    """Yield code objects and those nested in them."""
     for code in codes:
         yield code
-        yield from _parts(part for part in code.co_consts if isinstance(part, CodeType))
+        yield from _with_nested(part for part in code.co_consts if isinstance(part, CodeType))
 
 
 def _is_model(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Whose code is running: the cell's, other code of the notebook's author, or a library's."""
+"""Tells whether a frame runs the cell, other code of the notebook's author, or a library."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from types import FrameType
 
 from nbmgpu.rank.reporting.failures import CELL_FILE_MARK
 
-STANDARD = sysconfig.get_path("stdlib") + os.sep
+STDLIB_DIRECTORY = sysconfig.get_path("stdlib") + os.sep
 
 LIBRARIES = (
     "torch", "numpy", "tqdm", "nbmgpu", "enum", "contextlib", "IPython", "accelerate",
     "lightning", "pytorch_lightning", "lightning_fabric",
 )  # fmt: skip
-"""Packages whose code, such as tqdm's generators, may iterate for the user's."""
+"""Packages whose code may iterate on behalf of the user's code, such as tqdm's generators."""
 
-INSTALLED = re.compile(r"[/\\](site-packages|dist-packages|transformers_modules)[/\\]")
-"""Where code lies that somebody else has written."""
+INSTALLED_PATH = re.compile(r"[/\\](site-packages|dist-packages|transformers_modules)[/\\]")
+"""Matches paths of third-party code."""
 
 
-def outside(frame: FrameType | None, packages: Collection[str]) -> FrameType | None:
-    """Return ``frame`` or the nearest of its callers whose code is not of ``packages``."""
+def frame_outside(frame: FrameType | None, packages: Collection[str]) -> FrameType | None:
+    """Return ``frame`` or its nearest caller whose code does not belong to ``packages``."""
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
         if module.partition(".")[0] not in packages:
@@ -34,15 +34,15 @@ def outside(frame: FrameType | None, packages: Collection[str]) -> FrameType | N
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the frame that has called torch or nbmgpu, None where that is a library's."""
-    caller = outside(frame, ("torch", "nbmgpu"))
+    """Return the frame that called torch or nbmgpu, None if it belongs to a library."""
+    caller = frame_outside(frame, ("torch", "nbmgpu"))
     file = caller.f_code.co_filename if caller is not None else ""
-    is_librarys = file.startswith((STANDARD, "<frozen")) or INSTALLED.search(file)
-    return None if is_librarys else caller
+    in_library = file.startswith((STDLIB_DIRECTORY, "<frozen")) or INSTALLED_PATH.search(file)
+    return None if in_library else caller
 
 
 def current_cell_line(frame: FrameType | None) -> int:
-    """Return the line of the cell at which ``frame`` or one of its callers is, 0 if none is."""
+    """Return the line of the cell that ``frame`` or one of its callers executes, 0 if none does."""
     while frame is not None:
         if CELL_FILE_MARK in frame.f_code.co_filename:
             return frame.f_lineno
@@ -51,5 +51,5 @@ def current_cell_line(frame: FrameType | None) -> int:
 
 
 def source_line(frame: FrameType) -> str:
-    """Return the text of the line at which ``frame`` is, empty where it is not known."""
+    """Return the source text of the current line of ``frame``, empty if it is not available."""
     return linecache.getline(frame.f_code.co_filename, frame.f_lineno)

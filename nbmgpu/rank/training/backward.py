@@ -21,10 +21,10 @@ from nbmgpu.rank.loss.loss_names import Losses, find_losses
 from nbmgpu.rank.loss.loss_weights import share_out
 from nbmgpu.rank.loss.size_inference import SizeQuestions
 from nbmgpu.rank.reporting import notices
-from nbmgpu.rank.source_analysis.stack_frames import outside
+from nbmgpu.rank.source_analysis.stack_frames import frame_outside
 from nbmgpu.strategies.base import Backward
 from nbmgpu.strategies.reduction_extras import LOSSES
-from nbmgpu.strategies.scalars import as_amount
+from nbmgpu.strategies.scalars import as_scalar
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -106,6 +106,7 @@ class BackwardTap:
         """Do what comes before all else: ranks may wait for one another here, or stop together."""
         session = self.session
         session.begun += 1
+        session.strategy.check_backward()
         session.budget.before_backward(session)
         session.pace.begin_backward()
         session.activate()
@@ -165,7 +166,7 @@ class BackwardTap:
             options["inputs"] = session.strategy.backward_inputs(given)
         self.original(tensors, seeds, **options)
         session.strategy.end_backward(plan)
-        if not session.strategy.took_part:  # what a rank did alone, others need not do
+        if not session.strategy.reached_parameters:  # what a rank did alone, others need not do
             session.begun -= 1
 
     def _read(self, loss: Tensor | Sequence[Tensor], agree: Agree) -> LossGraph:
@@ -196,7 +197,7 @@ class BackwardTap:
         totals = self._which_add_up(graph, scalars)
         if share is None:
             return Backward(even, normalized=True, scalars=scalars, totals=totals)
-        counts = as_amount(graph.counts[0][0]) / share.whole if graph.counts else None
+        counts = as_scalar(graph.counts[0][0]) / share.whole if graph.counts else None
         if graph.reduction == "sum" and (session.batch == "per-rank" or session.accumulation.on):
             session.recorder.notice("summed-loss", notices.SUMMED_LOSS)
         if not share.is_part:  # one rank has it all, or every rank has
@@ -293,5 +294,5 @@ def _times(factor: Any, roots: Sequence[Tensor], given: Any) -> Any:
 
 def _users_variables() -> dict[str, Any]:
     """Return the variables of the code that called ``backward()``."""
-    frame = outside(sys._getframe(1), BETWEEN)
+    frame = frame_outside(sys._getframe(1), BETWEEN)
     return frame.f_locals if frame is not None else {}
