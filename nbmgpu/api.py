@@ -7,15 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import OptionError, compose
+from .errors import OptionError, format_message
 from .kernel.execution import Execution
-from .kernel.executor import conduct, follow, take_over, watch
+from .kernel.executor import execute, monitor, take_over, wait_for_results
 from .kernel.in_rank import session_here
 from .kernel.interrupts import interrupts_to
-from .kernel.notebook_context import Surroundings
+from .kernel.notebook_context import NotebookContext
 from .options.run_options import RunOptions
 from .runs.run import Run
 from .serialization import VALUE
+from .ui.live_output import LiveOutput
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def run(source: str, namespace: dict[str, Any] | None = None, **options: Any) ->
     Raises:
         OptionError: an option is unknown, or cannot be had here.
         SyntaxError, UnknownNameError: the source cannot run anywhere.
-        StrategyError, ShippingError, LaunchError: the run could not begin.
+        StrategyError, SerializationError, LaunchError: the run could not begin.
         BaseException: what the source raised on a rank, of its own type.
         RankError: a rank has ended without an exception of its own.
         RunTimeoutError: it took longer than ``timeout``.
@@ -55,8 +56,8 @@ def run(source: str, namespace: dict[str, Any] | None = None, **options: Any) ->
     if namespace is None:
         namespace = sys._getframe(1).f_globals
     chosen = RunOptions.of(**options)
-    execution = Execution(source, namespace, chosen, Surroundings.current())
-    return conduct(execution)
+    execution = Execution(source, namespace, chosen, NotebookContext.current())
+    return execute(execution, LiveOutput)
 
 
 def launch(function: Callable[..., Any], *args: Any, **options: Any) -> LaunchResult:
@@ -81,8 +82,9 @@ def launch(function: Callable[..., Any], *args: Any, **options: Any) -> LaunchRe
     chosen = RunOptions.of(**options)
     if chosen.background or chosen.dry_run:
         what = "nbmgpu.launch waits for the function's result"
-        raise OptionError(compose(what, instead="nbmgpu.run(..., background=True)"))
-    finished = conduct(Execution(source, call, chosen, Surroundings.current()))
+        raise OptionError(format_message(what, instead="nbmgpu.run(..., background=True)"))
+    execution = Execution(source, call, chosen, NotebookContext.current())
+    finished = execute(execution, LiveOutput)
     assert finished is not None
     ranks = range(finished.record.world_size)
     per_rank = [finished.results.get(rank, {}).get(VALUE) for rank in ranks]
@@ -104,9 +106,9 @@ def attach(name: str = "") -> Run:
     """
     run, execution = take_over(name)
     if execution is None:
-        return watch(run)
+        return monitor(run, LiveOutput)
     with interrupts_to(execution.interrupt):
-        return follow(execution, run)
+        return wait_for_results(execution, run, LiveOutput)
 
 
 def log(**values: Any) -> None:

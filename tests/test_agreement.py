@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from nbmgpu.kernel.rank_agreement import differing
+from nbmgpu.kernel.rank_agreement import differing_names
 
 ALIKE = {
     "rounding": (1.0, 1.0 + 1e-7),
@@ -36,13 +36,13 @@ NOT_ALIKE = {
 
 @pytest.mark.parametrize(("own", "other"), ALIKE.values(), ids=ALIKE)
 def test_values_that_are_alike(own, other):
-    assert differing({"x": own}, [{"x": other}]) == []
+    assert differing_names({"x": own}, [{"x": other}]) == []
 
 
 @pytest.mark.parametrize(("own", "other"), NOT_ALIKE.values(), ids=NOT_ALIKE)
 def test_values_that_are_not(own, other):
-    assert differing({"same": 1, "x": own}, [{"same": 1, "x": own}, {"x": other}]) == ["x"]
+    assert differing_names({"same": 1, "x": own}, [{"same": 1, "x": own}, {"x": other}]) == ["x"]
 
 
 def test_what_only_one_rank_holds_is_passed_over():
-    assert differing({"mine": 1}, [{"its": 2}]) == []
+    assert differing_names({"mine": 1}, [{"its": 2}]) == []

@@ -8,17 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import nbmgpu.devices.devices
-from nbmgpu.devices.devices import (
-    MIB,
-    Gpu,
-    Machine,
-    Placement,
-    place_ranks,
-    probe,
-    torch_build,
-    visible_gpus,
-)
+import nbmgpu.devices.probe
+from nbmgpu.devices.placement import Placement, place_ranks
+from nbmgpu.devices.probe import MIB, Gpu, Machine, probe, torch_build, visible_gpus
 from nbmgpu.errors import OptionError
 from nbmgpu.frontend.info import info_text, version_lines
 from nbmgpu.options.run_options import RunOptions
@@ -30,7 +22,7 @@ from nbmgpu.system.limits import (
     usable_cores,
 )
 
-PACKAGES = Path(nbmgpu.devices.devices.__file__).parents[1]
+PACKAGES = Path(nbmgpu.devices.probe.__file__).parents[1]
 ENVIRONMENT = os.environ | {"PYTHONPATH": f"{PACKAGES}:{os.environ.get('PYTHONPATH', '')}"}
 
 A100 = "NVIDIA A100-SXM4-80GB"
@@ -71,7 +63,7 @@ def probed(tmp_path):
             [
                 sys.executable,
                 "-c",
-                "import nbmgpu.devices.devices; print(nbmgpu.devices.devices.probe())",
+                "import nbmgpu.devices.probe; print(nbmgpu.devices.probe.probe())",
             ],
             env={"PATH": str(tmp_path), "PYTHONPATH": f"{tmp_path}:{PACKAGES}", **environment},
             capture_output=True,
@@ -165,7 +157,7 @@ def test_of_mig_slices_one_is_shown():
 
 
 def test_the_build_of_torch_is_known_without_importing_it():
-    code = "import sys, nbmgpu.devices.devices as d; print(d.torch_build(), 'torch' in sys.modules)"
+    code = "import sys, nbmgpu.devices.probe as d; print(d.torch_build(), 'torch' in sys.modules)"
     said = subprocess.check_output([sys.executable, "-c", code], env=ENVIRONMENT, text=True)
     assert said.split() == [*str(torch_build()).split(), "False"]
     torch = pytest.importorskip("torch")

@@ -24,8 +24,8 @@ pattern = bytes(range(256)) * (size // 256)
 block[:] = pattern
 before = in_large_pages()
 pages = LargePages()
-while pages.wanted:
-    pages.turn()
+while pages.pending:
+    pages.collapse_next()
 assert block[:] == pattern
 assert in_large_pages() - before >= size // 2, (before, in_large_pages())
 if (pid := os.fork()) == 0:

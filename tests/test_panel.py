@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from staged import Stage
 
-from nbmgpu.kernel.notebook_context import Surroundings
+from nbmgpu.kernel.notebook_context import NotebookContext
 from nbmgpu.report.snapshot import Parts
 from nbmgpu.ui import assets, panel
 from nbmgpu.ui.live_output import LiveOutput
@@ -151,7 +151,7 @@ class TestStop:
     def test_in_the_output_of_a_cell_forces_only_where_that_was_clicked(self, staged):
         run = staged(1)
         run.start()
-        output = LiveOutput(run.run, Surroundings(SimpleNamespace(kernel=None)))
+        output = LiveOutput(run.run, NotebookContext(SimpleNamespace(kernel=None)))
         output.start()
         asked = run.run.folder / "stop"
         for force, said in [(False, "stop"), (False, "stop"), (True, "force"), (False, "force")]:

@@ -9,17 +9,17 @@ import pytest
 PRELUDE = """
 import os, sys, time
 from pathlib import Path
-from nbmgpu.engines.local.preload import Preloader, clean, libraries_here
+from nbmgpu.engines.local.preload import Preloader, is_fork_safe, imported_libraries
 
 preloader = Preloader()
 
 def settle():
     while preloader.busy:
-        if preloader.turn():
+        if preloader.advance():
             continue
         pid, status = os.waitpid(-1, 0)
-        assert preloader.is_trying(pid)
-        preloader.tried(os.waitstatus_to_exitcode(status))
+        assert preloader.is_trial(pid)
+        preloader.end_trial(os.waitstatus_to_exitcode(status))
 """
 
 
@@ -47,7 +47,7 @@ def test_a_library_is_imported_with_the_environment_of_the_kernel(script):
     script(
         "import os; home = os.environ.get('LIB_HOME')",
         """
-        preloader.wish(["lib", "lib.none"], {"LIB_HOME": "there"})
+        preloader.request(["lib", "lib.none"], {"LIB_HOME": "there"})
         settle()
         assert sys.modules["lib"].home == "there"
         assert "LIB_HOME" not in os.environ
@@ -59,30 +59,30 @@ def test_a_library_that_starts_a_thread_is_left_to_the_ranks(script):
     script(
         "from threading import Timer; timer = Timer(9, print); timer.daemon = True; timer.start()",
         """
-        preloader.wish(["lib"], {})
+        preloader.request(["lib"], {})
         settle()
-        assert "lib" not in sys.modules and clean()
-        preloader.wish(["lib"], {})
+        assert "lib" not in sys.modules and is_fork_safe()
+        preloader.request(["lib"], {})
         assert not preloader.busy, "it is not tried again"
         """,
     )
 
 
 def test_a_library_that_ends_the_process_does_no_harm(script):
-    script("import os; os._exit(3)", "preloader.wish(['lib'], {}); settle()")
+    script("import os; os._exit(3)", "preloader.request(['lib'], {}); settle()")
 
 
 def test_a_library_that_was_installed_anew_is_forgotten(script):
     script(
         "value = 1",
         """
-        preloader.wish(["lib"], {})
+        preloader.request(["lib"], {})
         settle()
-        preloader.forget_stale()
+        preloader.drop_reinstalled()
         path = Path(sys.modules["lib"].__file__)
         path.write_text("value = 22")
         os.utime(path, (1, 1))
-        preloader.forget_stale()
+        preloader.drop_reinstalled()
         import lib
         assert lib.value == 22
         """,
@@ -94,18 +94,18 @@ def test_a_library_that_imports_what_may_be_edited_is_left_to_the_ranks(script, 
     script(
         "import colorsys, mine",
         """
-        preloader.wish(["lib"], {})
+        preloader.request(["lib"], {})
         settle()
         assert not {"lib", "mine"} & sys.modules.keys()
         """,
     )
 
 
-def test_only_installed_libraries_of_cells_are_wished_for():
+def test_only_installed_libraries_of_cells_are_preloaded():
     code = (
         "import sys, pandas, nbmgpu, IPython, this\n"
-        "from nbmgpu.engines.local.preload import libraries_here\n"
-        "tops = {n.partition('.')[0] for n in libraries_here()}\n"
+        "from nbmgpu.engines.local.preload import imported_libraries\n"
+        "tops = {n.partition('.')[0] for n in imported_libraries()}\n"
         "assert 'pandas' in tops and not tops & {'nbmgpu', 'IPython', 'this', 'json', '__main__'}"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
@@ -116,9 +116,9 @@ def test_what_a_first_run_waits_for_has_not_torchs_compiler_in_it(script):
         "",
         """
         from nbmgpu.environment import torch_settings
-        from nbmgpu.engines.local.fork_server import NEEDED, _import
+        from nbmgpu.engines.local.fork_server import REQUIRED_MODULES, import_missing
 
-        _import(NEEDED)
+        import_missing(REQUIRED_MODULES)
         torch_settings.apply(torch_settings.capture())
         assert "torch" in sys.modules
         assert not {"torch._dynamo", "torch._inductor"} & sys.modules.keys()

@@ -11,9 +11,9 @@ import pytest
 from staged import Stage
 
 import nbmgpu
-from nbmgpu.errors import OptionError, ShippingError
+from nbmgpu.errors import OptionError, SerializationError
 from nbmgpu.kernel import executor
-from nbmgpu.kernel.executor import meant
+from nbmgpu.kernel.executor import select_run
 from nbmgpu.report.digest import line_of, write_digest
 from nbmgpu.runs.events import Display, Ended, Exited, Failure, Notice, Started
 from nbmgpu.runs.run import Run, find_run, list_runs, new_run_id
@@ -114,12 +114,12 @@ def test_the_run_that_is_meant_goes_on_and_is_this_kernels(runs, stage):
     for staged in (own, others, over):
         staged.start()
     over.finish()
-    assert meant().id == own.run.id
-    assert meant("20260103").id == over.run.id
+    assert select_run().id == own.run.id
+    assert select_run("20260103").id == over.run.id
     own.finish()
-    assert meant().id == others.run.id
+    assert select_run().id == others.run.id
     others.finish()
-    assert meant().id == over.run.id
+    assert select_run().id == over.run.id
 
 
 def test_a_run_that_goes_on_cannot_be_deleted(stage):
@@ -225,7 +225,7 @@ def test_a_look_at_a_run_that_goes_on_asks_the_system_once(monkeypatch):
     execution, asked = executor._background[run.id], []
     while run.view.launcher is None:
         run.refresh()
-    module = sys.modules[Run.__module__]
+    module = sys.modules["nbmgpu.engines.local.engine"]
     monkeypatch.setattr(
         module, "process_is_alive", lambda *who: asked.append(who) or process_is_alive(*who)
     )
@@ -264,6 +264,6 @@ class Wrapper:
 w = Wrapper(3)
 """
     exec(source, namespace)
-    with pytest.raises(ShippingError, match="`w` cannot be made again in the ranks") as caught:
+    with pytest.raises(SerializationError, match="`w` cannot be made again in the ranks") as caught:
         nbmgpu.run("print(w.real)", namespace, gpus=1)
     assert "Try: make `w` inside the cell" in str(caught.value)

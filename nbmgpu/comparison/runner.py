@@ -10,11 +10,11 @@ from typing import Any
 
 import psutil
 
-from nbmgpu.devices.devices import Machine, probe
-from nbmgpu.engines.local.client import launch_client
+from nbmgpu.devices.probe import Machine, probe
+from nbmgpu.engines.registry import get_engine
 from nbmgpu.errors import LaunchError, OptionError, StrategyError
 from nbmgpu.kernel.execution import Execution
-from nbmgpu.kernel.notebook_context import Surroundings
+from nbmgpu.kernel.notebook_context import NotebookContext
 from nbmgpu.report.digest import write_digest
 from nbmgpu.runs.events import Event, Status
 from nbmgpu.strategies import profile_of
@@ -61,7 +61,7 @@ class Contest:
     request: Request
     source: str
     namespace: dict[str, Any]
-    surroundings: Surroundings = field(default_factory=Surroundings)
+    surroundings: NotebookContext = field(default_factory=NotebookContext)
     trials: list[Trial] = field(init=False, default_factory=list)
     running: Running | None = field(init=False, default=READY)
     stopped: bool = field(init=False, default=False)
@@ -73,7 +73,7 @@ class Contest:
         """Make all runs, turn by turn.
 
         Raises:
-            SyntaxError, CellError, ShippingError: the cell cannot run anywhere.
+            SyntaxError, CellError, SerializationError: the cell cannot run anywhere.
         """
         try:
             yield from self._settle()
@@ -107,15 +107,15 @@ class Contest:
         Else the first run, that of one device, would be the only one to pay for that.
         """
         strategies = {entry.strategy for entry in self.request.entries}
-        client = launch_client()
-        client.preload(module for name in strategies for module in profile_of(name).modules)
+        engine = get_engine()
+        engine.preload(module for name in strategies for module in profile_of(name).modules)
         begun = looked = time.monotonic()
-        used, quiet = client.cpu_seconds(), 0
+        used, quiet = engine.preload_cpu_seconds(), 0
         while quiet < QUIET_LOOKS and looked - begun < LONGEST_WAIT and not self.stopped:
             yield
             if (now := time.monotonic()) - looked < LOOK:
                 continue
-            used, before = client.cpu_seconds(), used
+            used, before = engine.preload_cpu_seconds(), used
             quiet = quiet + 1 if used - before < IDLE * (now - looked) else 0
             looked = now
 
@@ -169,7 +169,7 @@ class Contest:
         all_run = len(running_since) == execution.run.record.world_size
         start_up = max(running_since.values()) - begun if all_run else None
         self.trials.append(
-            measured(entry, execution.run, execution.shipment.nbytes, start_up, self.alone)
+            measured(entry, execution.run, execution.bundle.nbytes, start_up, self.alone)
         )
 
     def _tell(self, name: str, execution: Execution, begun: float) -> None:

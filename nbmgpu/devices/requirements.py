@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nbmgpu.strategies import Profile
 
-from .devices import torch_build
+from .probe import torch_build
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ def lack_of(profile: Profile) -> Lack | None:
     if missing:
         needed = f"{' and '.join(missing)}, which is not installed here"
         return Lack(needed, " ".join(missing))
-    least = profile.least_torch
+    least = profile.min_torch
     build = torch_build() if any(least) else None
     if build is not None and build.release < least:
         wanted = ".".join(map(str, least))

@@ -1,4 +1,4 @@
-"""What kernel and rank 0 tell each other besides the cell's objects: it travels before these."""
+"""What kernel and ranks exchange besides the cell's objects; it comes first in each file."""
 
 from __future__ import annotations
 
@@ -6,42 +6,42 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .random_state import RandomState
-from .tracker_run import LeftRun, TrackedRun
+from .tracker_run import TrackerRun, TrackerRunUpdate
 
 
 @dataclass(frozen=True)
-class SentHeader:
-    """What a rank takes on before it runs the cell.
+class BundleHeader:
+    """What a rank restores before it runs the cell.
 
     Attributes:
         random: states of random number generators, see ``nbmgpu.environment.random_state``.
-        settings: torch's, see ``nbmgpu.environment.torch_settings``.
+        settings: those of torch, see ``nbmgpu.environment.torch_settings``.
         verbosity: warnings and loggers, see ``nbmgpu.environment.logging_state``.
-        tracked: the notebook's run of wandb, None if it has begun none.
-        sources: of the notebook's earlier cells, by file name, each with the cell's number or None.
-        execution_count: the number before the cell.
+        tracked: the notebook's wandb run; None if it has started none.
+        sources: source and execution count (or None) of the notebook's earlier cells, by file name.
+        execution_count: the execution count of the cell.
     """
 
     random: RandomState
     settings: dict[str, Any]
     verbosity: dict[str, Any]
-    tracked: TrackedRun | None
+    tracked: TrackerRun | None
     sources: dict[str, tuple[str, int | None]] = field(default_factory=dict)
     execution_count: int = 1
 
 
 @dataclass(frozen=True)
-class ReturnedHeader:
-    """What the kernel takes on when the cell is over.
+class ResultHeader:
+    """What rank 0 returns when the cell is over.
 
     Attributes:
         random: states of random number generators, after the cell.
         deleted: names that the cell has deleted.
-        kept: names that stand for what they have stood for before.
-        tracked: what the cell has made of the notebook's run of wandb, if there is one.
+        kept: names that are bound to the same object as before.
+        tracked: how the cell has left the notebook's wandb run, if there is one.
     """
 
     random: RandomState
     deleted: list[str]
     kept: list[str]
-    tracked: LeftRun | None
+    tracked: TrackerRunUpdate | None

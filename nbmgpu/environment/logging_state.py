@@ -1,4 +1,4 @@
-"""What the notebook lets be said: warnings it ignores, and how its loggers are set."""
+"""The notebook's warning filters and logging configuration, for its ranks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 
 def capture() -> dict[str, Any]:
-    """Return what holds in this process, as far as another one can take it over.
+    """Return the configuration of this process, as far as another process can apply it.
 
-    Of the filters those that ignore warnings of Python's own categories: an "error" would meet
-    what libraries do in a rank for the run's sake.  Of the root logger's handlers those that
-    write to the process's own streams, as ``logging.basicConfig()`` makes them.
+    Warning filters: those that ignore warnings of Python's own categories.  An "error" filter
+    would also hit what libraries do in a rank for the sake of the run.  Handlers: those of the
+    root logger that write to the process's own streams, as ``logging.basicConfig()`` makes them.
     """
     root = logging.getLogger()
     loggers = [each for each in [*root.manager.loggerDict.values()]
@@ -36,7 +36,7 @@ def capture() -> dict[str, Any]:
 
 
 def apply(verbosity: dict[str, Any]) -> None:
-    """Let this process say what the other one would."""
+    """Apply the configuration that ``capture`` returned in another process."""
     for message, category, module, line in reversed(verbosity["ignored"]):
         warnings.filterwarnings("ignore", message, category, module, line)
     root = logging.getLogger()
@@ -53,7 +53,7 @@ def apply(verbosity: dict[str, Any]) -> None:
 
 
 def _text(pattern: Any) -> str:
-    """Return what a filter was made of: patterns are compiled, but for Python's own filters."""
+    """Return the pattern of a filter as text: it is compiled, except in Python's own filters."""
     return getattr(pattern, "pattern", pattern) or ""
 
 

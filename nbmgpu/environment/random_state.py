@@ -1,4 +1,4 @@
-"""Random states: Python's, NumPy's and torch's, taken and put back together."""
+"""The global random states of Python, NumPy and torch, captured and restored together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class RandomState:
-    """The states of the global generators; None for one that is not imported, or not meant."""
+    """The states of the global generators; None for one that is not imported, or not to be set."""
 
     python: Any
     numpy: Any
@@ -18,7 +18,7 @@ class RandomState:
 
 
 def capture() -> RandomState:
-    """Return the states of now.  CUDA generators are not touched: that would start CUDA."""
+    """Return the current states.  CUDA generators are left out: reading them initializes CUDA."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     return RandomState(
         random.getstate(),
@@ -41,18 +41,18 @@ def restore(state: RandomState) -> None:
         torch.set_rng_state(state.torch)
 
 
-def go_on(state: RandomState, since: RandomState) -> None:
-    """Set the generators to ``state`` that nobody has drawn from ``since``: others go on."""
+def restore_unchanged(state: RandomState, since: RandomState) -> None:
+    """Set those generators to ``state`` that have not been drawn from ``since``."""
     now = capture()
-    untouched = {
+    unchanged = {
         name: getattr(state, name) if _same(getattr(now, name), getattr(since, name)) else None
         for name in ("python", "numpy", "torch")
     }
-    restore(RandomState(**untouched))
+    restore(RandomState(**unchanged))
 
 
 def _same(now: Any, before: Any) -> bool:
-    """Compare two states of one library, which may have been imported in between."""
+    """Return whether two states of a library are equal; it may have been imported in between."""
     if before is None:
         return True
     if hasattr(now, "numpy"):  # torch's
@@ -63,7 +63,7 @@ def _same(now: Any, before: Any) -> bool:
 
 
 def seed(value: int) -> None:
-    """Seed Python, NumPy and torch, on all devices, as ``seed_everything`` does elsewhere."""
+    """Seed Python, NumPy and torch on all devices, as Lightning's ``seed_everything`` does."""
     import numpy as np
     import torch
 

@@ -1,4 +1,4 @@
-"""torch's global settings, which decide what numbers a cell computes."""
+"""torch's global settings, which determine the numbers that a cell computes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PRECISIONS = (
     ("generic", "all"),
     *((backend, op) for backend in ("cuda", "mkldnn") for op in ("all", "matmul", "conv", "rnn")),
 )
-"""What ``torch.backends.*.fp32_precision`` may be set for, from the general to the particular."""
+"""Keys of ``torch.backends.*.fp32_precision``, from the general to the particular."""
 
 
 def capture() -> dict[str, Any]:
@@ -35,7 +35,7 @@ def capture() -> dict[str, Any]:
 
 
 def apply(settings: dict[str, Any]) -> None:
-    """Give this process the settings of another one, but no more threads than it has."""
+    """Apply settings captured in another process, but no more threads than this one has."""
     if not settings:
         return
     import torch
@@ -45,13 +45,13 @@ def apply(settings: dict[str, Any]) -> None:
         torch.set_float32_matmul_precision(settings["matmul"])
     here, wanted = capture(), settings["deterministic"]
     if (here["deterministic"], here["warn_only"]) != (wanted, settings["warn_only"]):
-        # Only then: to set it imports all of torch's compiler.
+        # Only if it differs: setting it imports all of torch's compiler.
         torch.use_deterministic_algorithms(wanted, warn_only=settings["warn_only"])
     for name, value in settings["cudnn"].items():
         if value is not None:
             setattr(torch.backends.cudnn, name, value)
     for key, precision in settings["precisions"].items():
-        if _precisions(torch)[key] != precision:  # a general one may have set it
+        if _precisions(torch)[key] != precision:  # a general key may have set it
             set_: Any = torch._C._set_fp32_precision_setter
             set_(*key, precision)
     torch.autograd.set_detect_anomaly(settings["anomaly"])
@@ -60,13 +60,13 @@ def apply(settings: dict[str, Any]) -> None:
 
 
 def _legacy(get: Any) -> Any:
-    """Return a setting, None if torch refuses to name it: ``fp32_precision`` was set instead."""
+    """Return a setting; None if torch refuses because ``fp32_precision`` was set instead."""
     with suppress(RuntimeError):
         return get()
     return None
 
 
 def _precisions(torch: Any) -> dict[tuple[str, str], str]:
-    """Return what ``fp32_precision`` says; nothing before torch 2.9, which has none."""
+    """Return ``fp32_precision`` by key; empty before torch 2.9, which does not have it."""
     get = getattr(torch._C, "_get_fp32_precision_getter", None)
     return {key: get(*key) for key in PRECISIONS} if get else {}

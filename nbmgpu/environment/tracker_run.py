@@ -1,6 +1,6 @@
-"""The tracker's run that the notebook has begun: cells go on with it in their ranks.
+"""The experiment tracker's run that the notebook has started: cells log to it from their ranks.
 
-Of all trackers this is wandb, whose runs other processes may write to.
+Supported is wandb, whose runs can be written to by several processes.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-begun_here: list[Any] = []
-"""In a rank, the runs that its cell has begun; they end with it."""
+started_in_rank: list[Any] = []
+"""In a rank, the runs that its cell has started; they end with the cell."""
 
 
 @dataclass(frozen=True)
-class TrackedRun:
-    """A run of wandb, as far as others can be like it.
+class TrackerRun:
+    """A wandb run, as far as another process can join or imitate it.
 
     Attributes:
-        id, name, project, entity: as wandb calls it; entity and project may be None.
+        id, name, project, entity: as in wandb; entity and project may be None.
         config: its values.
         folder: where its files are, None for wandb's own choice.
-        resumed: whether it goes on with a run of an earlier process.
+        resumed: whether it resumes a run of an earlier process.
         disabled: whether nothing is logged, and no process can join it.
-        muted: whether nothing is to be logged anywhere, also to runs that the cell begins.
+        muted: whether nothing is to be logged at all, not even to runs that the cell starts.
     """
 
     id: str | None = None
@@ -39,30 +39,30 @@ class TrackedRun:
 
 
 @dataclass(frozen=True)
-class LeftRun:
-    """What a cell has made of the notebook's run: its config, and how it has ended it, if so."""
+class TrackerRunUpdate:
+    """How a cell has left the notebook's run: its config, and its exit code if it ended there."""
 
     id: str
     config: dict[str, Any]
     exit_code: int | None = None
 
 
-def capture(tracks: bool = True) -> TrackedRun | None:
-    """Return the notebook's run, None where it has begun none.
+def capture(tracks: bool = True) -> TrackerRun | None:
+    """Return the notebook's run; None if it has started none.
 
     Args:
-        tracks: whether the cell shall log to it; else it logs nothing.
+        tracks: whether the cell logs to it; otherwise the cell logs nothing.
     """
     run, found = _current("run"), None
     if run is not None:
-        with suppress(Exception):  # whatever a library of any version may raise: it costs no launch
-            found = described(run)
-    return found if tracks else replace(found or TrackedRun(), disabled=True, muted=True)
+        with suppress(Exception):  # some version of wandb may raise anything; the launch goes on
+            found = describe_run(run)
+    return found if tracks else replace(found or TrackerRun(), disabled=True, muted=True)
 
 
-def described(run: Any) -> TrackedRun:
-    """Return what is to be known of a run of wandb."""
-    return TrackedRun(
+def describe_run(run: Any) -> TrackerRun:
+    """Return the description of a wandb run."""
+    return TrackerRun(
         id=run.id,
         name=run.name,
         project=run.project,
@@ -74,8 +74,8 @@ def described(run: Any) -> TrackedRun:
     )
 
 
-def take(left: LeftRun | None) -> None:
-    """Let the notebook's run be as the cell has left it, if it is still the same one."""
+def write_back(left: TrackerRunUpdate | None) -> None:
+    """Update the notebook's run to how the cell has left it, if it is still the same run."""
     run = _current("run")
     if run is None or left is None or run.id != left.id:
         return
@@ -87,16 +87,16 @@ def take(left: LeftRun | None) -> None:
 
 
 def name_of(obj: Any) -> str:
-    """Return what wandb calls ``obj`` if that is the notebook's run, or its config or summary.
+    """Return ``"run"``, ``"config"`` or ``"summary"`` if ``obj`` is that of the notebook's run.
 
-    Every process has such objects of its own, which stand for one another; others have no name.
+    Each process has its own, and they are sent by that name; other objects have an empty name.
     """
-    if any(_current("run") is run for run in begun_here):
+    if any(_current("run") is run for run in started_in_rank):
         return ""
     return next((name for name in ("run", "config", "summary") if _current(name) is obj), "")
 
 
 def _current(name: str) -> Any:
-    """Return what wandb has under ``name``, without importing it or looking for a run."""
+    """Return the attribute ``name`` of wandb, without importing it or triggering its lookups."""
     module = sys.modules.get("wandb")
     return vars(module).get(name) if module else None

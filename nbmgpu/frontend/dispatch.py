@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from nbmgpu import comparison
 from nbmgpu.comparison import Contest, request
-from nbmgpu.errors import OptionError, closest, compose
+from nbmgpu.errors import OptionError, closest_match, format_message
 from nbmgpu.kernel import executor
 from nbmgpu.kernel.execution import Execution
 from nbmgpu.kernel.interrupts import interrupts_to
-from nbmgpu.kernel.notebook_context import Surroundings
+from nbmgpu.kernel.notebook_context import NotebookContext
 from nbmgpu.options import flags
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.runs.failure import plain
+from nbmgpu.ui.live_output import LiveOutput
 
 from .help import usage
 from .tracebacks import plain_errors
@@ -35,7 +36,7 @@ def run_cell(shell: InteractiveShell, line: str, cell: str) -> Any:
             comparison.conduct(contest)
             return None
         execution = _execution(shell, line, cell)
-        executor.conduct(execution)
+        executor.execute(execution, LiveOutput)
     return execution.value
 
 
@@ -48,7 +49,7 @@ async def run_cell_awaited(shell: InteractiveShell, line: str, cell: str) -> Any
             await comparison.conduct_awaited(contest)
             return None
         execution = _execution(shell, line, cell)
-        run = await executor.conduct_awaited(execution)
+        run = await executor.execute_async(execution, LiveOutput)
         if run is not None and execution.options.background:
             _watching.add(asyncio.ensure_future(_watch(shell, execution)))
     return execution.value
@@ -60,13 +61,13 @@ def run_line(shell: InteractiveShell, line: str) -> Any:
         return None
     command, _, rest = line.strip().partition(" ")
     if command not in flags.COMMANDS:
-        near = closest(command, flags.COMMANDS) or "runs"
+        near = closest_match(command, flags.COMMANDS) or "runs"
         what = f"There is no %mgpu {command}" if command else "%mgpu needs a command"
         allowed, instead = f"Commands: {', '.join(flags.COMMANDS)}", f"%mgpu {near}"
         if command in request.TABLES:
             allowed = "It stands above the cell that it is about"
             instead = f"%%mgpu {line.strip()}"
-        raise plain(OptionError(compose(what, allowed, instead)))
+        raise plain(OptionError(format_message(what, allowed, instead)))
     from . import commands  # the advisor comes with it
 
     with plain_errors(shell):
@@ -80,10 +81,10 @@ async def attach_awaited(shell: InteractiveShell, line: str) -> None:
     with plain_errors(shell):
         run, execution = executor.take_over(line.partition(" ")[2].strip())
         if execution is None:
-            await executor.watch_awaited(run)
+            await executor.monitor_async(run, LiveOutput)
             return
         with interrupts_to(execution.interrupt):
-            await executor.follow_awaited(execution, run)
+            await executor.wait_for_results_async(execution, run, LiveOutput)
 
 
 def _helped(line: str) -> bool:
@@ -95,7 +96,7 @@ def _helped(line: str) -> bool:
 
 
 def _execution(shell: InteractiveShell, line: str, cell: str) -> Execution:
-    return Execution(cell, shell.user_ns, RunOptions.parse(line), Surroundings(shell))
+    return Execution(cell, shell.user_ns, RunOptions.parse(line), NotebookContext(shell))
 
 
 def _contest(shell: InteractiveShell, line: str, cell: str) -> Contest | None:
@@ -104,14 +105,14 @@ def _contest(shell: InteractiveShell, line: str, cell: str) -> Contest | None:
     if kind not in request.TABLES:
         _refuse_misspelt(kind, rest)
         return None
-    return Contest(request.parse(kind, rest), cell, shell.user_ns, Surroundings(shell))
+    return Contest(request.parse(kind, rest), cell, shell.user_ns, NotebookContext(shell))
 
 
 async def _watch(shell: InteractiveShell, execution: Execution) -> None:
     """Follow a run in the background; whatever it raises is shown where it began."""
     try:
         with plain_errors(shell, execution.source):
-            await executor.follow_awaited(execution, execution.run)
+            await executor.wait_for_results_async(execution, execution.run, LiveOutput)
     except KeyboardInterrupt:
         pass  # it was stopped; the summary says so
     except Exception:
@@ -123,7 +124,7 @@ async def _watch(shell: InteractiveShell, execution: Execution) -> None:
 def _refuse_misspelt(word: str, rest: str) -> None:
     """Refuse a first word that is nearer to ``compare`` or ``scale`` than to a flag."""
     names = [flag.name.lstrip("-") for flag in flags.FLAGS]
-    near = None if word.startswith("-") else closest(word, [*request.TABLES, *names])
+    near = None if word.startswith("-") else closest_match(word, [*request.TABLES, *names])
     if near in request.TABLES and word not in names:
         what = f"There is no %%mgpu {word}"
-        raise OptionError(compose(what, instead=f"%%mgpu {near} {rest}".rstrip()))
+        raise OptionError(format_message(what, instead=f"%%mgpu {near} {rest}".rstrip()))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
-from nbmgpu.engines.local.client import launch_client
+from nbmgpu.engines.registry import get_engine
 
 from . import completion, preimport
 
@@ -47,7 +47,7 @@ def register(shell: InteractiveShell) -> None:
         shell.input_transformers_post.append(await_magic)
     completion.register(shell)
     shell.events.register("post_run_cell", preload)
-    launch_client()
+    get_engine().preload()
     preimport.load()
 
 
@@ -62,7 +62,7 @@ def unregister(shell: InteractiveShell) -> None:
 
 def preload(*_: object) -> None:
     """Let ranks have what the cell before has imported, and runs what they need."""
-    launch_client().preload()
+    get_engine().preload()
     preimport.load()
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 MODULES = (
     "numpy",
-    "nbmgpu.devices.devices",
+    "nbmgpu.devices.placement",
     "nbmgpu.runs.run",
     "nbmgpu.cell",
     "nbmgpu.serialization",

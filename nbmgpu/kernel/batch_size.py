@@ -1,4 +1,4 @@
-"""The batch arithmetic of a run, in words."""
+"""Describes how batches are sharded over the ranks of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def batch_line(values: Iterable[Any], options: RunOptions, world_size: int) -> str:
-    """Return one line on how the loaders among ``values`` are split, empty without any."""
+    """Return one line on how the DataLoaders among ``values`` are sharded; empty without any."""
     data = sys.modules.get("torch.utils.data")
     if data is None:
         return ""
@@ -28,11 +28,11 @@ def _line(size: int, options: RunOptions, world_size: int) -> str:
         return alone if batches == 1 else f"global batch {size * batches} = {batches} x {alone}"
     if not profile_of(options.strategy).shards_data:
         return f"nothing is split: every rank reads every batch of {size}"
-    whole = size * world_size if options.batch == "per-rank" else size
-    share, longer = divmod(whole, world_size)
-    line = f"global batch {whole * batches}"
+    global_size = size * world_size if options.batch == "per-rank" else size
+    shard, longer = divmod(global_size, world_size)
+    line = f"global batch {global_size * batches}"
     if longer:
-        line += f" on {world_size} ranks: {share} or {share + 1} each"
+        line += f" on {world_size} ranks: {shard} or {shard + 1} each"
         return line if batches == 1 else f"{line} of {batches} batches"
-    line += f" = {world_size} ranks x {share}"
+    line += f" = {world_size} ranks x {shard}"
     return line if batches == 1 else f"{line} x {batches} batches"

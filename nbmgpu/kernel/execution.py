@@ -1,4 +1,4 @@
-"""One run as the kernel lives it: read the cell, ship, launch, watch, take back."""
+"""One run of a cell: read it, serialize what it needs, launch, monitor, write the results back."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
-
-import psutil
+from typing import TYPE_CHECKING, Any
 
 from nbmgpu.cell import Cell, read_cell
-from nbmgpu.devices.devices import Placement, place_ranks, probe
 from nbmgpu.devices.requirements import lack_of
-from nbmgpu.engines.local.client import LaunchClient, launch_client
+from nbmgpu.engines.registry import get_engine
 from nbmgpu.environment import logging_state, random_state, torch_settings, tracker_run
-from nbmgpu.environment.headers import SentHeader
-from nbmgpu.errors import LaunchError, OptionError, compose
+from nbmgpu.environment.headers import BundleHeader
+from nbmgpu.errors import LaunchError, OptionError, format_message
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.report.digest import write_digest
 from nbmgpu.runs.events import KERNEL, Ended, Event, EventWriter, Notice
 from nbmgpu.runs.failure import exception_of
 from nbmgpu.runs.run import COLLECTED_FILE, Run, RunRecord, new_run_id, runs_root
-from nbmgpu.serialization import Shipment, ship
-from nbmgpu.serialization.storage import Place, shelf
+from nbmgpu.serialization import Bundle, serialize
 from nbmgpu.strategies import profile_of
 from nbmgpu.strategies.profiles import COMPILER
 from nbmgpu.system.processes import creation_time
 
 from .batch_size import batch_line
-from .notebook_context import Surroundings
-from .write_back import Returns
+from .notebook_context import NotebookContext
+from .write_back import WriteBack
 
-PATCHES = (
+if TYPE_CHECKING:
+    from nbmgpu.devices.placement import Placement
+    from nbmgpu.engines.base import Engine, RunHandle, RunStorage
+
+PATCHED_LIBRARIES = (
     "{}: the notebook has put a function of its own there, and ranks have the library's. Put the "
     "assignment into the cell."
 )
@@ -44,73 +44,83 @@ DETACHED = (
     "the cell ends at these tensors."
 )
 
-BLANK_LINES = re.compile(r"\A(?:[ \t]*\n)+")
-"""Before the first line of a cell that has something in it."""
+LEADING_BLANK_LINES = re.compile(r"\A(?:[ \t]*\n)+")
 
 
 @dataclass
 class Execution:
-    """A cell on its way through the ranks.
+    """One cell, from its source to the results in the notebook.
 
-    ``prepare`` reads the cell and packs what it needs; nothing has started then.
-    ``start`` launches the ranks, ``over`` tells when they are gone, ``finish`` brings
-    the results home.  ``value`` is the cell's last line's, afterwards.
+    ``prepare`` reads the cell and serializes what it needs; it starts nothing.  ``start`` launches
+    the ranks, ``over`` is true when they have ended, ``finish`` writes the results back.
+
+    Attributes:
+        source: the cell.
+        namespace: the notebook's names.
+        options: what was asked for.
+        context: the IPython shell that the cell is run from.
+        tracks: whether the cell logs to the notebook's wandb run.
+        cell, placement, bundle, batch_line: set by ``prepare``.
+        value: of the cell's last line; set by ``finish``.
+        taken_over: whether another call (``attach``) writes the results back.
     """
 
     source: str
     namespace: dict[str, Any]
     options: RunOptions
-    surroundings: Surroundings = field(default_factory=Surroundings)
+    context: NotebookContext = field(default_factory=NotebookContext)
     tracks: bool = True
     cell: Cell = field(init=False)
     placement: Placement = field(init=False)
-    shipment: Shipment = field(init=False)
+    bundle: Bundle = field(init=False)
     batch_line: str = field(init=False, default="")
     value: Any = field(init=False, default=None)
     taken_over: bool = field(init=False, default=False)
-    _places: dict[str, Place] = field(init=False, default_factory=dict)
+    _engine: Engine = field(init=False)
+    _storage: RunStorage | None = field(init=False, default=None)
     _run: Run | None = field(init=False, default=None)
-    _words: EventWriter | None = field(init=False, default=None)
-    _client: LaunchClient | None = field(init=False, default=None)
+    _events: EventWriter | None = field(init=False, default=None)
+    _handle: RunHandle | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        """Take off what IPython does, so that its line numbers are those of ``source``."""
-        self.source = BLANK_LINES.sub("", self.source)
+        """Find the engine; drop leading blank lines as IPython does, so that line numbers match."""
+        self.source = LEADING_BLANK_LINES.sub("", self.source)
+        self._engine = get_engine(self.options.engine)
 
     def prepare(self) -> None:
-        """Read the cell, choose devices and pack the bundle.
+        """Read the cell, choose devices and serialize the bundle.
 
         Raises:
             SyntaxError, UnknownNameError: the cell cannot run anywhere.
-            OptionError: the machine does not have what was asked for.
+            OptionError: the engine does not have what was asked for.
             StrategyError: the strategy cannot train with these options.
-            ShippingError: a value cannot be sent to the ranks.
+            SerializationError: a value cannot be sent to the ranks.
         """
-        self.cell = read_cell(self.source, self.namespace, self.surroundings.transform)
+        self.cell = read_cell(self.source, self.namespace, self.context.transform)
         self._check_strategy()
-        self.placement = place_ranks(self.options, probe())
+        self.placement = self._engine.place(self.options)
         names = {n: self.namespace[n] for n in self.cell.reads if n in self.namespace}
-        header = SentHeader(
+        header = BundleHeader(
             random=random_state.capture(),
             settings=torch_settings.capture(),
             verbosity=logging_state.capture(),
             tracked=tracker_run.capture(self.tracks),
-            sources=self.surroundings.sources(),
-            execution_count=self.surroundings.cell_number,
+            sources=self.context.sources(),
+            execution_count=self.context.cell_number,
         )
-        self.shipment = ship(names, self.namespace, header)
+        self.bundle = serialize(names, self.namespace, header)
         self.batch_line = batch_line(names.values(), self.options, self.placement.world_size)
 
-    def _patches(self) -> list[str]:
-        """Return what the notebook has put into libraries, and the cell does not itself."""
-        names = ((name, name.rpartition(".")[2]) for name in self.shipment.patches)
+    def _library_patches(self) -> list[str]:
+        """Return what the notebook has patched in libraries, unless the cell does that itself."""
+        names = ((name, name.rpartition(".")[2]) for name in self.bundle.overrides)
         return [name for name, last in names if not re.search(rf"\.{last}\s*=", self.source)]
 
     def _check_strategy(self) -> None:
         profile = profile_of(self.options.strategy)
         if lack := lack_of(profile):
             what = f"Strategy {profile.name} needs {lack.needed}"
-            raise OptionError(compose(what, instead=f"%pip install {lack.install}"))
+            raise OptionError(format_message(what, instead=f"%pip install {lack.install}"))
         if profile.check is not None:
             profile.check(self.options)
 
@@ -118,56 +128,53 @@ class Execution:
         """Launch the ranks, and write the bundle that they wait for.
 
         Raises:
-            LaunchError: there is no room for the bundle, or no launch server.
+            LaunchError: there is no space for the bundle, or the engine cannot start ranks.
         """
         try:
-            return self._launched()
+            return self._launch()
         except BaseException:
-            self._free()
+            self._release()
             raise
 
-    def _launched(self) -> Run:
+    def _launch(self) -> Run:
         run_id = new_run_id()
         folder = runs_root() / run_id
-        self._places["bundle"] = bundle = self.shipment.find_room(folder)
-        results = []
-        for rank in range(self.placement.world_size):
-            name = f"result-{rank}"
-            self._places[name] = shelf.take(folder, name, self.shipment.nbytes)
-            results.append(self._places[name])
-        self._run = run = Run.create(self._record(run_id, bundle, results), self.source)
-        self._words = EventWriter(run.events_path("kernel"), KERNEL)
-        detached = ", ".join(f"`{name}`" for name in self.shipment.detached)
-        patches = ", ".join(f"`{name}`" for name in self._patches())
+        self._storage = storage = self._engine.allocate(
+            folder, self.bundle.nbytes, self.placement.world_size
+        )
+        self._run = run = Run.create(self._record(run_id, storage), self.source)
+        self._events = EventWriter(run.events_path("kernel"), KERNEL)
+        detached = ", ".join(f"`{name}`" for name in self.bundle.detached)
+        patches = ", ".join(f"`{name}`" for name in self._library_patches())
         notices = {
             "devices": self.placement.notice,
-            "bundle": bundle.notice,
+            "bundle": storage.bundle.notice,
             "detached": detached and DETACHED.format(detached),
-            "patches": patches and PATCHES.format(patches),
+            "patches": patches and PATCHED_LIBRARIES.format(patches),
         }
         for topic, text in notices.items():
             if text:
-                self._note(topic, text)
-        self._client = launch_client()
+                self._notice(topic, text)
         try:
-            self._client.launch(run)
-            self.shipment.write(bundle, run_id)  # meanwhile the ranks find one another
-            self._client.preload(self._modules_ahead())
+            self._handle = self._engine.launch(run)
+            self.bundle.write(storage.bundle, run_id)  # meanwhile ranks join their process group
+            self._engine.send_bundle(run)
+            self._engine.preload(self._imports_of_strategy())
         except LaunchError as error:
-            self._say(Ended, ending="failed", detail=str(error))
+            self._emit(Ended, ending="failed", detail=str(error))
             raise
-        except BaseException:  # ranks that wait for the bundle must not do so for ever
+        except BaseException:  # ranks must not wait for the bundle for ever
             self.abandon()
             raise
         return run
 
-    def _modules_ahead(self) -> tuple[str, ...]:
-        """Return what ranks with these options import; the next run's will have it."""
+    def _imports_of_strategy(self) -> tuple[str, ...]:
+        """Return the modules that ranks import with these options; the next run's have them."""
         modules = profile_of(self.options.strategy).modules
         return (*modules, *COMPILER) if self.options.compile else modules
 
-    def _record(self, run_id: str, bundle: Place, results: list[Place]) -> RunRecord:
-        options, process = self.options, psutil.Process()
+    def _record(self, run_id: str, storage: RunStorage) -> RunRecord:
+        options = self.options
         return RunRecord(
             id=run_id,
             created=time.time(),
@@ -178,15 +185,16 @@ class Execution:
             timeout=options.timeout,
             fresh=options.fresh,
             cwd=os.getcwd(),
-            sys_path=[path for path in sys.path if isinstance(path, str)],  # as Python has it
-            bundle=bundle.path,
-            results=[result.path for result in results],
-            kernel_pid=process.pid,
-            kernel_create_time=creation_time(process.pid),
-            notebook=self.surroundings.notebook,
+            sys_path=[path for path in sys.path if isinstance(path, str)],  # Python ignores others
+            bundle=storage.bundle.path,
+            results=[result.path for result in storage.results],
+            kernel_pid=os.getpid(),
+            kernel_create_time=creation_time(os.getpid()),
+            notebook=self.context.notebook,
             threads=self.placement.threads,
             batch_line=self.batch_line,
             options=dataclasses.asdict(options),
+            engine=options.engine,
         )
 
     @property
@@ -197,23 +205,28 @@ class Execution:
 
     @property
     def over(self) -> bool:
-        """Whether every rank is gone, or none will ever come."""
+        """Whether every rank has ended, or none will ever start."""
         if self.run.over:
             return True
-        if self.run.view.launcher is not None or self._client is None or self._client.alive:
+        if self.run.view.launcher is not None or self._handle is None:
             return False
-        detail = f"The launch server has ended.\n{self._client.errors()}".rstrip()
-        self._say(Ended, ending="failed", detail=detail)
+        if not (error := self._handle.error()):
+            return False
+        self._emit(Ended, ending="failed", detail=error)
         return self.run.over
 
+    def sync(self) -> None:
+        """Let the engine bring new events and logs to this machine."""
+        self._engine.sync(self.run)
+
     def interrupt(self) -> None:
-        """Stop the run so that partial results come back; the second time, at once."""
+        """Stop the run so that partial results are written back; the second time, at once."""
         if self._run is None:
             raise KeyboardInterrupt  # nothing has started
         self.run.stop(force=self.run.is_asked_to_stop)
 
     def finish(self) -> None:
-        """Put what came back into the notebook, and free what the run has held.
+        """Write the results back into the notebook, and release what the run has held.
 
         Raises:
             BaseException: what the cell raised in a rank; see ``nbmgpu.runs.failure``.
@@ -221,41 +234,42 @@ class Execution:
         """
         broken: Exception | None = None
         try:
-            returns = Returns(self.run, self.shipment, self.namespace, self.options, self._note)
-            self.value = returns.take()
+            self.sync()
+            results = WriteBack(self.run, self.bundle, self.namespace, self.options, self._notice)
+            self.value = results.apply()
         except Exception as error:
-            broken = error  # what ended the run comes first
+            broken = error  # the reason why the run ended comes first
         finally:
-            self._free()
-            write_digest(self.run)  # all of it is read here: lists need not do so again
+            self._release()
+            write_digest(self.run)  # lists of runs need not read all of its events again
         cause = exception_of(self.run) or broken
         if cause is not None:
             raise cause
 
     def abandon(self) -> None:
-        """End a run that cannot be watched any more; nothing comes back."""
+        """End a run that cannot be monitored any more; nothing is written back."""
         try:
             if not self.run.over:
                 self.run.stop(force=True)
                 self.run.wait(timeout=5)
         finally:
-            self._free()
+            self._release()
 
-    def _free(self) -> None:
-        in_use = self._run is not None and not self._run.over  # by ranks that would not end
-        while self._places:
-            name, place = self._places.popitem()
-            place.close() if in_use else shelf.give_back(name, place)
+    def _release(self) -> None:
+        if self._storage is not None:
+            storage, self._storage = self._storage, None
+            in_use = self._run is not None and not self._run.over  # by ranks that would not end
+            self._engine.release(storage, in_use)
         if self._run is not None:
             with suppress(OSError):  # a full disk, or somebody has removed the folder
                 (self._run.folder / COLLECTED_FILE).touch()
-        if self._words is not None:
-            self._words.close()
-        self.shipment.release()
+        if self._events is not None:
+            self._events.close()
+        self.bundle.release()
 
-    def _note(self, topic: str, text: str) -> None:
-        self._say(Notice, topic=topic, text=text)
+    def _notice(self, topic: str, text: str) -> None:
+        self._emit(Notice, topic=topic, text=text)
 
-    def _say(self, kind: type[Event], **fields: Any) -> None:
-        if self._words is not None:
-            self._words.emit(kind, **fields)
+    def _emit(self, kind: type[Event], **fields: Any) -> None:
+        if self._events is not None:
+            self._events.emit(kind, **fields)

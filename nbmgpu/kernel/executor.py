@@ -1,4 +1,8 @@
-"""How a run is followed from the notebook: begun, looked at until it is over, brought home."""
+"""Runs an ``Execution`` from the notebook: start it, poll it until it is over, collect results.
+
+Each function exists twice: blocking, and as a coroutine that awaits between polls so that the
+kernel's event loop goes on.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,8 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
+from nbmgpu.engines.registry import get_engine
 from nbmgpu.report.digest import line_of
 from nbmgpu.runs import polling
 from nbmgpu.runs.events import GOING
@@ -19,105 +23,131 @@ from .dry_run import plan_text
 from .execution import Execution
 from .in_rank import refuse_inside_a_rank
 from .interrupts import interrupts_to
-from .notebook_context import Surroundings
-
-if TYPE_CHECKING:
-    from nbmgpu.ui.live_output import LiveOutput
+from .notebook_context import NotebookContext
+from .run_display import DisplayFactory, RunDisplay
 
 last_run: Run | None = None
 """The newest run of this process."""
 
 _background: dict[str, Execution] = {}
-"""Runs of this process that nobody waits for yet, by id."""
+"""Background runs of this process whose results nobody waits for yet, by id."""
 
 
-def conduct(execution: Execution) -> Run | None:
-    """Take ``execution`` from its preparation to its end, with live output."""
+def execute(execution: Execution, display: DisplayFactory) -> Run | None:
+    """Prepare and run ``execution`` to its end, with live output.
+
+    Returns:
+        The run, which has finished, or goes on with ``--background``; None for ``--dry-run``.
+    """
     refuse_inside_a_rank()
     execution.prepare()
     if execution.options.dry_run:
         print(plan_text(execution))
         return None
     if execution.options.background:
-        run = begin(execution)
+        run = start(execution)
         _background[run.id] = execution
         return run
     with interrupts_to(execution.interrupt):
-        begin(execution)
-        return follow(execution, execution.run)
+        start(execution)
+        return wait_for_results(execution, execution.run, display)
 
 
-async def conduct_awaited(execution: Execution) -> Run | None:
-    """Do what ``conduct`` does while the event loop goes on."""
+async def execute_async(execution: Execution, display: DisplayFactory) -> Run | None:
+    """Do what ``execute`` does while the event loop goes on."""
     if execution.options.dry_run or execution.options.background:
-        return conduct(execution)
+        return execute(execution, display)
     refuse_inside_a_rank()
     execution.prepare()
     with interrupts_to(execution.interrupt):
-        begin(execution)
-        return await follow_awaited(execution, execution.run)
+        start(execution)
+        return await wait_for_results_async(execution, execution.run, display)
 
 
-def begin(execution: Execution) -> Run:
-    """Start a prepared execution and remember its run as ``nbmgpu.last_run``."""
+def start(execution: Execution) -> Run:
+    """Start a prepared execution and make its run ``nbmgpu.last_run``."""
     global last_run
     last_run = execution.start()
     return last_run
 
 
-def follow(execution: Execution, run: Run) -> Run:
-    """Watch a started ``execution`` to its end through ``run``, and bring its results home."""
-    with showing(execution, run) as output:
-        for pause in looks(execution, run, output):
+def wait_for_results(execution: Execution, run: Run, display: DisplayFactory) -> Run:
+    """Show a started ``execution`` until it is over, and write its results back.
+
+    Args:
+        execution: has been started.
+        run: a reader of its run; it shows events from the first that this one has not read.
+        display: makes what shows it.
+    """
+    with _show_execution(execution, run, display) as output:
+        for pause in _poll(execution, run, output):
             time.sleep(pause)
-        conclude(execution, run, output)
+        _collect(execution, run, output)
     return execution.run
 
 
-async def follow_awaited(execution: Execution, run: Run) -> Run:
-    """Do what ``follow`` does, awaiting between looks."""
-    with showing(execution, run) as output:
-        for pause in looks(execution, run, output):
+async def wait_for_results_async(execution: Execution, run: Run, display: DisplayFactory) -> Run:
+    """Do what ``wait_for_results`` does, awaiting between polls."""
+    with _show_execution(execution, run, display) as output:
+        for pause in _poll(execution, run, output):
             await asyncio.sleep(pause)
-        conclude(execution, run, output)
+        _collect(execution, run, output)
     return execution.run
 
 
-def watch(run: Run) -> Run:
-    """Show ``run`` until it is over; nothing of it comes home."""
-    with shown(run, Surroundings.current()) as output:
-        for pause in looks(run, run, output):
+class _Reader:
+    """A run that another process has started, as ``_poll`` needs it."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._engine = get_engine(run.record.engine)
+
+    @property
+    def over(self) -> bool:
+        return self.run.over
+
+    def sync(self) -> None:
+        self._engine.sync(self.run)
+
+
+def monitor(run: Run, display: DisplayFactory) -> Run:
+    """Show a run of another process until it is over; its results are not written back."""
+    with _show(run, NotebookContext.current(), display) as output:
+        for pause in _poll(_Reader(run), run, output):
             time.sleep(pause)
     return run
 
 
-async def watch_awaited(run: Run) -> Run:
-    """Do what ``watch`` does, awaiting between looks."""
-    with shown(run, Surroundings.current()) as output:
-        for pause in looks(run, run, output):
+async def monitor_async(run: Run, display: DisplayFactory) -> Run:
+    """Do what ``monitor`` does, awaiting between polls."""
+    with _show(run, NotebookContext.current(), display) as output:
+        for pause in _poll(_Reader(run), run, output):
             await asyncio.sleep(pause)
     return run
 
 
-def looks(watched: Execution | Run, run: Run, output: LiveOutput) -> Iterator[float]:
-    """Show what is new of ``run`` until ``watched`` is over; yield the seconds to the next look."""
-    while not watched.over:
-        output.take()
+def _poll(source: Execution | _Reader, run: Run, output: RunDisplay) -> Iterator[float]:
+    """Show what is new of ``run`` until ``source`` is over; yield seconds until the next poll."""
+    while not source.over:
+        source.sync()
+        output.update()
         yield polling.EVENTS.pause(run)
 
 
-def conclude(execution: Execution, run: Run, output: LiveOutput) -> None:
-    """Show the last of ``run`` and bring its results home, unless another reader of it will."""
-    output.take()
+def _collect(execution: Execution, run: Run, output: RunDisplay) -> None:
+    """Show the last of ``run`` and write its results back, unless ``attach`` does so."""
+    output.update()
     if run is not execution.run or not execution.taken_over:
         execution.finish()
 
 
 @contextmanager
-def showing(execution: Execution, run: Run) -> Iterator[LiveOutput]:
-    """Show the run of ``execution`` as ``run`` reads it; end it if that fails."""
+def _show_execution(
+    execution: Execution, run: Run, display: DisplayFactory
+) -> Iterator[RunDisplay]:
+    """Show the run of ``execution`` as ``run`` reads it; end the run if that fails."""
     try:
-        with shown(run, execution.surroundings) as output:
+        with _show(run, execution.context, display) as output:
             try:
                 yield output
             finally:
@@ -127,18 +157,15 @@ def showing(execution: Execution, run: Run) -> Iterator[LiveOutput]:
 
 
 def _end(execution: Execution, run: Run) -> None:
-    """See that nothing of ``run`` goes on, or is waited for."""
+    """End ``run`` if it goes on, and remove it from the background runs."""
     _background.pop(run.id, None)
     if not execution.over:
         execution.abandon()
 
 
 @contextmanager
-def shown(run: Run, surroundings: Surroundings) -> Iterator[LiveOutput]:
-    """Show ``run`` here, with a Stop button."""
-    from nbmgpu.ui.live_output import LiveOutput
-
-    output = LiveOutput(run, surroundings)
+def _show(run: Run, context: NotebookContext, display: DisplayFactory) -> Iterator[RunDisplay]:
+    output = display(run, context)
     output.start()
     try:
         yield output
@@ -146,10 +173,10 @@ def shown(run: Run, surroundings: Surroundings) -> Iterator[LiveOutput]:
         output.finish()
 
 
-def meant(name: str = "") -> Run:
+def select_run(name: str = "") -> Run:
     """Return the run whose id begins with ``name``; by default the newest that goes on.
 
-    This kernel's come before those of others.  Where none goes on, it is the newest of all.
+    This kernel's runs come before those of others.  If no run goes on, it is the newest of all.
 
     Raises:
         OptionError: there is no such run.
@@ -162,26 +189,27 @@ def meant(name: str = "") -> Run:
 
 
 def take_over(name: str) -> tuple[Run, Execution | None]:
-    """Return the run whose id begins with ``name``, to be read anew.
+    """Return the run whose id begins with ``name``, with none of its events read.
 
-    By default it is the newest of this process's background, or else the one that is ``meant``.
+    By default it is the newest background run of this process, or else what ``select_run`` finds.
 
-    With it comes its execution, if it is in this process's background: the caller now brings
-    its results home.
+    Returns:
+        The run, and its execution if it is a background run of this process: the caller then
+        writes its results back.
 
     Raises:
         OptionError: there is no such run.
     """
-    # Its own come first: their results are here even if somebody has removed the folder.
+    # Own runs come first: their results are here even if somebody has removed the folder.
     own = [execution.run for run_id, execution in _background.items() if run_id.startswith(name)]
-    run = opened_anew(own[-1]) if own and (len(own) == 1 or not name) else meant(name)
+    run = _reopen(own[-1]) if own and (len(own) == 1 or not name) else select_run(name)
     execution = _background.pop(run.id, None)
     if execution is not None:
         execution.taken_over = True
     return run, execution
 
 
-def opened_anew(run: Run) -> Run:
+def _reopen(run: Run) -> Run:
     """Return a reader that has read nothing of ``run`` yet, if its folder is still there."""
     try:
         return Run(run.folder)

@@ -1,4 +1,4 @@
-"""Ctrl-C while the kernel waits for a run: it stops the run instead of the waiting."""
+"""Ctrl-C while the kernel waits for a run: it stops the run, not the waiting."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def interrupts_to(stop: Callable[[], object]) -> Iterator[None]:
-    """Call ``stop`` at every SIGINT, so that nothing is left half done by an exception.
+    """Call ``stop`` at every SIGINT, instead of raising an exception in the middle of something.
 
-    Signals reach the main thread alone; in others this does nothing.
+    Python handles signals in the main thread only; in other threads this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

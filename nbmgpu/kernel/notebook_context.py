@@ -1,4 +1,4 @@
-"""What a run takes from the shell it is called in: transformations, sources, its place."""
+"""The IPython shell that a run is called from: input transformation, cell sources, notebook."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """The IPython shell around a run, or none in a plain script."""
+class NotebookContext:
+    """The IPython shell that a run is called from; None in a plain script."""
 
     shell: InteractiveShell | None = None
 
     @classmethod
-    def current(cls) -> Surroundings:
-        """Return those of the calling process, without importing IPython."""
+    def current(cls) -> NotebookContext:
+        """Return the context of this process, without importing IPython."""
         ipython = sys.modules.get("IPython")
         return cls(ipython.get_ipython() if ipython else None)
 
     @property
     def transform(self) -> Callable[[str], str] | None:
-        """How the shell turns magics and shell lines into Python."""
+        """The shell's transformation of magics and shell lines into Python."""
         return self.shell.transform_cell if self.shell else None
 
     @property
@@ -42,22 +42,22 @@ class Surroundings:
 
     @property
     def notebook(self) -> str:
-        """Path of the notebook, as far as the server has told the kernel."""
+        """Path of the notebook; empty where the Jupyter server does not pass it to the kernel."""
         return os.environ.get("JPY_SESSION_NAME", "")
 
     def sources(self) -> dict[str, tuple[str, int | None]]:
-        """Return the sources of earlier cells by file name, each with its number if it has one."""
+        """Return source and execution count (or None) of earlier cells, by file name."""
         compiler = getattr(self.shell, "compile", None)
-        return _sources(getattr(compiler, "_filename_map", {}).get)
+        return _in_memory_sources(getattr(compiler, "_filename_map", {}).get)
 
     @property
     def cell_number(self) -> int:
-        """The number before the cell that runs now; IPython's own counter may be ahead of it."""
+        """The execution count of the cell that runs now; IPython's counter may be ahead of it."""
         history = getattr(self.shell, "history_manager", None)
         return max(1, len(history.input_hist_parsed) - 1) if history else 1
 
 
-def _sources(number_of: Callable[[str], int | None]) -> dict[str, tuple[str, int | None]]:
+def _in_memory_sources(number_of: Callable[[str], int | None]) -> dict[str, tuple[str, int | None]]:
     """Return the sources that exist in memory only, such as the notebook's cells."""
     return {
         filename: ("".join(entry[2]), number_of(filename))

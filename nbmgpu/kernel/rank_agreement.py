@@ -1,4 +1,4 @@
-"""Do ranks hold the same values?"""
+"""Compares the values that ranks hold under the same names."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ TOLERANCE = 1e-5
 """Relative difference that still counts as rounding."""
 
 
-def differing(own: Mapping[str, Any], others: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the names of ``own`` that some other rank holds with another value.
+def differing_names(own: Mapping[str, Any], others: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the names of ``own`` for which some other rank has another value.
 
-    Names that a rank does not hold, or that cannot be compared, are passed over.
+    Names that a rank does not have, or whose values cannot be compared, are skipped.
     """
     found: list[str] = []
     for other in others:
         both = [name for name in own if name in other and name not in found]
-        found += [name for name in both if _surely_differ(own[name], other[name])]
+        found += [name for name in both if _differ_certainly(own[name], other[name])]
     return found
 
 
-def _surely_differ(a: Any, b: Any) -> bool:
+def _differ_certainly(a: Any, b: Any) -> bool:
     try:
         return _differ(a, b)
-    except Exception:  # of a kind that cannot be compared: whatever its library raises
+    except Exception:  # cannot be compared: whatever its library raises
         return False
 
 
@@ -37,7 +37,7 @@ def _differ(a: Any, b: Any) -> bool:
         return False
     if isinstance(a, np.generic):
         a, b = a.item(), b.item()
-    if isinstance(a, set):  # of what has no value of its own, copies never are equal
+    if isinstance(a, set):  # copies of objects without __eq__ are never equal
         plain = all(isinstance(item, str | int | None) for item in a | b)
         return plain and a != b
     if isinstance(a, bool | str):

@@ -1,4 +1,4 @@
-"""What a run brings home: rank 0's results into the notebook's objects, the others' beside them."""
+"""Writes results back: rank 0's into the notebook's objects, the others' into ``run.results``."""
 
 from __future__ import annotations
 
@@ -7,144 +7,156 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nbmgpu.environment import random_state, tracker_run
-from nbmgpu.environment.headers import ReturnedHeader
-from nbmgpu.environment.tracker_run import LeftRun
-from nbmgpu.errors import ResultsError, compose
+from nbmgpu.environment.headers import ResultHeader
+from nbmgpu.environment.tracker_run import TrackerRunUpdate
+from nbmgpu.errors import ResultsError, format_message
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.runs.run import Run
-from nbmgpu.serialization import VALUE, Returned, Shipment, UnreadableError, adopt, read_copies
-
-from .rank_agreement import differing
-
-WALKED_APART = (
-    "Ranks trained on different batches: the cell left some out by what is in them, and each rank "
-    "sees its own share only. So steps were not one device's. Leave batches out by their number, "
-    "or multiply the loss by 0 instead."
+from nbmgpu.serialization import (
+    VALUE,
+    Bundle,
+    RestoredResult,
+    UnreadableError,
+    read_copies,
+    restore_result,
 )
 
-BRANCHES = (
-    "In a step the losses of some ranks were means and those of others sums: the cell chooses the "
-    "loss by what is in the batch, and each rank sees its own share only. So the step was not one "
-    "device's. Multiply by a mask, which gives 0 where nothing is left, instead of an `if`."
+from .rank_agreement import differing_names
+
+DIFFERENT_BATCHES = (
+    "Ranks trained on different batches: the cell skipped some because of their content, and each "
+    "rank sees only its own shard. So the steps were not those of one device. Skip batches by "
+    "their number, or multiply the loss by 0 instead."
 )
 
+DIFFERENT_REDUCTIONS = (
+    "In one step the losses of some ranks were means and those of others sums: the cell chooses "
+    "the loss by the content of the batch, and each rank sees only its own shard. So the step was "
+    "not that of one device. Multiply by a mask, which gives 0 where nothing is left, instead of "
+    "an `if`."
+)
 
-CAME_APART = (
-    "Ranks' models have come apart: in the end they had other weights than rank 0, whose weights "
-    "the notebook has. The cell has set some of them by what each rank has for itself: its share "
+DIFFERENT_WEIGHTS = (
+    "The ranks' models have diverged: at the end they had other weights than rank 0, whose weights "
+    "the notebook has. The cell has set some of them by what each rank has for itself: its shard "
     "of a batch (first values taken from the data, codebooks, loss / max(1, count)), or random "
     "numbers drawn between backward() and step(). Set them before the loop, from all of the data, "
     "or by a torch.Generator with a seed of its own."
 )
 
-FEW = 3
-"""Buffers that are named."""
+MAX_NAMED_BUFFERS = 3
+"""Buffers that a notice names."""
 
-BUFFERS_APART = (
-    "{names}: in the end other ranks had other values there than rank 0, whose values the notebook "
+DIFFERENT_BUFFERS = (
+    "{names}: at the end other ranks had other values there than rank 0, whose values the notebook "
     "has. Ranks average what is written into a model's buffers after each backward pass, but not a "
-    "tensor that forward() puts in the place of one (`self.centre = ...`: write into it, "
+    "tensor that forward() assigns in place of one (`self.centre = ...`: write into it, "
     "`self.centre.copy_(...)`), nor what is written after the last pass (by a forward pass in "
-    "training mode), nor whole numbers."
+    "training mode), nor integers."
 )
 
 
 @dataclass(frozen=True)
-class Brought:
-    """What rank 0 has brought home.
+class RankZeroResult:
+    """What rank 0 has returned, as the notebook has it now.
 
     Attributes:
         value: of the cell's last line.
-        names: what names stand for on rank 0: what was bound there, or what of the notebook's
-            they have always stood for.
-        tracked: the notebook's run of wandb, as the cell has left it.
+        names: the objects of names on rank 0: those that the cell bound, and those that the
+            notebook has sent and the cell has left bound.
+        tracked: the notebook's wandb run, as the cell has left it.
     """
 
     value: Any = None
     names: dict[str, Any] = field(default_factory=dict)
-    tracked: LeftRun | None = None
+    tracked: TrackerRunUpdate | None = None
 
 
 @dataclass(frozen=True)
-class Returns:
-    """The results of a run that is over, and the notebook that has sent what they are made of.
+class WriteBack:
+    """Writes the results of a run that is over into the notebook.
 
-    ``note`` takes what has to be said about them: a topic and a sentence.
+    Attributes:
+        run: the run.
+        bundle: what was sent to the ranks, with the notebook's own objects.
+        namespace: the notebook's names.
+        options: what was asked for.
+        notice: emits a notice about the results: a topic and a sentence.
     """
 
     run: Run
-    shipment: Shipment
+    bundle: Bundle
     namespace: dict[str, Any]
     options: RunOptions
-    note: Callable[[str, str], None]
+    notice: Callable[[str, str], None]
 
-    def take(self) -> Any:
-        """Put them into the notebook and ``run.results``; return the value of the last line.
+    def apply(self) -> Any:
+        """Update the notebook's objects and ``run.results``; return the value of the last line.
 
         Raises:
             ResultsError: the cell ran to its end, and its results are lost.
         """
-        returned = self._read()
-        brought = Brought() if returned is None else self._bind(returned)
-        self._read_others(brought.names)
+        restored = self._restore()
+        rank_0 = RankZeroResult() if restored is None else self._bind(restored)
+        self._read_others(rank_0.names)
         try:
-            tracker_run.take(brought.tracked)
-        except Exception as error:  # of wandb: everything else has come home
-            self.note("wandb", f"The run of wandb is not as the cell has left it: {error!r}.")
-        return brought.value
+            tracker_run.write_back(rank_0.tracked)
+        except Exception as error:  # of wandb: everything else has been written back
+            self.notice("wandb", f"The run of wandb is not as the cell has left it: {error!r}.")
+        return rank_0.value
 
-    def _read(self) -> Returned | None:
-        """Bring the notebook's objects into their new state; None if the cell has failed before."""
+    def _restore(self) -> RestoredResult | None:
+        """Update the notebook's objects in place; return None if a failure left no result."""
         try:
-            returned = adopt(self.run.record.results[0], self.shipment)
+            restored = restore_result(self.run.record.results[0], self.bundle)
         except UnreadableError as error:
-            if self.run.state != "finished":  # the failure says why there is no result
+            if self.run.state != "finished":  # the failure explains why there is no result
                 return None
             what = f"The cell ran to its end, but what it made could not be brought back: {error}"
             allowed = "The notebook is as it was before"
             instead = "the cell again with more memory free, or --pull with the names you need"
-            raise ResultsError(compose(what, allowed, instead)) from error
-        for name, reason in {**returned.lost, **returned.refused}.items():
+            raise ResultsError(format_message(what, allowed, instead)) from error
+        for name, reason in {**restored.lost, **restored.refused}.items():
             what = "The value of the last line" if name == VALUE else f"`{name}`"
-            self.note(f"lost:{name}", f"{what} did not come back: {reason}.")
-        return returned
+            self.notice(f"lost:{name}", f"{what} did not come back: {reason}.")
+        return restored
 
-    def _bind(self, returned: Returned) -> Brought:
-        """Let the notebook's names stand for what they stood for on rank 0."""
-        header: ReturnedHeader = returned.header
-        values, shipped = dict(returned.values), self.shipment.values
+    def _bind(self, restored: RestoredResult) -> RankZeroResult:
+        """Bind the notebook's names to the objects that rank 0 had under them."""
+        header: ResultHeader = restored.header
+        values, sent = dict(restored.values), self.bundle.values
         last_line = {VALUE: values.pop(VALUE)} if VALUE in values else {}
-        self._note_missing({*values, *header.kept})
-        kept = [name for name in header.kept if name in shipped]
-        # What the cell has only read may have got another value in the notebook meanwhile.
+        self._notice_missing({*values, *header.kept})
+        kept = [name for name in header.kept if name in sent]
+        # In a background run, the notebook may have rebound meanwhile what the cell only read.
         late = {name for name in header.kept if name in values and not self._is_as_sent(name)}
         bound = {n: v for n, v in values.items() if n not in late and self._is_wanted(n)}
         new = {n: v for n, v in bound.items() if self.namespace.get(n) is not v}
         self.namespace.update(bound)
         for name in header.deleted:
             self.namespace.pop(name, None)
-        random_state.go_on(header.random, since=self.shipment.header.random)
+        random_state.restore_unchanged(header.random, since=self.bundle.header.random)
         self.run.results[0] = new | last_line
-        names = {name: shipped[name] for name in kept} | values
-        return Brought(last_line.get(VALUE), names, header.tracked)
+        names = {name: sent[name] for name in kept} | values
+        return RankZeroResult(last_line.get(VALUE), names, header.tracked)
 
     def _is_as_sent(self, name: str) -> bool:
-        """Tell whether ``name`` still stands for what it did, or what functions read under it."""
-        now, shipped = self.namespace.get(name), self.shipment
-        if name in shipped.values:
-            return now is shipped.values[name]
-        return any(now is original for original in shipped.originals.values())
+        """Return whether ``name`` is still bound to the object that was sent."""
+        now, sent = self.namespace.get(name), self.bundle
+        if name in sent.values:
+            return now is sent.values[name]
+        return any(now is original for original in sent.originals.values())
 
     def _is_wanted(self, name: str) -> bool:
         return self.options.pull is None or name in self.options.pull
 
-    def _note_missing(self, values: set[str]) -> None:
+    def _notice_missing(self, values: set[str]) -> None:
         for name in self.options.pull or ():
             if name not in values:
-                self.note(f"missing:{name}", f"--pull {name}: the cell did not bind `{name}`.")
+                self.notice(f"missing:{name}", f"--pull {name}: the cell did not bind `{name}`.")
 
     def _read_others(self, on_rank_0: dict[str, Any]) -> None:
-        """Read what the other ranks hold, and say which values are rank 0's alone."""
+        """Read the small values of the other ranks, and notice those that are rank 0's alone."""
         for rank, path in enumerate(self.run.record.results[1:], start=1):
             try:
                 self.run.results[rank] = read_copies(path, self.namespace)
@@ -152,34 +164,38 @@ class Returns:
                 continue
         if self.run.state != "finished":
             return  # ranks that stopped somewhere differ for that reason
-        by_hand = self.options.strategy == "none"  # ranks may do as they like
-        unsure = by_hand or "reads-ahead" in self.run.view.notices
-        if self.run.view.walked_apart and not unsure:
-            self.note("walked-apart", WALKED_APART)
-        elif self.run.view.chose_apart and not unsure:
-            self.note("branches", BRANCHES)
-        elif self.run.view.came_apart and not by_hand:
-            self.note("came-apart", CAME_APART)
-        elif (buffers := self.run.view.parted_buffers) and not by_hand:
-            names = ", ".join(f"`{name}`" for name in buffers[:FEW])
-            more = f" and {len(buffers) - FEW} more" if len(buffers) > FEW else ""
-            self.note("buffers-apart", BUFFERS_APART.format(names=names + more))
+        manual = self.options.strategy == "none"  # ranks may differ on purpose
+        unreliable = manual or "reads-ahead" in self.run.view.notices
+        if self.run.view.walked_apart and not unreliable:
+            self.notice("walked-apart", DIFFERENT_BATCHES)
+        elif self.run.view.chose_apart and not unreliable:
+            self.notice("branches", DIFFERENT_REDUCTIONS)
+        elif self.run.view.came_apart and not manual:
+            self.notice("came-apart", DIFFERENT_WEIGHTS)
+        elif (buffers := self.run.view.parted_buffers) and not manual:
+            names = ", ".join(f"`{name}`" for name in buffers[:MAX_NAMED_BUFFERS])
+            more = (
+                f" and {len(buffers) - MAX_NAMED_BUFFERS} more"
+                if len(buffers) > MAX_NAMED_BUFFERS
+                else ""
+            )
+            self.notice("buffers-apart", DIFFERENT_BUFFERS.format(names=names + more))
         own = self.run.results.setdefault(0, {})
         others = [values for rank, values in self.run.results.items() if rank]
         own |= self._own_objects(others, on_rank_0)
-        apart = differing({n: v for n, v in own.items() if n != VALUE}, others)
-        if apart and not by_hand:
-            listed = ", ".join(f"`{name}`" for name in apart)
-            self.note(
+        different = differing_names({n: v for n, v in own.items() if n != VALUE}, others)
+        if different and not manual:
+            listed = ", ".join(f"`{name}`" for name in different)
+            self.notice(
                 "rank-0-values",
-                f"{listed}: rank 0's own value, other ranks hold another (their share of the "
+                f"{listed}: rank 0's own value, other ranks hold another (their shard of the "
                 "data, or their clock). All of them, until the next run: nbmgpu.last_run.results",
             )
 
     def _own_objects(
         self, others: Iterable[dict[str, Any]], on_rank_0: dict[str, Any]
     ) -> dict[str, Any]:
-        """Return the notebook's own objects, as they are now, of which ``others`` bring copies."""
-        brought = {name for values in others for name in values}
-        shipped = {n: v for n, v in self.shipment.values.items() if n in brought}
-        return {name: value for name, value in shipped.items() if on_rank_0.get(name) is value}
+        """Return the notebook's own objects, as they are now, of which ``others`` have copies."""
+        copied = {name for values in others for name in values}
+        sent = {n: v for n, v in self.bundle.values.items() if n in copied}
+        return {name: value for name, value in sent.items() if on_rank_0.get(name) is value}

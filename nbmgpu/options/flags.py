@@ -128,6 +128,14 @@ FLAGS = (
     Flag("--dry-run", "dry_run", "start nothing; show what would be sent and written back"),
     Flag("--fresh", "fresh", "start the ranks with torchrun in new processes (slower)"),
     Flag(
+        "--engine",
+        "engine",
+        "where ranks run (default: local, this machine)",
+        metavar="NAME",
+        validate=values.validate_engine,
+        completions=values.known_engines,
+    ),
+    Flag(
         "--accumulate",
         "accumulate",
         "take an optimizer step every N batches",

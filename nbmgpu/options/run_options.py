@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from nbmgpu.errors import OptionError
+from nbmgpu.runs.engine_plugins import DEFAULT_ENGINE
 from nbmgpu.strategies import profile_of
-from nbmgpu.strategies.strategy_options import Tuning
+from nbmgpu.strategies.strategy_options import StrategyOptions
 
 from .flags import FLAGS, RUN
 from .parsing import (
@@ -27,7 +28,7 @@ from .values import GpuRequest, Problem
 
 
 @dataclass(frozen=True)
-class RunOptions(Tuning):
+class RunOptions(StrategyOptions):
     """The options of a run and of its strategy.
 
     Made by ``parse`` or ``of``; invalid values raise OptionError.
@@ -45,6 +46,7 @@ class RunOptions(Tuning):
         steps: optimizer steps after which the cell is over; None for all.
         dry_run: whether the plan is shown, and nothing started.
         fresh: whether ranks are started anew by torchrun, not forked from the launch server.
+        engine: name of the engine that places and starts the ranks, see ``nbmgpu.engines``.
     """
 
     strategy: str = "ddp"
@@ -58,6 +60,7 @@ class RunOptions(Tuning):
     steps: int | None = None
     dry_run: bool = False
     fresh: bool = False
+    engine: str = DEFAULT_ENGINE
 
     def __post_init__(self) -> None:
         """Convert every field to its type, or raise OptionError with all problems."""
@@ -122,7 +125,7 @@ def _unsupported_options(values: dict[str, Any]) -> dict[str, Problem]:
     option.
     """
     profile = profile_of(values.get("strategy", DEFAULTS["strategy"]))
-    given = Tuning.among(values).given()
+    given = StrategyOptions.from_mapping(values).non_default()
     problems = {}
     for name in given:
         value = values[name]
@@ -130,7 +133,7 @@ def _unsupported_options(values: dict[str, Any]) -> dict[str, Problem]:
             flag = next(flag for flag in FLAGS if flag.field == name)
             spelled = f"{flag.name} {format_value(value)}" if flag.metavar else flag.name
             problems[name] = Problem(f"{profile.name} does not support {spelled}: {reason}")
-            other = profile.instead.get(f"{name}={value}") or profile.instead.get(name)
+            other = profile.alternatives.get(f"{name}={value}") or profile.alternatives.get(name)
             if other and not any(profile_of(other).reason(n, values[n]) for n in given):
                 values["strategy"] = other
             else:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from nbmgpu.errors import closest
+from nbmgpu.errors import closest_match
 
 GpuRequest: TypeAlias = int | Literal["all"] | tuple[int, ...] | None
 """A number of GPUs, ``"all"``, indices, or None: all GPUs, or CPU ranks where there is none."""
@@ -85,6 +85,27 @@ def validate_strategy(value: object) -> str:
     raise InvalidValueError(problem, nearest(str(value)))
 
 
+def known_engines() -> tuple[str, ...]:
+    """Return the names that ``--engine`` takes."""
+    from nbmgpu.runs.engine_plugins import engine_names
+
+    return engine_names()
+
+
+def validate_engine(value: object) -> str:
+    """Return the name of an installed engine."""
+    from nbmgpu.runs.engine_plugins import DEFAULT_ENGINE
+
+    if value == DEFAULT_ENGINE:
+        return DEFAULT_ENGINE  # without a search for entry points
+    names = known_engines()
+    if isinstance(value, str) and value in names:
+        return value
+    near = closest_match(str(value).lower(), names) or DEFAULT_ENGINE
+    problem = Problem(f"There is no engine {value!r}", f"Engines: {', '.join(names)}")
+    raise InvalidValueError(problem, near)
+
+
 def validate_gpus(value: object) -> GpuRequest:
     """Return a count, ``"all"``, a tuple of indices, or None."""
 
@@ -127,7 +148,7 @@ def _one_of(*choices: str, what: str, meaning: str) -> Callable[[object], str | 
     def read(value: object) -> str | None:
         if value is None or value in choices:
             return value if value is None else str(value)
-        near = closest(str(value).lower(), choices) or choices[0]
+        near = closest_match(str(value).lower(), choices) or choices[0]
         raise InvalidValueError(Problem(f"{what} cannot be {value!r}", meaning), near)
 
     return read

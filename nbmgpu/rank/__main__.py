@@ -1,8 +1,6 @@
-"""``python -m nbmgpu.rank <run folder> <sockets' folder> <variables>``: a rank under torchrun."""
+"""``python -m nbmgpu.rank <run folder>``: a rank that an engine has started in a new process."""
 
-import sys
-
-from .main import be_under_torchrun
+from .main import main
 
 if __name__ == "__main__":
-    be_under_torchrun(*sys.argv[1:])
+    main()

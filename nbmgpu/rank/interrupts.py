@@ -26,8 +26,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from nbmgpu.engines.local.termination import GRACE
-from nbmgpu.runs.run import HANDLING_FILE, HOLDING_FILE
+from nbmgpu.runs.run import HANDLING_FILE, HOLDING_FILE, INTERRUPT_GRACE
 
 PATIENCE = 1.0
 """Seconds to wait for the next step; the launcher's third SIGINT comes later than that."""
@@ -67,7 +66,7 @@ class Interrupts:
         self._handled = self._handled or now
         with suppress(OSError):
             (self._folder / HANDLING_FILE).touch()
-        return now - self._handled < GRACE
+        return now - self._handled < INTERRUPT_GRACE
 
 
 def _makes_shared_memory(frame: FrameType | None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from nbmgpu.environment.tracker_run import LeftRun, TrackedRun
+from nbmgpu.environment.tracker_run import TrackerRunUpdate, TrackerRun
 
 
 @dataclass
@@ -16,6 +16,6 @@ class Trackers:
     once its results are on their way.
     """
 
-    begun: TrackedRun | None = None
-    leaving: Callable[[], LeftRun | None] = lambda: None
+    begun: TrackerRun | None = None
+    leaving: Callable[[], TrackerRunUpdate | None] = lambda: None
     at_end: list[Callable[[int], None]] = field(default_factory=list)

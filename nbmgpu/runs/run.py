@@ -32,7 +32,6 @@ import json
 import os
 import secrets
 import shutil
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -40,9 +39,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbmgpu.errors import LaunchError, OptionError, compose
+from nbmgpu.errors import LaunchError, OptionError, format_message
 from nbmgpu.system.processes import process_is_alive
 
+from .engine_plugins import DEFAULT_ENGINE, run_control
 from .events import GOING, Event, EventTail, RunState
 from .view import RunView
 
@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 STOP_FILE = "stop"
 HANDLING_FILE = "handling"
 HOLDING_FILE = "holding"
+INTERRUPT_GRACE = 10.0
+"""Seconds that a cell has for handling a KeyboardInterrupt; ``HANDLING_FILE`` is new meanwhile."""
+
 COLLECTING_FILE = "collecting"
 COLLECTED_FILE = "collected"
 SHADOWS = "shadows"
@@ -85,6 +88,7 @@ class RunRecord:
         strategy, batch, seed, fresh: as in ``RunOptions``.
         timeout: seconds after which the run is ended; None for no limit.
         options: all of these options, and the strategy's.
+        engine: the name of the engine that started it.
         cwd, sys_path: the kernel's, which ranks take on.
         bundle, results: paths to open while the run lives, one result per rank; they may be
             memory files that vanish with it.
@@ -112,6 +116,7 @@ class RunRecord:
     threads: int = 1
     batch_line: str = ""
     options: dict[str, Any] = field(default_factory=dict)
+    engine: str = DEFAULT_ENGINE
 
     @property
     def world_size(self) -> int:
@@ -164,7 +169,7 @@ class Run:
             shutil.rmtree(folder, ignore_errors=True)
             what = f"The run's folder cannot be written: {error.strerror or error}"
             way = "set NBMGPU_RUNS to a folder with room, or remove old runs there"
-            raise LaunchError(compose(what, f"It would be {folder}", way)) from None
+            raise LaunchError(format_message(what, f"It would be {folder}", way)) from None
         return cls(folder)
 
     @property
@@ -197,7 +202,7 @@ class Run:
     def state(self) -> RunState:
         """How far the run is, or how it has ended."""
         self.refresh()
-        if self.view.ending is None and not self._launcher_lives():
+        if self.view.ending is None and not self._is_alive():
             self.refresh()
             return self.view.ending or "lost"
         return self.view.state
@@ -207,32 +212,36 @@ class Run:
         """Whether no process of the run is left."""
         return self.state not in GOING
 
-    def _launcher_lives(self) -> bool:
-        launcher = self.view.launcher
-        if launcher is None:  # not started yet: it has as long as the kernel that asked for it
-            kernel = self.record.kernel_pid, self.record.kernel_create_time
-            return process_is_alive(*kernel) and time.time() - self.record.created < 120
-        return process_is_alive(launcher.pid, launcher.create_time)
+    def _is_alive(self) -> bool:
+        """Return what the run's engine says; without it, only events tell how the run ends."""
+        control = run_control(self.record.engine)
+        return control is None or control.is_alive(self)
 
     def stop(self, force: bool = False) -> None:
-        """Ask the launcher to end the run: ranks are interrupted, and killed if that is not heard.
+        """Ask for the end of the run: ranks are interrupted, then killed if they do not react.
 
-        Rank 0 has a minute to write what was trained.  With ``force`` all are killed at once, and
-        nothing comes back.  What was asked before stands: no gentle stop takes a forced one back.
+        Rank 0 has a minute to write what was trained.
+
+        Args:
+            force: kill all ranks at once; nothing comes back.  A later call without it does not
+                take it back.
         """
-        asked = self.folder / STOP_FILE
+        requested = self._write_stop_file(force)
+        if (control := run_control(self.record.engine)) is not None:
+            control.stop(self, force, requested)
+
+    def _write_stop_file(self, force: bool) -> bool:
+        """Write the request into the run folder; return whether it is there."""
+        path = self.folder / STOP_FILE
         try:
             if force:
-                write_atomically(asked, "force")
-                return
-            with suppress(FileExistsError), asked.open("x") as file:
-                file.write("stop")  # as long as it is empty, it says the same
-        except OSError:  # the disk is full; a signal needs no room
-            if asked.exists() and not force:
-                return
-            launcher = self.view.launcher
-            if launcher is not None and process_is_alive(launcher.pid, launcher.create_time):
-                os.kill(launcher.pid, signal.SIGTERM)
+                write_atomically(path, "force")
+                return True
+            with suppress(FileExistsError), path.open("x") as file:
+                file.write("stop")  # an empty file means the same
+        except OSError:  # the disk is full
+            return path.exists() and not force
+        return True
 
     @property
     def is_asked_to_stop(self) -> bool:
@@ -300,12 +309,12 @@ class Run:
         """
         if not self.over:
             raise OptionError(
-                compose(f"Run {self.id} still goes on", instead=f"%mgpu stop {self.id}")
+                format_message(f"Run {self.id} still goes on", instead=f"%mgpu stop {self.id}")
             )
         if self.to_collect:
             what = f"The results of run {self.id} are not in its notebook yet"
             instead = f"%mgpu attach {self.id} in that notebook, or end its kernel"
-            raise OptionError(compose(what, instead=instead))
+            raise OptionError(format_message(what, instead=instead))
         shutil.rmtree(self.folder)
 
     def __repr__(self) -> str:
@@ -345,10 +354,12 @@ def find_run(name: str = "") -> Run:
     found = list(itertools.islice(list_runs(name), NAMED if name else 1))
     if not found:
         what = f"There is no run {name!r}" if name else "There is no run yet"
-        raise OptionError(compose(what, instead="%mgpu runs" if name else FIRST_RUN))
+        raise OptionError(format_message(what, instead="%mgpu runs" if name else FIRST_RUN))
     if name and len(found) > 1 and found[0].id != name:
         ids = ", ".join(run.id for run in found)
-        raise OptionError(compose(f"{name!r} names several runs: {ids}", instead="a longer prefix"))
+        raise OptionError(
+            format_message(f"{name!r} names several runs: {ids}", instead="a longer prefix")
+        )
     return found[0]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from nbmgpu.kernel.notebook_context import Surroundings
+from nbmgpu.kernel.notebook_context import NotebookContext
 from nbmgpu.report.summary import summary_html, summary_text
 from nbmgpu.runs.events import Display
 from nbmgpu.runs.run import Run
@@ -29,7 +29,7 @@ PIECE = 256
 class LiveOutput:
     """Shows one run where the call of ``%%mgpu`` stands."""
 
-    def __init__(self, run: Run, surroundings: Surroundings) -> None:
+    def __init__(self, run: Run, surroundings: NotebookContext) -> None:
         """Show ``run``: with a panel in Jupyter, as text elsewhere."""
         self.run = run
         self.in_jupyter = surroundings.in_jupyter
@@ -53,7 +53,7 @@ class LiveOutput:
         self._panel.on_stop(self.run.stop)
         self._handle = display(self._panel, display_id=True, metadata=panel_mark(self.run))
 
-    def take(self) -> None:
+    def update(self) -> None:
         """Show what is new: rank 0's displays in their place among its prints, the panel."""
         size = self.log.size()  # measured first: the events of all bytes before are there then
         for event in self.run.poll():
@@ -66,7 +66,7 @@ class LiveOutput:
 
     def finish(self) -> None:
         """Show the rest, and leave a summary that needs no widget."""
-        self.take()
+        self.update()
         self.log.show_end()
         if self._handle is None:
             print(summary_text(self.run))

@@ -1,11 +1,12 @@
-"""How ranks are started, watched and ended.
+"""The engine for ranks on this machine, started in milliseconds because torch is imported already.
 
-- ``client``: the kernel's side; asks the launch server for a run.
-- ``server``: a standing process that has torch imported and forks launchers.
-- ``pages``, ``preload``: what the server does in between: memory that is quick to fork, libraries.
-- ``launcher``: one process per run; starts the ranks, ends them all, outlives nobody.
-- ``group``: the launcher's ranks, forked or under a cold torchrun.
-- ``ending``: in which stages they are ended; ``leftovers``: what they leave behind, removed.
-- ``inheritance``: environment, folder and paths of the notebook, as ranks take them on.
-- ``processes``: children that die with their parent.
+- ``engine``: the ``Engine``; storage is memory that ranks map, liveness is the launcher's pid.
+- ``client``: the kernel's side of the fork server; asks it for runs.
+- ``fork_server``: a process that has torch imported and forks one launcher per run.
+- ``huge_pages``, ``preload``: what the fork server does while idle: memory that forks quickly,
+  libraries that the notebook has imported.
+- ``launcher``: one process per run; starts the ranks, supervises them, and never outlives them.
+- ``processes``: its ranks, forked from it or started by torchrun.
+- ``cleanup``: removes what ranks leave behind.
+- ``process_environment``: environment variables, limits and cores of the notebook, for its ranks.
 """

@@ -1,13 +1,10 @@
-"""What the processes of a run leave behind: other processes, files in ``/dev/shm``, and sockets.
+"""Removes what the processes of a run leave behind: other processes, and files in ``/dev/shm``.
 
-Python's resource tracker and torch's manager of shared memory remove what those whom they serve
-have left there, as soon as these are gone.  Some files neither knows: where ``/dev/shm`` is full,
-torch leaves the file that it could not fill, and joblib's workers have semaphores and folders
-there until their process ends by itself, which ranks do not.  Their names say which process made
-them, and that may have ended long ago (``ForkedPids``).
-
-Loader workers hand tensors over through sockets in a folder that only a worker which ends by
-itself removes.  So all processes of a run have one folder for them, which goes with the run.
+Python's resource tracker and torch's shared memory manager remove the files of the processes they
+serve as soon as these are gone.  Some files are unknown to both: where ``/dev/shm`` is full, torch
+leaves the file that it could not fill, and joblib's workers keep semaphores and folders there until
+their process exits by itself, which ranks do not do.  The names of such files contain the pid of
+the process that made them, which may have ended long ago (``ForkedPids``).
 """
 
 from __future__ import annotations
@@ -19,89 +16,79 @@ import shutil
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from multiprocessing.process import current_process
 from pathlib import Path
 
 import psutil
 
 SHARED_MEMORY = Path("/dev/shm")
 
-CARETAKERS = ("multiprocessing.resource_tracker", "torch_shm_manager")
-"""Parts of the commands of processes that remove what others have left."""
+RESOURCE_TRACKERS = ("multiprocessing.resource_tracker", "torch_shm_manager")
+"""Parts of the command lines of processes that remove the files of others."""
 
-PATIENCE = 1.0
-"""Seconds that caretakers have for it once all others are gone."""
+TRACKER_TIMEOUT = 1.0
+"""Seconds that resource trackers have for it once all other processes are gone."""
 
-LIMIT = 5.0
-"""Seconds after which what cannot be killed is left alone."""
+KILL_TIMEOUT = 5.0
+"""Seconds after which a process that cannot be killed is left alone."""
 
+CREATED_BY = re.compile(r"(?:torch_|sem\.loky-|joblib_memmapping_folder_)(\d+)[_-]")
+"""How the names of such files begin; the group is the pid of the process that made them."""
 
-MADE_BY = re.compile(r"(?:torch_|sem\.loky-|joblib_memmapping_folder_)(\d+)[_-]")
-"""How the names of such files begin, and which process made them."""
-
-PIDS = 1 << 22
-"""Linux gives pids below this."""
-
-
-def put_sockets_into(folder: str) -> None:
-    """Let this process, and all that ``multiprocessing`` starts below it, put sockets there.
-
-    An empty name stands for a folder of each process's own, as always.
-    """
-    if folder:
-        current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]
+MAX_PID = 1 << 22
+"""Linux assigns pids below this."""
 
 
 class ForkedPids:
-    """The pids of all that is forked below this process from now on, whether it lives or not.
+    """The pids of all processes forked below this one from now on, alive or not.
 
-    Each process marks its own in memory that all share: a byte for every pid there can be,
-    of which only the pages that have a mark are ever there.
+    Each process marks its own pid in shared memory: a byte for every possible pid, of which only
+    the pages with a mark are ever allocated.
     """
 
     def __init__(self) -> None:
-        """Begin to take note."""
-        self._marks = mmap.mmap(-1, PIDS)
+        """Start recording."""
+        self._marks = mmap.mmap(-1, MAX_PID)
         os.register_at_fork(after_in_child=self._mark)
 
     def _mark(self) -> None:
         self._marks[os.getpid()] = 1
 
     def __contains__(self, pid: int) -> bool:
-        """Tell whether a process of that pid was forked."""
-        return pid < PIDS and bool(self._marks[pid])
+        """Return whether a process with that pid was forked."""
+        return pid < MAX_PID and bool(self._marks[pid])
 
 
-def sweep(ranks: Iterable[int], forked: ForkedPids, since: float) -> None:
-    """Kill every process below this one, and remove what these and others have left.
+def clean_up(ranks: Iterable[int], forked: ForkedPids, since: float) -> None:
+    """Kill every process below this one, and remove the files that these and others have left.
 
     Args:
         ranks: the pids of ranks, which have ended.
-        forked: the pids of what they have forked; torchrun's ranks are no forks of ours.
-        since: when the run began; an older file is somebody else's.
+        forked: the pids of what they have forked; torchrun's ranks are not forked from here.
+        since: when the run was created; older files are not its own.
     """
-    pids, begun = set(ranks), time.monotonic()
-    while (left := psutil.Process().children(recursive=True)) and time.monotonic() < begun + LIMIT:
+    pids, start = set(ranks), time.monotonic()
+    deadline = start + KILL_TIMEOUT
+    while (left := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
         pids |= {process.pid for process in left}
-        patient = time.monotonic() < begun + PATIENCE
+        spare_trackers = time.monotonic() < start + TRACKER_TIMEOUT
         for process in left:
             with suppress(psutil.Error):
-                if not (patient and _takes_care(process)):
+                if not (spare_trackers and _is_resource_tracker(process)):
                     process.kill()
         psutil.wait_procs(left, timeout=0.5)
     for path in SHARED_MEMORY.glob("*"):
-        made = MADE_BY.match(path.name)
-        if made and ((pid := int(made[1])) in pids or pid in forked):
+        match = CREATED_BY.match(path.name)
+        if match and ((pid := int(match[1])) in pids or pid in forked):
             _remove(path, since)
 
 
-def _takes_care(process: psutil.Process) -> bool:
+def _is_resource_tracker(process: psutil.Process) -> bool:
     command = " ".join(process.cmdline())
-    return any(part in command for part in CARETAKERS)
+    return any(part in command for part in RESOURCE_TRACKERS)
 
 
 def _remove(path: Path, since: float) -> None:
-    """Remove a file of this run; containers that share ``/dev/shm`` have the same pids."""
+    """Remove a file of this run; containers that share ``/dev/shm`` may have the same pids."""
     with suppress(OSError):
         found = path.stat()
         if found.st_uid == os.geteuid() and found.st_mtime >= since:

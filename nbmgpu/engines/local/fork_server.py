@@ -1,11 +1,10 @@
-"""The launch server: a process with torch imported that forks a launcher per run.
+"""The fork server: a process with torch imported that forks one launcher per run.
 
-It is started in the background by ``%load_ext nbmgpu`` and ends with the kernel.
-It never runs a tensor operation and keeps a single thread: what it forks is as
-clean as a fresh interpreter, at a fraction of the time.  Requests come in on its
-standard input, one JSON object a line; nothing listens.  In between, it imports
-what the notebook has imported (``nbmgpu.engines.local.preload``), and makes itself quick to fork
-(``nbmgpu.engines.local.huge_pages``).
+``%load_ext nbmgpu`` starts it in the background; it ends with the kernel.  It never runs a tensor
+operation and keeps a single thread, so that what it forks is as clean as a new interpreter, at a
+fraction of the time.  Requests arrive on its standard input, one JSON object per line; nothing
+listens on a port.  While idle it imports what the notebook has imported (``preload``), and makes
+itself quick to fork (``huge_pages``).
 """
 
 from __future__ import annotations
@@ -28,25 +27,24 @@ from nbmgpu.strategies import load_strategy
 from nbmgpu.system.parent_death import adopt_orphans
 
 from .huge_pages import LargePages
-from .preload import OFTEN, Preloader
-from .process_environment import Inheritance
+from .preload import COMMON_MODULES, Preloader
+from .process_environment import ProcessEnvironment
 
 POLL = 0.25
-"""Seconds between looks at whether the kernel still lives."""
+"""Seconds between two checks whether the kernel is alive."""
 
 BUSY_POLL = 0.02
 """The same while libraries are being imported."""
 
-ALONE = 30.0
-"""Seconds after a launch in which nothing is preloaded: the run has the machine's cores to itself.
-Beside a longer one, a second of one core is not felt."""
+QUIET_PERIOD = 30.0
+"""Seconds after a launch without background work: the run has the machine's cores to itself.  In
+a longer run, a second of one core makes no difference."""
 
-ALONE_IF_LATE = 1.0
-"""The same where an earlier run has put that work off already: of runs that follow at once on one
-another only the first is left alone, else there would never be time."""
+SHORT_QUIET_PERIOD = 1.0
+"""The same where an earlier run has postponed that work already.  Of runs that follow one another
+at once only the first is left alone, or there would never be time."""
 
-
-NEEDED = (
+REQUIRED_MODULES = (
     "IPython.core.application",
     "IPython.core.completer",
     "IPython.core.completerlib",
@@ -64,37 +62,37 @@ NEEDED = (
     "torch.distributed",
     "torch.utils.data",
 )
-"""What launchers and ranks import in any case, IPython's parts when a rank makes its shell."""
+"""What launchers and ranks import in any case; IPython's modules when a rank makes its shell."""
 
 
 def main() -> NoReturn:
     """Import what ranks need, then fork a launcher for every request."""
     adopt_orphans()
-    _import(NEEDED)
-    Server().serve()
+    import_missing(REQUIRED_MODULES)
+    ForkServer().serve()
     os._exit(0)  # tearing torch down takes longer than all the rest
 
 
-class Server:
-    """What the process knows between requests."""
+class ForkServer:
+    """The state of the server between requests."""
 
     def __init__(self) -> None:
-        """Have launched nothing yet."""
+        """Start without launchers."""
         self._kernel = os.getppid()
-        self._pending = b""
+        self._unparsed = b""
         self._launchers: set[int] = set()
-        self._launched = 0.0
-        self._alone = ALONE
-        self._put_off = False
+        self._last_launch = 0.0
+        self._quiet_period = QUIET_PERIOD
+        self._postponed = False
         self._preloader = Preloader()
         self._pages = LargePages()
 
     def serve(self) -> None:
-        """Answer requests until the kernel is gone, or closes its end and no run is left."""
+        """Handle requests until the kernel is gone, or has closed the pipe and no run is left."""
         while os.getppid() == self._kernel:
             self._reap()
-            if not select.select([0], [], [], self._pause())[0]:
-                self._use_the_time()
+            if not select.select([0], [], [], self._poll_timeout())[0]:
+                self._work_while_idle()
                 continue
             data = os.read(0, 1 << 16)
             if not data:
@@ -102,44 +100,46 @@ class Server:
                     return
                 time.sleep(POLL)
                 continue
-            *lines, self._pending = (self._pending + data).split(b"\n")
+            *lines, self._unparsed = (self._unparsed + data).split(b"\n")
             for line in lines:
-                self._answer(json.loads(line))
+                self._handle(json.loads(line))
 
-    def _answer(self, request: dict[str, Any]) -> None:
+    def _handle(self, request: dict[str, Any]) -> None:
         if "folder" not in request:
-            self._preloader.wish(request["modules"], request["inheritance"]["environment"])
+            self._preloader.request(request["modules"], request["environment"]["variables"])
             return
-        _import(request["modules"])
-        waits = self._preloader.busy or self._pages.wanted
-        self._alone = ALONE_IF_LATE if waits and self._put_off else ALONE
-        self._put_off = waits
-        self._launched = time.monotonic()
+        import_missing(request["modules"])
+        pending = self._preloader.busy or self._pages.pending
+        self._quiet_period = SHORT_QUIET_PERIOD if pending and self._postponed else QUIET_PERIOD
+        self._postponed = pending
+        self._last_launch = time.monotonic()
         self._launchers.add(self._fork_launcher(request))
 
-    def _pause(self) -> float:
-        """Return how long a request is waited for before the time is used."""
-        if self._preloader.busy and not self._in_the_way:
+    def _poll_timeout(self) -> float:
+        """Return the seconds to wait for a request before working in the background."""
+        if self._preloader.busy and not self._is_quiet:
             return BUSY_POLL
-        return 0 if self._pages.wanted and not self._in_the_way else POLL
+        return 0 if self._pages.pending and not self._is_quiet else POLL
 
     @property
-    def _in_the_way(self) -> bool:
-        return bool(self._launchers) and time.monotonic() - self._launched < self._alone
+    def _is_quiet(self) -> bool:
+        """Whether background work would disturb a run that has just started."""
+        recent = time.monotonic() - self._last_launch < self._quiet_period
+        return bool(self._launchers) and recent
 
-    def _use_the_time(self) -> None:
-        """Do one thing that makes later runs quicker, and that a request can wait for."""
-        if self._in_the_way:
+    def _work_while_idle(self) -> None:
+        """Take one step that makes later runs start faster, and that a request can wait for."""
+        if self._is_quiet:
             return
-        if _import(OFTEN):
-            self._pages.look_again()
+        if import_missing(COMMON_MODULES):
+            self._pages.rescan()
         elif self._preloader.busy:
-            if self._preloader.turn():
-                self._pages.look_again()
-        elif self._pages.wanted:
-            self._pages.turn()
+            if self._preloader.advance():
+                self._pages.rescan()
+        elif self._pages.pending:
+            self._pages.collapse_next()
         else:
-            self._put_off = False
+            self._postponed = False
 
     def _fork_launcher(self, request: dict[str, Any]) -> int:
         server = os.getpid()
@@ -153,8 +153,8 @@ class Server:
                 os.dup2(null, fd)
             from .launcher import launch
 
-            self._preloader.forget_stale()
-            launch(request["folder"], Inheritance(**request["inheritance"]), server)
+            self._preloader.drop_reinstalled()
+            launch(request["folder"], ProcessEnvironment(**request["environment"]), server)
             code = 0
         except BaseException:
             traceback.print_exc()
@@ -163,36 +163,35 @@ class Server:
             os._exit(code)
 
     def _reap(self) -> None:
-        """Wait for children that ended; kill those that are neither launchers nor try a library.
+        """Wait for children that ended; kill those that are neither launchers nor trials.
 
-        A launcher ends what its ranks have started.  Only what a killed one leaves
-        behind comes here.
+        A launcher ends what its ranks have started.  Only what a killed launcher leaves behind
+        becomes a child of this process.
         """
         try:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                self._pages.look_again()  # a fork, or a library, has left small ones
+                self._pages.rescan()  # a fork, or an import, has left small pages
                 pid, status = ended
-                if self._preloader.is_trying(pid):
-                    self._preloader.tried(os.waitstatus_to_exitcode(status))
+                if self._preloader.is_trial(pid):
+                    self._preloader.end_trial(os.waitstatus_to_exitcode(status))
                     continue
                 self._launchers.discard(pid)
                 for child in psutil.Process().children():
-                    if child.pid not in self._launchers and not self._preloader.is_trying(
-                        child.pid
-                    ):
+                    known = child.pid in self._launchers or self._preloader.is_trial(child.pid)
+                    if not known:
                         with suppress(psutil.NoSuchProcess):
                             child.kill()
         except ChildProcessError:
             pass
 
 
-def _import(names: Iterable[str]) -> bool:
-    """Import those of ``names`` that are not here yet; return whether there were any."""
+def import_missing(names: Iterable[str]) -> bool:
+    """Import those of ``names`` that are not imported yet; return whether there were any."""
     missing = [name for name in names if name not in sys.modules]
     for name in missing:
         importlib.import_module(name)
     if missing:
-        load_strategy("ddp")  # and so looks for all that are installed, which takes longer
+        load_strategy("ddp")  # this reads all entry points, which takes longer
         gc.collect()
-        gc.freeze()  # pages stay shared with the children, who need not look at these objects
+        gc.freeze()  # pages stay shared with the children, which need not scan these objects
     return bool(missing)

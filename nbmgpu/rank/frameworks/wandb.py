@@ -1,9 +1,8 @@
-"""wandb in a rank: what a cell logs is logged once, by rank 0, and nothing of it is lost.
+"""Patches of wandb: what a cell logs is logged once, by rank 0, and is written before it exits.
 
-The run that the notebook has begun is joined when the cell first asks for it, as that takes some
-tenths of a second.  Other ranks have a disabled run that is called as rank 0's.  A run that the
-cell begins ends with the cell: wandb would lose whatever it has not written when its process is
-gone.
+A rank attaches to the notebook's run when the cell first uses it, as that takes some tenths of a
+second.  Other ranks have a disabled run with the name of rank 0's.  A run that the cell starts is
+finished with the cell: wandb would lose what it has not written when its process exits.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from typing import Any
 
 import torch
 
-from nbmgpu.environment.tracker_run import LeftRun, TrackedRun, begun_here, described
+from nbmgpu.environment.tracker_run import TrackerRunUpdate, TrackerRun, started_in_rank, describe_run
+from nbmgpu.patches import PatchStack
 from nbmgpu.rank.files import writes
 from nbmgpu.rank.session import Session
 from nbmgpu.rank.store import broadcast
@@ -28,32 +28,33 @@ OFFERED = (
     "run", "config", "summary", "log", "watch", "unwatch", "save", "use_artifact", "log_artifact",
     "log_model", "use_model", "link_model", "define_metric", "mark_preempting", "alert",
 )  # fmt: skip
-"""What the module has of its run, and refuses as long as there is none."""
+"""Names that the module takes from its run, and which raise an error as long as there is none."""
 
 FINISHING = (None, "default", "finish_previous", True)
-"""Values of ``reinit`` with which a new run in a notebook ends the one before."""
+"""Values of ``reinit`` with which a new run in a notebook finishes the one before."""
 
-ANSWERS_WITHIN = 10.0
-"""Seconds; a run that the notebook has ended meanwhile never answers."""
+ANSWER_TIMEOUT = 10.0
+"""Seconds; a run that the notebook has finished meanwhile never answers."""
 
-LATE = "wandb does not answer: what the cell has logged last may be lost."
+NO_ANSWER = "wandb does not respond: the last values that the cell has logged may be lost."
 
 
-def tap(session: Session) -> None:
-    """Let ranks log together as one process, unless the cell distributes by itself."""
+def install(session: Session) -> None:
+    """Let ranks log as one process, unless the cell distributes by itself."""
     wandb = sys.modules["wandb"]
     if all(hasattr(wandb, name) for name in ("init", "_attach", "Run")):  # not a folder wandb/
-        Tracking(session, wandb).install()
+        WandbPatch(session, wandb).install()
 
 
-class Tracking:
-    """What wandb does in this rank."""
+class WandbPatch:
+    """The patches of wandb in this rank."""
 
     def __init__(self, session: Session, wandb: Any) -> None:
-        """Be in the rank of ``session``, which has imported ``wandb``."""
+        """Patch the module ``wandb`` for ``session``."""
         self.session = session
         self.trackers = session.trackers
         self.wandb = wandb
+        self.patches = PatchStack()
         self.joined: Any = None
         self.exit_code: int | None = None
         self._init = wandb.init
@@ -67,15 +68,16 @@ class Tracking:
         return other or (begun is not None and begun.muted)
 
     def install(self) -> None:
-        """Stand before whatever begins a run or joins one."""
-        self.wandb.init = self._noting(self._init)
-        home = vars(sys.modules.get(self._init.__module__, self.wandb))  # where pickles look for it
-        if home.get("init") is self._init:
-            home["init"] = self.wandb.init
-        self.wandb._attach = self._joining(self.wandb._attach)
+        """Wrap the functions that start a run or attach to one."""
+        patches = self.patches
+        patches.wrap("wandb.init", self._starting)
+        module = sys.modules.get(self._init.__module__, self.wandb)  # by which pickles refer to it
+        if vars(module).get("init") is self._init:
+            patches.replace("wandb.sdk.wandb_init.init", self.wandb.init, module)
+        patches.wrap("wandb._attach", self._joining)
         watching = sys.modules.get("wandb.integration.torch.wandb_torch")
-        if watching is not None:  # which knows torch from when it watches; here hooks arrive
-            vars(watching)["torch"] = torch
+        if watching is not None:  # wandb.watch() imports torch; unpickled hooks need it before
+            patches.add("wandb.integration.torch.wandb_torch.torch", torch, watching)
         self._join_at_first_use()
         self.trackers.leaving = self.leaving
         self.trackers.at_end.append(self.end)
@@ -92,15 +94,16 @@ class Tracking:
             return plain(name)
 
         for name in self._refusing:
-            delattr(self.wandb, name)
-        self.wandb.__getattr__ = get
+            self.patches.delete(f"wandb.{name}", self.wandb)
+        self.patches.add("wandb.__getattr__", get, self.wandb)
 
     def _refuse(self) -> None:
-        """Let wandb refuse what needs a run, as it does before the first and after the last."""
-        vars(self.wandb).update(self._refusing)
+        """Let functions that need a run raise wandb's error, as before the first run."""
+        for name, refusing in self._refusing.items():
+            self.patches.add(f"wandb.{name}", refusing, self.wandb)
 
     def _join(self) -> None:
-        """Join the notebook's run, if there is one and it is not joined yet."""
+        """Attach to the notebook's run, unless there is none or it is attached already."""
         if "run" in vars(self.wandb):
             return
         self._refuse()
@@ -112,54 +115,54 @@ class Tracking:
         else:
             self.wandb._attach(attach_id=begun.id)
 
-    def _disabled(self, like: TrackedRun, **given: Any) -> Any:
-        """Return a run that logs nothing, and is called as another one."""
+    def _disabled(self, like: TrackerRun, **given: Any) -> Any:
+        """Return a run that logs nothing, with the name of another one."""
         names = {"id": like.id, "name": like.name, "project": like.project, "entity": like.entity}
         given = {"config": like.config} | given | {k: v for k, v in names.items() if v}
         run = self._init(**given | {"mode": "disabled"})
-        with suppress(Exception):  # of other versions: then they have a folder of their own
+        with suppress(Exception):  # in other versions the run has a folder of its own
             run._settings.x_files_dir = like.folder
             run._settings.resumed = like.resumed
         for name in OFFERED:
             if name != "run" and hasattr(run, name):
-                setattr(self.wandb, name, getattr(run, name))
+                self.patches.add(f"wandb.{name}", getattr(run, name), self.wandb)
         return run
 
-    def _noting(self, init: Any) -> Any:
-        """Note what the cell begins; only rank 0's is one that is kept."""
+    def _starting(self, init: Any) -> Any:
+        """Record the runs that the cell starts; only rank 0's is logged."""
 
         @functools.wraps(init)
-        def noting(*args: Any, **kwargs: Any) -> Any:
+        def starting(*args: Any, **kwargs: Any) -> Any:
             begun, reinit = self.trackers.begun, _reinit(**kwargs)
             if begun is not None and (reinit not in FINISHING or kwargs.get("id") == begun.id):
-                self._join()  # which may be the one that is meant
+                self._join()  # it may be the one that is asked for
                 if kwargs.get("id") == begun.id:
                     return self.wandb.run
             if "run" not in vars(self.wandb):
                 self._refuse()
             if self.silent:
                 muted = begun is not None and begun.muted
-                like = TrackedRun() if muted else self._rank_0s(TrackedRun)
+                like = TrackerRun() if muted else self._rank_0s(TrackerRun)
                 return self._disabled(like, **kwargs)
-            with writes.apart():  # wandb's own files, of which only this rank knows
+            with writes.apart():  # wandb's own files, which only this rank has
                 run = init(*args, **kwargs)
             new = run is not self.joined
             if new:
-                begun_here.append(run)
-            about = self._rank_0s(functools.partial(described, run))
+                started_in_rank.append(run)
+            about = self._rank_0s(functools.partial(describe_run, run))
             if new and begun is not None and reinit in FINISHING and not about.disabled:
                 self.exit_code = 0
             return run
 
-        return noting
+        return starting
 
-    def _rank_0s(self, describe: Callable[[], TrackedRun]) -> TrackedRun:
-        """Return what rank 0 says of the run that it has begun."""
-        about = describe() if self.session.rank == 0 else TrackedRun()
+    def _rank_0s(self, describe: Callable[[], TrackerRun]) -> TrackerRun:
+        """Return rank 0's description of the run that it has started."""
+        about = describe() if self.session.rank == 0 else TrackerRun()
         return broadcast.broadcast_keyed("wandb", about) if self.session.distributes else about
 
     def _joining(self, attach: Any) -> Any:
-        """Give the run that is joined what it does not get, and leave its end to the notebook."""
+        """Complete the settings of an attached run, and let the notebook finish it."""
 
         @functools.wraps(attach)
         def joining(*args: Any, **kwargs: Any) -> Any:
@@ -167,17 +170,18 @@ class Tracking:
             begun = self.trackers.begun
             if begun is not None and run.id == begun.id:
                 self.joined = run
-                update = getattr(run.config, "_update", run.config.update)  # which tells nobody
+                update = getattr(run.config, "_update", run.config.update)  # which sends no message
                 update(begun.config, allow_val_change=True)
                 with suppress(Exception):
                     run._settings.x_files_dir = begun.folder
-            run.finish = run._finish = functools.partial(self._leave, run)
+            for name in ("finish", "_finish"):
+                self.patches.add(f"wandb.Run.{name}", functools.partial(self._leave, run), run)
             return run
 
         return joining
 
     def _leave(self, run: Any, exit_code: int | None = None) -> None:
-        """Let the notebook end its run: ended here it would go on there, and hang in the end."""
+        """Let the notebook finish its run: finished here, the notebook's would hang at its end."""
         _wait_for(run)
         run._is_finished = True
         if run is self.joined:
@@ -185,17 +189,17 @@ class Tracking:
         if vars(self.wandb).get("run") is run:
             self._refuse()
 
-    def leaving(self) -> LeftRun | None:
-        """Return what the notebook is to know of its run."""
+    def leaving(self) -> TrackerRunUpdate | None:
+        """Return the state of the notebook's run, to be sent back."""
         begun, run = self.trackers.begun, self.joined
         if begun is None or begun.id is None or self.silent:
             return None
         config = dict(run.config) if run is not None else {}
-        return LeftRun(begun.id, config, self.exit_code)
+        return TrackerRunUpdate(begun.id, config, self.exit_code)
 
     def end(self, exit_code: int) -> None:
-        """End what the cell has begun, and see that all it has logged is with the notebook."""
-        for run in begun_here:
+        """Finish the runs that the cell has started, and wait until all values have been sent."""
+        for run in started_in_rank:
             try:
                 with writes.apart():
                     run.finish(exit_code)
@@ -206,7 +210,7 @@ class Tracking:
 
 
 def _reinit(reinit: Any = None, settings: Any = None, **_: object) -> Any:
-    """Return what becomes of the run before: by the argument, the settings, the environment."""
+    """Return ``reinit`` from the argument, the settings or the environment."""
     if reinit is None and isinstance(settings, dict):
         reinit = settings.get("reinit")
     elif reinit is None and "reinit" in getattr(settings, "model_fields_set", ()):
@@ -215,9 +219,9 @@ def _reinit(reinit: Any = None, settings: Any = None, **_: object) -> Any:
 
 
 def _wait_for(run: Any) -> None:
-    """Wait until all that was logged to a joined run has arrived: its answer comes after that."""
+    """Wait until all values logged to an attached run have arrived: its answer comes after."""
     asking = threading.Thread(target=run.status, daemon=True)
     asking.start()
-    asking.join(ANSWERS_WITHIN)
+    asking.join(ANSWER_TIMEOUT)
     if asking.is_alive():
-        print(LATE, file=sys.stderr)
+        print(NO_ANSWER, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The ranks of a run, as the launcher holds them: by pid, never by name."""
+"""The ranks of a run as the launcher's children.  They are signalled by pid, never by name."""
 
 from __future__ import annotations
 
@@ -9,70 +9,69 @@ import signal
 import subprocess
 import sys
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from contextlib import suppress
 
+from nbmgpu.engines.rank_processes import RankProcesses
+from nbmgpu.rank.rank_environment import RankEnvironment
 from nbmgpu.runs.run import Run
 from nbmgpu.system.parent_death import die_with_parent
 from nbmgpu.system.processes import process_is_alive
 from nbmgpu.system.shared_memory import SharedMemory
+from nbmgpu.system.worker_sockets import use_socket_folder
 
-from . import cleanup
+LOOPBACK = "lo" if sys.platform == "linux" else ""
+"""Ranks of one machine communicate over this interface alone."""
 
 
-class Ranks(ABC):
-    """All ranks of one run.  ``poll`` tells who ended since the last call."""
+class LocalRanks(RankProcesses):
+    """Ranks on this machine, started by the launcher."""
 
     def __init__(self, run: Run) -> None:
-        """Hold the ranks of ``run``, not started yet."""
+        """Prepare the ranks of ``run``; none is started yet."""
         self.run = run
         self.world_size = run.record.world_size
 
     @abstractmethod
-    def start(self, sockets: str) -> None:
-        """Start every rank; what they start puts its sockets into the folder ``sockets``."""
+    def start(self, socket_folder: str) -> None:
+        """Start every rank.
 
-    @abstractmethod
-    def alive(self) -> bool:
-        """Tell whether some rank is left whose end ``poll`` has not told."""
-
-    @abstractmethod
-    def poll(self) -> list[tuple[int, int]]:
-        """Return ``(rank, exit code)`` of ranks that ended; codes as in subprocess."""
-
-    @abstractmethod
-    def signal(self, sig: signal.Signals, others: bool = False) -> None:
-        """Send ``sig`` to the ranks that live, with ``others`` to those other than rank 0."""
-
-    def sweep(self, forked: cleanup.ForkedPids) -> None:
-        """End and remove what ranks have left behind: loader workers, shell commands, files."""
-        self.run.refresh()
-        pids = [view.process.pid for view in self.run.view.ranks if view.process is not None]
-        cleanup.sweep(pids, forked, self.run.record.created)
+        Args:
+            socket_folder: where ranks and their children put their sockets; may be empty.
+        """
 
 
-class ForkedRanks(Ranks):
+class ForkedRanks(LocalRanks):
     """Ranks forked from the launcher, which has torch imported and one thread."""
 
-    def start(self, sockets: str) -> None:
+    def start(self, socket_folder: str) -> None:
         """Fork every rank."""
-        cleanup.put_sockets_into(sockets)
+        use_socket_folder(socket_folder)
         self._pids: dict[int, int] = {}
         launcher = os.getpid()
         on_cpu = all(device == "cpu" for device in self.run.record.devices)
-        shared_memory = (
-            SharedMemory.create(self.world_size) if on_cpu and self.world_size > 1 else None
-        )
-        for rank in range(self.world_size):
+        size = self.world_size
+        shared_memory = SharedMemory.create(size) if on_cpu and size > 1 else None
+        for rank in range(size):
             pid = os.fork()
             if pid == 0:
-                from nbmgpu.rank.main import be_forked
+                from nbmgpu.rank.main import run_rank
 
-                be_forked(self.run, rank, launcher, shared_memory)
+                os.setsid()  # SIGINT to the kernel's group is not for ranks; torchrun does the same
+                environment = RankEnvironment(
+                    rank,
+                    size,
+                    local_rank=rank,
+                    local_world_size=size,
+                    interface=LOOPBACK,
+                    parent=launcher,
+                    shared_memory=shared_memory,
+                )
+                run_rank(self.run, environment)
             self._pids[rank] = pid
 
     def alive(self) -> bool:
-        """Tell whether some rank has not been waited for."""
+        """Return whether there is a rank that has not been waited for."""
         return bool(self._pids)
 
     def poll(self) -> list[tuple[int, int]]:
@@ -86,34 +85,35 @@ class ForkedRanks(Ranks):
         return ended
 
     def signal(self, sig: signal.Signals, others: bool = False) -> None:
-        """Signal ranks; a pid stays ours until it is waited for."""
+        """Signal ranks; a pid cannot be reused until it is waited for."""
         for rank, pid in self._pids.items():
             if rank or not others:
                 os.kill(pid, sig)
 
 
-class TorchrunRanks(Ranks):
-    """Ranks started by a cold torchrun, as anybody can do by hand."""
+class TorchrunRanks(LocalRanks):
+    """Ranks started by torchrun in new processes, for ``--fresh``."""
 
-    def start(self, sockets: str) -> None:
-        """Start torchrun on ``python -m nbmgpu.rank <folder> <sockets> <variables>``."""
+    def start(self, socket_folder: str) -> None:
+        """Start torchrun on ``python -m nbmgpu.rank``."""
         logs = self.run.folder / "logs"
         self._log = logs / "torchrun.log"
+        variables = {
+            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+            "PYTHONSAFEPATH": "1",  # else the notebook's folder would be before Python's own
+            # Sets of strings must have the same order on all ranks: what is made of them is paired.
+            "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0"),
+        }
+        original = json.dumps({name: os.environ.get(name) for name in variables})
         command = [
             *(sys.executable, "-m", "torch.distributed.run"),
             *("--nnodes=1", f"--nproc-per-node={self.world_size}"),
             *("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"),
-            f"--log-dir={logs / 'torchrun'}",  # else it leaves a folder wherever others are
-            *("-m", "nbmgpu.rank", str(self.run.folder), sockets),
+            f"--log-dir={logs / 'torchrun'}",  # else it leaves a folder in the working directory
+            *("-m", "nbmgpu.rank", str(self.run.folder), f"--interface={LOOPBACK}"),
+            *(f"--socket-folder={socket_folder}", f"--restore-variables={original}"),
         ]
-        started_with = {
-            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-            "PYTHONSAFEPATH": "1",  # else the notebook's folder would be before Python's own
-            # Ranks shall have sets of strings in one order: what is made of them is paired by it.
-            "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0"),
-        }
-        command.append(json.dumps({name: os.environ.get(name) for name in started_with}))
-        environment = os.environ | started_with | {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "3"}
+        environment = os.environ | variables | {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "3"}
         for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"):
             environment.pop(name)
         launcher = os.getpid()
@@ -122,18 +122,18 @@ class TorchrunRanks(Ranks):
                 command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 preexec_fn=lambda: die_with_parent(launcher, signal.SIGKILL),  # noqa: PLW1509
             )  # fmt: skip
-        self._told = False
+        self._reported = False
 
     def alive(self) -> bool:
-        """Tell whether torchrun runs, or its end was not told yet."""
-        return not self._told
+        """Return whether torchrun runs, or its end was not reported yet."""
+        return not self._reported
 
     def poll(self) -> list[tuple[int, int]]:
         """Return all ranks once torchrun has ended, the first to fail first."""
         code = self._torchrun.poll()
         if code is None:
             return []
-        self._told = True
+        self._reported = True
         report = self._log.read_text(errors="replace")
         others, _, root = report.partition("Root Cause")
         found = re.findall(
@@ -142,8 +142,8 @@ class TorchrunRanks(Ranks):
         failed = {int(rank): int(exit_code) for rank, exit_code in found}
         if code and not failed:
             failed = {0: code}
-        well = dict.fromkeys(set(range(self.world_size)) - failed.keys(), 0)
-        return [*failed.items(), *well.items()]
+        succeeded = dict.fromkeys(set(range(self.world_size)) - failed.keys(), 0)
+        return [*failed.items(), *succeeded.items()]
 
     def signal(self, sig: signal.Signals, others: bool = False) -> None:
         """Signal the ranks by the pids they have reported; with SIGKILL, torchrun too."""

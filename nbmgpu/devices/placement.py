@@ -1,0 +1,119 @@
+"""Which devices of a machine the ranks of a run are placed on.
+
+``place_ranks`` decides by a ``Machine`` alone, and has no side effects.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nbmgpu.errors import OptionError, format_message
+from nbmgpu.formatting import format_count
+from nbmgpu.options.run_options import RunOptions
+from nbmgpu.options.values import GpuRequest
+from nbmgpu.strategies import profile_of
+
+from .probe import Machine
+
+DEFAULT_CPU_RANKS = 2
+"""CPU ranks when no number was asked for: the fewest that show a distributed run."""
+
+ALL_CPU_RANKS = 4
+"""CPU ranks for ``--gpus all``, if there are as many cores."""
+
+RANKS_PER_CORE = 4
+"""More CPU ranks than this for each core would only wait for one another."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the ranks go: their devices, CPU threads for each, and a line for the user, or none."""
+
+    devices: tuple[str, ...]
+    threads: int
+    notice: str = ""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return len(self.devices)
+
+
+def place_ranks(options: RunOptions, machine: Machine) -> Placement:
+    """Decide where the ranks go.
+
+    On GPUs: all by default, the first N, or those listed.  Without a usable GPU, or
+    with ``--cpu``: N CPU ranks (2 by default), as many as a list names, or for
+    ``all`` one for each core up to 4.  A strategy that works in one process has one rank
+    with all of that: several GPUs are then one device, ``cuda:0,1``.
+
+    Raises:
+        OptionError: the machine has too few GPUs, or too few cores, for what was asked.
+    """
+    one_process = profile_of(options.strategy).in_one_process
+    if machine.cuda and not options.cpu:
+        devices = _choose_gpus(options, machine)
+        if one_process:
+            indices = ",".join(device.removeprefix("cuda:") for device in devices)
+            devices = (f"cuda:{indices}",)
+        return Placement(devices, max(1, machine.cores // len(devices)))
+    ranks = 1 if one_process else _count_cpu_ranks(options, machine)
+    threads = max(1, machine.cores // ranks)
+    notice = (
+        f"{'As asked' if options.cpu else machine.why_not or 'No GPU here'}: "
+        f"{format_count(ranks, 'CPU rank')} with gloo, {format_count(threads, 'thread')} each"
+    )
+    if ranks > machine.cores:
+        notice += f", sharing {format_count(machine.cores, 'core')}"
+    return Placement(("cpu",) * ranks, threads, notice + ".")
+
+
+def _choose_gpus(options: RunOptions, machine: Machine) -> tuple[str, ...]:
+    """Return the devices on GPUs that were asked for, if they are there."""
+    there = [gpu.index for gpu in machine.gpus]
+    has = f"there {'is' if len(there) == 1 else 'are'} {len(there)}"
+    wanted: Sequence[int]
+    match options.gpus:
+        case None | "all":
+            wanted = there
+        case int(count):
+            wanted, ranks = range(count), count
+            what = f"{format_count(count, 'GPU')} asked for, but {has}"
+            nearest: GpuRequest = len(there)
+        case listed:
+            wanted, ranks = listed, len(listed)
+            missing = ", ".join(str(index) for index in listed if index not in there)
+            what = f"There is no GPU {missing}: {has}, counted from 0"
+            nearest = tuple(index for index in listed if index in there) or "all"
+    if all(index in there for index in wanted):
+        return tuple(f"cuda:{index}" for index in wanted)
+    if machine.hidden:
+        what += f", and CUDA_VISIBLE_DEVICES hides {machine.hidden} more"
+    on_cpu = f"With --cpu, {format_count(ranks, 'CPU rank')} would run instead"
+    allowed = on_cpu if ranks <= RANKS_PER_CORE * machine.cores else ""
+    raise OptionError(
+        format_message(what, allowed, dataclasses.replace(options, gpus=nearest).command)
+    )
+
+
+def _count_cpu_ranks(options: RunOptions, machine: Machine) -> int:
+    """Return how many CPU ranks were asked for, if that is sensible."""
+    match options.gpus:
+        case None:
+            return DEFAULT_CPU_RANKS
+        case "all":
+            return min(machine.cores, ALL_CPU_RANKS)
+        case int(count):
+            ranks = count
+        case listed:
+            ranks = len(listed)
+    most = RANKS_PER_CORE * machine.cores
+    if ranks > most:
+        what = f"{ranks} CPU ranks are too many for {format_count(machine.cores, 'core')}"
+        nearest = dataclasses.replace(options, gpus=most)
+        raise OptionError(
+            format_message(what, f"At most {RANKS_PER_CORE} per core run", nearest.command)
+        )
+    return ranks

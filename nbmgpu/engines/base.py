@@ -1,0 +1,103 @@
+"""The interface between a notebook's kernel and the machines that its ranks run on.
+
+Kernel, ranks and readers of a run share nothing but the run folder.  An engine is responsible for:
+
+- *placement*: which devices the ranks get (``place``);
+- *storage*: where the kernel writes the bundle and reads the results (``allocate``, ``release``);
+- *ranks*: it starts ``python -m nbmgpu.rank <run folder>`` for each, or calls
+  ``nbmgpu.rank.main.run_rank`` in a process of its own, with a ``RankEnvironment``: the rendezvous
+  address and the rank's position (``launch``);
+- *supervision*: something that outlives ``launch`` appends the events ``Started``, ``Exited`` and
+  ``Ended`` to ``events/launcher.jsonl``, obeys the ``stop`` file, and ends all ranks when one
+  fails: ``nbmgpu.engines.supervision`` does all that for ranks it can poll and signal;
+- *transport*, where ranks do not see the kernel's files: ``send_bundle`` and ``sync``;
+- *liveness and stop* for readers in other processes: ``is_alive`` and ``stop``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from nbmgpu.runs.engine_plugins import RunControl
+
+if TYPE_CHECKING:
+    from nbmgpu.devices.placement import Placement
+    from nbmgpu.options.run_options import RunOptions
+    from nbmgpu.runs.run import Run
+    from nbmgpu.serialization.storage import Storage
+
+
+@dataclass(frozen=True)
+class RunStorage:
+    """Where the kernel writes the bundle of a run, and reads the result of each rank, in order."""
+
+    bundle: Storage
+    results: tuple[Storage, ...]
+
+
+class RunHandle(Protocol):
+    """What the kernel that launched a run knows beyond the run's events."""
+
+    def error(self) -> str:
+        """Return why the run will never start; empty as long as it may, or once it has started."""
+        ...
+
+
+class Engine(RunControl, Protocol):
+    """Starts runs.  One instance per process; readers of a run use ``is_alive`` and ``stop``."""
+
+    outlives_kernel: ClassVar[bool]
+    """Whether a run goes on when the kernel that started it ends.  Its results then stay in the
+    run folder; the notebook's objects they belong to are gone, so they are not written back."""
+
+    def place(self, options: RunOptions) -> Placement:
+        """Choose the device of each rank.
+
+        Raises:
+            OptionError: what was asked for is not available.
+        """
+        ...
+
+    def allocate(self, folder: Path, nbytes: int, world_size: int) -> RunStorage:
+        """Return storage for a bundle of ``nbytes`` bytes and for the result of each rank.
+
+        Args:
+            folder: the run folder, which need not exist yet.
+            nbytes: size of the bundle; results may take more or less than that.
+            world_size: number of ranks.
+
+        Raises:
+            LaunchError: there is not enough space.
+        """
+        ...
+
+    def launch(self, run: Run) -> RunHandle:
+        """Start the ranks of ``run`` and return at once; ranks wait for the bundle by themselves.
+
+        Raises:
+            LaunchError: they cannot be started.
+        """
+        ...
+
+    def send_bundle(self, run: Run) -> None:
+        """Bring the bundle, now complete in its storage, to ranks that do not see that storage."""
+
+    def sync(self, run: Run) -> None:
+        """Bring new events, logs and results to the run folder and storage of this machine.
+
+        Called between polls by each process that follows the run, whoever started it.
+        """
+
+    def release(self, storage: RunStorage, in_use: bool) -> None:
+        """Free storage, or keep it for the next run unless ranks are still ``in_use`` of it."""
+        ...
+
+    def preload(self, modules: Iterable[str] = ()) -> None:
+        """Prepare for runs to come, in the background: they will import ``modules``."""
+
+    def preload_cpu_seconds(self) -> float:
+        """Return the CPU time that such preparation has used on this machine so far."""
+        return 0.0

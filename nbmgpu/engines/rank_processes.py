@@ -1,0 +1,25 @@
+"""The ranks of a run as processes that can be polled and signalled."""
+
+from __future__ import annotations
+
+import signal
+from abc import ABC, abstractmethod
+
+
+class RankProcesses(ABC):
+    """All ranks of one run, which an engine has started."""
+
+    @abstractmethod
+    def alive(self) -> bool:
+        """Return whether there is a rank whose end ``poll`` has not returned yet."""
+
+    @abstractmethod
+    def poll(self) -> list[tuple[int, int]]:
+        """Return ``(rank, exit code)`` of ranks that ended since the last call.
+
+        Exit codes are as in subprocess: negative for a signal.
+        """
+
+    @abstractmethod
+    def signal(self, sig: signal.Signals, others: bool = False) -> None:
+        """Send ``sig`` to all living ranks, or with ``others`` to those other than rank 0."""

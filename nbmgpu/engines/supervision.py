@@ -1,0 +1,80 @@
+"""Supervises the ranks of a run: reports their ends, and ends all of them when there is a reason.
+
+The reasons are a rank that fails, the run's ``stop`` file, its time limit, and a kernel that has
+given the run up.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from nbmgpu.runs.events import EventWriter, Exited
+from nbmgpu.runs.run import COLLECTED_FILE, STOP_FILE, Run
+
+from .rank_processes import RankProcesses
+from .termination import Termination
+
+POLL = 0.05
+"""Seconds between two reads of what the kernel asks for."""
+
+POLL_RANKS = 0.01
+"""Seconds between two polls of the ranks, on systems without ``sigtimedwait``."""
+
+
+def supervise(
+    run: Run, ranks: RankProcesses, events: EventWriter, termination: Termination
+) -> None:
+    """Return when every rank has ended; ``termination.ending`` then says how.
+
+    Args:
+        run: the run, opened by this process; it is read, and so it must not be used by others.
+        ranks: its ranks, which have been started.
+        events: the writer of ``events/launcher.jsonl``; the caller emits ``Started`` and ``Ended``.
+        termination: carries out the end of the run; it may have been started already.
+    """
+    deadline = time.monotonic() + run.record.timeout if run.record.timeout else None
+    wait = _waiter()
+    while True:
+        for rank, code in ranks.poll():
+            events.emit(Exited, of_rank=rank, code=code, asked=termination.started)
+            if code != 0 or not _has_finished(run, rank):
+                termination.start("failed")
+        if not ranks.alive():
+            break
+        if (request := stop_request(run.folder)) is not None:
+            termination.start("stopped", force=request == "force")
+        if deadline is not None and time.monotonic() > deadline:
+            termination.start("timeout", detail=f"longer than {run.record.timeout:g} s")
+        termination.advance()
+        wait()
+
+
+def stop_request(folder: Path) -> str | None:
+    """Return ``"stop"`` or ``"force"`` if the end of the run was asked for, else None.
+
+    A kernel that has given the run up needs nothing of it: that counts as ``"force"``.
+    """
+    if (folder / COLLECTED_FILE).exists():
+        return "force"
+    try:
+        return (folder / STOP_FILE).read_text()
+    except FileNotFoundError:
+        return None
+
+
+def _waiter() -> Callable[[], object]:
+    """Return a function that waits until a child process ends, or until the next poll is due."""
+    if not hasattr(signal, "sigtimedwait"):  # macOS
+        return lambda: time.sleep(POLL_RANKS)
+    # Blocked, the signal of a child that ends between two waits is kept for the second.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    return lambda: signal.sigtimedwait([signal.SIGCHLD], POLL)
+
+
+def _has_finished(run: Run, rank: int) -> bool:
+    """Return whether ``rank`` reached its end; after ``os._exit(0)`` in a cell it has not."""
+    run.refresh()
+    return run.view.ranks[rank].state == "finished" or not run.folder.exists()

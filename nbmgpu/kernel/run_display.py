@@ -1,0 +1,30 @@
+"""The interface to whatever shows a run while it goes on: a widget, text, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+from nbmgpu.runs.run import Run
+
+from .notebook_context import NotebookContext
+
+
+class RunDisplay(Protocol):
+    """Shows one run where it was called from."""
+
+    def start(self) -> None:
+        """Show what is known at the start."""
+        ...
+
+    def update(self) -> None:
+        """Show what is new."""
+        ...
+
+    def finish(self) -> None:
+        """Show the rest, and a summary that stays in the notebook."""
+        ...
+
+
+DisplayFactory: TypeAlias = Callable[[Run, NotebookContext], RunDisplay]
+"""Makes the display of a run for the shell that it is shown in."""
