@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-import json
+import dataclasses
 import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -20,19 +18,20 @@ import torch.distributed as dist
 from threadpoolctl import threadpool_limits
 
 from nbmgpu.environment import logging_state, random_state, torch_settings
-from nbmgpu.environment.headers import ReturnedHeader, SentHeader
-from nbmgpu.environment.tracker_run import LeftRun
+from nbmgpu.environment.headers import BundleHeader, ResultHeader
+from nbmgpu.environment.tracker_run import TrackerRunUpdate
+from nbmgpu.errors import StrategyError
+from nbmgpu.patches import explain_missing, on_missing
 from nbmgpu.runs.events import EventWriter, Started, Status
 from nbmgpu.runs.run import COLLECTING_FILE, SHADOWS, Run, RunRecord, write_atomically
-from nbmgpu.serialization import Received, is_whole, receive, send_back, write_copies
-from nbmgpu.strategies import Tuning, all_reduce, load_strategy
+from nbmgpu.serialization import ReceivedBundle, is_complete, load_bundle, save_result, write_copies
+from nbmgpu.strategies import StrategyOptions, all_reduce, load_strategy
 from nbmgpu.strategies.base import RankContext
 from nbmgpu.system.parent_death import die_with_parent
 from nbmgpu.system.processes import own_process
-from nbmgpu.system.worker_sockets import use_socket_folder
 
-from . import frameworks, session
-from .data.loader_patch import LoaderTap
+from . import command_line, frameworks, session
+from .data.loader_patch import LoaderPatch
 from .files import open_files, writes
 from .interrupts import AgreedInterrupts, Interrupts
 from .metrics import tqdm_progress
@@ -58,37 +57,12 @@ NEW_MEMORY = 3 << 30
 """Bytes a second in which memory that was not there before is written."""
 
 
-def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the rank that the environment variables of this process describe: ``RANK`` and others.
-
-    Args:
-        arguments: see ``--help``; by default those of the command line.
-    """
-    parser = argparse.ArgumentParser(prog="python -m nbmgpu.rank", description=__doc__)
-    parser.add_argument("folder", type=Path, help="the run folder")
-    parser.add_argument("--init-method", default="env://", help="rendezvous, tcp://host:port")
-    parser.add_argument("--interface", default="", help="network interface for gloo")
-    parser.add_argument("--socket-folder", default="", help="for sockets of DataLoader workers")
-    parser.add_argument(
-        "--restore-variables",
-        type=json.loads,
-        default={},
-        help="environment variables to set before the cell runs, as JSON; null removes one",
-    )
-    given = parser.parse_args(arguments)
-    use_socket_folder(given.socket_folder)
-    for name, value in given.restore_variables.items():
-        os.environ.pop(name, None)
-        if value is not None:
-            os.environ[name] = value
-    run = Run(given.folder)
+def main() -> NoReturn:
+    """Run the rank that the command line and the environment variables describe."""
+    folder, environment = command_line.parse()
+    run = Run(folder)
     sys.path[:] = run.record.sys_path
-    run_rank(
-        run,
-        RankEnvironment.from_variables(
-            os.environ, given.init_method, given.interface, parent=os.getppid()
-        ),
-    )
+    run_rank(run, environment)
 
 
 def run_rank(run: Run, environment: RankEnvironment) -> NoReturn:
@@ -101,7 +75,7 @@ def run_rank(run: Run, environment: RankEnvironment) -> NoReturn:
     if environment.interface:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", environment.interface)
     if environment.shared_memory is not None:
-        all_reduce.shared = all_reduce.SharedSums(environment.shared_memory, rank)
+        all_reduce.shared = all_reduce.SharedMemoryAllReduce(environment.shared_memory, rank)
     code = 1
     try:
         if environment.parent is not None:
@@ -133,8 +107,8 @@ class Rank:
     """
 
     device: str
-    received: Received
-    loaders: LoaderTap
+    received: ReceivedBundle
+    loaders: LoaderPatch
     steps: StepTap
     memory_usage: MemoryUsage
 
@@ -149,8 +123,9 @@ class Rank:
         self.rank = rank
         self.events = events
         self.recorder = Recorder(events)
+        on_missing(self.recorder.notice)
         self.log = log
-        self.files = writes.FileTap(rank, run.folder / SHADOWS / f"rank-{rank}")
+        self.files = writes.FilePatch(rank, run.folder / SHADOWS / f"rank-{rank}")
         self.namespace: dict[str, Any] = {}
 
     def live(self) -> int:
@@ -166,7 +141,7 @@ class Rank:
             current = self._open_session(watch)
             current.chances.code_of = lambda: NotebookCode.from_cell(self.run.cell, self.namespace)
             self.memory_usage = MemoryUsage()
-            self.received = receive(
+            self.received = load_bundle(
                 self.record.bundle,
                 self.namespace,
                 self.device,
@@ -185,7 +160,9 @@ class Rank:
             self.events.emit(Status, state="running")
         except Exception as error:
             self.recorder.flush()
-            failures.report(self.events, error, cell="")
+            lines = traceback.format_exception(error)
+            hint = explain_missing(error)
+            failures.report(self.events, error, "", [*lines, *([f"\n{hint}"] if hint else [])])
             self.events.emit(Status, state="failed")
             return 1
         outcome = shell.run(self.run.cell)
@@ -216,7 +193,7 @@ class Rank:
             backend, self.init_method, rank=self.rank, world_size=self.record.world_size
         )
 
-    def _welcome(self, current: session.Session, header: SentHeader) -> None:
+    def _welcome(self, current: session.Session, header: BundleHeader) -> None:
         """Take over what values may ask for when they arrive."""
         logging_state.apply(header.verbosity)
         current.trackers.begun = header.tracked
@@ -238,10 +215,10 @@ class Rank:
         )
         session.current = current
         current.budget = Budget(record.options.get("steps"))
-        if current.distributes and strategy.spreads:
+        if current.distributes and strategy.shards_state:
             current.interrupts = AgreedInterrupts(self.run.folder)
             current.interrupts.install()
-        self.loaders = LoaderTap(current)
+        self.loaders = LoaderPatch(current)
         self.loaders.install()
         if current.distributes:
             SeedSource(self.loaders.streams, f"{self.run.id} {record.created}").install()
@@ -258,7 +235,7 @@ class Rank:
             self.rank,
             self.record.world_size,
             self.device,
-            Tuning.among(self.record.options),
+            StrategyOptions.from_mapping(self.record.options),
             self.recorder.notice,
         )
 
@@ -277,7 +254,7 @@ class Rank:
         together = stopped and current.interrupts and current.interrupts.together
         if outcome.error is None:
             broadcast.mark_finished()  # first: ranks may be waiting for this one
-            current.strategy.finish()
+            outcome = self._finish_strategy(current, outcome)
         if self.rank == 0:
             with suppress(OSError):  # no room, or no folder any more: results need neither
                 write_atomically(self.run.folder / COLLECTING_FILE, "")
@@ -290,7 +267,7 @@ class Rank:
         self.loaders.streams.leave_all_steps()
         open_files.flush()
         self.files.remove()
-        self._send_back(outcome, current.trackers.leaving())
+        self._save_result(outcome, current.trackers.leaving())
         for end in current.trackers.at_end:
             end(int(outcome.error is not None))
         self.recorder.flush()
@@ -299,17 +276,26 @@ class Rank:
         self.events.emit(Status, state=state, detail=place if stopped else "")
         return int(outcome.error is not None)
 
+    def _finish_strategy(self, current: session.Session, outcome: Outcome) -> Outcome:
+        """Collect what is sharded; return how the cell ended, now that this may have failed."""
+        try:
+            current.strategy.finish()
+        except StrategyError as error:
+            lines = traceback.format_exception(error)
+            return dataclasses.replace(outcome, error=error, traceback=lines)
+        return outcome
+
     def _say_how_it_ended(self, current: session.Session, outcome: Outcome, stopped: bool) -> None:
         """Tell the failure, or what only the whole of a cell can tell."""
         if outcome.error is not None and not stopped:
-            hint = current.strategy.explain(outcome.error)
+            hint = current.strategy.explain(outcome.error) or explain_missing(outcome.error)
             lines = [*outcome.traceback, *([f"\n{hint}"] if hint else [])]
             failures.report(self.events, outcome.error, self.run.cell, lines)
         self.events.emit(Status, state="collecting")
         if outcome.error is None:
             tell_the_whole(self.events, current, self.run.cell, self.namespace)
 
-    def _send_back(self, outcome: Outcome, left: LeftRun | None) -> None:
+    def _save_result(self, outcome: Outcome, left: TrackerRunUpdate | None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         path = self.record.results[self.rank]
         made = {n: self.namespace[n] for n in outcome.names if n in self.namespace}
@@ -317,10 +303,10 @@ class Rank:
             small = {name: value for name, value in made.items() if is_small(value)}
             write_copies(path, small | outcome.values(), self.namespace)
             return
-        send_back(
+        save_result(
             path,
             made | outcome.values(),
-            ReturnedHeader(random_state.capture(), outcome.deleted, sorted(outcome.kept), left),
+            ResultHeader(random_state.capture(), outcome.deleted, sorted(outcome.kept), left),
             self.received,
             self.namespace,
             outcome.kept,
@@ -334,7 +320,7 @@ class Rank:
             patience: seconds for which it waits until they have.
         """
         deadline = time.monotonic() + patience
-        while not (alone := all(map(is_whole, self.record.results[1:]))):
+        while not (alone := all(map(is_complete, self.record.results[1:]))):
             if time.monotonic() > deadline:
                 break
             time.sleep(0.002)

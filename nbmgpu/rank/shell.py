@@ -26,8 +26,9 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 from nbmgpu.cell.cell import HISTORY
-from nbmgpu.environment.headers import SentHeader
+from nbmgpu.environment.headers import BundleHeader
 from nbmgpu.errors import NbmgpuError
+from nbmgpu.patches import PatchStack
 from nbmgpu.runs.events import Display, EventWriter
 from nbmgpu.serialization import VALUE
 
@@ -167,7 +168,7 @@ class RankShell(InteractiveShell):
     def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
         self.last_traceback = [str(line) for line in stb]
 
-    def take_sources(self, header: SentHeader) -> None:
+    def take_sources(self, header: BundleHeader) -> None:
         """Know the source of the notebook's earlier cells, for tracebacks and ``inspect``."""
         for filename, (source, number) in header.sources.items():
             linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
@@ -281,9 +282,11 @@ def make_shell(events: EventWriter, recorder: Recorder, log: Path, rank: int) ->
     publisher = make(parent=shell)
     publisher.events, publisher.log = events, log
     shell.display_pub = publisher
-    compiler: Any = shell.compile
-    name = compiler.get_code_name
-    compiler.get_code_name = lambda *args: f"<{CELL_FILE_MARK}-{name(*args)}>"
+    PatchStack().wrap(
+        "IPython.core.compilerop.CachingCompiler.get_code_name",
+        lambda name: lambda *args: f"<{CELL_FILE_MARK}-{name(*args)}>",
+        shell.compile,
+    )
     sys.stderr = MarkedStderr(log, recorder.stderr)
     sys.unraisablehook = pass_over_interrupts
     tqdm_progress.replace_widgets()

@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import parallel_apply, replicate
 from torch.nn.parallel.scatter_gather import scatter_kwargs
 
+from nbmgpu.patches import PatchStack
+
 from . import profiles
 from .base import Backward, RankContext, Strategy, Unit
 from .profiles import Profile
@@ -50,20 +52,20 @@ class DataParallel(Strategy):
         super().__init__(context)
         on_gpu = self.device.startswith("cuda")
         self.devices = list(range(torch.cuda.device_count())) if on_gpu else []
-        self.modules: list[nn.Module] = []
+        self.patches = PatchStack()
 
     def prepare(self, units: list[Unit]) -> None:
         """Spread the forward pass of modules over the GPUs, and say what dp is."""
         count = len(self.devices)
         if count < 2:
             seen = "one GPU" if count else "none"
-            self.say("dp", ALONE.format(count=seen) + WHY_DDP)
+            self.notice("dp", ALONE.format(count=seen) + WHY_DDP)
             return
-        self.say("dp", PARALLEL.format(count=count) + WHY_DDP)
+        self.notice("dp", PARALLEL.format(count=count) + WHY_DDP)
         for module in (module for unit in units for module in unit.modules):
             if "forward" not in vars(module):  # one that is patched already has its own ways
-                module.forward = functools.partial(forward, module, self.devices)
-                self.modules.append(module)
+                parallel = functools.partial(forward, module, self.devices)
+                self.patches.replace("torch.nn.Module.forward", parallel, module)
 
     def begin_backward(self, backward: Backward) -> None:
         """Do nothing: gradients flow back through the copies by themselves."""
@@ -73,9 +75,7 @@ class DataParallel(Strategy):
 
     def release(self) -> None:
         """Give modules their own forward back."""
-        for module in self.modules:
-            vars(module).pop("forward", None)
-        self.modules = []
+        self.patches.remove()
 
 
 class Body(nn.Module):

@@ -30,6 +30,26 @@ ENTRIES = (
         "An operator that would be compiled at the first run (22 s) is marked as unavailable.",
     ),
     *patched(
+        DEEPSPEED, "deepspeed.runtime.engine.DeepSpeedEngine", "_broadcast_model",
+        "Ranks have the same parameters; DeepSpeed 0.19 cannot broadcast 0-dimensional ones.",
+    ),
+    *patched(
+        DEEPSPEED, "deepspeed.runtime.zero.partition_parameters.Init", "_zero_init_param",
+        "Ranks have the same parameters; DeepSpeed 0.19 cannot broadcast 0-dimensional ones.",
+    ),
+    *private(
+        DEEPSPEED, "deepspeed.runtime.zero.partition_parameters.Init",
+        "_convert_to_deepspeed_param",
+        "Ranks have the same parameters; DeepSpeed 0.19 cannot broadcast 0-dimensional ones.",
+        example=_Parameters,
+    ),
+    *patched(
+        DEEPSPEED,
+        "deepspeed.runtime.zero.partitioned_param_coordinator.PartitionedParameterCoordinator",
+        "fetch_sub_module release_sub_module reset_step",
+        "A parameter gathered in torch.inference_mode() must stay usable in the next step.",
+    ),
+    *patched(
         DEEPSPEED, "deepspeed.runtime.zero.parameter_offload", "FWD_MODULE_STACK",
         "Modules that a failed forward pass has left on the stack are removed.",
     ),

@@ -6,8 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
+
+from nbmgpu.patches import PatchStack
 
 METHODS = ("numpy", "tolist")
 """By which they leave; ``numpy.asarray`` calls the first."""
@@ -24,15 +25,7 @@ def look_at_arrays(meet: Callable[[Tensor], None]) -> Callable[[], None]:
 
         return leaving
 
-    own = {name: vars(Tensor).get(name) for name in METHODS}
+    patches = PatchStack()
     for name in METHODS:
-        setattr(torch.Tensor, name, seen(getattr(Tensor, name)))
-
-    def end() -> None:
-        for name, method in own.items():
-            if method is None:  # it is inherited
-                delattr(torch.Tensor, name)
-            else:
-                setattr(torch.Tensor, name, method)
-
-    return end
+        patches.wrap(f"torch.Tensor.{name}", seen)
+    return patches.remove

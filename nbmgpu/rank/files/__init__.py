@@ -1,1 +1,1 @@
-"""Files that a cell writes, opens or saves: written once, by rank 0."""
+"""Files that a cell writes, opens or saves: rank 0 writes each of them once."""

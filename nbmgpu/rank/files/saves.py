@@ -1,11 +1,12 @@
-"""What libraries save for the cell under a name: ``torch.save``, safetensors, tokenizers.
+"""Files that libraries save for the cell: ``torch.save``, safetensors, tokenizers.
 
-A path that all ranks name is written once, by rank 0, and the others go on when it is there:
-a cell that asks ``os.path.exists`` next, or reads the path back, is answered alike on all.  So is
-one that renames or deletes what it has saved: rank 0 does, when the others are through with it.
+A path that all ranks save to is written once, by rank 0, and the others continue when it exists:
+``os.path.exists``, or reading the path back, gives the same result on all ranks.  Rank 0 also
+renames and deletes saved files, when the other ranks have finished with them.
 
-A path that rank 0 does not name (in a temporary folder, or with the time or the rank in it) is
-written by the rank that does, and so is what a loader fetches: ranks fetch different samples.
+A path that rank 0 does not save to (in a temporary folder, or with the time or the rank in its
+name) is written by the rank that does.  So is a file that a loader saves while it fetches: ranks
+fetch different samples.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from nbmgpu.rank import session
 from nbmgpu.rank.store.rendezvous import MISMATCH, Rendezvous, Save, default_store, is_rank_0_ahead
 
 NAMES = ("f", "filename", "path")
-"""What functions that save call the path."""
+"""Names of the path argument of functions that save."""
 
 FETCHING = "torch.utils.data._utils.fetch"
 
@@ -36,31 +37,36 @@ class Saves:
     def __init__(
         self, rank: int, is_own: Callable[[str], bool], forget: Callable[[str], None]
     ) -> None:
-        """Be on ``rank``.
+        """Save on ``rank``.
 
         Args:
             rank: of this process.
-            is_own: tells a path that no other rank can have.
-            forget: is told what rank 0 writes in the place of this rank.
+            is_own: returns whether no other rank can have a path.
+            forget: is called with a path that rank 0 writes instead of this rank.
         """
         self._rank = rank
         self._is_own = is_own
         self._forget = forget
         self._process = os.getpid()
-        self._rename, self._unlink = os.replace, os.unlink  # as they are before the taps
+        self._rename, self._unlink = os.replace, os.unlink  # before they are patched
         self._rendezvous = Rendezvous(rank)
         self._lock = threading.Lock()
         self._saved: dict[str, Save] = {}
         self._folders: set[str] = set()
         self.mine: set[str] = set()
-        """Paths that this rank has written for itself."""
+        """Paths that this rank has written itself."""
         self.aside: set[str] = set()
-        """Paths that it is writing, to be renamed when they are whole."""
+        """Paths that it is writing, to be renamed when they are complete."""
 
-    def of(self, save: Callable[..., Any], place: int, pickles: bool = False) -> Callable[..., Any]:
-        """Return ``save``, whose argument at ``place`` is a path, as it is called in a rank.
+    def wrap(
+        self, save: Callable[..., Any], place: int, pickles: bool = False
+    ) -> Callable[..., Any]:
+        """Return a wrapper of ``save`` that writes each file once.
 
-        What it ``pickles`` may have to be gathered by all.
+        Args:
+            save: a function that saves.
+            place: position of its path argument.
+            pickles: whether it pickles objects, which all ranks may have to gather.
         """
 
         @functools.wraps(save)
@@ -98,7 +104,7 @@ class Saves:
     def _leave_to_rank_0(
         self, path: str, plain: Callable[[], Any], whole: Callable[[], Any], pickled: Any
     ) -> Any:
-        """Wait for rank 0; where it does not name ``path``, save it here."""
+        """Wait for rank 0; where it does not save to ``path``, save it here."""
         save, _ = self._enter(path)
         self._forget(path)
         store = default_store()
@@ -110,29 +116,29 @@ class Saves:
             return whole() if os.path.isfile(path) or not os.path.lexists(path) else plain()
         self.mine.discard(path)
         if pickled is not None and session.current is not None and (met or not is_rank_0_ahead()):
-            session.current.strategy.attend(pickled)
-        if met:  # else what rank 0 has written there, when it came by, counts
-            with suppress(OSError):  # rank 0's, which ends the run if it is not caught
+            session.current.strategy.join_save(pickled)
+        if met:  # otherwise the file that rank 0 wrote there earlier counts
+            with suppress(OSError):  # rank 0 raises it too, which ends the run if not caught
                 self._rendezvous.wait_until_done(save.path_key)
         return None
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the rank itself, and no process forked from it, and there are others."""
+        """Whether this is a rank with others, and not a process forked from one."""
         return os.getpid() == self._process and _is_among_ranks()
 
     def has(self, path: Any) -> bool:
-        """Tell whether something was saved at ``path``, or in the folder of that name."""
+        """Return whether a file was saved at ``path``, or in the folder ``path``."""
         if not self._saved or not isinstance(path, str | os.PathLike) or not self.is_here:
             return False
         place = place_of(path)
         return place in self._saved or place in self._folders
 
     def link(self, make: Callable[[], None], path: str) -> None:
-        """Make a link at ``path``, of which other ranks are told as of a save.
+        """Create a link at ``path`` on rank 0; other ranks wait for it as for a save.
 
         Raises:
-            OSError: it could not be done, on all ranks alike: there is one already.
+            OSError: it failed on rank 0, and so on all ranks: the link exists already.
         """
         save, _ = self._enter(path)
         store = default_store()
@@ -147,10 +153,10 @@ class Saves:
             make()
 
     def move(self, rename: Callable[[Any, Any], None], src: Any, dst: Any) -> None:
-        """Rename what was saved; ranks may have had different names for it before.
+        """Rename a saved file or folder; ranks may have had different names for it before.
 
         Raises:
-            OSError: it could not be done, on all ranks alike, as to another file system.
+            OSError: it failed on rank 0, and so on all ranks, such as to another file system.
         """
         old, new = place_of(src), place_of(dst)
         found, mine = self._take(old)
@@ -175,10 +181,10 @@ class Saves:
         self._keep(found, set() if met else mine, old, new)
 
     def delete(self, delete: Callable[[], None], path: str) -> None:
-        """Delete what was saved."""
+        """Delete a saved file or folder."""
         found, mine = self._take(path)
         if mine and mine == found.keys():
-            with suppress(FileNotFoundError):  # rank 0 may have come by later, and named it, too
+            with suppress(FileNotFoundError):  # rank 0 may have saved to it later
                 delete()
             return
         at = self._rendezvous.next_key(f"delete {path}")
@@ -189,7 +195,7 @@ class Saves:
             self._rendezvous.wait_until_done(at)
 
     def clear(self, delete: Callable[[], None], folder: str) -> None:
-        """Delete a folder of which nothing was saved here: the others wait if they see it."""
+        """Delete a folder without files saved here: other ranks wait if it exists for them."""
         at = self._rendezvous.next_key(f"clear {folder}")
         if self._rank == 0:
             self._rendezvous.run_on_rank_0(at, delete)
@@ -205,7 +211,7 @@ class Saves:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Save under another name, and rename: another rank may be writing or reading the path."""
+        """Save to a temporary name, and rename: another rank may read or write the path."""
         aside = f"{path}.{os.getpid()}-{threading.get_ident()}"
         if len(args) > place:
             args = (*args[:place], aside, *args[place + 1 :])
@@ -224,7 +230,7 @@ class Saves:
         return result
 
     def _enter(self, path: str) -> tuple[Save, Save | None]:
-        """Come to a save of ``path``; return it, and the one before."""
+        """Begin a save of ``path``; return it, and the one before."""
         save = Save(self._rendezvous.next_key(f"save {path}"), self._rendezvous.next_key("number"))
         with self._lock:
             before = self._saved.get(path)
@@ -237,14 +243,14 @@ class Saves:
         self._saved[path] = save
 
     def _keep(self, found: dict[str, Save], mine: set[str], old: str, new: str) -> None:
-        """Know what was taken from ``old`` again, at ``new``."""
+        """Record saves that were taken from ``old`` again, at ``new``."""
         with self._lock:
             for path, save in found.items():
                 self._add(new + path[len(old) :], save)
             self.mine |= {new + path[len(old) :] for path in mine}
 
     def _take(self, place: str) -> tuple[dict[str, Save], set[str]]:
-        """Forget what was saved at or in ``place``; return it, and what of it is this rank's."""
+        """Remove and return the saves at or in ``place``, and which of them are this rank's."""
         with self._lock:
             prefix = f"{place}/"
             paths = [path for path in self._saved if path == place or path.startswith(prefix)]
@@ -256,7 +262,10 @@ class Saves:
 
 
 def place_of(path: str | os.PathLike[str]) -> str:
-    """Return where ``path`` itself lies, be it a link: that is what is deleted and renamed."""
+    """Return the real path of ``path`` without following a link in its last part.
+
+    That is what is deleted and renamed.
+    """
     folder, name = os.path.split(os.fspath(path).rstrip("/"))
     if name in ("", ".", ".."):
         return os.path.realpath(path)
@@ -264,12 +273,12 @@ def place_of(path: str | os.PathLike[str]) -> str:
 
 
 def _named(path: str) -> str:
-    """Return the key that says that rank 0 has saved ``path`` some time."""
+    """Return the key that is set once rank 0 has saved to ``path``."""
     return f"nbmgpu/named {path}"
 
 
 def _owned(path: str) -> str:
-    """Return the key that says that another rank has."""
+    """Return the key that is set once another rank has saved to ``path``."""
     return f"nbmgpu/own {path}"
 
 

@@ -1,16 +1,16 @@
-"""Files that the cell writes: one file, written by rank 0.
+"""Patches of file operations: rank 0 writes the cell's files.
 
-All ranks run the cell, and would all write the same path.  So on the others
+All ranks run the cell, and would all write the same paths.  On the other ranks
 
 - ``torch.save``, ``safetensors`` and ``tokenizers`` write nothing, and return when rank 0
   has written (``saves``);
-- ``open(path, "w")`` and its kin write to a shadow of the path in the run's folder,
-  which reading the path, or asking whether it is there, then finds: each rank sees its own
+- ``open(path, "w")`` and similar calls write to a shadow of the path in the run's folder.
+  Reading the path, or checking whether it exists, then finds the shadow: each rank sees its own
   writes;
-- what deletes or renames files does so with shadows alone, and a folder that another
-  rank has made a moment earlier is no error.
+- functions that delete or rename files act on shadows alone, and a folder that another rank has
+  created a moment before is not an error.
 
-Caches and temporary files, which libraries write for themselves, are left alone.
+Caches and temporary files, which libraries write for themselves, are not affected.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from __future__ import annotations
 import builtins
 import functools
 import importlib
-import io
 import os
 import shutil
 import site
@@ -28,47 +27,49 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, TypeVar
 
-import torch
+from nbmgpu.patches import PatchStack
 
 from .saves import Saves, place_of
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 WRITING = frozenset("wax+")
 
 _plain_open = builtins.open
 _apart = 0
-"""How many functions are under way that keep files of their own, on every rank."""
+"""How many running functions write files of their own, on every rank."""
 
 
 @contextmanager
 def apart() -> Iterator[None]:
     """Let a library write and move its own files, such as caches, wherever they are.
 
-    ``open`` is Python's own meanwhile, on all ranks: datasets looks for a function's result
-    by a hash of the function and of all that it calls.
+    ``open`` is Python's own meanwhile, on all ranks: datasets looks up a function's cached result
+    by a hash of the function and of everything that it calls.
     """
     global _apart
     _apart += 1
-    ours = builtins.open, io.open
-    builtins.open = io.open = _plain_open
     try:
-        yield
+        with PatchStack() as patches:
+            patches.replace("builtins.open", _plain_open)
+            patches.replace("io.open", _plain_open)
+            yield
     finally:
-        builtins.open, io.open = ours
         _apart -= 1
 
 
-class FileTap:
-    """Lets rank 0 alone write the cell's files."""
+class FilePatch:
+    """Lets only rank 0 write the cell's files."""
 
     def __init__(self, rank: int, shadows: Path) -> None:
-        """Be on ``rank``; ``shadows`` is a folder for what the others write."""
+        """Patch the file operations of ``rank``; ``shadows`` is a folder for its own writes."""
         self.rank = rank
         self.shadows = Path(os.path.realpath(shadows))
         self.saves = Saves(rank, self._is_temporary, self._forget)
-        self.home = os.path.realpath(os.getcwd())
-        self.others_own = [os.path.realpath(p) for p in _places_of_libraries()]
+        self.working_folder = os.path.realpath(os.getcwd())
+        self.library_folders = [os.path.realpath(p) for p in _library_folders()]
         self.open: Callable[..., Any] = builtins.open
         self.rmtree: Callable[..., Any] = shutil.rmtree
         self.unlink: Callable[..., Any] = os.unlink
@@ -76,57 +77,49 @@ class FileTap:
         self.made: set[str] = set()
         self.gone: set[str] = set()
         self.temporary: set[str] = set()
-        self.originals: dict[tuple[Any, str], Any] = {}
+        self.patches = PatchStack()
 
     def install(self) -> None:
-        """Put the tap in place, for the rest of this process."""
-        torch.save = self.saves.of(torch.save, place=1, pickles=True)
+        """Install the patches."""
+        wrap = self.patches.wrap
+        wrap("torch.save", functools.partial(self.saves.wrap, place=1, pickles=True))
         self._install_for_rust()
-        made: Any = tempfile
-        self._replace(tempfile, "_mkstemp_inner", self._naming(made._mkstemp_inner))
-        for module, name in ((os, "remove"), (os, "unlink"), (os, "rmdir"), (shutil, "rmtree")):
-            self._replace(module, name, self._deleting(getattr(module, name)))
-        for name in ("rename", "replace"):
-            self._replace(os, name, self._renaming(getattr(os, name)))
-        for name in ("symlink", "link"):
-            self._replace(os, name, self._linking(getattr(os, name)))
-        self._replace(os, "mkdir", self._making(os.mkdir))
+        wrap("tempfile._mkstemp_inner", self._recording_name)
+        for target in ("os.remove", "os.unlink", "os.rmdir", "shutil.rmtree"):
+            wrap(target, self._deleting)
+        for target in ("os.rename", "os.replace"):
+            wrap(target, self._renaming)
+        for target in ("os.symlink", "os.link"):
+            wrap(target, self._linking)
+        wrap("os.mkdir", self._making)
         if self.rank:
-            for module in (builtins, io):
-                self._replace(module, "open", self._open)
-            names = [name for name in ("chmod", "utime", "listxattr") if hasattr(os, name)]
-            marking = [(name, self._marking(getattr(os, name))) for name in names]
-            for name, by in (("stat", self._looking(os.stat)), *marking):
-                for able in (os.supports_dir_fd, os.supports_follow_symlinks):
-                    able.add(by)
-                self._replace(os, name, by)
+            for target in ("builtins.open", "io.open"):
+                self.patches.replace(target, self._open)
+            wrap("os.stat", self._looking)
+            for name in ("chmod", "utime", *(["listxattr"] if hasattr(os, "listxattr") else [])):
+                wrap(f"os.{name}", self._marking)
 
     def _install_for_rust(self) -> None:
-        """Stand before what is not written in Python, where all names for it come together."""
+        """Wrap functions of libraries in Rust at the one Python name that all calls go through."""
+        save = functools.partial(self.saves.wrap, place=1)
         try:
-            safe: Any = importlib.import_module("safetensors.torch")
+            importlib.import_module("safetensors.torch")
         except ImportError:
-            return  # nothing else here comes without it
-        safe.serialize_file = self.saves.of(safe.serialize_file, place=1)
+            return  # every library that saves through Rust depends on it
+        self.patches.wrap("safetensors.torch.serialize_file", save)
         try:
-            tokenizers: Any = importlib.import_module("tokenizers")
+            importlib.import_module("tokenizers")
         except ImportError:
             return
-        tokenizers.Tokenizer.save = self.saves.of(tokenizers.Tokenizer.save, place=1)
-
-    def _replace(self, owner: Any, name: str, by: Any) -> None:
-        self.originals[owner, name] = getattr(owner, name)
-        setattr(owner, name, by)
+        self.patches.wrap("tokenizers.Tokenizer.save", save)
 
     def remove(self) -> None:
-        """Let this process write again, and delete what it alone has written.
+        """Remove the patches, and delete the files that only this rank has written.
 
-        That is the shadows of its rank, and temporary files that nobody is left to remove: their
-        names come home from rank 0, and from no other.
+        These are the rank's shadows, and its temporary files, which the notebook cannot remove:
+        it gets the names of rank 0's alone.
         """
-        for (owner, name), original in self.originals.items():
-            setattr(owner, name, original)
-        self.originals.clear()
+        self.patches.remove()
         shutil.rmtree(self.shadows, ignore_errors=True)
         for place in self.temporary if self.rank else ():
             if os.path.isdir(place):
@@ -153,7 +146,7 @@ class FileTap:
         return self.shadows / path.lstrip("/")
 
     def _looking(self, stat: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:
-        """Let what this rank has written be there, also before rank 0 has."""
+        """Find a file that this rank has written, also before rank 0 has written it."""
 
         @functools.wraps(stat)
         def looking(path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
@@ -167,10 +160,10 @@ class FileTap:
                     return stat(shadow)
                 raise
 
-        return looking
+        return _as_capable(looking)
 
     def _marking(self, mark: Callable[..., Any]) -> Callable[..., Any]:
-        """Set times and rights of the rank's own shadow: ``shutil.copy2`` does."""
+        """Set times and permissions of the rank's own shadow, as ``shutil.copy2`` does."""
 
         @functools.wraps(mark)
         def marking(path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -179,10 +172,10 @@ class FileTap:
                 path = shadow if shadow.exists() else path
             return mark(path, *args, **kwargs)
 
-        return marking
+        return _as_capable(marking)
 
     def _making(self, mkdir: Callable[..., None]) -> Callable[..., None]:
-        """Let a folder be there already if it is another rank that has just made it."""
+        """Ignore that a folder exists if another rank has just created it."""
 
         @functools.wraps(mkdir)
         def making(path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
@@ -197,7 +190,7 @@ class FileTap:
             try:
                 mkdir(path, mode)
             except FileExistsError:
-                gone = _is_in(place, self.gone)  # and rank 0 has not come so far
+                gone = _is_in(place, self.gone)  # rank 0 has not deleted it yet
                 if not gone:
                     new = os.path.isdir(place) and os.stat(place).st_ctime >= self.began
                     if place in self.made or not new:
@@ -207,27 +200,27 @@ class FileTap:
 
         return making
 
-    def _naming(self, make: Callable[..., tuple[int, str]]) -> Callable[..., tuple[int, str]]:
-        """Note the names of temporary files, which each rank has for itself."""
+    def _recording_name(self, make: Callable[..., Any]) -> Callable[..., tuple[int, str]]:
+        """Record the names of temporary files, which differ between ranks."""
 
         @functools.wraps(make)
-        def naming(*args: Any, **kwargs: Any) -> tuple[int, str]:
+        def recording(*args: Any, **kwargs: Any) -> tuple[int, str]:
             fd, name = make(*args, **kwargs)
             self.temporary.add(os.path.realpath(name))
             return fd, name
 
-        return naming
+        return recording
 
     def _is_temporary(self, path: str) -> bool:
-        """Tell whether ``path`` is in a folder, or of a name, that ``tempfile`` has made up."""
+        """Return whether ``tempfile`` has made ``path`` or a folder that contains it."""
         return _is_in(path, self.temporary)
 
     def _is_own(self, path: str) -> bool:
-        """Tell whether this rank has really written ``path``, for itself."""
+        """Return whether this rank has written the file ``path`` itself, not a shadow of it."""
         return path in self.saves.mine or self._is_temporary(path)
 
     def _deleting(self, delete: Callable[..., None]) -> Callable[..., None]:
-        """Delete the rank's own shadow; what all have saved or made is rank 0's to delete."""
+        """Delete the rank's own shadow; rank 0 deletes what all ranks have saved or created."""
 
         @functools.wraps(delete)
         def deleting(path: Any, *args: Any, **kwargs: Any) -> None:
@@ -255,7 +248,7 @@ class FileTap:
         return deleting
 
     def _renaming(self, rename: Callable[..., None]) -> Callable[..., None]:
-        """Rename the rank's own shadow; what is shared is rank 0's to rename."""
+        """Rename the rank's own shadow; rank 0 renames files that all ranks share."""
 
         @functools.wraps(rename)
         def renaming(src: Any, dst: Any, **kwargs: Any) -> None:
@@ -263,7 +256,7 @@ class FileTap:
             if _apart or kwargs or not named:
                 rename(src, dst, **kwargs)
                 return
-            src = self._meant(src)
+            src = self._path_of_shadow(src)
             saved = self.saves.has(src)
             own = not saved and self._is_own(place_of(src))
             if saved:
@@ -284,7 +277,7 @@ class FileTap:
             self._forget(place_of(dst))
 
     def _linking(self, link: Callable[..., None]) -> Callable[..., None]:
-        """Make a link once: the ``latest`` of several checkpoints."""
+        """Create a link once, such as to the latest of several checkpoints."""
 
         @functools.wraps(link)
         def linking(src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
@@ -302,7 +295,7 @@ class FileTap:
         return linking
 
     def _forget(self, path: str) -> None:
-        """Take the file itself from here on, or rank 0's, for what this rank has written there."""
+        """Delete the shadow of ``path``, so that the rank reads rank 0's file from now on."""
         shadow = self._shadow(path)
         if shadow.is_dir():
             self.rmtree(shadow, ignore_errors=True)
@@ -311,15 +304,15 @@ class FileTap:
                 self.unlink(shadow)
 
     def forget_written(self) -> None:
-        """Take rank 0's files for what this rank has written: they may have been changed."""
+        """Delete shadows of files that rank 0 has written: these may have changed since."""
         for folder, _, names in os.walk(self.shadows):
             for name in names:
-                path = self._meant(os.path.join(folder, name))
+                path = self._path_of_shadow(os.path.join(folder, name))
                 if os.path.isfile(path):
                     self._forget(path)
 
-    def _meant(self, path: Any) -> Any:
-        """Return what the cell means by ``path``, which may be the name of a shadow, as opened."""
+    def _path_of_shadow(self, path: Any) -> Any:
+        """Return the path whose shadow ``path`` is (an open file has its name), or ``path``."""
         if not os.fspath(path).startswith(f"{self.shadows}/"):
             return path
         return "/" + os.path.relpath(path, self.shadows)
@@ -330,7 +323,7 @@ class FileTap:
 
     def _begin_shadow(self, path: Path, shadow: Path, mode: str) -> None:
         if not path.parent.is_dir() and str(path.parent) not in self.made:
-            return  # open() shall fail as it would on one device
+            return  # open() fails as on one device
         shadow.parent.mkdir(parents=True, exist_ok=True)
         if not shadow.exists() and path.is_file() and ("a" in mode or "+" in mode):
             shutil.copyfile(path, shadow)
@@ -338,12 +331,19 @@ class FileTap:
     def _belongs_to_cell(self, path: str) -> bool:
         if path.startswith(("/dev/", "/proc/", "/sys/")) or _within(path, str(self.shadows)):
             return False
-        if _within(path, self.home):
+        if _within(path, self.working_folder):
             return True
-        return not any(_within(path, place) for place in self.others_own)
+        return not any(_within(path, folder) for folder in self.library_folders)
 
 
-def _places_of_libraries() -> list[str]:
+def _as_capable(function: Function) -> Function:
+    """Declare that ``function`` takes the arguments of the function in ``os`` that it replaces."""
+    for capable in (os.supports_dir_fd, os.supports_follow_symlinks):
+        capable.add(function)
+    return function
+
+
+def _library_folders() -> list[str]:
     """Return folders in which libraries keep caches, code and temporary files."""
     cache = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
     variables = ("HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")

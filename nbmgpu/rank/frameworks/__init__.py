@@ -1,8 +1,8 @@
-"""Training libraries in a rank: they train as on one device, and the rank's taps distribute that.
+"""Patches of training libraries: they train as on one device, and the ranks distribute that.
 
-Each room of this package knows one library and offers ``tap(session)``, which is called
-right after a module of the library has been imported, be it for the notebook's objects or
-by the cell.  Nothing is imported for it: a library that a cell does not use costs nothing.
+Each module of this package patches one library.  Its ``install(session)`` is called right after
+the library has been imported, either by the cell or to unpickle the notebook's objects.  Nothing
+is imported for it: a library that a cell does not use costs nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nbmgpu.rank.session import Session
 
-ROOMS = {
+PATCHED_BY = {
     "accelerate": "accelerate",
     "transformers.modeling_utils": "pretrained",
     "transformers.trainer": "huggingface",
@@ -32,37 +32,37 @@ ROOMS = {
     "pytorch_lightning": "lightning",
     "wandb": "wandb",
 }
-"""Modules, and the room of this package whose ``tap`` waits for each."""
+"""Modules of libraries, and the module of this package that patches each."""
 
 
 def install(session: Session) -> None:
-    """Tap the libraries that are imported already, and the others as soon as they are."""
+    """Patch the libraries that are imported already, and others when they are imported."""
     after: dict[str, Callable[[], None]] = {
-        module: partial(_tap, room, session) for module, room in ROOMS.items()
+        module: partial(_install, patched_by, session) for module, patched_by in PATCHED_BY.items()
     }
     for module in after.keys() & sys.modules.keys():
         after.pop(module)()
     sys.meta_path.insert(0, AfterImport(after))
 
 
-def _tap(room: str, session: Session) -> None:
-    importlib.import_module(f"{__name__}.{room}").tap(session)
+def _install(patched_by: str, session: Session) -> None:
+    importlib.import_module(f"{__name__}.{patched_by}").install(session)
 
 
 class AfterImport(MetaPathFinder):
-    """Calls a function when a module has just been imported, before anybody can use it."""
+    """Calls a function right after a module has been imported, before it can be used."""
 
     def __init__(self, waiting: dict[str, Callable[[], None]]) -> None:
-        """Wait for the modules named in ``waiting``, each once."""
+        """Call each of ``waiting`` once, after the import of the module it is listed under."""
         self.waiting = waiting
         self._finding = ""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find a module as everybody else does, and see to it that its import ends with a call.
+        """Find a module by the other finders, and let its loader end with the call.
 
-        Many only ask whether there is such a module, and do not import what they have found.
+        ``find_spec`` alone is no import: libraries use it to ask whether a module exists.
         """
         if name not in self.waiting or name == self._finding:
             return None

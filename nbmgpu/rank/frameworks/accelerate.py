@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from nbmgpu.errors import StrategyError, compose
+from nbmgpu.errors import StrategyError, format_message
 from nbmgpu.patches import PatchStack
-from nbmgpu.rank.data.read_ahead import Queue
+from nbmgpu.rank.data.loader_events import EventQueue
 from nbmgpu.rank.files import writes
 from nbmgpu.rank.reporting import notices
 from nbmgpu.rank.session import Session
@@ -156,7 +156,7 @@ def refuse(session: Session, what: str) -> None:
     """
     name = session.strategy.profile.name
     raise StrategyError(
-        compose(
+        format_message(
             f"{what} chooses a distribution in the cell, and --strategy {name} another one",
             "Remove it and choose with --strategy (fsdp, zero2, deepspeed_stage_2, ...), or let "
             "the cell distribute by itself",
@@ -194,7 +194,7 @@ def _report_sharded_metrics(session: Session, patches: PatchStack) -> None:
         @functools.wraps(gather)
         def reported(accelerator: Any, *args: Any, **kwargs: Any) -> Any:
             share = session.share
-            if share is not None and share.is_part and torch.is_grad_enabled():
+            if share is not None and share.is_partial and torch.is_grad_enabled():
                 session.recorder.notice("metric-share", notices.METRIC_SHARE)
             return gather(accelerator, *args, **kwargs)
 
@@ -260,23 +260,23 @@ def _begin_steps_in_order(session: Session, patches: PatchStack, iterate: str) -
 def _in_order(session: Session, iterate: Any) -> Any:
     @functools.wraps(iterate)
     def in_order(loader: Any) -> Iterator[Any]:
-        queue, ahead = Queue(), session.ahead
+        queue, ahead = EventQueue(), session.ahead
         batches = iterate(loader)
         unused = getattr(loader, "skip_batches", 0)
         try:
             while True:
-                with ahead.into(queue):
+                with ahead.collect(queue):
                     try:
                         batch = next(batches)
                     except StopIteration:
                         return
                 for _ in range(unused):
-                    ahead.drop_next(queue)
+                    ahead.discard_next_batch(queue)
                 unused = 0
-                ahead.begin_next(queue)
+                ahead.dispatch_next_batch(queue)
                 yield batch
         finally:
             batches.close()
-            ahead.end(queue)
+            ahead.finish(queue)
 
     return in_order

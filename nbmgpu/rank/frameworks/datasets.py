@@ -106,7 +106,10 @@ def _wrap_function(package: str, module: Any, name: str, make: Callable[..., Any
     if hasattr(original, "nbmgpu"):
         return
     PatchStack().replace_in(
-        f"{package}.{name}", original and make(original), _modules_of(package, "transformers")
+        f"{package}.{name}",
+        original and make(original),
+        _modules_of(package, "transformers"),
+        any_name=True,
     )
 
 

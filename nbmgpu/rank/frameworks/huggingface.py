@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from nbmgpu.patches import PatchStack
-from nbmgpu.rank.data.batch_shard import Share
-from nbmgpu.rank.data.read_ahead import Queue
+from nbmgpu.rank.data.batch_shard import BatchShard
+from nbmgpu.rank.data.loader_events import EventQueue
 from nbmgpu.rank.reporting import notices
 from nbmgpu.rank.session import Session
 from nbmgpu.rank.source_analysis import training_loops
@@ -160,7 +160,7 @@ class TrainerPatch:
         share = self.session.share
         if share is None or trainer.args.include_num_input_tokens_seen == "no":
             return
-        mine = 0 if share.empty else trainer.state.num_input_tokens_seen - before
+        mine = 0 if share.is_padding else trainer.state.num_input_tokens_seen - before
         seen, weights = sum_over_ranks([mine, share.weight])
         trainer.state.num_input_tokens_seen = before + round(seen / weights)
 
@@ -183,7 +183,7 @@ class TrainingLoop:
         """Follow ``trainer``."""
         self.session = session
         self.trainer = trainer
-        self.queue = Queue()
+        self.queue = EventQueue()
         self.loss: Any = 0.0
         self.left = 0
 
@@ -192,7 +192,7 @@ class TrainingLoop:
         """Wrap methods of this instance, which covers those that a subclass overrides."""
         trainer, session = self.trainer, self.session
         patches = PatchStack()
-        wrappers = {
+        wrappers: dict[str, Callable[[Any], Any]] = {
             "get_train_dataloader": self._splitting,
             "get_batch_samples": self._fetching,
             "training_step": self._stepping,
@@ -211,7 +211,7 @@ class TrainingLoop:
             session.draws_losses = True
             patches.remove()
             trainer._train_batch_size = batch_size
-            session.ahead.end(self.queue)
+            session.ahead.finish(self.queue)
             session.totals.clear()
 
     def _splitting(self, original: Callable[[], Any]) -> Callable[[], Any]:
@@ -220,7 +220,7 @@ class TrainingLoop:
         def get_train_dataloader() -> Any:
             loader = original()
             if self.session.distributes:
-                self.session.loaders.was_split[getattr(loader, "base_dataloader", loader)] = True
+                self.session.loaders.was_sharded[getattr(loader, "base_dataloader", loader)] = True
             return loader
 
         return get_train_dataloader
@@ -230,12 +230,12 @@ class TrainingLoop:
 
         def get_batch_samples(*args: Any, **kwargs: Any) -> Any:
             session = self.session
-            session.ahead.end(self.queue)
+            session.ahead.finish(self.queue)
             # A Trainer calls it after it has the batch; the loader checks it before.
             self.trainer.model.train()
-            with session.ahead.into(self.queue):
+            with session.ahead.collect(self.queue):
                 batches, count = original(*args, **kwargs)
-            shares = [event.share for event in self.queue if event.share is not None]
+            shares = [event.shard for event in self.queue if event.shard is not None]
             if count is not None and session.distributes and shares:
                 count = self._count(batches, shares, count)
                 session.totals[:] = [count]
@@ -244,13 +244,13 @@ class TrainingLoop:
 
         return get_batch_samples
 
-    def _count(self, batches: list[Any], shares: list[Share], local: Any) -> Any:
+    def _count(self, batches: list[Any], shares: list[BatchShard], local: Any) -> Any:
         """Return the number of targets that one device would count in the batches of a step.
 
         The losses of all ranks, divided by it, add up to that of one device.
         """
         one = functools.partial(self.trainer._get_num_items_in_batch, device=torch.device("cpu"))
-        counts = [0.0 if s.empty else float(one([b])) for b, s in zip(batches, shares, strict=True)]
+        counts = [0.0 if s.is_padding else float(one([b])) for b, s in zip(batches, shares, strict=True)]
         weights = [share.weight for share in shares]
         sums = sum_over_ranks([*counts, *weights])
         pairs = zip(sums[: len(counts)], sums[len(counts) :], strict=True)
@@ -279,7 +279,7 @@ class TrainingLoop:
             session, share = self.session, self.session.share
             if share is None:
                 return original(inputs) / (session.world_size if session.distributes else 1)
-            return 0 if share.empty else original(inputs)
+            return 0 if share.is_padding else original(inputs)
 
         return floating_point_ops
 
@@ -287,7 +287,7 @@ class TrainingLoop:
 class Batches(list[Any]):
     """The batches of a step: a batch's step begins when it is yielded."""
 
-    def __init__(self, batches: list[Any], session: Session, queue: Queue) -> None:
+    def __init__(self, batches: list[Any], session: Session, queue: EventQueue) -> None:
         """Hold ``batches``, whose steps are queued in ``queue``."""
         super().__init__(batches)
         self._session, self._queue = session, queue
@@ -295,7 +295,7 @@ class Batches(list[Any]):
     def __iter__(self) -> Iterator[Any]:
         """Yield each batch when its step has begun; end the pass with the last one's."""
         for batch in super().__iter__():
-            self._session.ahead.begin_next(self._queue)
+            self._session.ahead.dispatch_next_batch(self._queue)
             yield batch
-        if not any(event.begins for event in self._queue):
-            self._session.ahead.end(self._queue)
+        if not any(event.begins_step for event in self._queue):
+            self._session.ahead.finish(self._queue)

@@ -1,18 +1,18 @@
-"""Lightning in a rank: its Trainer trains on one device, and the rank's taps distribute that.
+"""Patches of Lightning: its Trainer trains on one device, and nbmgpu distributes its loops.
 
-A Trainer, built in the notebook or in the cell, stays what it is: single-device, unaware
-of the process group.  Its loops take batches from a DataLoader that is split, and call
-``backward`` and ``step`` like any cell.  What is left to do here is to
+A Trainer that is made in the notebook or in the cell stays a single-device Trainer, unaware of
+the process group.  Its loops read a DataLoader that is split, and call ``backward`` and ``step``
+like a plain loop.  The patches
 
-- tell which of its loops train (``_trains``), and let evaluation draw the notebook's
-  random numbers, the same on all ranks;
-- let Lightning's own files be written once, and decisions be rank 0's (``lightning_files``);
-- refuse a distribution of the user's own (``_refuse``);
-- make what training steps log global, and put it on curves (``lightning_values``);
-- replace its progress bars by the panel's.
+- decide which of its loops train (``_trains``), and let evaluations draw the notebook's random
+  numbers, the same on all ranks;
+- write Lightning's files once, and use rank 0's decisions (``lightning_files``);
+- refuse a distribution that the user has chosen (``_refuse``);
+- reduce the values that training steps log, and show them as curves (``lightning_values``);
+- disable its progress bars, as the panel shows progress.
 
-Both names of the library are served, ``lightning.pytorch`` and ``pytorch_lightning``: they
-are two copies of the same code.
+The library has two names, ``lightning.pytorch`` and ``pytorch_lightning``, which are two copies
+of the same code.  Both are patched.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from typing import Any
 
 import torch
 
-from nbmgpu.errors import StrategyError, compose
-from nbmgpu.rank.data.read_ahead import Queue
+from nbmgpu.errors import StrategyError, format_message
+from nbmgpu.rank.data.loader_events import EventQueue
 from nbmgpu.rank.reporting import notices
 from nbmgpu.rank.session import Session
 from nbmgpu.rank.source_analysis import batch_size_use, training_loops
 
-from .lightning_copy import Copy, replace
+from .lightning_copy import Copy
 from .lightning_files import Coordination
 from .lightning_values import LoggedValues
 
@@ -42,53 +42,53 @@ PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 TRAINED = (
     "_lightning_module", "_model", "_optimizers", "_lightning_optimizers", "lr_scheduler_configs",
 )  # fmt: skip
-"""What a strategy of Lightning's holds of what is trained."""
+"""Attributes of a strategy of Lightning that hold the model and its optimizers."""
 
-_tapped: set[str] = set()
+_patched: set[str] = set()
 
 
-def tap(session: Session) -> None:
-    """Tap what has been imported of Lightning; once a copy.
+def install(session: Session) -> None:
+    """Patch the copies of Lightning that have been imported, each once.
 
     Under ``--strategy none`` Lightning finds the environment that torchrun would give it,
     and distributes by itself.
     """
     for package in PACKAGES:
-        if hasattr(sys.modules.get(package), "Trainer") and package not in _tapped:
-            _tapped.add(package)
-            lightning = LightningTap(session, Copy(package))
+        if hasattr(sys.modules.get(package), "Trainer") and package not in _patched:
+            _patched.add(package)
+            lightning = LightningPatch(session, Copy(package))
             if session.strategy.profile.shards_data:
                 lightning.install()
-            else:  # a rank has IPython's shell, and is no notebook all the same
-                connector = lightning.of("trainer.connectors.accelerator_connector")
-                connector._IS_INTERACTIVE = False
+            else:  # a rank has IPython's shell, but is not a notebook
+                connector = "trainer.connectors.accelerator_connector"
+                lightning.copy.replace(f"{connector}._IS_INTERACTIVE", False)
 
 
-class LightningTap:
-    """One copy of Lightning in this rank."""
+class LightningPatch:
+    """The patches of one copy of Lightning."""
 
     def __init__(self, session: Session, copy: Copy) -> None:
-        """Serve ``session`` in ``copy``."""
+        """Patch ``copy`` for ``session``."""
         self.session = session
         self.copy = copy
         self.of = copy.of
-        self.queues: weakref.WeakKeyDictionary[Any, deque[Queue]] = weakref.WeakKeyDictionary()
+        self.queues: weakref.WeakKeyDictionary[Any, deque[EventQueue]] = weakref.WeakKeyDictionary()
         self.evaluated = 0
         self.coordination = Coordination(session.rank, copy)
 
     def install(self) -> None:
-        """Put all taps in place, for the rest of this process."""
+        """Install all patches, for the rest of this process."""
         training_loops.library_checks.append(self._trains)
-        self._meet_trainers()
-        self._meet_fetchers()
-        self._meet_training()
-        self._meet_evaluation()
-        self._silence_bars()
+        self._patch_trainers()
+        self._patch_fetchers()
+        self._patch_training()
+        self._patch_evaluation()
+        self._disable_bars()
         self.coordination.install()
         LoggedValues(self.session, self.copy).install()
 
     def _trains(self, frame: types.FrameType | None) -> bool | None:
-        """Tell whether a loop of Lightning that begins in ``frame`` trains; None for others."""
+        """Return whether a loop of Lightning that begins in ``frame`` trains; None for others."""
         fit, epoch = self.of("loops.fit_loop"), self.of("loops.training_epoch_loop")
         loop_class = self.of("loops.loop")._Loop
         while frame is not None and frame.f_globals.get("__name__", "").startswith(
@@ -97,13 +97,13 @@ class LightningTap:
             loop = frame.f_locals.get("self")
             if isinstance(loop, loop_class):
                 training = isinstance(loop, fit._FitLoop | epoch._TrainingEpochLoop)
-                # Without backward passes it only looks at the data, as for the batch
-                # statistics of averaged weights.
+                # Without backward passes it only reads data, such as for the batch statistics
+                # of averaged weights.
                 return training and not loop.trainer.fit_loop._skip_backward
             frame = frame.f_back
         return None
 
-    def _meet_trainers(self) -> None:
+    def _patch_trainers(self) -> None:
         """Keep Trainers on the rank's device, and refuse those that distribute."""
         rank_device = self.session.strategy.device
 
@@ -112,7 +112,7 @@ class LightningTap:
                 _refuse(given.get("strategy", "auto"), given.get("num_nodes", 1))
                 if rank_device == "cpu" and given.get("accelerator", "auto") == "auto":
                     given["accelerator"] = "cpu"  # also where the machine has a GPU
-                given["devices"] = 1  # however many there were to be: these are the ranks
+                given["devices"] = 1  # the requested number of devices is that of the ranks
                 original(connector, *args, **given)
 
             return init
@@ -127,23 +127,23 @@ class LightningTap:
                     try:
                         return original(trainer, *args, **kwargs)
                     except SystemExit as end:
-                        # Lightning ends the process on an interrupt; a rank has results to send.
+                        # Lightning exits on an interrupt; a rank still has results to send.
                         if isinstance(end.__context__, KeyboardInterrupt):
                             raise end.__context__ from None
                         raise
 
             return call
 
-        connector = self.of("trainer.connectors.accelerator_connector")._AcceleratorConnector
-        replace(connector, "__init__", connect)
-        replace(self.of("trainer.call"), "_call_and_handle_interrupt", run)
+        connector = "trainer.connectors.accelerator_connector._AcceleratorConnector"
+        self.copy.wrap(f"{connector}.__init__", connect)
+        self.copy.wrap("trainer.call._call_and_handle_interrupt", run)
 
     @contextlib.contextmanager
     def _on_one_device(self, connector: Any) -> Iterator[None]:
-        """Let a Trainer of the notebook use the rank's device, and get back what it had.
+        """Give a Trainer of the notebook the rank's device, and restore its own afterwards.
 
-        For several devices a Trainer in a notebook has chosen to fork processes; that was
-        ``devices=2``, which means the ranks.
+        With ``devices=2`` a Trainer in a notebook has chosen to fork processes; these are the
+        ranks.
         """
         chosen, single = connector.strategy, self.of("strategies").SingleDeviceStrategy
         forks = getattr(chosen, "_start_method", "") == "fork" and chosen.num_nodes == 1
@@ -151,7 +151,7 @@ class LightningTap:
             _refuse(chosen, getattr(chosen, "num_nodes", 1), "Trainer of the notebook")
         device = torch.device(self.session.strategy.device)
         if chosen.root_device.type == "cpu":
-            device = chosen.root_device  # as the user has asked
+            device = chosen.root_device  # as the user has chosen
         if chosen.root_device == device and not forks:
             yield
             return
@@ -166,17 +166,17 @@ class LightningTap:
             connector.strategy = chosen
             vars(chosen).update({name: getattr(strategy, name) for name in TRAINED})
 
-    def _meet_fetchers(self) -> None:
-        """Let a batch's share begin with its step: loaders without a length are read ahead."""
+    def _patch_fetchers(self) -> None:
+        """Begin a batch's step when it is handed out: loaders without a length are read ahead."""
         fetchers, session, queues = self.of("loops.fetchers"), self.session, self.queues
 
         def fetch(original: Any) -> Any:
             def next_(fetcher: Any) -> Any:
                 if not isinstance(fetcher, fetchers._PrefetchDataFetcher):
                     return original(fetcher)
-                queue = Queue()
+                queue = EventQueue()
                 queues.setdefault(fetcher, deque()).append(queue)
-                with session.ahead.into(queue):
+                with session.ahead.collect(queue):
                     return original(fetcher)
 
             return next_
@@ -186,28 +186,28 @@ class LightningTap:
                 batch = original(fetcher)
                 queue = queues[fetcher].popleft()
                 while queue:
-                    session.ahead.begin_next(queue)
+                    session.ahead.dispatch_next_batch(queue)
                 return batch
 
             return next_
 
         def reset(original: Any) -> Any:
-            def forget(fetcher: Any) -> None:
+            def reset_fetcher(fetcher: Any) -> None:
                 self._end_passes(fetcher)
                 original(fetcher)
 
-            return forget
+            return reset_fetcher
 
-        replace(fetchers._DataFetcher, "__next__", fetch)
-        replace(fetchers._DataFetcher, "reset", reset)
-        replace(fetchers._PrefetchDataFetcher, "__next__", hand_out)
+        self.copy.wrap("loops.fetchers._DataFetcher.__next__", fetch)
+        self.copy.wrap("loops.fetchers._DataFetcher.reset", reset)
+        self.copy.wrap("loops.fetchers._PrefetchDataFetcher.__next__", hand_out)
 
     def _end_passes(self, fetcher: Any) -> None:
         for queue in self.queues.pop(fetcher, ()):
-            self.session.ahead.end(queue)
+            self.session.ahead.finish(queue)
 
-    def _meet_training(self) -> None:
-        """End an epoch's passes with the epoch, and let steps follow their backward pass."""
+    def _patch_training(self) -> None:
+        """End an epoch's passes with the epoch, and call a step after its backward pass."""
 
         def run(original: Any) -> Any:
             def epoch(loop: Any, fetcher: Any) -> None:
@@ -216,8 +216,8 @@ class LightningTap:
                 ):
                     self.session.recorder.notice("batch-sizes", notices.BATCH_SIZES)
                 original(loop, fetcher)
-                # Lightning counts batches and does not ask for one more: a pass would last
-                # until the next epoch, and what comes between would draw its random numbers.
+                # Lightning counts batches and never exhausts the iterator: the pass would last
+                # until the next epoch, and code in between would draw its random numbers.
                 combined = fetcher.combined_loader._iterator
                 for iterator in getattr(combined, "iterators", []):
                     if isinstance(iterator, types.GeneratorType):
@@ -232,7 +232,7 @@ class LightningTap:
             ) -> Any:
                 if not _steps_once(optimizer):
                     return original(plugin, optimizer, model=model, closure=closure, **more)
-                # As optimizers do it first thing in step(); strategies see a plain loop.
+                # torch's optimizers do this first in step(); strategies see a plain loop.
                 with torch.enable_grad():
                     result = plugin._wrap_closure(model, optimizer, closure)
                 return optimizer.step(closure=lambda: result, **more)
@@ -248,11 +248,11 @@ class LightningTap:
 
             return setup_optimizers
 
-        replace(self.of("strategies.strategy").Strategy, "setup_optimizers", setup)
-        replace(self.of("loops.training_epoch_loop")._TrainingEpochLoop, "run", run)
-        replace(self.of("plugins.precision.precision").Precision, "optimizer_step", step)
+        self.copy.wrap("strategies.strategy.Strategy.setup_optimizers", setup)
+        self.copy.wrap("loops.training_epoch_loop._TrainingEpochLoop.run", run)
+        self.copy.wrap("plugins.precision.precision.Precision.optimizer_step", step)
 
-    def _meet_evaluation(self) -> None:
+    def _patch_evaluation(self) -> None:
         """Evaluate the whole data on every rank, with the notebook's random numbers."""
 
         def run(original: Any) -> Any:
@@ -270,19 +270,20 @@ class LightningTap:
             return one
 
         for loop, method in (
-            (self.of("loops.evaluation_loop")._EvaluationLoop, "_evaluation_step"),
-            (self.of("loops.prediction_loop")._PredictionLoop, "_predict_step"),
+            ("loops.evaluation_loop._EvaluationLoop", "_evaluation_step"),
+            ("loops.prediction_loop._PredictionLoop", "_predict_step"),
         ):
-            replace(loop, "run", run)
-            replace(loop, method, step)
-            replace(loop, "setup_data", torch.no_grad())  # or its loader would seem to train
+            self.copy.wrap(f"{loop}.run", run)
+            self.copy.wrap(f"{loop}.{method}", step)
+            # With gradients enabled its loader would be taken for one that trains.
+            self.copy.wrap(f"{loop}.setup_data", torch.no_grad())
 
     @contextlib.contextmanager
     def _evaluation(self, loop: Any) -> Iterator[None]:
-        """Stand outside of the training step for the time of an evaluation."""
+        """Leave the training step for the duration of an evaluation."""
         session = self.session
         outer, session.share = session.share, None
-        mode, loop.inference_mode = loop.inference_mode, False  # collectives know no such tensors
+        mode, loop.inference_mode = loop.inference_mode, False  # collectives refuse such tensors
         self.evaluated = 0
         try:
             with session.streams.notebook_stream():
@@ -304,15 +305,14 @@ class LightningTap:
             done=done,
         )
 
-    def _silence_bars(self) -> None:
-        """Let the panel's bars stand for Lightning's own."""
-        callbacks = self.of("callbacks")
-        for bar in (callbacks.TQDMProgressBar, callbacks.RichProgressBar):
-            bar.is_enabled = property(lambda bar: False)
+    def _disable_bars(self) -> None:
+        """Disable Lightning's progress bars: the panel shows progress."""
+        for bar in ("TQDMProgressBar", "RichProgressBar"):
+            self.copy.replace(f"callbacks.{bar}.is_enabled", property(lambda bar: False))
 
 
 def _steps_once(optimizer: Any) -> bool:
-    """Tell whether an optimizer calls its closure once, before anything else."""
+    """Return whether an optimizer calls its closure once, before anything else."""
     own = type(optimizer).__module__.startswith("torch.optim")
     return own and not isinstance(optimizer, torch.optim.LBFGS)
 
@@ -329,9 +329,9 @@ def _refuse(strategy: Any, num_nodes: int, where: str = "Trainer") -> None:
     asked = f"strategy={name or type(strategy).__name__!r}" if num_nodes == 1 else f"{num_nodes=}"
     family = next((f for f in ("deepspeed", "fsdp") if f in str(name)), "ddp")
     raise StrategyError(
-        compose(
+        format_message(
             f"This {where} distributes by itself ({asked}), and so do the ranks of %%mgpu",
-            "A Trainer under %%mgpu is written as for one device; --strategy says how ranks "
+            "A Trainer under %%mgpu is written as for one device; --strategy chooses how ranks "
             "share its work. To let Lightning distribute: %%mgpu --strategy none",
             f"Trainer() without strategy= and num_nodes=, under %%mgpu --strategy {family}",
         )

@@ -1,7 +1,7 @@
-"""What Lightning writes is written once, and what it decides is decided once.
+"""Patches of Lightning's files: rank 0 writes them and makes the decisions.
 
-Every rank runs the same Trainer and believes to be alone.  They would all number a
-logger's folder, ask whether a checkpoint exists, write and remove it.
+Every rank runs the same Trainer, which sees a single process.  Without these patches all of them
+would number a logger's folder, and check for, write and remove a checkpoint.
 """
 
 from __future__ import annotations
@@ -12,49 +12,53 @@ from typing import Any
 from nbmgpu.rank import session
 from nbmgpu.rank.store.broadcast import barrier, broadcast_from_rank_0
 
-from .lightning_copy import Copy, replace
+from .lightning_copy import Copy
 
 
 class Coordination:
-    """Lets all ranks do the same, and one of them write.
+    """Lets all ranks make the same calls, and rank 0 write.
 
-    Every rank is told that it is alone (``is_global_zero``, a world size of 1), so that all
-    of them build a checkpoint: under a sharded strategy that is collective.  Only the
-    writing itself is rank 0's, and so is what Lightning marks as ``rank_zero_only``:
-    loggers, warnings, logs.
+    On every rank the Trainer is global rank zero in a world of size 1, so that all of them build
+    a checkpoint: under a sharded strategy that is collective.  Only rank 0 writes it, and only
+    rank 0 calls what Lightning marks as ``rank_zero_only``: loggers, warnings, logs.
     """
 
     def __init__(self, rank: int, copy: Copy) -> None:
-        """Be on ``rank``, and serve ``copy``."""
+        """Patch ``copy`` on ``rank``."""
         self.rank = rank
+        self.copy = copy
         self.of = copy.of
 
     def install(self) -> None:
-        """Put the taps in place."""
-        self.of("utilities.rank_zero").rank_zero_only.rank = self.rank
-        single = self.of("strategies").SingleDeviceStrategy
-        single.barrier = lambda strategy, *args, **kwargs: barrier()
-        single.broadcast = lambda strategy, obj, src=0: broadcast_from_rank_0(obj)
-        single.reduce_boolean_decision = lambda strategy, decision, all=True: broadcast_from_rank_0(
-            decision
+        """Install the patches, for the rest of this process."""
+        copy = self.copy
+        copy.replace("utilities.rank_zero.rank_zero_only.rank", self.rank)
+        single = "strategies.SingleDeviceStrategy"
+        copy.replace(f"{single}.barrier", lambda strategy, *args, **kwargs: barrier())
+        copy.replace(f"{single}.broadcast", lambda strategy, obj, src=0: broadcast_from_rank_0(obj))
+        copy.replace(
+            f"{single}.reduce_boolean_decision",
+            lambda strategy, decision, all=True: broadcast_from_rank_0(decision),
         )
-        strategy = self.of("strategies.strategy").Strategy
-        replace(strategy, "save_checkpoint", lambda write: self._alone(write, self._attend))
-        replace(strategy, "remove_checkpoint", self._alone)
-        checkpoint = self.of("callbacks.model_checkpoint").ModelCheckpoint
-        if self.rank:  # rank 0 makes the link, and meets the others afterwards
-            checkpoint._link_checkpoint = staticmethod(lambda *args: barrier())
-        self._prepare_data_first()
-        # A warning that values differ between ranks, and a barrier of Lightning's own.
-        results = self.of("trainer.connectors.logger_connector.result")
-        results._distributed_is_initialized = lambda: False
-        self.of("trainer.connectors.data_connector")._InfiniteBarrier = contextlib.nullcontext
+        strategy = "strategies.strategy.Strategy"
+        copy.wrap(f"{strategy}.save_checkpoint", lambda write: self._on_rank_0(write, self._gather))
+        copy.wrap(f"{strategy}.remove_checkpoint", self._on_rank_0)
+        if self.rank:  # rank 0 makes the link, and calls a barrier afterwards
+            checkpoint = "callbacks.model_checkpoint.ModelCheckpoint"
+            no_link = staticmethod(lambda *args: barrier())
+            copy.replace(f"{checkpoint}._link_checkpoint", no_link)
+        data = "trainer.connectors.data_connector"
+        copy.wrap(f"{data}._DataConnector.prepare_data", self._rank_0_first)
+        # No warning that values differ between ranks, and no barrier of Lightning's own.
+        results = "trainer.connectors.logger_connector.result"
+        copy.replace(f"{results}._distributed_is_initialized", lambda: False)
+        copy.replace(f"{data}._InfiniteBarrier", contextlib.nullcontext)
 
-    def _alone(self, write: Any, meanwhile: Any = None) -> Any:
-        """Let rank 0 do it while the others wait, or do something ``meanwhile``."""
+    def _on_rank_0(self, write: Any, meanwhile: Any = None) -> Any:
+        """Call ``write`` on rank 0 while the others wait, or call ``meanwhile``."""
 
         def written(*args: Any, **kwargs: Any) -> None:
-            barrier()  # nobody reads what is to be replaced or removed
+            barrier()  # no rank still reads the file that is replaced or removed
             if self.rank == 0:
                 write(*args, **kwargs)
             elif meanwhile is not None:
@@ -63,29 +67,25 @@ class Coordination:
 
         return written
 
-    def _attend(self, _: Any, checkpoint: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-        """Gather with rank 0 what it pickles, where a model is spread over ranks."""
+    def _gather(self, _: Any, checkpoint: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+        """Take part in the gathers of rank 0's pickling, where a model is sharded."""
         assert session.current is not None
-        session.current.strategy.attend(checkpoint)
+        session.current.strategy.join_save(checkpoint)
 
-    def _prepare_data_first(self) -> None:
-        """Let rank 0 prepare the data, and the others find what is there."""
+    def _rank_0_first(self, original: Any) -> Any:
+        """Let rank 0 prepare the data, and the others find the result."""
 
-        def prepare(original: Any) -> Any:
-            def in_turn(connector: Any) -> None:
-                if self.rank == 0:
-                    original(connector)
-                barrier()
-                if self.rank:
-                    original(connector)
+        def prepare_data(connector: Any) -> None:
+            if self.rank == 0:
+                original(connector)
+            barrier()
+            if self.rank:
+                original(connector)
 
-            return in_turn
-
-        connector = self.of("trainer.connectors.data_connector")._DataConnector
-        replace(connector, "prepare_data", prepare)
+        return prepare_data
 
     def agree_on_folders(self, trainer: Any) -> None:
-        """Number a logger's folder once: the others would find rank 0's and take the next."""
+        """Use rank 0's number of a logger's folder: others would see it and take the next."""
         loggers = self.of("loggers")
         for logger in trainer.loggers:
             if isinstance(logger, loggers.CSVLogger | loggers.TensorBoardLogger):

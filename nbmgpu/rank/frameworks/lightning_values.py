@@ -1,12 +1,12 @@
-"""What Lightning's training steps log is made global, and drawn.
+"""Patches of Lightning's logging: values are reduced over ranks, and shown as curves.
 
-A training step sees the rank's share of the batch, so what it logs is the rank's.  Values
-are noted as they are logged, and made global together when the step has returned: means
-are averaged by the samples behind them, a summed loss or ``reduce_fx="sum"`` adds up, and
-so do batch sizes, so that the mean over an epoch is weighted as on one device.
+A training step sees the rank's shard of the batch, so the values that it logs are the rank's.
+They are collected as they are logged, and reduced together when the step has returned: means
+are weighted by their samples; a summed loss, or ``reduce_fx="sum"``, adds up; and so do batch
+sizes, so that the mean over an epoch is weighted as on one device.
 
-Ranks first compare *what* they have logged: a value logged on a condition that not all
-ranks meet stays the rank's, and is reported.
+Ranks first compare *which* values they have logged: a value that only some ranks have logged
+stays the rank's own, and is reported.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from nbmgpu.errors import StrategyError, compose
-from nbmgpu.rank.data.batch_shard import Share
+from nbmgpu.errors import StrategyError, format_message
+from nbmgpu.rank.data.batch_shard import BatchShard
 from nbmgpu.rank.loss.divisors import Meaning
 from nbmgpu.rank.loss.graph_reader import Agree, alone, read_graph
 from nbmgpu.rank.loss.loss_graph import LossGraph
 from nbmgpu.rank.reporting import notices
 from nbmgpu.rank.session import Session
 
-from .lightning_copy import Copy, replace
+from .lightning_copy import Copy
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 Function = Callable[..., Any]
 
 STATE = ("value", "cumulated_batch_size", "_forward_cache", "_computed")
-"""What an update changes in Lightning's record of a logged value."""
+"""Attributes of Lightning's record of a logged value that an update changes."""
 
-_SKIPPED = compose(
+_SKIPPED = format_message(
     "training_step returned None on some ranks and a loss on others, each for its share of the "
     "batch",
     "All ranks must skip a batch, or none",
@@ -49,9 +49,9 @@ _SKIPPED = compose(
 
 @dataclass(frozen=True)
 class Counting:
-    """How the ranks' values of one thing combine: ``kind``, and what a mean counts by.
+    """How the ranks' values combine: ``kind`` of reduction, and the weight of a mean.
 
-    ``weight`` is None for a mean over the samples of the share.
+    ``weight`` is None for a mean over the samples of the shard.
     """
 
     kind: str = "mean"
@@ -60,7 +60,7 @@ class Counting:
 
 @dataclass
 class Logged:
-    """A value that a training step has logged, with Lightning's record before it."""
+    """A value that a training step has logged, and Lightning's record before that."""
 
     metric: Any
     value: Tensor
@@ -70,36 +70,34 @@ class Logged:
 
 
 class LoggedValues:
-    """Makes global what one copy of Lightning logs."""
+    """Reduces the values that one copy of Lightning logs."""
 
     def __init__(self, session: Session, copy: Copy) -> None:
-        """Serve ``session`` in ``copy``."""
+        """Patch ``copy`` for ``session``."""
         self.session = session
-        self.of = copy.of
+        self.copy = copy
         self.stepping = False
         self.logged: list[Logged] = []
         self.counting = Counting()
 
     def install(self) -> None:
-        """Put the taps in place, for the rest of this process."""
-        automatic, manual = (
-            self.of("loops.optimization.automatic"),
-            self.of("loops.optimization.manual"),
-        )
-        replace(automatic._AutomaticOptimization, "_training_step", self._step)
-        replace(manual._ManualOptimization, "run", self._step)
-        replace(automatic.ClosureResult, "from_training_step_output", self._automatic_end)
-        replace(manual.ManualResult, "from_training_step_output", self._manual_end)
-        replace(self.of("core.module").LightningModule, "log", self._log)
-        connector = self.of("trainer.connectors.logger_connector")
-        replace(connector.result._ResultMetric, "forward", self._forward)
-        logger = connector.logger_connector._LoggerConnector
-        replace(logger, "on_batch_end", self._drawing_steps)
-        replace(logger, "update_train_epoch_metrics", self._drawing_epochs)
-        replace(logger, "log_eval_end_metrics", self._drawing_evaluations)
+        """Install the patches, for the rest of this process."""
+        wrap = self.copy.wrap
+        automatic, manual = "loops.optimization.automatic", "loops.optimization.manual"
+        wrap(f"{automatic}._AutomaticOptimization._training_step", self._step)
+        wrap(f"{manual}._ManualOptimization.run", self._step)
+        wrap(f"{automatic}.ClosureResult.from_training_step_output", self._automatic_end)
+        wrap(f"{manual}.ManualResult.from_training_step_output", self._manual_end)
+        wrap("core.module.LightningModule.log", self._log)
+        connector = "trainer.connectors.logger_connector"
+        wrap(f"{connector}.result._ResultMetric.forward", self._forward)
+        logger = f"{connector}.logger_connector._LoggerConnector"
+        wrap(f"{logger}.on_batch_end", self._recording_steps)
+        wrap(f"{logger}.update_train_epoch_metrics", self._recording_epochs)
+        wrap(f"{logger}.log_eval_end_metrics", self._recording_evaluations)
 
     @property
-    def share(self) -> Share | None:
+    def share(self) -> BatchShard | None:
         """The share of the step under way, where data is split."""
         return self.session.share if self.session.distributes else None
 
@@ -117,10 +115,10 @@ class LoggedValues:
 
     def _log(self, original: Function) -> Any:
         def log(module: Any, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
-            # Lightning detaches what it logs; its graph tells how it counts samples.
+            # Lightning detaches the value; its graph shows how it averages samples.
             if self.stepping and self.share is not None and isinstance(value, torch.Tensor):
                 settled = any(loss() is value for loss in self.session.settled)
-                # What has been through backward is global: ranks average the same.
+                # A loss after backward() is global already.
                 self.counting = Counting() if settled else self._read(value, self.share)
             try:
                 original(module, name, value, *args, **kwargs)
@@ -140,7 +138,7 @@ class LoggedValues:
                         Logged(metric, value.detach().clone(), batch_size, counting, before)
                     )
                 elif batch_size == share.samples:  # a hook of the training loop
-                    batch_size = share.whole
+                    batch_size = share.global_samples
             original(metric, value, batch_size)
 
         self.update = original
@@ -174,7 +172,7 @@ class LoggedValues:
         return classmethod(end)
 
     def _make_global(self, loss: Tensor | None, skips: bool = False) -> Tensor | None:
-        """Replace what was logged by the values over the global batch; collective.
+        """Replace logged values by those over the global batch; collective.
 
         Returns:
             The global value of ``loss``, float64 of shape ().
@@ -213,40 +211,40 @@ class LoggedValues:
             self.update(entry.metric, value.to(like), total.to(like.device))
         return values[-1] if loss is not None else None
 
-    def _read(self, value: Tensor, share: Share, agree: Agree = alone) -> Counting:
+    def _read(self, value: Tensor, share: BatchShard, agree: Agree = alone) -> Counting:
         with (
             self.session.batch_dependence.paused()
         ):  # it may be watching the step, and this is none of it
             return _counting(value, share, agree)
 
-    def _drawing_steps(self, original: Function) -> Any:
+    def _recording_steps(self, original: Function) -> Any:
         def end(connector: Any) -> None:
             original(connector)
             if connector.trainer.training:
-                self._draw(connector.metrics["log"])
+                self._record(connector.metrics["log"])
 
         return end
 
-    def _drawing_epochs(self, original: Function) -> Any:
+    def _recording_epochs(self, original: Function) -> Any:
         def update(connector: Any) -> None:
-            self._draw(connector.metrics["log"])
+            self._record(connector.metrics["log"])
             original(connector)
 
         return update
 
-    def _drawing_evaluations(self, original: Function) -> Any:
+    def _recording_evaluations(self, original: Function) -> Any:
         def log(connector: Any, metrics: Any) -> None:
             if not connector.trainer.sanity_checking:
-                self._draw(metrics)
+                self._record(metrics)
             original(connector, metrics)
 
         return log
 
-    def _draw(self, metrics: dict[str, Any]) -> None:
-        """Put what was logged on curves; it is the same on all ranks."""
+    def _record(self, metrics: dict[str, Any]) -> None:
+        """Record logged values as curves; they are the same on all ranks."""
         session = self.session
         if "loss" in metrics:
-            session.draws_losses = False  # the user draws a curve of that name
+            session.draws_losses = False  # the user logs a curve of that name
         if session.rank == 0:
             for name, value in metrics.items():
                 if not isinstance(value, torch.Tensor) or value.numel() == 1:
@@ -254,7 +252,7 @@ class LoggedValues:
 
 
 def combine(
-    entries: list[tuple[Tensor, int, Counting]], share: Share, device: str
+    entries: list[tuple[Tensor, int, Counting]], share: BatchShard, device: str
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Combine the ranks' values; collective.
 
@@ -267,7 +265,7 @@ def combine(
         The global values (float64) and batch sizes (int64), of shape ().
     """
     mine = torch.zeros(len(entries) + 1, 3, dtype=torch.float64, device=device)
-    mine[-1] = torch.tensor([share.weight, not share.empty, share.whole], dtype=torch.float64)
+    mine[-1] = torch.tensor([share.weight, not share.is_padding, share.global_samples], dtype=torch.float64)
     for place, (value, size, counting) in enumerate(entries):
         mine[place, 0] = value
         mine[place, 1] = size
@@ -278,7 +276,7 @@ def combine(
     sizes: list[Tensor] = []
     for place, (_, _, counting) in enumerate(entries):
         value, size, count = ranks[:, place].T
-        value = torch.where(real > 0, value, 0.0)  # a stand-in may have given nan
+        value = torch.where(real > 0, value, 0.0)  # a padding batch may give nan
         alike = (size == size[0]).all()
         if counting.kind == "mean":
             by_size = torch.where(alike, weights, size * real)
@@ -289,14 +287,14 @@ def combine(
         else:
             off = torch.where(real > 0, value, float("-inf" if counting.kind == "max" else "inf"))
             values.append(off.max() if counting.kind == "max" else off.min())
-        # A stand-in has the samples of rank 0; a size that is the same everywhere, whatever the
-        # shares, is a constant, which counts once a rank.
+        # A padding batch has samples of rank 0.  A size that is the same on all ranks, whatever
+        # their shards, is a constant, which counts once per rank.
         constant = alike & (size[0] != whole[0])
         sizes.append(torch.where(constant, size.sum(), (size * real).sum()).long())
     return values, sizes
 
 
-def _counting(value: Tensor, share: Share, agree: Agree = alone) -> Counting:
+def _counting(value: Tensor, share: BatchShard, agree: Agree = alone) -> Counting:
     """Read from a loss's graph how the ranks' values combine; collective if ``agree`` is."""
     agreed = False
 
@@ -308,8 +306,8 @@ def _counting(value: Tensor, share: Share, agree: Agree = alone) -> Counting:
     graph = LossGraph()
     if value.grad_fn is not None and value.numel() == 1:
         try:
-            graph = read_graph(value, share.samples, share.whole, agree=once)
-        except RuntimeError:  # its saved tensors are gone: it has been through a backward pass
+            graph = read_graph(value, share.samples, share.global_samples, agree=once)
+        except RuntimeError:  # its saved tensors are freed: it has been through a backward pass
             if agreed:
                 raise
     if not agreed:
@@ -322,7 +320,7 @@ def _counting(value: Tensor, share: Share, agree: Agree = alone) -> Counting:
 
 
 def _reduced(meta: Any, counting: Counting) -> Counting:
-    """Return ``counting`` unless the user has said how values of steps are reduced."""
+    """Return ``counting`` unless the user has chosen how values of steps are reduced."""
     for kind in ("sum", "max", "min"):
         if getattr(meta, f"is_{kind}_reduction"):
             return Counting(kind)
@@ -330,14 +328,14 @@ def _reduced(meta: Any, counting: Counting) -> Counting:
 
 
 def _is_same(value: Tensor, loss: Tensor | None) -> bool:
-    """Tell whether a logged number is the loss; on a GPU nobody looks, it would wait."""
+    """Return whether a logged number is the loss; false on a GPU, where reading would block."""
     if loss is None or value.device.type != "cpu" or loss.numel() != 1:
         return False
     return float(value) == float(loss.detach())
 
 
 def _compared(numbers: list[int]) -> list[tuple[int, ...]]:
-    """Return the numbers of every rank; on the CPU, so that no device has to wait."""
+    """Return the numbers of every rank; on the CPU, without a device synchronisation."""
     return [tuple(row) for row in _gathered(torch.tensor(numbers)).tolist()]
 
 

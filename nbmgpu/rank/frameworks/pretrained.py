@@ -1,29 +1,34 @@
-"""``save_pretrained`` of transformers: every rank goes all the way, and rank 0 writes.
+"""Patches of transformers' ``save_pretrained``: every rank calls it, and rank 0 writes.
 
-Under a sharded strategy the weights are gathered on that way, by all ranks together.
+Under a sharded strategy all ranks gather the weights together.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
 from typing import Any
 
+from nbmgpu.patches import PatchStack
 from nbmgpu.rank.session import Session
 
+MODEL = "transformers.modeling_utils.PreTrainedModel"
 
-def tap(session: Session) -> None:
-    """Let no rank be left out when a model is saved; an upload is rank 0's alone."""
+
+def install(session: Session) -> None:
+    """Let every rank take part when a model is saved; only rank 0 uploads."""
     if not session.distributes:
         return
-    module: Any = importlib.import_module("transformers.modeling_utils")
-    kind = module.PreTrainedModel
-    save = kind.save_pretrained
 
-    @functools.wraps(save)
-    def save_pretrained(model: Any, *args: Any, push_to_hub: bool = False, **kwargs: Any) -> Any:
-        return save(model, *args, push_to_hub=push_to_hub and session.rank == 0, **kwargs)
+    def on_all_ranks(save: Any) -> Any:
+        @functools.wraps(save)
+        def save_pretrained(
+            model: Any, *args: Any, push_to_hub: bool = False, **kwargs: Any
+        ) -> Any:
+            return save(model, *args, push_to_hub=push_to_hub and session.rank == 0, **kwargs)
 
-    kind.save_pretrained = save_pretrained
-    # Since transformers 5 it asks torch for the rank; what keeps files single is ours.
-    kind.should_save_on_this_rank = lambda model, is_main_process: is_main_process
+        return save_pretrained
+
+    patches = PatchStack()
+    patches.wrap(f"{MODEL}.save_pretrained", on_all_ranks)
+    # Since transformers 5 it asks torch for the rank; nbmgpu writes each file once anyway.
+    patches.add(f"{MODEL}.should_save_on_this_rank", lambda model, is_main_process: is_main_process)

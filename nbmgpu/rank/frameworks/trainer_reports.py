@@ -1,58 +1,59 @@
-"""What a Trainer of transformers shows: its metrics on curves, its progress in the panel.
+"""Shows what a Trainer of transformers logs: metrics as curves, progress in the panel.
 
-No callback is added to a Trainer, for it travels back to the notebook: what is met are the
-class that calls callbacks, and the classes of its own progress bars and tables.
+No callback is added to a Trainer, as it is sent back to the notebook.  Instead the class that
+calls callbacks is patched, and the classes of its progress bars and tables are silenced.
 """
 
 from __future__ import annotations
 
 import functools
-import sys
 from typing import Any
 
+from nbmgpu.patches import PatchStack
 from nbmgpu.rank.session import Session
 
 SHOWN = ("on_train_begin", "on_step_end", "on_prediction_step", "on_evaluate", "on_predict",
          "on_log", "on_train_end")  # fmt: skip
-"""What callbacks that show progress answer to."""
+"""Methods of callbacks that show progress."""
 
 LEFT_OUT = frozenset({"epoch", "step", "total_flos", "num_input_tokens_seen"})
-"""Entries of a log that are no metrics."""
+"""Entries of a log that are not metrics."""
+
+TIMINGS = ("_runtime", "_per_second", "_preparation_time")
+"""Suffixes of entries of a log that are durations and rates."""
 
 
-def tap(session: Session) -> None:
-    """Let the tables that Trainers show in notebooks be none: the panel shows it all."""
-    mute(sys.modules["transformers.utils.notebook"].NotebookProgressCallback)
-
-
-OF_CLOCKS = ("_runtime", "_per_second", "_preparation_time")
+def install(session: Session) -> None:
+    """Silence the tables that Trainers show in notebooks: the panel shows the same."""
+    silence("transformers.utils.notebook.NotebookProgressCallback", PatchStack())
 
 
 class Reports:
-    """Tells the panel what Trainers log, and how far evaluations are."""
+    """Shows what Trainers log, and the progress of evaluations, in the panel."""
 
     def __init__(self, session: Session) -> None:
         """Report for ``session``."""
         self.session = session
         self.evaluated = 0
 
-    def install(self, module: Any) -> None:
-        """Stand before the callbacks of ``module``, which is transformers.trainer_callback."""
-        handler = module.CallbackHandler
+    def install(self, patches: PatchStack) -> None:
+        """Report every call of a Trainer's callbacks before it is made."""
+        handler = "transformers.trainer_callback.CallbackHandler"
         for name in ("on_log", "on_prediction_step", "on_evaluate", "on_predict"):
-            setattr(handler, name, self._told(getattr(handler, name), getattr(self, name)))
-        mute(module.ProgressCallback)
+            report = getattr(self, name)
+            patches.wrap(f"{handler}.{name}", functools.partial(self._reporting, report))
+        silence("transformers.trainer_callback.ProgressCallback", patches)
 
-    def _told(self, original: Any, tell: Any) -> Any:
+    def _reporting(self, report: Any, original: Any) -> Any:
         @functools.wraps(original)
-        def told(handler: Any, args: Any, state: Any, *rest: Any, **kwargs: Any) -> Any:
-            tell(handler, state, *rest[1:], **kwargs)
+        def reported(handler: Any, args: Any, state: Any, *rest: Any, **kwargs: Any) -> Any:
+            report(handler, state, *rest[1:], **kwargs)
             return original(handler, args, state, *rest, **kwargs)
 
-        return told
+        return reported
 
     def on_log(self, handler: Any, state: Any, logs: dict[str, Any], **kwargs: Any) -> None:
-        """Put what is logged on curves."""
+        """Record logged values as curves."""
         for name, value in logs.items():
             if (shown := self._shown_as(name)) and isinstance(value, int | float):
                 self.session.recorder.metric(shown, state.global_step, value)
@@ -61,14 +62,14 @@ class Reports:
         if name == "train_tokens_per_second":
             return "tokens/s"
         if name == "learning_rate":
-            return ""  # drawn at every step of the optimizer
+            return ""  # recorded at every step of the optimizer
         if name in ("loss", "grad_norm") and not self.session.draws_losses:
-            return ""  # drawn at every step of the Trainer
-        left_out = name in LEFT_OUT or name.startswith("train_") or name.endswith(OF_CLOCKS)
+            return ""  # recorded at every step of the Trainer
+        left_out = name in LEFT_OUT or name.startswith("train_") or name.endswith(TIMINGS)
         return "" if left_out else name
 
     def on_prediction_step(self, handler: Any, state: Any, **kwargs: Any) -> None:
-        """Move the bar of the evaluation under way."""
+        """Update the bar of the running evaluation."""
         self.evaluated += 1
         try:
             total = len(handler.eval_dataloader)
@@ -89,11 +90,10 @@ class Reports:
         )
 
 
-def mute(kind: Any) -> None:
-    """Let a callback that draws bars or tables do nothing."""
+def silence(callback: str, patches: PatchStack) -> None:
+    """Let a callback class that draws bars or tables do nothing."""
     for name in SHOWN:
-        if name in vars(kind):
-            setattr(kind, name, _nothing)
+        patches.replace(f"{callback}.{name}", _nothing)
 
 
 def _nothing(callback: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

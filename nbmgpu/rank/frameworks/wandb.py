@@ -18,7 +18,12 @@ from typing import Any
 
 import torch
 
-from nbmgpu.environment.tracker_run import TrackerRunUpdate, TrackerRun, started_in_rank, describe_run
+from nbmgpu.environment.tracker_run import (
+    TrackerRun,
+    TrackerRunUpdate,
+    describe_run,
+    started_in_rank,
+)
 from nbmgpu.patches import PatchStack
 from nbmgpu.rank.files import writes
 from nbmgpu.rank.session import Session

@@ -11,6 +11,7 @@ import sys
 import types
 from typing import Any, NoReturn
 
+from nbmgpu.patches import PatchStack
 from nbmgpu.rank.reporting.recorder import Recorder
 
 
@@ -52,7 +53,10 @@ def install(recorder: Recorder) -> None:
         if was_open:
             _report(recorder, bar, done=True)
 
-    tqdm.__init__, tqdm.display, tqdm.close = begin, display, close
+    patches = PatchStack()
+    patches.replace("tqdm.std.tqdm.__init__", begin)
+    patches.replace("tqdm.std.tqdm.display", display)
+    patches.replace("tqdm.std.tqdm.close", close)
 
 
 def replace_widgets() -> None:
@@ -68,7 +72,8 @@ def replace_widgets() -> None:
     module: Any = types.ModuleType("tqdm.notebook")
     module.tqdm = module.tqdm_notebook = package.tqdm
     module.trange = module.tnrange = package.trange
-    package.notebook = sys.modules["tqdm.notebook"] = module
+    PatchStack().add("tqdm.notebook", module)
+    sys.modules["tqdm.notebook"] = module
 
 
 def _is_tapped(bar: Any) -> bool:

@@ -18,8 +18,9 @@ import sys
 from collections import Counter
 from typing import Any
 
-import numpy as np
 import torch
+
+from nbmgpu.patches import PatchStack
 
 from .streams import RandomStreams
 
@@ -45,8 +46,10 @@ class SeedSource:
     def install(self) -> None:
         """Let Python's, NumPy's and torch's generators take their seeds here from now on."""
         self._install_for_python()
-        np.random.bit_generator.randbits = self.bits  # type: ignore[attr-defined]
-        torch.seed = torch.random.seed = self._seed_torch
+        patches = PatchStack()
+        patches.replace("numpy.random.bit_generator.randbits", self.bits)
+        patches.replace("torch.seed", self._seed_torch)
+        patches.replace("torch.random.seed", self._seed_torch)
 
     def _install_for_python(self) -> None:
         seed = random.Random.seed
@@ -57,8 +60,9 @@ class SeedSource:
                 a = self.bits(2496)  # as many as Python takes from the system
             seed(generator, a, version)
 
-        random.Random.seed = seeded  # type: ignore[method-assign, assignment]
-        random.seed = random.seed.__self__.seed  # type: ignore[attr-defined]
+        patches = PatchStack()
+        patches.replace("random.Random.seed", seeded)
+        patches.wrap("random.seed", lambda method: method.__self__.seed)
 
     def _seed_torch(self) -> int:
         value = self.bits(63)

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from nbmgpu.environment import random_state
+from nbmgpu.patches import PatchStack
 from nbmgpu.rank.store.broadcast import broadcast_from_rank_0
 
 from .host_rng import HostStream
@@ -67,7 +68,7 @@ class RandomStreams:
             # torch recomputes in forks what was drawn before.
             return (fork if caller.startswith("torch.") else noted)(*args, **kwargs)
 
-        torch.random.fork_rng = of_cell
+        PatchStack().replace("torch.random.fork_rng", of_cell)
 
     def sync_from_rank_0(self) -> None:
         """Put rank 0's notebook stream in place on every rank."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nbmgpu.patches import PatchStack
 from nbmgpu.rank.loss.autograd_nodes import leaves_of, reaches
 from nbmgpu.rank.loss.divisors import Divisor, Meaning
 from nbmgpu.rank.loss.graph_reader import Agree, alone, read_graph
@@ -75,7 +76,7 @@ class BackwardTap:
             finally:
                 self.inside = False
 
-        torch.autograd.backward = backward  # type: ignore[assignment]
+        PatchStack().replace("torch.autograd.backward", backward)
 
     def _backward(self, tensors: Any, grad_tensors: Any, options: dict[str, Any]) -> None:
         """Read how the losses count samples, plan what gradients count for, let autograd run."""
@@ -112,7 +113,7 @@ class BackwardTap:
         session.activate()
         if session.interrupts is not None:
             session.interrupts.agree()
-        session.batch_in_use.use()
+        session.batch_in_use.begin_backward()
 
     def _read_roots(
         self, roots: list[Tensor], readable: bool, inputs: Any
@@ -171,7 +172,7 @@ class BackwardTap:
 
     def _read(self, loss: Tensor | Sequence[Tensor], agree: Agree) -> LossGraph:
         session, share = self.session, self.session.share
-        sizes = (share.samples, share.whole) if share else (0, 0)
+        sizes = (share.samples, share.global_samples) if share else (0, 0)
         questions = SizeQuestions(session.chances, sizes[1], session.world_size)
         return read_graph(
             loss, *sizes, session.totals, agree, session.batch_dependence.predates_step, questions
@@ -196,29 +197,29 @@ class BackwardTap:
         share, even = session.share, 1.0 / session.world_size
         totals = self._which_add_up(graph, scalars)
         if share is None:
-            return Backward(even, normalized=True, scalars=scalars, totals=totals)
-        counts = as_scalar(graph.counts[0][0]) / share.whole if graph.counts else None
+            return Backward(even, normalized=True, scalars=scalars, summed=totals)
+        counts = as_scalar(graph.counts[0][0]) / share.global_samples if graph.counts else None
         if graph.reduction == "sum" and (session.batch == "per-rank" or session.accumulation.on):
             session.recorder.notice("summed-loss", notices.SUMMED_LOSS)
-        if not share.is_part:  # one rank has it all, or every rank has
-            counted = counts if session.accumulation.on and not share.empty else None
+        if not share.is_partial:  # one rank has it all, or every rank has
+            counted = counts if session.accumulation.on and not share.is_padding else None
             return Backward(
                 share.weight if counted is None else counted,
                 normalized=False,
                 scalars=scalars,
-                totals=totals,
+                summed=totals,
             )
         session.doubt(graph)
         if graph.penalised and self._adds_up(graph):
             session.recorder.notice("summed-penalty", notices.SUMMED_PENALTY)
         if graph.reduction == "sum":
-            stands_in = share.empty and not any(totals)
+            stands_in = share.is_padding and not any(totals)
             return Backward(
-                0.0 if stands_in else even, normalized=True, scalars=scalars, totals=totals
+                0.0 if stands_in else even, normalized=True, scalars=scalars, summed=totals
             )
         # Never taken for normalized: what a rank reads of its loss must not decide what it does.
-        weight = share.weight if counts is None or share.empty else counts
-        return Backward(weight, normalized=False, scalars=scalars, totals=totals)
+        weight = share.weight if counts is None or share.is_padding else counts
+        return Backward(weight, normalized=False, scalars=scalars, summed=totals)
 
     def _adds_up(self, graph: LossGraph) -> bool:
         """Tell whether the loss of the whole batch is the sum of the ranks' losses.
@@ -250,12 +251,12 @@ class BackwardTap:
     def _has_part(self) -> bool:
         """Tell whether each rank has a part of a batch of the cell."""
         share = self.session.share
-        return self.session.batch == "global" and share is not None and share.is_part
+        return self.session.batch == "global" and share is not None and share.is_partial
 
     def _factor_of_sum(self) -> float:
         """Return what a summed loss is multiplied by so that the ranks' average is the sum."""
         share, world_size = self.session.share, self.session.world_size
-        return 0.0 if share is not None and share.empty else float(world_size)
+        return 0.0 if share is not None and share.is_padding else float(world_size)
 
     def _weigh(self, plan: Backward, like: Tensor, factor: Any, sums: bool) -> tuple[Any, Backward]:
         """Weigh the loss beforehand, so that the plain average over ranks is the gradient.
@@ -274,10 +275,10 @@ class BackwardTap:
         if factor == 1.0:
             weighed = plan.weight * session.world_size / total
             factor = torch.where(total != 0, weighed, 0.0)
-        samples = 1.0 if sums or share is None else float(share.whole)
+        samples = 1.0 if sums or share is None else float(share.global_samples)
         group = session.accumulation.weigh(total * samples, samples)
         return factor * group, Backward(
-            1.0 / session.world_size, normalized=True, closes=session.accumulation.closes
+            1.0 / session.world_size, normalized=True, is_last=session.accumulation.closes
         )
 
 

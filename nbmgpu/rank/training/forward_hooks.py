@@ -14,6 +14,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
+from nbmgpu.patches import PatchStack
+
 Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """Is given a forward pass and its arguments, and returns what it returned."""
 
@@ -26,18 +28,19 @@ class ForwardTap:
         self.chosen: WeakKeyDictionary[nn.Module, tuple[type[nn.Module], list[Around]]] = (
             WeakKeyDictionary()
         )
-        self.met: dict[type[nn.Module], tuple[bool, Any]] = {}
+        self.patches = PatchStack()
+        self.patched: set[type[nn.Module]] = set()
 
     def add(self, module: nn.Module, around: Around) -> None:
         """Put ``around`` outside of whatever stands around ``module`` already."""
         cls, layers = self.chosen.setdefault(module, (type(module), []))
         layers.append(around)
-        if cls not in self.met:
+        if cls not in self.patched:
             self._meet(cls)
 
     def _meet(self, cls: type[nn.Module]) -> None:
         plain = cls.forward
-        self.met[cls] = "forward" in vars(cls), plain
+        self.patched.add(cls)
         chosen = self.chosen
 
         # Compiled code would look into the table above; it goes on inside ``plain``.
@@ -51,16 +54,12 @@ class ForwardTap:
                     call = functools.partial(_call, layer, call)
             return call(*args, **kwargs)
 
-        cls.forward = forward
+        self.patches.replace("torch.nn.Module.forward", forward, cls)
 
     def remove(self) -> None:
         """Give classes their own ``forward`` back: those of the cell travel to the notebook."""
-        for cls, (own, plain) in self.met.items():
-            if own:
-                cls.forward = plain
-            else:
-                del cls.forward
-        self.met.clear()
+        self.patches.remove()
+        self.patched.clear()
         self.chosen.clear()
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from nbmgpu.patches import PatchStack
 from nbmgpu.strategies.base import Unit
 
 
@@ -34,7 +35,7 @@ class OptimizerWatch:
     def install(self) -> None:
         """Hook the creation, unpickling and growth of optimizers."""
         for method in ("__init__", "__setstate__", "add_param_group"):
-            setattr(Optimizer, method, self._noting(getattr(Optimizer, method)))
+            PatchStack().wrap(f"torch.optim.Optimizer.{method}", self._noting)
 
     def _noting(self, function: Any) -> Any:
         @functools.wraps(function)

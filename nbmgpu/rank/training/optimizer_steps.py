@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,12 +18,15 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from nbmgpu.errors import StrategyError, compose
+from nbmgpu.errors import StrategyError, format_message
+from nbmgpu.patches import PatchStack
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from nbmgpu.rank.session import Session
+
+CLIP = "torch.nn.utils.clip_grad.clip_grad_norm_"
 
 
 class StepTap:
@@ -32,7 +36,7 @@ class StepTap:
         """Serve ``session``."""
         self.session = session
         self.inside = False
-        self.met: dict[type[Optimizer], Any] = {}
+        self.patches = PatchStack()
         self.clip: Callable[..., Tensor] = nn.utils.clip_grad_norm_
 
     def install(self) -> None:
@@ -45,9 +49,7 @@ class StepTap:
 
     def remove(self) -> None:
         """Give classes their own ``step`` back: those of the cell travel to the notebook."""
-        for cls, step in self.met.items():
-            patch(cls, "step", step)
-        self.met.clear()
+        self.patches.remove()
 
     def _meet(self, cls: type[Optimizer]) -> None:
         """Stand before ``step`` of a class of optimizers."""
@@ -67,8 +69,7 @@ class StepTap:
                 self.inside = False
 
         vars(step)["tapped"] = True
-        self.met[cls] = hooked
-        patch(cls, "step", step)
+        self.patches.replace("torch.optim.Optimizer.step", step, cls)
 
     def _is_cells(self, optimizer: Optimizer) -> bool:
         """Tell the cell's optimizers from those that an engine makes for itself."""
@@ -101,7 +102,7 @@ class StepTap:
             elif not self.session.accumulation.open:
                 self.session.strategy.zero_grad(optimizer, call)
 
-        patch(Optimizer, "zero_grad", zero_grad)
+        self.patches.replace("torch.optim.Optimizer.zero_grad", zero_grad)
 
     def _install_clip(self) -> None:
         plain = self.clip
@@ -114,7 +115,8 @@ class StepTap:
             given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
             return self._clip(given, max_norm, norm_type, error_if_nonfinite, foreach)
 
-        replace_everywhere(plain, clip_grad_norm_)
+        # torch.nn.utils and torch.nn.utils.clip_grad both have it.
+        self.patches.replace_in(CLIP, clip_grad_norm_, _modules_above(CLIP))
 
     def _clip(
         self, parameters: list[Any], max_norm: float, norm_type: float = 2.0,
@@ -141,14 +143,14 @@ class StepTap:
         def scaler_step(scaler: torch.amp.GradScaler, *args: Any, **kwargs: Any) -> Any:
             if scaler.is_enabled():
                 what = "--accumulate does not go with a GradScaler of the cell's own"
-                raise StrategyError(compose(what, instead="--precision fp16, without a GradScaler"))
+                raise StrategyError(format_message(what, instead="--precision fp16, without a GradScaler"))
             return scaled(scaler, *args, **kwargs)
 
-        patch(nn.Module, "zero_grad", zero_grad)
-        patch(torch.amp.GradScaler, "step", scaler_step)
+        self.patches.replace("torch.nn.Module.zero_grad", zero_grad)
+        self.patches.replace("torch.amp.GradScaler.step", scaler_step)
         for cls in _schedulers(LRScheduler):
             if "step" in vars(cls):
-                patch(cls, "step", self._paused(cls.step))
+                self.patches.wrap("torch.optim.lr_scheduler.LRScheduler.step", self._paused, cls)
 
     def _paused(self, step: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(step)
@@ -159,24 +161,12 @@ class StepTap:
         return paused
 
 
-def patch(cls: type, name: str, function: object) -> None:
-    """Put ``function`` in the place of a method."""
-    setattr(cls, name, function)
-
-
 def _schedulers(cls: type[LRScheduler]) -> list[type[LRScheduler]]:
     """Return ``cls`` and all classes below it."""
     return [cls, *(inner for child in cls.__subclasses__() for inner in _schedulers(child))]
 
 
-def replace_everywhere(old: Callable[..., Any], new: object) -> None:
-    """Bind the name of ``old`` to ``new`` where torch has it: in its module and packages above.
-
-    To look through all modules is to write to each of them (they are counted), and a rank copies
-    every page to which it writes: 30 ms.
-    """
-    parts = old.__module__.split(".")
-    for depth in range(len(parts), 0, -1):
-        module = sys.modules[".".join(parts[:depth])]
-        if vars(module).get(old.__name__) is old:
-            setattr(module, old.__name__, new)
+def _modules_above(target: str) -> list[ModuleType]:
+    """Return the module of a function and the packages that contain it."""
+    parts = target.split(".")[:-1]
+    return [sys.modules[".".join(parts[:depth])] for depth in range(len(parts), 0, -1)]

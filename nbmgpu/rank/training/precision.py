@@ -17,7 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from nbmgpu.errors import StrategyError, compose
+from nbmgpu.errors import StrategyError, format_message
+from nbmgpu.patches import PatchStack
 from nbmgpu.rank.reporting import notices
 
 from .gradient_accumulation import local
@@ -118,7 +119,7 @@ class LossScale:
         """
         if self.on and _has_closure(step):
             what = "--precision fp16 cannot step with a closure: it could not be left out anymore"
-            raise StrategyError(compose(what, instead="%%mgpu --precision bf16"))
+            raise StrategyError(format_message(what, instead="%%mgpu --precision bf16"))
         found = self._overflows.pop(id(optimizer), None)
         if found is None:
             return True
@@ -166,7 +167,7 @@ def refuse_scalers() -> None:
             what = "--precision fp16 scales losses by itself, and this cell has a GradScaler"
             allowed = "One of them has to go"
             instead = "%%mgpu without --precision, or a cell without GradScaler"
-            raise StrategyError(compose(what, allowed, instead))
+            raise StrategyError(format_message(what, allowed, instead))
         return scale(scaler, outputs)
 
-    torch.amp.GradScaler.scale = refused  # type: ignore[method-assign, assignment]
+    PatchStack().replace("torch.amp.GradScaler.scale", refused)

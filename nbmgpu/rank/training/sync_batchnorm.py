@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+
+from nbmgpu.patches import PatchStack
 
 if TYPE_CHECKING:
     from nbmgpu.rank.session import Session
@@ -30,29 +31,27 @@ class BatchNormTap:
         """
         self.session = session
         self.group: Any = dist.new_group()
-        self.plain: dict[Any, Callable[..., Tensor]] = {}
+        self.patches = PatchStack()
 
     def install(self) -> None:
         """Put the tap in place."""
-        for cls in (_BatchNorm, nn.SyncBatchNorm):
-            self.plain[cls] = cls.forward
-            cls.forward = self._forward(cls.forward)  # type: ignore[method-assign]
+        for cls in ("torch.nn.modules.batchnorm._BatchNorm", "torch.nn.SyncBatchNorm"):
+            self.patches.wrap(f"{cls}.forward", self._forward)
 
     def remove(self) -> None:
         """Give the classes their own ``forward`` back."""
-        for cls, plain in self.plain.items():
-            cls.forward = plain
+        self.patches.remove()
 
     def _forward(self, plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
         @torch.compiler.disable  # type: ignore[untyped-decorator]
         def forward(module: Any, input: Tensor) -> Any:
             share = self.session.share
             # Where no batch is split, every rank has all of it.
-            if not module.training or share is None or not share.is_part:
+            if not module.training or share is None or not share.is_partial:
                 return plain(module, input)
             module._check_input_dim(input)
             with self.session.batch_dependence.paused():
-                out = normalise(module, input, self.group, counts=not share.empty)
+                out = normalise(module, input, self.group, counts=not share.is_padding)
             self.session.batch_dependence.copy_tag(out, input)
             return out
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from nbmgpu.patches import PatchStack
 from nbmgpu.rank.reporting import notices
 
 if TYPE_CHECKING:
@@ -24,12 +25,12 @@ def install(session: Session) -> None:
 
     @functools.wraps(register)
     def register_hook(tensor: Tensor, hook: Any) -> Any:
-        in_step = session.share is not None and session.share.is_part
+        in_step = session.share is not None and session.share.is_partial
         if in_step and not tensor.is_leaf and not _is_others(sys._getframe(1).f_globals):
             session.recorder.notice("tensor-hooks", notices.TENSOR_HOOKS)
         return register(tensor, hook)
 
-    Tensor.register_hook = register_hook  # type: ignore[method-assign]
+    PatchStack().replace("torch.Tensor.register_hook", register_hook)
 
 
 def on_modules(roots: Iterable[nn.Module]) -> bool:

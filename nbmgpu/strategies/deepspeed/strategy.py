@@ -11,23 +11,24 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
 
-from nbmgpu.errors import StrategyError, compose
+from nbmgpu.errors import StrategyError, format_message
+from nbmgpu.patches import PatchStack
 from nbmgpu.strategies import profiles
 from nbmgpu.strategies.base import Backward, RankContext, Strategy, Unit
-from nbmgpu.strategies.collective_pickle import Attendance
-from nbmgpu.strategies.per_parameter import takes_closure
+from nbmgpu.strategies.collective_pickle import CollectivePickle
+from nbmgpu.strategies.per_parameter import has_closure
 from nbmgpu.strategies.replication import broadcast_unless_equal
 
 from .compatibility import check_unit
 from .config import read_config
 from .engine_wrapper import Home, signature
+from .initialization import check_fp16_support, import_deepspeed
 from .parameter_proxies import Watched
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class DeepSpeed(Strategy):
     """DeepSpeed's engine at one of its ZeRO stages."""
 
     weighs_losses: ClassVar[bool] = True
-    spreads: ClassVar[bool] = True
+    shards_state: ClassVar[bool] = True
     stage: ClassVar[int]
     offload: ClassVar[bool] = False
 
@@ -71,7 +72,7 @@ class DeepSpeed(Strategy):
         """Start without any engine."""
         super().__init__(context)
         self.homes: list[Home] = []
-        self._clear: Any = None
+        self._patches = PatchStack()
         self._scale = 1.0
 
     def prepare(self, units: list[Unit]) -> None:
@@ -86,8 +87,8 @@ class DeepSpeed(Strategy):
             else:
                 home.finish()
         self.homes = kept
-        if wanted and self._clear is None:
-            _wake(self.device)
+        if wanted and not self._patches:
+            import_deepspeed(self.device)
             self._watch_modules()
         for unit in wanted:
             self._house(unit)
@@ -100,17 +101,17 @@ class DeepSpeed(Strategy):
         """Make new engines where the cell has frozen or unfrozen parameters."""
         changed = [home for home in self.homes if self._thawed(home)]
         if not all(home.unit.trains for home in changed):
-            raise StrategyError(compose(*FROZEN))
+            raise StrategyError(format_message(*FROZEN))
         if changed:
             self.prepare([home.unit for home in self.homes])
 
     def _house(self, unit: Unit) -> None:
         check_unit(unit, self.stage)
-        if self.tuning.precision == "fp16":
-            _check_fp16(self.device)
+        if self.options.precision == "fp16":
+            check_fp16_support(self.device)
         broadcast_unless_equal([*unit.parameters(), *unit.buffers()])
         elements = sum(p.numel() for p in unit.parameters())
-        config = read_config(self.tuning, self.stage, self.offload, elements, self.say)
+        config = read_config(self.options, self.stage, self.offload, elements, self.notice)
         self.homes.append(Home(unit, self.stage, config))
 
     def loss_scale(self) -> float:
@@ -118,10 +119,15 @@ class DeepSpeed(Strategy):
         scales = {float(home.engine.optimizer.loss_scale) for home in self.homes}
         return max(scales, default=1.0)
 
+    def check_backward(self) -> None:
+        """Check that no rank is in a forward pass, whose all-gathers would wait for this rank."""
+        for home in self.homes:
+            home.check_backward()
+
     def begin_backward(self, backward: Backward) -> None:
         """Let the engines expect gradients, also of parameters that were frozen before."""
         if any(self._thawed(home) and home.used for home in self.homes):
-            raise StrategyError(compose(*THAWED))
+            raise StrategyError(format_message(*THAWED))
         self._renew()
         self._scale = self.loss_scale()
         for home in self.homes:
@@ -142,8 +148,8 @@ class DeepSpeed(Strategy):
         if home is None:
             return plain()
         result = home.step(optimizer, evaluated(plain))
-        if home.engine.optimizer.overflow and self.tuning.precision != "fp16":
-            self.say("deepspeed-overflow", OVERFLOW)
+        if home.engine.optimizer.overflow and self.options.precision != "fp16":
+            self.notice("deepspeed-overflow", OVERFLOW)
         return result
 
     def zero_grad(self, optimizer: Optimizer, plain: Callable[[], None]) -> None:
@@ -195,28 +201,28 @@ class DeepSpeed(Strategy):
 
     def _watch_modules(self) -> None:
         """Let ``module.zero_grad()`` remove gradients without collecting them first."""
-        plain = self._clear = nn.Module.zero_grad
+        plain = nn.Module.zero_grad
 
         @functools.wraps(plain)
         def zero_grad(module: nn.Module, set_to_none: bool = True) -> None:
             with self._showing_parts():
                 plain(module, set_to_none)
 
-        nn.Module.zero_grad = zero_grad  # type: ignore[method-assign, assignment]
+        self._patches.replace("torch.nn.Module.zero_grad", zero_grad)
 
-    def hooks_on(self, parameter: Tensor) -> int:
+    def count_hooks(self, parameter: Tensor) -> int:
         """Return 2: the engine's and ours."""
         return 2
 
-    def attend(self, value: Any) -> None:
+    def join_save(self, value: Any) -> None:
         """Collect with rank 0 the states of optimizers that it pickles."""
-        Attendance().dump(value)
+        CollectivePickle().dump(value)
 
     def explain(self, error: BaseException) -> str:
         """Return what an error means that DeepSpeed's half precision brings about."""
         text = str(error)
-        if self.tuning.precision in ("bf16", "fp16") and "same dtype" in text:
-            return compose(*NOT_CALLED)
+        if self.options.precision in ("bf16", "fp16") and "same dtype" in text:
+            return format_message(*NOT_CALLED)
         return ""
 
     def finish(self) -> None:
@@ -229,10 +235,9 @@ class DeepSpeed(Strategy):
         """Leave the user's objects, with what this rank has of them."""
         for home in self.homes:
             home.abandon()
-            self.say("deepspeed-lost", LOST)
+            self.notice("deepspeed-lost", LOST)
         self.homes = []
-        if self._clear is not None:
-            nn.Module.zero_grad = self._clear  # type: ignore[method-assign]
+        self._patches.remove()
 
 
 def evaluated(plain: Callable[[], Any]) -> Callable[[], Any]:
@@ -241,7 +246,7 @@ def evaluated(plain: Callable[[], Any]) -> Callable[[], Any]:
     The engine must have the gradients before the step.  Optimizers that look at several
     points, such as LBFGS, are refused by their trial; here by a second call.
     """
-    if not isinstance(plain, functools.partial) or not takes_closure(
+    if not isinstance(plain, functools.partial) or not has_closure(
         plain.args[1:], plain.keywords
     ):
         return plain
@@ -254,41 +259,10 @@ def evaluated(plain: Callable[[], Any]) -> Callable[[], Any]:
         if next(calls):
             what = "The optimizer evaluates its closure several times in a step"
             allowed = "DeepSpeed's engine steps on gradients that it has averaged before"
-            raise StrategyError(compose(what, allowed, "%%mgpu --strategy ddp"))
+            raise StrategyError(format_message(what, allowed, "%%mgpu --strategy ddp"))
         return loss
 
     return functools.partial(plain.func, plain.args[0], again)
-
-
-def _wake(device: str) -> None:
-    """Import DeepSpeed, quietly and for ``device``; nothing is compiled."""
-    import logging
-
-    import deepspeed
-    from deepspeed.utils import logger
-
-    logger.setLevel(logging.ERROR)
-    # It calls what torch has renamed, at every step.
-    warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
-    # Else it is compiled at the first run (22 s), or waits for ever for a stale lock.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    # Not as DeepSpeed finds out by itself: CPU ranks may run beside a GPU.
-    from deepspeed.accelerator import real_accelerator
-
-    if device == "cpu":
-        from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator as Accelerator
-    else:
-        from deepspeed.accelerator.cuda_accelerator import CUDA_Accelerator as Accelerator
-    real_accelerator.set_accelerator(Accelerator())
-    deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False, dist_init_required=False)
-
-
-def _check_fp16(device: str) -> None:
-    from deepspeed.accelerator import get_accelerator
-
-    if not get_accelerator().is_fp16_supported():
-        what = f"DeepSpeed does not train in fp16 on this {device.split(':', maxsplit=1)[0]}"
-        raise StrategyError(compose(what, "", "--precision bf16"))
 
 
 def _profile(name: str) -> profiles.Profile:

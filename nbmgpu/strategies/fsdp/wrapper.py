@@ -29,13 +29,17 @@ from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.utils import _apply_to_tensors
 
-from nbmgpu.strategies.strategy_options import Tuning
+from nbmgpu.patches import PatchStack
+from nbmgpu.strategies.strategy_options import StrategyOptions
 
-from .call_order import Agreement
+from .call_order import CallOrderCheck
 from .parameter_storage import Lent
 from .row_shards import ParameterSlot, Shard, reduce_scatter_single
 from .sharded_tensors import Face, ShardedParameter, face_of, resolve
 from .wrap_policy import Plan
+
+POSITIVE = (1 << 62) - 1
+"""Mask for hashes: negative positions have a meaning in ``CallOrderCheck``."""
 
 
 def local_of(tensor: Any) -> Tensor:
@@ -220,14 +224,14 @@ class Entry:
     """A module whose calls FSDP2 must see."""
 
     def __init__(
-        self, module: nn.Module, state: Any, root: Any, place: int, agreement: Agreement
+        self, module: nn.Module, state: Any, root: Any, place: int, call_order: CallOrderCheck
     ) -> None:
         """Serve ``module``, that ``state`` of FSDP2 belongs to; it is the same ``place`` on all."""
         self.module = module
         self.state = state
         self.root = root
         self.place = place
-        self.agreement = agreement
+        self.call_order = call_order
         self.groups: list[CellGroup] = state._fsdp_param_groups
 
     def call(self, plain: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -236,7 +240,7 @@ class Entry:
             return plain(self.module, *args, **kwargs)  # torch.func.functional_call
         name = type(self.module).__name__
         if not is_bw():
-            self.agreement.on(2 * self.place, f"the start of {name}.forward")
+            self.call_order.check(2 * self.place, f"the start of {name}.forward")
         outermost = self.state._state_ctx.iter_forward_root is None
         args, kwargs = self.state._pre_forward(self.module, args, kwargs)
         try:
@@ -246,7 +250,7 @@ class Entry:
                 self.root._reset_iter_state()
             raise
         if outermost and not is_bw():
-            self.agreement.on(2 * self.place + 1, f"the end of {name}.forward")
+            self.call_order.check(2 * self.place + 1, f"the end of {name}.forward")
         # FSDP2 warns of views: a change in place would take its hook off.
         return self.state._post_forward(self.module, args, _apply_to_tensors(_own, output))
 
@@ -258,7 +262,7 @@ def _own(tensor: Tensor) -> Tensor:
 class Engine:
     """All modules that FSDP2 shards in this process."""
 
-    def __init__(self, mesh: DeviceMesh, tuning: Tuning, reshard: bool, name: str) -> None:
+    def __init__(self, mesh: DeviceMesh, tuning: StrategyOptions, reshard: bool, name: str) -> None:
         """Shard over ``mesh`` for the strategy ``name``.
 
         With ``reshard``, gathered parameters are freed after the forward pass.
@@ -274,9 +278,9 @@ class Engine:
         self.offload = CPUOffloadPolicy(pin_memory=cuda) if tuning.cpu_offload else OffloadPolicy()
         self.entries: dict[int, Entry] = {}
         self.slots: list[Slot] = []
-        self.plain_call: Any = None
+        self.patches = PatchStack()
         self.lent = Lent()
-        self.agreement = Agreement(name)
+        self.call_order = CallOrderCheck(name)
         self.reduced: list[int] = []
 
     def agree_on_reductions(self) -> None:
@@ -286,7 +290,7 @@ class Engine:
             StrategyError: they have not, and gradients are mixed up.
         """
         order, self.reduced[:] = tuple(self.reduced), []
-        self.agreement.on(hash(order) >> 2, "the same place of the backward pass")
+        self.call_order.check(hash(order) & POSITIVE, "the same place of the backward pass")
 
     def shard(self, plan: Plan) -> list[Slot]:
         """Shard one root with its units; return what became of its parameters."""
@@ -323,7 +327,7 @@ class Engine:
         root._lazy_init()
         for module, state in zip((*plan.units, plan.root), states, strict=True):
             place = len(self.entries)
-            self.entries[id(module)] = Entry(module, state, root, place, self.agreement)
+            self.entries[id(module)] = Entry(module, state, root, place, self.call_order)
         self.lent.take(made)
         self.slots += made
         self._tap()
@@ -351,9 +355,9 @@ class Engine:
 
     def _tap(self) -> None:
         """Meet the calls of all modules."""
-        if self.plain_call is not None:
+        if self.patches:
             return
-        plain = self.plain_call = nn.Module.__call__
+        plain = nn.Module.__call__
         entries = self.entries
         # What is compiled ends where a unit begins, and begins anew inside of it.
         between_hooks = torch.compiler.disable(Entry.call, recursive=False)
@@ -364,11 +368,9 @@ class Engine:
                 return plain(module, *args, **kwargs)
             return between_hooks(entry, plain, args, kwargs)
 
-        nn.Module.__call__ = call  # type: ignore[method-assign]
+        self.patches.replace("torch.nn.Module.__call__", call)
 
     def close(self) -> None:
         """Let modules be called plainly again."""
-        if self.plain_call is not None:
-            nn.Module.__call__ = self.plain_call  # type: ignore[method-assign]
-            self.plain_call = None
+        self.patches.remove()
         self.entries.clear()
