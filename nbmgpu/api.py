@@ -1,4 +1,4 @@
-"""What the magic does, as plain functions."""
+"""The Python API: what the magics do, as functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ from .ui.live_output import LiveOutput
 
 @dataclass(frozen=True)
 class LaunchResult:
-    """What a function returned: ``value`` on rank 0, ``per_rank`` on each, in rank order."""
+    """The result of ``launch``.
+
+    Attributes:
+        value: what the function returned on rank 0.
+        per_rank: what it returned on each rank, in rank order; None for large values.
+        run: the run, which has finished.
+    """
 
     value: Any
     per_rank: list[Any]
@@ -32,23 +38,23 @@ def run(source: str, namespace: dict[str, Any] | None = None, **options: Any) ->
     """Run ``source`` on ranks as if it ran in ``namespace``, and wait for it.
 
     Args:
-        source: Python, with IPython's magics and shell lines if one likes.
-        namespace: where names are read and bound; the caller's globals by default.
-        options: as the magic's flags, with underscores: ``strategy="ddp"``, ``gpus=2``,
+        source: Python source, which may contain IPython magics and shell lines.
+        namespace: where names are read and bound; by default the caller's globals.
+        options: those of the magic, with underscores: ``strategy="ddp"``, ``gpus=2``,
             ``batch="global"``, ``seed=0``, ``pull=("model",)``, ``timeout=60`` (seconds), ...
             With ``background=True`` the call returns at once; ``nbmgpu.attach()`` waits for
-            the run and brings its results home.
+            the run and writes its results back.
 
     Returns:
-        The run, which has finished, or with ``background=True`` has begun; None with
+        The run, which has finished, or with ``background=True`` has started; None with
         ``dry_run=True``, which prints the plan and starts nothing.
 
     Raises:
-        OptionError: an option is unknown, or cannot be had here.
+        OptionError: an option is unknown or not available here.
         SyntaxError, UnknownNameError: the source cannot run anywhere.
-        StrategyError, SerializationError, LaunchError: the run could not begin.
-        BaseException: what the source raised on a rank, of its own type.
-        RankError: a rank has ended without an exception of its own.
+        StrategyError, SerializationError, LaunchError: the run could not start.
+        BaseException: the exception that the source raised on a rank.
+        RankError: a rank has ended without raising an exception.
         RunTimeoutError: it took longer than ``timeout``.
         KeyboardInterrupt: it was stopped.
         ResultsError: it ran to its end, and its results are lost.
@@ -61,20 +67,20 @@ def run(source: str, namespace: dict[str, Any] | None = None, **options: Any) ->
 
 
 def launch(function: Callable[..., Any], *args: Any, **options: Any) -> LaunchResult:
-    """Call ``function(*args)`` on every rank; what it changes in ``args`` is changed here.
+    """Call ``function(*args)`` on every rank; changes to ``args`` are written back.
 
     Args:
-        function: any function, also one defined in the notebook or in ``__main__``.
-        args: what to call it with.
-        options: as for ``run``, but ``background`` and ``dry_run``.  All keywords are options: to
-            give the function some, ``functools.partial(function, name=value)``.
+        function: any function, including one defined in the notebook or in ``__main__``.
+        args: its positional arguments.
+        options: as for ``run``, except ``background`` and ``dry_run``.  All keywords are options;
+            to pass some to the function, use ``functools.partial(function, name=value)``.
 
     Returns:
         What the function returned, on rank 0 and on each rank, and the run, which has finished.
 
     Raises:
-        OptionError: an option is unknown, cannot be had here, or is one of those two.
-        BaseException: as of ``run``.
+        OptionError: an option is unknown, not available here, or one of those two.
+        BaseException: see ``run``.
     """
     namespace = function.__globals__ if hasattr(function, "__globals__") else {}
     call = {**namespace, "_nbmgpu_function": function, "_nbmgpu_args": args}
@@ -92,17 +98,18 @@ def launch(function: Callable[..., Any], *args: Any, **options: Any) -> LaunchRe
 
 
 def attach(name: str = "") -> Run:
-    """Watch the run whose id begins with ``name``, by default the newest, to its end.
+    """Show the run whose id begins with ``name``, by default the newest, until it is over.
 
-    Results come home if this process has started it; other processes' runs are only shown.
+    Its results are written back if this process has started it; runs of other processes are only
+    shown.
 
     Returns:
-        The run, which is over: it has finished if this process has started it, and another
-        one may also have failed.
+        The run, which is over.  It has finished if this process has started it; a run of another
+        process may also have failed.
 
     Raises:
         OptionError: there is no such run.
-        BaseException: as of ``run``, for a run of this process.
+        BaseException: see ``run``, for a run of this process.
     """
     run, execution = take_over(name)
     if execution is None:
@@ -112,13 +119,13 @@ def attach(name: str = "") -> Run:
 
 
 def log(**values: Any) -> None:
-    """Put metrics on the run's curves: ``nbmgpu.log(acc=0.9)``.
+    """Log metrics as curves of the run: ``nbmgpu.log(acc=0.9)``.
 
-    A value is a number or a tensor with one element; ranks are averaged by their samples.
-    Outside a run this does nothing, so a cell may keep the line.
+    A value is a number or a tensor with one element.  Values of ranks are averaged, weighted by
+    their number of samples.  Outside a run this does nothing, so the line may stay in the cell.
 
     Raises:
-        TypeError: in a run, a value is not one number.
+        TypeError: in a run, a value is not a single number.
     """
     if (session := session_here()) is not None:
         session.log(values)

@@ -169,7 +169,7 @@ def test_the_build_of_torch_is_known_without_importing_it():
     ("line", "ranks", "threads", "notice"),
     [
         ("", 2, 1, "No GPU here: 2 CPU ranks with gloo, 1 thread each."),
-        ("--cpu", 2, 1, "As asked: 2 CPU ranks with gloo, 1 thread each."),
+        ("--cpu", 2, 1, "As requested: 2 CPU ranks with gloo, 1 thread each."),
         ("-g 1", 1, 2, "No GPU here: 1 CPU rank with gloo, 2 threads each."),
         ("-g all", 2, 1, "No GPU here: 2 CPU ranks with gloo, 1 thread each."),
         ("-g 0,5,7", 3, 1, "No GPU here: 3 CPU ranks with gloo, 1 thread each, sharing 2 cores."),
@@ -219,7 +219,7 @@ def test_the_cpu_can_be_chosen_over_gpus():
 @pytest.mark.parametrize(
     ("line", "said", "instead"),
     [
-        ("-g 8", "8 GPUs asked for, but there are 4", "--gpus 4"),
+        ("-g 8", "8 GPUs requested, but there are 4", "--gpus 4"),
         ("-g 0,4,2,7", "There is no GPU 4, 7: there are 4, counted from 0", "--gpus 0,2"),
         ("-g 4,", "There is no GPU 4", "--gpus all"),
         ("-g 1000000000", "1000000000 GPUs asked for", "--gpus 4"),
@@ -239,7 +239,7 @@ def test_hidden_gpus_and_the_cpu_are_pointed_at():
     with pytest.raises(OptionError) as caught:
         place_ranks(RunOptions(gpus=4), machine)
     assert str(caught.value) == (
-        "4 GPUs asked for, but there is 1, and CUDA_VISIBLE_DEVICES hides 3 more.\n"
+        "4 GPUs requested, but there is 1, and CUDA_VISIBLE_DEVICES hides 3 more.\n"
         "With --cpu, 4 CPU ranks would run instead.\nTry: %%mgpu --strategy ddp --gpus 1"
     )
 

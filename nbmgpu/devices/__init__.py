@@ -1,1 +1,1 @@
-"""The devices of this machine: what there is, what a strategy needs, and where ranks go."""
+"""The devices of this machine, what a strategy requires, and the placement of ranks."""

@@ -1,6 +1,6 @@
-"""Which devices of a machine the ranks of a run are placed on.
+"""Places the ranks of a run on the devices of a machine.
 
-``place_ranks`` decides by a ``Machine`` alone, and has no side effects.
+``place_ranks`` depends on a ``Machine`` alone and has no side effects.
 """
 
 from __future__ import annotations
@@ -18,18 +18,24 @@ from nbmgpu.strategies import profile_of
 from .probe import Machine
 
 DEFAULT_CPU_RANKS = 2
-"""CPU ranks when no number was asked for: the fewest that show a distributed run."""
+"""CPU ranks if no number is given: the fewest that make a distributed run."""
 
 ALL_CPU_RANKS = 4
 """CPU ranks for ``--gpus all``, if there are as many cores."""
 
 RANKS_PER_CORE = 4
-"""More CPU ranks than this for each core would only wait for one another."""
+"""Limit of CPU ranks per core; more would only wait for one another."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the ranks go: their devices, CPU threads for each, and a line for the user, or none."""
+    """Where the ranks of a run are placed.
+
+    Attributes:
+        devices: one per rank: ``cpu``, ``cuda:1``, or ``cuda:0,1`` for a rank with several GPUs.
+        threads: CPU threads of each rank.
+        notice: a line for the user; may be empty.
+    """
 
     devices: tuple[str, ...]
     threads: int
@@ -42,15 +48,14 @@ class Placement:
 
 
 def place_ranks(options: RunOptions, machine: Machine) -> Placement:
-    """Decide where the ranks go.
+    """Return the devices of the ranks.
 
-    On GPUs: all by default, the first N, or those listed.  Without a usable GPU, or
-    with ``--cpu``: N CPU ranks (2 by default), as many as a list names, or for
-    ``all`` one for each core up to 4.  A strategy that works in one process has one rank
-    with all of that: several GPUs are then one device, ``cuda:0,1``.
+    With GPUs: all by default, the first N, or those listed.  Without a usable GPU, or with
+    ``--cpu``: N CPU ranks (2 by default), as many as a list has, or for ``all`` one per core up
+    to 4.  A strategy that works in a single process has one rank with all of these devices.
 
     Raises:
-        OptionError: the machine has too few GPUs, or too few cores, for what was asked.
+        OptionError: the machine has too few GPUs or cores.
     """
     one_process = profile_of(options.strategy).in_one_process
     if machine.cuda and not options.cpu:
@@ -62,7 +67,7 @@ def place_ranks(options: RunOptions, machine: Machine) -> Placement:
     ranks = 1 if one_process else _count_cpu_ranks(options, machine)
     threads = max(1, machine.cores // ranks)
     notice = (
-        f"{'As asked' if options.cpu else machine.why_not or 'No GPU here'}: "
+        f"{'As requested' if options.cpu else machine.why_not or 'No GPU here'}: "
         f"{format_count(ranks, 'CPU rank')} with gloo, {format_count(threads, 'thread')} each"
     )
     if ranks > machine.cores:
@@ -71,23 +76,23 @@ def place_ranks(options: RunOptions, machine: Machine) -> Placement:
 
 
 def _choose_gpus(options: RunOptions, machine: Machine) -> tuple[str, ...]:
-    """Return the devices on GPUs that were asked for, if they are there."""
-    there = [gpu.index for gpu in machine.gpus]
-    has = f"there {'is' if len(there) == 1 else 'are'} {len(there)}"
+    """Return the requested GPUs as devices."""
+    available = [gpu.index for gpu in machine.gpus]
+    has = f"there {'is' if len(available) == 1 else 'are'} {len(available)}"
     wanted: Sequence[int]
     match options.gpus:
         case None | "all":
-            wanted = there
+            wanted = available
         case int(count):
             wanted, ranks = range(count), count
-            what = f"{format_count(count, 'GPU')} asked for, but {has}"
-            nearest: GpuRequest = len(there)
+            what = f"{format_count(count, 'GPU')} requested, but {has}"
+            nearest: GpuRequest = len(available)
         case listed:
             wanted, ranks = listed, len(listed)
-            missing = ", ".join(str(index) for index in listed if index not in there)
+            missing = ", ".join(str(index) for index in listed if index not in available)
             what = f"There is no GPU {missing}: {has}, counted from 0"
-            nearest = tuple(index for index in listed if index in there) or "all"
-    if all(index in there for index in wanted):
+            nearest = tuple(index for index in listed if index in available) or "all"
+    if all(index in available for index in wanted):
         return tuple(f"cuda:{index}" for index in wanted)
     if machine.hidden:
         what += f", and CUDA_VISIBLE_DEVICES hides {machine.hidden} more"
@@ -99,7 +104,7 @@ def _choose_gpus(options: RunOptions, machine: Machine) -> tuple[str, ...]:
 
 
 def _count_cpu_ranks(options: RunOptions, machine: Machine) -> int:
-    """Return how many CPU ranks were asked for, if that is sensible."""
+    """Return the requested number of CPU ranks."""
     match options.gpus:
         case None:
             return DEFAULT_CPU_RANKS

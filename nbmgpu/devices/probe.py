@@ -27,7 +27,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU as torch would number it; memory in bytes, 0 when the driver does not tell."""
+    """One GPU, numbered as torch does; memory in bytes, 0 if the driver does not report it."""
 
     index: int
     name: str
@@ -38,11 +38,15 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """What a run can use here: cores and memory allowed to this process, and GPUs.
+    """What a run can use on this machine.
 
-    ``gpus`` holds those that ``CUDA_VISIBLE_DEVICES`` shows, in its order, and
-    ``hidden`` counts the rest.  ``cuda`` says whether torch can use them, and
-    ``why_not`` why it cannot, as the beginning of a sentence.
+    Attributes:
+        cores: that this process may use.
+        memory: in bytes, that this process may use.
+        gpus: those in ``CUDA_VISIBLE_DEVICES``, in its order.
+        cuda: whether torch can use them.
+        why_not: why torch cannot, as the beginning of a sentence.
+        hidden: number of GPUs that ``CUDA_VISIBLE_DEVICES`` hides.
     """
 
     cores: int
@@ -55,7 +59,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class TorchBuild:
-    """What the installed torch was built for."""
+    """The installed torch: its version, and the CUDA or ROCm version it was built for."""
 
     version: str
     cuda: str | None
@@ -68,14 +72,14 @@ class TorchBuild:
 
     @property
     def label(self) -> str:
-        """The build in two words: ``CUDA 12.8``, ``ROCm 6.4`` or ``CPU``."""
+        """``CUDA 12.8``, ``ROCm 6.4`` or ``CPU``."""
         return f"CUDA {self.cuda}" if self.cuda else f"ROCm {self.hip}" if self.hip else "CPU"
 
 
 def torch_build() -> TorchBuild | None:
-    """Return how torch was built, without importing it; None when there is no torch.
+    """Return the build of torch without importing it; None if torch is not installed.
 
-    Torch writes this down in ``torch/version.py``, a file that imports nothing.
+    It is read from ``torch/version.py``, a file without imports.
     """
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
@@ -85,13 +89,13 @@ def torch_build() -> TorchBuild | None:
 
 
 def probe() -> Machine:
-    """Look at this machine as it is now."""
-    present, trouble = _present_gpus()
+    """Return the devices of this machine as they are now."""
+    present, reason = _present_gpus()
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = visible_gpus(present, shown)
     build = torch_build()
     if not present:
-        why_not = trouble or "No GPU here"
+        why_not = reason or "No GPU here"
     elif not gpus:
         why_not = f"CUDA_VISIBLE_DEVICES={shown} hides {format_count(len(present), 'GPU')}"
     elif build and not build.cuda:
@@ -111,16 +115,16 @@ def probe() -> Machine:
 
 
 def _present_gpus() -> tuple[list[Gpu], str]:
-    """Return every GPU by the driver's index, or none and what stood in the way."""
+    """Return every GPU by the driver's index, or none and the reason why none can be listed."""
     if importlib.util.find_spec("pynvml"):
         try:
-            return _ask_nvml(), ""
-        except Exception:  # NVML has many errors of its own; nvidia-smi says it in words
+            return _query_nvml(), ""
+        except Exception:  # NVML has many error types; nvidia-smi explains in words
             pass
-    return _ask_nvidia_smi()
+    return _query_nvidia_smi()
 
 
-def _ask_nvml() -> list[Gpu]:
+def _query_nvml() -> list[Gpu]:
     pynvml: Any = importlib.import_module("pynvml")
     pynvml.nvmlInit()
     try:
@@ -135,20 +139,22 @@ def _ask_nvml() -> list[Gpu]:
         pynvml.nvmlShutdown()
 
 
-def _ask_nvidia_smi() -> tuple[list[Gpu], str]:
+def _query_nvidia_smi() -> tuple[list[Gpu], str]:
     program = shutil.which("nvidia-smi")
     if program is None:
         return [], ""
     query = "--query-gpu=index,name,memory.total,memory.free,uuid"
     command = [program, query, "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return [], "nvidia-smi gives no answer"
-    if done.returncode:
-        said = (done.stdout.strip() or done.stderr.strip() or "no reason given").splitlines()[0]
-        return [], f"nvidia-smi fails ({said.rstrip('.')})"
-    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]
+    if result.returncode:
+        message = (
+            result.stdout.strip() or result.stderr.strip() or "no reason given"
+        ).splitlines()[0]
+        return [], f"nvidia-smi fails ({message.rstrip('.')})"
+    rows = [[cell.strip() for cell in line.split(",")] for line in result.stdout.splitlines()]
     return [
         Gpu(int(index), name, _mebibytes(total), _mebibytes(free), uuid)
         for index, name, total, free, uuid in (row for row in rows if len(row) == 5)
@@ -156,16 +162,19 @@ def _ask_nvidia_smi() -> tuple[list[Gpu], str]:
 
 
 def _mebibytes(cell: str) -> int:
-    """Read a memory column; GPUs that share the CPU's memory say ``[N/A]``."""
+    """Return a memory column in bytes; GPUs that share the CPU's memory have ``[N/A]``."""
     return int(cell) * MIB if cell.isdigit() else 0
 
 
 def visible_gpus(present: Sequence[Gpu], shown: str | None) -> tuple[Gpu, ...]:
-    """Return the GPUs that CUDA shows when ``CUDA_VISIBLE_DEVICES`` is ``shown``, numbered anew.
+    """Return the GPUs that CUDA exposes, renumbered from 0.
 
-    CUDA's rules: entries are indices or beginnings of UUIDs; the first that means
-    nothing ends the list, and one given twice empties it.  Of MIG slices, CUDA
-    shows a process the first only.
+    CUDA's rules: entries are indices or prefixes of UUIDs; the first invalid one ends the list, and
+    a duplicate empties it.  Of several MIG slices, a process sees the first only.
+
+    Args:
+        present: all GPUs of the machine.
+        shown: the value of ``CUDA_VISIBLE_DEVICES``; None if it is not set.
     """
     if shown is None:
         return tuple(present)

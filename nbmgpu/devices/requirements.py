@@ -1,4 +1,4 @@
-"""What a strategy needs, and this environment lacks: said alike wherever it is refused."""
+"""Requirements of a strategy that this environment does not meet, worded for all messages."""
 
 from __future__ import annotations
 
@@ -11,22 +11,28 @@ from .probe import torch_build
 
 
 @dataclass(frozen=True)
-class Lack:
-    """What is ``needed``, in words that go on after "needs", and what pip is to ``install``."""
+class MissingRequirement:
+    """A requirement that is not met.
+
+    Attributes:
+        needed: what is needed, in words that follow "needs".
+        install: what to pass to ``pip install``.
+    """
 
     needed: str
     install: str
 
 
-def lack_of(profile: Profile) -> Lack | None:
-    """Return what the strategy of ``profile`` lacks here; None if it lacks nothing."""
+def missing_requirement(profile: Profile) -> MissingRequirement | None:
+    """Return what the strategy of ``profile`` requires and this environment lacks, or None."""
     missing = [p for p in profile.packages if importlib.util.find_spec(p) is None]
     if missing:
         needed = f"{' and '.join(missing)}, which is not installed here"
-        return Lack(needed, " ".join(missing))
+        return MissingRequirement(needed, " ".join(missing))
     least = profile.min_torch
     build = torch_build() if any(least) else None
     if build is not None and build.release < least:
         wanted = ".".join(map(str, least))
-        return Lack(f"torch {wanted} or newer, and this is {build.version}", f"'torch>={wanted}'")
+        needed = f"torch {wanted} or newer, and this is {build.version}"
+        return MissingRequirement(needed, f"'torch>={wanted}'")
     return None

@@ -38,12 +38,12 @@ class RunStorage:
     results: tuple[Storage, ...]
 
 
-class RunHandle(Protocol):
+class RunHandle:
     """What the kernel that launched a run knows beyond the run's events."""
 
     def error(self) -> str:
         """Return why the run will never start; empty as long as it may, or once it has started."""
-        ...
+        return ""
 
 
 class Engine(RunControl, Protocol):

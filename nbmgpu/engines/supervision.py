@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from nbmgpu.runs.events import EventWriter, Exited
+from nbmgpu.runs.events import LAUNCHER, Ended, EventWriter, Exited, Started
 from nbmgpu.runs.run import COLLECTED_FILE, STOP_FILE, Run
+from nbmgpu.system.processes import own_process
 
 from .rank_processes import RankProcesses
 from .termination import Termination
@@ -50,6 +51,20 @@ def supervise(
             termination.start("timeout", detail=f"longer than {run.record.timeout:g} s")
         termination.advance()
         wait()
+
+
+def supervise_run(folder: Path, ranks: RankProcesses) -> None:
+    """Supervise ranks that have been started, and write all events of ``events/launcher.jsonl``.
+
+    For an engine whose supervisor is a thread of the kernel, or a process of its own.
+    """
+    run = Run(folder)
+    events = EventWriter(run.events_path("launcher"), LAUNCHER)
+    events.emit(Started, **own_process())
+    termination = Termination(ranks, folder)
+    supervise(run, ranks, events, termination)
+    events.emit(Ended, ending=termination.ending, detail=termination.detail)
+    events.close()
 
 
 def stop_request(folder: Path) -> str | None:

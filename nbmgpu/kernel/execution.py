@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nbmgpu.cell import Cell, read_cell
-from nbmgpu.devices.requirements import lack_of
+from nbmgpu.devices.requirements import missing_requirement
 from nbmgpu.engines.registry import get_engine
 from nbmgpu.environment import logging_state, random_state, torch_settings, tracker_run
 from nbmgpu.environment.headers import BundleHeader
@@ -118,9 +118,9 @@ class Execution:
 
     def _check_strategy(self) -> None:
         profile = profile_of(self.options.strategy)
-        if lack := lack_of(profile):
-            what = f"Strategy {profile.name} needs {lack.needed}"
-            raise OptionError(format_message(what, instead=f"%pip install {lack.install}"))
+        if missing := missing_requirement(profile):
+            what = f"Strategy {profile.name} needs {missing.needed}"
+            raise OptionError(format_message(what, instead=f"%pip install {missing.install}"))
         if profile.check is not None:
             profile.check(self.options)
 

@@ -1,1 +1,1 @@
-"""The operating system: processes, resource limits, memory that processes share."""
+"""The operating system: processes, resource limits, shared memory, sockets."""

@@ -1,7 +1,7 @@
-"""How much of this machine a process may use: its CPU mask and its containers' limits.
+"""How much CPU and memory this process may use: CPU affinity and control group limits.
 
-A container may see 64 cores and be allowed the time of two; threads beyond that
-only wait.  The limits stand in control groups, of version 2 or 1.
+A container may see 64 cores and have a quota of two; threads beyond that only wait.  Such limits
+are in control groups (cgroups), of version 2 or 1.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ MEMORY_FILES = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
-"""Limit, use, and what of it gives way (pages of files), in groups of version 2 and 1."""
+"""Files of limit, usage and reclaimable usage (page cache), in cgroups of version 2 and 1."""
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may keep busy."""
+    """Return the number of cores that this process may keep busy, at least 1."""
     if sys.platform == "linux":
         cores = len(os.sched_getaffinity(0))
     else:
@@ -38,20 +38,20 @@ def usable_memory() -> int:
 
 
 def available_memory(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int:
-    """Return the bytes of memory that can be had now: the machine's, or what is left of a limit."""
+    """Return the bytes of memory available now: the machine's, or what is left of a limit."""
     available = int(psutil.virtual_memory().available)
     for folder in _cgroups("memory", root, membership):
         for limit_file, used_file, reclaimable in MEMORY_FILES:
             limit, used = _text(folder / limit_file), _text(folder / used_file)
             if limit.isdigit() and used.isdigit():  # no limit is written "max"
                 counts = dict(line.split() for line in _text(folder / "memory.stat").splitlines())
-                gives_way = int(counts.get(reclaimable, 0))
-                available = min(available, int(limit) - int(used) + gives_way)
+                page_cache = int(counts.get(reclaimable, 0))
+                available = min(available, int(limit) - int(used) + page_cache)
     return available
 
 
 def cpu_quota(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> float:
-    """Return how many cores' worth of time is allowed; infinity where nothing is said."""
+    """Return the CPU quota in cores; infinity without one."""
     cores = []
     for folder in _cgroups("cpu", root, membership):
         quota, _, period = _text(folder / "cpu.max").partition(" ")
@@ -63,9 +63,9 @@ def cpu_quota(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> float:
 
 
 def limited_cpu_time(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> float | None:
-    """Return the seconds of all cores that were used under the tightest quota; None without one.
+    """Return the CPU seconds used under the tightest quota; None without one.
 
-    Groups of version 1 do not tell beside the quota.
+    Cgroups of version 1 do not report this beside the quota.
     """
     quotas = {}
     for folder in _cgroups("cpu", root, membership):
@@ -80,17 +80,17 @@ def limited_cpu_time(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> flo
 
 
 def memory_limit(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int:
-    """Return the bytes that are allowed; a very large number where nothing is said."""
+    """Return the memory limit in bytes; ``sys.maxsize`` without one."""
     folders = list(_cgroups("memory", root, membership))
     texts = [_text(f / n) for f in folders for n in ("memory.max", "memory.limit_in_bytes")]
     return min((int(text) for text in texts if text.isdigit()), default=sys.maxsize)
 
 
 def _cgroups(controller: str, root: Path, membership: Path) -> Iterator[Path]:
-    """Yield the folder of each control group around this process, the outermost first.
+    """Yield the folder of each cgroup around this process, the outermost first.
 
-    Inside a container the path in ``membership`` is often the host's, while ``root``
-    shows the container's own group at its top; folders may therefore not exist.
+    Inside a container the path in ``membership`` is often the host's, while ``root`` has the
+    container's own cgroup at its top.  So folders may not exist.
     """
     for line in _text(membership).splitlines():
         _, controllers, path = line.split(":", 2)
@@ -105,7 +105,7 @@ def _cgroups(controller: str, root: Path, membership: Path) -> Iterator[Path]:
 
 
 def _text(path: Path) -> str:
-    """Return a file's text, empty where there is none."""
+    """Return the text of a file; empty if it cannot be read."""
     try:
         return path.read_text().strip()
     except OSError:

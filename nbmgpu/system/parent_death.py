@@ -1,4 +1,4 @@
-"""Process hygiene on Linux: children that die with their parent."""
+"""Processes that end with their parent, and orphans that get a new one (Linux only)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with_parent(parent: int, sig: signal.Signals) -> None:
-    """Ask the kernel to send ``sig`` to this process when ``parent`` ends.
+    """Let the system send ``sig`` to this process when its parent ends.
 
-    ``parent`` is checked afterwards: it may have ended in between.  On systems other
-    than Linux this does nothing; there the launcher's own watching has to do.
+    On systems other than Linux this does nothing; there the launcher's polling has to suffice.  The
+    signal is sent when the parent *thread* that forked this process ends.
+
+    Args:
+        parent: pid of the parent; if it has ended already, the signal is sent at once.
+        sig: the signal.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(sig), 0, 0, 0)
@@ -24,6 +28,6 @@ def die_with_parent(parent: int, sig: signal.Signals) -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parent ends, so that none is lost."""
+    """Make this process the parent of descendants whose own parent ends, so that none is lost."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

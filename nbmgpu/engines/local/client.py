@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING
 
 import psutil
 
+from nbmgpu.engines.base import RunHandle
 from nbmgpu.errors import LaunchError
 
 from .preload import COMMON_MODULES, imported_libraries
@@ -51,7 +52,7 @@ SET_BY_LIBRARIES = SINGLE_THREADED.keys() | {"TORCHINDUCTOR_CACHE_DIR"}
 """Such variables that torch and Lightning set themselves when the notebook imports them."""
 
 
-class LaunchClient:
+class LaunchClient(RunHandle):
     """The kernel's end of the fork server that launches its runs."""
 
     def __init__(self) -> None:

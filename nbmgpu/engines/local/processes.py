@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -13,6 +12,7 @@ from abc import abstractmethod
 from contextlib import suppress
 
 from nbmgpu.engines.rank_processes import RankProcesses
+from nbmgpu.rank.command_line import rank_command
 from nbmgpu.rank.rank_environment import RankEnvironment
 from nbmgpu.runs.run import Run
 from nbmgpu.system.parent_death import die_with_parent
@@ -98,22 +98,15 @@ class TorchrunRanks(LocalRanks):
         """Start torchrun on ``python -m nbmgpu.rank``."""
         logs = self.run.folder / "logs"
         self._log = logs / "torchrun.log"
-        variables = {
-            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-            "PYTHONSAFEPATH": "1",  # else the notebook's folder would be before Python's own
-            # Sets of strings must have the same order on all ranks: what is made of them is paired.
-            "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0"),
-        }
-        original = json.dumps({name: os.environ.get(name) for name in variables})
+        rank = rank_command(self.run.folder, interface=LOOPBACK, socket_folder=socket_folder)
         command = [
             *(sys.executable, "-m", "torch.distributed.run"),
             *("--nnodes=1", f"--nproc-per-node={self.world_size}"),
             *("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"),
             f"--log-dir={logs / 'torchrun'}",  # else it leaves a folder in the working directory
-            *("-m", "nbmgpu.rank", str(self.run.folder), f"--interface={LOOPBACK}"),
-            *(f"--socket-folder={socket_folder}", f"--restore-variables={original}"),
+            *rank.arguments,
         ]
-        environment = os.environ | variables | {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "3"}
+        environment = os.environ | rank.variables | {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "3"}
         for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"):
             environment.pop(name)
         launcher = os.getpid()
