@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch.nn.parameter import is_lazy
 
-from nbmgpu.errors import StrategyError, compose
+from nbmgpu.errors import StrategyError, format_message
 from nbmgpu.strategies import all_reduce
 
 from .batch_dependence import BatchDependenceDetector
-from .data.batch_shard import Outside, Share
-from .data.current_batch import BatchInUse
-from .data.read_ahead import ReadAhead
+from .data.batch_shard import BatchShard, EnclosingPass
+from .data.current_batch import CurrentBatch
+from .data.loader_events import LoaderEventDispatcher
 from .interrupts import AgreedInterrupts
 from .loss.divisors import Divisor, Divisors, Meaning
 from .loss.size_inference import Chances
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from nbmgpu.strategies.base import Strategy, Unit
 
-    from .data.loader_patch import LoaderTap
+    from .data.loader_patch import LoaderPatch
     from .loss.loss_graph import LossGraph
     from .loss.loss_names import Losses
     from .reporting.recorder import Recorder
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from .training.optimizer_registry import OptimizerWatch
 
 
-_LAZY = compose(
+_LAZY = format_message(
     "The model has lazy modules, whose parameters get their shapes in a first forward pass",
     "Ranks share its parameters before that",
     "model(next(iter(loader))[0]) once, before the cell",
@@ -99,7 +99,7 @@ class Session:
     """
 
     interrupts: AgreedInterrupts | None = None
-    loaders: LoaderTap
+    loaders: LoaderPatch
     streams: RandomStreams
 
     def __init__(
@@ -121,15 +121,15 @@ class Session:
         self.units: list[Unit] = []
         self.trained: frozenset[int] = frozenset()
         self.shaping = Shaping(self)
-        self.accumulation = Accumulation(strategy.tuning.accumulate)
+        self.accumulation = Accumulation(strategy.options.accumulate)
         self.budget = Budget(None)
-        self.clips_at = strategy.tuning.clip
+        self.clips_at = strategy.options.clip
 
-        self.share: Share | None = None
+        self.share: BatchShard | None = None
         self.step = 0
         self.samples = 0
-        self.batch_in_use = BatchInUse(self._watch_inputs, self._doubt_order)
-        self.ahead = ReadAhead(self.batch_in_use)
+        self.batch_in_use = CurrentBatch(self._watch_inputs, self._doubt_order)
+        self.ahead = LoaderEventDispatcher(self.batch_in_use)
         self._watches_inputs = False
         self._source: object = None
         self._passes: Counter[object] = Counter()
@@ -175,7 +175,7 @@ class Session:
             StrategyError: they have parameters without a shape.
         """
         if self.watch.changed:
-            doubled = self.strategy.forgets and self.watch.has_doubled
+            doubled = self.strategy.drops_units and self.watch.has_doubled
             left = self._forget_what_is_gone() if doubled else []
             self.units = self.watch.units()
             del left  # which nothing else may have kept
@@ -192,7 +192,7 @@ class Session:
     def _forget_what_is_gone(self) -> list[Optimizer]:
         """Let go of models and optimizers of earlier folds or trials; return those in use."""
         self.units = []
-        self.strategy.forget()
+        self.strategy.drop_units()
         return self.watch.prune(self._on_all_ranks)
 
     def _on_all_ranks(self, flags: Tensor) -> None:
@@ -207,7 +207,7 @@ class Session:
     def _watch_inputs(self) -> None:
         """Look at what models are given, to know which batch it belongs to."""
         self._watches_inputs = True
-        self.shaping.watch_inputs(self.units, self.batch_in_use.meet)
+        self.shaping.watch_inputs(self.units, self.batch_in_use.match_inputs)
 
     def _doubt_order(self) -> None:
         self.recorder.notice("reads-ahead", notices.READS_AHEAD)
@@ -223,7 +223,7 @@ class Session:
     def _has_user_hooks(self) -> bool:
         """Whether somebody but the strategy has put a hook on a parameter or a module."""
         parameters = [p for unit in self.units for p in unit.parameters()]
-        own = self.strategy.hooks_on
+        own = self.strategy.count_hooks
         return user_hooks.on_modules(root for unit in self.units for root in unit.modules) or any(
             p._backward_hooks or len(p._post_accumulate_grad_hooks or ()) > own(p)
             for p in parameters
@@ -233,7 +233,7 @@ class Session:
         """Return the fewest samples a share may have: batch statistics need two."""
         return 2 if self.has_batch_norm() else 1
 
-    def take(self, share: Share, source: object, last: bool = False) -> None:
+    def take(self, share: BatchShard, source: object, last: bool = False) -> None:
         """Begin a step on a new share of the loader ``source``, perhaps its ``last``."""
         untrained = self.backwards == self._taken_at and self._source not in (None, source)
         if untrained and self.share is not None and self.share.weight != share.weight:
@@ -245,10 +245,10 @@ class Session:
         self.step += 1
         self._taken_at = self.backwards
         self._stepped.clear()
-        self.samples += share.whole
-        self.throughput.add_samples(share.whole, self.step)
+        self.samples += share.global_samples
+        self.throughput.add_samples(share.global_samples, self.step)
 
-    def enter(self, source: object) -> Outside:
+    def enter(self, source: object) -> EnclosingPass:
         """Begin a pass over ``source``; return where."""
         self._passes[source] += 1
         return self.share, self._source
@@ -257,7 +257,7 @@ class Session:
         """Tell whether there are passes over others than ``source``."""
         return any(other is not source for other in self._passes)
 
-    def leave(self, source: object, outside: Outside) -> None:
+    def leave(self, source: object, outside: EnclosingPass) -> None:
         """End a pass over ``source``, which began ``outside`` of it; what is over stays so.
 
         If not, that goes on: the next pass within it begins there, too.
@@ -291,9 +291,9 @@ class Session:
             return alone
         # Whatever share this rank has: of batches that are read ahead, ranks may have taken this
         # step for one on different ones.
-        share, certain = self.share, not (self.ahead.reading or self._watches_inputs)
+        share, certain = self.share, not (self.ahead.is_prefetching or self._watches_inputs)
         even = share is not None and self.batch == "global" and share.is_even(self.world_size)
-        cut = share is not None and share.is_part
+        cut = share is not None and share.is_partial
         loss = (*kinds, self.backwards - self._taken_at)
         meanings = self.divisors.agree(loss, found if cut else (), counts, even and certain)
         return meanings if cut else alone
@@ -312,7 +312,7 @@ class Session:
             self.recorder.notice("joined", notices.JOINED)
         doubt, share = graph.doubt(), self.share
         loaders = self.recorder.has_said("two-loaders")  # that says it, too
-        if share is not None and not share.empty and not loaders:
+        if share is not None and not share.is_padding and not loaders:
             uneven = not share.is_even(self.world_size)
             doubt = (uneven and graph.counts_others(share.samples)) or doubt
             # What is always as much, whatever the samples are, weighs alike on all ranks.
@@ -330,15 +330,15 @@ class Session:
         A single sample, or none, may show otherwise; so may numbers that are sizes by chance.
         """
         share, self.adds_up = self.share, graph.reduction == "sum"
-        if share is None or not share.is_part:
+        if share is None or not share.is_partial:
             return
-        if share.empty or share.samples == 1 or graph.divisors:
+        if share.is_padding or share.samples == 1 or graph.divisors:
             self.losses_known = False
         self.reductions.update(graph.reduction.encode())
 
     def doubt_vector(self) -> None:
         """Tell the user that a backward pass begins at several elements."""
-        if self.share is not None and self.share.is_part:
+        if self.share is not None and self.share.is_partial:
             self.recorder.notice("vector-loss", notices.VECTOR_LOSS)
 
     def settle_doubts(self) -> None:
@@ -362,10 +362,10 @@ class Session:
 
     def _note_same_batch(self, optimizer: Any) -> None:
         """Say it if an optimizer steps again on a batch that was taken by hand, and it matters."""
-        share, by_hand = self.share, getattr(self._source, "by_hand", False)
+        share, iterates_manually = self.share, getattr(self._source, "iterates_manually", False)
         again = id(optimizer) in self._stepped
         self._stepped.add(id(optimizer))
-        if not again or not by_hand or share is None or not share.is_part:
+        if not again or not iterates_manually or share is None or not share.is_partial:
             return
         if self.adds_up or not share.is_even(self.world_size):
             self.recorder.notice("same-batch", notices.SAME_BATCH)
@@ -380,14 +380,14 @@ class Session:
 
     def split_in_vain(self) -> bool:
         """Whether a loader was split, and nothing was trained in a pass over it."""
-        self.batch_in_use.settle()
+        self.batch_in_use.flush()
         return self.untrained
 
     def close(self) -> None:
         """Take everything off the user's objects and say what is left to say."""
-        self.batch_in_use.settle()
-        for split in self.loaders.split_loaders.values():
-            split.say_what_is_left()
+        self.batch_in_use.flush()
+        for split in self.loaders.sharded_loaders.values():
+            split.report_remaining_draws()
         self.settle_doubts()
         self.batch_dependence.close()
         self.strategy.release()

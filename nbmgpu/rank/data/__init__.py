@@ -1,9 +1,12 @@
-"""Loaders of a training cell, split among ranks.
+"""Shards the batches of a training cell's DataLoaders among ranks.
 
-- ``loaders``: which are split: those that a training loop reads.
-- ``split_loader``: how one is: each rank draws its share of every global batch.
-- ``in_workers``: whether samples draw random numbers in a loader's workers.
-- ``share``: a rank's part of a batch; ``cutting``: index lists before loading, or rows after it.
-- ``collated``: shares that a ``collate_fn`` of the user's has put together by itself.
-- ``ahead``, ``batch_in_use``: loops that read batches before they train on them.
+- ``loader_patch``: replaces ``DataLoader.__iter__`` and decides which loaders are sharded.
+- ``sharded_loader``: one sharded loader; ``shard_reader`` loads a rank's shard of each batch.
+- ``batch_sampling``: draws global batches with the notebook's random stream.
+- ``batch_split``: splits index lists before loading, or rows after collation.
+- ``batch_shard``: the shard of a global batch that a rank holds.
+- ``collated_shapes``: shapes of batches from a custom ``collate_fn``.
+- ``worker_draws``: detects random draws in DataLoader workers.
+- ``loader_events``, ``current_batch``: loops that prefetch batches before they train on them.
+- ``batch_tensors``: the tensors of a batch.
 """

@@ -1,4 +1,4 @@
-"""A rank's share of a global batch."""
+"""The shard of a global batch that a rank holds."""
 
 from __future__ import annotations
 
@@ -6,30 +6,34 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Share:
-    """This rank's share of the current global batch.
+class BatchShard:
+    """This rank's shard of the current global batch.
 
-    ``empty`` means that the rank runs a stand-in that counts nothing.
+    Attributes:
+        samples: number of samples in the shard.
+        global_samples: number of samples in the global batch.
+        is_padding: the rank has no samples of its own and runs a copy of another shard with weight
+            0, so that it takes part in every collective.
     """
 
     samples: int
-    whole: int
-    empty: bool = False
+    global_samples: int
+    is_padding: bool = False
 
     @property
-    def is_part(self) -> bool:
-        """Whether other ranks have samples of the batch, too."""
-        return self.samples < self.whole
+    def is_partial(self) -> bool:
+        """Whether other ranks hold samples of the batch, too."""
+        return self.samples < self.global_samples
 
     def is_even(self, world_size: int) -> bool:
-        """Tell whether all of ``world_size`` ranks have as many samples."""
-        return self.whole % world_size == 0
+        """Return whether all ``world_size`` ranks have the same number of samples."""
+        return self.global_samples % world_size == 0
 
     @property
     def weight(self) -> float:
-        """The part of the global batch, 0 to 1; 1 on every rank that has all of it."""
-        return 0.0 if self.empty else self.samples / self.whole
+        """Fraction of the global batch, 0 to 1; 1 on every rank that holds the whole batch."""
+        return 0.0 if self.is_padding else self.samples / self.global_samples
 
 
-Outside = tuple[Share | None, object]
-"""The share at some moment, and the loader of which it is one."""
+EnclosingPass = tuple[BatchShard | None, object]
+"""The shard and the loader that were current when a nested pass over another loader began."""

@@ -1,4 +1,4 @@
-"""How a global batch is cut: by index lists before loading, or by rows after it."""
+"""Splits a global batch into shards: index lists before loading, or rows after collation."""
 
 from __future__ import annotations
 
@@ -11,96 +11,110 @@ import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, IterableDataset
 
-from .batch_shard import Share
+from .batch_shard import BatchShard
 
 
-def cut(whole: int, rank: int, world_size: int, least: int = 1) -> tuple[slice, Share]:
-    """Return the slice of ``whole`` samples that is the rank's, and its share.
+def split_batch(
+    global_samples: int, rank: int, world_size: int, min_samples: int = 1
+) -> tuple[slice, BatchShard]:
+    """Return the slice of a global batch that belongs to ``rank``, and its shard.
 
-    Shares differ by at most one sample.  Where some rank would get fewer than
-    ``least``, rank 0 takes all and the others stand in: they run the same samples,
-    which count nothing, so that nobody is missing from a collective.
+    Shard sizes differ by at most one sample.  If a rank would get fewer than ``min_samples``, rank
+    0 takes the whole batch.  The other ranks then run the same samples as padding with weight 0, so
+    that no rank is missing from a collective.
     """
-    if whole < least * world_size:
-        return slice(0, whole), Share(whole, whole, empty=rank > 0)
-    size, longer = divmod(whole, world_size)
-    start = rank * size + min(rank, longer)
-    stop = start + size + (rank < longer)
-    return slice(start, stop), Share(stop - start, whole)
+    if global_samples < min_samples * world_size:
+        return slice(0, global_samples), BatchShard(
+            global_samples, global_samples, is_padding=rank > 0
+        )
+    size, remainder = divmod(global_samples, world_size)
+    start = rank * size + min(rank, remainder)
+    stop = start + size + (rank < remainder)
+    return slice(start, stop), BatchShard(stop - start, global_samples)
 
 
-def least_of_rest(samples: int, size: int | None, world_size: int) -> int:
-    """Return the fewest samples that a rank's share of a batch may have, by what is left over.
+def min_samples_of_remainder(samples: int, batch_size: int | None, world_size: int) -> int:
+    """Return the minimum shard size for a batch that may be the incomplete last one.
 
-    A cell with ``model(x).squeeze()`` fails at a share of one, and one device never sees it.  So
-    what is left over behind batches of ``size`` goes to one rank, rather than one by one to
-    several, if it is no more than that rank has in every step.  Others wait meanwhile.
+    ``model(x).squeeze()`` fails on a shard of one sample, even if one device never sees such a
+    batch.  An incomplete last batch is therefore assigned to a single rank instead of one sample
+    per rank, if it is no larger than that rank's shard in every other step.  The other ranks wait
+    meanwhile.
     """
-    one_by_one = samples < 2 * world_size
-    left_over = size is not None and samples < size and samples <= size // world_size
-    return 2 if one_by_one and left_over else 1
+    one_each = samples < 2 * world_size
+    incomplete = (
+        batch_size is not None and samples < batch_size and samples <= batch_size // world_size
+    )
+    return 2 if one_each and incomplete else 1
 
 
-def cut_indices(batch: Sequence[Any], rank: int, world: int, least: int) -> tuple[list[Any], Share]:
-    """Cut the index list of one global batch."""
-    part, share = cut(len(batch), rank, world, least)
-    return list(batch[part]), share
+def split_indices(
+    batch: Sequence[Any], rank: int, world_size: int, min_samples: int
+) -> tuple[list[Any], BatchShard]:
+    """Return the rank's part of the index list of one global batch, and its shard."""
+    part, shard = split_batch(len(batch), rank, world_size, min_samples)
+    return list(batch[part]), shard
 
 
-def pick_batch(group: Sequence[Sequence[Any]], rank: int) -> tuple[list[Any], Share]:
-    """Return the rank's own batch of a group of one per rank (``--batch per-rank``).
+def select_batch(group: Sequence[Sequence[Any]], rank: int) -> tuple[list[Any], BatchShard]:
+    """Return the rank's own batch of a group of one batch per rank (``--batch per-rank``).
 
-    The last group may be short; ranks without a batch stand in with the first one.
+    The last group may be incomplete; ranks without a batch run the first one as padding.
     """
-    whole = sum(len(batch) for batch in group)
+    global_samples = sum(len(batch) for batch in group)
     if rank < len(group):
-        return list(group[rank]), Share(len(group[rank]), whole)
-    return list(group[0]), Share(len(group[0]), whole, empty=True)
+        return list(group[rank]), BatchShard(len(group[rank]), global_samples)
+    return list(group[0]), BatchShard(len(group[0]), global_samples, is_padding=True)
 
 
-def sizes(loader: DataLoader[Any]) -> Iterator[int | None]:
-    """Yield how many samples each batch of ``loader`` has, None where only the batch can tell."""
+def batch_sizes(loader: DataLoader[Any]) -> Iterator[int | None]:
+    """Yield the number of samples of each batch of ``loader``, None where it is not known ahead."""
     size = loader.batch_size
     try:
-        left = 0 if isinstance(loader.dataset, IterableDataset) else len(loader.sampler)  # type: ignore[arg-type]
+        remaining = 0 if isinstance(loader.dataset, IterableDataset) else len(loader.sampler)  # type: ignore[arg-type]
     except TypeError:
-        left = 0
-    while size and left > 0:
-        yield min(size, left)
-        left -= size
+        remaining = 0
+    while size and remaining > 0:
+        yield min(size, remaining)
+        remaining -= size
     while True:
         yield None
 
 
-def as_collated(share: Share, batch: Any, here: int | None) -> Share:
-    """Return ``share`` with the samples that are in ``batch``: a ``collate_fn`` may leave some out.
+def adjust_to_collated(shard: BatchShard, batch: Any, num_rows: int | None) -> BatchShard:
+    """Return ``shard`` with the samples that are in ``batch``: a ``collate_fn`` may drop some.
 
-    ``here`` are the rows of ``batch``.
-    Ranks weigh by these, and divide by the sum of all weights, so that what is left counts as on
-    one device.  Where every tensor has the samples in another dimension than the first, as
-    batches of (tokens, samples) have, none are missing.
+    Ranks weight their losses by these counts and divide by the sum of all weights, so the remaining
+    samples count as on one device.  If every tensor has the samples in a dimension other than the
+    first, as in batches of shape (tokens, samples), none are missing.
+
+    Args:
+        shard: the shard as planned before loading.
+        batch: the collated batch.
+        num_rows: the rows of ``batch``, or None if its tensors disagree.
     """
-    if here is None or not 0 < here < share.samples:
-        return share
+    if num_rows is None or not 0 < num_rows < shard.samples:
+        return shard
     arrays = (x for x in tree_leaves(batch) if isinstance(x, torch.Tensor | np.ndarray) and x.ndim)
-    elsewhere = [share.samples in array.shape[1:] for array in arrays]
-    if elsewhere and all(elsewhere):
-        return share
-    return replace(share, samples=here)
+    in_other_dim = [shard.samples in array.shape[1:] for array in arrays]
+    if in_other_dim and all(in_other_dim):
+        return shard
+    return replace(shard, samples=num_rows)
 
 
-def rows(batch: Any) -> int | None:
-    """Return the number of samples of a collated batch, or None if it cannot be cut by rows.
+def count_rows(batch: Any) -> int | None:
+    """Return the number of samples of a collated batch, or None if it cannot be split by rows.
 
     All its tensors, arrays and lists of plain values must have the same length.
     """
     lengths: set[int] = set()
-    if not _collect(batch, lengths) or len(lengths) != 1:
+    if not _collect_lengths(batch, lengths) or len(lengths) != 1:
         return None
     return lengths.pop()
 
 
-def _collect(item: Any, lengths: set[int]) -> bool:
+def _collect_lengths(item: Any, lengths: set[int]) -> bool:
+    """Add the lengths found in ``item``; return False if it contains an unknown type."""
     if isinstance(item, torch.Tensor | np.ndarray):
         if item.ndim:
             lengths.add(len(item))
@@ -109,28 +123,28 @@ def _collect(item: Any, lengths: set[int]) -> bool:
         if _is_column(item):
             lengths.add(len(item))
             return True
-        return all(_collect(value, lengths) for value in item)
+        return all(_collect_lengths(value, lengths) for value in item)
     if isinstance(item, Mapping):
-        return all(_collect(value, lengths) for value in item.values())
+        return all(_collect_lengths(value, lengths) for value in item.values())
     return item is None or isinstance(item, str | bytes | int | float | bool)
 
 
 def _is_column(item: Sequence[Any]) -> bool:
-    """Tell whether a list holds one plain value per sample, as collated strings do."""
+    """Return whether a list holds one plain value per sample, as collated strings do."""
     return bool(item) and all(isinstance(value, str | bytes | int | float) for value in item)
 
 
-def cut_rows(item: Any, part: slice) -> Any:
-    """Return the rows ``part`` of a batch that ``rows`` has accepted."""
+def slice_rows(item: Any, part: slice) -> Any:
+    """Return the rows ``part`` of a batch for which ``count_rows`` returned a number."""
     if isinstance(item, torch.Tensor | np.ndarray):
         return item[part] if item.ndim else item
     if isinstance(item, Mapping):
-        values = {key: cut_rows(value, part) for key, value in item.items()}
+        values = {key: slice_rows(value, part) for key, value in item.items()}
         return values if type(item) is dict else type(item)(values)  # type: ignore[call-arg]
     if isinstance(item, list | tuple):
         if _is_column(item):
             return item[part]
-        values_ = [cut_rows(value, part) for value in item]
+        values_ = [slice_rows(value, part) for value in item]
         if hasattr(item, "_fields"):  # a namedtuple
             return type(item)(*values_)
         return type(item)(values_)

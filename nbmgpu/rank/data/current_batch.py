@@ -1,170 +1,110 @@
-"""Loops of a cell that read batches ahead by themselves: which batch is the model given now?
+"""Finds the batch that the model currently trains on, for loops that prefetch by themselves.
 
-Such a loop, a prefetcher for example, asks for the next batch before it trains on the one
-it has.  What belongs to a batch (its share, whether it is the last) must not take effect
-before the batch is used.  So a batch that arrives while another one is still unused waits,
-and as long as some wait, the inputs of the model tell which batch is under way: by their
-memory, else by their number of rows.  Where batches do not differ in what belongs to
-them, it does not matter which of them it is.
+Such a loop requests the next batch before it trains on the current one.  The state of a batch
+(its shard, whether it is the last) must not take effect before the batch is used.  A batch that
+arrives while another one is still unused is therefore queued.  While batches are queued, the
+inputs of the model identify the current one: by their memory, or else by their number of rows.
+Where the queued batches do not differ in their state, it does not matter which one is chosen.
 """
 
 from __future__ import annotations
 
-import types
-import weakref
-from collections import UserDict, deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import is_dataclass
-from itertools import islice
+from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
+from .batch_tensors import iter_tensors
 
 if TYPE_CHECKING:
-    from .read_ahead import LoaderAction
+    from .loader_events import LoaderEvent
 
-MOST = 64
-"""Batches that may wait.  A loop that reads more has no use for them."""
+MAX_QUEUED = 64
+"""Events that may be queued.  A loop that reads further ahead does not train on the batches."""
 
 
-class BatchInUse:
-    """Which batch is trained on, and what loaders want done that waits for the next one's turn."""
+class CurrentBatch:
+    """Queues the events of loaders until the batch they belong to is trained on."""
 
-    def __init__(self, on_wait: Callable[[], None], on_doubt: Callable[[], None]) -> None:
-        """Begin with nothing read.
+    def __init__(self, on_queued: Callable[[], None], on_ambiguous: Callable[[], None]) -> None:
+        """Create a tracker without a current batch.
 
         Args:
-            on_wait: called when batches begin to wait; from then on ``meet`` is to be called.
-            on_doubt: called when nothing tells which of two different batches is used.
+            on_queued: called when events begin to be queued; from then on ``match_inputs`` must be
+                called with the inputs of every forward pass.
+            on_ambiguous: called when the inputs do not identify one of several different batches.
         """
-        self._on_wait = on_wait
-        self._on_doubt = on_doubt
-        self._current: LoaderAction | None = None
-        self._used = True  # whether a backward pass has begun on it
-        self._met = False  # whether a module has been given it since
-        self._waiting: deque[LoaderAction] = deque()
+        self._on_queued = on_queued
+        self._on_ambiguous = on_ambiguous
+        self._current: LoaderEvent | None = None
+        self._used = True  # whether a backward pass on it has begun
+        self._matched = False  # whether a module has received it since
+        self._queue: deque[LoaderEvent] = deque()
 
-    def arrive(self, action: LoaderAction) -> None:
-        """Let ``action`` take effect, unless a batch of its loader is still to be used."""
+    def submit(self, event: LoaderEvent) -> None:
+        """Apply ``event``, or queue it while a batch of the same loader is still unused."""
         current = self._current
-        waits = bool(self._waiting) or not self._used
-        if not waits or current is None or action.source is not current.source:
-            self._do(action)
+        must_wait = bool(self._queue) or not self._used
+        if not must_wait or current is None or event.source is not current.source:
+            self._apply(event)
             return
-        if not self._waiting:
-            self._on_wait()
-        self._waiting.append(action)
-        while len(self._waiting) > MOST:
-            self._do(self._waiting.popleft())
+        if not self._queue:
+            self._on_queued()
+        self._queue.append(event)
+        while len(self._queue) > MAX_QUEUED:
+            self._apply(self._queue.popleft())
 
-    def use(self) -> None:
-        """Know that a backward pass begins, on the batch that was met."""
-        if not self._met and self._waiting:  # no module was called
+    def begin_backward(self) -> None:
+        """Mark the current batch as used: a backward pass begins."""
+        if not self._matched and self._queue:  # no module was called
             batches = self._batches()
-            self._doubt(batches, batches[-1])
-            self._catch_up(batches[-1] if len(batches) > 1 else self._waiting[-1])
-        self._used, self._met = True, False
+            self._check_ambiguity(batches, batches[-1])
+            self._apply_until(batches[-1] if len(batches) > 1 else self._queue[-1])
+        self._used, self._matched = True, False
 
-    def meet(self, inputs: list[Any]) -> None:
-        """Let the batch take effect to which ``inputs`` of a forward pass belong."""
-        if not self._waiting or self._current is None:
+    def match_inputs(self, inputs: list[Any]) -> None:
+        """Make the batch current to which the ``inputs`` of a forward pass belong."""
+        if not self._queue or self._current is None:
             return
-        self._met = True
-        here, batches = list(tensors_in(inputs)), self._batches()
-        held = [batch for batch in batches if batch.holds(here)]
-        alike = held or [batch for batch in batches if batch.has_rows(here)]
-        if not alike and len(batches) == 1:  # the last batch is over, and this is something else
-            self._catch_up(self._waiting[-1])
+        self._matched = True
+        tensors, batches = list(iter_tensors(inputs)), self._batches()
+        by_memory = [batch for batch in batches if batch.shares_memory_with(tensors)]
+        candidates = by_memory or [batch for batch in batches if batch.has_rows_of(tensors)]
+        if not candidates and len(batches) == 1:  # the last batch is over; this is other data
+            self._apply_until(self._queue[-1])
             return
-        chosen = held[0] if len(held) == 1 else self._in_turn(alike or batches)
-        self._doubt(alike or batches, chosen)
-        self._catch_up(chosen)
+        chosen = by_memory[0] if len(by_memory) == 1 else self._next_in_order(candidates or batches)
+        self._check_ambiguity(candidates or batches, chosen)
+        self._apply_until(chosen)
 
-    def _batches(self) -> list[LoaderAction]:
-        """Return the batch under way and those that wait."""
+    def _batches(self) -> list[LoaderEvent]:
+        """Return the current batch and the queued ones."""
         assert self._current is not None
-        return [self._current, *(action for action in self._waiting if action.begins)]
+        return [self._current, *(event for event in self._queue if event.begins_step)]
 
-    def _in_turn(self, found: list[LoaderAction]) -> LoaderAction:
-        """Choose the batch whose turn it is."""
-        done_with_first = self._used and found[0] is self._current and len(found) > 1
-        return found[1 if done_with_first else 0]
+    def _next_in_order(self, candidates: list[LoaderEvent]) -> LoaderEvent:
+        """Return the first candidate that has not been used."""
+        first_is_used = self._used and candidates[0] is self._current and len(candidates) > 1
+        return candidates[1 if first_is_used else 0]
 
-    def _doubt(self, found: list[LoaderAction], chosen: LoaderAction) -> None:
-        """Say so where another of the batches would have made another step."""
-        if any(action.share != chosen.share or action.last != chosen.last for action in found):
-            self._on_doubt()
+    def _check_ambiguity(self, candidates: list[LoaderEvent], chosen: LoaderEvent) -> None:
+        """Call ``on_ambiguous`` if another candidate would lead to a different step."""
+        if any(event.shard != chosen.shard or event.last != chosen.last for event in candidates):
+            self._on_ambiguous()
 
-    def _catch_up(self, until: LoaderAction) -> None:
-        while self._current is not until and self._waiting:
-            action = self._waiting.popleft()
-            self._do(action)
-            if action is until:
+    def _apply_until(self, target: LoaderEvent) -> None:
+        """Apply queued events up to and including ``target``."""
+        while self._current is not target and self._queue:
+            event = self._queue.popleft()
+            self._apply(event)
+            if event is target:
                 return
 
-    def settle(self) -> None:
-        """Let everything take effect that still waits, for the cell is over."""
-        while self._waiting:
-            self._do(self._waiting.popleft())
+    def flush(self) -> None:
+        """Apply all queued events: the cell has finished."""
+        while self._queue:
+            self._apply(self._queue.popleft())
 
-    def _do(self, action: LoaderAction) -> None:
-        if action.begins:
-            self._current, self._used = action, False
-        action.do()
-
-
-Weak = tuple[weakref.ref[torch.Tensor], ...]
-
-
-def weakly(batch: Any) -> Weak:
-    """Return the tensors of a batch, without keeping them."""
-    return tuple(weakref.ref(tensor) for tensor in tensors_in(batch))
-
-
-def tensors_in(item: Any, depth: int = 3) -> Iterator[torch.Tensor]:
-    """Yield the tensors of a collated batch, or of the arguments of a call."""
-    if isinstance(item, torch.Tensor):
-        yield item
-    elif depth and (parts := _parts(item)) is not None:
-        for part in islice(parts, 64):
-            yield from tensors_in(part, depth - 1)
-
-
-def _parts(item: Any) -> Iterable[Any] | None:
-    """Return what a batch is made of: a list, fields, or a mapping, as a tokenizer's batch is."""
-    if isinstance(item, list | tuple):
-        return item
-    if isinstance(item, dict | UserDict):  # others may compute what they are asked for
-        return item.values()
-    if is_dataclass(item) and not isinstance(item, type):
-        fields: dict[str, Any] = vars(item)
-        return fields.values()
-    if isinstance(held := getattr(item, "__dict__", None), dict) and _is_a_batch(item):
-        return held.values()
-    return None
-
-
-def _is_a_batch(item: Any) -> bool:
-    """Tell whether an object may be a batch of a class of its own, as those of graphs are."""
-    others = type, types.ModuleType, types.FunctionType, torch.nn.Module
-    return not isinstance(item, others)
-
-
-def overlap(some: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> bool:
-    """Tell whether any two tensors share memory."""
-    spans = [span for tensor in others if (span := _span(tensor))]
-    return any(
-        low < high_ and low_ < high
-        for tensor in some
-        if (span := _span(tensor))
-        for (low, high), (low_, high_) in ((span, other) for other in spans)
-    )
-
-
-def _span(tensor: torch.Tensor) -> tuple[int, int] | None:
-    """Return the addresses between which a tensor's elements lie."""
-    if tensor.layout is not torch.strided or not tensor.numel():
-        return None
-    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    low = tensor.data_ptr()
-    return low, low + (reach + 1) * tensor.element_size()
+    def _apply(self, event: LoaderEvent) -> None:
+        if event.begins_step:
+            self._current, self._used = event, False
+        event.apply()

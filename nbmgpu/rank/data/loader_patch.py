@@ -122,7 +122,7 @@ class LoaderPatch:
             return draw_each(self.streams, self.original_iter(loader))
 
     def _with_steps(self, batches: Iterator[Any], sizes: Iterator[int | None]) -> Iterator[Any]:
-        """Yield each batch as a shard that covers the whole batch, of ``sizes`` samples if known."""
+        """Yield each batch as a shard that is the whole batch, of ``sizes`` samples where known."""
         session = self.session
         enclosing = session.enter(batches)
         try:

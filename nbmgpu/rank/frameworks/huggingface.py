@@ -250,7 +250,9 @@ class TrainingLoop:
         The losses of all ranks, divided by it, add up to that of one device.
         """
         one = functools.partial(self.trainer._get_num_items_in_batch, device=torch.device("cpu"))
-        counts = [0.0 if s.is_padding else float(one([b])) for b, s in zip(batches, shares, strict=True)]
+        counts = [
+            0.0 if s.is_padding else float(one([b])) for b, s in zip(batches, shares, strict=True)
+        ]
         weights = [share.weight for share in shares]
         sums = sum_over_ranks([*counts, *weights])
         pairs = zip(sums[: len(counts)], sums[len(counts) :], strict=True)

@@ -265,7 +265,9 @@ def combine(
         The global values (float64) and batch sizes (int64), of shape ().
     """
     mine = torch.zeros(len(entries) + 1, 3, dtype=torch.float64, device=device)
-    mine[-1] = torch.tensor([share.weight, not share.is_padding, share.global_samples], dtype=torch.float64)
+    mine[-1] = torch.tensor(
+        [share.weight, not share.is_padding, share.global_samples], dtype=torch.float64
+    )
     for place, (value, size, counting) in enumerate(entries):
         mine[place, 0] = value
         mine[place, 1] = size

@@ -24,7 +24,7 @@ from nbmgpu.rank.loss.size_inference import SizeQuestions
 from nbmgpu.rank.reporting import notices
 from nbmgpu.rank.source_analysis.stack_frames import frame_outside
 from nbmgpu.strategies.base import Backward
-from nbmgpu.strategies.reduction_extras import LOSSES
+from nbmgpu.strategies.reduction_extras import MAX_LOSSES
 from nbmgpu.strategies.scalars import as_scalar
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class BackwardTap:
         again = options["retain_graph"] or options["create_graph"]
         settled = losses.all if losses and not again else []
         self.session.settled += [weakref.ref(loss) for loss in settled]
-        self.session.batch_dependence.mark_as_global(settled[:LOSSES])
+        self.session.batch_dependence.mark_as_global(settled[:MAX_LOSSES])
         return settled
 
     def _run(self, plan: Backward, tensors: Any, seeds: Any, options: dict[str, Any]) -> None:

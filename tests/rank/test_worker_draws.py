@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from nbmgpu.rank.data.worker_random import DrawsInWorker
+from nbmgpu.rank.data.worker_draws import WorkerDrawDetector
 
 KINDS = {
     "nothing": lambda self: 0.0,
@@ -34,8 +34,8 @@ class Samples(Dataset[float]):
 
 
 def told(loader: DataLoader[Any]) -> list[bool]:
-    draws = DrawsInWorker(loader)
-    loader.collate_fn, loader.worker_init_fn = draws, draws.begin
+    draws = WorkerDrawDetector(loader)
+    loader.collate_fn, loader.worker_init_fn = draws, draws.init_worker
     return [drew for _, drew in loader]
 
 
@@ -51,6 +51,6 @@ def test_a_seed_that_the_user_sets_in_workers_is_no_draw() -> None:
 
 
 def test_both_parts_stay_together_on_the_way_to_a_worker_that_is_not_forked() -> None:
-    draws = DrawsInWorker(DataLoader([1.0], collate_fn=None))
-    collate, begin = pickle.loads(pickle.dumps((draws, draws.begin)))
+    draws = WorkerDrawDetector(DataLoader([1.0], collate_fn=None))
+    collate, begin = pickle.loads(pickle.dumps((draws, draws.init_worker)))
     assert begin.__self__ is collate
