@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import functools
 import importlib
-from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbmgpu.errors import OptionError, closest_match, format_message
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from .run import Run
 
 GROUP = "nbmgpu.engines"
@@ -50,6 +51,8 @@ class RunControl(Protocol):
 
 @functools.cache
 def _entry_points() -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points  # which takes longer to import than all of this
+
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
