@@ -252,4 +252,6 @@ export interface RunRecord {
   batch_line: string;
   /** all of these options, and the strategy's. */
   options: Record<string, unknown>;
+  /** the name of the engine that started it. */
+  engine: string;
 }
