@@ -1,15 +1,22 @@
-"""Does a step treat the samples of its batch one by one, or together?
+"""Detects training steps whose loss depends on several samples of the batch at once.
 
-Ranks train on slices of the global batch, so a step is one device's only where the loss is
-an average, or a sum, of what each sample gives by itself.  A contrastive loss compares the
-samples of a batch with one another, an advantage is normalised over its batch, hard samples
-are picked among all: with a slice that is something else.  No autograd graph tells, since
-much of it happens in data.  So every operation of a few steps is looked at: which sample
-each part of a tensor belongs to is followed from the loader's batch to the loss.
+Ranks train on shards of the global batch.  Their step equals one device's only if the loss is a
+mean or a sum of per-sample terms.  A contrastive loss compares samples with each other, an
+advantage is normalized over its batch, hard samples are mined from the whole batch: on a shard,
+these give other results.  The autograd graph does not reveal this, since much of it happens in
+data without gradients.  So a dispatch mode observes every operation of a few steps and tracks
+which sample each part of a tensor belongs to, from the loader's batch to the loss.
 
-``tags`` has what is known of a tensor, ``rules`` what operations do to that, ``kept`` what
-outlives the step, ``watch`` sees the operations, ``coupling`` chooses the steps and tells people
-what was found.  What no rule covers is forgotten: then nothing is claimed.
+- ``tags``: what is known about the samples in a tensor.
+- ``op_call``: an observed operator call, with the tags of its operands.
+- ``op_rules``: the rule of each operator, from the tags of its operands to those of its outputs;
+  ``elementwise_ops``, ``indexing_ops``, ``layout_ops``, ``reduction_ops`` and ``selection_ops``
+  implement them.
+- ``escaped_values``, ``numpy_access``: values that leave the step.
+- ``dispatch_mode``: observes the operators.
+- ``detector``: chooses the steps to observe, and reports.
+
+A tensor that no rule covers loses its tag; nothing is reported about it.
 """
 
 from .detector import SPLIT_BY_COUNT, BatchDependenceDetector

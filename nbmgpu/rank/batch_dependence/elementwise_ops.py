@@ -1,4 +1,4 @@
-"""Operations on elements, and what becomes of totals in them."""
+"""Rules of elementwise operators, and of operators on sums over samples."""
 
 from __future__ import annotations
 
@@ -9,27 +9,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .op_call import Call, seen_by
-from .row_tags import One, Rows, Shape, Tag, Total
+from .op_call import OpCall, sources_of
+from .tags import Batched, SampleSum, Shape, SingleSample, Tag
 
 
-def each(call: Call, out: Any) -> Tag | None:
-    """Elementwise operations, and others that leave the samples where they are."""
-    if not isinstance(out, Tensor):
+def elementwise(call: OpCall, output: Any) -> Tag | None:
+    """Elementwise operators, and others that keep the samples in their place."""
+    if not isinstance(output, Tensor):
         return None
-    shape = tuple(out.shape)
+    shape = tuple(output.shape)
     tags = [tag for tag in call.tags if tag is not None]
-    rows = [(t, s) for t, s in zip(call.tags, call.shapes, strict=True) if isinstance(t, Rows)]
-    if not rows:
-        return single(call, tags)
-    if len(rows) < len(tags):  # what belongs to a sample meets what was made of several, or of one
-        return call.coupled()
+    batched = [
+        (t, s) for t, s in zip(call.tags, call.shapes, strict=True) if isinstance(t, Batched)
+    ]
+    if not batched:
+        return without_batch_dim(call, tags)
+    if len(batched) < len(tags):  # per-sample values are combined with a sum or a single sample
+        return call.cross_sample()
     if shape == _broadcast(call.shapes):
-        return rows[0][0] if len({tag for tag, _ in rows}) == 1 else call.coupled()
-    tag, before = rows[0]
-    place = len(before) + tag.dim
-    if place < len(shape) and shape[place] == before[place]:
-        return replace(tag, dim=place - len(shape))
+        return batched[0][0] if len({tag for tag, _ in batched}) == 1 else call.cross_sample()
+    tag, before = batched[0]
+    dim = len(before) + tag.dim
+    if dim < len(shape) and shape[dim] == before[dim]:
+        return replace(tag, dim=dim - len(shape))
     if -tag.dim <= len(shape) and shape[tag.dim] == before[tag.dim]:
         return tag
     return None
@@ -42,63 +44,65 @@ def _broadcast(shapes: Sequence[Shape]) -> Shape | None:
         return None
 
 
-def single(call: Call, tags: Sequence[Tag]) -> Tag | None:
-    """Operations on what belongs to one sample each, and on totals."""
-    if len(set(tags)) == 1 and isinstance(tags[0], One):
+def without_batch_dim(call: OpCall, tags: Sequence[Tag]) -> Tag | None:
+    """Operators on values of single samples, and on sums over samples."""
+    if len(set(tags)) == 1 and isinstance(tags[0], SingleSample):
         return tags[0]
-    if call.name in ASKS:
+    if call.name in COMPARISON_OPS:
         return None
-    total = replace(together(tags), beside=_adds_others(call))
-    totals = sum(isinstance(tag, Total) for tag in tags)
-    if call.name in LINEAR or (call.name in CAREFUL and totals == len(tags)):
+    total = replace(add_tags(tags), has_other_terms=_has_other_terms(call))
+    sums = sum(isinstance(tag, SampleSum) for tag in tags)
+    if call.name in LINEAR_OPS or (call.name in CLAMPING_OPS and sums == len(tags)):
         return total
     if call.name == "mul" and len(tags) == 1:
         return total
-    if call.name == "div" and isinstance(call.tag("self"), Total | One):
-        # A total divided by a count: what weighs ranks by such counts knows how to.
-        by = call.named["other"]
-        if call.tag("other") is None or (by.numel() == 1 and not by.requires_grad):
+    if call.name == "div" and isinstance(call.tag_of("self"), SampleSum | SingleSample):
+        # A sum divided by a count: the weights of ranks take such counts into account.
+        divisor = call.arguments["other"]
+        if call.tag_of("other") is None or (divisor.numel() == 1 and not divisor.requires_grad):
             return total
-    return call.coupled()
+    return call.cross_sample()
 
 
-def together(tags: Sequence[Tag]) -> Total:
-    """Return the tag of a sum of totals and of what single samples have."""
-    totals = [tag for tag in tags if isinstance(tag, Total)]
-    apart = len({tag.seen for tag in totals}) > 1 or any(tag.apart for tag in totals)
-    return Total(seen_by(tags), any(tag.chosen for tag in totals), apart=apart)
+def add_tags(tags: Sequence[Tag]) -> SampleSum:
+    """Return the tag of a sum of per-sample values and of sums over samples."""
+    sums = [tag for tag in tags if isinstance(tag, SampleSum)]
+    adds_subsets = len({tag.sources for tag in sums}) > 1 or any(tag.adds_subsets for tag in sums)
+    mean_of_subset = any(tag.mean_of_subset for tag in sums)
+    return SampleSum(sources_of(tags), mean_of_subset, adds_subsets=adds_subsets)
 
 
-def _adds_others(call: Call) -> bool:
-    """Tell whether a total has, or gets, a term that is trained and of no sample."""
-    given = [*zip(call.tensors, call.tags, strict=True)]
+def _has_other_terms(call: OpCall) -> bool:
+    """Tell whether a sum has, or gets, a term that requires grad and belongs to no sample."""
+    operands = [*zip(call.tensors, call.tags, strict=True)]
     others = call.name in ("add", "sub") and any(
-        tag is None and tensor.requires_grad for tensor, tag in given
+        tag is None and tensor.requires_grad for tensor, tag in operands
     )
-    return others or any(isinstance(tag, Total) and tag.beside for _, tag in given)
+    return others or any(isinstance(tag, SampleSum) and tag.has_other_terms for _, tag in operands)
 
 
-def loss(call: Call, tags: Sequence[Tag]) -> Tag:
-    """Loss functions that sum or average over their elements."""
-    if all(isinstance(tag, One) for tag in tags) and len(set(tags)) == 1:
+def reduced_loss(call: OpCall, tags: Sequence[Tag]) -> Tag:
+    """Loss functions that return the sum or mean over their elements."""
+    if all(isinstance(tag, SingleSample) for tag in tags) and len(set(tags)) == 1:
         return tags[0]
-    rows = {(tag.inner, tag.rows) for tag in tags if isinstance(tag, Rows)}
-    if len(rows) != 1 or len(set(map(type, tags))) != 1:
-        return call.coupled()
-    first = next(tag for tag in tags if isinstance(tag, Rows))
-    return Total(seen_by(tags), call.named["reduction"] == MEAN and first.chosen)
+    layouts = {(tag.block_size, tag.samples) for tag in tags if isinstance(tag, Batched)}
+    if len(layouts) != 1 or len(set(map(type, tags))) != 1:
+        return call.cross_sample()
+    first = next(tag for tag in tags if isinstance(tag, Batched))
+    is_mean = call.arguments["reduction"] == MEAN_REDUCTION
+    return SampleSum(sources_of(tags), is_mean and first.is_subset)
 
 
-MEAN = 1
-"""ATen's number for the reduction of a loss."""
+MEAN_REDUCTION = 1
+"""The value of a loss operator's ``reduction`` argument in ATen for the mean."""
 
 
-LINEAR = {"add", "sub", "rsub", "neg", "alias", "detach", "clone", "_to_copy", "lift_fresh",
-          "sum", "mean"}  # fmt: skip
+LINEAR_OPS = {"add", "sub", "rsub", "neg", "alias", "detach", "clone", "_to_copy", "lift_fresh",
+              "sum", "mean"}  # fmt: skip
 
 
-ASKS = {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "logical_not"}
-"""Questions about totals: what depends on the answer is a guard, mostly."""
+COMPARISON_OPS = {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "logical_not"}
+"""Comparisons of sums: what depends on their result is usually a guard."""
 
-CAREFUL = {"clamp", "clamp_min", "maximum", "where", "nan_to_num"}
-"""What keeps a count from being zero."""
+CLAMPING_OPS = {"clamp", "clamp_min", "maximum", "where", "nan_to_num"}
+"""Operators that keep a count from being zero."""

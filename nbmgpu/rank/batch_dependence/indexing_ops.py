@@ -1,4 +1,4 @@
-"""Operations that take some of the samples by an index or a mask."""
+"""Rules of operators that select samples by an index or a mask."""
 
 from __future__ import annotations
 
@@ -9,144 +9,162 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .elementwise_ops import each
-from .op_call import Call, Found
-from .row_tags import Coupled, Rows, Shape, Tag
-from .selection_ops import some
+from .elementwise_ops import elementwise
+from .op_call import OpCall, OutputTags
+from .selection_ops import select_samples
+from .tags import Batched, CrossSample, Shape, Tag
 
-MOST_PLACES = 50_000
-"""Places of an index that are looked at one by one."""
+MAX_INDEX_ELEMENTS = 50_000
+"""Elements of an index or mask up to which its values are read."""
 
 
 @dataclass(frozen=True)
-class Part:
-    """The index of one dimension: ``places`` with a tag; part of a mask, if ``masks``."""
+class DimIndex:
+    """The index of one dimension.
 
-    places: Tensor
+    Attributes:
+        indices: the indices along the dimension.
+        tag: the tag of the index tensor.
+        is_mask: whether they are the indices of a boolean mask.
+    """
+
+    indices: Tensor
     tag: Tag | None
-    masks: bool
+    is_mask: bool
 
 
 @dataclass(frozen=True)
-class Index:
-    """An advanced index: its ``parts`` by dimension, of a tensor of ``shape``."""
+class AdvancedIndex:
+    """An advanced index.
 
-    parts: dict[int, Part]
+    Attributes:
+        dims: the index of each indexed dimension.
+        shape: the shape of the tensor.
+    """
+
+    dims: dict[int, DimIndex]
     shape: Shape
 
     @classmethod
-    def of(cls, call: Call) -> Index:
-        """Read the index of ``call``; a mask has a part for each of its dimensions."""
+    def from_call(cls, call: OpCall) -> AdvancedIndex:
+        """Read the index of ``call``; a mask indexes each of its dimensions."""
         tags = {id(t): tag for t, tag in zip(call.tensors, call.tags, strict=True)}
-        parts: dict[int, Part] = {}
+        dims: dict[int, DimIndex] = {}
         dim = 0
-        for index in call.named["indices"]:
+        for index in call.arguments["indices"]:
             if index is None:
                 dim += 1
                 continue
-            masks = index.dtype in (torch.bool, torch.uint8)
-            for places in index.nonzero(as_tuple=True) if masks else (index,):
-                parts[dim] = Part(places, tags.get(id(index)), masks)
+            is_mask = index.dtype in (torch.bool, torch.uint8)
+            for indices in index.nonzero(as_tuple=True) if is_mask else (index,):
+                dims[dim] = DimIndex(indices, tags.get(id(index)), is_mask)
                 dim += 1
-        return cls(parts, tuple(call.named["self"].shape))
+        return cls(dims, tuple(call.arguments["self"].shape))
 
     @property
-    def width(self) -> int:
-        """How many dimensions take the place of those that are indexed."""
-        return len(torch.broadcast_shapes(*(part.places.shape for part in self.parts.values())))
+    def ndim(self) -> int:
+        """Number of dimensions of the output that replace the indexed ones."""
+        return len(torch.broadcast_shapes(*(each.indices.shape for each in self.dims.values())))
 
     @property
     def adjacent(self) -> bool:
-        """Whether the dimensions lie side by side; else the new ones come first."""
-        return list(self.parts) == list(range(min(self.parts), min(self.parts) + len(self.parts)))
+        """Whether the indexed dimensions are adjacent; else the new ones come first."""
+        return list(self.dims) == list(range(min(self.dims), min(self.dims) + len(self.dims)))
 
     @property
-    def right(self) -> int:
-        """How many dimensions follow the new ones."""
+    def trailing_dims(self) -> int:
+        """Number of dimensions of the output after the new ones."""
         count = len(self.shape)
-        return count - max(self.parts) - 1 if self.adjacent else count - len(self.parts)
+        return count - max(self.dims) - 1 if self.adjacent else count - len(self.dims)
 
-    def moved(self, place: int) -> int:
-        """Return where a dimension that is not indexed comes to lie, from the right."""
-        behind = sum(d not in self.parts for d in range(place, len(self.shape)))
-        return -behind - (self.width if self.adjacent and min(self.parts) > place else 0)
+    def output_dim(self, dim: int) -> int:
+        """Return the position, from the right, of a dimension that is not indexed."""
+        behind = sum(d not in self.dims for d in range(dim, len(self.shape)))
+        return -behind - (self.ndim if self.adjacent and min(self.dims) > dim else 0)
 
 
-def indexed(call: Call, outs: Sequence[Any]) -> Found:
-    """Advanced indexing: masks, and indices of some dimensions."""
-    index, tag = Index.of(call), call.tag("self")
-    by_rows = {part.tag for part in index.parts.values() if isinstance(part.tag, Rows)}
-    if tag is None and len(by_rows) == 1 and index.width:  # rows of a table
-        row = by_rows.pop()
-        assert isinstance(row, Rows)
-        return [replace(row, dim=row.dim - index.right)]
-    if not isinstance(tag, Rows):
+def index(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
+    """Advanced indexing: masks, and index tensors for some dimensions."""
+    advanced, tag = AdvancedIndex.from_call(call), call.tag_of("self")
+    index_tags = {each.tag for each in advanced.dims.values() if isinstance(each.tag, Batched)}
+    if tag is None and len(index_tags) == 1 and advanced.ndim:  # rows of a table
+        index_tag = index_tags.pop()
+        assert isinstance(index_tag, Batched)
+        return [replace(index_tag, dim=index_tag.dim - advanced.trailing_dims)]
+    if not isinstance(tag, Batched):
         return [tag]
-    place = len(index.shape) + tag.dim
-    if place not in index.parts:
-        return [replace(tag, dim=index.moved(place))]
-    part = index.parts[place]
-    if index.width != 1 or part.places.ndim != 1 or len(part.places) > MOST_PLACES:
+    dim = len(advanced.shape) + tag.dim
+    if dim not in advanced.dims:
+        return [replace(tag, dim=advanced.output_dim(dim))]
+    of_batch = advanced.dims[dim]
+    indices = of_batch.indices
+    if advanced.ndim != 1 or indices.ndim != 1 or len(indices) > MAX_INDEX_ELEMENTS:
         return [None]
-    picked = _picked(tag, [p // tag.inner % len(tag.rows) for p in part.places.tolist()], part)
-    others = [p.tag for p in index.parts.values() if not p.masks and isinstance(p.tag, Rows)]
-    agree = all(other.rows == picked.rows for other in others)
-    return [replace(picked, dim=-index.right - 1, inner=1) if agree else call.coupled()]
+    positions = [i // tag.block_size % len(tag.samples) for i in indices.tolist()]
+    selected = _select_by_index(tag, positions, of_batch)
+    others = [
+        each.tag
+        for each in advanced.dims.values()
+        if not each.is_mask and isinstance(each.tag, Batched)
+    ]
+    if any(other.samples != selected.samples for other in others):
+        return [call.cross_sample()]
+    return [replace(selected, dim=-advanced.trailing_dims - 1, block_size=1)]
 
 
-def _picked(tag: Rows, places: list[int], by: Part) -> Rows:
-    """Return the tag of the samples at ``places``: ``by`` may choose each by itself."""
-    picked = some(tag, places)
-    own = isinstance(by.tag, Rows) and by.tag.seen == tag.seen
-    each_for_itself = own and (by.masks or by.tag.rows == picked.rows)  # type: ignore[union-attr]
-    return replace(picked, seen=tag.seen) if each_for_itself else picked
+def _select_by_index(tag: Batched, positions: list[int], by: DimIndex) -> Batched:
+    """Return the tag of the samples at ``positions``, which ``by`` may select by value."""
+    selected = select_samples(tag, positions)
+    same_batch = isinstance(by.tag, Batched) and by.tag.sources == tag.sources
+    by_value = same_batch and (by.is_mask or by.tag.samples == selected.samples)  # type: ignore[union-attr]
+    return replace(selected, sources=tag.sources) if by_value else selected
 
 
-def index_select(call: Call, outs: Sequence[Any]) -> Found:
-    """An index of one dimension."""
-    tag, shape = call.tag("self"), tuple(call.named["self"].shape)
-    by = Part(call.named["index"], call.tag("index"), False)
-    dim = call.named["dim"] % len(shape)
+def index_select(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
+    """An index tensor for one dimension."""
+    tag, shape = call.tag_of("self"), tuple(call.arguments["self"].shape)
+    by = DimIndex(call.arguments["index"], call.tag_of("index"), False)
+    dim = call.arguments["dim"] % len(shape)
     if tag is None:  # rows of a table
-        return [replace(by.tag, dim=dim - len(shape)) if isinstance(by.tag, Rows) else by.tag]
-    if not isinstance(tag, Rows) or dim != len(shape) + tag.dim:
+        return [replace(by.tag, dim=dim - len(shape)) if isinstance(by.tag, Batched) else by.tag]
+    if not isinstance(tag, Batched) or dim != len(shape) + tag.dim:
         return [tag]
-    if not tag.plain or len(tag.rows) != shape[dim]:
+    if not tag.one_sample_per_index or len(tag.samples) != shape[dim]:
         return [None]
-    return [_picked(tag, by.places.tolist(), by)]
+    return [_select_by_index(tag, by.indices.tolist(), by)]
 
 
-def masked_select(call: Call, outs: Sequence[Any]) -> Found:
+def masked_select(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
     """The elements for which a mask is true."""
-    tag, mask = each(call, call.named["self"]), call.named["mask"]
-    if not isinstance(tag, Rows) or tuple(mask.shape) != tuple(call.named["self"].shape):
-        return [tag if isinstance(tag, Coupled) else None]
-    left = _where(mask, tag)
-    return [left and replace(left, dim=-1)]
+    tag, mask = elementwise(call, call.arguments["self"]), call.arguments["mask"]
+    if not isinstance(tag, Batched) or tuple(mask.shape) != tuple(call.arguments["self"].shape):
+        return [tag if isinstance(tag, CrossSample) else None]
+    selected = _select_by_mask(mask, tag)
+    return [selected and replace(selected, dim=-1)]
 
 
-def nonzero(call: Call, outs: Sequence[Any]) -> Found:
-    """The places of elements that are not zero: a row of numbers for each."""
-    tag = call.first
-    left = _where(call.tensors[0], tag) if isinstance(tag, Rows) else None
-    return [left and replace(left, dim=-2)]
+def nonzero(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
+    """The indices of nonzero elements: a row of numbers for each."""
+    tag = call.first_tag
+    selected = _select_by_mask(call.tensors[0], tag) if isinstance(tag, Batched) else None
+    return [selected and replace(selected, dim=-2)]
 
 
-def _where(mask: Tensor, tag: Rows) -> Rows | None:
-    """Return the tag of the elements that ``mask`` leaves, each looked at by itself."""
-    if mask.numel() > MOST_PLACES:
+def _select_by_mask(mask: Tensor, tag: Batched) -> Batched | None:
+    """Return the tag of the elements that ``mask`` selects, each by its own value."""
+    if mask.numel() > MAX_INDEX_ELEMENTS:
         return None
-    places = mask.nonzero(as_tuple=True)[tag.dim].tolist()
-    rows = [place // tag.inner % len(tag.rows) for place in places]
-    return replace(some(tag, rows, each=True), inner=1)
+    indices = mask.nonzero(as_tuple=True)[tag.dim].tolist()
+    positions = [index // tag.block_size % len(tag.samples) for index in indices]
+    return replace(select_samples(tag, positions, by_value=True), block_size=1)
 
 
-def gather(call: Call, outs: Sequence[Any]) -> Found:
-    """Indices along ``dim``, elements elsewhere in their places."""
+def gather(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
+    """Indices along ``dim``; elements keep their position in other dimensions."""
     tags = {tag for tag in call.tags if tag is not None}
-    tag, count = tags.pop(), outs[0].dim()
+    tag, count = tags.pop(), outputs[0].dim()
     if tags:
-        return [call.coupled()]
-    if isinstance(tag, Rows) and call.named["dim"] % max(count, 1) == count + tag.dim:
-        return [call.coupled() if call.tag("self") is not None else None]
+        return [call.cross_sample()]
+    if isinstance(tag, Batched) and call.arguments["dim"] % max(count, 1) == count + tag.dim:
+        return [call.cross_sample() if call.tag_of("self") is not None else None]
     return [tag]

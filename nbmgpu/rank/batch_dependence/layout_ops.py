@@ -1,4 +1,4 @@
-"""Operations after which the samples stand elsewhere: views, transposes, joins."""
+"""Rules of operators that move samples: views, transposes, concatenation."""
 
 from __future__ import annotations
 
@@ -9,147 +9,158 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .elementwise_ops import together
-from .op_call import Call, Found, seen_by
-from .row_tags import One, Rows, Tag, placed
-from .selection_ops import some
+from .elementwise_ops import add_tags
+from .op_call import OpCall, OutputTags, sources_of
+from .selection_ops import select_samples
+from .tags import Batched, SingleSample, Tag, find_batch_dim
 
 
-def view(call: Call, outs: Sequence[Any]) -> Found:
-    """The elements keep their order."""
-    tag, out = call.first, outs[0]
-    if not isinstance(tag, Rows):
+def view(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
+    """Views and reshapes, which keep the order of elements."""
+    tag, output = call.first_tag, outputs[0]
+    if not isinstance(tag, Batched):
         return [tag]
-    shape = tuple(out.shape)
-    if shape == call.shape:
+    shape = tuple(output.shape)
+    if shape == call.first_shape:
         return [tag]
-    place = placed(tag.across(call.shape), len(tag.rows), shape)
-    if place is not None:
-        return [replace(tag, dim=place[0], inner=place[1])]
-    # Samples put in groups of several; where they were picked before, in groups of one perhaps.
-    return [call.coupled() if tag.rows == tuple(sorted(tag.seen)) else None]
+    found = find_batch_dim(tag.sample_stride(call.first_shape), len(tag.samples), shape)
+    if found is not None:
+        return [replace(tag, dim=found[0], block_size=found[1])]
+    # Samples are grouped.  If they were selected before, the groups may be of one sample each.
+    return [call.cross_sample() if tag.samples == tuple(sorted(tag.sources)) else None]
 
 
-def same(call: Call, outs: Sequence[Any]) -> Found:
-    """The same elements."""
-    return [call.first] * len(outs)
+def unchanged(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
+    """Operators that return the same elements."""
+    return [call.first_tag] * len(outputs)
 
 
-def _moved(tag: Tag, order: Sequence[int]) -> Tag:
+def _permute_tag(tag: Tag, order: Sequence[int]) -> Tag:
     """Return ``tag`` after its dimensions were put in ``order``, given from the left."""
-    if not isinstance(tag, Rows):
+    if not isinstance(tag, Batched):
         return tag
     count = len(order)
-    places = [dim % count for dim in order]
-    return replace(tag, dim=places.index(tag.dim + count) - count)
+    dims = [dim % count for dim in order]
+    return replace(tag, dim=dims.index(tag.dim + count) - count)
 
 
-def permute(call: Call, outs: Sequence[Any]) -> Found:
+def permute(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
     """All dimensions in another order."""
-    return [_moved(call.first, call.named["dims"])]
+    return [_permute_tag(call.first_tag, call.arguments["dims"])]
 
 
-def transpose(call: Call, outs: Sequence[Any]) -> Found:
-    """Two dimensions change places."""
-    count = len(call.shape)
+def transpose(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
+    """Two dimensions swapped."""
+    count = len(call.first_shape)
     order = list(range(count))
     if count > 1:
-        a, b = (0, 1) if call.name == "t" else (call.named["dim0"], call.named["dim1"])
+        a, b = (0, 1) if call.name == "t" else (call.arguments["dim0"], call.arguments["dim1"])
         order[a % count], order[b % count] = order[b % count], order[a % count]
-    return [_moved(call.first, order)]
+    return [_permute_tag(call.first_tag, order)]
 
 
-def unsqueeze(call: Call, outs: Sequence[Any]) -> Found:
+def unsqueeze(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
     """A new dimension of size 1."""
-    tag = call.first
-    count = len(call.shape) + 1
-    place = call.named["dim"] % count
-    if isinstance(tag, Rows) and place > count - 1 + tag.dim:
+    tag = call.first_tag
+    count = len(call.first_shape) + 1
+    dim = call.arguments["dim"] % count
+    if isinstance(tag, Batched) and dim > count - 1 + tag.dim:
         tag = replace(tag, dim=tag.dim - 1)
     return [tag]
 
 
-def squeeze(call: Call, outs: Sequence[Any]) -> Found:
-    """Dimensions of size 1 go."""
-    tag, shape = call.first, call.shape
-    if not isinstance(tag, Rows):
+def squeeze(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
+    """Dimensions of size 1 removed."""
+    tag, shape = call.first_tag, call.first_shape
+    if not isinstance(tag, Batched):
         return [tag]
-    dims = call.named.get("dim")
-    given = range(len(shape)) if dims is None else [dims] if isinstance(dims, int) else dims
-    gone = {d % len(shape) for d in given if shape[d] == 1}
-    if len(shape) + tag.dim in gone:
-        return [One(tag.rows[0])]
-    right = sum(d > len(shape) + tag.dim for d in gone)
+    dims = call.arguments.get("dim")
+    candidates = range(len(shape)) if dims is None else [dims] if isinstance(dims, int) else dims
+    removed = {d % len(shape) for d in candidates if shape[d] == 1}
+    if len(shape) + tag.dim in removed:
+        return [SingleSample(tag.samples[0])]
+    right = sum(d > len(shape) + tag.dim for d in removed)
     return [replace(tag, dim=tag.dim + right)]
 
 
-def repeated(call: Call, outs: Sequence[Any]) -> Found:
-    """Everything several times over."""
-    tag = call.first
-    if not isinstance(tag, Rows):
+def repeat(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
+    """The tensor repeated along its dimensions."""
+    tag = call.first_tag
+    if not isinstance(tag, Batched):
         return [tag]
-    times = call.named["repeats"][tag.dim]
+    times = call.arguments["repeats"][tag.dim]
     if times == 1:
         return [tag]
-    return [replace(tag, rows=tag.rows * times) if tag.plain else None]
+    return [replace(tag, samples=tag.samples * times) if tag.one_sample_per_index else None]
 
 
-def joined(call: Call, outs: Sequence[Any]) -> Found:
-    """Concatenated along a dimension, or stacked along a new one."""
-    stacked = call.name == "stack"
-    count = outs[0].dim()
-    dim = call.named["dim"] % count - count
+def concatenate(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
+    """Tensors concatenated along a dimension, or stacked along a new one."""
+    stacks = call.name == "stack"
+    count = outputs[0].dim()
+    dim = call.arguments["dim"] % count - count
     tags = [tag for tag in call.tags if tag is not None]
-    rows = [tag for tag in tags if isinstance(tag, Rows)]
-    if rows and len(rows) < len(tags):
-        return [call.coupled()]
-    if not rows:
-        return [_of_several(call, tags, 1 if stacked else {shape[dim] for shape in call.shapes})]
-    if stacked:  # dimensions left of the new one move by one
-        rows = [replace(tag, dim=tag.dim - 1) if tag.dim <= dim else tag for tag in rows]
-    elif rows[0].dim == dim:
-        if len(tags) < len(call.tags) or any(tag.dim != dim or not tag.plain for tag in rows):
+    batched = [tag for tag in tags if isinstance(tag, Batched)]
+    if batched and len(batched) < len(tags):
+        return [call.cross_sample()]
+    if not batched:
+        sizes = 1 if stacks else {shape[dim] for shape in call.shapes}
+        return [_concatenate_without_batch_dim(call, tags, sizes)]
+    if stacks:  # dimensions left of the new one move by one
+        batched = [replace(tag, dim=tag.dim - 1) if tag.dim <= dim else tag for tag in batched]
+    elif batched[0].dim == dim:
+        if len(tags) < len(call.tags) or any(
+            tag.dim != dim or not tag.one_sample_per_index for tag in batched
+        ):
             return [None]
-        return [Rows(dim, 1, tuple(row for tag in rows for row in tag.rows), seen_by(tags))]
-    return [rows[0] if len(set(rows)) == 1 else call.coupled()]
+        samples = tuple(sample for tag in batched for sample in tag.samples)
+        return [Batched(dim, 1, samples, sources_of(tags))]
+    return [batched[0] if len(set(batched)) == 1 else call.cross_sample()]
 
 
-def _of_several(call: Call, tags: Sequence[Tag], sizes: Any) -> Tag:
-    """Return the tag of single samples, or totals, put beside each other."""
+def _concatenate_without_batch_dim(call: OpCall, tags: Sequence[Tag], sizes: Any) -> Tag:
+    """Return the tag of concatenated single samples or sums.
+
+    Args:
+        call: the operator call.
+        tags: the tags of its operands.
+        sizes: the operands' sizes along the dimension of concatenation, 1 for a new dimension.
+    """
     if len(set(tags)) == 1:
         return tags[0]
-    ones = tuple(tag.row for tag in tags if isinstance(tag, One))
-    if len(ones) == len(call.tags) and sizes in (1, {1}):
+    samples = tuple(tag.sample for tag in tags if isinstance(tag, SingleSample))
+    if len(samples) == len(call.tags) and sizes in (1, {1}):
         count = call.tensors[0].dim() + (call.name == "stack")
-        return Rows(call.named["dim"] % count - count, 1, ones, frozenset(ones))
-    return together(tags)
+        return Batched(call.arguments["dim"] % count - count, 1, samples, frozenset(samples))
+    return add_tags(tags)
 
 
-def copied(call: Call, outs: Sequence[Any]) -> Found:
-    """Written into another tensor."""
-    source, target = call.tag("src"), call.named["self"]
-    same = isinstance(call.named["src"], Tensor) and target.shape == call.named["src"].shape
-    return [source if same or not isinstance(source, Rows) else None]
+def copy(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
+    """A tensor copied into another one."""
+    tag, target = call.tag_of("src"), call.arguments["self"]
+    source = call.arguments["src"]
+    same_shape = isinstance(source, Tensor) and target.shape == source.shape
+    return [tag if same_shape or not isinstance(tag, Batched) else None]
 
 
-def reordered(call: Call, outs: Sequence[Any]) -> Found:
-    """Flip and roll."""
-    tag, shape = call.first, call.shape
-    dims = call.named["dims"]
-    if not isinstance(tag, Rows):
+def flip_or_roll(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
+    """Elements in another order along some dimensions."""
+    tag, shape = call.first_tag, call.first_shape
+    dims = call.arguments["dims"]
+    if not isinstance(tag, Batched):
         return [tag]
-    places = torch.arange(len(tag.rows))
-    here = [i for i, d in enumerate(dims) if d % len(shape) == len(shape) + tag.dim]
-    if not here and dims:
+    positions = torch.arange(len(tag.samples))
+    of_batch = [i for i, d in enumerate(dims) if d % len(shape) == len(shape) + tag.dim]
+    if not of_batch and dims:
         return [tag]
-    if not tag.plain or not dims:
-        return [call.coupled()]
-    shift = [call.named["shifts"][i] for i in here] if call.name == "roll" else []
-    moved = places.roll(shift, [0] * len(shift)) if shift else places.flip(0)
-    return [some(tag, moved.tolist())]
+    if not tag.one_sample_per_index or not dims:
+        return [call.cross_sample()]
+    shifts = [call.arguments["shifts"][i] for i in of_batch] if call.name == "roll" else []
+    moved = positions.roll(shifts, [0] * len(shifts)) if shifts else positions.flip(0)
+    return [select_samples(tag, moved.tolist())]
 
 
-def embedding(call: Call, outs: Sequence[Any]) -> Found:
+def embedding(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
     """Rows of a table."""
-    tag = call.tag("indices")
-    return [replace(tag, dim=tag.dim - 1) if isinstance(tag, Rows) else tag]
+    tag = call.tag_of("indices")
+    return [replace(tag, dim=tag.dim - 1) if isinstance(tag, Batched) else tag]

@@ -1,4 +1,4 @@
-"""Tensors that leave torch whole, as arrays and lists: no operation tells of that."""
+"""Observes tensors that leave torch as NumPy arrays or lists, which no operator call reveals."""
 
 from __future__ import annotations
 
@@ -10,22 +10,26 @@ from torch import Tensor
 
 from nbmgpu.patches import PatchStack
 
-METHODS = ("numpy", "tolist")
-"""By which they leave; ``numpy.asarray`` calls the first."""
+EXPORT_METHODS = ("numpy", "tolist")
+"""``numpy.asarray`` calls the first."""
 
 
-def look_at_arrays(meet: Callable[[Tensor], None]) -> Callable[[], None]:
-    """Call ``meet`` with every tensor that becomes an array or a list; return what ends that."""
+def patch_array_exports(callback: Callable[[Tensor], None]) -> Callable[[], None]:
+    """Call ``callback`` with every tensor that is converted to an array or a list.
 
-    def seen(original: Callable[..., Any]) -> Callable[..., Any]:
+    Returns:
+        A function that removes the patches.
+    """
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def leaving(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-            meet(tensor)
+        def export(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+            callback(tensor)
             return original(tensor, *args, **kwargs)
 
-        return leaving
+        return export
 
     patches = PatchStack()
-    for name in METHODS:
-        patches.wrap(f"torch.Tensor.{name}", seen)
+    for name in EXPORT_METHODS:
+        patches.wrap(f"torch.Tensor.{name}", wrap)
     return patches.remove

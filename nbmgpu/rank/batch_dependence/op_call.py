@@ -1,4 +1,4 @@
-"""An operation that was seen, with the tags of what it was given."""
+"""An observed operator call, with the tags of its operands."""
 
 from __future__ import annotations
 
@@ -10,82 +10,95 @@ from typing import Any
 
 from torch import Tensor
 
-from .row_tags import Coupled, Shape, Tag
+from .tags import CrossSample, Shape, Tag
 
-Found = Sequence[Tag | None]
+OutputTags = Sequence[Tag | None]
 
 
 @dataclass(frozen=True)
-class Call:
-    """An operation with its arguments, of which ``tensors`` have ``tags``.
+class OpCall:
+    """A call of an ATen or custom operator.
 
-    ``shapes`` are the tensors' as they were before the operation; ``writes`` says that it writes to
-    the first of its arguments.
+    Attributes:
+        name: the operator's name, without namespace ``aten``, overload and in-place underscore.
+        arguments: all arguments by name, defaults included.
+        tensors: the tensors among the arguments.
+        tags: their tags.
+        shapes: their shapes before the operation.
+        writes: whether the operator writes to its first argument.
     """
 
     name: str
-    named: dict[str, Any]
+    arguments: dict[str, Any]
     tensors: list[Tensor]
     tags: list[Tag | None]
     shapes: list[Shape]
     writes: bool = False
 
     @classmethod
-    def of(cls, func: Any, args: Any, kwargs: Any, known: Any) -> Call | None:
-        """Return what there is to know of a call; None if no argument has a tag."""
+    def from_dispatch(cls, func: Any, args: Any, kwargs: Any, known: Any) -> OpCall | None:
+        """Describe a call as a dispatch mode gets it; None if no argument has a tag.
+
+        Args:
+            func: the operator overload.
+            args, kwargs: its arguments.
+            known: the tags of tensors.
+        """
         tensors = list(_tensors((args, kwargs)))
         tags = [known.get(tensor) for tensor in tensors]
         if not any(tag is not None for tag in tags):
             return None
-        # Of higher order, or writing where compiled code wants it, and goes on unseen.
+        # A higher-order operator; or an ``out=`` overload, which compiled code uses to write to
+        # its own buffers and whose later use cannot be observed.
         if not hasattr(func, "_schema") or func._overloadname.endswith("out"):
             return cls("", {}, tensors, tags, [])
         schema = func._schema
-        named = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
-        named.update(zip((argument.name for argument in schema.arguments), args, strict=False))
-        named.update(kwargs)
+        arguments = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+        arguments.update(zip((argument.name for argument in schema.arguments), args, strict=False))
+        arguments.update(kwargs)
         name = schema.name.partition("::")[2]
         if schema.name.startswith("aten::") and schema.is_mutable:
             name = name.removesuffix("_")
-        space = "" if schema.name.startswith("aten::") else schema.name.partition("::")[0]
+        namespace = "" if schema.name.startswith("aten::") else schema.name.partition("::")[0]
         shapes = [tuple(tensor.shape) for tensor in tensors]
         alias = schema.arguments[0].alias_info if schema.arguments else None
         writes = alias is not None and bool(alias.is_write)
-        return cls(f"{space}.{name}" if space else name, named, tensors, tags, shapes, writes)
+        name = f"{namespace}.{name}" if namespace else name
+        return cls(name, arguments, tensors, tags, shapes, writes)
 
-    def tag(self, name: str) -> Tag | None:
+    def tag_of(self, name: str) -> Tag | None:
         """Return the tag of the argument ``name``."""
-        given = self.named.get(name)
-        if not isinstance(given, Tensor):
+        value = self.arguments.get(name)
+        if not isinstance(value, Tensor):
             return None
-        return next((t for x, t in zip(self.tensors, self.tags, strict=True) if x is given), None)
+        return next((t for x, t in zip(self.tensors, self.tags, strict=True) if x is value), None)
 
     @property
-    def first(self) -> Tag:
-        """The first tag there is."""
+    def first_tag(self) -> Tag:
+        """The tag of the first operand that has one."""
         return next(tag for tag in self.tags if tag is not None)
 
     @property
-    def shape(self) -> Shape:
-        """The shape of the first tensor with a tag."""
+    def first_shape(self) -> Shape:
+        """The shape of the first operand that has a tag."""
         pairs = zip(self.shapes, self.tags, strict=True)
         return next(shape for shape, tag in pairs if tag is not None)
 
-    def coupled(self) -> Coupled:
-        """Return the tag of what this operation takes from several samples."""
-        return Coupled(self.name.lstrip("_"))
+    def cross_sample(self) -> CrossSample:
+        """Return the tag of an output in which this operator combines several samples."""
+        return CrossSample(self.name.lstrip("_"))
 
 
-def _tensors(given: Any) -> Iterator[Tensor]:
-    if isinstance(given, Tensor):
-        yield given
-    elif isinstance(given, tuple | list):
-        for item in given:
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
             yield from _tensors(item)
-    elif isinstance(given, dict):
-        yield from _tensors(list(given.values()))
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
 
 
-def seen_by(tags: Sequence[Tag]) -> frozenset[int]:
+def sources_of(tags: Sequence[Tag]) -> frozenset[int]:
     """Return all samples of ``tags``."""
-    return reduce(operator.or_, (tag.seen for tag in tags), frozenset())
+    return reduce(operator.or_, (tag.sources for tag in tags), frozenset())

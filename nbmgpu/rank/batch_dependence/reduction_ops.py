@@ -1,4 +1,4 @@
-"""Operations that may take several samples together: reductions, products, normalisation."""
+"""Rules of operators that may combine several samples: reductions, products, normalization."""
 
 from __future__ import annotations
 
@@ -6,134 +6,149 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from .elementwise_ops import each, single
-from .op_call import Call, Found
-from .row_tags import Coupled, One, Rows, Tag, Total
+from .elementwise_ops import elementwise, without_batch_dim
+from .op_call import OpCall, OutputTags
+from .tags import Batched, CrossSample, SampleSum, SingleSample, Tag
 
 
-def _dims(call: Call, count: int) -> set[int]:
-    """Return the dimensions that a reduction takes, from the left; all by default."""
-    dims = call.named.get("dim")
+def _reduced_dims(call: OpCall, count: int) -> set[int]:
+    """Return the dimensions that an operator reduces, from the left; all by default."""
+    dims = call.arguments.get("dim")
     if dims is None or dims == []:
         return set(range(count))
     return {d % count for d in ([dims] if isinstance(dims, int) else dims)} if count else set()
 
 
-def reduced(call: Call, outs: Sequence[Any]) -> Found:
+def reduce(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
     """Sums, means, norms and the like over some dimensions."""
-    tag, shape = call.first, call.shape
-    if "other" in call.named:  # of two tensors, element by element
-        return [each(call, outs[0])]
-    if not isinstance(tag, Rows):
-        linear = call.name in ADDS or isinstance(tag, One)
-        return [tag if linear else call.coupled()] * len(outs)
-    dims = _dims(call, len(shape))
-    place = len(shape) + tag.dim
-    if place in dims:
-        chosen = call.name == "mean" and tag.chosen
-        found: Tag = Total(tag.seen, chosen) if call.name in ADDS else call.coupled()
-        return [found] * len(outs)
-    right = sum(d > place for d in dims)
-    kept = tag if call.named.get("keepdim") else replace(tag, dim=tag.dim + right)
-    return [kept] * len(outs)
+    tag, shape = call.first_tag, call.first_shape
+    if "other" in call.arguments:  # elementwise, of two tensors
+        return [elementwise(call, outputs[0])]
+    if not isinstance(tag, Batched):
+        keeps_tag = call.name in SUM_OPS or isinstance(tag, SingleSample)
+        return [tag if keeps_tag else call.cross_sample()] * len(outputs)
+    dims = _reduced_dims(call, len(shape))
+    batch_dim = len(shape) + tag.dim
+    if batch_dim in dims:
+        mean_of_subset = call.name == "mean" and tag.is_subset
+        reduced: Tag = (
+            SampleSum(tag.sources, mean_of_subset) if call.name in SUM_OPS else call.cross_sample()
+        )
+        return [reduced] * len(outputs)
+    right = sum(d > batch_dim for d in dims)
+    kept = tag if call.arguments.get("keepdim") else replace(tag, dim=tag.dim + right)
+    return [kept] * len(outputs)
 
 
-ADDS = {"sum", "mean", "nansum"}
+SUM_OPS = {"sum", "mean", "nansum"}
 
 
-def tallied(call: Call, outs: Sequence[Any]) -> Found:
+def histogram(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
     """Counts of values, to which each sample adds."""
-    return [Total(call.first.seen)] * len(outs)
+    return [SampleSum(call.first_tag.sources)] * len(outputs)
 
 
-def along(call: Call, outs: Sequence[Any]) -> Found:
-    """Softmax, sorting, cumulative sums: what mixes along one dimension, ``dim``."""
-    tag, shape = call.first, call.shape
-    if not isinstance(tag, Rows):
-        return [tag if isinstance(tag, One) else call.coupled()] * len(outs)
-    dim = call.named.get("dim", -1)
+def along_dim(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
+    """Softmax, sorting, cumulative sums: operators that combine elements along one ``dim``."""
+    tag, shape = call.first_tag, call.first_shape
+    if not isinstance(tag, Batched):
+        return [tag if isinstance(tag, SingleSample) else call.cross_sample()] * len(outputs)
+    dim = call.arguments.get("dim", -1)
     if (dim % max(len(shape), 1)) == len(shape) + tag.dim:
-        return [call.coupled()] * len(outs)
-    return [tag] * len(outs)
+        return [call.cross_sample()] * len(outputs)
+    return [tag] * len(outputs)
 
 
-def product(call: Call, outs: Sequence[Any]) -> Found:
-    """Products of matrices, and of batches of them."""
-    names = MATRICES[call.name]
-    tags = [call.tag(name) for name in names]
+def matmul(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
+    """Products of matrices and vectors, and batched products."""
+    names = MATMUL_OPERANDS[call.name]
+    tags = [call.tag_of(name) for name in names]
     a, b = tags
     if a is None and b is None:
-        return [each(call, outs[0])]
-    left, right = isinstance(a, Rows), isinstance(b, Rows)
+        return [elementwise(call, outputs[0])]
+    left, right = isinstance(a, Batched), isinstance(b, Batched)
     if not left and not right:
-        return [single(replace(call, name="mul"), [tag for tag in tags if tag is not None])]
+        as_product = replace(call, name="mul")
+        return [without_batch_dim(as_product, [tag for tag in tags if tag is not None])]
     if (left and b is None) or (right and a is None):
-        mine = a if left else b
-        assert isinstance(mine, Rows)
-        if mine.dim == -3:
-            return [mine]
-        vector = call.named[names[1]].dim() == 1
-        kept = -2 if left else -1
-        if mine.dim != kept or (vector and right):
-            return [call.coupled()]
-        return [replace(mine, dim=-1) if vector else mine]
-    if isinstance(a, Rows) and isinstance(b, Rows) and (a.inner, a.rows) == (b.inner, b.rows):
+        batched = a if left else b
+        assert isinstance(batched, Batched)
+        if batched.dim == -3:
+            return [batched]
+        by_vector = call.arguments[names[1]].dim() == 1
+        kept_dim = -2 if left else -1
+        if batched.dim != kept_dim or (by_vector and right):
+            return [call.cross_sample()]
+        return [replace(batched, dim=-1) if by_vector else batched]
+    if (
+        isinstance(a, Batched)
+        and isinstance(b, Batched)
+        and (a.block_size, a.samples) == (b.block_size, b.samples)
+    ):
         if a.dim == b.dim == -3:
             return [a]
-        contracted = -1 if call.named[names[1]].dim() == 1 else -2
+        contracted = -1 if call.arguments[names[1]].dim() == 1 else -2
         if a.dim == -1 and b.dim == contracted:
-            return [Total(a.seen | b.seen)]
-    return [call.coupled()]
+            return [SampleSum(a.sources | b.sources)]
+    return [call.cross_sample()]
 
 
-MATRICES = {
+MATMUL_OPERANDS = {
     "mm": ("self", "mat2"), "addmm": ("mat1", "mat2"), "bmm": ("self", "mat2"),
     "baddbmm": ("batch1", "batch2"), "mv": ("self", "vec"), "addmv": ("mat", "vec"),
     "dot": ("self", "tensor"), "vdot": ("self", "other"),
 }  # fmt: skip
 
 
-def attention(call: Call, outs: Sequence[Any]) -> Found:
-    """Scaled dot product attention, over the last dimension but one."""
-    tags = {tag for tag in (call.tag(n) for n in ("query", "key", "value")) if tag is not None}
+def attention(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
+    """Scaled dot product attention, along the last but one dimension."""
+    tags = {tag for tag in (call.tag_of(n) for n in ("query", "key", "value")) if tag is not None}
     if len(tags) != 1:
-        return [call.coupled()] if tags else [None] * len(outs)
+        return [call.cross_sample()] if tags else [None] * len(outputs)
     tag = tags.pop()
-    apart = not isinstance(tag, Rows) or tag.dim < -2
-    return [tag if apart else call.coupled(), *[None] * (len(outs) - 1)]
+    per_sample = not isinstance(tag, Batched) or tag.dim < -2
+    return [tag if per_sample else call.cross_sample(), *[None] * (len(outputs) - 1)]
 
 
-def batch_norm(call: Call, outs: Sequence[Any]) -> Found:
-    """Statistics over all dimensions but the second: one's own only where samples lie there.
+def batch_norm(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
+    """Statistics over all dimensions but the second, which are per sample only if that is batched.
 
-    That a module normalises over its share is said elsewhere; here it is known for functions.
+    Batch norm modules that normalize over a shard are handled elsewhere; this rule is for the
+    functional form.
     """
-    tag = call.tag("input")
-    apart = not isinstance(tag, Rows) or len(call.shape) + tag.dim == 1
-    training = call.named.get("training", call.named.get("train", True))
-    return [tag if apart or not training else NORMALISED, *[None] * (len(outs) - 1)]
+    tag = call.tag_of("input")
+    per_sample = not isinstance(tag, Batched) or len(call.first_shape) + tag.dim == 1
+    training = call.arguments.get("training", call.arguments.get("train", True))
+    return [tag if per_sample or not training else BATCH_NORM_TAG, *[None] * (len(outputs) - 1)]
 
 
-def recurrent(call: Call, outs: Sequence[Any]) -> Found:
-    """Layers that go along time, the first dimension: of its own, a CPU's have turned it there."""
-    tag = call.tag("input")
+def recurrent(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
+    """Recurrent layers, which combine elements along time, the first dimension.
+
+    The CPU kernel gets its input already transposed to time first, whatever ``batch_first`` says.
+    """
+    tag = call.tag_of("input")
     on_cpu = call.name.startswith("mkldnn")
-    along = 1 if call.named.get("batch_first") and not on_cpu else 0
-    if isinstance(tag, Rows) and len(call.shape) + tag.dim == along:
-        return [call.coupled()] * len(outs)
-    return [each(call, out) for out in outs]
+    time_dim = 1 if call.arguments.get("batch_first") and not on_cpu else 0
+    if isinstance(tag, Batched) and len(call.first_shape) + tag.dim == time_dim:
+        return [call.cross_sample()] * len(outputs)
+    return [elementwise(call, output) for output in outputs]
 
 
-NORMALISED = Coupled("batch_norm")
-"""The result of a batch normalisation over samples."""
+BATCH_NORM_TAG = CrossSample("batch_norm")
+"""The tag of the output of a batch normalization over samples."""
 
 
-def pairs(call: Call, outs: Sequence[Any]) -> Found:
+def pairwise_distance(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
     """Distances between all rows of two tensors."""
     tags = {tag for tag in call.tags if tag is not None}
     tag = tags.pop()
-    apart = not tags and (isinstance(tag, One) or (isinstance(tag, Rows) and tag.dim < -2))
-    alone = not tags and sum(t is not None for t in call.tags) == 1 and isinstance(tag, Rows)
-    if alone and call.tensors[0] is not call.tensors[-1] and call.tags[0] is not None:
+    per_sample = not tags and (
+        isinstance(tag, SingleSample) or (isinstance(tag, Batched) and tag.dim < -2)
+    )
+    one_operand = (
+        not tags and sum(t is not None for t in call.tags) == 1 and isinstance(tag, Batched)
+    )
+    if one_operand and call.tensors[0] is not call.tensors[-1] and call.tags[0] is not None:
         return [tag]
-    return [tag if apart else call.coupled()] * len(outs)
+    return [tag if per_sample else call.cross_sample()] * len(outputs)

@@ -1,4 +1,4 @@
-"""Operations that take some of the samples by their place: slices, splits, sorting."""
+"""Rules of operators that select samples by position: slices, splits, sorting."""
 
 from __future__ import annotations
 
@@ -6,84 +6,93 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from .op_call import Call, Found
-from .reduction_ops import along
-from .row_tags import One, Rows, Tag
+from .op_call import OpCall, OutputTags
+from .reduction_ops import along_dim
+from .tags import Batched, SingleSample, Tag
 
 
-def some(tag: Rows, places: Sequence[int], each: bool = False) -> Rows:
-    """Return the tag of some of the samples; ``each`` was looked at by itself."""
-    rows = tuple(tag.rows[place] for place in places)
-    return replace(tag, rows=rows, seen=tag.seen if each else frozenset(rows))
+def select_samples(tag: Batched, positions: Sequence[int], by_value: bool = False) -> Batched:
+    """Return the tag of the samples at ``positions`` among those of ``tag``.
+
+    Args:
+        tag: the tag before the selection.
+        positions: positions in ``tag.samples``.
+        by_value: whether each sample is selected by its own values, not by its position.
+    """
+    samples = tuple(tag.samples[position] for position in positions)
+    return replace(tag, samples=samples, sources=tag.sources if by_value else frozenset(samples))
 
 
-def selected(call: Call, outs: Sequence[Any]) -> Found:
-    """One place along a dimension."""
-    tag, shape = call.first, call.shape
-    if not isinstance(tag, Rows):
+def select(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
+    """One index along a dimension."""
+    tag, shape = call.first_tag, call.first_shape
+    if not isinstance(tag, Batched):
         return [tag]
-    dim, place = call.named["dim"] % len(shape), len(shape) + tag.dim
-    if dim != place:
-        return [replace(tag, dim=tag.dim + 1) if dim > place else tag]
-    index = call.named["index"] % shape[dim]
-    return [One(tag.rows[index // tag.inner % len(tag.rows)])]
+    dim, batch_dim = call.arguments["dim"] % len(shape), len(shape) + tag.dim
+    if dim != batch_dim:
+        return [replace(tag, dim=tag.dim + 1) if dim > batch_dim else tag]
+    index = call.arguments["index"] % shape[dim]
+    return [SingleSample(tag.samples[index // tag.block_size % len(tag.samples)])]
 
 
-def sliced(call: Call, outs: Sequence[Any]) -> Found:
-    """A range of places along a dimension."""
-    tag, shape = call.first, call.shape
-    if not isinstance(tag, Rows):
+def slice_dim(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
+    """A range of indices along a dimension."""
+    tag, shape = call.first_tag, call.first_shape
+    if not isinstance(tag, Batched):
         return [tag]
-    dim = call.named["dim"] % len(shape)
-    if dim != len(shape) + tag.dim or outs[0].shape[dim] == shape[dim]:
+    dim = call.arguments["dim"] % len(shape)
+    if dim != len(shape) + tag.dim or outputs[0].shape[dim] == shape[dim]:
         return [tag]
-    taken = slice(call.named["start"], call.named["end"], call.named["step"])
-    places = range(shape[dim])[taken]
-    return [_cut(tag, places)]
+    selected = slice(call.arguments["start"], call.arguments["end"], call.arguments["step"])
+    indices = range(shape[dim])[selected]
+    return [_select_indices(tag, indices)]
 
 
-def _cut(tag: Rows, places: Sequence[int]) -> Tag | None:
-    """Return the tag of the elements ``places`` along the dimension of samples."""
-    if tag.plain and len(places) == 1:
-        return One(tag.rows[places[0] % len(tag.rows)])
-    if tag.plain:
-        return some(tag, [place % len(tag.rows) for place in places])
-    wide = tag.inner
-    whole = len(places) % wide == 0 and all(
-        p == places[0] + i and places[0] % wide == 0 for i, p in enumerate(places)
+def _select_indices(tag: Batched, indices: Sequence[int]) -> Tag | None:
+    """Return the tag of the elements at ``indices`` along the batch dimension."""
+    if tag.one_sample_per_index and len(indices) == 1:
+        return SingleSample(tag.samples[indices[0] % len(tag.samples)])
+    if tag.one_sample_per_index:
+        return select_samples(tag, [index % len(tag.samples) for index in indices])
+    size = tag.block_size
+    whole_blocks = len(indices) % size == 0 and all(
+        index == indices[0] + i and indices[0] % size == 0 for i, index in enumerate(indices)
     )
-    if not whole:
+    if not whole_blocks:
         return None
-    return some(tag, [place // wide % len(tag.rows) for place in places[::wide]])
+    return select_samples(tag, [index // size % len(tag.samples) for index in indices[::size]])
 
 
-def parted(call: Call, outs: Sequence[Any]) -> Found:
-    """Split into pieces along a dimension."""
-    tag, shape = call.first, call.shape
-    dim = call.named["dim"] % len(shape)
-    if not isinstance(tag, Rows) or dim != len(shape) + tag.dim:
-        return [tag] * len(outs)
-    found, begin = [], 0
-    for out in outs:
-        found.append(_cut(tag, range(begin, begin + out.shape[dim])))
-        begin += out.shape[dim]
-    return found
+def split(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
+    """Chunks along a dimension."""
+    tag, shape = call.first_tag, call.first_shape
+    dim = call.arguments["dim"] % len(shape)
+    if not isinstance(tag, Batched) or dim != len(shape) + tag.dim:
+        return [tag] * len(outputs)
+    tags, begin = [], 0
+    for output in outputs:
+        tags.append(_select_indices(tag, range(begin, begin + output.shape[dim])))
+        begin += output.shape[dim]
+    return tags
 
 
-def unbound(call: Call, outs: Sequence[Any]) -> Found:
-    """All places along a dimension, one by one."""
-    tag, shape = call.first, call.shape
-    if not isinstance(tag, Rows):
-        return [tag] * len(outs)
-    dim, place = call.named["dim"] % len(shape), len(shape) + tag.dim
-    if dim != place:
-        return [replace(tag, dim=tag.dim + 1) if dim > place else tag] * len(outs)
-    return [One(tag.rows[i // tag.inner % len(tag.rows)]) for i in range(len(outs))]
+def unbind(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
+    """All indices along a dimension, one by one."""
+    tag, shape = call.first_tag, call.first_shape
+    if not isinstance(tag, Batched):
+        return [tag] * len(outputs)
+    dim, batch_dim = call.arguments["dim"] % len(shape), len(shape) + tag.dim
+    if dim != batch_dim:
+        return [replace(tag, dim=tag.dim + 1) if dim > batch_dim else tag] * len(outputs)
+    count = len(tag.samples)
+    return [SingleSample(tag.samples[i // tag.block_size % count]) for i in range(len(outputs))]
 
 
-def in_order(call: Call, outs: Sequence[Any]) -> Found:
-    """Sorting along ``dim``: numbers of single samples stay theirs, in another order."""
-    tag, shape = call.first, call.shape
-    if not isinstance(tag, Rows) or len(shape) != 1:
-        return along(call, outs)
-    return [some(tag, outs[-1].tolist(), each=True) if tag.plain else None] * len(outs)
+def sort(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
+    """Sorting along ``dim``: one number per sample stays the sample's, in another order."""
+    tag, shape = call.first_tag, call.first_shape
+    if not isinstance(tag, Batched) or len(shape) != 1:
+        return along_dim(call, outputs)
+    if not tag.one_sample_per_index:
+        return [None] * len(outputs)
+    return [select_samples(tag, outputs[-1].tolist(), by_value=True)] * len(outputs)
