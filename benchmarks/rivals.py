@@ -62,7 +62,7 @@ OURS = Rival(
     note="forked from a server that has imported the libraries, not from the kernel",
 )
 
-FORGET = "from nbmgpu.serialization.storage import shelf\nshelf.clear()"
+FORGET = "from nbmgpu.serialization.storage import storage_pool\nshelf.clear()"
 """What nbmgpu keeps from one run to the next is given up."""
 
 TORCHRUN = Rival(

@@ -1,7 +1,7 @@
 """The exceptions a user can meet, and the one form in which they are shown.
 
 Every message answers three questions, in this order: what happened, what is
-allowed or likely, what to type instead.  ``compose`` puts them together, so
+allowed or likely, what to type instead.  ``format_message`` puts them together, so
 that all messages read alike.
 
 An error raised inside a rank is not wrapped: the notebook gets the exception's
@@ -31,7 +31,7 @@ class UnknownNameError(CellError, NameError):
     """The cell reads a name that exists neither in the notebook nor in Python."""
 
 
-class ShippingError(NbmgpuError, TypeError):
+class SerializationError(NbmgpuError, TypeError):
     """A value that the cell reads cannot be pickled."""
 
 
@@ -63,20 +63,20 @@ class RunTimeoutError(NbmgpuError, TimeoutError):
     """The run took longer than ``--timeout`` allowed."""
 
 
-IN_STEP = (
+SAME_STEPS_HINT = (
     "no `if`, `break` or `continue` that depends on a clock, or on what is in a rank's share of "
     "the batch; count steps, or multiply the loss by 0, instead"
 )
 """The way out where ranks did different numbers of steps."""
 
 
-def out_of_step(through: str = "Another rank", waiting: str = "this one", where: str = "") -> str:
+def step_mismatch_message(through: str = "Another rank", waiting: str = "this one", where: str = "") -> str:
     """Return the words for a rank that was ``waiting`` for one that is ``through`` its cell."""
     what = f"{through} had come to the end of the cell, and {waiting} still waited for it{where}"
-    return compose(f"{what}: they did different numbers of steps", instead=IN_STEP)
+    return format_message(f"{what}: they did different numbers of steps", instead=SAME_STEPS_HINT)
 
 
-def compose(what: str, allowed: str = "", instead: str = "") -> str:
+def format_message(what: str, allowed: str = "", instead: str = "") -> str:
     """Join the three parts of a message: what happened, what is allowed, what to type."""
     parts = [what.rstrip(".") + "."]
     if allowed:
@@ -86,7 +86,7 @@ def compose(what: str, allowed: str = "", instead: str = "") -> str:
     return "\n".join(parts)
 
 
-def closest(word: str, choices: Iterable[str]) -> str | None:
+def closest_match(word: str, choices: Iterable[str]) -> str | None:
     """Return the choice most like ``word``, or None when nothing is near."""
     found = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
     return found[0] if found else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
-def in_words(size: float) -> str:
+def format_bytes(size: float) -> str:
     """Write bytes as people do: ``1.4 GiB``."""
     unit = 0
     while size >= 999.5 and unit < len(UNITS) - 1:
@@ -14,6 +14,6 @@ def in_words(size: float) -> str:
     return f"{size:.{digits}f} {UNITS[unit]}"
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """Write ``1 core`` or ``2 cores``."""
     return f"{number} {noun}" + ("" if number == 1 else "s")

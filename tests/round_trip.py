@@ -7,8 +7,15 @@ import types
 from dataclasses import dataclass, field
 from typing import Any
 
-from nbmgpu.serialization import Returned, Shipment, adopt, receive, send_back, ship
-from nbmgpu.serialization.storage import Place, make_place
+from nbmgpu.serialization import (
+    Bundle,
+    RestoredResult,
+    load_bundle,
+    restore_result,
+    save_result,
+    serialize,
+)
+from nbmgpu.serialization.storage import Storage, allocate_storage
 
 # The processes are forked from a server that has never run a tensor operation.
 RANKS = multiprocessing.get_context("forkserver")
@@ -18,18 +25,18 @@ RANKS.set_forkserver_preload(["torch", "numpy", "pandas", "nbmgpu.serialization"
 def live(
     bundle: str, result: str, cell: str, path: list[str], pipe: Any, alone: bool = False
 ) -> None:
-    """Be a rank: receive, run the cell, send back; answer with an error's traceback."""
+    """Be a rank: load_bundle, run the cell, send back; answer with an error's traceback."""
     try:
         sys.path[:] = path
         multiprocessing.set_start_method("fork", force=True)  # of a loader's workers, as usual
         main = types.ModuleType("__main__")
         sys.modules["__main__"] = main
         namespace = main.__dict__
-        received = receive(bundle, namespace, "cpu")
+        received = load_bundle(bundle, namespace, "cpu")
         namespace["_received"] = received
         exec(compile(cell, "<cell>", "exec"), namespace)
         made = {name: value for name, value in namespace.items() if not name.startswith("_")}
-        lost = send_back(result, made, {}, received, namespace, alone=lambda nbytes: alone)
+        lost = save_result(result, made, {}, received, namespace, is_exclusive=lambda nbytes: alone)
         pipe.send((None, lost))
     except BaseException:
         pipe.send((traceback.format_exc(), {}))
@@ -41,7 +48,7 @@ class Rank:
 
     process: Any
     pipe: Any
-    result: Place
+    result: Storage
 
     def wait(self) -> dict[str, str]:
         """Wait for the end; raise what the cell raised."""
@@ -60,39 +67,39 @@ class Notebook:
 
     folder: Any
     namespace: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})
-    places: list[Place] = field(default_factory=list)
+    places: list[Storage] = field(default_factory=list)
     alone: bool = True
 
     def cell(self, source: str) -> None:
         """Run a cell here."""
         exec(compile(source, "<notebook>", "exec"), self.namespace)
 
-    def ship(self, *names: str) -> Shipment:
+    def serialize(self, *names: str) -> Bundle:
         """Pack ``names``, or all that there is."""
         names = names or tuple(n for n in self.namespace if not n.startswith("__"))
-        return ship({n: self.namespace[n] for n in names}, self.namespace, {})
+        return serialize({n: self.namespace[n] for n in names}, self.namespace, {})
 
-    def write(self, shipment: Shipment) -> Place:
-        self.places.append(shipment.find_room(self.folder))
-        shipment.write(self.places[-1])
+    def write(self, bundle: Bundle) -> Storage:
+        self.places.append(bundle.allocate(self.folder))
+        bundle.write(self.places[-1])
         return self.places[-1]
 
-    def start(self, bundle: Place, cell: str) -> Rank:
+    def start(self, bundle_storage: Storage, cell: str) -> Rank:
         """Start a rank on ``cell``."""
-        self.places.append(make_place(self.folder, f"result-{len(self.places)}", 0))
+        self.places.append(allocate_storage(self.folder, f"result-{len(self.places)}", 0))
         ours, theirs = RANKS.Pipe()
-        args = (bundle.path, self.places[-1].path, cell, sys.path, theirs, self.alone)
+        args = (bundle_storage.path, self.places[-1].path, cell, sys.path, theirs, self.alone)
         process = RANKS.Process(target=live, args=args)
         process.start()
         theirs.close()
         return Rank(process, ours, self.places[-1])
 
-    def mgpu(self, cell: str, *names: str) -> Returned:
+    def mgpu(self, cell: str, *names: str) -> RestoredResult:
         """Run a cell in a rank and take back what it made."""
-        shipment = self.ship(*names)
-        rank = self.start(self.write(shipment), cell)
+        bundle = self.serialize(*names)
+        rank = self.start(self.write(bundle), cell)
         rank.wait()
-        returned = adopt(rank.result.path, shipment)
+        returned = restore_result(rank.result.path, bundle)
         self.namespace.update(returned.values)
         return returned
 

@@ -10,6 +10,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 from IPython.display import display
 
 from nbmgpu.cell import Cell, read_cell
+from nbmgpu.cell.source import with_magic_line
 from nbmgpu.errors import CellError, UnknownNameError
 
 NOTEBOOK = dict.fromkeys("abcdefghxyz", 1) | {"model": 1, "loader": 1, "data": 1, "_": 1}
@@ -393,6 +394,56 @@ def test_unknown_name(source: str, name: str, line: int, instead: str | None) ->
     assert message.endswith(f"Try: {instead}" if instead else "run the cell that binds it first.")
     assert isinstance(caught.value, NameError)
     assert isinstance(caught.value, CellError)
+
+
+@pytest.mark.parametrize(
+    ("source", "suggestion"),
+    [
+        ("dist.all_reduce(t)", "import torch.distributed as dist"),
+        ("a = np.zeros(3)", "import numpy as np"),
+        ("pd.DataFrame()", "import pandas as pd"),
+        ("plt.plot([1])", "import matplotlib.pyplot as plt"),
+        ("F.relu(1)", "import torch.nn.functional as F"),
+        ("nn.Linear(1, 1)", "from torch import nn"),
+        ("optim.SGD([])", "from torch import optim"),
+        ("for i in tqdm(range(3)): pass", "from tqdm.auto import tqdm"),
+        ("sns.set_theme()", "import seaborn as sns"),
+        ("sklearn.__version__", "import sklearn"),
+        ("random.seed(1)", "import random"),
+        ("DataLoader([])", "from torch.utils.data import DataLoader"),
+    ],
+)
+def test_a_conventional_alias_suggests_its_import(source: str, suggestion: str) -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        read_cell(source, {})
+    assert str(caught.value).endswith(f"\nTry: {suggestion}")
+
+
+@pytest.mark.parametrize("source", ["lists.all_reduce(t)", "f(lists)\nlists.all_reduce(t)"])
+def test_a_builtin_without_the_attribute_is_not_suggested(source: str) -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        read_cell(source, {"t": 1, "f": print})
+    assert "list." not in str(caught.value)
+    assert "Try:" not in str(caught.value)
+
+
+def test_a_builtin_with_the_attribute_is_suggested() -> None:
+    with pytest.raises(UnknownNameError, match=r"Try: str\.join"):
+        read_cell("strr.join([])", {})
+
+
+@pytest.mark.parametrize(
+    ("body", "source"),
+    [
+        ("x = 1\n", "# %%mgpu --gpus 2\nx = 1\n"),
+        ("\n  x = 1\n", "  # %%mgpu --gpus 2\n\n  x = 1\n"),
+        ("%%time\nx = 1", "%%time\nx = 1"),
+        ("\n%%time\nx = 1", "\n%%time\nx = 1"),
+        (" \n", " \n"),
+    ],
+)
+def test_the_magic_line_precedes_the_body_as_a_comment(body: str, source: str) -> None:
+    assert with_magic_line("%%mgpu --gpus 2 ", body) == source
 
 
 def test_the_first_unknown_name_is_reported() -> None:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from nbmgpu.devices.devices import Machine
-from nbmgpu.devices.requirements import lack_of
-from nbmgpu.errors import OptionError, StrategyError, compose
-from nbmgpu.formatting import counted, in_words
+from nbmgpu.devices.probe import Machine
+from nbmgpu.devices.requirements import missing_requirement
+from nbmgpu.errors import OptionError, StrategyError, format_message
+from nbmgpu.formatting import format_count, format_bytes
 from nbmgpu.options.values import GpuRequest
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.strategies import profile_of, strategy_names
@@ -131,7 +131,7 @@ def catalogue(question: Question, there: Machine | None = None) -> Advice:
 
 def line_of(name: str, strategy: str, question: Question, ranks: int) -> tuple[str, str]:
     """Return the line that asks for a row of ``strategy``, or why it cannot be had."""
-    if lack := lack_of(profile_of(strategy)):
+    if lack := missing_requirement(profile_of(strategy)):
         return "", f"needs {lack.needed}: %pip install {lack.install}"
     more: dict[str, Any] = {"cpu_offload": True} if name != strategy else {}
     asked = dataclasses.replace(question, gpus=ranks if question.gpus is None else question.gpus)
@@ -217,7 +217,7 @@ class Consultation:
             return available_memory.look(question.options(), there)
         if not isinstance(question.gpus, int) or question.gpus < 1:
             what = "memory= is about a machine that is not this one"
-            raise OptionError(compose(what, "It goes with a number of GPUs", "gpus=8"))
+            raise OptionError(format_message(what, "It goes with a number of GPUs", "gpus=8"))
         question.options()  # is checked as ever
         return available_memory.imagined(question.gpus, question.memory)
 
@@ -324,11 +324,11 @@ class Consultation:
         if "offload" in name:
             counted = self.counted
             need = counted.parameters + counted.gradients + counted.all_states
-            costs += f"; {in_words(need)} of the host's memory"
+            costs += f"; {format_bytes(need)} of the host's memory"
             if room.host is not None and need > room.host and not why:
                 fits, why = (
                     "no",
-                    f"needs {in_words(need)} of the host, {in_words(room.host)} is free",
+                    f"needs {format_bytes(need)} of the host, {format_bytes(room.host)} is free",
                 )
         return Estimate(
             name=name,
@@ -362,7 +362,7 @@ class Consultation:
             )
         acts = case.activations
         if acts is not None:
-            per = f"{counted(acts.samples, 'sample')} on each rank"
+            per = f"{format_count(acts.samples, 'sample')} on each rank"
             because = f"; {self.why_not}" if self.why_not else ""
             notes.append(f"Activations: {per}, from {acts.source}{because}.")
         elif self.why_not:
@@ -395,13 +395,13 @@ def check(model: Any, optimizer: Any) -> None:
 
     if not isinstance(model, torch.nn.Module):
         what = f"The model is a {type(model).__name__}, and no torch.nn.Module"
-        raise OptionError(compose(what, instead="nbmgpu.advise(model, optimizer, batch)"))
+        raise OptionError(format_message(what, instead="nbmgpu.advise(model, optimizer, batch)"))
     if any(map(is_lazy, model.parameters())):
         what = "The model has lazy modules, whose shapes are known after a forward pass"
-        raise OptionError(compose(what, instead="model(x), and then nbmgpu.advise(model)"))
+        raise OptionError(format_message(what, instead="model(x), and then nbmgpu.advise(model)"))
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
         what = f"The optimizer is a {type(optimizer).__name__}, and no torch.optim.Optimizer"
-        raise OptionError(compose(what, instead="nbmgpu.advise(model, optimizer=optimizer)"))
+        raise OptionError(format_message(what, instead="nbmgpu.advise(model, optimizer=optimizer)"))
 
 
 def _batch_of(batch: Any, loader: Any) -> tuple[Any, int, str]:
@@ -430,9 +430,9 @@ def _refused_by_optimizer(optimizer: Optimizer | None) -> Mapping[str, str]:
     """Return the strategies that cannot train with ``optimizer``, and why."""
     if optimizer is None or any(p.is_meta for g in optimizer.param_groups for p in g["params"]):
         return {}  # it is found out by a trial on the parameters' device
-    from nbmgpu.strategies.per_parameter import joins_parameters
+    from nbmgpu.strategies.per_parameter import cross_parameter_dependence
 
-    tests: dict[str, Callable[[Optimizer], str]] = {"zero1": joins_parameters}
+    tests: dict[str, Callable[[Optimizer], str]] = {"zero1": cross_parameter_dependence}
     name = type(optimizer).__name__
     found = {strategy: test(optimizer) for strategy, test in tests.items()}
     return {strategy: f"not with {name}: {why}" for strategy, why in found.items() if why}

@@ -6,9 +6,10 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from nbmgpu.devices.devices import Machine, place_ranks, probe
-from nbmgpu.errors import OptionError, compose
-from nbmgpu.formatting import counted, in_words
+from nbmgpu.devices.placement import place_ranks
+from nbmgpu.devices.probe import Machine, probe
+from nbmgpu.errors import OptionError, format_message
+from nbmgpu.formatting import format_count, format_bytes
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.system.limits import available_memory
 
@@ -50,13 +51,13 @@ def look(options: RunOptions, machine: Machine | None = None) -> Room:
     ranks = placement.world_size
     host = available_memory()
     if placement.devices[0] == "cpu":
-        return Room(ranks, False, host // ranks, counted(ranks, "CPU rank"), host)
+        return Room(ranks, False, host // ranks, format_count(ranks, "CPU rank"), host)
     indices = [int(d) for name in placement.devices for d in name.split(":")[1].split(",")]
     sizes = [_free(machine, index) for index in indices]
     known = [size for size in sizes if size is not None]
     least = min(known) if len(known) == len(sizes) else None
     name = machine.gpus[indices[0]].name
-    words = f"{counted(len(indices), 'GPU')} ({name})"
+    words = f"{format_count(len(indices), 'GPU')} ({name})"
     return Room(len(indices), True, least, words, host, tuple(_held_by_kernel(indices)))
 
 
@@ -68,9 +69,9 @@ def imagined(gpus: int, memory: float | str) -> Room:
     """Return a room of ``gpus`` GPUs with ``memory`` free on each, that need not be here."""
     free = read_bytes(memory)
     if free < LEAST:
-        what = f"memory={memory!r} is {in_words(free)}, less than any GPU has"
-        raise OptionError(compose(what, instead=f"memory='{memory} GB'"))
-    return Room(gpus, True, free, f"{counted(gpus, 'GPU')} with {in_words(free)} each")
+        what = f"memory={memory!r} is {format_bytes(free)}, less than any GPU has"
+        raise OptionError(format_message(what, instead=f"memory='{memory} GB'"))
+    return Room(gpus, True, free, f"{format_count(gpus, 'GPU')} with {format_bytes(free)} each")
 
 
 def _free(machine: Machine, index: int) -> int | None:
@@ -90,4 +91,4 @@ def _held_by_kernel(indices: list[int]) -> list[str]:
     if not held:
         return []
     how = "del of its tensors and torch.cuda.empty_cache() give it to the ranks"
-    return [f"This kernel holds {in_words(held)} of a GPU; {how}."]
+    return [f"This kernel holds {format_bytes(held)} of a GPU; {how}."]

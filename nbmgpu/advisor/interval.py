@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from nbmgpu.errors import OptionError, compose
-from nbmgpu.formatting import in_words
+from nbmgpu.errors import OptionError, format_message
+from nbmgpu.formatting import format_bytes
 
 KIB = 1 << 10
 POWERS = {"": 1.0} | {
@@ -48,7 +48,7 @@ def at_least(*spans: Span) -> Span:
 
 def span_in_words(low: float, high: float) -> str:
     """Write a range of bytes: ``1.2 to 1.6 GiB``; one number where both read alike."""
-    first, last = in_words(low), in_words(high)
+    first, last = format_bytes(low), format_bytes(high)
     if first == last:
         return last
     number, unit = first.split(" ")
@@ -74,5 +74,5 @@ def read_bytes(value: float | str) -> int:
         amount = 0.0
     if not 0 < amount < float("inf"):
         allowed = "It is given in bytes, or as text with a unit"
-        raise OptionError(compose(f"{value!r} is no amount of memory", allowed, "memory='80 GB'"))
+        raise OptionError(format_message(f"{value!r} is no amount of memory", allowed, "memory='80 GB'"))
     return int(amount)

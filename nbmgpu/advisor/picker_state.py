@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from nbmgpu.cell import read_cell
-from nbmgpu.devices.devices import RANKS_PER_CORE, Machine, probe
-from nbmgpu.errors import NbmgpuError, OptionError, closest, compose
+from nbmgpu.devices.placement import RANKS_PER_CORE
+from nbmgpu.devices.probe import Machine, probe
+from nbmgpu.errors import NbmgpuError, OptionError, closest_match, format_message
 from nbmgpu.options.run_options import RunOptions
 
 from .advice import Advice
@@ -259,7 +260,7 @@ def named(words: list[str], namespace: Mapping[str, Any]) -> Found:
     if not found.model:
         asked = " and ".join(words)
         what = f"{asked} holds no torch.nn.Module" if asked else "This notebook has no model yet"
-        raise OptionError(compose(what, instead="%mgpu advise model optimizer loader"))
+        raise OptionError(format_message(what, instead="%mgpu advise model optimizer loader"))
     return found
 
 
@@ -279,13 +280,13 @@ def _held_by_trainers(names: Iterable[str], namespace: Mapping[str, Any]) -> dic
 def _named(word: str, namespace: Mapping[str, Any], own: list[str]) -> Any:
     name, *path = word.split(".")
     if name not in namespace:
-        near = closest(name, own)
+        near = closest_match(name, own)
         instead = f"%mgpu advise {'.'.join([near, *path])}" if near else ""
-        raise OptionError(compose(f"There is no {name!r} in this notebook", instead=instead))
+        raise OptionError(format_message(f"There is no {name!r} in this notebook", instead=instead))
     value = namespace[name]
     for part in path:
         if not hasattr(value, part):
-            raise OptionError(compose(f"{name!r} has no {part!r}", instead=f"%mgpu advise {name}"))
+            raise OptionError(format_message(f"{name!r} has no {part!r}", instead=f"%mgpu advise {name}"))
         name, value = f"{name}.{part}", getattr(value, part)
     return value
 

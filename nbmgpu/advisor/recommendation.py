@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from nbmgpu.formatting import in_words
+from nbmgpu.formatting import format_bytes
 
 from .advice import Estimate, Fit
 from .interval import Span, span_in_words
@@ -95,7 +95,7 @@ def choose(
                 return Choice(name, text, checkpointing)
     least = min(known, key=lambda name: known[name].low)
     text = (
-        f"Nothing fits: {least} still needs {in_words(known[least].low)} of {in_words(free)} "
+        f"Nothing fits: {least} still needs {format_bytes(known[least].low)} of {format_bytes(free)} "
         f"on each of {case.ranks} ranks. {_way_out(known[least], free)}."
     )
     return Choice("", text)
@@ -108,7 +108,7 @@ def on_devices(rows: Iterable[Estimate], fits: Fit) -> list[str]:
 
 def _perhaps(row: Estimate, free: int, checkpointing: bool) -> str:
     how = " with activations recomputed" if checkpointing else ""
-    span = f"{span_in_words(row.low, row.high)} of {in_words(free)}"
+    span = f"{span_in_words(row.low, row.high)} of {format_bytes(free)}"
     return f"Nothing fits for sure; {row.name}{how} needs the least, {span}: try it."
 
 
@@ -123,36 +123,36 @@ def _by_states(known: dict[str, Estimate], free: int, batch_known: bool) -> Choi
     for name, row in known.items():
         if row.low <= free / 2:
             text = (
-                f"Without activations {name} needs {in_words(row.low)} of {in_words(free)}, which "
+                f"Without activations {name} needs {format_bytes(row.low)} of {format_bytes(free)}, which "
                 f"leaves most of it to them; {how}."
             )
             return Choice(name, text)
     least = min(known, key=lambda name: known[name].low)
     row = known[least]
     if row.fits == "no":
-        text = f"Nothing fits: {least} needs {in_words(row.low)} of {in_words(free)}. {MISSING}."
+        text = f"Nothing fits: {least} needs {format_bytes(row.low)} of {format_bytes(free)}. {MISSING}."
         return Choice("", text)
-    text = f"{least} leaves the most to activations: it needs {in_words(row.low)} before them."
+    text = f"{least} leaves the most to activations: it needs {format_bytes(row.low)} before them."
     return Choice(least, text)
 
 
 def _reason(name: str, ddp: Estimate, case: Case, free: int, checkpointing: bool) -> str:
-    room = in_words(free)
+    room = format_bytes(free)
     if name == "ddp" and not checkpointing:
-        most = in_words(ddp.high)
+        most = format_bytes(ddp.high)
         text = (
             f"All of it fits on each rank (at most {most} of {room}): with ddp nothing is sharded."
         )
         if case.counted.elements < 1_000_000:
             text = text[:-1] + "; so small a model gains little from several ranks."
         return text
-    trouble = f"ddp needs up to {in_words(ddp.high)} of {room}"
+    trouble = f"ddp needs up to {format_bytes(ddp.high)} of {room}"
     if not ddp.line:
         trouble = f"ddp cannot be had: {ddp.why}"
     states = case.counted.all_states
     cure = {
         "ddp": "everything stays whole",
-        "zero1": f"zero1 leaves each rank its part of the {in_words(states)} of optimizer states",
+        "zero1": f"zero1 leaves each rank its part of the {format_bytes(states)} of optimizer states",
         "zero2": "zero2 shards gradients and optimizer states, and gathers parameters only once",
         "fsdp": "fsdp leaves each rank its part of parameters, gradients and optimizer states",
     }[name]
@@ -164,7 +164,7 @@ def _reason(name: str, ddp: Estimate, case: Case, free: int, checkpointing: bool
 def _shards_away(row: Estimate, case: Case) -> str:
     does = "it does" if row.fits == "fits" else "it may"
     counted = case.counted
-    need = in_words(counted.parameters + counted.gradients + counted.all_states)
+    need = format_bytes(counted.parameters + counted.gradients + counted.all_states)
     return f"with {need} of it in the memory of the host {does}, many times slower"
 
 
@@ -172,7 +172,7 @@ def _way_out(row: Estimate, free: int) -> str:
     """Say what would be the right answer where no strategy of this package is."""
     acts = sum(part.low for part in row.parts if part.kind == "activations")
     if acts > free / 2:
-        return f"Activations are {in_words(acts)} of that: take smaller batches. {MISSING}"
+        return f"Activations are {format_bytes(acts)} of that: take smaller batches. {MISSING}"
     return f"More ranks would hold less each. {MISSING}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from nbmgpu.formatting import in_words
+from nbmgpu.formatting import format_bytes
 
 from .advice import Advice, Estimate
 from .interval import span_in_words
@@ -31,7 +31,7 @@ def cells(advice: Advice, row: Estimate) -> tuple[str, ...]:
 def heading(advice: Advice) -> str:
     """Return the line above the table."""
     free = "nobody knows how much memory is free" if advice.free is None else (
-        f"{in_words(advice.free)} free for each rank"
+        f"{format_bytes(advice.free)} free for each rank"
     )  # fmt: skip
     return f"{advice.model} on {advice.where}: {free}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nbmgpu.environment import random_state
-from nbmgpu.errors import OptionError, compose
+from nbmgpu.errors import OptionError, format_message
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -25,7 +25,7 @@ def shaped(shape: tuple[int, ...]) -> dict[str, Any]:
     if len(shape) != 2 or min(shape) < 1:
         what = f"batch={shape!r} is no batch"
         allowed = "A batch is what the loader gives, or (samples, tokens) of a language model"
-        raise OptionError(compose(what, allowed, "batch=(8, 512)"))
+        raise OptionError(format_message(what, allowed, "batch=(8, 512)"))
     ids = torch.zeros(shape, dtype=torch.long, device="meta")
     return {"input_ids": ids, "labels": ids}
 

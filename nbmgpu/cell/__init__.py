@@ -1,4 +1,4 @@
-"""What a cell reads from the notebook and what it binds there."""
+"""Static analysis of a cell: which names it reads from the notebook and which it binds."""
 
 from .cell import Cell, read_cell
 

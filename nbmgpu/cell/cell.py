@@ -1,16 +1,17 @@
-"""What a cell reads from the notebook and what it binds there, found from its source.
+"""Finds which names a cell reads from the notebook and which it binds, from its source alone.
 
-Nothing is run.  A name that exists nowhere is reported before any process starts, by an error
-that is a NameError.
+The cell is not executed.  A name that exists nowhere is reported before any process starts, with
+an error that is also a NameError.
 
-What the source does not show:
+Limits of the static analysis:
 
-- Names made at run time, by ``exec``, ``globals()``, ``vars()`` or a magic such as ``%run``.
-  A cell that uses one of them is not checked for unknown names.  What such code reads is found
-  if it is written out as a string, as in ``eval("x + 1")``, and where all names are asked for,
-  numbers and strings are; what it binds is not in ``writes``.
-- ``global`` variables of functions that the cell calls but does not define.  They belong to
-  the functions, and show when those are shipped.
+- Names that are created at run time by ``exec``, ``globals()``, ``vars()`` or a magic such as
+  ``%run``.  A cell that uses one of them is not checked for unknown names.  Names that such code
+  reads are found if the code is a string literal, as in ``eval("x + 1")``.  If the cell
+  enumerates all names, plain numbers and strings of the notebook count as read.  Names that such
+  code binds are not in ``writes``.
+- ``global`` variables of functions that the cell calls but does not define.  They are found when
+  these functions are serialized.
 """
 
 from __future__ import annotations
@@ -25,47 +26,48 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 
-from nbmgpu.errors import UnknownNameError, closest, compose
+from nbmgpu.errors import UnknownNameError, format_message
 
-from .ipython_magics import names_of
-from .name_analysis import NameReader, Site
+from .ipython_magics import names_in_expression
+from .name_analysis import Location, NameReader
+from .name_suggestions import CONVENTIONAL_IMPORTS, nearest_name
 from .source import CellSource, Transform
 
-DYNAMIC = frozenset({"globals", "locals", "exec", "eval", "get_ipython"})
-"""Functions through which a cell can use names that are not in its source."""
+DYNAMIC_ACCESS = frozenset({"globals", "locals", "exec", "eval", "get_ipython"})
+"""Functions through which a cell can use names that do not appear in its source."""
 
-SETTINGS = (bool, int, float, str)
-"""Types of what code looks for among all names: nanoGPT's configuration is such code."""
+CONFIG_TYPES = (bool, int, float, str)
+"""Types of variables that code looks for when it enumerates names, as nanoGPT's configurator."""
 
-LAST: Site = (sys.maxsize, 0)
-"""Where a name is read that stands nowhere."""
+END_OF_CELL: Location = (sys.maxsize, 0)
+"""Location of a name that is read without appearing in the source."""
 
-SHELL_OWN = frozenset({
+IPYTHON_INTERNALS = frozenset({
     "In", "Out", "_ih", "_oh", "_dh", "__name__", "__doc__", "__package__", "__loader__",
     "__spec__", "__builtin__", "__builtins__", "__annotations__",
 })  # fmt: skip
-"""Names that every IPython shell has for itself; they are never taken from the notebook."""
+"""Names that every IPython shell defines for itself; they are never sent to ranks."""
 
-SHELL_FUNCTIONS = frozenset({"get_ipython", "display", "exit", "quit", "open"})
-"""Names that IPython provides; they are taken from the notebook only if it has rebound them."""
+IPYTHON_FUNCTIONS = frozenset({"get_ipython", "display", "exit", "quit", "open"})
+"""Names that IPython provides; they are sent to ranks only if the notebook has rebound them."""
 
 HISTORY = re.compile(r"_{1,3}|_i{1,3}|_i?\d+")
-"""Earlier inputs and outputs, such as ``_`` and ``_12``."""
+"""Names of earlier inputs and outputs, such as ``_`` and ``_12``."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell and its names.
+    """A cell and the names that it uses.
 
-    ``source`` is the cell as written, ``code`` the Python that IPython makes of it.
-
-    ``reads`` are the notebook's names that may be read before the cell has bound them, in the
-    order in which they appear; a builtin is among them only if the notebook shadows it.
-    ``writes`` are the names that the cell may bind, except for those that come from
-    ``star_imports``, the modules of ``from m import *``.  ``deletes`` are names that it may
-    delete.
-
-    ``needs_await`` tells whether there is an ``await`` outside any function.
+    Attributes:
+        source: the cell as written.
+        code: the Python that IPython transforms it into.
+        reads: names of the notebook that may be read before the cell has bound them, in order of
+            appearance.  A builtin is among them only if the notebook shadows it.
+        writes: names that the cell may bind, without those from ``star_imports``.
+        deletes: names that the cell may delete.
+        star_imports: the modules of ``from module import *``.
+        needs_await: whether there is an ``await`` outside any function.
     """
 
     source: str
@@ -80,15 +82,20 @@ class Cell:
 def read_cell(
     source: str, namespace: Mapping[str, object], transform: Transform | None = None
 ) -> Cell:
-    """Find what a cell reads from ``namespace`` and what it binds there.
+    """Find which names a cell reads from ``namespace`` and which it binds there.
 
-    ``transform`` turns magics and shell lines into Python; the ``transform_cell`` of a live
-    shell knows the user's own ones too.  Modules of star imports are imported.
+    Modules of star imports are imported.
+
+    Args:
+        source: the cell as written.
+        namespace: the notebook's namespace.
+        transform: turns magics and shell lines into Python.  The ``transform_cell`` of a live
+            shell also knows the magics that the user has defined.
 
     Raises:
-        SyntaxError: the cell is not Python; line and text are those of the cell as written.
-        UnknownNameError: it reads a name that is neither in the notebook nor in the cell.
-            Names that it can do without, as under ``except NameError``, are left alone.
+        SyntaxError: the cell is not valid Python; line and text are those of the cell as written.
+        UnknownNameError: the cell reads a name that neither the notebook nor the cell binds.
+            Reads that may fail, as under ``except NameError``, are not reported.
     """
     if transform is None:
         from IPython.core.inputtransformer2 import TransformerManager
@@ -98,67 +105,73 @@ def read_cell(
     reader = NameReader(written.parse)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Python shows its SyntaxWarnings when the cell is run
-        whole = written.parse(source)
-        reader.read(whole)
+        transformed = written.parse(source)
+        reader.read(transformed)
         reads = dict(reader.reads)
         dynamic = any(
-            name in reads and name not in reader.bound and not _is_own(name, namespace)
-            for name in DYNAMIC
+            name in reads and name not in reader.bound and not _is_user_defined(name, namespace)
+            for name in DYNAMIC_ACCESS
         )
         if dynamic:
-            for name, site in _names_in_strings(reader):
-                reads.setdefault(name, site)
-        if reader.lists_names:
-            for name in _settings(namespace):
-                reads.setdefault(name, LAST)
+            for name, location in _names_in_strings(reader):
+                reads.setdefault(name, location)
+        if reader.enumerates_names:
+            for name in _config_variables(namespace):
+                reads.setdefault(name, END_OF_CELL)
     if not dynamic and not reader.opaque:
         _check(reader, namespace, written.lines)
     return Cell(
         source=source,
-        code=whole.code,
-        reads=tuple(n for n in sorted(reads, key=reads.__getitem__) if _is_own(n, namespace)),
+        code=transformed.code,
+        reads=tuple(
+            n for n in sorted(reads, key=reads.__getitem__) if _is_user_defined(n, namespace)
+        ),
         writes=tuple(reader.writes),
         deletes=tuple(reader.deletes),
         star_imports=tuple(reader.star_imports),
-        needs_await=whole.needs_await,
+        needs_await=transformed.needs_await,
     )
 
 
-def _is_own(name: str, namespace: Mapping[str, object]) -> bool:
-    """Tell whether a name is the notebook's own, not one that IPython put there."""
-    if name not in namespace or name in SHELL_OWN:
+def _is_user_defined(name: str, namespace: Mapping[str, object]) -> bool:
+    """Return whether the user has bound a name in the notebook, rather than IPython."""
+    if name not in namespace or name in IPYTHON_INTERNALS:
         return False
-    if name not in SHELL_FUNCTIONS:
+    if name not in IPYTHON_FUNCTIONS:
         return True
     value = namespace[name]
     module = getattr(value, "__module__", None) or type(value).__module__
     return module.partition(".")[0] not in ("IPython", "ipykernel", "_sitebuiltins", "_io", "io")
 
 
-def _settings(namespace: Mapping[str, object]) -> Iterator[str]:
-    """Yield the names of plain values that are the notebook's own, and no history of inputs."""
+def _config_variables(namespace: Mapping[str, object]) -> Iterator[str]:
+    """Yield the names of the user's plain values, without the history of inputs and outputs."""
     for name, value in namespace.items():
-        if type(value) in SETTINGS and name not in SHELL_OWN and not HISTORY.fullmatch(name):
+        if (
+            type(value) in CONFIG_TYPES
+            and name not in IPYTHON_INTERNALS
+            and not HISTORY.fullmatch(name)
+        ):
             yield name
 
 
-def _names_in_strings(reader: NameReader) -> Iterator[tuple[str, Site]]:
-    """Yield the notebook's names in texts that are Python, as ``eval`` would take them."""
-    for text, settled, site in reader.strings:
-        for name in names_of(text):
-            if not reader.is_settled(name, settled):
-                yield name, site
+def _names_in_strings(reader: NameReader) -> Iterator[tuple[str, Location]]:
+    """Yield the names in string literals that are valid expressions, as ``eval`` reads them."""
+    for text, assigned, location in reader.strings:
+        for name in names_in_expression(text):
+            if not reader.is_assigned(name, assigned):
+                yield name, location
 
 
 def _check(reader: NameReader, namespace: Mapping[str, object], lines: list[str]) -> None:
     """Raise UnknownNameError for the first name that exists nowhere."""
-    known = reader.bound | SHELL_OWN | SHELL_FUNCTIONS | set(dir(builtins))
+    known = reader.bound | IPYTHON_INTERNALS | IPYTHON_FUNCTIONS | set(dir(builtins))
     unknown = {
-        name: site
-        for name, site in reader.demands.items()
+        name: location
+        for name, location in reader.required.items()
         if name not in namespace and name not in known and not HISTORY.fullmatch(name)
     }
-    if unknown:  # perhaps a function of the notebook will bind it
+    if unknown:  # a function of the notebook may bind it
         for name in _bound_by_functions(namespace):
             unknown.pop(name, None)
     if not unknown:
@@ -171,15 +184,19 @@ def _check(reader: NameReader, namespace: Mapping[str, object], lines: list[str]
         "which is bound neither in the notebook nor in the cell"
     )
     candidates = {n for n in known.union(namespace) if name.startswith("_") or n[0] != "_"}
-    near = closest(name, sorted(candidates))
+    near = nearest_name(name, candidates, reader.attributes.get(name, ()))
+    if statement := CONVENTIONAL_IMPORTS.get(name):
+        raise UnknownNameError(format_message(what, "It is usually imported", statement))
     if near is None:
-        raise UnknownNameError(compose(what, "Bind it here, or run the cell that binds it first"))
+        raise UnknownNameError(
+            format_message(what, "Bind it here, or run the cell that binds it first")
+        )
     instead = re.sub(rf"\b{re.escape(name)}\b", near, line)
-    raise UnknownNameError(compose(what, f"The nearest name is {near!r}", instead))
+    raise UnknownNameError(format_message(what, f"The nearest name is {near!r}", instead))
 
 
 def _bound_by_functions(namespace: Mapping[str, object]) -> Iterator[str]:
-    """Yield the names that the notebook's functions bind by ``global`` when they are called."""
+    """Yield the ``global`` names that functions of the notebook bind when they are called."""
     members = [
         member
         for value in list(namespace.values())

@@ -1,12 +1,12 @@
-"""The ways through a piece of code, and what has happened on all of them.
+"""Definite assignment analysis: which names are assigned on every path to a point in the code.
 
-``Flow`` walks a syntax tree in the order in which Python evaluates it.  At each point it knows
-the names that are *settled*: on every way to that point the code has bound or deleted them, so
-that the value they had before cannot be seen any more.
+``ControlFlowVisitor`` visits a syntax tree in evaluation order.  A name is *assigned* at a point if
+the code has bound or deleted it on every path to that point, so that its earlier value is no longer
+visible.
 
-A settled name stays settled, even when it is deleted.  So the set only grows along any way
-through the code, and one walk is enough: what holds before a loop holds in every turn of it,
-and what holds before ``try`` holds in each handler.
+An assigned name stays assigned, even when it is deleted.  The set therefore only grows along a
+path and one pass is enough: what is assigned before a loop is assigned in each iteration, and what
+is assigned before ``try`` is assigned in each handler.
 """
 
 # ruff: noqa: D102 - a visitor's methods are named after the nodes they visit
@@ -19,8 +19,8 @@ from contextlib import contextmanager
 
 from .scopes import Scope
 
-Settled = frozenset[tuple[Scope, str]]
-"""Names that are settled, each with the scope it belongs to."""
+AssignedNames = frozenset[tuple[Scope, str]]
+"""Assigned names, each with its scope."""
 
 NEVER_SUPPRESS = frozenset({
     "autocast", "catch_warnings", "closing", "detect_anomaly", "device", "enable_grad",
@@ -29,36 +29,38 @@ NEVER_SUPPRESS = frozenset({
     "NamedTemporaryFile", "Pool", "ProcessPoolExecutor", "TemporaryDirectory",
     "ThreadPoolExecutor",
 })  # fmt: skip
-"""Context managers that let every exception pass, by the last part of their name.
+"""Context managers that never suppress an exception, by the last part of their name.
 
-After ``with`` any other one, what the block binds may be missing: it may have been left early.
+After a ``with`` block of any other context manager, names that the block binds may be unbound,
+because the block may have been left early.
 """
 
 NAME_ERRORS = frozenset({"NameError", "Exception", "BaseException"})
 
 
-def meet(ways: Iterable[Settled | None]) -> Settled | None:
-    """Return what is settled where ways come together; None stands for a way that ends before."""
-    open_ways = [way for way in ways if way is not None]
-    return frozenset.intersection(*open_ways) if open_ways else None
+def intersect_paths(paths: Iterable[AssignedNames | None]) -> AssignedNames | None:
+    """Return the names that are assigned on all ``paths``; a path that ends earlier is None."""
+    reachable = [path for path in paths if path is not None]
+    return frozenset.intersection(*reachable) if reachable else None
 
 
-class Flow(ast.NodeVisitor):
-    """Follows the ways through the code; what binds a name is for a subclass to say.
+class ControlFlowVisitor(ast.NodeVisitor):
+    """Tracks assigned names along all paths; a subclass records what binds a name.
 
-    ``settled`` is what is settled at the present point, or None where nothing ever comes.
-    ``guards`` counts the blocks around it that survive a NameError.
+    Attributes:
+        assigned: names that are assigned at the current point, or None if it is unreachable.
+        guards: the number of enclosing blocks that handle a NameError.
     """
 
     def __init__(self) -> None:
-        """Start at the first line, with nothing settled."""
-        self.settled: Settled | None = frozenset()
+        """Start with no name assigned."""
+        self.assigned: AssignedNames | None = frozenset()
         self.guards = 0
-        self._breaks: list[list[Settled | None]] = []
+        self._breaks: list[list[AssignedNames | None]] = []
 
     def visit(self, node: ast.AST) -> None:
-        """Visit a node, unless it is never reached."""
-        if self.settled is not None:
+        """Visit a node if it is reachable."""
+        if self.assigned is not None:
             super().visit(node)
 
     def _visit_all(self, nodes: Iterable[ast.AST | None]) -> None:
@@ -66,28 +68,30 @@ class Flow(ast.NodeVisitor):
             if node is not None:
                 self.visit(node)
 
-    def _visit_perhaps(self, nodes: Iterable[ast.AST | None]) -> None:
-        """Visit what may never run: it settles nothing for what follows."""
-        before = self.settled
+    def _visit_optional(self, nodes: Iterable[ast.AST | None]) -> None:
+        """Visit nodes that may not be evaluated, so they assign nothing for what follows."""
+        before = self.assigned
         self._visit_all(nodes)
-        self.settled = before
+        self.assigned = before
 
-    def _way(self, start: Settled | None, nodes: Iterable[ast.AST]) -> Settled | None:
-        """Visit nodes as one of several ways; return what is settled at its end."""
-        self.settled = start
+    def _visit_path(
+        self, start: AssignedNames | None, nodes: Iterable[ast.AST]
+    ) -> AssignedNames | None:
+        """Visit nodes as one of several paths; return the names assigned at its end."""
+        self.assigned = start
         self._visit_all(nodes)
-        return self.settled
+        return self.assigned
 
     def _visit_choice(
         self, test: ast.expr, body: Sequence[ast.AST], orelse: Sequence[ast.AST]
     ) -> None:
         self.visit(test)
-        start, truth = self.settled, constant_truth(test)
-        ways = [
-            self._way(None if truth is False else start, body),
-            self._way(None if truth is True else start, orelse),
+        start, truth = self.assigned, constant_truth(test)
+        paths = [
+            self._visit_path(None if truth is False else start, body),
+            self._visit_path(None if truth is True else start, orelse),
         ]
-        self.settled = meet(ways)
+        self.assigned = intersect_paths(paths)
 
     def visit_If(self, node: ast.If) -> None:
         self._visit_choice(node.test, node.body, node.orelse)
@@ -97,89 +101,91 @@ class Flow(ast.NodeVisitor):
 
     def visit_BoolOp(self, node: ast.BoolOp) -> None:
         self.visit(node.values[0])
-        self._visit_perhaps(node.values[1:])
+        self._visit_optional(node.values[1:])
 
     def visit_Compare(self, node: ast.Compare) -> None:
         self._visit_all([node.left, node.comparators[0]])
-        self._visit_perhaps(node.comparators[1:])
+        self._visit_optional(node.comparators[1:])
 
     def visit_Assert(self, node: ast.Assert) -> None:
         self.visit(node.test)
-        self._visit_perhaps([node.msg])
+        self._visit_optional([node.msg])
 
-    def _visit_end_of_way(self, node: ast.AST) -> None:
+    def _visit_path_end(self, node: ast.AST) -> None:
         self.generic_visit(node)
-        self.settled = None
+        self.assigned = None
 
-    visit_Return = visit_Raise = visit_Continue = _visit_end_of_way
+    visit_Return = visit_Raise = visit_Continue = _visit_path_end
 
     def visit_Break(self, node: ast.Break) -> None:
-        self._breaks[-1].append(self.settled)
-        self.settled = None
+        self._breaks[-1].append(self.assigned)
+        self.assigned = None
 
-    def _visit_loop(self, body: list[ast.stmt]) -> list[Settled | None]:
-        """Visit the body of a loop; return the ways out of it through ``break``."""
+    def _visit_loop(self, body: list[ast.stmt]) -> list[AssignedNames | None]:
+        """Visit the body of a loop; return the names assigned at each ``break``."""
         self._breaks.append([])
         self._visit_all(body)
         return self._breaks.pop()
 
     def visit_For(self, node: ast.For | ast.AsyncFor) -> None:
         self.visit(node.iter)
-        start = self.settled
+        start = self.assigned
         self.visit(node.target)
         breaks = self._visit_loop(node.body)
-        self.settled = meet([self._way(start, node.orelse), *breaks])
+        self.assigned = intersect_paths([self._visit_path(start, node.orelse), *breaks])
 
     visit_AsyncFor = visit_For
 
     def visit_While(self, node: ast.While) -> None:
         self.visit(node.test)
-        start, truth = self.settled, constant_truth(node.test)
-        self.settled = None if truth is False else start
+        start, truth = self.assigned, constant_truth(node.test)
+        self.assigned = None if truth is False else start
         breaks = self._visit_loop(node.body)
-        self.settled = meet([self._way(None if truth is True else start, node.orelse), *breaks])
+        self.assigned = intersect_paths(
+            [self._visit_path(None if truth is True else start, node.orelse), *breaks]
+        )
 
     def visit_Try(self, node: ast.Try) -> None:
-        start = self.settled
-        with self._guarded(any(names_error(handler.type) for handler in node.handlers)):
+        start = self.assigned
+        with self._guarded(any(catches_name_error(handler.type) for handler in node.handlers)):
             self._visit_all(node.body)
         self._visit_all(node.orelse)
-        ways = [self.settled, *(self._way(start, [handler]) for handler in node.handlers)]
-        self.settled = meet(ways)
+        paths = [self.assigned, *(self._visit_path(start, [handler]) for handler in node.handlers)]
+        self.assigned = intersect_paths(paths)
         if node.finalbody:
-            done = self.settled
-            final = self._way(start, node.finalbody)
-            self.settled = None if done is None or final is None else done | final
+            done = self.assigned
+            final = self._visit_path(start, node.finalbody)
+            self.assigned = None if done is None or final is None else done | final
 
     visit_TryStar: Callable[..., None] = visit_Try
 
     def visit_With(self, node: ast.With | ast.AsyncWith) -> None:
-        # A manager that suppresses an exception leads from anywhere in the block to its end.
-        early: list[Settled | None] = []
+        # A manager that suppresses exceptions adds a path from any point in the block to its end.
+        early: list[AssignedNames | None] = []
         survives = False
         for item in node.items:
             manager, target = item.context_expr, item.optional_vars
             self.visit(manager)
-            if isinstance(target, ast.Name):  # bound at once; unpacking could fail
+            if isinstance(target, ast.Name):  # binding a single name cannot fail; unpacking can
                 self.visit(target)
-            if last_name(manager) not in NEVER_SUPPRESS:
-                early.append(self.settled)
+            if trailing_name(manager) not in NEVER_SUPPRESS:
+                early.append(self.assigned)
             self._visit_all([target])
             survives = survives or suppresses_name_error(manager)
         with self._guarded(survives):
             self._visit_all(node.body)
-        self.settled = meet([self.settled, *early])
+        self.assigned = intersect_paths([self.assigned, *early])
 
     visit_AsyncWith = visit_With
 
     def visit_Match(self, node: ast.Match) -> None:
         self.visit(node.subject)
-        start, ways = self.settled, []
+        start, paths = self.assigned, []
         for case in node.cases:
-            ways.append(self._way(start, [case]))
+            paths.append(self._visit_path(start, [case]))
         if not any(matches_all(case) for case in node.cases):
-            ways.append(start)
-        self.settled = meet(ways)
+            paths.append(start)
+        self.assigned = intersect_paths(paths)
 
     @contextmanager
     def _guarded(self, guarded: bool = True) -> Iterator[None]:
@@ -188,8 +194,8 @@ class Flow(ast.NodeVisitor):
         self.guards -= guarded
 
 
-def last_name(node: ast.expr | None) -> str:
-    """Return ``c`` for ``c``, ``a.b.c`` and calls of them, else nothing."""
+def trailing_name(node: ast.expr | None) -> str:
+    """Return ``c`` for ``c``, ``a.b.c`` and calls of these, else an empty string."""
     match node:
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
             return name
@@ -198,27 +204,27 @@ def last_name(node: ast.expr | None) -> str:
     return ""
 
 
-def names_error(node: ast.expr | None) -> bool:
-    """Tell whether what stands after ``except`` includes NameError."""
+def catches_name_error(node: ast.expr | None) -> bool:
+    """Return whether the expression after ``except`` includes NameError."""
     types = node.elts if isinstance(node, ast.Tuple) else [node]
-    return any(type_ is None or last_name(type_) in NAME_ERRORS for type_ in types)
+    return any(type_ is None or trailing_name(type_) in NAME_ERRORS for type_ in types)
 
 
 def suppresses_name_error(manager: ast.expr) -> bool:
-    """Tell whether a manager expects a NameError, as ``contextlib.suppress`` may."""
+    """Return whether a context manager suppresses NameError, as ``contextlib.suppress`` can."""
     return (
         isinstance(manager, ast.Call)
-        and last_name(manager) in ("suppress", "raises", "assertRaises")
-        and any(names_error(type_) for type_ in manager.args)
+        and trailing_name(manager) in ("suppress", "raises", "assertRaises")
+        and any(catches_name_error(type_) for type_ in manager.args)
     )
 
 
 def constant_truth(test: ast.expr) -> bool | None:
-    """Return the truth of a test that is written out, as in ``while True``, else None."""
+    """Return the truth value of a constant test such as ``while True``, else None."""
     return bool(test.value) if isinstance(test, ast.Constant) else None
 
 
 def matches_all(case: ast.match_case) -> bool:
-    """Tell whether a case takes every value: ``case _`` or ``case name``."""
+    """Return whether a case matches every value: ``case _`` or ``case name``."""
     pattern = case.pattern
     return case.guard is None and isinstance(pattern, ast.MatchAs) and pattern.pattern is None

@@ -1,8 +1,8 @@
-"""What IPython's magics and shell lines do with names.
+"""Which names IPython's magics and shell lines read and bind.
 
-IPython turns ``%time f(x)`` into ``get_ipython().run_line_magic('time', 'f(x)')`` and
-``!ls {folder}`` into ``get_ipython().system('ls {folder}')``.  ``magic_of`` recognises such a
-call and says what it means for the notebook's namespace.
+IPython transforms ``%time f(x)`` into ``get_ipython().run_line_magic('time', 'f(x)')`` and
+``!ls {folder}`` into ``get_ipython().system('ls {folder}')``.  ``parse_magic`` recognizes such a
+call and returns its effect on the notebook's namespace.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import ast
 import re
 from dataclasses import dataclass
 
-PYTHON = {
+PYTHON_MAGICS = {
     "time": r"--no-raise-error(?:\s+|$)",
     "timeit": r"-[nrpv]\s*\S+(?:\s+|$)|-[tcqo]+(?:\s+|$)",
     "prun": r"-[DlsT]\s*\S+(?:\s+|$)|-[rq]+(?:\s+|$)",
 }
-"""Magics whose argument is Python, with a pattern of their options."""
+"""Magics whose argument is Python code, with a pattern that matches their options."""
 
-TEXT = frozenset({
+TEXT_MAGICS = frozenset({
     "alias", "autoreload", "bash", "bookmark", "cat", "cd", "colors", "conda", "config", "cp",
     "dhist", "dirs", "env", "file", "hist", "history", "html", "HTML", "javascript", "js",
     "latex", "ldir", "ll", "ls", "lsmagic", "mamba", "markdown", "matplotlib", "micromamba",
@@ -27,31 +27,37 @@ TEXT = frozenset({
     "set_env", "sh", "svg", "SVG", "sx", "system", "tb", "uv", "who", "who_ls", "whos",
     "writefile", "xmode", "!",
 })  # fmt: skip
-"""Magics whose argument is plain text in which IPython fills in ``{x}`` and ``$x``."""
+"""Magics whose argument is text in which IPython interpolates ``{x}`` and ``$x``."""
 
-INSPECTION = frozenset({"page", "pdef", "pdoc", "pfile", "pinfo", "pinfo2", "psearch", "psource"})
-"""Magics that only look at the objects they are given."""
+INSPECTION_MAGICS = frozenset(
+    {"page", "pdef", "pdoc", "pfile", "pinfo", "pinfo2", "psearch", "psource"}
+)
+"""Magics that only inspect their arguments."""
 
 
 @dataclass(frozen=True)
 class Magic:
-    """What one magic or shell line does.
+    """The effect of one magic or shell line on the namespace.
 
-    ``code`` is Python that it runs in the notebook's namespace, in a function of its own
-    when ``isolated``.  ``mentions`` are names it uses if they exist, ``binds`` names it
-    binds.  ``opaque`` means that it may bind names nobody can foresee.
+    Attributes:
+        code: Python code that it executes in the notebook's namespace.
+        isolated: whether the code runs in a function of its own.
+        whole_cell: whether the code is the body of a cell magic.
+        optional_reads: names that it reads if they exist.
+        binds: names that it binds.
+        opaque: whether it may bind names that the source does not show.
     """
 
     code: str = ""
     isolated: bool = False
     whole_cell: bool = False
-    mentions: tuple[str, ...] = ()
+    optional_reads: tuple[str, ...] = ()
     binds: tuple[str, ...] = ()
     opaque: bool = False
 
 
-def magic_of(node: ast.Call) -> Magic | None:
-    """Return what a call means if it is one that IPython writes for a magic, else None."""
+def parse_magic(node: ast.Call) -> Magic | None:
+    """Return the magic if ``node`` is a call that IPython generates for one, else None."""
     match node:
         case ast.Call(
             func=ast.Attribute(value=ast.Call(func=ast.Name("get_ipython")), attr=kind), args=args
@@ -61,7 +67,7 @@ def magic_of(node: ast.Call) -> Magic | None:
             return None
     match kind, texts:
         case "system" | "getoutput", [str(command)]:
-            return Magic(mentions=interpolated(command))
+            return Magic(optional_reads=interpolated_names(command))
         case "run_line_magic", [str(name), str(line)]:
             return _line_magic(name, line)
         case "run_cell_magic", [str(name), str(line), str(body)]:
@@ -70,48 +76,54 @@ def magic_of(node: ast.Call) -> Magic | None:
 
 
 def _line_magic(name: str, line: str) -> Magic:
-    if name in PYTHON:
+    if name in PYTHON_MAGICS:
         return Magic(code=_without_options(name, line), isolated=name == "timeit")
-    if name in TEXT:
-        return Magic(mentions=interpolated(line))
-    return Magic(mentions=words(line), opaque=name not in INSPECTION)
+    if name in TEXT_MAGICS:
+        return Magic(optional_reads=interpolated_names(line))
+    return Magic(optional_reads=identifiers_in(line), opaque=name not in INSPECTION_MAGICS)
 
 
 def _cell_magic(name: str, line: str, body: str) -> Magic:
-    if name in PYTHON:
+    if name in PYTHON_MAGICS:
         code = f"{_without_options(name, line)}\n{body}"
         return Magic(code=code, isolated=name == "timeit", whole_cell=True)
     if name == "capture":
         output = [word for word in line.split() if not word.startswith("-")]
         return Magic(code=body, whole_cell=True, binds=tuple(output[:1]))
-    if name in TEXT:  # IPython fills in the first line alone
+    if name in TEXT_MAGICS:  # IPython interpolates only in the first line
         outputs = re.findall(r"--(?:out|err|proc)[\s=]+(\w+)", line)
-        return Magic(mentions=interpolated(line), binds=tuple(outputs))
-    return Magic(mentions=(*words(line), *(names_of(body) or words(body))), opaque=True)
+        return Magic(optional_reads=interpolated_names(line), binds=tuple(outputs))
+    return Magic(
+        optional_reads=(
+            *identifiers_in(line),
+            *(names_in_expression(body) or identifiers_in(body)),
+        ),
+        opaque=True,
+    )
 
 
 def _without_options(name: str, line: str) -> str:
-    return re.sub(rf"^(?:{PYTHON[name]})+", "", line.strip())
+    return re.sub(rf"^(?:{PYTHON_MAGICS[name]})+", "", line.strip())
 
 
-def interpolated(text: str) -> tuple[str, ...]:
-    """Return the names that IPython would look up to fill in ``{x}`` and ``$x``."""
+def interpolated_names(text: str) -> tuple[str, ...]:
+    """Return the names that IPython looks up to interpolate ``{x}`` and ``$x``."""
     from IPython.utils.text import DollarFormatter
 
     try:
         fields = list(DollarFormatter().parse(text))
-    except ValueError:  # lone braces, as in awk: IPython then leaves the text as it is
+    except ValueError:  # unbalanced braces, as in awk: IPython leaves the text unchanged
         return ()
     return tuple(
         name
         for _, expression, layout, _ in fields
         if expression
-        for name in (*names_of(expression), *interpolated(layout or ""))
+        for name in (*names_in_expression(expression), *interpolated_names(layout or ""))
     )
 
 
-def names_of(expression: str) -> tuple[str, ...]:
-    """Return the variables in a text that is Python, and nothing for any other text."""
+def names_in_expression(expression: str) -> tuple[str, ...]:
+    """Return the variables in an expression; empty if the text is not valid Python."""
     try:
         tree = ast.parse(expression.strip())
     except (SyntaxError, ValueError):
@@ -119,6 +131,6 @@ def names_of(expression: str) -> tuple[str, ...]:
     return tuple(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
 
 
-def words(text: str) -> tuple[str, ...]:
-    """Return every word of a text that could be a variable."""
+def identifiers_in(text: str) -> tuple[str, ...]:
+    """Return every word of a text that could be a variable name."""
     return tuple(re.findall(r"(?<![\w.])[^\W\d]\w*", text))

@@ -1,7 +1,7 @@
-"""Which names a piece of Python reads from the namespace it runs in, and which it binds there.
+"""Finds which names code reads from the namespace it runs in, and which it binds there.
 
-A name that is read where it is not settled (see ``nbmgpu.cell.control_flow``) has to be there
-beforehand.
+A name that is read where it is not definitely assigned (see ``nbmgpu.cell.control_flow``) must
+exist before the code runs.
 """
 
 # ruff: noqa: D102 - a visitor's methods are named after the nodes they visit
@@ -9,98 +9,104 @@ beforehand.
 from __future__ import annotations
 
 import ast
-import importlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from .control_flow import Flow, Settled
-from .ipython_magics import Magic, magic_of, words
-from .scopes import LocalNames, Scope, all_args, imported_name
+from .control_flow import AssignedNames, ControlFlowVisitor
+from .ipython_magics import Magic, identifiers_in, parse_magic
+from .scopes import LocalNames, Scope, all_parameters, imported_name, star_import_names
 from .source import Fragment
 
-Site = tuple[int, int]
-"""Where a name is read: line and column."""
+Location = tuple[int, int]
+"""Line and column at which a name is read."""
 
 
-class NameReader(Flow):
+class NameReader(ControlFlowVisitor):
     """Collects what code at the top level of a notebook reads and binds.
 
-    ``reads`` holds each name that may be read while it is not settled, with the first place.
-    ``demands`` leaves out those that the code can do without, as under ``except NameError``.
-    ``bound`` holds all names that exist at some moment, ``writes`` those that may stay.
-    ``strings`` are the texts in the code: what ``eval`` would use.  ``opaque`` tells that
-    names may be bound which nobody can foresee, ``lists_names`` that all there are are asked for.
+    Attributes:
+        reads: each name that may be read while it is not assigned, with its first location.
+        required: the same without reads that may fail, as under ``except NameError``.
+        attributes: the attributes that are read from each name, as in ``name.attribute``.
+        bound: all names that exist at some point.
+        writes: names that may still be bound at the end.
+        deletes: names that may be deleted.
+        star_imports: the modules of ``from module import *``.
+        strings: the string literals, which ``eval`` may execute.
+        opaque: whether names may be bound that the source does not show.
+        enumerates_names: whether the code may look at all names, as with ``globals()``.
     """
 
     def __init__(self, parse: Callable[[str], Fragment]) -> None:
-        """Use ``parse`` for the Python that magics carry."""
+        """Initialize the reader; ``parse`` parses the Python code in arguments of magics."""
         super().__init__()
-        self.reads: dict[str, Site] = {}
-        self.demands: dict[str, Site] = {}
+        self.reads: dict[str, Location] = {}
+        self.required: dict[str, Location] = {}
+        self.attributes: dict[str, set[str]] = {}
         self.writes: dict[str, None] = {}
         self.deletes: dict[str, None] = {}
         self.bound: set[str] = set()
         self.star_imports: dict[str, None] = {}
-        self.strings: list[tuple[str, Settled, Site]] = []
-        self.opaque = self.lists_names = False
+        self.strings: list[tuple[str, AssignedNames, Location]] = []
+        self.opaque = self.enumerates_names = False
 
         self.module = self._scope = Scope("module")
         self._parse = parse
         self._line_of: Callable[[int], int] = lambda line: line
-        self._classes: Settled = frozenset()  # being defined; methods run when they exist
+        self._classes: AssignedNames = frozenset()  # being defined; their methods run later
         self._late_annotations = False
 
     def read(self, cell: Fragment) -> None:
-        """Read a whole cell."""
+        """Analyze a whole cell."""
         self._line_of = cell.line_of
         self._visit_all(cell.tree.body)
 
-    def is_settled(self, name: str, settled: Settled) -> bool:
-        """Tell whether a name of the notebook is settled."""
-        return (self.module, name) in settled
+    def is_assigned(self, name: str, assigned: AssignedNames) -> bool:
+        """Return whether a module-level name is definitely assigned."""
+        return (self.module, name) in assigned
 
     # ------------------------------------------------------------- names
 
-    def _site(self, node: Any) -> Site:
+    def _location(self, node: Any) -> Location:
         return self._line_of(node.lineno), node.col_offset
 
-    def _read(self, name: str, node: ast.AST, demand: bool = True) -> None:
+    def _read(self, name: str, node: ast.AST, required: bool = True) -> None:
         name = self._scope.mangled(name)
-        home = self._scope.home(name)
-        settled = self.settled or frozenset()
-        if home.kind not in ("module", "class") or (home, name) in settled:
+        binding_scope = self._scope.binding_scope(name)
+        assigned = self.assigned or frozenset()
+        if binding_scope.kind not in ("module", "class") or (binding_scope, name) in assigned:
             return
-        if self.is_settled(name, settled):
+        if self.is_assigned(name, assigned):
             return
         if name == "__class__" and self._scope is not self.module:
-            return  # the class around a method
-        self._note(self.reads, name, self._site(node))
+            return  # the implicit variable of methods
+        self._record(self.reads, name, self._location(node))
         # A class variable that is not bound shows the global one, if there is one.
-        if demand and not self.guards and home is self.module:
-            self._note(self.demands, name, self._site(node))
+        if required and not self.guards and binding_scope is self.module:
+            self._record(self.required, name, self._location(node))
 
     @staticmethod
-    def _note(places: dict[str, Site], name: str, site: Site) -> None:
-        places[name] = min(site, places.get(name, site))
+    def _record(locations: dict[str, Location], name: str, location: Location) -> None:
+        locations[name] = min(location, locations.get(name, location))
 
     def _bind(self, name: str | None, stays: bool = True, scope: Scope | None = None) -> None:
         if name is None:
             return
         scope = scope or self._scope
         name = scope.mangled(name)
-        home = scope.home(name)
-        if home is self.module:
+        binding_scope = scope.binding_scope(name)
+        if binding_scope is self.module:
             self.bound.add(name)
             if stays:
                 self.writes[name] = None
-        self._settle(home, name)
+        self._mark_assigned(binding_scope, name)
 
-    def _settle(self, home: Scope, name: str) -> None:
-        lasting = home.kind in ("module", "class") and name not in home.deleted
-        if lasting and self.settled is not None:
-            self.settled |= {(home, name)}
+    def _mark_assigned(self, binding_scope: Scope, name: str) -> None:
+        lasting = binding_scope.kind in ("module", "class") and name not in binding_scope.deleted
+        if lasting and self.assigned is not None:
+            self.assigned |= {(binding_scope, name)}
 
     def visit_Name(self, node: ast.Name) -> None:
         if isinstance(node.ctx, ast.Store):
@@ -109,14 +115,20 @@ class NameReader(Flow):
         self._read(node.id, node)
         if isinstance(node.ctx, ast.Del):
             name = self._scope.mangled(node.id)
-            home = self._scope.home(name)
-            if home is self.module:
+            binding_scope = self._scope.binding_scope(name)
+            if binding_scope is self.module:
                 self.deletes[name] = None
-            self._settle(home, name)
+            self._mark_assigned(binding_scope, name)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        if isinstance(node.value, ast.Name):
+            name = self._scope.mangled(node.value.id)
+            self.attributes.setdefault(name, set()).add(node.attr)
+        self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
-        if isinstance(node.value, str) and self.settled is not None:
-            self.strings.append((node.value, self.settled, self._site(node)))
+        if isinstance(node.value, str) and self.assigned is not None:
+            self.strings.append((node.value, self.assigned, self._location(node)))
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
         self._visit_all([node.type])
@@ -172,10 +184,10 @@ class NameReader(Flow):
             return
         module = "." * node.level + (node.module or "")
         self.star_imports[module] = None
-        names = star_names(module)
+        names = star_import_names(module)
         self.opaque |= names is None
         for name in names or ():
-            self._bind(name, stays=False)  # ``star_imports`` speaks for them
+            self._bind(name, stays=False)  # the caller gets them through ``star_imports``
 
     # ------------------------------------------------------------- inner blocks
 
@@ -189,22 +201,28 @@ class NameReader(Flow):
         return Scope(kind, parent=self._scope, owner=owner or self._scope.owner)
 
     def _visit_function(
-        self, args: list[ast.arg], body: Sequence[ast.AST], exist: Settled = frozenset()
+        self, args: list[ast.arg], body: Sequence[ast.AST], exist: AssignedNames = frozenset()
     ) -> None:
-        """Visit a body that runs later, or never: at the earliest now, with what will ``exist``."""
+        """Visit a body that may run at any later time.
+
+        Args:
+            args: the parameters.
+            body: the statements, or the expression of a lambda.
+            exist: names that are bound by the time the body runs.
+        """
         scope = LocalNames(self._inner("function")).read([*args, *body])
-        before = self.settled
-        self.settled = (before or frozenset()) | exist
+        before = self.assigned
+        self.assigned = (before or frozenset()) | exist
         with self._inside(scope):
             self._visit_all(body)
-        self.settled = before
+        self.assigned = before
 
     def _visit_annotations(self, annotations: Iterable[ast.expr | None]) -> None:
         if not self._late_annotations:
             self._visit_all(annotations)
 
     def _type_scope(self, node: Any) -> Scope:
-        """Return the scope of ``[T]``, or the present one; bounds are evaluated on demand."""
+        """Return the scope of type parameters ``[T]``, or the current one; bounds are lazy."""
         params = getattr(node, "type_params", None)
         if not params:
             return self._scope
@@ -212,11 +230,11 @@ class NameReader(Flow):
         scope = Scope("type", parent=self._scope, owner=owner)
         scope.locals |= {scope.mangled(param.name) for param in params}
         with self._inside(scope), self._guarded():
-            self._visit_perhaps(params)
+            self._visit_optional(params)
         return scope
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        args = all_args(node.args)
+        args = all_parameters(node.args)
         self._visit_all([*node.decorator_list, *node.args.defaults, *node.args.kw_defaults])
         scope = self._type_scope(node)
         with self._inside(scope):
@@ -229,7 +247,7 @@ class NameReader(Flow):
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
         self._visit_all([*node.args.defaults, *node.args.kw_defaults])
-        self._visit_function(all_args(node.args), [node.body])
+        self._visit_function(all_parameters(node.args), [node.body])
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self._visit_all(node.decorator_list)
@@ -238,11 +256,11 @@ class NameReader(Flow):
         with self._inside(self._type_scope(node)):
             self._visit_all([*node.bases, *node.keywords])
             scope = LocalNames(self._inner("class", owner=node.name)).read(node.body)
-            self._classes |= {(self._scope.home(name), name)}
+            self._classes |= {(self._scope.binding_scope(name), name)}
             with self._inside(scope):
                 for given in ("__module__", "__qualname__"):
                     scope.locals.add(given)
-                    self._settle(scope, given)
+                    self._mark_assigned(scope, given)
                 self._visit_all(node.body)
             self._classes = classes
         self._bind(node.name)
@@ -250,15 +268,15 @@ class NameReader(Flow):
     def visit_TypeAlias(self, node: Any) -> None:
         self._bind(node.name.id)
         with self._inside(self._type_scope(node)), self._guarded():
-            self._visit_perhaps([node.value])  # evaluated when somebody asks for it
+            self._visit_optional([node.value])  # evaluated lazily
 
     def _visit_comprehension(self, node: Any) -> None:
         first = node.generators[0]
-        self.visit(first.iter)  # belongs to the block around it
+        self.visit(first.iter)  # evaluated in the enclosing scope
         scope = Scope("comprehension", parent=self._scope, owner=self._scope.owner)
         for generator in node.generators:
             LocalNames(scope).read([generator.target])
-        before = self.settled
+        before = self.assigned
         with self._inside(scope):
             for generator in node.generators:
                 if generator is not first:
@@ -266,7 +284,7 @@ class NameReader(Flow):
                 self._visit_all([generator.target, *generator.ifs])
             keyed = isinstance(node, ast.DictComp)
             self._visit_all([node.key, node.value] if keyed else [node.elt])
-        self.settled = before
+        self.assigned = before
 
     visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _visit_comprehension
 
@@ -278,57 +296,52 @@ class NameReader(Flow):
         self.generic_visit(node)
         match node.func:
             case ast.Name("vars" | "dir") if not node.args:
-                self.opaque = self.lists_names = True
+                self.opaque = self.enumerates_names = True
             case ast.Name("globals" | "locals"):
-                self.lists_names = True
-            case ast.Attribute(attr="query" | "eval"):  # pandas finds @name in our variables
+                self.enumerates_names = True
+            case ast.Attribute(
+                attr="query" | "eval"
+            ):  # pandas looks up @name in the caller's variables
                 for part in ast.walk(node):
                     if isinstance(part, ast.Constant) and isinstance(part.value, str):
                         for name in re.findall(r"@([^\W\d]\w*)", part.value):
-                            self._read(name, part, demand=False)
+                            self._read(name, part, required=False)
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
-        before = self.lists_names
+        before = self.enumerates_names
         self.generic_visit(node)
         match node:
             case ast.Subscript(value=ast.Call(func=ast.Name()), slice=ast.Constant()):
-                self.lists_names = before  # globals()["x"] asks for one
+                self.enumerates_names = before  # globals()["x"] reads one name
 
     def _visit_magic(self, node: ast.Call) -> bool:
-        magic = magic_of(node)
+        magic = parse_magic(node)
         if magic is None:
             return False
-        mentions = magic.mentions
+        optional_reads = magic.optional_reads
         if magic.code.strip():
             try:
                 self._visit_fragment(magic, node)
             except SyntaxError:
                 if magic.whole_cell:
                     raise
-                mentions = words(magic.code)  # an option that we do not know, perhaps
-        for name in mentions:
-            self._read(name, node, demand=False)
+                optional_reads = identifiers_in(
+                    magic.code
+                )  # possibly an unknown option of the magic
+        for name in optional_reads:
+            self._read(name, node, required=False)
         for name in magic.binds:
             self._bind(name, scope=self.module)
         self.opaque |= magic.opaque
         return True
 
     def _visit_fragment(self, magic: Magic, node: ast.Call) -> None:
-        """Visit Python that a magic runs; some magics show an exception and go on."""
+        """Visit code that a magic executes; it assigns nothing, as some magics catch exceptions."""
         fragment = self._parse(magic.code)
-        before, line = (self.settled, self._line_of), self._line_of(node.lineno)
+        before, line = (self.assigned, self._line_of), self._line_of(node.lineno)
         self._line_of = fragment.line_of if magic.whole_cell else lambda _: line
         if magic.isolated:
             self._visit_function([], fragment.tree.body)
         else:
             self._visit_all(fragment.tree.body)
-        self.settled, self._line_of = before
-
-
-def star_names(module: str) -> set[str] | None:
-    """Return what ``from module import *`` binds, or None when the module cannot be imported."""
-    try:
-        content = vars(importlib.import_module(module))
-    except (Exception, SystemExit):  # whatever the module does, the cell will meet it again
-        return None
-    return set(content.get("__all__", (name for name in content if not name.startswith("_"))))
+        self.assigned, self._line_of = before

@@ -1,7 +1,7 @@
-"""Python's scoping: which block a name belongs to.
+"""Python's scoping rules: which scope a name is resolved to.
 
-The standard library's ``symtable`` knows it too, but its tables cannot be matched to the nodes
-of a syntax tree, and it is the order of the nodes that ``nbmgpu.cell.name_analysis`` needs.
+The standard library's ``symtable`` has this information too, but its tables cannot be matched to
+the nodes of a syntax tree, and ``nbmgpu.cell.name_analysis`` depends on the order of the nodes.
 """
 
 # ruff: noqa: D102 - a visitor's methods are named after the nodes they visit
@@ -9,6 +9,7 @@ of a syntax tree, and it is the order of the nodes that ``nbmgpu.cell.name_analy
 from __future__ import annotations
 
 import ast
+import importlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -16,10 +17,16 @@ from typing import Any, Literal
 
 @dataclass(eq=False)
 class Scope:
-    """A block with variables of its own.  A ``type`` scope holds type parameters.
+    """A block with its own variables.
 
-    ``deleted`` are locals that are unbound somewhere: in a class body, the global variable
-    of that name shows through again.  ``owner`` is the class whose private names are meant.
+    Attributes:
+        kind: the kind of block; a ``type`` scope holds type parameters.
+        parent: the enclosing scope.
+        locals: names that are bound in this scope.
+        globals: names that are declared ``global``.
+        deleted: locals that are unbound somewhere.  In a class body, the global variable of the
+            same name is visible again after that.
+        owner: the class by whose name private names are mangled.
     """
 
     kind: Literal["module", "class", "function", "comprehension", "type"]
@@ -30,16 +37,16 @@ class Scope:
     owner: str = ""
 
     def mangled(self, name: str) -> str:
-        """Return the name that Python uses for a private name in a class."""
+        """Return ``name`` after private name mangling."""
         owner = self.owner.lstrip("_")
         private = name.startswith("__") and not name.endswith("__")
         return f"_{owner}{name}" if private and owner else name
 
-    def home(self, name: str) -> Scope:
-        """Return the scope that a name belongs to when it is used in this one."""
+    def binding_scope(self, name: str) -> Scope:
+        """Return the scope that a name used in this scope is resolved to."""
         scope, inside = self, True
         while scope.parent is not None:
-            if inside or scope.kind != "class":  # functions do not see the class around them
+            if inside or scope.kind != "class":  # functions do not see names of the enclosing class
                 if name in scope.globals:
                     break
                 if name in scope.locals:
@@ -52,10 +59,10 @@ class Scope:
 
 
 class LocalNames(ast.NodeVisitor):
-    """Finds the variables of a function or class body, without looking into inner ones."""
+    """Finds the variables of a function or class body, without entering nested scopes."""
 
     def __init__(self, scope: Scope) -> None:
-        """Fill in the names of ``scope``."""
+        """Initialize the visitor, which adds names to ``scope``."""
         self.scope = scope
         self._nonlocal: set[str] = set()
 
@@ -105,7 +112,7 @@ class LocalNames(ast.NodeVisitor):
         self._nonlocal |= {self.scope.mangled(name) for name in node.names}
 
     def _visit_inner(self, node: Any) -> None:
-        # Of an inner block, only := outside its body can bind a variable here.
+        # In a nested block, only := outside its body can bind a variable of this scope.
         if not isinstance(node, ast.Lambda):
             self._add(node.name)
         for part, value in ast.iter_fields(node):
@@ -117,7 +124,7 @@ class LocalNames(ast.NodeVisitor):
     visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = visit_Lambda = _visit_inner
 
     def visit_comprehension(self, node: ast.comprehension) -> None:
-        self._visit_all([node.iter, *node.ifs])  # the target is the comprehension's own
+        self._visit_all([node.iter, *node.ifs])  # the target is local to the comprehension
 
     def _visit_all(self, value: object) -> None:
         for node in value if isinstance(value, list) else [value]:
@@ -130,7 +137,16 @@ def imported_name(node: ast.alias) -> str:
     return node.asname or node.name.partition(".")[0]
 
 
-def all_args(args: ast.arguments) -> list[ast.arg]:
+def all_parameters(args: ast.arguments) -> list[ast.arg]:
     """Return every parameter of a function."""
     stars = [arg for arg in (args.vararg, args.kwarg) if arg is not None]
     return [*args.posonlyargs, *args.args, *args.kwonlyargs, *stars]
+
+
+def star_import_names(module: str) -> set[str] | None:
+    """Return what ``from module import *`` binds, or None when the module cannot be imported."""
+    try:
+        content = vars(importlib.import_module(module))
+    except (Exception, SystemExit):  # the cell will raise the same error when it runs
+        return None
+    return set(content.get("__all__", (name for name in content if not name.startswith("_"))))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from html import escape
 from typing import TYPE_CHECKING, TypeVar
 
-from nbmgpu.formatting import counted, in_words
+from nbmgpu.formatting import format_bytes, format_count
 from nbmgpu.report.text_format import number, span
 
 from .svg_chart import bars, course
@@ -45,11 +45,11 @@ def cells(row: Trial) -> tuple[str, ...]:
         _or_dash(row.samples_per_second, number),
         _or_dash(row.speed_up, lambda x: f"{x:.2f}x"),
         _or_dash(row.efficiency, lambda x: f"{x:.0%}"),
-        _or_dash(row.peak_memory, in_words),
-        _or_dash(row.held_memory, in_words),
+        _or_dash(row.peak_memory, format_bytes),
+        _or_dash(row.held_memory, format_bytes),
         _or_dash(row.loss, number),
         "-" if row.alone else _or_dash(row.loss_difference, _difference),
-        _or_dash(row.shipped, in_words),
+        _or_dash(row.shipped, format_bytes),
         _or_dash(row.start_up, span),
     )
 
@@ -68,7 +68,7 @@ def closing(comparison: Comparison) -> list[str]:
     best, alone = comparison.best, comparison.alone
     if best is None:
         return [_no_best(comparison)]
-    ranks = counted(best.ranks, "rank")
+    ranks = format_count(best.ranks, "rank")
     equal = best.loss_difference is not None and not best.chance
     first = "Fastest with one device's loss" if equal else "Fastest"
     text = f"{first}: {best.name} on {ranks}"
@@ -180,7 +180,7 @@ def _about_cores(comparison: Comparison) -> Iterable[str]:
     cores = comparison.machine.cores
     most = max((row.ranks for row in comparison.rows if row.step_time is not None), default=1)
     if most > 1:
-        shared = f"Ranks share {counted(cores, 'core')}, and one device has them all"
+        shared = f"Ranks share {format_count(cores, 'core')}, and one device has them all"
         if most > cores:
             shared += f"; {most} ranks are more than there are cores, and wait for one another"
         yield f"{shared}: times on a CPU say nothing about GPUs. Losses, and what is held, do."
@@ -207,7 +207,7 @@ def _about_others(comparison: Comparison) -> Iterable[str]:
 
 def _about_the_end(comparison: Comparison) -> Iterable[str]:
     if comparison.left_out:
-        yield f"{comparison.why}: {counted(comparison.left_out, 'run')} not made."
+        yield f"{comparison.why}: {format_count(comparison.left_out, 'run')} not made."
 
 
 def as_text(comparison: Comparison) -> str:
@@ -287,7 +287,7 @@ def _chart(comparison: Comparison) -> str:
     times = [(row.name, row.step_time or 0.0, span(row.step_time or 0.0)) for row in timed]
     drawn = [bars("time per step", times, colour)]
     held = [
-        (row.name, float(row.held_memory), in_words(row.held_memory))
+        (row.name, float(row.held_memory), format_bytes(row.held_memory))
         for row in timed
         if row.held_memory
     ]

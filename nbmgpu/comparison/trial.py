@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from nbmgpu.formatting import counted
+from nbmgpu.formatting import format_count
 from nbmgpu.report.curves import RATES, curve_names
 from nbmgpu.report.run_line import failure_sentence
 from nbmgpu.runs.events import RunState
@@ -245,7 +245,7 @@ def _why(run: Run, state: RunState, times: Times) -> str:
     if not times.steps:
         return "the cell took no optimizer step"
     if times.step_time is None:
-        return f"the cell took {counted(times.steps, 'step')} only, too few to be timed"
+        return f"the cell took {format_count(times.steps, 'step')} only, too few to be timed"
     return ""
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nbmgpu import api
 from nbmgpu.advisor.advisor import Question
 from nbmgpu.advisor.picker_state import Found, Picking, named
-from nbmgpu.errors import compose
-from nbmgpu.kernel.executor import meant
-from nbmgpu.kernel.notebook_context import Surroundings
+from nbmgpu.errors import OptionError, format_message
+from nbmgpu.kernel.executor import select_run
+from nbmgpu.kernel.notebook_context import NotebookContext
+from nbmgpu.options.flags import INFO_OPTIONS
 from nbmgpu.options.run_options import RunOptions
+from nbmgpu.patches.report import patch_report
 from nbmgpu.report.digest import line_of
 from nbmgpu.report.summary import summary_html, summary_text
 from nbmgpu.runs.run import Run, find_run, list_runs
@@ -78,7 +80,7 @@ def attach(rest: str) -> None:
 
 def stop(rest: str) -> None:
     """Stop a run, by default the newest that goes on; the second time, at once."""
-    run = meant(rest)
+    run = select_run(rest)
     if run.over:
         print(f"Run {run.id} is over already: {run.state}.")
         return
@@ -90,7 +92,7 @@ def stop(rest: str) -> None:
     else:
         again = f"%mgpu stop {run.id}  (kills the ranks at once; nothing of the run comes back)"
         what = f"Run {run.id} is stopping: rank 0 has a minute to write what was trained"
-        print(compose(what, instead=again))
+        print(format_message(what, instead=again))
 
 
 def _whose(run: Run) -> str:
@@ -118,9 +120,18 @@ def _asked(rest: str) -> tuple[Found, RunOptions]:
     first = next((place for place, word in enumerate(words) if word.startswith("-")), len(words))
     options = RunOptions.parse(" ".join(words[first:]))
     names = [word.rstrip(",") for word in words[:first]]
-    return named(names, Surroundings.current().namespace), options
+    return named(names, NotebookContext.current().namespace), options
 
 
-def info(_rest: str) -> Any:
-    """Show devices, versions and what is missing."""
-    print(info_text())
+def info(rest: str) -> None:
+    """Show devices, versions and what is missing; with ``--patches`` the patch table.
+
+    Raises:
+        OptionError: there is another option in ``rest``.
+    """
+    words = rest.split()
+    if unknown := [word for word in words if word not in INFO_OPTIONS]:
+        allowed = f"Options: {', '.join(INFO_OPTIONS)}"
+        what = f"%mgpu info has no option {unknown[0]}"
+        raise OptionError(format_message(what, allowed, "%mgpu info --patches"))
+    print(patch_report() if words else info_text())

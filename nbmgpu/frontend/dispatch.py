@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from nbmgpu import comparison
+from nbmgpu.cell.source import with_magic_line
 from nbmgpu.comparison import Contest, request
 from nbmgpu.errors import OptionError, closest_match, format_message
 from nbmgpu.kernel import executor
@@ -31,6 +32,7 @@ def run_cell(shell: InteractiveShell, line: str, cell: str) -> Any:
     """Run ``cell`` as ``line`` asks, and block until it is over."""
     if _helped(line):
         return None
+    cell = with_magic_line(f"%%mgpu {line}", cell)
     with plain_errors(shell, cell):
         if contest := _contest(shell, line, cell):
             comparison.conduct(contest)
@@ -44,6 +46,7 @@ async def run_cell_awaited(shell: InteractiveShell, line: str, cell: str) -> Any
     """Run ``cell`` as ``line`` asks while the kernel's loop goes on."""
     if _helped(line):
         return None
+    cell = with_magic_line(f"%%mgpu {line}", cell)
     with plain_errors(shell, cell):
         if contest := _contest(shell, line, cell):
             await comparison.conduct_awaited(contest)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nbmgpu.errors import OptionError, closest, compose
+from nbmgpu.errors import OptionError, closest_match, format_message
 from nbmgpu.strategies import canonical
 
 from .flags import Flag, FlagTable
@@ -27,10 +27,10 @@ def reject_unknown(keywords: Mapping[str, object], table: FlagTable) -> None:
     """
     for name, value in keywords.items():
         if name not in table.validators:
-            near = closest(name, table.validators)
+            near = closest_match(name, table.validators)
             known = f"Options: {', '.join(table.validators)}"
             instead = f"{near}={value!r}" if near else ""
-            raise OptionError(compose(f"There is no option {name!r}", known, instead))
+            raise OptionError(format_message(f"There is no option {name!r}", known, instead))
 
 
 def format_value(value: object) -> str:
@@ -57,8 +57,8 @@ def format_flags(
 
 def format_problems(problems: Iterable[Problem], instead: str) -> str:
     """Return one message of all problems and what to type instead."""
-    texts = [compose(each.what, each.allowed) for each in dict.fromkeys(problems)]
-    return compose("\n".join(texts), instead=instead)
+    texts = [format_message(each.what, each.allowed) for each in dict.fromkeys(problems)]
+    return format_message("\n".join(texts), instead=instead)
 
 
 def validate(
@@ -141,7 +141,7 @@ def _closest_flag(
         return _unless_given(table.by_name["-s"], given), True
     if word in ("--help", "-h", "help", "?") or word in table.unsupported:
         return None, False
-    near = closest("--" + word.lstrip("-").replace("_", "-").lower(), table.by_name)
+    near = closest_match("--" + word.lstrip("-").replace("_", "-").lower(), table.by_name)
     return (table.by_name[near] if near else None), False
 
 

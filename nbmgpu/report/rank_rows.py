@@ -6,7 +6,7 @@ import math
 import statistics
 from dataclasses import dataclass, replace
 
-from nbmgpu.formatting import in_words
+from nbmgpu.formatting import format_bytes
 from nbmgpu.runs.run import Run
 from nbmgpu.runs.view import RankView, RunView
 
@@ -116,7 +116,7 @@ def _gpu(seen: RankView) -> tuple[Meter | None, Meter | None]:
 def _share(used: int, total: int) -> Meter:
     if used < 0:
         return UNKNOWN
-    return Meter(in_words(used), min(used / total, 1.0) if total > 0 else -1)
+    return Meter(format_bytes(used), min(used / total, 1.0) if total > 0 else -1)
 
 
 def warnings(view: RunView, now: float, slowest: Straggler | None) -> list[str]:

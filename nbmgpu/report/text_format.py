@@ -7,7 +7,7 @@ import re
 import signal
 from typing import Literal
 
-from nbmgpu.formatting import counted
+from nbmgpu.formatting import format_count
 from nbmgpu.runs.events import RunState
 from nbmgpu.runs.run import RunRecord
 from nbmgpu.runs.view import RunView
@@ -99,7 +99,7 @@ def ending_sentence(state: RunState) -> str:
 
 def headline(record: RunRecord) -> str:
     """Return strategy, world size and devices: ``ddp on 2 ranks (cuda:0-1)``."""
-    ranks = counted(record.world_size, "rank")
+    ranks = format_count(record.world_size, "rank")
     return plain(f"{record.strategy} on {ranks} ({device_names(record.devices)})")
 
 

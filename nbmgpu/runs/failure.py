@@ -12,7 +12,13 @@ import re
 import signal
 from typing import TypeVar
 
-from nbmgpu.errors import LaunchError, RankError, RankKilledError, RunTimeoutError, out_of_step
+from nbmgpu.errors import (
+    LaunchError,
+    RankError,
+    RankKilledError,
+    RunTimeoutError,
+    step_mismatch_message,
+)
 
 from .events import Failure
 from .run import Run
@@ -160,7 +166,7 @@ def left_behind(run: Run, failure: Failure) -> str:
     if not through or not re.search(LOST_CONNECTION, failure.message):
         return ""
     where = f" in line {failure.line}" if failure.line else ""
-    return out_of_step(f"Rank {through[0]}", f"rank {failure.rank}", where)
+    return step_mismatch_message(f"Rank {through[0]}", f"rank {failure.rank}", where)
 
 
 def _unpickled(failure: Failure) -> BaseException | None:

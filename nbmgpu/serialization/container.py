@@ -1,6 +1,6 @@
 """The file format: memory blocks, and the pickle stream that refers to them.
 
-Layout, little endian::
+FileLayout, little endian::
 
     8 bytes   magic; written last, so that half a file is known as one; another one after
               blocks have got other bytes (``rewrite``)
@@ -14,8 +14,8 @@ Layout, little endian::
     the pickle stream, the table
 
 Blocks are mapped copy-on-write: all ranks of a machine share one physical copy
-until they write, and a write is seen by the writer alone (but see ``rewrite``).  They come
-first, so that a file can be written again with most of them where they were (``Layout``).
+until they write, and a write is seen by the writer is_exclusive (but see ``rewrite``).  They come
+first, so that a file can be written again with most of them where they were (``FileLayout``).
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .block_layout import LARGE, Layout, Span
-from .file_mapping import PRIVATE, SHARED, FileMap, NewPages, write_at
-from .threaded_copy import fill, update
+from .file_layout import LARGE, FileLayout, Span
+from .file_mapping import PRIVATE, SHARED, FileMap, NewPageWriter, write_at
+from .threaded_copy import copy_changed, copy_in_threads
 
 MAGIC = b"NBMGPU\x00\x04"
 REWRITTEN = b"NBMGPU\x00\xff"
 """The mark of a container some blocks of which have got other bytes since (``rewrite``)."""
 
-HEAD = struct.Struct("<8sQQQQ32s")
+HEADER = struct.Struct("<8sQQQQ32s")
 ENTRY = struct.Struct("<QQ")
 
-PAUSE, LONGEST_PAUSE = 0.001, 0.005
+POLL_INTERVAL, MAX_POLL_INTERVAL = 0.001, 0.005
 """Seconds between looks at a container that is being written."""
 
-NOTHING: Mapping[Span, Sequence[Span]] = {}
+NO_CHANGES: Mapping[Span, Sequence[Span]] = {}
 
 
 def write(
@@ -50,8 +50,8 @@ def write(
     table: bytes,
     spans: Sequence[Span],
     blocks: Iterable[memoryview],
-    layout: Layout | None = None,
-    written: Mapping[Span, Sequence[Span]] = NOTHING,
+    layout: FileLayout | None = None,
+    written: Mapping[Span, Sequence[Span]] = NO_CHANGES,
     owner: str = "",
 ) -> list[Span]:
     """Write a container to ``path``.
@@ -63,35 +63,40 @@ def write(
         spans: the address of each block, of which only the alignment is kept, and its length.
         blocks: their bytes, asked for one at a time.
         layout: of a file in memory that nobody reads any more: what it has is kept.
-        written: of spans that were among the last ones too, the parts that may differ since.
+        written: of spans that were among the last ones too, the named_parts that may differ since.
         owner: the id of the run that it is for.
 
     Returns:
         The spans that had been there and mostly were not as they are now.
     """
     changed: list[Span] = []
-    layout = layout or Layout(HEAD.size)
+    layout = layout or FileLayout(HEADER.size)
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        os.pwrite(fd, bytes(HEAD.size), 0)
-        spots = layout.arrange(spans)
-        at = max([layout.end, *(spot.start + spot.nbytes for spot in spots)])
+        os.pwrite(fd, bytes(HEADER.size), 0)
+        extents = layout.allocate_extents(spans)
+        at = max([layout.end, *(extent.start + extent.nbytes for extent in extents)])
         mapped, new = _in_memory(fd, at, layout) if _is_memory(fd) else (None, None)
-        for span, spot, block in zip(spans, spots, blocks, strict=True):
-            if spot.kept and mapped is not None:
-                old = mapped.view[spot.start : spot.start + spot.nbytes]
-                parts = [slice(a - span[0], a - span[0] + n) for a, n in written.get(span, [span])]
-                if sum(update(old[part], block[part]) for part in parts) > spot.nbytes / 2:
+        for span, extent, block in zip(spans, extents, blocks, strict=True):
+            if extent.kept and mapped is not None:
+                old = mapped.view[extent.start : extent.start + extent.nbytes]
+                named_parts = [
+                    slice(a - span[0], a - span[0] + n) for a, n in written.get(span, [span])
+                ]
+                if (
+                    sum(copy_changed(old[part], block[part]) for part in named_parts)
+                    > extent.nbytes / 2
+                ):
                     changed.append(span)
-            elif new is not None and spot.nbytes >= LARGE:
-                new.write(spot.start, block)
+            elif new is not None and extent.nbytes >= LARGE:
+                new.write(extent.start, block)
             else:
-                write_at(fd, block, spot.start)
-        index = b"".join(ENTRY.pack(spot.start, spot.nbytes) for spot in spots)
+                write_at(fd, block, extent.start)
+        index = b"".join(ENTRY.pack(extent.start, extent.nbytes) for extent in extents)
         write_at(fd, index, at)
         write_at(fd, stream, at + len(index))
         write_at(fd, table, at + len(index) + len(stream))
-        head = HEAD.pack(MAGIC, at, len(stream), len(table), len(spots), owner.encode())
+        head = HEADER.pack(MAGIC, at, len(stream), len(table), len(extents), owner.encode())
         os.pwrite(fd, head[len(MAGIC) :], len(MAGIC))
         os.pwrite(fd, MAGIC, 0)
         return changed
@@ -108,8 +113,8 @@ def _is_memory(fd: int) -> bool:
 
 
 def _in_memory(
-    fd: int, nbytes: int, layout: Layout
-) -> tuple[FileMap, NewPages] | tuple[None, None]:
+    fd: int, nbytes: int, layout: FileLayout
+) -> tuple[FileMap, NewPageWriter] | tuple[None, None]:
     """Return a file in memory as such, and what writes behind its present end.
 
     Neither where a limit on addresses forbids it: then it is written as any file.
@@ -121,7 +126,7 @@ def _in_memory(
         mapped = layout.mapped(fd)
     except OSError:
         return None, None
-    return mapped, NewPages(fd, mapped, before, nbytes)
+    return mapped, NewPageWriter(fd, mapped, before, nbytes)
 
 
 def rewrite(path: str, blocks: Iterable[tuple[int, memoryview]], owner: str) -> bool:
@@ -131,7 +136,7 @@ def rewrite(path: str, blocks: Iterable[tuple[int, memoryview]], owner: str) -> 
     of it for neither.  Whoever has mapped the file sees the new bytes.
 
     Args:
-        path: a container of which ``is_ours`` has told that it may be rewritten.
+        path: a container of which ``can_rewrite`` has told that it may be rewritten.
         blocks: numbers of blocks and their new bytes, asked for one at a time.
         owner: the id of the run that the container was for when it was mapped.
 
@@ -140,15 +145,15 @@ def rewrite(path: str, blocks: Iterable[tuple[int, memoryview]], owner: str) -> 
     """
     fd = os.open(path, os.O_RDWR)
     try:
-        if not _is_ours(fd, owner):
+        if not _can_rewrite(fd, owner):
             return False
         memory = FileMap(fd, os.fstat(fd).st_size, SHARED).view
-        _, at, _, _, count, _ = HEAD.unpack_from(memory)
+        _, at, _, _, count, _ = HEADER.unpack_from(memory)
         entries = list(ENTRY.iter_unpack(memory[at : at + ENTRY.size * count]))
         os.pwrite(fd, bytes(len(MAGIC)), 0)
         for number, block in blocks:
             start, nbytes = entries[number]
-            fill(memory[start : start + nbytes], block)
+            copy_in_threads(memory[start : start + nbytes], block)
         os.pwrite(fd, REWRITTEN, 0)
     except OSError:  # a limit on addresses
         return False
@@ -157,24 +162,24 @@ def rewrite(path: str, blocks: Iterable[tuple[int, memoryview]], owner: str) -> 
     return True
 
 
-def is_ours(path: str, owner: str) -> bool:
+def can_rewrite(path: str, owner: str) -> bool:
     """Tell whether the container at ``path`` is whole, in memory, and for the run ``owner`` still.
 
     A file on a disk is no quicker to write than another one.
     """
     with open(path, "rb") as file:
-        return _is_ours(file.fileno(), owner)
+        return _can_rewrite(file.fileno(), owner)
 
 
-def _is_ours(fd: int, owner: str) -> bool:
-    head = os.pread(fd, HEAD.size, 0)
-    if not _is_memory(fd) or len(head) < HEAD.size:
+def _can_rewrite(fd: int, owner: str) -> bool:
+    head = os.pread(fd, HEADER.size, 0)
+    if not _is_memory(fd) or len(head) < HEADER.size:
         return False
-    magic, *_, found = HEAD.unpack(head)
+    magic, *_, found = HEADER.unpack(head)
     return bool(magic == MAGIC and found.rstrip(b"\0").decode() == owner)
 
 
-def is_whole(path: str) -> bool:
+def is_complete(path: str) -> bool:
     """Tell whether there is a container at ``path``, and as it was written."""
     try:
         with open(path, "rb") as file:
@@ -183,13 +188,13 @@ def is_whole(path: str) -> bool:
         return False
 
 
-def mark_whole(path: str) -> None:
+def mark_complete(path: str) -> None:
     """Let a ``REWRITTEN`` container be one as it was written."""
     with open(path, "r+b") as file:
         file.write(MAGIC)
 
 
-def wait_for(path: str, owner: str = "") -> None:
+def wait_until_complete(path: str, owner: str = "") -> None:
     """Wait until the container at ``path`` has been written; who fails to do so ends the waiting.
 
     Pauses grow with the time that has been waited, since large ones take long.
@@ -197,12 +202,12 @@ def wait_for(path: str, owner: str = "") -> None:
     Raises:
         ValueError: it is not for ``owner``: memory that a run has given up is another run's.
     """
-    pause = PAUSE
+    pause = POLL_INTERVAL
     with open(path, "rb") as file:
         while os.pread(file.fileno(), len(MAGIC), 0) != MAGIC:
             time.sleep(pause)
-            pause = min(1.1 * pause, LONGEST_PAUSE)
-        *_, found = HEAD.unpack(os.pread(file.fileno(), HEAD.size, 0))
+            pause = min(1.1 * pause, MAX_POLL_INTERVAL)
+        *_, found = HEADER.unpack(os.pread(file.fileno(), HEADER.size, 0))
     if found.rstrip(b"\0").decode() != owner:
         raise ValueError(f"{path} is another run's by now")
 
@@ -224,10 +229,10 @@ def read(path: str, expected: bytes = MAGIC) -> Container:
         ValueError: it is not a container, or not a whole one.
     """
     with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size < HEAD.size:
+        if os.fstat(file.fileno()).st_size < HEADER.size:
             raise ValueError(f"{path} is empty")
         mapped = FileMap(file.fileno(), os.fstat(file.fileno()).st_size, PRIVATE).view
-    magic, at, length, table, count, _ = HEAD.unpack_from(mapped)
+    magic, at, length, table, count, _ = HEADER.unpack_from(mapped)
     if magic != expected:
         raise ValueError(f"{path} is not an nbmgpu bundle, or not a whole one")
     body = at + ENTRY.size * count

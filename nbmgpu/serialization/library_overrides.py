@@ -12,7 +12,7 @@ from typing import Any
 NOTEBOOK = "__main__"
 
 
-def patches_in(owner: type | ModuleType) -> Iterator[str]:
+def overrides_in(owner: type | ModuleType) -> Iterator[str]:
     """Yield the names of what the notebook has put into a class, its bases, or a module."""
     places = owner.__mro__ if isinstance(owner, type) else (owner,)
     for place in places:

@@ -1,7 +1,7 @@
-"""Memory blocks: the bytes behind tensors and arrays, found once however many views there are.
+"""AddressSpace blocks: the bytes behind tensors and arrays, found once however many views there are.
 
 A tensor or array is pickled as a *view*: dtype, shape, strides, and the address
-at which it begins on the sending side.  Memory is known by its address alone, so
+at which it begins on the sending side.  AddressSpace is known by its address is_exclusive, so
 views keep sharing it, tied weights stay tied, and so do ``torch.from_numpy`` and
 ``Tensor.numpy`` pairs.  Only the bytes that some view covers are shipped.
 """
@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 CPU = "cpu"
-WIDEST = 16
+MAX_ELEMENT_BYTES = 16
 """Bytes of the largest elements: on a GPU a block begins at a multiple, so that all fit in."""
 
-NOWHERE = -1
+NO_ADDRESS = -1
 """The address of what has no elements."""
 
 
@@ -49,9 +49,9 @@ class Block:
         """Return the bytes in CPU memory: the memory itself, or a copy of a GPU's."""
         if self.device == CPU:
             return view_memory(self.low, self.nbytes, self.owners)
-        return memoryview(self.on_device().cpu().numpy())
+        return memoryview(self.as_device_tensor().cpu().numpy())
 
-    def on_device(self) -> Any:
+    def as_device_tensor(self) -> Any:
         """Return the bytes as a uint8 tensor over the one storage that a GPU block has."""
         storage = next(iter(self.owners.values()))
         start = self.low - storage.data_ptr()
@@ -90,13 +90,13 @@ class BlockTable:
             self._counted = blocks, sum(block.nbytes for block in blocks)
         return self._counted[1]
 
-    def take_in(self, device: str, low: int, high: int, owner: Any) -> tuple[str, int]:
+    def add(self, device: str, low: int, high: int, owner: Any) -> tuple[str, int]:
         """Take in the bytes at ``low`` to ``high``; return the space and address of the first."""
         space = device if device == CPU else f"{device} {owner.data_ptr():x}"
         self._new.append(Block(space, device, low, high, {id(owner): owner}))
         return space, low
 
-    def take_in_tensor(self, tensor: Any) -> tuple[str, int]:
+    def add_tensor(self, tensor: Any) -> tuple[str, int]:
         """Take in the bytes of a strided tensor; return where it begins.
 
         Raises:
@@ -104,24 +104,24 @@ class BlockTable:
         """
         device = str(tensor.device)
         if not tensor.numel():
-            return device, NOWHERE
+            return device, NO_ADDRESS
         storage, item = tensor.untyped_storage(), tensor.element_size()
         reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
         end = (tensor.storage_offset() + reach + 1) * item
         if end > storage.nbytes():
             raise PicklingError("the tensor's memory has been freed (its storage was resized)")
         base, start = storage.data_ptr(), tensor.storage_offset() * item
-        skew = 0 if device == CPU else start % WIDEST
-        space, low = self.take_in(device, base + start - skew, base + end, storage)
+        skew = 0 if device == CPU else start % MAX_ELEMENT_BYTES
+        space, low = self.add(device, base + start - skew, base + end, storage)
         return space, low + skew
 
-    def take_in_array(self, array: np.ndarray[Any, Any]) -> tuple[str, int]:
+    def add_array(self, array: np.ndarray[Any, Any]) -> tuple[str, int]:
         """Take in the bytes of an array; return where its first element lies."""
         if not array.size:
-            return CPU, NOWHERE
+            return CPU, NO_ADDRESS
         first: int = array.__array_interface__["data"][0]
         low, high = np.lib.array_utils.byte_bounds(array)
-        space, start = self.take_in(CPU, low, high, array)
+        space, start = self.add(CPU, low, high, array)
         return space, start + first - low
 
 

@@ -1,6 +1,6 @@
 """The state of an object: all that makes another object like it, without making one.
 
-``state_of`` takes it in the rank; ``put_state`` in ``nbmgpu.serialization.set_state`` gives it to
+``get_state`` takes it in the rank; ``set_state`` in ``nbmgpu.serialization.state_setters`` gives it to
 the notebook's own object.  A state is a tuple, whose first word says what the others are:
 
 =============  ============================================================
@@ -30,17 +30,17 @@ from typing import Any
 
 import numpy as np
 
-from .memmaps import is_mapped_file
-from .reducers import cell_content, is_by_value, mended_reduce
+from .memmap_arrays import is_mapped_file
+from .reducers import cell_content, custom_reduce, is_by_value
 
 State = tuple[Any, ...]
 
-VALUES = (str, bytes, int, float, complex, bool, type(None), tuple, frozenset, range, slice)
+VALUE_TYPES = (str, bytes, int, float, complex, bool, type(None), tuple, frozenset, range, slice)
 """Types that are pickled again and never named by a token: an equal copy does as well, and a tuple
 that came may hold changed objects now."""
 
-FROZEN = (enum.Enum, np.dtype, types.ModuleType, types.BuiltinFunctionType)
-FROZEN_MODULES = (
+STATELESS_TYPES = (enum.Enum, np.dtype, types.ModuleType, types.BuiltinFunctionType)
+STATELESS_MODULES = (
     "pyarrow.", "datasets.table.", "datetime.", "pathlib.", "re.", "logging.", "uuid.",
     "pandas._libs.internals.", "wandb.sdk.wandb_run.", "wandb.sdk.wandb_config.",
     "wandb.sdk.wandb_summary.", "wandb.sdk.lib.",
@@ -50,22 +50,22 @@ FROZEN_MODULES = (
 HEAP_TYPE = 1 << 9
 """The flag of types that are made by ``class`` (Include/object.h: Py_TPFLAGS_HEAPTYPE)."""
 
-ABSENT = object()
+MISSING = object()
 """Stands for an attribute that is not there."""
 
 
-def is_frozen(obj: Any) -> bool:
+def is_stateless(obj: Any) -> bool:
     """Tell whether ``obj`` is the same whatever a cell does."""
     if isinstance(obj, np.ndarray):
         return is_mapped_file(obj)
     if isinstance(obj, type | types.FunctionType):
         return not is_by_value(obj)
     module = f"{type(obj).__module__}."
-    return isinstance(obj, FROZEN) or module.startswith(FROZEN_MODULES)
+    return isinstance(obj, STATELESS_TYPES) or module.startswith(STATELESS_MODULES)
 
 
-def is_ordinary(kind: type) -> bool:
-    """Tell whether the state of an object of ``kind``, to which nothing is mended, is its dict.
+def state_is_dict(kind: type) -> bool:
+    """Tell whether the state of an object of ``kind``, to which nothing is reduced_custom, is its dict.
 
     As of most classes in notebooks, which are written in Python and have no say in it.
     """
@@ -77,17 +77,17 @@ def is_ordinary(kind: type) -> bool:
         and not hasattr(kind, "__setstate__")
         and not copyreg._slotnames(kind)  # type: ignore[attr-defined]
         and kind.__dictoffset__ != 0 != kind.__weakrefoffset__
-        and kind.__basicsize__ == _Bare.__basicsize__  # what is made in C may keep more
-        and not f"{kind.__module__}.".startswith(FROZEN_MODULES)
+        and kind.__basicsize__ == _PlainObject.__basicsize__  # what is made in C may keep more
+        and not f"{kind.__module__}.".startswith(STATELESS_MODULES)
     )
 
 
-class _Bare:
+class _PlainObject:
     """As large as an object is that has a dict and can be referred to, and nothing else."""
 
 
-def state_of(obj: Any, before: dict[str, Any] | None = None) -> State | None:
-    """Return what ``put_state`` needs to make another object like ``obj``.
+def get_state(obj: Any, before: dict[str, Any] | None = None) -> State | None:
+    """Return what ``set_state`` needs to make another object like ``obj``.
 
     Args:
         obj: any object.
@@ -141,7 +141,7 @@ def _class_changes(kind: type, before: dict[str, Any]) -> tuple[dict[str, Any], 
     changed = {
         name: value
         for name, value in now.items()
-        if before.get(name, ABSENT) is not value or _may_change(value)
+        if before.get(name, MISSING) is not value or _may_change(value)
     }
     gone = [name for name, v in before.items() if name not in now and not _is_internal(name, v)]
     return changed, gone
@@ -149,18 +149,18 @@ def _class_changes(kind: type, before: dict[str, Any]) -> tuple[dict[str, Any], 
 
 def _may_change(value: Any) -> bool:
     if isinstance(value, types.FunctionType):
-        return is_by_value(value) and _remembers(value)
+        return is_by_value(value) and _has_mutable_state(value)
     if hasattr(type(value), "__get__"):
         return is_by_value(type(value))
-    return not isinstance(value, VALUES)
+    return not isinstance(value, VALUE_TYPES)
 
 
-def _remembers(function: types.FunctionType) -> bool:
+def _has_mutable_state(function: types.FunctionType) -> bool:
     """Tell whether a function has more than its code: attributes, variables, lists as defaults."""
     kept = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     for cell in function.__closure__ or ():
         kept += [value for value in cell_content(cell) if not isinstance(value, type)]
-    return bool(function.__dict__) or any(not isinstance(value, VALUES) for value in kept)
+    return bool(function.__dict__) or any(not isinstance(value, VALUE_TYPES) for value in kept)
 
 
 def _is_internal(name: str, value: Any) -> bool:
@@ -179,12 +179,12 @@ def _function_state(function: types.FunctionType) -> State:
 def object_state(obj: Any) -> State | None:
     """Return the state of an object as its own way to be pickled has it."""
     try:
-        reduced = mended_reduce(obj) or obj.__reduce_ex__(4)
+        reduced = custom_reduce(obj) or obj.__reduce_ex__(4)
     except Exception:
         return None  # not picklable; whoever pickles it will say why
     if not isinstance(reduced, tuple):
         return None
-    if _is_hidden(type(obj)):
+    if _is_unnamed_c_type(type(obj)):
         return None  # an iterator, say: a new one does as well, and this one takes no state
     function, _, state, items, pairs = (*reduced, None, None, None)[:5]
     if isinstance(obj, dict):
@@ -197,7 +197,7 @@ def object_state(obj: Any) -> State | None:
     return "object", type(obj), state, items, pairs
 
 
-def _is_hidden(kind: type) -> bool:
+def _is_unnamed_c_type(kind: type) -> bool:
     """Tell whether ``kind`` is made in C, and nobody can name it."""
     made_here = kind.__flags__ & HEAP_TYPE
     return (
@@ -205,10 +205,10 @@ def _is_hidden(kind: type) -> bool:
     )
 
 
-def trimmed(
+def drop_unpicklable(
     state: State, fails: Callable[[Any], Exception | None]
 ) -> tuple[State | None, dict[str, Exception]]:
-    """Return ``state`` without the parts for which ``fails`` gives a reason, and the reasons.
+    """Return ``state`` without the named_parts for which ``fails`` gives a reason, and the reasons.
 
     Reasons are kept under the part as it is written behind its object, as ``.lock``.
     The state is None when it cannot do without such a part.

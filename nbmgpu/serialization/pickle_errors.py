@@ -8,16 +8,16 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from nbmgpu.errors import ShippingError, compose
+from nbmgpu.errors import SerializationError, format_message
 
-from .pickler import Packer
+from .pickler import BundlePickler
 from .reducers import is_by_value
 
-WAYS_OUT = {
-    "generator": "make it inside the cell, or ship a list instead",
-    "async_generator": "make it inside the cell, or ship a list instead",
+SUGGESTIONS = {
+    "generator": "make it inside the cell, or pass a list instead",
+    "async_generator": "make it inside the cell, or pass a list instead",
     "coroutine": "await it before the cell, or inside it",
-    "_BaseDataLoaderIter": "ship the loader and call iter() inside the cell",
+    "_BaseDataLoaderIter": "pass the loader and call iter() inside the cell",
     "_IOBase": "open the file inside the cell",
     "lock": "make it inside the cell; ranks are processes and cannot share a lock",
     "RLock": "make it inside the cell; ranks are processes and cannot share a lock",
@@ -37,8 +37,10 @@ WAYS_OUT = {
 }
 """By the name of a class, or of one that it extends."""
 
-NESTED = "save it to a file and load it inside the cell, or nest it less deeply"
-OTHERWISE = "make it inside the cell, or give its class a __getstate__ that leaves this part out"
+NESTED_SUGGESTION = "save it to a file and load it inside the cell, or nest it less deeply"
+DEFAULT_SUGGESTION = (
+    "make it inside the cell, or give its class a __getstate__ that leaves this part out"
+)
 MAX_DEPTH = 12
 MAX_VISITS = 20_000
 
@@ -48,24 +50,30 @@ Probe = Callable[[Any], Exception | None]
 def can_pickle(value: Any, namespace: dict[str, Any]) -> Exception | None:
     """Return None when ``value`` pickles, else the exception."""
     try:
-        Packer(namespace).dump(value)
+        BundlePickler(namespace).dump(value)
     except Exception as error:
         return error
     return None
 
 
-def explain(name: str, value: Any, namespace: dict[str, Any], error: Exception) -> ShippingError:
+def explain_pickle_error(
+    name: str, value: Any, namespace: dict[str, Any], error: Exception
+) -> SerializationError:
     """Return the error for ``name``, whose value failed to pickle with ``error``."""
-    path, culprit = find_culprit(name, value, functools.partial(can_pickle, namespace=namespace))
-    error = can_pickle(culprit, namespace) or error
-    kind = f"{type(culprit).__module__}.{type(culprit).__qualname__}".removeprefix("builtins.")
+    path, unpicklable = find_unpicklable(
+        name, value, functools.partial(can_pickle, namespace=namespace)
+    )
+    error = can_pickle(unpicklable, namespace) or error
+    kind = f"{type(unpicklable).__module__}.{type(unpicklable).__qualname__}".removeprefix(
+        "builtins."
+    )
     where = f"`{name}`" if path == name else f"`{name}`, at `{path}`"
-    otherwise = NESTED if "recursion" in str(error) else OTHERWISE
-    return ShippingError(
-        compose(
+    otherwise = NESTED_SUGGESTION if "recursion" in str(error) else DEFAULT_SUGGESTION
+    return SerializationError(
+        format_message(
             f"The cell reads {where}, which cannot be sent to the ranks",
             f"Type: {kind}. Reason: {reason_of(error)}",
-            way_out(culprit) or otherwise,
+            suggestion_for(unpicklable) or otherwise,
         )
     )
 
@@ -75,23 +83,25 @@ def reason_of(error: Exception) -> str:
     return str(error).rstrip(".") or type(error).__name__
 
 
-def way_out(culprit: Any) -> str | None:
+def suggestion_for(unpicklable: Any) -> str | None:
     """Return what to do about an object of a kind that is known to belong to its process."""
-    kinds = (kind for kind in type(culprit).__mro__ if kind.__module__ != "__main__")
-    return next((WAYS_OUT[kind.__name__] for kind in kinds if kind.__name__ in WAYS_OUT), None)
+    kinds = (kind for kind in type(unpicklable).__mro__ if kind.__module__ != "__main__")
+    return next(
+        (SUGGESTIONS[kind.__name__] for kind in kinds if kind.__name__ in SUGGESTIONS), None
+    )
 
 
-def find_culprit(path: str, value: Any, probe: Probe) -> tuple[str, Any]:
-    """Follow the first part that fails on its own, as far down as parts can be named.
+def find_unpicklable(path: str, value: Any, probe: Probe) -> tuple[str, Any]:
+    """Follow the first part that fails on its own, as far down as named_parts can be named.
 
     ``probe`` returns why a value cannot be pickled, or None when it can.
     """
     seen: set[int] = set()
     for _ in range(MAX_DEPTH):
         seen.add(id(value))
-        if way_out(value):
+        if suggestion_for(value):
             break  # what is inside is the library's own business
-        for part, child in parts(path, value):
+        for part, child in named_parts(path, value):
             if id(child) not in seen and probe(child) is not None:
                 path, value = part, child
                 break
@@ -112,12 +122,12 @@ def path_to(target: Any, names: Mapping[str, Any]) -> str:
             value, str | bytes | int | float | types.ModuleType
         ):
             seen.add(id(value))
-            ahead.extend(parts(path, value))
+            ahead.extend(named_parts(path, value))
     return f"a {type(target).__qualname__}"
 
 
-def parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the named parts of a value: items, attributes, closures and globals."""
+def named_parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the named named_parts of a value: items, attributes, closures and globals."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield f"{path}[{_shown(key)}]", item
@@ -131,8 +141,8 @@ def parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield f"{path}.__self__", value.__self__
     elif isinstance(value, functools.partial):
         yield f"{path}.func", value.func
-        yield from parts(f"{path}.args", value.args)
-        yield from parts(f"{path}.keywords", value.keywords)
+        yield from named_parts(f"{path}.args", value.args)
+        yield from named_parts(f"{path}.keywords", value.keywords)
     elif isinstance(value, types.FunctionType):
         yield from _parts_of_function(path, value)
     elif isinstance(value, type):
@@ -175,4 +185,4 @@ def _parts_of_object(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         if isinstance(key, str) and hasattr(value, key):
             yield f"{path}.{key}", getattr(value, key)
     if is_by_value(type(value)):
-        yield from parts(path, type(value))
+        yield from named_parts(path, type(value))

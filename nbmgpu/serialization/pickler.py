@@ -24,12 +24,18 @@ import cloudpickle
 import numpy as np
 from cloudpickle.cloudpickle import _class_setstate
 
-from .library_overrides import patches_in
-from .mapped_memory import BufferEntry, address_of
-from .memmaps import is_mapped_file, load_mapped_file, place_in_file
+from .address_space import BufferEntry, address_of
+from .library_overrides import overrides_in
+from .memmap_arrays import is_mapped_file, load_mapped_file, place_in_file
 from .memory_blocks import CPU, BlockTable
-from .reducers import may_need_mending, mended_class, mended_reduce
-from .tensor_views import flagless, load_array, load_tensor, loading_namespace, set_tensor_state
+from .reducers import custom_reduce, has_reducer, reduce_class_with_slots
+from .tensor_views import (
+    load_array,
+    load_tensor,
+    loading_namespace,
+    reduce_conj_or_neg,
+    set_tensor_state,
+)
 
 INLINE = 4096
 """Buffers of other libraries below this many bytes stay inside the pickle stream."""
@@ -42,26 +48,26 @@ class _Namespace:
         return loading_namespace, ()
 
 
-class Packer(cloudpickle.Pickler):  # type: ignore[misc]
+class BundlePickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles objects one after another into one stream with one memo.
 
-    ``detached`` counts tensors that leave an autograd graph behind; ``patches`` are what the
+    ``detached`` counts tensors that leave an autograd graph behind; ``overrides`` are what the
     notebook has put into classes that travel by their names.
     """
 
     def __init__(
         self,
         namespace: dict[str, Any],
-        names_travel: bool = True,
+        include_globals: bool = True,
         blocks: BlockTable | None = None,
     ) -> None:
-        """Treat ``namespace`` as the shared one, and ``blocks`` as the table to fill.
+        """Treat ``namespace`` as the shared one, and ``blocks`` as the table to copy_in_threads.
 
-        When ``names_travel``, its functions bring along what they refer to; otherwise
+        When ``include_globals``, its functions bring along what they refer to; otherwise
         they find their names on the other side.
         """
         self._shared = namespace
-        self._names_travel = names_travel
+        self._include_globals = include_globals
         self.file = io.BytesIO()
         # A chain of tables, as cloudpickle has it, is asked in Python for every object.
         self.dispatch_table: dict[Any, Any] = dict(cloudpickle.Pickler.dispatch_table)
@@ -72,13 +78,13 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]
         take = functools.partial(_take_buffer, self.blocks, self.buffers)
         super().__init__(self.file, protocol=5, buffer_callback=take)
         self.detached = 0
-        self.patches: set[str] = set()
-        self._plain_kinds: dict[int, tuple[type, bool]] = {}
+        self.overrides: set[str] = set()
+        self._default_types: dict[int, tuple[type, bool]] = {}
         self.globals_ref[id(namespace)] = _Namespace()
 
     def reducer_override(self, obj: Any) -> Any:
-        """Reduce tensors and arrays to views, mend a few types, leave the rest to cloudpickle."""
-        if self.is_plain(type(obj)):
+        """Reduce tensors and arrays to views, reducer a few types, leave the rest to cloudpickle."""
+        if self.uses_default_pickling(type(obj)):
             return NotImplemented
         import torch
 
@@ -90,30 +96,30 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]
                 obj = obj.detach()
             if _is_view(obj):
                 return self._reduce_tensor(obj)
-            unflagged = flagless(obj) if type(obj) is torch.Tensor else None
+            unflagged = reduce_conj_or_neg(obj) if type(obj) is torch.Tensor else None
             return NotImplemented if unflagged is None else unflagged
-        mended = mended_reduce(obj)
-        reduced = super().reducer_override(obj) if mended is None else mended
+        reduced_custom = custom_reduce(obj)
+        reduced = super().reducer_override(obj) if reduced_custom is None else reduced_custom
         if isinstance(obj, types.FunctionType) and isinstance(reduced, tuple):
-            return self._mended_function(obj, reduced)
+            return self._reduce_function(obj, reduced)
         if isinstance(obj, type):
             if isinstance(reduced, tuple) and reduced[-1] is _class_setstate:
-                return mended_class(reduced)
-            self.patches.update(patches_in(obj))
+                return reduce_class_with_slots(reduced)
+            self.overrides.update(overrides_in(obj))
         return reduced
 
-    def is_plain(self, kind: type) -> bool:
+    def uses_default_pickling(self, kind: type) -> bool:
         """Tell whether objects of type ``kind`` pickle as they would anywhere; ask once."""
-        known = self._plain_kinds.get(id(kind))
+        known = self._default_types.get(id(kind))
         if known is None:  # by id: a type need not be hashable
-            known = self._plain_kinds[id(kind)] = kind, _is_plain(kind)
+            known = self._default_types[id(kind)] = kind, _uses_default_pickling(kind)
         return known[1]
 
-    def _mended_function(self, function: types.FunctionType, reduced: Any) -> Any:
+    def _reduce_function(self, function: types.FunctionType, reduced: Any) -> Any:
         """Let functions that share a variable share it on the other side; cloudpickle copies it."""
         make, (*args, _), (attributes, slots), *rest = reduced
         slots["__closure__"] = None
-        if function.__globals__ is self._shared and not self._names_travel:
+        if function.__globals__ is self._shared and not self._include_globals:
             slots["__globals__"] = {}
         return make, (*args, function.__closure__), (attributes, slots), *rest
 
@@ -124,7 +130,7 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]
             array = array.view(np.ndarray)
         if type(array) is not np.ndarray or array.dtype.hasobject:
             return NotImplemented
-        space, address = self.blocks.take_in_array(array)
+        space, address = self.blocks.add_array(array)
         writeable = array.flags.writeable
         return load_array, (space, address, array.dtype, array.shape, array.strides, writeable)
 
@@ -132,7 +138,7 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]
         import torch
 
         with torch._C.DisableTorchFunctionSubclass():
-            space, address = self.blocks.take_in_tensor(tensor)
+            space, address = self.blocks.add_tensor(tensor)
             form = tensor.dtype, tuple(tensor.shape), tensor.stride()
             args = (space, address, *form, tensor.requires_grad, type(tensor))
             before = list((tensor._backward_hooks or {}).values())
@@ -149,16 +155,16 @@ def _take_buffer(blocks: BlockTable, buffers: list[BufferEntry], buffer: PickleB
     if raw.nbytes < INLINE:
         return True
     low = address_of(raw)
-    space, address = blocks.take_in(CPU, low, low + raw.nbytes, raw)
+    space, address = blocks.add(CPU, low, low + raw.nbytes, raw)
     buffers.append(BufferEntry(space, address, raw.nbytes))
     return False
 
 
-def _is_plain(kind: type) -> bool:
+def _uses_default_pickling(kind: type) -> bool:
     import torch
 
     special = (np.ndarray, torch.Tensor, type, types.FunctionType)
-    return not issubclass(kind, special) and not may_need_mending(kind)
+    return not issubclass(kind, special) and not has_reducer(kind)
 
 
 def _is_view(tensor: Any) -> bool:
@@ -176,8 +182,8 @@ def _is_view(tensor: Any) -> bool:
     )
 
 
-class Unpacker(pickle.Unpickler):
-    """Loads what a ``Packer`` wrote, with a memo that stays readable."""
+class BundleUnpickler(pickle.Unpickler):
+    """Loads what a ``BundlePickler`` wrote, with a memo that stays readable."""
 
     def __init__(self, stream: memoryview, buffers: Iterable[memoryview]) -> None:
         """Read objects from ``stream`` one after another."""

@@ -26,7 +26,7 @@ def is_by_value(obj: Any) -> bool:
     return not _should_pickle_by_reference(obj)
 
 
-def mended_class(reduced: Any) -> Any:
+def reduce_class_with_slots(reduced: Any) -> Any:
     """Make slots as slots again, which cloudpickle leaves out."""
     make, (*names, body, number, extra), (attributes, slots), *rest, _ = reduced
     named_tuple = typing.NamedTuple in attributes.get("__orig_bases__", ())  # makes its own
@@ -37,71 +37,73 @@ def mended_class(reduced: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Mend:
+class Reducer:
     """What is done about types of a kind.
 
     ``reduce`` takes an object of such a type, and returns None if its own way will do.
     """
 
-    concerns: Callable[[type], bool]
+    applies_to: Callable[[type], bool]
     reduce: Callable[[Any], Any]
 
 
-def may_need_mending(kind: type) -> bool:
-    """Tell whether ``mended_reduce`` may have something to say of an object of type ``kind``."""
-    return any(mend.concerns(kind) for mend in _mends())
+def has_reducer(kind: type) -> bool:
+    """Tell whether ``custom_reduce`` may have something to say of an object of type ``kind``."""
+    return any(reducer.applies_to(kind) for reducer in _reducers())
 
 
-def mended_reduce(obj: Any) -> Any:
+def custom_reduce(obj: Any) -> Any:
     """Reduce types whose own way loses something; return None for all others."""
     kind = type(obj)
-    found = (mend.reduce(obj) for mend in _mends() if mend.concerns(kind))
+    found = (reducer.reduce(obj) for reducer in _reducers() if reducer.applies_to(kind))
     return next((reduced for reduced in found if reduced is not None), None)
 
 
 @functools.cache
-def _mends() -> tuple[Mend, ...]:
+def _reducers() -> tuple[Reducer, ...]:
     """Return all there are; torch is imported for them."""
     import torch.utils.data
 
     return (
-        Mend(_of(BaseException), _reduce_exception),
-        Mend(_of(types.CellType), _reduce_cell),
-        Mend(_of(functools._lru_cache_wrapper), _reduce_cached),
-        Mend(_of(functools.cached_property), _reduce_cached_property),
-        Mend(_of(weakref.ReferenceType), lambda reference: (_reference, (reference(),))),
-        Mend(_is_stream, _reduce_stream),
-        Mend(_of(io.TextIOWrapper), _refuse_file),
-        Mend(lambda kind: hasattr(kind, "_shared_state"), _reduce_one_of_many),
-        Mend(_called("torch.utils._pytree", "LeafSpec"), lambda _: (_leaf_spec, ())),
-        Mend(_called("accelerate", "ConvertOutputsToFp32"), _reduce_conversion),
-        Mend(_called("wandb.sdk.wandb_run", "Run"), _reduce_run),
-        Mend(_called("wandb.sdk.lib", "NoopRun"), _reduce_run),
-        Mend(_called("wandb.sdk", "Summary"), _reduce_of_run),
-        Mend(_called("wandb.sdk", "SummaryDisabled"), _reduce_of_run),
-        Mend(_called("wandb.sdk", "Config"), _reduce_config),
-        Mend(_called("lightning", "WandbLogger"), _reduce_logger),
-        Mend(_called("pytorch_lightning", "WandbLogger"), _reduce_logger),
-        Mend(_of(torch.utils.data.DataLoader), _reduce_loader),
-        Mend(_of(torch.optim.Optimizer), _reduce_optimizer),
-        Mend(_of(torch.nn.Module), _reduce_module),
-        Mend(_of_pandas("Block"), _reduce_block),
-        Mend(_of_pandas("Index"), _reduce_index),
-        Mend(_of_pandas("BlockValuesRefs"), lambda refs: (_refs, (refs.has_reference(),))),
-        Mend(_of_pandas("SingleBlockManager"), _reduce_series),
+        Reducer(_subclass_of(BaseException), _reduce_exception),
+        Reducer(_subclass_of(types.CellType), _reduce_cell),
+        Reducer(_subclass_of(functools._lru_cache_wrapper), _reduce_cached),
+        Reducer(_subclass_of(functools.cached_property), _reduce_cached_property),
+        Reducer(
+            _subclass_of(weakref.ReferenceType), lambda reference: (_reference, (reference(),))
+        ),
+        Reducer(_is_stream, _reduce_stream),
+        Reducer(_subclass_of(io.TextIOWrapper), _refuse_file),
+        Reducer(lambda kind: hasattr(kind, "_shared_state"), _reduce_shared_state),
+        Reducer(_named("torch.utils._pytree", "LeafSpec"), lambda _: (_leaf_spec, ())),
+        Reducer(_named("accelerate", "ConvertOutputsToFp32"), _reduce_conversion),
+        Reducer(_named("wandb.sdk.wandb_run", "Run"), _reduce_run),
+        Reducer(_named("wandb.sdk.lib", "NoopRun"), _reduce_run),
+        Reducer(_named("wandb.sdk", "Summary"), _reduce_run_attribute),
+        Reducer(_named("wandb.sdk", "SummaryDisabled"), _reduce_run_attribute),
+        Reducer(_named("wandb.sdk", "Config"), _reduce_config),
+        Reducer(_named("lightning", "WandbLogger"), _reduce_logger),
+        Reducer(_named("pytorch_lightning", "WandbLogger"), _reduce_logger),
+        Reducer(_subclass_of(torch.utils.data.DataLoader), _reduce_loader),
+        Reducer(_subclass_of(torch.optim.Optimizer), _reduce_optimizer),
+        Reducer(_subclass_of(torch.nn.Module), _reduce_module),
+        Reducer(_pandas_type("Block"), _reduce_block),
+        Reducer(_pandas_type("Index"), _reduce_index),
+        Reducer(_pandas_type("BlockValuesRefs"), lambda refs: (_refs, (refs.has_reference(),))),
+        Reducer(_pandas_type("SingleBlockManager"), _reduce_series),
     )
 
 
-def _of(base: type) -> Callable[[type], bool]:
+def _subclass_of(base: type) -> Callable[[type], bool]:
     return lambda kind: issubclass(kind, base)
 
 
-def _called(package: str, name: str) -> Callable[[type], bool]:
+def _named(package: str, name: str) -> Callable[[type], bool]:
     """Know a type of a library that need not be here by its name."""
     return lambda kind: kind.__name__ == name and kind.__module__.startswith(package)
 
 
-def _of_pandas(base: str) -> Callable[[type], bool]:
+def _pandas_type(base: str) -> Callable[[type], bool]:
     """Know pandas' types that are a ``base``, or made of one."""
     return lambda kind: any(
         k.__name__ == base and k.__module__.partition(".")[0] == "pandas" for k in kind.__mro__
@@ -129,7 +131,7 @@ def _reduce_cached(function: Any) -> Any:
     if not is_by_value(function.__wrapped__):
         return None
     given = function.cache_parameters()
-    own = {k: v for k, v in vars(function).items() if k not in OF_A_CACHED_FUNCTION}
+    own = {k: v for k, v in vars(function).items() if k not in CACHED_FUNCTION_ATTRIBUTES}
     return _cached, (function.__wrapped__, given["maxsize"], given["typed"]), own or None
 
 
@@ -146,17 +148,17 @@ def _refuse_file(_: io.TextIOWrapper) -> Any:
     raise pickle.PicklingError("an open file belongs to the process that has opened it")
 
 
-def _reduce_one_of_many(obj: Any) -> Any:
+def _reduce_shared_state(obj: Any) -> Any:
     if not _shares_its_state(obj):
         return None
-    return _one_of_many, (type(obj),), dict(obj.__reduce_ex__(4)[2])
+    return _shared_state_instance, (type(obj),), dict(obj.__reduce_ex__(4)[2])
 
 
 def _reduce_conversion(conversion: Any) -> Any:
     return type(conversion), (conversion.model_forward,)  # its own way is to refuse
 
 
-def _reduce_of_run(obj: Any) -> Any:
+def _reduce_run_attribute(obj: Any) -> Any:
     name = tracker_run.name_of(obj)
     return (getattr, (sys.modules["wandb"], name)) if name else None
 
@@ -167,13 +169,13 @@ def _reduce_run(run: Any) -> Any:
     Any other is found by its id, as wandb has it.
     """
     state = vars(run)
-    over = state.get("_is_finished") or any(run is begun for begun in tracker_run.begun_here)
+    over = state.get("_is_finished") or any(run is begun for begun in tracker_run.started_in_rank)
     disabled = type(run).__name__ == "NoopRun"
     if tracker_run.name_of(run) or not (over or disabled):
-        return _reduce_of_run(run)
-    names = (*OF_AN_ENDED_RUN, *(("summary", "_interface") if disabled else ()))
+        return _reduce_run_attribute(run)
+    names = (*FINISHED_RUN_ATTRIBUTES, *(("summary", "_interface") if disabled else ()))
     kept = {name: state[name] for name in names if name in state}
-    return _ended_run, (type(run), {**kept, "_attach_id": None, "_is_finished": True})
+    return _finished_run, (type(run), {**kept, "_attach_id": None, "_is_finished": True})
 
 
 def _reduce_logger(logger: Any) -> Any:
@@ -196,9 +198,9 @@ def _reduce_loader(loader: Any) -> Any:
 
 
 def _reduce_optimizer(optimizer: Any) -> Any:
-    if not _has_torchs_state(optimizer):
+    if not _has_torch_getstate(optimizer):
         return None
-    state = {k: v for k, v in optimizer.__dict__.items() if k not in NOT_OF_AN_OPTIMIZER}
+    state = {k: v for k, v in optimizer.__dict__.items() if k not in REBUILT_OPTIMIZER_ATTRIBUTES}
     return copyreg.__newobj__, (type(optimizer),), state  # type: ignore[attr-defined]
 
 
@@ -233,11 +235,11 @@ def _reduce_index(index: Any) -> Any:
     return _index, (make, args, refs)
 
 
-NOT_OF_AN_OPTIMIZER = ("step", "_zero_grad_profile_name")
+REBUILT_OPTIMIZER_ATTRIBUTES = ("step", "_zero_grad_profile_name")
 """Attributes that a scheduler or ``__init__`` puts on an optimizer and can put there again."""
 
 
-def _has_torchs_state(optimizer: Any) -> bool:
+def _has_torch_getstate(optimizer: Any) -> bool:
     """Tell whether an optimizer pickles as torch's do: without attributes of its own.
 
     LBFGS has such attributes, and so have optimizers that users write.
@@ -260,7 +262,7 @@ def _stream(name: str) -> Any:
     return getattr(sys, name)
 
 
-OF_A_CACHED_FUNCTION = {*functools.WRAPPER_ASSIGNMENTS, "__wrapped__", "cache_parameters"}
+CACHED_FUNCTION_ATTRIBUTES = {*functools.WRAPPER_ASSIGNMENTS, "__wrapped__", "cache_parameters"}
 """Attributes that ``functools`` gives to a function that it caches."""
 
 
@@ -296,17 +298,17 @@ def _index(make: Callable[..., Any], args: tuple[Any, ...], refs: Any) -> Any:
     return index
 
 
-class _Elsewhere:
+class _OtherReferences:
     """Stands for all that shares memory in the notebook and has not been sent."""
 
 
-_elsewhere = _Elsewhere()
+_other_references = _OtherReferences()
 
 
 def _refs(shared: bool) -> Any:
     refs = importlib.import_module("pandas._libs.internals").BlockValuesRefs()
     if shared:  # so that what is written is a copy, and does not come home into the others
-        refs.add_index_reference(_elsewhere)
+        refs.add_index_reference(_other_references)
     return refs
 
 
@@ -317,11 +319,18 @@ def _leaf_spec() -> Any:
     return tree_structure(0)
 
 
-OF_AN_ENDED_RUN = ("_settings", "_config", "_start_time", "_step", "_starting_step", "_init_pid")
+FINISHED_RUN_ATTRIBUTES = (
+    "_settings",
+    "_config",
+    "_start_time",
+    "_step",
+    "_starting_step",
+    "_init_pid",
+)
 """What a run needs to say what it is called."""
 
 
-def _ended_run(kind: Any, state: dict[str, Any]) -> Any:
+def _finished_run(kind: Any, state: dict[str, Any]) -> Any:
     run = kind.__new__(kind)
     run.__dict__.update(state)
     return run
@@ -333,12 +342,12 @@ def _config(kind: Any, values: dict[str, Any]) -> Any:
     return config
 
 
-class _Gone:
+class _DeadReferent:
     """What a dead reference has referred to."""
 
 
 def _reference(referent: Any) -> Any:
-    return weakref.ref(_Gone() if referent is None else referent)
+    return weakref.ref(_DeadReferent() if referent is None else referent)
 
 
 def _shares_its_state(obj: Any) -> bool:
@@ -347,7 +356,7 @@ def _shares_its_state(obj: Any) -> bool:
     return shared is not None and getattr(obj, "__dict__", None) is shared
 
 
-def _one_of_many(kind: Any) -> Any:
+def _shared_state_instance(kind: Any) -> Any:
     """Make one more instance that shares its class's state with all others."""
     instance = kind.__new__(kind)
     instance.__dict__ = kind._shared_state

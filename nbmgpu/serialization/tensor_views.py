@@ -1,4 +1,4 @@
-"""Tensors and arrays made again, as views of memory that has arrived; pickles call by name."""
+"""Tensors and arrays made again, as views of memory that has map_regions; pickles call by name."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from typing import Any
 
 import numpy as np
 
-from .mapped_memory import Memory
-from .memory_blocks import NOWHERE
+from .address_space import AddressSpace
+from .memory_blocks import NO_ADDRESS
 
 
-class _Surroundings(threading.local):
+class _LoadContext(threading.local):
     """What the functions below find; runs may come home in several threads at once."""
 
-    memory: Memory | None = None
+    memory: AddressSpace | None = None
 
     def __init__(self) -> None:
         self.namespace: dict[str, Any] = {}
 
 
-_here = _Surroundings()
+_context = _LoadContext()
 
 
 @contextmanager
-def loading(memory: Memory, namespace: dict[str, Any]) -> Iterator[None]:
+def load_context(memory: AddressSpace, namespace: dict[str, Any]) -> Iterator[None]:
     """Let the functions below find their surroundings."""
-    before = _here.memory, _here.namespace
-    _here.memory, _here.namespace = memory, namespace
+    before = _context.memory, _context.namespace
+    _context.memory, _context.namespace = memory, namespace
     try:
         yield
     finally:
-        _here.memory, _here.namespace = before
+        _context.memory, _context.namespace = before
 
 
 def loading_namespace() -> dict[str, Any]:
     """Return the namespace that functions of the notebook share on this side."""
-    return _here.namespace
+    return _context.namespace
 
 
 def load_array(
@@ -50,13 +50,13 @@ def load_array(
     writeable: bool,
 ) -> np.ndarray[Any, Any]:
     """Rebuild an array as a view of the memory that was at ``address``."""
-    assert _here.memory is not None
+    assert _context.memory is not None
     array: np.ndarray[Any, Any]
-    if address == NOWHERE:
+    if address == NO_ADDRESS:
         array = np.empty(shape, dtype)
     else:
-        area, offset = _here.memory.find(space, address)
-        array = np.ndarray(shape, dtype, area.buffer(), offset, strides)
+        region, offset = _context.memory.find(space, address)
+        array = np.ndarray(shape, dtype, region.buffer(), offset, strides)
     array.flags.writeable = writeable
     return array
 
@@ -73,15 +73,15 @@ def load_tensor(
     """Rebuild a tensor as a view of the memory that was at ``address``."""
     import torch
 
-    memory = _here.memory
+    memory = _context.memory
     assert memory is not None
-    if address == NOWHERE:
+    if address == NO_ADDRESS:
         tensor = torch.empty_strided(shape, stride, dtype=dtype, device=memory.device(space))
     else:
-        area, offset = memory.find(space, address)
+        region, offset = memory.find(space, address)
         item = dtype.itemsize
         reach = sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
-        storage, start = area.storage(offset, (reach + 1) * item, item)
+        storage, start = region.storage(offset, (reach + 1) * item, item)
         tensor = torch.empty(0, dtype=dtype, device=storage.device)
         tensor.set_(storage, start // item, shape, stride)
     if kind is torch.Tensor or not issubclass(kind, torch.Tensor):  # a stand-in
@@ -89,7 +89,7 @@ def load_tensor(
     return torch.Tensor._make_subclass(kind, tensor, requires_grad)
 
 
-def flagless(tensor: Any) -> tuple[Any, ...] | None:
+def reduce_conj_or_neg(tensor: Any) -> tuple[Any, ...] | None:
     """Reduce a view that shows another tensor's memory conjugated or negated; None for others."""
     if tensor.requires_grad or tensor.grad is not None or tensor.__dict__:
         return None

@@ -16,7 +16,7 @@ T = TypeVar("T")
 PIECE = 16 << 20
 """Bytes that a thread compares at a time."""
 
-MOST_THREADS = 4
+MAX_THREADS = 4
 """Threads that keep the memory busy; more would only wait for it."""
 
 _memcmp = ctypes.CDLL(None).memcmp if hasattr(ctypes.CDLL(None), "memcmp") else None
@@ -25,35 +25,35 @@ _memcmp = ctypes.CDLL(None).memcmp if hasattr(ctypes.CDLL(None), "memcmp") else 
 def same_bytes(a: memoryview, b: memoryview) -> bool:
     """Tell whether ``a`` and ``b``, of equal length, hold the same bytes."""
     begins = _equal(a[:PIECE], b[:PIECE])  # what was trained differs there
-    return begins and all(_by_pieces(_equal, a[PIECE:], b[PIECE:]))
+    return begins and all(_map_pieces(_equal, a[PIECE:], b[PIECE:]))
 
 
-def update(old: memoryview, new: memoryview) -> int:
+def copy_changed(old: memoryview, new: memoryview) -> int:
     """Make ``old`` hold the bytes of ``new``, of equal length; return how many had to be written.
 
     What is equal is not written, in pieces of ``PIECE``.
     """
-    return sum(_by_pieces(_update, old, new))
+    return sum(_map_pieces(_update, old, new))
 
 
-def fill(memory: memoryview, data: memoryview) -> None:
+def copy_in_threads(memory: memoryview, data: memoryview) -> None:
     """Write ``data`` to ``memory``, of equal length, by several threads."""
-    _by_pieces(copy, memory, data)
+    _map_pieces(copy, memory, data)
 
 
-def _by_pieces(
+def _map_pieces(
     work: Callable[[memoryview, memoryview], T], a: memoryview, b: memoryview
 ) -> list[T]:
     starts = range(0, a.nbytes, PIECE) or [0]
     pieces = ([memory[start : start + PIECE] for start in starts] for memory in (a, b))
-    return in_threads(work, *pieces)
+    return map_in_threads(work, *pieces)
 
 
-def in_threads(work: Callable[..., T], *pieces: Sequence[Any]) -> list[T]:
+def map_in_threads(work: Callable[..., T], *pieces: Sequence[Any]) -> list[T]:
     """Do ``work`` on the first of all ``pieces``, on the second of all, and so on."""
     if len(pieces[0]) == 1:
         return [*map(work, *pieces)]
-    threads = ThreadPoolExecutor(min(MOST_THREADS, usable_cores()))
+    threads = ThreadPoolExecutor(min(MAX_THREADS, usable_cores()))
     try:
         return [*threads.map(work, *pieces)]
     except RuntimeError:  # no thread is to be had

@@ -25,16 +25,16 @@ import numpy as np
 
 from nbmgpu.system.procfs import anonymous, maps, open_files
 
-from .block_layout import Span
+from .file_layout import Span
 
-LEAST = 4 << 20
+MIN_TRACKED_BYTES = 4 << 20
 """Bytes from which memory is watched: each span may cut two of the process's mappings."""
 
-MOST = 4096
+MAX_SPANS = 4096
 """Spans that are watched at most; a process may have 65,530 mappings."""
 
-GAP = 1 << 20
-"""Unwritten bytes between two written parts from which they are told apart."""
+MERGE_GAP = 1 << 20
+"""Unwritten bytes between two written named_parts from which they are told apart."""
 
 PAGE = mmap.PAGESIZE
 
@@ -54,20 +54,20 @@ SCAN_ARGUMENT = struct.Struct("12Q")
 REGIONS = 4096
 """Written regions that one call tells of."""
 
-HARMLESS = r"null|zero|full|u?random|console|ptmx|tty\w*|(?:pts|shm|mqueue)/.*"
-DEVICE = re.compile(rf"/dev/(?<!\S/dev/)(?!(?:{HARMLESS})(?: \(deleted\))?$)", re.MULTILINE)
+HARMLESS_DEVICES = r"null|zero|full|u?random|console|ptmx|tty\w*|(?:pts|shm|mqueue)/.*"
+DEVICE = re.compile(rf"/dev/(?<!\S/dev/)(?!(?:{HARMLESS_DEVICES})(?: \(deleted\))?$)", re.MULTILINE)
 RINGS = re.compile(r"anon_inode:\[io_uring\]|/\[aio\]")
 """What, in a list of open or mapped files, may write to memory that has been pinned for it."""
 
 
-class Watch:
+class WriteTracker:
     """Watches spans of this process's memory, for one who asks again and again.
 
     The system lets a span have one watch.  A second one is told nothing of it.
     """
 
     def __init__(self) -> None:
-        """Watch nothing yet."""
+        """WriteTracker nothing yet."""
         self._fd: int | None = None
         self._spans: set[Span] = set()
 
@@ -78,49 +78,49 @@ class Watch:
             spans: memory of this process; what is not among them is watched no more.
 
         Returns:
-            The written parts of those spans that were watched since the last call: all, where
+            The written named_parts of those spans that were watched since the last call: all, where
             there is other memory now.  Of others nothing is known.
         """
-        large = [span for span in spans if span[1] >= LEAST][:MOST]
+        large = [span for span in spans if span[1] >= MIN_TRACKED_BYTES][:MAX_SPANS]
         if large and self._open():
             with contextlib.suppress(OSError):  # no /proc to ask
                 table = maps()
-                if not _is_written_unseen(table):
-                    return self._renew(large, _PrivateMemory(table))
+                if not _has_untracked_writers(table):
+                    return self._reprotect(large, _PrivateMemory(table))
         self.close()
         return {}
 
-    def leave(self, span: Span) -> None:
-        """Watch ``span`` no more: the first write to each page of it takes longer while watched."""
+    def untrack(self, span: Span) -> None:
+        """WriteTracker ``span`` no more: the first write to each page of it takes longer while watched."""
         if span in self._spans and self._fd is not None:
             self._spans.remove(span)
             with contextlib.suppress(OSError):  # of memory that has been freed meanwhile
                 fcntl.ioctl(self._fd, UNREGISTER, struct.pack("2Q", *_whole_pages(span)))
 
     def close(self) -> None:
-        """Watch nothing any more."""
+        """WriteTracker nothing any more."""
         self._spans = set()
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
-    def _renew(self, spans: Sequence[Span], private: _PrivateMemory) -> dict[Span, list[Span]]:
-        """Watch ``spans`` as far as possible; return what was written to of those known before."""
+    def _reprotect(self, spans: Sequence[Span], private: _PrivateMemory) -> dict[Span, list[Span]]:
+        """WriteTracker ``spans`` as far as possible; return what was written to of those known before."""
         assert self._fd is not None
         told = {}
         for span in self._spans - {*spans}:  # first: it may reach into one that stays
-            self.leave(span)
+            self.untrack(span)
         with open("/proc/self/pagemap", "rb", buffering=0) as pages:
             for span in spans:
                 inner = _whole_pages(span)
                 if not private.holds(inner):
-                    self.leave(span)
+                    self.untrack(span)
                     continue
                 known = span in self._spans
                 self._spans.discard(span)
                 with contextlib.suppress(OSError):  # another's, or it cannot be watched
                     # Also what is known, for it may be other memory now: then all of it counts as
-                    # written, and if another one watches that, the system says so here alone.
+                    # written, and if another one watches that, the system says so here is_exclusive.
                     fcntl.ioctl(self._fd, REGISTER, struct.pack("4Q", *inner, MODE_WP, 0))
                     if not known:
                         # Before Linux 6.13, memory that was moved while it was watched (realloc)
@@ -153,7 +153,7 @@ def _open_userfaultfd() -> int | None:
     return fd
 
 
-def _is_written_unseen(table: str) -> bool:
+def _has_untracked_writers(table: str) -> bool:
     """Tell whether a device may write to this process's memory past its page table.
 
     To pin memory for a device counts as a write.  So only what is pinned now may have been
@@ -197,7 +197,7 @@ def _merged(regions: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> Iterato
     """Yield ``regions``, starts and ends in ascending order, without small gaps between them."""
     if not len(regions):
         return
-    cuts = np.flatnonzero(regions[1:, 0] - regions[:-1, 1] > GAP) + 1
+    cuts = np.flatnonzero(regions[1:, 0] - regions[:-1, 1] > MERGE_GAP) + 1
     for group in np.split(regions, cuts):
         low, high = int(group[0, 0]), int(group[-1, 1])
         yield low, high - low

@@ -12,8 +12,8 @@ from typing import Any
 
 import psutil
 
-from nbmgpu.devices.devices import Gpu, Machine, probe
-from nbmgpu.formatting import counted
+from nbmgpu.devices.probe import Gpu, Machine, probe
+from nbmgpu.formatting import format_count
 from nbmgpu.system.limits import (
     available_memory,
     cpu_quota,
@@ -82,7 +82,7 @@ class Meters:
 
     def _processor(self) -> DeviceUse:
         cores, total = usable_cores(), usable_memory()
-        label = counted(cores, "core")
+        label = format_count(cores, "core")
         used = max(0, total - available_memory())
         return DeviceUse("cpu", "cpu", label, self._cores.read(), used, total)
 

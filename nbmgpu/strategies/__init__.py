@@ -20,15 +20,22 @@ import functools
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING
 
-from nbmgpu.errors import OptionError, closest, compose
+from nbmgpu.errors import OptionError, closest_match, format_message
 
 from .profiles import BUILT_IN, Profile
-from .strategy_options import Tuning
+from .strategy_options import StrategyOptions
 
 if TYPE_CHECKING:
     from .base import Strategy
 
-__all__ = ["Profile", "Tuning", "canonical", "load_strategy", "profile_of", "strategy_names"]
+__all__ = [
+    "Profile",
+    "StrategyOptions",
+    "canonical",
+    "load_strategy",
+    "profile_of",
+    "strategy_names",
+]
 
 GROUP = "nbmgpu.strategies"
 
@@ -66,7 +73,7 @@ def nearest(name: str) -> str:
     """Return the strategy most likely meant by a name that is none."""
     plain = name.strip().lower().replace("-", "_").replace(" ", "_")
     names = [n for n in (*strategy_names(), *_aliases()) if n != "dp"]  # "dpp" means ddp
-    near = closest(plain, names)
+    near = closest_match(plain, names)
     return (canonical(near) if near else None) or "ddp"
 
 
@@ -89,7 +96,7 @@ def load_strategy(name: str) -> type[Strategy]:
     if found is None:
         names = strategy_names()
         raise OptionError(
-            compose(
+            format_message(
                 f"There is no strategy {name!r}",
                 f"Strategies: {', '.join(names)}",
                 f"%%mgpu --strategy {nearest(name)}",

@@ -1,9 +1,9 @@
-"""Sums over ranks: of CPU tensors through memory where ranks share some, else by the process group.
+"""All-reduce over ranks: through shared memory for CPU tensors of all ranks, else by the group.
 
-gloo sends what ranks of one machine have to tell through sockets, by threads of its own: on two
-cores a kilobyte takes a millisecond, and through memory 30 microseconds.  Every rank writes its
-part into a slot of its own, tells the others, and when all have, adds all parts up, in the order
-of ranks: so the sum is the same on all of them, bit by bit.
+gloo sends the data of ranks on one machine through sockets, from threads of its own: on two cores
+an all-reduce of a kilobyte takes 1 ms, and through shared memory 30 us.  Every rank writes its part
+into its slot, signals the others, and adds up all parts when all have arrived, in the order of
+ranks.  So the sum has the same bits on all ranks.
 """
 
 from __future__ import annotations
@@ -18,35 +18,36 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from nbmgpu.errors import RankError, compose, out_of_step
+from nbmgpu.errors import RankError, format_message, step_mismatch_message
 from nbmgpu.system.limits import usable_cores
 from nbmgpu.system.shared_memory import CACHE_LINE, PHASES, SLOT_BYTES, SharedMemory, header_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.distributed import ProcessGroup
 
 SPIN = 50e-6
-"""Seconds for which a rank asks again and again, before it blocks on its eventfd."""
+"""Seconds for which a rank polls before it blocks on its eventfd."""
 
-NAP = 0.1
-"""Seconds that it sleeps at most."""
+MAX_SLEEP = 0.1
+"""Seconds for which it blocks at most."""
 
 TURN, LEFT, FIRST_SIZE = 0, 1, 2
-"""Numbers in a rank's line: its turn, whether it has left, and the bytes of its last two turns."""
+"""Indices into a rank's header line: its turn, whether it has left, bytes of its last two turns."""
 
 
 class Work(Protocol):
-    """A sum under way."""
+    """A running all-reduce."""
 
     def wait(self) -> object:
-        """End it: the tensor is the sum then."""
+        """Wait until the tensor holds the sum."""
 
 
-class SharedSums:
-    """Sums through shared memory; every rank asks for the same ones, in the same order."""
+class SharedMemoryAllReduce:
+    """All-reduce through shared memory; every rank reduces the same tensors, in the same order."""
 
     def __init__(self, shared_memory: SharedMemory, rank: int) -> None:
-        """Be ``rank`` of those that have been forked with ``shared_memory``."""
+        """Initialize ``rank``, which was forked with ``shared_memory`` like all others."""
         self.rank = rank
         self._shared_memory = shared_memory
         self._pid = os.getpid()
@@ -56,34 +57,35 @@ class SharedSums:
         lines = np.frombuffer(shared_memory.memory, np.int64, numbers)
         self._lines = lines.reshape(shared_memory.world_size, -1)
         self._turn = 0
-        spare = usable_cores() >= shared_memory.world_size
-        self._spin = SPIN if spare else 0.0  # who spins may have the core of the one awaited
+        free_core = usable_cores() >= shared_memory.world_size
+        self._spin = SPIN if free_core else 0.0  # else it would occupy the core of another rank
 
-    def add(self, tensor: Tensor) -> None:
-        """Make ``tensor``, contiguous, the sum of all ranks' tensors.
+    def all_reduce(self, tensor: Tensor) -> None:
+        """Replace ``tensor``, contiguous, by the sum over all ranks.
 
         Raises:
-            RankError: ranks do not add up the same things, one has left, or this is no rank.
+            RankError: ranks reduce different tensors, one has left, or this is a child process.
         """
         if os.getpid() != self._pid:
-            what = "A backward pass runs in a child of a rank, such as a loader's worker"
-            raise RankError(compose(what, "Ranks add its gradients up", "the pass in the loop"))
+            what = "A backward pass runs in a child process of a rank, such as a DataLoader worker"
+            allowed = "Ranks average gradients in their main process"
+            raise RankError(format_message(what, allowed, "the backward pass in the loop"))
         if self._broken:
-            what = f"Rank {self.rank} was interrupted while it added up gradients with the others"
-            raise RankError(compose(what, "It does not know what they have", "the cell again"))
+            what = f"Rank {self.rank} was interrupted while it reduced gradients"
+            raise RankError(format_message(what, "Its state is unknown", "the cell again"))
         self._broken = True
         size = SLOT_BYTES // tensor.element_size()
         with torch.no_grad():
             for part in tensor.view(-1).split(size):
-                self._add(part)
+                self._reduce(part)
         self._broken = False
 
-    def _add(self, part: Tensor) -> None:
+    def _reduce(self, part: Tensor) -> None:
         self._turn += 1
         slots = self._slots(part)
         slots[self.rank].copy_(part)
-        self._arrive(part.nbytes)
-        self._meet(part.nbytes)
+        self._signal_arrival(part.nbytes)
+        self._wait_for_others(part.nbytes)
         torch.sum(slots, 0, out=part)
 
     def _slots(self, part: Tensor) -> Tensor:
@@ -97,63 +99,67 @@ class SharedSums:
         )
         return slots.view(ranks, -1)[:, : part.numel()]
 
-    def _arrive(self, size: int) -> None:
+    def _signal_arrival(self, size: int) -> None:
         line = self._lines[self.rank]
         line[FIRST_SIZE + self._turn % PHASES] = size
-        line[TURN] = self._turn  # last: it says that the rest is there
-        self._ring()
+        line[TURN] = self._turn  # last: readers take it as the sign that the rest is written
+        self._wake_others()
 
-    def _ring(self) -> None:
+    def _wake_others(self) -> None:
         for rank in self._others:
             os.eventfd_write(self._shared_memory.eventfds[rank], 1)
 
-    def _meet(self, size: int) -> None:
+    def _wait_for_others(self, size: int) -> None:
         until = time.monotonic() + self._spin
         for rank in self._others:
             line = self._lines[rank]
             while line[TURN] < self._turn:
                 if line[LEFT] and line[TURN] < self._turn:
-                    raise RankError(out_of_step(f"Rank {rank}", f"rank {self.rank}"))
+                    raise RankError(step_mismatch_message(f"Rank {rank}", f"rank {self.rank}"))
                 if time.monotonic() < until:
                     os.sched_yield()
                 else:
-                    self._sleep()
+                    self._block()
             if line[FIRST_SIZE + self._turn % PHASES] != size:
-                what = f"Rank {rank} adds up something else than rank {self.rank} at this point"
-                raise RankError(compose(what, instead="the same steps on all ranks"))
+                what = f"Ranks {rank} and {self.rank} reduce tensors of different sizes here"
+                raise RankError(format_message(what, instead="the same steps on all ranks"))
 
-    def _sleep(self) -> None:
+    def _block(self) -> None:
         eventfd = self._shared_memory.eventfds[self.rank]
-        if select.select([eventfd], [], [], NAP)[0]:
+        if select.select([eventfd], [], [], MAX_SLEEP)[0]:
             os.eventfd_read(eventfd)
 
     def leave(self) -> None:
-        """Take part in no sum any more: ranks that wait for this one are told so."""
+        """Stop taking part: ranks that wait for this one raise ``RankError``."""
         self._lines[self.rank][LEFT] = 1
-        self._ring()
+        self._wake_others()
 
 
 @dataclass(frozen=True)
-class _Later:
-    """A sum that is done when it is waited for: no core is free before, as each has a rank."""
+class _DeferredWork:
+    """An all-reduce that runs in ``wait``: before, no core is free, as each has a rank."""
 
-    sums: SharedSums
+    reducer: SharedMemoryAllReduce
     tensor: Tensor
 
     def wait(self) -> None:
-        self.sums.add(self.tensor)
+        self.reducer.all_reduce(self.tensor)
 
 
-shared: SharedSums | None = None
-"""This rank's way through memory, if there is one."""
+shared: SharedMemoryAllReduce | None = None
+"""The shared memory of all ranks, if they have some."""
 
 
-def all_reduce(tensor: Tensor) -> Work:
-    """Begin to sum a contiguous ``tensor`` over all ranks, in place.
+def all_reduce(tensor: Tensor, group: ProcessGroup | None = None) -> Work:
+    """Start to sum a contiguous ``tensor`` over ``group``, in place.
 
-    Collective: sums are begun, and waited for, in the same order on all ranks.
+    Collective: all ranks of the group start and wait for the same sums in the same order.
+
+    Args:
+        tensor: what to sum.
+        group: None for all ranks; only these can use shared memory.
     """
-    if shared is not None and tensor.device.type == "cpu":
-        return _Later(shared, tensor)
-    work: Work = dist.all_reduce(tensor, async_op=True)
+    if shared is not None and group is None and tensor.device.type == "cpu":
+        return _DeferredWork(shared, tensor)
+    work: Work = dist.all_reduce(tensor, group=group, async_op=True)
     return work

@@ -12,7 +12,7 @@ from nbmgpu.advisor.fsdp_units import Units
 from nbmgpu.advisor.interval import Span, read_bytes, span_in_words
 from nbmgpu.advisor.model_size import Counted
 from nbmgpu.errors import OptionError
-from nbmgpu.formatting import in_words
+from nbmgpu.formatting import format_bytes
 
 GB = 1e9
 PARAMETERS = 1_000_000
@@ -129,9 +129,9 @@ def test_what_is_no_amount_is_refused(given):
 
 
 def test_words():
-    assert in_words(0) == "0 bytes"
-    assert in_words(1536) == "1.5 KiB"
-    assert in_words(1023.9 * 2**20) == "1.0 GiB"
+    assert format_bytes(0) == "0 bytes"
+    assert format_bytes(1536) == "1.5 KiB"
+    assert format_bytes(1023.9 * 2**20) == "1.0 GiB"
     assert span_in_words(1.2e9, 1.3e9) == "1.1 to 1.2 GiB"
     assert span_in_words(2**20, 2**30) == "1.0 MiB to 1.0 GiB"
     assert Span(1, 2) + Span(3, 4) == Span(4, 6)

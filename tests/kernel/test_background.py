@@ -168,7 +168,7 @@ n = 3
     shown = notebook.send(f"{fresh}if rank == 1: raise ValueError('one')\ndist.barrier()").fails(
         "ValueError"
     )
-    assert "Rank 1 of 2 raised ValueError, line 8" in shown
+    assert "Rank 1 of 2 raised ValueError, line 9" in shown
     killed = notebook.send(f"{fresh}if rank: os.kill(os.getpid(), 9)\ntime.sleep(100)")
     assert "Rank 1 of 2 was ended by SIGKILL" in killed.fails("RankKilledError")
     notebook.run("n = 0")

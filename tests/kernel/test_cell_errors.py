@@ -19,8 +19,8 @@ if rank == 1:
 dist.all_reduce(x)
 """)
     shown = cell.fails("ValueError")
-    assert "Rank 1 of 2 raised ValueError, line 5 of the cell" in shown
-    assert "----> 5     raise ValueError(time.time())" in shown
+    assert "Rank 1 of 2 raised ValueError, line 6 of the cell" in shown
+    assert "----> 6     raise ValueError(time.time())" in shown
     assert "Connection" not in shown
     raised = float(cell.reply["evalue"])
     assert notebook.value("time.time()") - raised < SOON
@@ -124,18 +124,36 @@ def test_a_syntax_error_looks_as_ever(notebook: Notebook) -> None:
     assert [line.strip() for line in lines] == [
         lines[0].strip(), "if x", "^", "SyntaxError: expected ':'",
     ]  # fmt: skip
-    assert lines[0] == f"  Cell In[{cell.reply['execution_count']}], line 2"
+    assert lines[0] == f"  Cell In[{cell.reply['execution_count']}], line 3"
 
 
-def test_empty_lines_before_the_cell_shift_no_line(notebook: Notebook) -> None:
-    shown = notebook.send("%%mgpu --gpus 2\n\n   \nx = 1\n1 / 0").fails("ZeroDivisionError")
+def test_line_numbers_are_those_of_the_editor(notebook: Notebook) -> None:
+    cell = notebook.send("%%mgpu --gpus 2\n\n   \nx = 1\n1 / 0")
+    shown = cell.fails("ZeroDivisionError")
+    assert "line 5 of the cell: 1 / 0" in shown
+    assert f"Cell In[{cell.reply['execution_count']}], line 5" in shown
+    assert "----> 5 1 / 0" in shown
+
+
+def test_an_indented_body_keeps_its_line_numbers(notebook: Notebook) -> None:
+    shown = notebook.send("%%mgpu --gpus 2\n    x = 1\n    1 / 0").fails("ZeroDivisionError")
+    assert "line 3 of the cell: 1 / 0" in shown
+
+
+def test_a_cell_magic_inside_the_cell_still_runs(notebook: Notebook) -> None:
+    notebook.run("%%mgpu --gpus 2\n%%capture\ninside = 6 * 7")
+    assert notebook.value("inside") == 42
+
+
+def test_nbmgpu_run_counts_lines_from_its_source(notebook: Notebook) -> None:
+    shown = notebook.send("nbmgpu.run('x = 1\\n1 / 0', gpus=2)").fails("ZeroDivisionError")
     assert "line 2 of the cell: 1 / 0" in shown
 
 
 def test_a_traceback_names_the_number_that_stands_before_the_cell(notebook: Notebook) -> None:
     cell = notebook.send("%%mgpu --gpus 2\n1 / 0")
     shown = cell.fails("ZeroDivisionError")
-    assert f"Cell In[{cell.reply['execution_count']}], line 1" in shown
+    assert f"Cell In[{cell.reply['execution_count']}], line 2" in shown
 
 
 def test_an_empty_cell_is_refused_by_the_name_that_was_typed(notebook: Notebook) -> None:
@@ -149,7 +167,7 @@ def test_an_empty_cell_is_refused_by_the_name_that_was_typed(notebook: Notebook)
 def test_an_unknown_name_fails_before_anything_starts(notebook: Notebook) -> None:
     runs = len(list(notebook.runs.iterdir()))
     shown = notebook.send("%%mgpu --gpus 2\nprint(modell)").fails("UnknownNameError")
-    assert "'modell'" in shown
+    assert "Line 2 of the cell, `print(modell)`, reads 'modell'" in shown
     assert "Try: print(model)" in shown
     assert "magic.py" not in shown
     assert len(list(notebook.runs.iterdir())) == runs
@@ -157,7 +175,7 @@ def test_an_unknown_name_fails_before_anything_starts(notebook: Notebook) -> Non
 
 def test_what_cannot_be_sent_is_named(notebook: Notebook) -> None:
     notebook.run("import threading; lock = threading.Lock()")
-    shown = notebook.send("%%mgpu --gpus 2\nlock").fails("ShippingError")
+    shown = notebook.send("%%mgpu --gpus 2\nlock").fails("SerializationError")
     assert "`lock`" in shown
     assert "Try:" in shown
     assert "magic.py" not in shown
@@ -176,7 +194,7 @@ for x, y in loader:
 """)
     shown = cell.fails("StrategyError")
     assert "zero1 cannot train with LBFGS" in shown
-    assert "line 2 of the cell: for x, y in loader:" in shown
+    assert "line 3 of the cell: for x, y in loader:" in shown
     assert "nbmgpu/" not in shown
 
 
@@ -224,4 +242,4 @@ def crash():
     ctypes.string_at(0)
 crash()
 """).fails("RankKilledError")
-    assert "line 3 in crash" in shown
+    assert "line 4 in crash" in shown

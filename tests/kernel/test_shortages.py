@@ -202,7 +202,7 @@ def test_a_rank_that_wants_more_than_its_limit_says_so(
 ) -> None:
     notebook = cramped(MEMORY)
     cell = notebook.send(f"%%mgpu --gpus 2\nif dist.get_rank() == {rank}:\n    {source}")
-    assert f"Rank {rank} of 2 raised {error}, line 2 of the cell: {source}" in cell.fails(error)
+    assert f"Rank {rank} of 2 raised {error}, line 3 of the cell: {source}" in cell.fails(error)
     assert "fewer ranks, a smaller batch" in what_the_summary_says(cell)
     notebook.gone(10)
     assert notebook.run("%%mgpu --gpus 2\n6 * 7").seen == ["42"]

@@ -1,4 +1,4 @@
-"""A notebook to ship from."""
+"""A notebook to serialize from."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ import types
 import pytest
 from round_trip import Notebook
 
-from nbmgpu.serialization.storage import Shelf
+from nbmgpu.serialization.storage import StoragePool
 
 
 @pytest.fixture
@@ -25,12 +25,12 @@ def notebook(tmp_path):
 
 
 @pytest.fixture(params=["told", "compared"])
-def shelf(monkeypatch, request):
-    """A shelf of this test's own, which shipments use; the system may tell what has changed."""
+def storage_pool(monkeypatch, request):
+    """A storage_pool of this test's own, which shipments use; the system may tell what has changed."""
     if request.param == "compared":
         monkeypatch.setattr("nbmgpu.serialization.write_tracking._open_userfaultfd", lambda: None)
-    own = Shelf()
-    monkeypatch.setattr("nbmgpu.serialization.transfer.shelf", own)
+    own = StoragePool()
+    monkeypatch.setattr("nbmgpu.serialization.bundle.storage_pool", own)
     yield own
     own.clear()
 

@@ -16,7 +16,7 @@ def large_pages_work():
     os.ftruncate(made, LARGE_PAGE)
     os.pwrite(made, b"1", 0)
     try:
-        FileMap(made, LARGE_PAGE, SHARED).make_large(0, LARGE_PAGE)
+        FileMap(made, LARGE_PAGE, SHARED).make_large_pages(0, LARGE_PAGE)
     except OSError:
         return False
     finally:

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from nbmgpu.serialization import adopt
+from nbmgpu.serialization import restore_result
 
 NET = """
 import torch, copy
@@ -303,16 +303,16 @@ class TestSizes:
             "a = np.ones(3_000_000)\n"
             "df = pd.DataFrame({'x': np.ones(1_000_000)}); w = torch.ones(1000); keep = X[5:]"
         )
-        shipment = notebook.ship()
-        rank = notebook.start(notebook.write(shipment), "w += 1; first = X[:10]; s = X.sum()")
+        bundle = notebook.serialize()
+        rank = notebook.start(notebook.write(bundle), "w += 1; first = X[:10]; s = X.sum()")
         rank.wait()
         assert os.stat(rank.result.path).st_size < 30_000
 
     def test_only_the_changed_part_is_sent_back(self, notebook):
         notebook.alone = False  # else in the bundle: see test_rewriting.py
         notebook.cell("import torch\nX = torch.ones(5_000_000); Y = torch.ones(1_000_000)")
-        shipment = notebook.ship()
-        rank = notebook.start(notebook.write(shipment), "Y[-1] = 0")
+        bundle = notebook.serialize()
+        rank = notebook.start(notebook.write(bundle), "Y[-1] = 0")
         rank.wait()
         assert 4_000_000 < os.stat(rank.result.path).st_size < 4_100_000
 
@@ -365,15 +365,15 @@ class TestManyThings:
             "many = [P() for _ in range(10)]\n"
             "for i, p in enumerate(many): p.i, p.d = i, {'i': i}"
         )
-        shipment = notebook.ship()
+        bundle = notebook.serialize()
         rank = notebook.start(
-            notebook.write(shipment),
+            notebook.write(bundle),
             "import threading\n"
             "for p in many: p.i += 1; p.d['i'] += 1\n"
             "many[3].lock = threading.Lock(); many[4].d['lock'] = threading.Lock()",
         )
         lost = rank.wait()
-        adopt(rank.result.path, shipment)
+        restore_result(rank.result.path, bundle)
         assert sorted(lost) == ["many[3].lock", "many[4].d['lock']"]
         assert [(p.i, p.d["i"]) for p in notebook["many"]] == [(i + 1, i + 1) for i in range(10)]
 
@@ -503,12 +503,12 @@ w += 1; d["lock"] = threading.Lock(); d[0] = 5
 
     def test_an_array_that_was_resized_meanwhile(self, notebook):
         notebook.cell("import numpy as np; a = np.zeros(3_000_000); n = [1]")
-        shipment = notebook.ship()
-        rank = notebook.start(notebook.write(shipment), "a += 1; n.append(2)")
+        bundle = notebook.serialize()
+        rank = notebook.start(notebook.write(bundle), "a += 1; n.append(2)")
         rank.wait()
         notebook.cell("a.resize(12_000_000, refcheck=False)")
         with pytest.raises(ValueError, match="resized"):
-            adopt(rank.result.path, shipment)
+            restore_result(rank.result.path, bundle)
         assert notebook["a"][0] == 0
 
     def test_setstate_is_not_called_where_pickle_would_not(self, notebook):

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from nbmgpu.errors import LaunchError
-from nbmgpu.serialization import UnreadableError, adopt, container, receive, storage
-from nbmgpu.serialization.storage import make_place
+from nbmgpu.serialization import UnreadableError, container, load_bundle, restore_result, storage
+from nbmgpu.serialization.storage import allocate_storage
 
 
 def private_bytes(pid):
@@ -32,7 +32,7 @@ class TestFormat:
         assert bytes(box.stream) == b"stream"
         assert bytes(box.table) == b"table"
         assert [bytes(block) for block in box.blocks] == [bytes(block) for block in blocks]
-        _, index, _, _, count, _ = container.HEAD.unpack_from(Path(path).read_bytes())
+        _, index, _, _, count, _ = container.HEADER.unpack_from(Path(path).read_bytes())
         starts = [
             container.ENTRY.unpack_from(Path(path).read_bytes(), index + 16 * i)[0]
             for i in range(count)
@@ -59,12 +59,12 @@ class TestFormat:
 
     def test_a_writer_that_dies_leaves_no_result(self, notebook):
         notebook.cell("import torch\nx = torch.ones(1000)")
-        shipment = notebook.ship()
-        rank = notebook.start(notebook.write(shipment), "import os; os._exit(9)")
+        bundle = notebook.serialize()
+        rank = notebook.start(notebook.write(bundle), "import os; os._exit(9)")
         with pytest.raises(EOFError):
             rank.wait()
         with pytest.raises(ValueError, match="empty"):
-            adopt(rank.result.path, shipment)
+            restore_result(rank.result.path, bundle)
 
         def half(*args):
             yield memoryview(bytes(100))
@@ -73,14 +73,14 @@ class TestFormat:
         with pytest.raises(KeyboardInterrupt):
             container.write(rank.result.path, b"s", b"t", [(0, 100), (0, 100)], half())
         with pytest.raises(ValueError, match="not a whole one"):
-            adopt(rank.result.path, shipment)
+            restore_result(rank.result.path, bundle)
 
 
 class TestPlace:
     def test_memory_leaves_nothing_behind(self, tmp_path):
         shm = set(os.listdir("/dev/shm"))
         fds = len(os.listdir("/proc/self/fd"))
-        made = make_place(tmp_path, "bundle", 1000)
+        made = allocate_storage(tmp_path, "bundle", 1000)
         assert made.fd is not None
         assert made.notice == ""
         container.write(made.path, b"stream", b"table", [], [])
@@ -94,14 +94,14 @@ class TestPlace:
     def test_the_disk_is_used_when_memory_is_short(self, notebook, monkeypatch):
         monkeypatch.setattr(storage, "available_memory", lambda: 300 * 2**20)
         notebook.cell("import torch\nX = torch.ones(20_000_000)")
-        shipment = notebook.ship()
-        made = notebook.write(shipment)
+        bundle = notebook.serialize()
+        made = notebook.write(bundle)
         assert made.fd is None
         assert "disk" in made.notice
         assert "0.07 GiB" in made.notice
         rank = notebook.start(made, "s = X.sum().item(); X[0] = 5")
         rank.wait()
-        assert adopt(rank.result.path, shipment).values["s"] == 2e7
+        assert restore_result(rank.result.path, bundle).values["s"] == 2e7
         assert notebook["X"][0] == 5
         made.close()
         assert not Path(made.path).exists()
@@ -109,7 +109,7 @@ class TestPlace:
     def test_neither_memory_nor_disk(self, tmp_path, monkeypatch):
         monkeypatch.setattr(storage, "available_memory", lambda: 0)
         with pytest.raises(LaunchError, match=r"(?s)needs 1048576.0 GiB.*NBMGPU_RUNS"):
-            make_place(tmp_path, "bundle", 2**50)
+            allocate_storage(tmp_path, "bundle", 2**50)
 
     def test_a_full_disk_frees_the_place(self, notebook, monkeypatch):
         notebook.cell("x = 1")
@@ -120,7 +120,7 @@ class TestPlace:
 
         monkeypatch.setattr(container, "write", full)
         with pytest.raises(OSError, match="No space"):
-            notebook.write(notebook.ship())
+            notebook.write(notebook.serialize())
         assert len(os.listdir("/proc/self/fd")) == fds
 
 
@@ -130,8 +130,8 @@ class TestSharing:
         flags = [notebook.folder / str(i) for i in range(3)]
         notebook.alone = False
         notebook.cell(f"import torch\nX = torch.ones({size // 4}); first = X[:10]")
-        shipment = notebook.ship()
-        bundle = notebook.write(shipment)
+        bundle = notebook.serialize()
+        bundle_storage = notebook.write(bundle)
         cell = """
 import os, time
 s = X.sum().item()
@@ -143,7 +143,7 @@ while not os.path.exists({go!r}): time.sleep(0.01)
 """
         go = str(notebook.folder / "go")
         ranks = [
-            notebook.start(bundle, cell.format(n=size // 4, i=i, flag=str(flags[i]), go=go))
+            notebook.start(bundle_storage, cell.format(n=size // 4, i=i, flag=str(flags[i]), go=go))
             for i in range(3)
         ]
         while not all(flag.exists() for flag in flags):
@@ -158,7 +158,7 @@ while not os.path.exists({go!r}): time.sleep(0.01)
         sizes = [os.stat(rank.result.path).st_size for rank in ranks]
         assert sizes[0] < 10_000
         assert sizes[1] > size
-        seen = [adopt(rank.result.path, shipment).values["seen"] for rank in ranks]
+        seen = [restore_result(rank.result.path, bundle).values["seen"] for rank in ranks]
         assert seen == [[1, 1, 1, 1], [1, -1, 1, 1], [1, 1, -2, 1]]
 
     def test_results_keep_no_file_mapped(self, notebook):
@@ -175,27 +175,27 @@ while not os.path.exists({go!r}): time.sleep(0.01)
 
     def test_memory_that_moved_is_not_written_to(self, notebook):
         notebook.cell("import torch\nx = torch.zeros(1000)")
-        shipment = notebook.ship()
-        rank = notebook.start(notebook.write(shipment), "x += 1")
+        bundle = notebook.serialize()
+        rank = notebook.start(notebook.write(bundle), "x += 1")
         rank.wait()
         notebook.cell("x.resize_(1_000_000)")  # while the cell ran in the background
         with pytest.raises(UnreadableError, match="resized"):
-            adopt(rank.result.path, shipment)
+            restore_result(rank.result.path, bundle)
 
     def test_what_cannot_be_read_changes_nothing(self, notebook):
         notebook.cell("import torch\na, b = torch.zeros(2_000_000), torch.zeros(2_000_000)")
-        shipment = notebook.ship()
-        rank = notebook.start(notebook.write(shipment), "a += 1; b += 1")
+        bundle = notebook.serialize()
+        rank = notebook.start(notebook.write(bundle), "a += 1; b += 1")
         rank.wait()
         first, last = sorted((notebook["a"], notebook["b"]), key=lambda t: t.data_ptr())
         last.resize_(20_000_000)
         with pytest.raises(UnreadableError):
-            adopt(rank.result.path, shipment)
+            restore_result(rank.result.path, bundle)
         assert first.sum() == 0
 
 
 def test_head_is_as_documented():
-    assert struct.calcsize("<8sQQQQ32s") == container.HEAD.size
+    assert struct.calcsize("<8sQQQQ32s") == container.HEADER.size
 
 
 def test_who_comes_early_waits_until_it_is_whole(tmp_path):
@@ -209,7 +209,7 @@ def test_who_comes_early_waits_until_it_is_whole(tmp_path):
         seen.append(reader.is_alive())
         yield memoryview(block)
 
-    reader = threading.Thread(target=container.wait_for, args=(str(path),))
+    reader = threading.Thread(target=container.wait_until_complete, args=(str(path),))
     reader.start()
     container.write(str(path), b"stream", b"table", [(0, block.nbytes)], blocks())
     reader.join(5)
@@ -220,12 +220,12 @@ def test_who_comes_early_waits_until_it_is_whole(tmp_path):
 
 def test_memory_that_is_another_runs_by_now_is_not_read(notebook, tmp_path):
     notebook.cell("x = 5")
-    made = notebook.ship().find_room(tmp_path)
-    notebook.ship().write(made, "the later run")
+    made = notebook.serialize().allocate(tmp_path)
+    notebook.serialize().write(made, "the later run")
     namespace = {"__name__": "__main__"}
     with pytest.raises(ValueError, match="another run's"):
-        receive(made.path, namespace, "cpu", "the earlier run")
+        load_bundle(made.path, namespace, "cpu", "the earlier run")
     assert "x" not in namespace
-    receive(made.path, namespace, "cpu", "the later run")
+    load_bundle(made.path, namespace, "cpu", "the later run")
     assert namespace["x"] == 5
     made.close()

@@ -11,7 +11,7 @@ import pytest
 from large import LARGE_PAGES_WORK, in_large_pages
 
 from nbmgpu.serialization import container, file_mapping
-from nbmgpu.serialization.file_mapping import PRIVATE, SHARED, FileMap, NewPages
+from nbmgpu.serialization.file_mapping import PRIVATE, SHARED, FileMap, NewPageWriter
 from nbmgpu.system.procfs import LARGE_PAGE
 
 MIB = 1 << 20
@@ -83,10 +83,10 @@ def test_what_is_written_is_there_whatever_the_system_gives(fd, monkeypatch, ref
             raise OSError("refused")
         true(self, first, end)
 
-    true = FileMap.make_large
-    monkeypatch.setattr(FileMap, "make_large", make_large)
-    monkeypatch.setattr(file_mapping, "PATIENCE", -1 if refused == "slowly" else 1000)
-    new = NewPages(fd, FileMap(fd, SPANS[-1] + 100, SHARED), before, SPANS[-1])
+    true = FileMap.make_large_pages
+    monkeypatch.setattr(FileMap, "make_large_pages", make_large)
+    monkeypatch.setattr(file_mapping, "EXTRA_SECONDS", -1 if refused == "slowly" else 1000)
+    new = NewPageWriter(fd, FileMap(fd, SPANS[-1] + 100, SHARED), before, SPANS[-1])
     for start, end in itertools.pairwise(SPANS):
         if start >= before:
             new.write(start, memoryview(data[start:end]))
@@ -123,10 +123,10 @@ def test_small_pages_become_large_ones_one_by_one(fd):
     os.pwrite(fd, data.tobytes(), 0)
     mapped = FileMap(fd, data.nbytes, SHARED)
     for _ in range(3):
-        assert mapped.settle() > 0
+        assert mapped.collapse_next_page() > 0
     assert mapped.view == memoryview(data)
     assert in_large_pages(fd) == 3 * LARGE_PAGE
-    while mapped.settle():
+    while mapped.collapse_next_page():
         pass
     assert mapped.view == memoryview(data)
     assert in_large_pages(fd) == 8 * LARGE_PAGE

@@ -362,7 +362,7 @@ part.fill_(1); img.label = "dog"; new = torch.ones(2).as_subclass(Image)
 
     def test_graphs_stay_behind(self, notebook):
         notebook.cell(NET + "emb = model(torch.ones(2, 4)); x = torch.ones(2)")
-        assert notebook.ship().detached == ["emb"]
+        assert notebook.serialize().detached == ["emb"]
         returned = notebook.mgpu(
             "assert not emb.requires_grad\nloss = model(emb).sum(); y = {'loss': loss}"
         )
@@ -443,8 +443,8 @@ ro = np.memmap({str(tmp_path / "data")!r}, np.float32, "r", offset=8, shape=(100
 part, turned = mm[10:20, 5:], ro[::-1, ::2].T
 """
         notebook.cell(IMPORTS + before)
-        shipment = notebook.ship()
-        assert shipment.nbytes < 20_000
+        bundle = notebook.serialize()
+        assert bundle.nbytes < 20_000
         returned = notebook.mgpu("""
 assert type(part) is np.memmap and part[0, 0] == 5 and part.shape == (10, 995)
 assert turned.shape == (500, 1000) and (turned[:, 3] == np.arange(0, 1000, 2)).all()

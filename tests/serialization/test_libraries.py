@@ -84,8 +84,8 @@ data.save_to_disk({str(tmp_path / "d")!r})
 data = datasets.load_from_disk({str(tmp_path / "d")!r}).with_format("torch")
 some = data.select(range(100, 200)); both = datasets.DatasetDict(train=data)
 """)
-        shipment = hf.ship("data", "some", "both")
-        assert shipment.nbytes < 50_000
+        bundle = hf.serialize("data", "some", "both")
+        assert bundle.nbytes < 50_000
         table = hf["data"]._data.table
         run(
             hf,
@@ -102,11 +102,11 @@ some = data.select(range(100, 200)); both = datasets.DatasetDict(train=data)
             "rows = {'x': np.random.rand(100_000, 4), 't': ['a'] * 100_000}\n"
             "data = datasets.Dataset.from_dict(rows)"
         )
-        shipment = hf.ship("data")
-        assert len(shipment.stream) < 20_000
+        bundle = hf.serialize("data")
+        assert len(bundle.stream) < 20_000
         import os
 
-        rank = hf.start(hf.write(shipment), "assert data[4]['t'] == 'a'; x = data[2]['x']")
+        rank = hf.start(hf.write(bundle), "assert data[4]['t'] == 'a'; x = data[2]['x']")
         rank.wait()
         assert os.stat(rank.result.path).st_size < 30_000
 

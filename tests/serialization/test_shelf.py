@@ -11,32 +11,32 @@ import pytest
 import torch
 from large import LARGE_PAGES_WORK, in_large_pages
 
-from nbmgpu.serialization import container, receive, storage
-from nbmgpu.serialization.block_layout import LARGE, Layout
-from nbmgpu.serialization.file_mapping import NewPages
-from nbmgpu.serialization.pagemap import untouched
-from nbmgpu.serialization.storage import Shelf
-from nbmgpu.serialization.threaded_copy import same_bytes, update
-from nbmgpu.serialization.write_tracking import LEAST
+from nbmgpu.serialization import container, load_bundle, storage
+from nbmgpu.serialization.file_layout import LARGE, FileLayout
+from nbmgpu.serialization.file_mapping import NewPageWriter
+from nbmgpu.serialization.page_changes import is_unmodified
+from nbmgpu.serialization.storage import StoragePool
+from nbmgpu.serialization.threaded_copy import copy_changed, same_bytes
+from nbmgpu.serialization.write_tracking import MIN_TRACKED_BYTES
 from nbmgpu.system.procfs import LARGE_PAGE
 
 
-def send(notebook, shelf):
+def send(notebook, storage_pool):
     """Ship all there is, as a run does; return the place and what a rank finds."""
-    made = notebook.write(notebook.ship())
+    made = notebook.write(notebook.serialize())
     namespace = {"__name__": "__main__"}
-    receive(made.path, namespace, "cpu")
-    shelf.give_back("bundle", made)
+    load_bundle(made.path, namespace, "cpu")
+    storage_pool.release("bundle", made)
     return made, namespace
 
 
-BIG = LEAST // 4 + 1
+BIG = MIN_TRACKED_BYTES // 4 + 1
 
 
-def test_the_same_memory_is_written_again(notebook, shelf):
+def test_the_same_memory_is_written_again(notebook, storage_pool):
     notebook.cell(f"import torch\nx = torch.ones({BIG})")
-    first, _ = send(notebook, shelf)
-    second, found = send(notebook, shelf)
+    first, _ = send(notebook, storage_pool)
+    second, found = send(notebook, storage_pool)
     assert second is first
     assert found["x"].sum() == BIG
 
@@ -63,17 +63,17 @@ def test_the_same_memory_is_written_again(notebook, shelf):
         "b[100] = 1",
     ],
 )
-def test_a_change_is_always_noticed(notebook, shelf, change):
+def test_a_change_is_always_noticed(notebook, storage_pool, change):
     notebook.cell(
         f"import torch, numpy as np, pandas as pd\nLARGE = {LARGE}\n"
         f"x = torch.ones({BIG})\na = np.ones({BIG})\n"
         f"d = pd.DataFrame({{'u': np.ones({BIG}), 'v': np.zeros({BIG})}})\n"
-        f"b = bytearray({2 * LEAST})\n"
+        f"b = bytearray({2 * MIN_TRACKED_BYTES})\n"
         "model = torch.nn.Linear(1100, 1100)"
     )
-    send(notebook, shelf)
+    send(notebook, storage_pool)
     notebook.cell(change)
-    _, found = send(notebook, shelf)
+    _, found = send(notebook, storage_pool)
     for name in ("x", "a", "b"):
         mine, theirs = notebook[name], found[name]
         assert mine is theirs is None or bytes(memoryview(np.asarray(mine)).cast("B")) == bytes(
@@ -83,7 +83,7 @@ def test_a_change_is_always_noticed(notebook, shelf, change):
     assert torch.equal(notebook["model"].weight, found["model"].weight)
 
 
-def test_whatever_happens_between_runs_ranks_find_the_notebook(notebook, shelf):
+def test_whatever_happens_between_runs_ranks_find_the_notebook(notebook, storage_pool):
     draw = random.Random(0)
     for _ in range(40):
         for name in "uvwxyz":
@@ -96,7 +96,7 @@ def test_whatever_happens_between_runs_ranks_find_the_notebook(notebook, shelf):
             elif kind == "change" and name in notebook.namespace:
                 tensor = notebook[name]
                 tensor[draw.randrange(len(tensor))] += 1
-        made, found = send(notebook, shelf)
+        made, found = send(notebook, storage_pool)
         for name in "uvwxyz":
             assert (name in found) == (name in notebook.namespace)
             if name in found:
@@ -104,21 +104,21 @@ def test_whatever_happens_between_runs_ranks_find_the_notebook(notebook, shelf):
     assert made.nbytes < 16 * 6 * BIG  # what is gone does not pile up
 
 
-def test_a_place_in_use_is_not_written_to(notebook, shelf):
+def test_a_place_in_use_is_not_written_to(notebook, storage_pool):
     notebook.cell(f"import torch\nx = torch.ones({BIG})")
-    first = notebook.write(notebook.ship())
+    first = notebook.write(notebook.serialize())
     namespace = {"__name__": "__main__"}
-    receive(first.path, namespace, "cpu")
+    load_bundle(first.path, namespace, "cpu")
     notebook["x"].zero_()
-    second = notebook.write(notebook.ship())
+    second = notebook.write(notebook.serialize())
     assert second.path != first.path
     assert namespace["x"].sum() == BIG
-    shelf.give_back("bundle", first)
-    shelf.give_back("bundle", second)  # one is enough
+    storage_pool.release("bundle", first)
+    storage_pool.release("bundle", second)  # one is enough
     assert second.fd is None
 
 
-def test_tensors_as_large_as_one_another_come_back_as_they_are(notebook, shelf):
+def test_tensors_as_large_as_one_another_come_back_as_they_are(notebook, storage_pool):
     notebook.cell(f"import torch\na, b, c = (torch.full(({BIG},), float(i)) for i in range(3))")
     for _ in range(2):
         notebook.mgpu("a += 10; b += 20; d = a + b; e = d + 1")
@@ -128,31 +128,35 @@ def test_tensors_as_large_as_one_another_come_back_as_they_are(notebook, shelf):
 
 def holds_nothing(made):
     shares = re.compile("rw-s .*memfd:nbmgpu-bundle")
-    return made.fd is made.watch._fd is None and not shares.search(
+    return made.fd is made.tracker._fd is None and not shares.search(
         Path("/proc/self/maps").read_text()
     )
 
 
 @pytest.mark.parametrize("in_use", [False, True])
-def test_a_forked_process_leaves_the_parents_memory_alone(notebook, shelf, child, in_use):
+def test_a_forked_process_leaves_the_parents_memory_alone(notebook, storage_pool, child, in_use):
     notebook.cell(f"import torch\nx = torch.ones({BIG})")
-    send(notebook, shelf)
-    made, found = (notebook.write(notebook.ship()), {}) if in_use else send(notebook, shelf)
+    send(notebook, storage_pool)
+    made, found = (
+        (notebook.write(notebook.serialize()), {}) if in_use else send(notebook, storage_pool)
+    )
     child(lambda: holds_nothing(made))
     assert made.fd is not None
     if in_use:
-        shelf.give_back("bundle", made)
+        storage_pool.release("bundle", made)
     notebook["x"][7] = 5
     assert found.get("x", torch.ones(BIG)).sum() == BIG
-    again, found = send(notebook, shelf)
+    again, found = send(notebook, storage_pool)
     assert again is made
     assert found["x"].sum() == BIG + 4
 
 
-def test_a_forked_process_does_not_remove_its_parents_file(notebook, shelf, child, monkeypatch):
+def test_a_forked_process_does_not_remove_its_parents_file(
+    notebook, storage_pool, child, monkeypatch
+):
     monkeypatch.setattr(storage, "available_memory", lambda: 0)
     notebook.cell(f"import torch\nx = torch.ones({BIG})")
-    made = notebook.write(notebook.ship())
+    made = notebook.write(notebook.serialize())
 
     def closes():
         made.close()
@@ -163,69 +167,73 @@ def test_a_forked_process_does_not_remove_its_parents_file(notebook, shelf, chil
     made.close()
 
 
-def test_memory_that_is_closed_is_free(notebook, shelf):
+def test_memory_that_is_closed_is_free(notebook, storage_pool):
     fds = len(os.listdir("/proc/self/fd"))
     notebook.cell(f"import torch\nx = torch.ones({BIG})")
     for _ in range(2):
-        made = notebook.write(notebook.ship())
-        shelf.give_back("bundle", made)
-    shelf.clear()
+        made = notebook.write(notebook.serialize())
+        storage_pool.release("bundle", made)
+    storage_pool.clear()
     assert made.fd is None
     assert len(os.listdir("/proc/self/fd")) == fds
     assert "memfd:nbmgpu-bundle" not in Path("/proc/self/maps").read_text()
 
 
-def test_no_more_is_kept_than_a_quarter_of_what_is_free_without_it(notebook, shelf, monkeypatch):
+def test_no_more_is_kept_than_a_quarter_of_what_is_free_without_it(
+    notebook, storage_pool, monkeypatch
+):
     notebook.cell(f"import torch\nx = torch.ones({BIG})")
-    made = notebook.write(notebook.ship())
+    made = notebook.write(notebook.serialize())
     free = 3 * made.nbytes
     monkeypatch.setattr(storage, "available_memory", lambda: free)
-    monkeypatch.setattr(storage, "RESERVE", 0)
-    shelf.give_back("bundle", made)
+    monkeypatch.setattr(storage, "RESERVED_BYTES", 0)
+    storage_pool.release("bundle", made)
     assert made.fd is not None
-    assert notebook.write(notebook.ship()) is made
+    assert notebook.write(notebook.serialize()) is made
     free -= 1
-    shelf.give_back("bundle", made)
+    storage_pool.release("bundle", made)
     assert made.fd is None
 
 
-def test_a_kept_place_is_given_up_where_it_would_have_to_grow_too_far(notebook, shelf, monkeypatch):
+def test_a_kept_place_is_given_up_where_it_would_have_to_grow_too_far(
+    notebook, storage_pool, monkeypatch
+):
     notebook.cell(f"import torch\nx = torch.ones({BIG})")
-    first, _ = send(notebook, shelf)
+    first, _ = send(notebook, storage_pool)
     notebook.cell(f"y = torch.ones({8 * BIG})")
     monkeypatch.setattr(storage, "available_memory", lambda: LARGE)
-    monkeypatch.setattr(storage, "RESERVE", 0)
-    made = notebook.write(notebook.ship())
+    monkeypatch.setattr(storage, "RESERVED_BYTES", 0)
+    made = notebook.write(notebook.serialize())
     assert first.fd is None
     assert made.notice  # the disk
     made.close()
 
 
 def test_a_result_of_the_run_before_is_none(tmp_path):
-    shelf = Shelf()
-    first = shelf.take(tmp_path, "result-0", 100)
+    storage_pool = StoragePool()
+    first = storage_pool.acquire(tmp_path, "result-0", 100)
     container.write(first.path, b"old", b"", [], [])
-    shelf.give_back("result-0", first)
-    second = shelf.take(tmp_path, "result-0", 100)
+    storage_pool.release("result-0", first)
+    second = storage_pool.acquire(tmp_path, "result-0", 100)
     assert second is first
     with pytest.raises(ValueError, match="not a whole one"):
         container.read(second.path)
-    shelf.clear()
+    storage_pool.clear()
 
 
-def test_half_a_bundle_is_none(notebook, shelf, monkeypatch):
+def test_half_a_bundle_is_none(notebook, storage_pool, monkeypatch):
     notebook.cell(f"import torch\nx = torch.ones({BIG})")
-    made, _ = send(notebook, shelf)
-    monkeypatch.setattr(container, "update", lambda *_: 1 / 0)
+    made, _ = send(notebook, storage_pool)
+    monkeypatch.setattr(container, "copy_changed", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        notebook.write(notebook.ship())
+        notebook.write(notebook.serialize())
     assert made.fd is None
 
 
 @pytest.mark.parametrize("alike", [False, True], ids=["a writer's memory", "blocks from 0"])
 def test_spots_do_not_overlap_and_are_aligned(alike):
     draw = random.Random(1)
-    layout = Layout(40)
+    layout = FileLayout(40)
     for _ in range(200):
         spans, address = [], 4096
         for _ in range(draw.randrange(8)):
@@ -233,7 +241,7 @@ def test_spots_do_not_overlap_and_are_aligned(alike):
             nbytes = draw.choice([0, 3, 100, LARGE, LARGE, LARGE + 16, 3 * LARGE])
             spans.append((address, nbytes))
             address += nbytes
-        spots = layout.arrange(spans)
+        spots = layout.allocate_extents(spans)
         assert [spot.nbytes for spot in spots] == [nbytes for _, nbytes in spans]
         ends = 40
         for spot in sorted(spots, key=lambda spot: (spot.start, spot.nbytes)):
@@ -249,7 +257,7 @@ def test_bytes_are_compared_to_the_last(size):
     assert same_bytes(memoryview(a), memoryview(b))
     a[-1] = 1
     assert not same_bytes(memoryview(a), memoryview(b))
-    update(memoryview(b), memoryview(a))
+    copy_changed(memoryview(b), memoryview(a))
     assert b[-1] == 1
 
 
@@ -257,33 +265,33 @@ def test_the_system_knows_what_was_never_written(tmp_path):
     path = str(tmp_path / "box")
     container.write(path, b"", b"", [(0, 50_000)], [memoryview(bytes(50_000))])
     (block,) = container.read(path).blocks
-    assert untouched(block)
+    assert is_unmodified(block)
     assert sum(block) == 0
-    assert untouched(block)
+    assert is_unmodified(block)
     block[40_000] = 1
-    assert not untouched(block)
-    assert untouched(block[:8000])
+    assert not is_unmodified(block)
+    assert is_unmodified(block[:8000])
 
 
-def test_what_a_large_run_took_goes_with_a_small_one(notebook, shelf):
+def test_what_a_large_run_took_goes_with_a_small_one(notebook, storage_pool):
     notebook.cell(f"import torch\nx = torch.ones({40 * 2**20})")
-    made, _ = send(notebook, shelf)
+    made, _ = send(notebook, storage_pool)
     notebook.cell("x = torch.ones(3)")
-    small, found = send(notebook, shelf)
+    small, found = send(notebook, storage_pool)
     assert small is not made
     assert made.fd is None
     assert found["x"].tolist() == [1.0] * 3
 
 
 @pytest.mark.skipif(not LARGE_PAGES_WORK, reason="an older system, or one without")
-def test_what_lies_on_the_shelf_is_put_into_large_pages(notebook, shelf, monkeypatch):
-    monkeypatch.setattr(NewPages, "_made", lambda self, first, end: False)
+def test_what_lies_on_the_shelf_is_put_into_large_pages(notebook, storage_pool, monkeypatch):
+    monkeypatch.setattr(NewPageWriter, "_make_large_pages", lambda self, first, end: False)
     notebook.cell(f"import torch\nx = torch.ones({16 * LARGE_PAGE})")
-    made, _ = send(notebook, shelf)
+    made, _ = send(notebook, storage_pool)
     deadline = time.monotonic() + 30
     while in_large_pages(made.fd) < 64 * LARGE_PAGE and time.monotonic() < deadline:
         time.sleep(0.05)
     assert in_large_pages(made.fd) >= 32 * LARGE_PAGE  # a system may refuse some
-    again, found = send(notebook, shelf)
+    again, found = send(notebook, storage_pool)
     assert again is made
     assert found["x"].sum() == 16 * LARGE_PAGE

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nbmgpu.errors import ShippingError
+from nbmgpu.errors import SerializationError
 from nbmgpu.serialization import read_copies, write_copies
 
 
@@ -13,14 +13,14 @@ class TestSizes:
             "ends = [X[:3], X[-3:]]\n"
             "A = np.zeros(12_500_000); a0 = A[5:10]; mid = torch.from_numpy(A)[100:110]"
         )
-        assert notebook.ship("x0", "a0", "ends", "mid").nbytes < 2_500
+        assert notebook.serialize("x0", "a0", "ends", "mid").nbytes < 2_500
 
     def test_sizes_sum_to_the_whole(self, notebook):
         notebook.cell("import torch\nX = torch.zeros(1000); v = X[5:]; m = torch.nn.Linear(50, 50)")
-        shipment = notebook.ship()
-        header = shipment.nbytes - sum(shipment.sizes.values())
+        bundle = notebook.serialize()
+        header = bundle.nbytes - sum(bundle.sizes.values())
         assert 0 < header < 100  # which no name is to blame for
-        assert list(shipment.sizes) == ["torch", "X", "v", "m"]
+        assert list(bundle.sizes) == ["torch", "X", "v", "m"]
 
     def test_shared_memory_counts_once(self, notebook):
         notebook.cell(
@@ -28,23 +28,23 @@ class TestSizes:
             "v = A[::2]; "
             "e = t.expand(50, -1); w = A[10:]; half = A[:500]; m = {'a': A}"
         )
-        shipment = notebook.ship("half", "A", "t", "v", "e", "w", "m")
-        assert 800_000 < shipment.nbytes < 802_000
-        assert 4000 < shipment.sizes["half"] < 4200
-        assert 796_000 < shipment.sizes["A"] < 796_200
-        assert all(shipment.sizes[name] < 150 for name in ("t", "v", "e", "w", "m"))
+        bundle = notebook.serialize("half", "A", "t", "v", "e", "w", "m")
+        assert 800_000 < bundle.nbytes < 802_000
+        assert 4000 < bundle.sizes["half"] < 4200
+        assert 796_000 < bundle.sizes["A"] < 796_200
+        assert all(bundle.sizes[name] < 150 for name in ("t", "v", "e", "w", "m"))
 
     def test_rows_of_a_tensor_are_one_block(self, notebook):
         notebook.cell("import torch\nrows = list(torch.zeros(5000, 7))")
-        shipment = notebook.ship("rows")
-        assert len(shipment.table.blocks) == 1
+        bundle = notebook.serialize("rows")
+        assert len(bundle.table.blocks) == 1
 
     def test_ship_copies_no_data(self, notebook):
         import tracemalloc
 
         notebook.cell("import torch\nX = torch.zeros(10_000_000)")
         tracemalloc.start()
-        notebook.ship()
+        notebook.serialize()
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert peak < 1_000_000
@@ -131,8 +131,8 @@ class TestUnpicklable:
         self, notebook, before, name, path, kind, reason, way_out
     ):
         notebook.cell(before)
-        with pytest.raises(ShippingError) as caught:
-            notebook.ship(name)
+        with pytest.raises(SerializationError) as caught:
+            notebook.serialize(name)
         what, details, instead = str(caught.value).splitlines()
         assert what.startswith(f"The cell reads `{name}`")
         assert f"`{path}`" in what or not path
@@ -146,8 +146,8 @@ class TestUnpicklable:
             "class MyIterable:\n    def __reduce__(self): raise TypeError('odd')\n"
             "block = MyIterable()"
         )
-        with pytest.raises(ShippingError, match="__getstate__"):
-            notebook.ship("block")
+        with pytest.raises(SerializationError, match="__getstate__"):
+            notebook.serialize("block")
 
     def test_script_modules_are_named(self, notebook):
         notebook.cell(
@@ -155,8 +155,8 @@ class TestUnpicklable:
             "    warnings.simplefilter('ignore')\n"
             "    s = torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(1, 2))"
         )
-        with pytest.raises(ShippingError, match=r"`s`.*\n.*ScriptModule|TopLevelTracedModule"):
-            notebook.ship("s")
+        with pytest.raises(SerializationError, match=r"`s`.*\n.*ScriptModule|TopLevelTracedModule"):
+            notebook.serialize("s")
 
     def test_finding_the_culprit_is_quick(self, notebook):
         import time
@@ -167,8 +167,8 @@ class TestUnpicklable:
             "holder = [[[big]]]"
         )
         start = time.process_time()
-        with pytest.raises(ShippingError, match=r"holder\[0\]\[0\]\[0\]\['lock'\]"):
-            notebook.ship("holder")
+        with pytest.raises(SerializationError, match=r"holder\[0\]\[0\]\[0\]\['lock'\]"):
+            notebook.serialize("holder")
         assert time.process_time() - start < 10
 
 
@@ -198,7 +198,7 @@ from nbmgpu.serialization import write_copies
 y = 2; A.seen.append(1)
 write_copies({str(path)!r}, {{"value": a}}, globals())
 """
-        notebook.start(notebook.write(notebook.ship()), cell).wait()
+        notebook.start(notebook.write(notebook.serialize()), cell).wait()
         seen, f = notebook["A"].seen, notebook["A"].f
         value = read_copies(str(path), notebook.namespace)["value"]
         assert type(value) is notebook["A"]

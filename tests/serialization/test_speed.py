@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from nbmgpu.serialization import adopt, receive, send_back
-from nbmgpu.serialization.storage import make_place
+from nbmgpu.serialization import load_bundle, restore_result, save_result
+from nbmgpu.serialization.storage import allocate_storage
 
 
 class Clock:
@@ -27,21 +27,21 @@ def test_a_gibibyte_costs_about_a_copy(notebook):
     with Clock() as copy:
         notebook["X"].clone()
     with Clock() as packing:
-        shipment = notebook.ship("X")
+        bundle = notebook.serialize("X")
     with Clock() as writing:
-        place = notebook.write(shipment)
+        place = notebook.write(bundle)
     namespace = {"__name__": "__main__"}
     with Clock() as receiving:
-        received = receive(place.path, namespace, "cpu")
-    result = make_place(notebook.folder, "result", 0)
+        received = load_bundle(place.path, namespace, "cpu")
+    result = allocate_storage(notebook.folder, "result", 0)
     notebook.places.append(result)
     with Clock() as comparing:
-        send_back(result.path, {"X": namespace["X"]}, {}, received, namespace)
+        save_result(result.path, {"X": namespace["X"]}, {}, received, namespace)
     namespace["X"] += 1
     with Clock() as sending:
-        send_back(result.path, {"X": namespace["X"]}, {}, received, namespace)
+        save_result(result.path, {"X": namespace["X"]}, {}, received, namespace)
     with Clock() as adopting:
-        adopt(result.path, shipment)
+        restore_result(result.path, bundle)
     assert torch.equal(notebook["X"], namespace["X"])
     for name, clock in list(locals().items()):
         if isinstance(clock, Clock):
@@ -71,17 +71,17 @@ def test_many_small_things_are_not_pathological(notebook, before):
     with Clock() as plain:
         cloudpickle.loads(cloudpickle.dumps(notebook["v"]))
     with Clock() as packing:
-        shipment = notebook.ship("v")
-        place = notebook.write(shipment)
+        bundle = notebook.serialize("v")
+        place = notebook.write(bundle)
     namespace = {"__name__": "__main__"}
     with Clock() as receiving:
-        received = receive(place.path, namespace, "cpu")
-    result = make_place(notebook.folder, "result", 0)
+        received = load_bundle(place.path, namespace, "cpu")
+    result = allocate_storage(notebook.folder, "result", 0)
     notebook.places.append(result)
     with Clock() as sending:
-        send_back(result.path, {"v": namespace["v"]}, {}, received, namespace)
+        save_result(result.path, {"v": namespace["v"]}, {}, received, namespace)
     with Clock() as adopting:
-        adopt(result.path, shipment)
+        restore_result(result.path, bundle)
     for name, clock in list(locals().items()):
         if isinstance(clock, Clock):
             print(f"{name:>10} {clock.seconds:.3f} s")

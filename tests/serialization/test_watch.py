@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from nbmgpu.serialization import container, transfer
-from nbmgpu.serialization.block_layout import LARGE
-from nbmgpu.serialization.storage import Shelf
-from nbmgpu.serialization.write_tracking import DEVICE, LEAST, PAGE, RINGS, Watch
+from nbmgpu.serialization import bundle as bundle_module
+from nbmgpu.serialization import container
+from nbmgpu.serialization.file_layout import LARGE
+from nbmgpu.serialization.storage import StoragePool
+from nbmgpu.serialization.write_tracking import DEVICE, MIN_TRACKED_BYTES, PAGE, RINGS, WriteTracker
 from nbmgpu.serialization.write_tracking import _open_userfaultfd as userfaultfd
 
-SIZE = 4 * LEAST
+SIZE = 4 * MIN_TRACKED_BYTES
 DONTNEED, FIXED = 4, 0x10
 IO_URING_SETUP = 425
 
@@ -41,7 +42,7 @@ def span_of(array: np.ndarray) -> tuple[int, int]:
 
 @pytest.fixture
 def watch():
-    watch = Watch()
+    watch = WriteTracker()
     yield watch
     watch.close()
 
@@ -51,7 +52,7 @@ def array():
     return np.ones(SIZE, np.uint8)
 
 
-def spots(watch: Watch, array: np.ndarray) -> list[int]:
+def spots(watch: WriteTracker, array: np.ndarray) -> list[int]:
     """Return the offsets of the pages that the watch tells of, without those it cannot watch."""
     start, nbytes = span = span_of(array)
     first, last = -start % PAGE, (start + nbytes) % PAGE
@@ -160,7 +161,7 @@ def test_another_watch_of_new_memory_does_not_answer_for_it(watch):
         new = libc.mmap(span[0], SIZE, 3, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | FIXED, -1, 0)
         assert new == span[0]
         array[:] = 2
-        other = Watch()
+        other = WriteTracker()
         other.written([span])
         assert watch.written([span]) == {}
         other.close()
@@ -180,7 +181,7 @@ def test_what_others_can_write_to_is_not_watched(watch):
 
 @needs_watching
 def test_memory_that_has_a_watch_gets_no_second_one(watch, array):
-    span, other = span_of(array), Watch()
+    span, other = span_of(array), WriteTracker()
     watch.written([span])
     other.written([span])
     array[SIZE // 2] = 2
@@ -241,7 +242,7 @@ def test_files_behind_which_there_are_devices(line, writes):
 def test_what_is_left_is_known_no_more(watch, array):
     span = span_of(array)
     watch.written([span])
-    watch.leave(span)
+    watch.untrack(span)
     array[5] = 5
     assert not watch.written([span])
     assert span in watch.written([span])
@@ -263,8 +264,8 @@ def test_a_child_neither_tells_nor_takes_away(watch, array):
 
 @needs_watching
 def test_memory_is_watched_no_more_once_its_watch_is_closed_whoever_lives(notebook, child, watch):
-    notebook.namespace["x"] = torch.ones(LEAST)
-    made = notebook.write(notebook.ship())
+    notebook.namespace["x"] = torch.ones(MIN_TRACKED_BYTES)
+    made = notebook.write(notebook.serialize())
     child(lambda: True)
     made.close()
     span = notebook["x"].data_ptr(), notebook["x"].nbytes
@@ -279,50 +280,55 @@ def test_without_the_system_nothing_is_known(watch, array, monkeypatch):
 
 
 @pytest.fixture
-def shelf(monkeypatch):
-    own = Shelf()
-    monkeypatch.setattr(transfer, "shelf", own)
+def storage_pool(monkeypatch):
+    own = StoragePool()
+    monkeypatch.setattr(bundle_module, "storage_pool", own)
     yield own
     own.clear()
 
 
 @needs_watching
-def test_what_was_not_written_is_not_even_compared(notebook, shelf, monkeypatch):
-    notebook.namespace["x"] = torch.ones(8 * LEAST)
+def test_what_was_not_written_is_not_even_compared(notebook, storage_pool, monkeypatch):
+    notebook.namespace["x"] = torch.ones(8 * MIN_TRACKED_BYTES)
     compared = []
-    true = container.update
+    true = container.copy_changed
     monkeypatch.setattr(
-        container, "update", lambda old, new: compared.append(old.nbytes) or true(old, new)
+        container, "copy_changed", lambda old, new: compared.append(old.nbytes) or true(old, new)
     )
     for expected in (0, 2 * PAGE, LARGE):  # nothing to compare with, the ends, what was written
-        shelf.give_back("bundle", notebook.write(notebook.ship()))
+        storage_pool.release("bundle", notebook.write(notebook.serialize()))
         assert sum(compared) <= expected
         compared.clear()
-        notebook["x"].numpy()[LEAST] = 3
+        notebook["x"].numpy()[MIN_TRACKED_BYTES] = 3
     notebook.mgpu("x += 1")
-    assert notebook["x"][LEAST] == 4
+    assert notebook["x"][MIN_TRACKED_BYTES] == 4
     assert notebook["x"][0] == 2
 
 
 @needs_watching
-def test_what_the_notebook_writes_again_and_again_is_not_watched(notebook, shelf):
-    x = notebook.namespace["x"] = torch.ones(8 * LEAST)
+def test_what_the_notebook_writes_again_and_again_is_not_watched(notebook, storage_pool):
+    x = notebook.namespace["x"] = torch.ones(8 * MIN_TRACKED_BYTES)
     span = x.data_ptr(), x.nbytes
     made, known = None, []
     for change in (lambda: None, lambda: x.add_(1), lambda: x.add_(1), lambda: None):
         change()
-        made = notebook.write(notebook.ship())
+        made = notebook.write(notebook.serialize())
         namespace = {"__name__": "__main__"}
-        transfer.receive(made.path, namespace, "cpu")
+        bundle_module.load_bundle(made.path, namespace, "cpu")
         assert torch.equal(namespace["x"], x)
-        known.append(span in made.watch._spans)
-        shelf.give_back("bundle", made)
+        known.append(span in made.tracker._spans)
+        storage_pool.release("bundle", made)
     assert known == [True, False, False, True]
 
 
-def test_ranks_find_the_notebook_whatever_is_written_and_freed(notebook, shelf):
+def test_ranks_find_the_notebook_whatever_is_written_and_freed(notebook, storage_pool):
     draw = random.Random(2)
-    sizes = [LARGE, LEAST, LEAST + 4, 3 * LEAST]  # in floats: from watched to large
+    sizes = [
+        LARGE,
+        MIN_TRACKED_BYTES,
+        MIN_TRACKED_BYTES + 4,
+        3 * MIN_TRACKED_BYTES,
+    ]  # in floats: from watched to large
     for _ in range(60):
         for name in "uvwxyz":
             kind = draw.choice(["new", "one", "all", "numpy", "view", "drop", *["same"] * 4])
@@ -341,11 +347,11 @@ def test_ranks_find_the_notebook_whatever_is_written_and_freed(notebook, shelf):
                 tensor.numpy()[:: draw.choice([7, 1000, 100_000])] = draw.random()
             elif kind == "view":
                 notebook.namespace[name] = tensor[draw.randrange(3) : len(tensor) - 1]
-        made = notebook.write(notebook.ship())
+        made = notebook.write(notebook.serialize())
         namespace = {"__name__": "__main__"}
-        transfer.receive(made.path, namespace, "cpu")
+        bundle_module.load_bundle(made.path, namespace, "cpu")
         for name in "uvwxyz":
             assert (name in namespace) == (name in notebook.namespace)
             if name in namespace:
                 assert torch.equal(namespace[name], notebook[name])
-        shelf.give_back("bundle", made)
+        storage_pool.release("bundle", made)

@@ -159,7 +159,7 @@ def test_a_run_that_fails_out_of_sight_is_told_of(lab, page, shoot):
     told = page.locator(".Toastify__toast")
     expect(told).to_contain_text("fails.ipynb: ddp on 2 ranks (cpu) failed after")
     expect(told).to_contain_text("ZeroDivisionError")
-    expect(card).to_contain_text("line 8: ZeroDivisionError: division by zero")
+    expect(card).to_contain_text("line 9: ZeroDivisionError: division by zero")
     page.wait_for_timeout(800)  # it flies in
     shoot("notification")
     told.get_by_role("button", name="Open the run").click()

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from nbmgpu.errors import compose
+from nbmgpu.errors import format_message
 from nbmgpu.runs.events import EventWriter, Metrics, Notice, Progress, Stderr
-from nbmgpu.strategies.scalars import as_amount
+from nbmgpu.strategies.scalars import as_scalar
 
 INTERVAL = 0.1
 """Seconds between writes."""
@@ -39,7 +39,7 @@ class Recorder:
     def metric(self, name: str, step: int, value: Any, weight: float = 1.0) -> None:
         """Note a point: ``value`` is a number or a tensor with one element."""
         if isinstance(value, torch.Tensor):
-            value = as_amount(value)
+            value = as_scalar(value)
         self._points.setdefault(name, []).append((step, value, weight))
         self._pending += 1
         self.maybe_flush()
@@ -121,4 +121,4 @@ def _one_number(name: str, value: Any) -> float | torch.Tensor:
 
 def _no_metric(name: str, what: str, instead: str = "") -> TypeError:
     said = f"nbmgpu.log({name}=...): a metric is one number, this is {what}"
-    return TypeError(compose(said, instead=instead))
+    return TypeError(format_message(said, instead=instead))

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from nbmgpu.errors import RankError, out_of_step
+from nbmgpu.errors import RankError, step_mismatch_message
 from nbmgpu.rank import session
 from nbmgpu.strategies import all_reduce
 
@@ -49,7 +49,7 @@ def broadcast_from_rank_0(value: T) -> T:
             store.set(f"nbmgpu/{_count - 1 - KEEP}", b"")
         return value
     if not comes_from_rank_0(key):
-        raise RankError(out_of_step())
+        raise RankError(step_mismatch_message())
     received: T = pickle.loads(_there(store.get(key)))
     return received
 
@@ -66,7 +66,7 @@ def broadcast_keyed(what: str, value: T) -> T:
         store.set(key, pickle.dumps(value))
         return value
     if not comes_from_rank_0(key):
-        raise RankError(out_of_step("Rank 0"))
+        raise RankError(step_mismatch_message("Rank 0"))
     received: T = pickle.loads(_there(store.get(key)))
     return received
 
@@ -121,7 +121,7 @@ def wait_for_rank_0(what: str) -> None:
     else:
         key = f"nbmgpu/after/{what}/{passed}"
         if not comes_from_rank_0(key):
-            raise RankError(out_of_step("Rank 0"))
+            raise RankError(step_mismatch_message("Rank 0"))
 
 
 def mark_finished() -> None:
@@ -143,7 +143,7 @@ def mark_finished() -> None:
 
 def _there(sent: bytes) -> bytes:
     if sent == LEFT:
-        raise RankError(out_of_step())
+        raise RankError(step_mismatch_message())
     return sent
 
 

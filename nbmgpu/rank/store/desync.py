@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from nbmgpu.errors import RankError, compose
+from nbmgpu.errors import RankError, format_message
 from nbmgpu.runs.events import Vitals, decode
 
 END = 1 << 16
@@ -45,4 +45,4 @@ def apart(mine: int, of_rank_0: int) -> RankError:
         "one backward() for each batch (or, for pieces, a batch size that the number of ranks "
         "divides, with drop_last=True); multiply the loss by 0 instead of leaving a step out"
     )
-    return RankError(compose(what, likely, way))
+    return RankError(format_message(what, likely, way))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from nbmgpu.errors import StrategyError, compose
+from nbmgpu.errors import StrategyError, format_message
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -99,11 +99,11 @@ class Accumulation:
             return
         if sum(len(unit.optimizers) for unit in units) > 1:
             what = "--accumulate works for one optimizer; this cell has several"
-            raise StrategyError(compose(what, instead="accumulating in the cell itself"))
+            raise StrategyError(format_message(what, instead="accumulating in the cell itself"))
         gone = self._holding - {id(p) for p in _with_gradient(units)}
         if self.open and gone:
             what = "--accumulate keeps gradients between steps, but the cell has removed some"
-            raise StrategyError(compose(what, instead="optimizer.zero_grad()"))
+            raise StrategyError(format_message(what, instead="optimizer.zero_grad()"))
 
     def settle(self, units: list[Unit]) -> None:
         """Bring the gradients to the mean over the group, if it ends; after a backward pass."""
@@ -125,7 +125,7 @@ class Accumulation:
         if self.on and self._parts:
             what = f"--accumulate {self.size} needs a cell that steps on every batch"
             allowed = "This one accumulates by itself"
-            raise StrategyError(compose(what, allowed, "%%mgpu without --accumulate"))
+            raise StrategyError(format_message(what, allowed, "%%mgpu without --accumulate"))
         self.last = last
 
     def leave_to(self, trainer: str, option: str) -> None:
@@ -136,7 +136,7 @@ class Accumulation:
         """
         if self.on:
             what = f"--accumulate {self.size} does not go with {trainer}, which counts its steps"
-            raise StrategyError(compose(what, instead=option.format(self.size)))
+            raise StrategyError(format_message(what, instead=option.format(self.size)))
 
     def takes_step(self) -> bool:
         """Count the cell's step; return whether it is to be done."""

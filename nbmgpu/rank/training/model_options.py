@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from nbmgpu.errors import StrategyError, compose
+from nbmgpu.errors import StrategyError, format_message
 from nbmgpu.rank.reporting import notices
 from nbmgpu.strategies.repeated_blocks import blocks
 
@@ -34,11 +34,11 @@ COMPILERS = ("g++", "clang++", "gcc", "cc")
 
 
 class Shaping:
-    """Gives the modules of a session what ``Tuning`` asks for."""
+    """Gives the modules of a session what ``StrategyOptions`` asks for."""
 
     def __init__(self, session: Session) -> None:
         """Serve ``session``; nothing changes before ``apply``."""
-        tuning, own = session.strategy.tuning, session.strategy.profile.own
+        tuning, own = session.strategy.options, session.strategy.profile.handles
         self.session = session
         self.device = session.strategy.device
         self.syncs = tuning.sync_batchnorm and "sync_batchnorm" not in own and session.distributes
@@ -113,7 +113,7 @@ class Shaping:
         if not any(shutil.which(name) for name in (os.environ.get("CXX", ""), *COMPILERS) if name):
             what = "--compile needs a C++ compiler, and none of these is here"
             allowed = ", ".join(COMPILERS)
-            raise StrategyError(compose(what, allowed, "%%mgpu without --compile"))
+            raise StrategyError(format_message(what, allowed, "%%mgpu without --compile"))
         # A model of transformers computes its loss, too.  That stays outside: how a loss
         # averages is read from its graph, in which compiled code is one single node.
         body = getattr(root, "base_model", root)
@@ -129,12 +129,12 @@ class Shaping:
             StrategyError: ranks have shares of a batch, and the loss of ``graph`` is such.
         """
         share = self.session.share
-        cut = share is not None and share.is_part
+        cut = share is not None and share.is_partial
         if self._compiled and cut and any("Compiled" in node.name() for node in graph.nodes):
             what = "The model computes its loss itself, and --compile hides how it averages"
             allowed = "So ranks' losses cannot be weighed exactly"
             instead = "the loss computed in the cell from what the model returns"
-            raise StrategyError(compose(what, allowed, instead))
+            raise StrategyError(format_message(what, allowed, instead))
 
     def release(self) -> None:
         """Take everything off; the modules travel back to the notebook."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import inspect
 import itertools
 import math
 from typing import TYPE_CHECKING, Any
@@ -17,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from nbmgpu.environment import random_state
-from nbmgpu.errors import StrategyError, compose
-from nbmgpu.strategies.per_parameter import own_step, shapes_to_try, visible_rate
+from nbmgpu.errors import StrategyError, format_message
+from nbmgpu.strategies.per_parameter import shapes_to_try, unhooked_step, visible_rate
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -42,10 +43,11 @@ def check_unit(unit: Unit, stage: int) -> None:
     """
     problem = _problem_of_parameters(unit, stage)
     for optimizer in unit.optimizers:
+        _refuse_required_closure(optimizer)
         problem = problem or _problem_of_optimizer(optimizer)
     if problem:
         what = f"DeepSpeed cannot train this exactly: {problem[0]}"
-        raise StrategyError(compose(what, "", f"%%mgpu --strategy {problem[1]}"))
+        raise StrategyError(format_message(what, "", f"%%mgpu --strategy {problem[1]}"))
 
 
 def _problem_of_parameters(unit: Unit, stage: int) -> tuple[str, str] | None:
@@ -65,6 +67,22 @@ def _problem_of_parameters(unit: Unit, stage: int) -> tuple[str, str] | None:
         named = ", ".join(sorted(str(d).removeprefix("torch.") for d in dtypes))
         return f"its partitions are float32, the parameters are {named}", nearest
     return None
+
+
+def _refuse_required_closure(optimizer: Optimizer) -> None:
+    """Refuse an optimizer whose ``step`` requires a closure, such as LBFGS."""
+    parameters = list(inspect.signature(unhooked_step(optimizer)).parameters.values())[1:]
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if any(p.default is p.empty and p.kind in positional for p in parameters):
+        raise StrategyError(
+            format_message(
+                f"DeepSpeed cannot step {type(optimizer).__name__}: its step(closure) evaluates "
+                "the loss itself, as often as it needs",
+                "DeepSpeed averages the gradients before the step, so the optimizer must use the "
+                "gradients of a finished backward pass, as SGD and AdamW do",
+                "%%mgpu --strategy ddp, or fsdp where the model needs to be sharded",
+            )
+        )
 
 
 def _problem_of_optimizer(optimizer: Optimizer) -> tuple[str, str] | None:
@@ -108,7 +126,7 @@ def _trial(optimizer: Optimizer, shape: tuple[int, ...], in_pieces: bool) -> Ten
         for tensor, piece in zip(tensors, pieces, strict=True):
             tensor.grad = piece.clone()
         torch.manual_seed(number)
-        own_step(optimizer)(twin)
+        unhooked_step(optimizer)(twin)
     return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
 

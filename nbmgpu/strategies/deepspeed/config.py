@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nbmgpu.errors import StrategyError, compose
-from nbmgpu.strategies.strategy_options import Tuning
+from nbmgpu.errors import StrategyError, format_message
+from nbmgpu.strategies.strategy_options import StrategyOptions
 
 AUTO = "auto"
 """What trainers that fill in a configuration leave to themselves."""
@@ -106,13 +106,13 @@ def base_config(stage: int, offload: bool, precision: str | None) -> dict[str, A
     }
 
 
-def check_config(tuning: Tuning, stage: int, offload: bool) -> None:
+def check_config(tuning: StrategyOptions, stage: int, offload: bool) -> None:
     """Refuse a user's own file that ``read_config`` would refuse in the ranks."""
     read_config(tuning, stage, offload, 0, lambda topic, text: None)
 
 
 def read_config(
-    tuning: Tuning, stage: int, offload: bool, elements: int, say: Callable[[str, str], None]
+    tuning: StrategyOptions, stage: int, offload: bool, elements: int, say: Callable[[str, str], None]
 ) -> dict[str, Any]:
     """Return the configuration of the engine, with the keys of the user's own file.
 
@@ -166,10 +166,10 @@ def _load(path: str) -> dict[str, Any]:
         given = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         what = f"The DeepSpeed configuration {path} cannot be read: {error}"
-        raise StrategyError(compose(what, allowed, instead)) from None
+        raise StrategyError(format_message(what, allowed, instead)) from None
     if not isinstance(given, dict):
         what = f"The DeepSpeed configuration {path} holds a {type(given).__name__}, no object"
-        raise StrategyError(compose(what, allowed, instead))
+        raise StrategyError(format_message(what, allowed, instead))
     return given
 
 
@@ -201,4 +201,4 @@ def _merge_offload(key: str, value: Any, zero: dict[str, Any], stage: int) -> No
 
 def _refuse(what: str, why: str, stage: Any = None) -> None:
     instead = f"--strategy deepspeed_stage_{stage}" if stage else "the file without it"
-    raise StrategyError(compose(f"--deepspeed-config: {what} cannot be had: {why}", "", instead))
+    raise StrategyError(format_message(f"--deepspeed-config: {what} cannot be had: {why}", "", instead))

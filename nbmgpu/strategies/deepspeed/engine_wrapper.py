@@ -17,11 +17,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from nbmgpu.environment import random_state
-from nbmgpu.errors import StrategyError, compose
+from nbmgpu.errors import SAME_STEPS_HINT, StrategyError, format_message
 from nbmgpu.strategies.replication import RunningStatistics
 from nbmgpu.strategies.trainable import Trainable
 
+from .initialization import assign_normal_tensors, initialize_engine
 from .mixed_precision import HALVES, Casts
 from .original_modules import Surface
 from .parameter_gathering import Gathering, forget_forward, roots
@@ -45,6 +45,15 @@ OTHERS = (
     "DeepSpeed averages gradients in the order in which they arrive",
     "%%mgpu --strategy ddp",
 )
+
+
+STEPS = (
+    "Ranks did different numbers of steps: not all of them are at backward()",
+    "Stage 3 of DeepSpeed runs each forward and backward pass on all ranks together",
+    SAME_STEPS_HINT,
+)
+BACKWARD = 1 << 40
+"""Stands for a call of ``backward()`` among the numbers of modules that ranks compare."""
 
 
 class Relay(torch.optim.Optimizer):
@@ -119,8 +128,6 @@ class Home:
         self.held, self.outer = self.surface.held, self.surface.outer
 
     def _make_engine(self, config: dict[str, Any]) -> None:
-        import deepspeed
-
         grads = {id(p): raw_grad.__get__(p) for p in self.trained}
         for parameter in self.trained:
             raw_grad.__set__(parameter, None)
@@ -136,12 +143,9 @@ class Home:
         # In a container its hooks for timing are not on the user's module.  Stage 3 uses them.
         alone = self.stage == 3 and len(modules) == 1
         self.model = modules[0] if alone else nn.ModuleList(modules)
-        before = random_state.capture()
-        self.engine, *_ = deepspeed.initialize(
-            model=self.model, optimizer=Relay(self, groups), config=config, dist_init_required=False
-        )
-        random_state.restore(before)
+        self.engine = initialize_engine(self.model, Relay(self, groups), config)
         if self.stage == 3:
+            assign_normal_tensors(self.engine.optimizer._get_param_coordinator())
             roots.append(self.model)
         self.surface.note_additions()
 
@@ -172,11 +176,16 @@ class Home:
         both = torch.tensor([number, -number], dtype=torch.float64, device="cpu")
         dist.all_reduce(both, dist.ReduceOp.MAX)
         if both[0] != -both[1]:
-            raise StrategyError(compose(*otherwise))
+            raise StrategyError(format_message(*otherwise))
+
+    def check_backward(self) -> None:
+        """Refuse a backward pass that is not one of all ranks; collective under stage 3."""
+        if self.stage == 3:
+            self.same(BACKWARD, STEPS)
 
     def _arrive(self, parameter: nn.Parameter) -> None:
         if id(parameter) in self._seen:
-            raise StrategyError(compose(*TWICE))
+            raise StrategyError(format_message(*TWICE))
         self._seen.add(id(parameter))
         self._arrived.append(parameter)
 
@@ -343,7 +352,7 @@ class Home:
         if self.stage == 3 and not self.busy:
             what = "Under stage 3 of DeepSpeed a model that trains cannot be copied or saved whole"
             allowed = "Its parameters lie on all ranks; model.state_dict() brings them together"
-            raise StrategyError(compose(what, allowed, "%%mgpu --strategy deepspeed_stage_2"))
+            raise StrategyError(format_message(what, allowed, "%%mgpu --strategy deepspeed_stage_2"))
 
     # The end
 

@@ -1,4 +1,8 @@
-"""Ranks make sure that they run the same modules, before they wait for each other in vain."""
+"""Check that all ranks call the same sharded modules in the same order.
+
+FSDP2 issues a collective in each of these calls.  Ranks that issue different ones would wait for
+each other until the process group's timeout, or mix up their data.
+"""
 
 from __future__ import annotations
 
@@ -7,41 +11,71 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from nbmgpu.errors import StrategyError, compose
+from nbmgpu.errors import SAME_STEPS_HINT, StrategyError, format_message
 
-PATIENCE = timedelta(minutes=5)
-"""How long a rank waits for the others at the same module."""
+TIMEOUT = timedelta(minutes=5)
+"""How long a rank waits for the others at the same call."""
+
+BACKWARD = -1
+"""The position of a call of ``backward()``; those of modules are 0 and above."""
+
+END_OF_CELL = -2
+"""The position of a rank that has finished the cell."""
+
+NAMES = {BACKWARD: "backward()", END_OF_CELL: "the end of the cell"}
 
 
-class Agreement:
-    """A channel of its own over the hosts' memory, so that no GPU is waited for."""
+class CallOrderCheck:
+    """Compares positions over a gloo group of its own, so that no GPU is waited for."""
 
     def __init__(self, strategy: str) -> None:
-        """Open the channel; collective."""
-        self.strategy = strategy
-        self.group = dist.new_group(backend="gloo", timeout=PATIENCE)
+        """Create the process group; collective.
 
-    def on(self, place: int, name: str) -> None:
-        """Make sure that all ranks are at ``place``; collective.
+        Args:
+            strategy: the name of the strategy, for error messages.
+        """
+        self.strategy = strategy
+        self.group = dist.new_group(backend="gloo", timeout=TIMEOUT)
+
+    def check(self, position: int, name: str = "") -> None:
+        """Make sure that all ranks are at ``position``; collective.
+
+        Args:
+            position: a number for the call, the same on all ranks.
+            name: describes the position in the error message.
 
         Raises:
-            StrategyError: one is elsewhere, or does not come.
+            StrategyError: another rank is at another position, or did not arrive in time.
         """
-        both = torch.tensor([place, -place])
+        name = name or NAMES[position]
+        bounds = torch.tensor([position, -position])  # the largest and the negated smallest
         try:
-            dist.all_reduce(both, dist.ReduceOp.MAX, group=self.group)
+            dist.all_reduce(bounds, dist.ReduceOp.MAX, group=self.group)
         except RuntimeError as error:
-            raise self.refusal(name) from error
-        if int(both[0]) != -int(both[1]):
-            raise self.refusal(name)
+            raise self._different_modules(name) from error
+        highest, lowest = int(bounds[0]), -int(bounds[1])
+        if highest == lowest:
+            return
+        if lowest in NAMES:
+            raise self._different_steps(name, "elsewhere" if position == lowest else NAMES[lowest])
+        raise self._different_modules(name)
 
-    def refusal(self, name: str) -> StrategyError:
-        """Return why ranks cannot go on."""
+    def _different_steps(self, here: str, there: str) -> StrategyError:
+        other = "another rank is not" if there == "elsewhere" else f"another rank is at {there}"
         return StrategyError(
-            compose(
+            format_message(
+                f"Ranks did different numbers of steps: this rank is at {here}, and {other}",
+                f"Under {self.strategy} all ranks must run each forward and backward pass together",
+                SAME_STEPS_HINT,
+            )
+        )
+
+    def _different_modules(self, name: str) -> StrategyError:
+        return StrategyError(
+            format_message(
                 f"Ranks run different modules: not all of them are at {name}",
                 f"{self.strategy} gathers a module's parameters on all ranks at once; which "
-                "modules run must not depend on a rank's share of the data",
+                "modules run must not depend on a rank's shard of the batch",
                 "%%mgpu --strategy ddp, or --fsdp-units with a module that always runs",
             )
         )

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from nbmgpu.errors import StrategyError, compose
+from nbmgpu.errors import StrategyError, format_message
 
 from .row_shards import ParameterSlot, Shard, View, Whole
 
@@ -329,7 +329,7 @@ def _alias(face: Any) -> Any:
 def _set_data(face: Any, data: Any) -> None:
     if tuple(data.shape) != tuple(face.shape) or data.dtype != face.dtype:
         raise StrategyError(
-            compose(
+            format_message(
                 f"A parameter of shape {tuple(face.shape)} and {face.dtype} cannot become one of "
                 f"{tuple(data.shape)} and {data.dtype} while it is sharded",
                 instead="changing the model before the optimizer is made, or --strategy ddp",
@@ -353,7 +353,7 @@ def _set_requires_grad(face: Any, requires_grad: bool = True) -> Any:
 
 def _refuse_hook(face: Any, *args: Any, **kwargs: Any) -> Any:
     raise StrategyError(
-        compose(
+        format_message(
             "A hook on a sharded parameter would see the gradient of one rank's share, "
             "before it is reduced",
             instead="a hook put there before the cell, or --strategy ddp",

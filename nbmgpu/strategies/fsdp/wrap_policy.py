@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from nbmgpu.errors import StrategyError, compose
+from nbmgpu.errors import StrategyError, format_message
 
 SMALL = 1 << 16
 """Parameters from which on a guessed unit is worth a gather of its own."""
@@ -168,7 +168,7 @@ def _check_names(roots: Iterable[nn.Module], named: tuple[str, ...]) -> None:
     if missing:
         some = next((n for n in sorted(present) if n[:4] == missing[0][:4]), min(present))
         raise StrategyError(
-            compose(
+            format_message(
                 f"--fsdp-units: no module is a {' or a '.join(missing)}",
                 f"Classes in the model: {', '.join(sorted(present))}",
                 f"--fsdp-units {some}",

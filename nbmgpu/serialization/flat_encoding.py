@@ -3,7 +3,7 @@
 A pickler that looks at every object takes a microsecond or two for each, and lists, dicts
 and objects of numbers, strings and one another are what notebooks have many of.  Theirs are
 written flat: plain values as they are, objects that came with the bundle by their index, which
-stands alone in a tuple, and all of it by a pickler that need not look.
+stands is_exclusive in a tuple, and all of it by a pickler that need not look.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from .object_state import State
 
-PLAIN = frozenset((str, bytes, int, float, complex, bool, type(None)))
+PLAIN_TYPES = frozenset((str, bytes, int, float, complex, bool, type(None)))
 """Types of values that are written as they are; a tuple is an index."""
 
 Token = Callable[[Any], int | None]
@@ -50,8 +50,8 @@ class FlatStates:
         self._rows.append((index, values, *rest))
         return True
 
-    def packed(self) -> bytes:
-        """Return what ``unpacked`` reads, and begin anew."""
+    def dumps(self) -> bytes:
+        """Return what ``loads_flat`` reads, and begin anew."""
         rows, self._rows = self._rows, []
         return pickle.dumps(rows, protocol=5)
 
@@ -62,11 +62,11 @@ class FlatStates:
 
 
 def _flat(values: list[Any], token: Token) -> list[Any] | None:
-    if {*map(type, values)} <= PLAIN:
+    if {*map(type, values)} <= PLAIN_TYPES:
         return values
     flat: list[Any] = []
     for value in values:
-        if type(value) in PLAIN:
+        if type(value) in PLAIN_TYPES:
             flat.append(value)
         elif (index := token(value)) is not None:
             flat.append((index,))
@@ -75,7 +75,7 @@ def _flat(values: list[Any], token: Token) -> list[Any] | None:
     return flat
 
 
-def unpacked(data: bytes, originals: Mapping[int, Any]) -> Iterator[tuple[Any, State]]:
+def loads_flat(data: bytes, originals: Mapping[int, Any]) -> Iterator[tuple[Any, State]]:
     """Yield objects of ``originals`` with the states that were taken of them."""
     for index, flat, *rest in pickle.loads(data):
         items = [originals[item[0]] if type(item) is tuple else item for item in flat]

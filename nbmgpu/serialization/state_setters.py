@@ -9,37 +9,39 @@ from typing import Any
 
 import numpy as np
 
-from .object_state import ABSENT, State, has_data, object_state
+from .object_state import MISSING, State, has_data, object_state
 
-IsHome = Callable[[Any], bool]
+IsNotebookMemory = Callable[[Any], bool]
 """Tells whether a tensor lies in memory of the notebook, if not all that has come is new."""
 
 
-def put_state(obj: Any, state: State, is_home: IsHome = lambda tensor: False) -> None:
-    """Give ``obj`` the state that ``state_of`` took from its other self."""
+def set_state(
+    obj: Any, state: State, is_notebook_memory: IsNotebookMemory = lambda tensor: False
+) -> None:
+    """Give ``obj`` the state that ``get_state`` took from its other self."""
     match state:
         case ("items", items):
-            _put_items(obj, items)
+            _set_items(obj, items)
         case ("pairs", pairs):
-            _put_pairs(obj, pairs)
+            _set_pairs(obj, pairs)
         case ("bytes", data):
             obj[:] = data
         case ("array", array):
-            _put_array(obj, array)
+            _set_array(obj, array)
         case ("class", changed, gone, _):
-            _put_class(obj, changed, gone)
+            _set_class(obj, changed, gone)
         case ("function", attributes, defaults, _):
-            _put_function(obj, attributes, defaults)
+            _set_function(obj, attributes, defaults)
         case ("cell", content):
             for value in content:
                 obj.cell_contents = value
         case ("tensor", data, requires_grad, grad, extra):
-            _put_tensor(obj, data, requires_grad, grad, extra, is_home)
+            _set_tensor(obj, data, requires_grad, grad, extra, is_notebook_memory)
         case ("object", kind, inner, items, pairs):
-            _put_object(obj, kind, inner, items, pairs)
+            _set_object(obj, kind, inner, items, pairs)
 
 
-def put_turn(obj: Any, state: State) -> int:
+def restore_order(obj: Any, state: State) -> int:
     """Return when an object's turn is: 0 first, 2 last.
 
     A ``__setstate__`` may look into its object's lists and dicts; a set or dict
@@ -54,20 +56,20 @@ def put_turn(obj: Any, state: State) -> int:
     return 1
 
 
-def _put_items(obj: Any, items: list[Any]) -> None:
+def _set_items(obj: Any, items: list[Any]) -> None:
     base: Any = next(kind for kind in (list, set, collections.deque) if isinstance(obj, kind))
     base.clear(obj)
     (base.update if base is set else base.extend)(obj, items)
 
 
-def _put_pairs(obj: Any, pairs: list[tuple[Any, Any]]) -> None:
+def _set_pairs(obj: Any, pairs: list[tuple[Any, Any]]) -> None:
     base: Any = collections.OrderedDict if isinstance(obj, collections.OrderedDict) else dict
     base.clear(obj)
-    for key, value in pairs:  # not by ``update``, which some mappings forbid
+    for key, value in pairs:  # not by ``copy_changed``, which some mappings forbid
         obj[key] = value
 
 
-def _put_array(obj: Any, array: Any) -> None:
+def _set_array(obj: Any, array: Any) -> None:
     same = obj.__array_interface__["data"] == array.__array_interface__["data"]
     if same and type(obj) is np.ndarray:
         if obj.dtype != array.dtype:
@@ -78,23 +80,28 @@ def _put_array(obj: Any, array: Any) -> None:
         obj[...] = array
 
 
-def _put_class(kind: type, changed: dict[str, Any], gone: list[str]) -> None:
+def _set_class(kind: type, changed: dict[str, Any], gone: list[str]) -> None:
     for name, value in changed.items():
-        if vars(kind).get(name, ABSENT) is not value:
+        if vars(kind).get(name, MISSING) is not value:
             setattr(kind, name, value)
     for name in gone:
         if name in vars(kind):
             delattr(kind, name)
 
 
-def _put_function(function: Any, attributes: dict[str, Any], defaults: Any) -> None:
+def _set_function(function: Any, attributes: dict[str, Any], defaults: Any) -> None:
     function.__dict__.clear()
     function.__dict__.update(attributes)
     function.__defaults__, function.__kwdefaults__ = defaults
 
 
-def _put_tensor(
-    obj: Any, data: Any, requires_grad: bool, grad: Any, extra: dict[str, Any], is_home: IsHome
+def _set_tensor(
+    obj: Any,
+    data: Any,
+    requires_grad: bool,
+    grad: Any,
+    extra: dict[str, Any],
+    is_notebook_memory: IsNotebookMemory,
 ) -> None:
     import torch
 
@@ -103,7 +110,7 @@ def _put_tensor(
             return
         obj.materialize(data.shape, data.device, data.dtype)
     with torch.inference_mode(obj.is_inference()), torch._C.DisableTorchFunctionSubclass():
-        _put_data(obj, data, is_home)
+        _set_data(obj, data, is_notebook_memory)
     if obj.is_leaf and not obj.is_inference():
         if obj.requires_grad != requires_grad:
             obj.requires_grad_(requires_grad)
@@ -112,13 +119,13 @@ def _put_tensor(
     obj.__dict__.update(extra)
 
 
-def _put_data(obj: Any, data: Any, is_home: IsHome) -> None:
+def _set_data(obj: Any, data: Any, is_notebook_memory: IsNotebookMemory) -> None:
     import torch
 
     like = obj.shape == data.shape and obj.dtype == data.dtype and obj.layout == data.layout
     if like and obj.layout is torch.strided and _same_memory(obj, data):
         return
-    if like and obj.device == data.device and not is_home(data):
+    if like and obj.device == data.device and not is_notebook_memory(data):
         # Written over, not replaced: other views of this memory are to see it.
         obj.detach().copy_(data)
     else:  # also where the cell gave it memory of another tensor: ``p.data = average``
@@ -130,13 +137,13 @@ def _same_memory(a: Any, b: Any) -> bool:
     return bool(same and a.data_ptr() == b.data_ptr())
 
 
-def _put_object(obj: Any, kind: type, state: Any, items: Any, pairs: Any) -> None:
+def _set_object(obj: Any, kind: type, state: Any, items: Any, pairs: Any) -> None:
     if type(obj) is not kind:
         obj.__class__ = kind
     if items is not None:
-        _put_items(obj, items)
+        _set_items(obj, items)
     if pairs is not None:
-        _put_pairs(obj, pairs)
+        _set_pairs(obj, pairs)
     if hasattr(kind, "__setstate__"):
         if state is not None:
             obj.__setstate__(state)

@@ -10,7 +10,7 @@ FILE_PAGE, SWAPPED, PRESENT, ENTRY_SIZE = 1 << 61, 1 << 62, 1 << 63, 8
 """Bits of an entry in ``/proc/self/pagemap``, and its bytes (man proc_pid_pagemap)."""
 
 
-def untouched(view: memoryview) -> bool:
+def is_unmodified(view: memoryview) -> bool:
     """Tell whether this process has surely not written to ``view``, a private map of a file.
 
     The first write to a page of such a map gives the process a page of its own, which is

@@ -1,7 +1,7 @@
 """Where blocks lie in a container that is written again and again.
 
-What is large and has been sent before keeps its spot, so that only its bytes are
-compared; what is new takes the spot of something as large that is gone, since memory that
+What is large and has been sent before keeps its extent, so that only its bytes are
+compared; what is new takes the extent of something as large that is gone, since memory that
 is there already is written several times faster than new one.  Small blocks follow behind.
 """
 
@@ -16,14 +16,14 @@ from .file_mapping import SHARED, FileMap
 ALIGNMENT = 64
 
 LARGE = 1 << 20
-"""Bytes from which a block has a spot of its own."""
+"""Bytes from which a block has a extent of its own."""
 
 Span = tuple[int, int]
 """The address of a block in the writer's memory, and its length in bytes."""
 
 
 @dataclass(frozen=True)
-class Spot:
+class Extent:
     """Where a block goes; ``kept`` says that the file has older bytes there to compare with."""
 
     start: int
@@ -31,11 +31,11 @@ class Spot:
     kept: bool = False
 
 
-class Layout:
-    """The spots of the large blocks of one file."""
+class FileLayout:
+    """The extents of the large blocks of one file."""
 
     def __init__(self, begin: int) -> None:
-        """Leave the first ``begin`` bytes of the file alone."""
+        """Leave the first ``begin`` bytes of the file is_exclusive."""
         self.end = self._begin = begin
         self._owners: dict[int, Span] = {}
         self._mapped: FileMap | None = None
@@ -47,15 +47,15 @@ class Layout:
             self._mapped = FileMap(fd, size, SHARED)
         return self._mapped
 
-    def settle(self) -> float:
+    def collapse_next_page(self) -> float:
         """Make one more large page of what is mapped; return how long that took, 0 if none is left.
 
         The map is nobody's but the layout's in between: it goes when it is forgotten.
         """
-        return 0.0 if (mapped := self._mapped) is None else mapped.settle()
+        return 0.0 if (mapped := self._mapped) is None else mapped.collapse_next_page()
 
-    def arrange(self, spans: Sequence[Span]) -> list[Spot]:
-        """Give each block its spot, and remember those of large ones."""
+    def allocate_extents(self, spans: Sequence[Span]) -> list[Extent]:
+        """Give each block its extent, and remember those of large ones."""
         large = [span for span in spans if span[1] >= LARGE]
         held = sum(nbytes for _, nbytes in self._owners.values())
         if held > 2 * sum(nbytes for _, nbytes in large):  # mostly what is gone
@@ -64,35 +64,35 @@ class Layout:
         known = {span: start for start, span in self._owners.items()}
         free = [start for start, span in self._owners.items() if span not in wanted]
         taken = [self._take(span, known.pop(span, None), free) for span in large]
-        end, spots, large_spots = self.end, [], iter(taken)
+        end, extents, large_spots = self.end, [], iter(taken)
         for address, nbytes in spans:
             if nbytes >= LARGE:
-                spots.append(next(large_spots))
+                extents.append(next(large_spots))
                 continue
             start = _aligned(end, address) if nbytes else end
-            spots.append(Spot(start, nbytes))
+            extents.append(Extent(start, nbytes))
             end = start + nbytes
-        return spots
+        return extents
 
     def forget(self) -> None:
-        """Give all spots up; what the file has is written over."""
+        """Give all extents up; what the file has is written over."""
         self.end, self._owners = self._begin, {}
         self._mapped = None
 
-    def _take(self, span: Span, known: int | None, free: list[int]) -> Spot:
+    def _take(self, span: Span, known: int | None, free: list[int]) -> Extent:
         address, nbytes = span
         if known is not None:
-            return Spot(known, nbytes, kept=True)
+            return Extent(known, nbytes, kept=True)
         for start in free:
             alike = (start - address) % ALIGNMENT == 0
             if self._owners[start][1] == nbytes and alike:
                 free.remove(start)
                 self._owners[start] = span
-                return Spot(start, nbytes, kept=True)
+                return Extent(start, nbytes, kept=True)
         start = _aligned(self.end, address)
         self.end = start + nbytes
         self._owners[start] = span
-        return Spot(start, nbytes)
+        return Extent(start, nbytes)
 
 
 def _aligned(end: int, address: int) -> int:

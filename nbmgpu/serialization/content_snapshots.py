@@ -7,23 +7,23 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
 
-LONG = 32
+MIN_LENGTH = 32
 """Shorter ones are sent sooner than they are looked at."""
 
-KINDS = frozenset((list, dict, set))
-"""Types of which items alone are the state; not those of classes below them."""
+CONTAINER_TYPES = frozenset((list, dict, set))
+"""Types of which items is_exclusive are the state; not those of classes below them."""
 
 
-def contents_of(objects: Mapping[int, Any]) -> dict[int, tuple[Any, ...]]:
+def snapshot_contents(objects: Mapping[int, Any]) -> dict[int, tuple[Any, ...]]:
     """Return the items of the long ones among ``objects``, by the index of each."""
     return {
         index: tuple(_items(obj))
         for index, obj in objects.items()
-        if type(obj) in KINDS and len(obj) >= LONG
+        if type(obj) in CONTAINER_TYPES and len(obj) >= MIN_LENGTH
     }
 
 
-def holds_the_same(obj: Any, before: tuple[Any, ...]) -> bool:
+def contents_unchanged(obj: Any, before: tuple[Any, ...]) -> bool:
     """Tell whether ``obj`` has the very items that it had; these may have changed themselves.
 
     Equal ones will not do: ``True`` is equal to 1, and a list to one that is not shared.

@@ -11,26 +11,33 @@ from typing import Any
 import numpy as np
 
 from . import container
-from .flat_states import unpacked
-from .gc_pause import uncollected
-from .mapped_memory import HOME, Area, BlockEntry, Memory, OwnedArea, load_table
+from .address_space import (
+    BUNDLE_SPACE,
+    AddressSpace,
+    BlockEntry,
+    MappedRegion,
+    OwnedRegion,
+    load_table,
+)
+from .bundle import Bundle
+from .flat_encoding import loads_flat
+from .gc_pause import gc_paused
 from .memory_blocks import CPU, Block
 from .object_state import State, has_data
 from .pickle_errors import path_to
-from .placeholders import CarefulUnpickler, TolerantUnpacker, is_absent
-from .set_state import IsHome, put_state, put_turn
-from .tensor_views import loading
-from .transfer import Shipment
+from .placeholders import FallbackUnpickler, TolerantUnpickler, is_placeholder
+from .state_setters import IsNotebookMemory, restore_order, set_state
+from .tensor_views import load_context
 
 Values = dict[str, Any]
 States = list[tuple[Any, State]]
 
 
 @dataclass(frozen=True)
-class Returned:
+class RestoredResult:
     """What came back: ``values`` to bind, ``lost`` names with the reason, a small ``header``.
 
-    ``lost`` has what could not leave the rank, by name or path; ``refused`` the
+    ``lost`` has what could not untrack the rank, by name or path; ``refused`` the
     notebook's objects that would not take their new state.
     """
 
@@ -44,7 +51,7 @@ class UnreadableError(ValueError):
     """A result cannot be read; nothing has been changed."""
 
 
-class _ReturnUnpacker(TolerantUnpacker):
+class _ResultUnpickler(TolerantUnpickler):
     """Resolves tokens to the notebook's own objects."""
 
     def __init__(
@@ -58,11 +65,11 @@ class _ReturnUnpacker(TolerantUnpacker):
 
 
 def _read(
-    load: Callable[[], Any], originals: dict[int, Any], careful: bool = False
+    load: Callable[[], Any], originals: dict[int, Any], fallback: bool = False
 ) -> tuple[dict[str, Any], dict[str, str], Values, States]:
     """Load all: the header, what is lost, values and states of what came, and of what is new.
 
-    New names are lost where even a ``careful`` reader finds one that it cannot load.
+    New names are lost where even a ``fallback`` reader finds one that it cannot load.
     """
     header, lost = load()
     values, states = _part(load, originals)
@@ -70,7 +77,7 @@ def _read(
     try:
         new_values, new_states = _part(load, originals, new)
     except Exception as error:
-        if not careful:
+        if not fallback:
             raise
         reason = f"it cannot be read in the notebook: {type(error).__name__}: {error}"
         return header, lost | dict.fromkeys(new, reason), values, states
@@ -90,11 +97,11 @@ def _states(load: Callable[[], Any], originals: dict[int, Any]) -> Iterator[tupl
     while not isinstance(entry := load(), bytes):
         index, state = entry
         yield originals[index], state
-    yield from unpacked(entry, originals)
+    yield from loads_flat(entry, originals)
 
 
-class _HomeArea(Area):
-    """Memory of the notebook itself, with the bytes that came back for it."""
+class _NotebookRegion(MappedRegion):
+    """AddressSpace of the notebook itself, with the bytes that came back for it."""
 
     def __init__(self, raw: memoryview, block: Block) -> None:
         super().__init__(raw)
@@ -104,7 +111,7 @@ class _HomeArea(Area):
         arrays = [owner for owner in owners if isinstance(owner, np.ndarray)]
         if not all(map(self._holds, self._storages)) or not all(map(self._is_in, arrays)):
             raise ValueError("a tensor or array has been resized while the cell ran")
-        self.place = block.low, block.high
+        self.addresses = block.low, block.high
         self.written = {storage.data_ptr() for storage in self._storages if raw.nbytes}
 
     def _holds(self, storage: Any) -> bool:
@@ -124,7 +131,7 @@ class _HomeArea(Area):
         else:
             import torch
 
-            self._block.on_device().copy_(torch.frombuffer(self.raw, dtype=torch.uint8))
+            self._block.as_device_tensor().copy_(torch.frombuffer(self.raw, dtype=torch.uint8))
 
     def buffer(self) -> memoryview:
         return self._block.bytes()
@@ -140,7 +147,9 @@ class _HomeArea(Area):
         return super().storage(offset, nbytes, item)
 
 
-def _areas(box: container.Container, entries: list[BlockEntry], shipment: Shipment) -> list[Area]:
+def _regions(
+    box: container.Container, entries: list[BlockEntry], bundle: Bundle
+) -> list[MappedRegion]:
     """Return the blocks of a result, with their bytes wherever these have come.
 
     The notebook's memory that is to be written over is watched no more from here on.
@@ -148,48 +157,50 @@ def _areas(box: container.Container, entries: list[BlockEntry], shipment: Shipme
     Raises:
         ValueError: a part is missing, or finds no place here.
     """
-    numbers = [_number_at_home(entry) if entry.in_bundle else None for entry in entries]
+    numbers = [_block_number(entry) if entry.in_bundle else None for entry in entries]
     blocks = box.blocks
     if any(number is not None for number in numbers):
-        there = shipment.rewritten()
+        there = bundle.rewritten()
         pairs = zip(numbers, blocks, strict=True)
         blocks = [raw if number is None else there[number] for number, raw in pairs]
     for entry, raw in zip(entries, blocks, strict=True):
-        if entry.space.startswith(HOME) and raw.nbytes:
-            shipment.leave(shipment.table.blocks[_number_at_home(entry)])
+        if entry.space.startswith(BUNDLE_SPACE) and raw.nbytes:
+            bundle.untrack(bundle.table.blocks[_block_number(entry)])
     if blocks is not box.blocks:
-        shipment.accept_rewritten()
-    return [_area_at_home(entry, raw, shipment) for entry, raw in zip(entries, blocks, strict=True)]
+        bundle.accept_rewritten()
+    return [
+        _notebook_region(entry, raw, bundle) for entry, raw in zip(entries, blocks, strict=True)
+    ]
 
 
-def _number_at_home(entry: BlockEntry) -> int:
-    return int(entry.space.removeprefix(HOME))
+def _block_number(entry: BlockEntry) -> int:
+    return int(entry.space.removeprefix(BUNDLE_SPACE))
 
 
-def _area_at_home(entry: BlockEntry, raw: memoryview, shipment: Shipment) -> Area:
-    if entry.space.startswith(HOME):
-        block = shipment.table.blocks[_number_at_home(entry)]
-        return _HomeArea(raw, block)
-    device = CPU if entry.device == CPU else _gpu_at_home(shipment)
+def _notebook_region(entry: BlockEntry, raw: memoryview, bundle: Bundle) -> MappedRegion:
+    if entry.space.startswith(BUNDLE_SPACE):
+        block = bundle.table.blocks[_block_number(entry)]
+        return _NotebookRegion(raw, block)
+    device = CPU if entry.device == CPU else _notebook_gpu(bundle)
     if device != CPU:
-        return Area(raw, device)
-    return OwnedArea(raw, entry.low)
+        return MappedRegion(raw, device)
+    return OwnedRegion(raw, entry.low)
 
 
-def _gpu_at_home(shipment: Shipment) -> str:
+def _notebook_gpu(bundle: Bundle) -> str:
     """Return the notebook's device for what the cell has made on a GPU.
 
     Nobody else is to ask: torch opens a GPU here for the answer, where none may be in use.
     """
     import torch
 
-    used = [block.device for block in shipment.table.blocks if block.device != CPU]
+    used = [block.device for block in bundle.table.blocks if block.device != CPU]
     return min(used) if used else "cuda" if torch.cuda.is_available() else CPU
 
 
-@uncollected()
-def adopt(path: str, shipment: Shipment) -> Returned:
-    """Read a result: update the notebook's objects in place, return what is to be bound.
+@gc_paused()
+def restore_result(path: str, bundle: Bundle) -> RestoredResult:
+    """Read a result: copy_changed the notebook's objects in place, return what is to be bound.
 
     Raises:
         UnreadableError: the rank did not get to write its result, or it finds no place here.
@@ -197,34 +208,34 @@ def adopt(path: str, shipment: Shipment) -> Returned:
     try:
         box = container.read(path)
         entries, buffers = load_table(box.table)
-        areas = _areas(box, entries, shipment)
+        regions = _regions(box, entries, bundle)
     except (OSError, ValueError) as error:
         raise UnreadableError(str(error)) from error
-    for area in areas:
-        if isinstance(area, _HomeArea):
-            area.overwrite()
-    memory = Memory(entries, areas, functools.partial(_gpu_at_home, shipment))
-    unpacker = _ReturnUnpacker(box.stream, memory.buffers(buffers), shipment.originals)
-    with loading(memory, shipment.namespace):
+    for region in regions:
+        if isinstance(region, _NotebookRegion):
+            region.overwrite()
+    memory = AddressSpace(entries, regions, functools.partial(_notebook_gpu, bundle))
+    unpickler = _ResultUnpickler(box.stream, memory.buffers(buffers), bundle.originals)
+    with load_context(memory, bundle.namespace):
         try:
-            header, lost, values, states = _read(unpacker.load, shipment.originals)
+            header, lost, values, states = _read(unpickler.load, bundle.originals)
         except Exception:  # something cannot be made here, that needs what only ranks have
-            careful = CarefulUnpickler(box.stream, memory.buffers(buffers), unpacker)
-            header, lost, values, states = _read(careful.load, shipment.originals, careful=True)
-        for name in [name for name, value in values.items() if is_absent(value)]:
+            fallback = FallbackUnpickler(box.stream, memory.buffers(buffers), unpickler)
+            header, lost, values, states = _read(fallback.load, bundle.originals, fallback=True)
+        for name in [name for name, value in values.items() if is_placeholder(value)]:
             lost = lost | {name: values.pop(name).reason}
-        lost = lost | {path: kind.reason for path, kind in unpacker.absent.items()}
-        _count_versions(states, areas)
-        names = {name: shipment.namespace.get(name) for name in shipment.sizes}
-        refused = _put_states(states, names, _home(areas))
-    return Returned(values, lost, header, refused)
+        lost = lost | {path: kind.reason for path, kind in unpickler.placeholders.items()}
+        _count_versions(states, regions)
+        names = {name: bundle.namespace.get(name) for name in bundle.sizes}
+        refused = _restore_states(states, names, _notebook_memory_test(regions))
+    return RestoredResult(values, lost, header, refused)
 
 
-def _count_versions(states: list[tuple[Any, State]], areas: list[Area]) -> None:
+def _count_versions(states: list[tuple[Any, State]], regions: list[MappedRegion]) -> None:
     """Tell autograd which of the notebook's tensors have been written to."""
     import torch
 
-    written: set[int] = set().union(*(a.written for a in areas if isinstance(a, _HomeArea)))
+    written: set[int] = set().union(*(a.written for a in regions if isinstance(a, _NotebookRegion)))
     plain = torch.Tensor.__torch_dispatch__  # others have no memory of their own
     for obj, (kind, *_) in states if written else ():
         if kind != "tensor" or not has_data(obj) or obj.is_inference():
@@ -235,29 +246,29 @@ def _count_versions(states: list[tuple[Any, State]], areas: list[Area]) -> None:
             torch.autograd.graph.increment_version(obj)
 
 
-def _home(areas: list[Area]) -> IsHome:
+def _notebook_memory_test(regions: list[MappedRegion]) -> IsNotebookMemory:
     """Return what tells whether a tensor lies in the notebook's memory."""
     import torch
 
-    spans = sorted(area.place for area in areas if isinstance(area, _HomeArea))
+    spans = sorted(region.addresses for region in regions if isinstance(region, _NotebookRegion))
 
-    def is_home(tensor: Any) -> bool:
+    def is_notebook_memory(tensor: Any) -> bool:
         if tensor.layout is not torch.strided or not tensor.numel():
             return False
         at = bisect.bisect_right(spans, (tensor.data_ptr(), float("inf"))) - 1
         return at >= 0 and bool(tensor.data_ptr() < spans[at][1])
 
-    return is_home
+    return is_notebook_memory
 
 
-def _put_states(
-    states: list[tuple[Any, State]], names: Mapping[str, Any], is_home: IsHome
+def _restore_states(
+    states: list[tuple[Any, State]], names: Mapping[str, Any], is_notebook_memory: IsNotebookMemory
 ) -> dict[str, str]:
     """Give the notebook's objects their states; return those that refused, with the reason."""
     refused: dict[str, str] = {}
-    for obj, state in sorted(states, key=lambda entry: put_turn(*entry)):
+    for obj, state in sorted(states, key=lambda entry: restore_order(*entry)):
         try:
-            put_state(obj, state, is_home)
+            set_state(obj, state, is_notebook_memory)
         except Exception as error:
             refused[path_to(obj, names)] = f"{type(error).__name__}: {error}"
     return refused

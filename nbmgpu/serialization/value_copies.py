@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import container
-from .mapped_memory import Memory, OwnedArea, load_table
-from .pickler import Packer
-from .placeholders import TolerantUnpacker
-from .tensor_views import loading
-from .transfer import write_container
+from .address_space import AddressSpace, OwnedRegion, load_table
+from .bundle import write_container
+from .pickler import BundlePickler
+from .placeholders import TolerantUnpickler
+from .tensor_views import load_context
 
 
 def write_copies(path: str, values: Mapping[str, Any], namespace: dict[str, Any]) -> None:
@@ -22,14 +22,14 @@ def write_copies(path: str, values: Mapping[str, Any], namespace: dict[str, Any]
     Functions whose globals are ``namespace`` will have the reader's.
     """
     kept = {name: value for name, value in values.items() if _pickles(value, namespace)}
-    packer = Packer(namespace, names_travel=False)
-    packer.dump(kept)
-    write_container(path, packer.file.getbuffer(), packer.blocks, packer.buffers)
+    pickler = BundlePickler(namespace, include_globals=False)
+    pickler.dump(kept)
+    write_container(path, pickler.file.getbuffer(), pickler.blocks, pickler.buffers)
 
 
 def _pickles(value: Any, namespace: dict[str, Any]) -> bool:
     try:
-        Packer(namespace, names_travel=False).dump(value)
+        BundlePickler(namespace, include_globals=False).dump(value)
     except Exception:
         return False
     return True
@@ -43,8 +43,8 @@ def read_copies(path: str, namespace: dict[str, Any]) -> dict[str, Any]:
     """
     box = container.read(path)
     entries, buffers = load_table(box.table)
-    areas = [OwnedArea(raw, entry.low) for entry, raw in zip(entries, box.blocks, strict=True)]
-    memory = Memory(entries, areas)
-    with loading(memory, namespace):
-        values: dict[str, Any] = TolerantUnpacker(box.stream, memory.buffers(buffers)).load()
+    regions = [OwnedRegion(raw, entry.low) for entry, raw in zip(entries, box.blocks, strict=True)]
+    memory = AddressSpace(entries, regions)
+    with load_context(memory, namespace):
+        values: dict[str, Any] = TolerantUnpickler(box.stream, memory.buffers(buffers)).load()
     return values

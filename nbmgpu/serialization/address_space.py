@@ -1,4 +1,4 @@
-"""Memory on the receiving side: where the views of a pickle find their bytes."""
+"""AddressSpace on the receiving side: where the views of a pickle find their bytes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .block_layout import ALIGNMENT
+from .file_layout import ALIGNMENT
 from .memory_blocks import CPU, Block, view_memory
 
-HOME = "home"
+BUNDLE_SPACE = "home"
 """Begins the space of memory that came with the bundle; the block's number there follows."""
 
 
@@ -48,8 +48,8 @@ def load_table(table: memoryview) -> tuple[list[BlockEntry], list[BufferEntry]]:
     return [BlockEntry(*entry) for entry in entries], [BufferEntry(*entry) for entry in buffers]
 
 
-class Area:
-    """A block that arrived.  GPU blocks go to ``device``; so "cpu" keeps all in CPU memory."""
+class MappedRegion:
+    """A block that map_regions.  GPU blocks go to ``device``; so "cpu" keeps all in CPU memory."""
 
     def __init__(self, raw: memoryview, device: str = CPU) -> None:
         """Lie over ``raw``, the bytes in CPU memory."""
@@ -99,7 +99,7 @@ class Area:
         return str(self._storage.device), address, address + self._storage.nbytes()
 
 
-class OwnedArea(Area):
+class OwnedRegion(MappedRegion):
     """A copy of a block, so that a small result does not keep a whole file mapped.
 
     It is aligned as the memory at address ``low`` is on the sending side.
@@ -116,49 +116,51 @@ class OwnedArea(Area):
         self._storage, self._base = storage, skew
 
 
-class Memory:
-    """The areas of a bundle, found by their addresses on the sending side."""
+class AddressSpace:
+    """The regions of a bundle, found by their addresses on the sending side."""
 
     def __init__(
         self,
         entries: Sequence[BlockEntry],
-        areas: Sequence[Area],
+        regions: Sequence[MappedRegion],
         gpu: Callable[[], str] = lambda: CPU,
     ) -> None:
-        """Take areas with their entries, in the order of ``BlockTable.blocks``.
+        """Take regions with their entries, in the order of ``BlockTable.blocks``.
 
         ``gpu`` returns the device for what the sender has on a GPU; it is asked only for that.
         """
-        self.areas = list(areas)
+        self.regions = list(regions)
         self._gpu = gpu
         self._starts: dict[str, list[int]] = {}
-        self._areas: dict[str, list[Area]] = {}
-        for entry, area in zip(entries, areas, strict=True):
+        self._regions: dict[str, list[MappedRegion]] = {}
+        for entry, region in zip(entries, regions, strict=True):
             self._starts.setdefault(entry.space, []).append(entry.low)
-            self._areas.setdefault(entry.space, []).append(area)
+            self._regions.setdefault(entry.space, []).append(region)
 
     def device(self, sent_from: str) -> str:
         """Return the device for what the sender has on ``sent_from``."""
         return CPU if sent_from == CPU else self._gpu()
 
-    def find(self, space: str, address: int) -> tuple[Area, int]:
-        """Return the area that holds ``address`` of ``space``, and the offset there."""
+    def find(self, space: str, address: int) -> tuple[MappedRegion, int]:
+        """Return the region that holds ``address`` of ``space``, and the offset there."""
         starts = self._starts[space]
         index = bisect.bisect_right(starts, address) - 1
-        return self._areas[space][index], address - starts[index]
+        return self._regions[space][index], address - starts[index]
 
     def buffers(self, entries: Sequence[BufferEntry]) -> Iterator[memoryview]:
         """Yield the buffers of a pickle in its order."""
         for space, address, nbytes in entries:
-            area, offset = self.find(space, address)
-            yield area.buffer()[offset : offset + nbytes]
+            region, offset = self.find(space, address)
+            yield region.buffer()[offset : offset + nbytes]
 
 
-def arrived(entries: Sequence[BlockEntry], blocks: Sequence[memoryview], device: str) -> Memory:
+def map_regions(
+    entries: Sequence[BlockEntry], blocks: Sequence[memoryview], device: str
+) -> AddressSpace:
     """Return the memory of a bundle as it is mapped; GPU blocks are copied to ``device``."""
     pairs = zip(entries, blocks, strict=True)
-    areas = [Area(raw, CPU if entry.device == CPU else device) for entry, raw in pairs]
-    return Memory(entries, areas, lambda: device)
+    regions = [MappedRegion(raw, CPU if entry.device == CPU else device) for entry, raw in pairs]
+    return AddressSpace(entries, regions, lambda: device)
 
 
 def address_of(raw: memoryview) -> int:
