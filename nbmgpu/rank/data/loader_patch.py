@@ -17,7 +17,8 @@ from torch.utils.data import DataLoader
 
 from nbmgpu.patches import PatchStack
 from nbmgpu.rank.reporting import notices
-from nbmgpu.rank.rng.streams import RandomStreams, sampler_generator_ids
+from nbmgpu.rank.rng.generators import sampler_generator_ids
+from nbmgpu.rank.rng.streams import RandomStreams
 from nbmgpu.rank.session import Session
 from nbmgpu.rank.source_analysis import batch_size_use
 from nbmgpu.rank.source_analysis.loader_loops import is_cycled, zips_loaders

@@ -17,7 +17,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from nbmgpu.rank.reporting import notices
-from nbmgpu.rank.rng.streams import DrawDetector, RandomStreams, generators_in
+from nbmgpu.rank.rng.draw_detector import DrawDetector
+from nbmgpu.rank.rng.generators import generators_in
+from nbmgpu.rank.rng.streams import RandomStreams
 
 from .batch_sampling import draw_each, sample_batches, uses_torch_sampler
 from .batch_shard import BatchShard
@@ -132,7 +134,7 @@ class IndexedShardReader:
         self._generator.manual_seed((seed + self._session.rank) % 2**63)
         loaded = self._patch.original_iter(self._inner)
         attributes = getattr(self._inner.dataset, "__dict__", {}) if torch_sampler else {}
-        own = generators_in(attributes, but=self._patch.sampler_generators)
+        own = generators_in(attributes, excluded=self._patch.sampler_generators)
         for batch, drew in loaded if self._inner.num_workers else self._load_here(loaded, own):
             if drew:
                 self.has_random_samples = True

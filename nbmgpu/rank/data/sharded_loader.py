@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from nbmgpu.rank.metrics.step_time import tokens_in
 from nbmgpu.rank.reporting import notices
-from nbmgpu.rank.rng.streams import DrawDetector, reachable_generators
+from nbmgpu.rank.rng.draw_detector import DrawDetector
+from nbmgpu.rank.rng.generators import reachable_generators
 from nbmgpu.rank.source_analysis.training_loops import loop_trains
 
 from .batch_sampling import repeat_forever, uses_torch_sampler
@@ -72,7 +73,7 @@ class ShardedLoader:
         with self.patch.streams.notebook_stream():
             seed, shards = self._reader.read(loader, self._min_samples_of_remainder)
         num_batches = 0 if cycled else _length(loader)
-        own = reachable_generators(frame, but=self.patch.sampler_generators)
+        own = reachable_generators(frame, excluded=self.patch.sampler_generators)
         self.iterates_manually = loop_trains(frame) is None
         shards = repeat_forever(shards) if cycled else shards
         return self._pass(loader, seed, shards, num_batches, own)

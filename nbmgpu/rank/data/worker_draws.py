@@ -10,7 +10,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader, get_worker_info
 
-from nbmgpu.rank.rng.streams import DrawDetector, generators_in
+from nbmgpu.rank.rng.draw_detector import DrawDetector
+from nbmgpu.rank.rng.generators import generators_in
 
 
 class WorkerDrawDetector:
@@ -31,7 +32,7 @@ class WorkerDrawDetector:
         if self._init is not None:
             self._init(worker_id)
         dataset = getattr(get_worker_info(), "dataset", None)
-        self._draws = DrawDetector(generators_in(getattr(dataset, "__dict__", {}), but=()))
+        self._draws = DrawDetector(generators_in(getattr(dataset, "__dict__", {}), excluded=()))
 
     def __call__(self, samples: Any) -> tuple[Any, bool]:
         """Collate, and check for draws at the worker's 1st, 2nd, 4th, 8th ... batch."""

@@ -1,8 +1,8 @@
-"""Python's and NumPy's random numbers while samples are loaded: from a stream of the rank's own.
+"""Random streams of the rank for Python's and NumPy's generators while it loads samples.
 
-A dataset draws for the samples of its rank (augmentation).  Did it draw from what the cell draws
-from, ranks would come apart: a coin tossed in the loop would fall differently on each of them, and
-files shuffled between two epochs would have another order.
+A dataset draws random numbers for the samples of its rank (augmentation).  If it drew from the
+generators that the cell uses, ranks would desync: a coin tossed in the loop would differ between
+ranks, and files shuffled between two epochs would be in different orders.
 """
 
 from __future__ import annotations
@@ -20,61 +20,69 @@ GENERATORS: dict[str, Generator] = {
     "python": (random.getstate, random.setstate),
     "numpy": (np.random.get_state, np.random.set_state),
 }
-"""How the state of each is read and set."""
+"""The functions that get and set the state of each generator."""
 
 
 class HostStream:
-    """The states of generators that are not in place: the rank's own, while nothing is loaded.
+    """Holds the inactive states of Python's and NumPy's generators.
 
-    ``drawn`` are those that samples were seen to draw from, ``drew_last`` says whether they did when
-    they were watched last.  To exchange a state takes longer than a small step: the others' stay.
+    Outside of loading, these are the rank's own.  Swapping a state takes longer than a small
+    step, so only the generators that samples were seen to draw from are swapped.
+
+    Attributes:
+        drawn: the generators that samples were seen to draw from.
+        drew_last: whether samples drew from any when they were last watched.
     """
 
     def __init__(self, seed: int) -> None:
-        """Begin at ``seed``."""
+        """Seed the rank's own states with ``seed``."""
         self.drawn: Set[str] = frozenset()
         self.drew_last = False
-        self._in_place: Set[str] = frozenset()
-        self._kept: dict[str, Any] = {
+        self._active: Set[str] = frozenset()
+        self._inactive_states: dict[str, Any] = {
             "python": random.Random(seed).getstate(),
             "numpy": np.random.RandomState(seed % 2**32).get_state(),
         }
 
     @contextmanager
     def loading(self, watched: bool) -> Iterator[None]:
-        """Let samples draw from it for a moment; see which generators, where they are watched."""
-        before = self._kept.copy()
-        kinds = (GENERATORS.keys() if watched else self.drawn) - self._in_place
-        self._exchange(kinds)
-        self._in_place |= kinds
+        """Activate the rank's own states while samples are loaded.
+
+        Args:
+            watched: whether to swap all generators and detect which ones are used.
+        """
+        before = self._inactive_states.copy()
+        kinds = (GENERATORS.keys() if watched else self.drawn) - self._active
+        self._swap(kinds)
+        self._active |= kinds
         try:
             yield
         finally:
-            self._in_place -= kinds
-            self._exchange(kinds)
+            self._active -= kinds
+            self._swap(kinds)
             if watched:
-                drawn = {kind for kind in kinds if _differ(before[kind], self._kept[kind])}
+                drawn = {k for k in kinds if _differ(before[k], self._inactive_states[k])}
                 self.drawn, self.drew_last = self.drawn | drawn, bool(drawn)
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
-        """Put the notebook's states in place for a moment."""
-        kinds, self._in_place = self._in_place, frozenset()
-        self._exchange(kinds)
+    def notebook_states(self) -> Iterator[None]:
+        """Activate the notebook's states for a while."""
+        kinds, self._active = self._active, frozenset()
+        self._swap(kinds)
         try:
             yield
         finally:
-            self._exchange(kinds)
-            self._in_place = kinds
+            self._swap(kinds)
+            self._active = kinds
 
-    def _exchange(self, kinds: Set[str]) -> None:
+    def _swap(self, kinds: Set[str]) -> None:
         for kind in kinds:
-            get, put = GENERATORS[kind]
-            now = get()
-            put(self._kept[kind])
-            self._kept[kind] = now
+            get_state, set_state = GENERATORS[kind]
+            state = get_state()
+            set_state(self._inactive_states[kind])
+            self._inactive_states[kind] = state
 
 
 def _differ(a: Any, b: Any) -> bool:
-    """Compare two states of one generator, of which NumPy's has an array in it."""
+    """Tell whether two states of one generator differ; NumPy's contains an array."""
     return any(not np.array_equal(x, y) for x, y in zip(a, b, strict=True))

@@ -1,11 +1,11 @@
-"""Where generators without a seed get one: ``default_rng()``, ``Random()``, ``torch.seed()``.
+"""Seeds for generators created without one: ``default_rng()``, ``Random()``, ``torch.seed()``.
 
-On one device the system decides.  Ranks that each asked the system would split data in different
-ways, and one would train on what another validates with; so all have one source, for each line of
-the cell.
+On one device, such seeds come from the system's entropy.  If each rank asked the system, ranks
+would split data differently, and one would train on what another validates with.  So all ranks
+derive these seeds from one seed and the line of the cell.
 
-Within a step each rank draws for samples of its own, and so do loader workers, which are other
-processes: they ask the system, and so does ``tempfile``, whose names must differ.
+Within a step, each rank draws for its own samples, and so do DataLoader workers, which are other
+processes: they ask the system.  So does ``tempfile``, whose names must differ between ranks.
 """
 
 from __future__ import annotations
@@ -29,22 +29,29 @@ class SeedSource:
     """A source of seeds that is the same on all ranks."""
 
     def __init__(self, streams: RandomStreams, seed: str) -> None:
-        """Begin with ``seed``, another for each run; ``streams`` tell when a step is under way."""
+        """Create the source.
+
+        Args:
+            streams: tell whether a step is in progress.
+            seed: the seed of the run, the same on all ranks and different in each run.
+        """
         self._streams = streams
         self._process = os.getpid()
         self._seed = seed
-        self._drawn: Counter[str] = Counter()
+        self._draws: Counter[str] = Counter()
 
     def bits(self, count: int) -> int:
-        """Return a number of ``count`` random bits."""
+        """Return ``count`` random bits as an integer."""
         if self._streams.in_step or os.getpid() != self._process:
             return secrets.randbits(count)
-        line = _line_of_cell()  # so that what one rank alone draws elsewhere changes nothing here
-        self._drawn[line] += 1
-        return random.Random(f"{self._seed} {line} {self._drawn[line]}").getrandbits(count)
+        call_site = _call_site()  # draws of a single rank elsewhere do not affect this one
+        self._draws[call_site] += 1
+        return random.Random(f"{self._seed} {call_site} {self._draws[call_site]}").getrandbits(
+            count
+        )
 
     def install(self) -> None:
-        """Let Python's, NumPy's and torch's generators take their seeds here from now on."""
+        """Patch Python's, NumPy's and torch's generators to take their seeds from here."""
         self._install_for_python()
         patches = PatchStack()
         patches.replace("numpy.random.bit_generator.randbits", self.bits)
@@ -55,13 +62,13 @@ class SeedSource:
         seed = random.Random.seed
 
         @functools.wraps(seed)
-        def seeded(generator: random.Random, a: Any = None, version: int = 2) -> None:
-            if a is None and not _is_for_temporary_names():
+        def patched_seed(generator: random.Random, a: Any = None, version: int = 2) -> None:
+            if a is None and not _is_for_tempfile():
                 a = self.bits(2496)  # as many as Python takes from the system
             seed(generator, a, version)
 
         patches = PatchStack()
-        patches.replace("random.Random.seed", seeded)
+        patches.replace("random.Random.seed", patched_seed)
         patches.wrap("random.seed", lambda method: method.__self__.seed)
 
     def _seed_torch(self) -> int:
@@ -70,13 +77,14 @@ class SeedSource:
         return value
 
 
-def _is_for_temporary_names() -> bool:
-    frame = sys._getframe(2)  # of seed()'s caller, which is the generator's __init__
+def _is_for_tempfile() -> bool:
+    frame = sys._getframe(2)  # the caller of seed(), which is the generator's __init__
     callers = (frame, frame.f_back)
     return any(f is not None and f.f_globals.get("__name__") == "tempfile" for f in callers)
 
 
-def _line_of_cell() -> str:
+def _call_site() -> str:
+    """Return file and line of the innermost frame of the notebook's code, else an empty string."""
     frame = sys._getframe(2)
     while frame is not None:
         if frame.f_globals.get("__name__") == "__main__":
