@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nbmgpu.devices.devices import DEFAULT_CPU_RANKS, Machine, probe
+from nbmgpu.devices.placement import DEFAULT_CPU_RANKS
+from nbmgpu.devices.probe import Machine, probe
 from nbmgpu.errors import OptionError
 from nbmgpu.options.flags import (
     FLAGS,
@@ -29,7 +30,7 @@ from nbmgpu.options.parsing import (
 from nbmgpu.options.run_options import DEFAULTS, RunOptions
 from nbmgpu.options.values import InvalidValueError, Problem, known_strategies, list_of
 from nbmgpu.strategies import canonical, nearest, profile_of
-from nbmgpu.strategies.profiles import GENERAL, OF_DDP
+from nbmgpu.strategies.profiles import COMMON_OPTIONS, DDP_OPTIONS
 from nbmgpu.strategies.strategy_options import FIELDS
 
 STEPS = 20
@@ -41,7 +42,7 @@ USUAL = ("ddp", "zero2", "fsdp")
 ONE_DEVICE = "ddp"
 """On a rank of its own this is plain training, with every option that others have as well."""
 
-EVERYBODYS = GENERAL | {"sync_batchnorm"}
+EVERYBODYS = COMMON_OPTIONS | {"sync_batchnorm"}
 """Options that say what is computed: a strategy that cannot have one cannot be compared."""
 
 FOREIGN = {
@@ -239,14 +240,14 @@ def _alone(values: Mapping[str, Any]) -> Entry:
     """Return the run on one device, which has all options of training that mean something there."""
     gpus = values.get("gpus")  # a list of them, or a number; none where numbers are compared
     first = gpus[:1] if isinstance(gpus, tuple) else 1
-    nobody = {name: DEFAULTS[name] for name in (*OF_DDP, "sync_batchnorm")}  # to speak to
+    nobody = {name: DEFAULTS[name] for name in (*DDP_OPTIONS, "sync_batchnorm")}  # to speak to
     return replace(_entry(ONE_DEVICE, {**values, **nobody, "gpus": first}), alone=True)
 
 
 def _entry(strategy: str, values: Mapping[str, Any]) -> Entry:
     """Return the run of a strategy; options that only others know are not meant for it."""
     profile = profile_of(strategy)
-    foreign = [n for n in FIELDS if n not in EVERYBODYS and n not in profile.takes]
+    foreign = [n for n in FIELDS if n not in EVERYBODYS and n not in profile.supports]
     chosen = {**values, **{name: DEFAULTS[name] for name in foreign}}
     gpus = chosen["gpus"]
     ranks = gpus if isinstance(gpus, int) else len(gpus) if isinstance(gpus, tuple) else None

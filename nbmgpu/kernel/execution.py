@@ -18,13 +18,14 @@ from nbmgpu.environment import logging_state, random_state, torch_settings, trac
 from nbmgpu.environment.headers import BundleHeader
 from nbmgpu.errors import LaunchError, OptionError, format_message
 from nbmgpu.options.run_options import RunOptions
+from nbmgpu.patches.versions import untested_notice
 from nbmgpu.report.digest import write_digest
 from nbmgpu.runs.events import KERNEL, Ended, Event, EventWriter, Notice
 from nbmgpu.runs.failure import exception_of
 from nbmgpu.runs.run import COLLECTED_FILE, Run, RunRecord, new_run_id, runs_root
 from nbmgpu.serialization import Bundle, serialize
 from nbmgpu.strategies import profile_of
-from nbmgpu.strategies.profiles import COMPILER
+from nbmgpu.strategies.profiles import COMPILER_MODULES
 from nbmgpu.system.processes import creation_time
 
 from .batch_size import batch_line
@@ -151,6 +152,7 @@ class Execution:
             "bundle": storage.bundle.notice,
             "detached": detached and DETACHED.format(detached),
             "patches": patches and PATCHED_LIBRARIES.format(patches),
+            "library-version": untested_notice(),
         }
         for topic, text in notices.items():
             if text:
@@ -171,7 +173,7 @@ class Execution:
     def _imports_of_strategy(self) -> tuple[str, ...]:
         """Return the modules that ranks import with these options; the next run's have them."""
         modules = profile_of(self.options.strategy).modules
-        return (*modules, *COMPILER) if self.options.compile else modules
+        return (*modules, *COMPILER_MODULES) if self.options.compile else modules
 
     def _record(self, run_id: str, storage: RunStorage) -> RunRecord:
         options = self.options

@@ -26,7 +26,8 @@ from nbmgpu.runs.events import EventWriter, Started, Status
 from nbmgpu.runs.run import COLLECTING_FILE, SHADOWS, Run, RunRecord, write_atomically
 from nbmgpu.serialization import ReceivedBundle, is_complete, load_bundle, save_result, write_copies
 from nbmgpu.strategies import StrategyOptions, all_reduce, load_strategy
-from nbmgpu.strategies.base import RankContext
+from nbmgpu.strategies.base import RankContext, Strategy
+from nbmgpu.strategies.mesh import make_mesh
 from nbmgpu.system.parent_death import die_with_parent
 from nbmgpu.system.processes import own_process
 
@@ -209,7 +210,8 @@ class Rank:
     def _open_session(self, watch: OptimizerWatch) -> session.Session:
         """Put the taps in place; libraries' before the bundle, whose objects they take in."""
         record = self.record
-        strategy = load_strategy(record.strategy)(self._context())
+        strategy_class = load_strategy(record.strategy)
+        strategy = strategy_class(self._context(strategy_class))
         current = session.Session(
             self.rank, record.world_size, record.batch, strategy, self.recorder, watch
         )
@@ -230,12 +232,15 @@ class Rank:
         frameworks.install(current)
         return current
 
-    def _context(self) -> RankContext:
+    def _context(self, strategy: type[Strategy]) -> RankContext:
+        options = StrategyOptions.from_mapping(self.record.options)
+        shape = strategy.mesh_shape(self.record.world_size, options)
         return RankContext(
             self.rank,
             self.record.world_size,
+            make_mesh(shape, self.device),
             self.device,
-            StrategyOptions.from_mapping(self.record.options),
+            options,
             self.recorder.notice,
         )
 

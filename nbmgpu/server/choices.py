@@ -5,8 +5,8 @@ from __future__ import annotations
 from jupyter_server.auth.decorator import authorized
 from tornado import web
 
-from nbmgpu.devices.devices import torch_build
-from nbmgpu.devices.requirements import lack_of
+from nbmgpu.devices.probe import torch_build
+from nbmgpu.devices.requirements import missing_requirement
 from nbmgpu.options.flags import FLAGS
 from nbmgpu.strategies import strategy_names
 from nbmgpu.strategies.profiles import BUILT_IN, Profile
@@ -39,14 +39,14 @@ def catalogue() -> Catalogue:
 
 def choice(name: str, torch: bool) -> Choice:
     """Return a strategy; of other packages' no more than the name, for those import torch."""
-    profile = BUILT_IN.get(name) or Profile(name, "of another package", takes=frozenset())
+    profile = BUILT_IN.get(name) or Profile(name, "of another package", supports=frozenset())
     return Choice(
         name=profile.name,
         summary=profile.summary,
         needs=profile.needs,
         saves=profile.saves,
         costs=profile.costs,
-        options=[flag.name for flag in FLAGS if flag.field in profile.takes],
+        options=[flag.name for flag in FLAGS if flag.field in profile.supports],
         shards_data=profile.shards_data,
         in_one_process=profile.in_one_process,
         missing=missing(profile, torch),
@@ -61,5 +61,5 @@ def missing(profile: Profile, torch: bool) -> str:
     """
     if not torch:
         return "torch is not installed where this server runs."
-    lack = lack_of(profile)
+    lack = missing_requirement(profile)
     return f"It needs {lack.needed}. Try: pip install {lack.install}" if lack else ""

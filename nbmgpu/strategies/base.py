@@ -1,10 +1,9 @@
-"""What every strategy is made of, and what it is told.
+"""The interface of strategies: what a rank passes to its strategy, and which methods it calls.
 
-A rank tells its strategy which *units* train (``prepare``), that a backward pass
-begins and ends (``begin_backward``, ``end_backward``), that the cell takes a step
-or clips (``step``, ``clip_grad_norm``), and that the cell is over (``finish``,
-``release``).  A strategy may replace parameters, own a device mesh, or run in one
-process; the cell must not notice.
+A rank calls ``prepare`` with the units that train, ``begin_backward`` and ``end_backward`` around
+each backward pass, ``step``, ``zero_grad`` and ``clip_grad_norm`` in place of the cell's calls, and
+``finish`` and ``release`` at the end of the cell.  A strategy may replace parameters, arrange ranks
+in a device mesh of several dimensions, or run in one process; the cell must not notice.
 """
 
 from __future__ import annotations
@@ -14,11 +13,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .scalars import Amount
-from .strategy_options import Tuning
+from .mesh import DP, dp_group_of, dp_size_of
+from .scalars import Scalar
+from .strategy_options import StrategyOptions
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.optim import Optimizer
 
     from .profiles import Profile
@@ -26,26 +28,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RankContext:
-    """Where a strategy works, with what options, and how it speaks to the user.
+    """What a strategy knows about its rank.
 
     Attributes:
-        rank: of this process; the process group exists already.
-        world_size: how many ranks there are.
-        device: ``cpu`` or ``cuda:0``.
-        tuning: the options that strategies have.
-        say: shows a text to the user, once per topic and run: ``say("my-topic", text)``.
+        rank: rank of this process, in 0 .. world_size - 1.
+        world_size: number of ranks of the run.
+        mesh: all ranks, arranged in the dimensions that ``Strategy.mesh_shape`` returned.
+        device: ``cpu`` or ``cuda:0``, the only GPU that the rank sees.
+        options: the options that strategies take.
+        notice: shows a text to the user, at most once per topic and run: ``notice(topic, text)``.
     """
 
     rank: int
     world_size: int
+    mesh: DeviceMesh
     device: str
-    tuning: Tuning
-    say: Callable[[str, str], None]
+    options: StrategyOptions
+    notice: Callable[[str, str], None]
 
 
 @dataclass(eq=False)
 class Unit:
-    """What trains together: optimizers, and the outermost modules that own their parameters."""
+    """Optimizers and modules that train together.
+
+    Attributes:
+        modules: the outermost modules that own the optimizers' parameters.
+        optimizers: optimizers that share modules, in the order in which they were made.
+    """
 
     modules: list[nn.Module]
     optimizers: list[Optimizer]
@@ -53,7 +62,7 @@ class Unit:
     def parameters(self) -> list[nn.Parameter]:
         """Return every parameter of the modules and of the optimizers, once, in order.
 
-        Also those that no optimizer updates: ``clip_grad_norm_`` looks at them all.
+        This includes parameters without an optimizer: ``clip_grad_norm_`` sees them, too.
         """
         seen: dict[int, Any] = {id(p): p for module in self.modules for p in module.parameters()}
         for optimizer in self.optimizers:
@@ -64,7 +73,7 @@ class Unit:
 
     @property
     def trains(self) -> bool:
-        """Whether any of its parameters is trained at this moment."""
+        """Whether any of its parameters requires a gradient now."""
         return any(parameter.requires_grad for parameter in self.parameters())
 
     def buffers(self) -> Iterator[Tensor]:
@@ -80,92 +89,128 @@ class Backward:
     """One call of ``backward()``.
 
     Attributes:
-        weight: what this rank's gradient counts for; ranks' weights need not sum to 1.
-            A float, or a tensor of shape () on the loss's device.
-        normalized: whether the weights of all ranks are known to sum to 1.
-        scalars: losses of shape () that shall hold their value over the global batch
-            afterwards; changed in place.
-        totals: for each scalar, whether ranks' values add up (a summed loss) instead
-            of being averaged by weight.
-        closes: whether an optimizer step may follow; False while gradients accumulate.
+        weight: weight of this rank's gradient in the average over ``dp``; the weights of all ranks
+            need not sum to 1.  A float, or a tensor of shape () on the loss's device.
+        normalized: whether the weights along ``dp`` are known to sum to 1.
+        scalars: losses of shape () that have their value over the global batch after the pass;
+            changed in place.
+        summed: for each scalar, whether the ranks' values add up (a summed loss) instead of being
+            averaged by weight.
+        is_last: whether an optimizer step may follow; False while gradients accumulate.
     """
 
-    weight: Amount
+    weight: Scalar
     normalized: bool
     scalars: list[Tensor] = field(default_factory=list)
-    totals: list[bool] = field(default_factory=list)
-    closes: bool = True
+    summed: list[bool] = field(default_factory=list)
+    is_last: bool = True
 
 
 class Strategy(ABC):
-    """Base of all strategies."""
+    """Base class of all strategies.
 
-    profile: ClassVar[Profile]
-    """Name, options and documentation, without torch."""
-
-    weighs_losses: ClassVar[bool] = False
-    """Whether ranks' losses are weighed before their backward passes.
-
-    For engines that average gradients by themselves: the gradient that starts a pass
-    is then multiplied by world_size * w_r / sum(w), so that the plain average over
-    ranks is the global gradient; the losses are global before the pass begins.  Else
-    the strategy weighs gradients itself, as ``Backward`` says.
+    Attributes:
+        rank, world_size, mesh, device, options, notice: see ``RankContext``.
+        dp_rank: rank along the data-parallel dimension ``dp`` of the mesh.
+        dp_size: number of ranks along ``dp``; the global batch is split into as many shards.
+        dp_group: process group of the ranks along ``dp``; None, the default group, if these are
+            all ranks.
     """
 
-    spreads: ClassVar[bool] = False
-    """Whether ranks hold different parts, which only all of them together can bring home."""
+    profile: ClassVar[Profile]
+    """Name, options and documentation; readable without torch."""
 
-    forgets: ClassVar[bool] = False
-    """Whether ``forget`` is to be called when optimizers are gone, such as an earlier fold's."""
+    weighs_losses: ClassVar[bool] = False
+    """Whether losses are weighted before their backward passes.
 
-    took_part = True
-    """Set by ``end_backward``: False if the pass reached nothing that was prepared, on any rank."""
+    For engines that average gradients themselves.  The initial gradient of a pass is multiplied by
+    dp_size * w_r / sum(w), so that the plain average over ``dp`` is the gradient of the global
+    batch; the losses have their global value before the pass begins.  Otherwise the strategy
+    weights the gradients, by ``Backward.weight``.
+    """
+
+    shards_state: ClassVar[bool] = False
+    """Whether ranks hold different parts of the model or its states.
+
+    ``finish`` then gathers them on rank 0 with collectives, so ranks agree on where to stop when
+    the cell is interrupted.
+    """
+
+    drops_units: ClassVar[bool] = False
+    """Whether to call ``drop_units`` when optimizers are gone, such as those of an earlier fold."""
+
+    reached_parameters = True
+    """Whether the last pass reached prepared parameters on any rank; set by ``end_backward``."""
 
     def __init__(self, context: RankContext) -> None:
-        """Belong to one rank."""
+        """Initialize the strategy of one rank."""
         self.rank = context.rank
         self.world_size = context.world_size
+        self.mesh = context.mesh
+        self.dp_rank: int = context.mesh.get_local_rank(DP)
+        self.dp_size: int = dp_size_of(context.mesh)
+        self.dp_group: ProcessGroup | None = dp_group_of(context.mesh)
         self.device = context.device
-        self.tuning = context.tuning
-        self.say = context.say
+        self.options = context.options
+        self.notice = context.notice
+
+    @classmethod
+    def mesh_shape(cls, world_size: int, options: StrategyOptions) -> dict[str, int]:
+        """Return the sizes of the dimensions of the device mesh by name, outermost first.
+
+        Ranks along ``dp`` hold different samples.  Ranks that differ only in other dimensions hold
+        the same samples and draw the same random numbers.
+
+        Args:
+            world_size: number of ranks, the product of all sizes.
+            options: the options of the run.
+        """
+        return {DP: world_size}
 
     @abstractmethod
     def prepare(self, units: list[Unit]) -> None:
-        """Make units train as one; called with all of them whenever optimizers appear or change.
+        """Prepare all units for training; called again when optimizers appear or change.
 
         Raises:
             StrategyError: the strategy cannot train a unit exactly.
         """
 
     def loss_scale(self) -> float:
-        """Return what losses are multiplied by before a backward pass, if they are weighed.
+        """Return the factor of losses before a backward pass, if ``weighs_losses``.
 
-        The strategy divides the gradients by it: small ones vanish in float16.
+        The strategy divides the gradients by it: small ones underflow in float16.
         """
         return 1.0
 
-    def forget(self) -> None:  # noqa: B027 - most strategies keep their units to the end
-        """Let go of all units; ``prepare`` is called next, with those that are still in use."""
+    def drop_units(self) -> None:  # noqa: B027 - most strategies keep their units to the end
+        """Drop all references to units; ``prepare`` follows, with those that are still in use."""
+
+    def check_backward(self) -> None:  # noqa: B027 - most strategies have no collective in forward
+        """Check that all ranks call ``backward()`` now, before any collective of that call.
+
+        Raises:
+            StrategyError: another rank is in a forward pass, or at the end of the cell.
+        """
 
     @abstractmethod
     def begin_backward(self, backward: Backward) -> None:
-        """Get ready for gradients to arrive."""
+        """Prepare for the gradients of a backward pass."""
 
     @abstractmethod
     def end_backward(self, backward: Backward) -> None:
-        """Leave in every ``.grad`` what one device would have computed."""
+        """Leave in every ``.grad`` the gradient that one device would have computed."""
 
     def backward_inputs(self, inputs: list[Tensor]) -> list[Tensor]:
-        """Return what stands in autograd's graph for ``inputs``, given to ``backward(inputs=)``."""
+        """Return the tensors in autograd's graph for ``inputs`` of ``backward(inputs=)``."""
         return inputs
 
     def step(self, optimizer: Optimizer, plain: Callable[[], Any]) -> Any:
-        """Do the cell's ``optimizer.step()``.
+        """Run the cell's ``optimizer.step()``.
 
         Args:
-            optimizer: whose step it is.
-            plain: a ``functools.partial`` of the optimizer's own: its ``args[0]`` is the optimizer,
-                the rest is what the cell has passed, such as a closure.
+            optimizer: the optimizer that steps.
+            plain: a ``functools.partial`` of the optimizer's own step.  Its ``args[0]`` is the
+                optimizer, the rest are the cell's arguments, such as a closure.
 
         Raises:
             StrategyError: there is a closure, and it cannot be called as on one device.
@@ -173,7 +218,7 @@ class Strategy(ABC):
         return plain()
 
     def zero_grad(self, optimizer: Optimizer, plain: Callable[[], None]) -> None:
-        """Do the cell's ``optimizer.zero_grad()``."""
+        """Run the cell's ``optimizer.zero_grad()``, which is ``plain``."""
         plain()
 
     def clip_grad_norm(
@@ -183,34 +228,37 @@ class Strategy(ABC):
         norm_type: float,
         plain: Callable[[list[Tensor]], Tensor],
     ) -> Tensor:
-        """Clip gradients as one device would; return their norm before, a tensor of shape ().
+        """Clip gradients as one device would.
 
         Args:
-            parameters: those whose gradients are clipped together.
-            max_norm: what their norm shall not exceed.
-            norm_type: the p of the norm, 2.0 as a rule; ``inf`` for the largest element.
+            parameters: parameters whose gradients are clipped together.
+            max_norm: largest norm after clipping.
+            norm_type: p of the p-norm, usually 2.0; ``inf`` for the largest element.
             plain: clips the gradients that ``parameters`` have on this rank.
+
+        Returns:
+            The norm before clipping, shape ().
         """
         return plain(parameters)
 
-    def attend(self, value: Any) -> None:  # noqa: B027 - most strategies have all on rank 0
-        """Take part, on the other ranks, while rank 0 pickles ``value`` to save it."""
+    def join_save(self, value: Any) -> None:  # noqa: B027 - most strategies have all on rank 0
+        """Take part, on the other ranks, in the collectives with which rank 0 pickles ``value``."""
 
-    def hooks_on(self, parameter: Tensor) -> int:
-        """Return how many hooks for arriving gradients the strategy has put on ``parameter``."""
+    def count_hooks(self, parameter: Tensor) -> int:
+        """Return how many gradient hooks the strategy has registered on ``parameter``."""
         return 0
 
     def explain(self, error: BaseException) -> str:
-        """Return what ``error`` means under this strategy, and the way out; empty if unknown."""
+        """Return what ``error`` means under this strategy and how to fix it; empty if unknown."""
         return ""
 
-    def copies(self) -> list[Tensor]:
-        """Return the weights of which every rank has a whole copy, in the same order."""
+    def replicated_parameters(self) -> list[Tensor]:
+        """Return the parameters that every rank holds whole, in the same order on all ranks."""
         return []
 
-    def finish(self) -> None:  # noqa: B027 - most strategies have nothing to collect
-        """Collect what is spread over ranks; called on all ranks after a cell that succeeded."""
+    def finish(self) -> None:  # noqa: B027 - most strategies have nothing to gather
+        """Gather sharded state on rank 0; called on all ranks after a cell that succeeded."""
 
     @abstractmethod
     def release(self) -> None:
-        """Take hooks off the user's objects; they travel back to the notebook."""
+        """Remove hooks from the user's objects, which return to the notebook."""

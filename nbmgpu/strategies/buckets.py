@@ -1,4 +1,4 @@
-"""Gradients that travel together."""
+"""Buckets of gradients, each reduced by one all-reduce."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ import torch
 from torch import nn
 
 from . import all_reduce
-from .reduction_extras import make_tail, tail_size
-from .scalars import Amount
+from .reduction_extras import extras_size, make_extras
+from .scalars import Scalar
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.distributed import ProcessGroup
 
-FIRST_BUCKET = 1 * 2**20
-BUCKET = 25 * 2**20
+FIRST_BUCKET_BYTES = 1 * 2**20
+BUCKET_BYTES = 25 * 2**20
 """Bytes per bucket, as in DistributedDataParallel: the first is small, to start early."""
 
-CACHED = 2**16
-"""Elements up to which a CPU goes twice through a bucket as fast as once."""
+CACHED_ELEMENTS = 2**16
+"""Elements up to which a CPU makes two passes over a bucket as fast as one."""
 
-REFERENCES = 2
-"""References to a view that nobody keeps: the list's, and that of the question."""
+UNUSED_VIEW_REFERENCES = 2
+"""References to a view that nobody else keeps: the list's, and that of ``getrefcount`` itself."""
 
 
 class Bucket:
-    """Gradients that travel together: a flat tensor, with a view of it per parameter.
+    """Gradients that are reduced together: a flat tensor, with a view of it per parameter.
 
-    The last bucket has the tail.
+    The last bucket of a unit also holds the ``ReductionExtras``.
     """
 
     def __init__(
@@ -37,96 +38,100 @@ class Bucket:
         parameters: list[nn.Parameter],
         like: Tensor,
         flags: int = 0,
-        wire: torch.dtype | None = None,
+        comm_dtype: torch.dtype | None = None,
     ) -> None:
-        """Make room for ``parameters``, and for a tail with so many ``flags`` if there are any.
+        """Allocate memory for the gradients of ``parameters``, on the device of ``like``.
 
-        Memory is on the device of ``like``.  Gradients travel as ``wire``; then there is no tail.
+        Args:
+            parameters: parameters, in the order of their views.
+            like: has the dtype and the device of the bucket.
+            flags: number of flags in the extras; 0 for no extras.
+            comm_dtype: dtype of the all-reduce, without extras; None for the dtype of ``like``.
         """
         self.parameters = parameters
-        self.wire = wire if like.dtype in (torch.float32, torch.float64) else None
+        self.comm_dtype = comm_dtype if like.dtype in (torch.float32, torch.float64) else None
         self.sizes = [p.numel() for p in parameters]
         self.flags = flags
-        length = sum(self.sizes) + (tail_size(flags) if flags else 0)
-        self._take_memory(torch.zeros(length, dtype=like.dtype, device=like.device))
+        length = sum(self.sizes) + (extras_size(flags) if flags else 0)
+        self._use_memory(torch.zeros(length, dtype=like.dtype, device=like.device))
         self.waiting: set[int] = set()
         self.work: Any = None
         self.sent = self.flat
 
-    def _allocate(self, flat: Tensor) -> None:
+    def _make_views(self, flat: Tensor) -> None:
         total = sum(self.sizes)
         self.flat = flat
         self.gradients = flat[:total]
-        self.tail = make_tail(flat[total:], self.flags) if self.flags else None
+        self.extras = make_extras(flat[total:], self.flags) if self.flags else None
         parts = zip(self.gradients.split(self.sizes), self.parameters, strict=True)
         self.views = [part.view(p.shape) for part, p in parts] if self.parameters else []
 
-    def _take_memory(self, flat: Tensor) -> None:
-        """Be in ``flat``, and know how many tensors share it while the cell has none of them."""
-        self._allocate(flat)
-        self.holders = self._holders()
+    def _use_memory(self, flat: Tensor) -> None:
+        """Use ``flat``, and count the tensors that share its storage while the cell has none."""
+        self._make_views(flat)
+        self.storage_users = self._count_storage_users()
 
-    def _holders(self) -> int:
-        # Torch tells nowhere else how many tensors share a memory.
+    def _count_storage_users(self) -> int:
+        # Torch has no public function for the number of tensors that share a storage.
         return int(torch._C._storage_Use_Count(self.flat.untyped_storage()._cdata))
 
-    def rearm(self, waits: bool) -> None:
-        """Be there for a new pass, which ``waits`` for all parameters again."""
+    def reset(self, waits: bool) -> None:
+        """Prepare for a new pass; with ``waits``, it waits for all parameters again."""
         self.waiting = {id(p) for p in self.parameters} if waits else set()
         self.work = None
 
-    def take(self, place: int) -> None:
-        """Let the gradient of the parameter at ``place`` be a view, with the value it has."""
-        parameter, view = self.parameters[place], self.views[place]
+    def make_gradient_view(self, index: int) -> None:
+        """Make the gradient of the parameter at ``index`` a view of the bucket, with its value."""
+        parameter, view = self.parameters[index], self.views[index]
         if parameter.grad is not None and parameter.grad is not view:
             view.copy_(parameter.grad)
         parameter.grad = view
 
-    def give(self) -> None:
-        """Let gradients that are views have memory of their own."""
+    def detach_gradients(self) -> None:
+        """Copy gradients that are views to memory of their own."""
         for view, parameter in zip(self.views, self.parameters, strict=True):
             is_view = parameter.grad is view
             if is_view:
                 parameter.grad = view.clone()
 
-    def leave_to_holders(self) -> None:
-        """Take new memory if the cell has kept gradients of earlier passes: they stay as they are.
+    def reallocate_if_referenced(self) -> None:
+        """Use new memory if the cell keeps gradients of earlier passes, which must not change.
 
-        What it has kept are the views themselves, or others of the same memory.  Where a
-        view still is the gradient, the pass adds to it, as on one device.
+        The cell may keep the views themselves, or other tensors with the same storage.  A view
+        that still is the gradient keeps its memory: the pass adds to it, as on one device.
         """
         grads = [parameter.grad for parameter in self.parameters]
-        idle = [place for place, grad in enumerate(grads) if grad is not self.views[place]]
-        if not idle:
+        unused = [index for index, grad in enumerate(grads) if grad is not self.views[index]]
+        if not unused:
             return
-        kept = [place for place in idle if sys.getrefcount(self.views[place]) > REFERENCES]
-        if kept or self._holders() > self.holders:
-            self._take_memory(torch.zeros_like(self.flat))
+        kept = [i for i in unused if sys.getrefcount(self.views[i]) > UNUSED_VIEW_REFERENCES]
+        if kept or self._count_storage_users() > self.storage_users:
+            self._use_memory(torch.zeros_like(self.flat))
 
-    def launch(self, weight: Amount) -> None:
-        """Copy the gradients in, zeros where there is none, weigh them, start the sum."""
+    def launch(self, weight: Scalar, group: ProcessGroup | None = None) -> None:
+        """Copy the gradients in, zeros where there is none, weight them, start the all-reduce."""
         if isinstance(weight, float) and weight == 0:
-            self.gradients.zero_()  # not multiplied: an empty share may have given nan
-        elif self._at_once():
-            self._weigh_in(weight)
+            self.gradients.zero_()  # not multiplied: an empty shard may have given nan
+        elif self._in_one_pass():
+            self._copy_in_weighted(weight)
         else:
             self._copy_in()
             self.gradients.mul_(weight)
             if isinstance(weight, torch.Tensor):
-                # So may a mask that leaves nothing, which only the device knows. In place: a copy
-                # of a bucket here would be a rank's peak of memory.
+                # A mask that leaves nothing may have given nan, too, and only the device knows. In
+                # place: a copy of a bucket here would be a rank's peak of memory.
                 self.gradients.masked_fill_(weight == 0, 0.0)
-        self.sent = self.flat if self.wire is None else self.flat.to(self.wire)
-        self.work = all_reduce.all_reduce(self.sent)
+        self.sent = self.flat if self.comm_dtype is None else self.flat.to(self.comm_dtype)
+        self.work = all_reduce.all_reduce(self.sent, group)
 
-    def _at_once(self) -> bool:
-        """Tell whether to calculate while copying: one way through a CPU's memory, not two.
+    def _in_one_pass(self) -> bool:
+        """Whether to compute while copying: one pass over a CPU's memory, not two.
 
-        A GPU copies all gradients by one kernel, and has the bandwidth.  So has a CPU's cache.
+        A GPU copies all gradients with one kernel, and has the bandwidth.  So has a CPU's cache.
         """
-        return self.flat.device.type == "cpu" and self.flat.numel() >= CACHED
+        return self.flat.device.type == "cpu" and self.flat.numel() >= CACHED_ELEMENTS
 
-    def _weigh_in(self, weight: Amount) -> None:
+    def _copy_in_weighted(self, weight: Scalar) -> None:
         for view, parameter in zip(self.views, self.parameters, strict=True):
             if parameter.grad is None:
                 view.zero_()
@@ -145,18 +150,21 @@ class Bucket:
             torch._foreach_copy_(targets, grads)
 
     def wait(self) -> None:
-        """Wait for the sum over ranks."""
+        """Wait for the all-reduce."""
         self.work.wait()
         if self.sent is not self.flat:
             self.flat.copy_(self.sent)
             self.sent = self.flat
 
-    def write_back(self, used: set[int], divisor: Amount, as_views: bool = False) -> None:
-        """Bring the reduced gradients, divided by ``divisor``, back into ``.grad``.
+    def copy_out(self, used: set[int], divisor: Scalar, as_views: bool = False) -> None:
+        """Copy the reduced gradients, divided by ``divisor``, to ``.grad``.
 
-        Those of parameters that were not ``used``, here as ids, stay as they are.
+        Args:
+            used: ids of the parameters that any rank used; gradients of others do not change.
+            divisor: sum of the ranks' weights.
+            as_views: let gradients be views of the bucket instead of copies.
         """
-        if as_views or not self._at_once():
+        if as_views or not self._in_one_pass():
             if not isinstance(divisor, float) or divisor != 1.0:
                 self.gradients.div_(divisor)
             divisor = 1.0
@@ -185,15 +193,17 @@ def _dense(grad: Tensor) -> Tensor:
     return grad.to_dense() if grad.is_sparse else grad
 
 
-def make_buckets(parameters: list[nn.Parameter], wire: torch.dtype | None = None) -> list[Bucket]:
-    """Group ``parameters`` in reverse order by device and dtype; the last one has the tail.
+def make_buckets(
+    parameters: list[nn.Parameter], comm_dtype: torch.dtype | None = None
+) -> list[Bucket]:
+    """Group ``parameters`` in reverse order by device and dtype; the last bucket has the extras.
 
-    Gradients travel as ``wire``, but never the tail.
+    Gradients are communicated as ``comm_dtype``, the extras never.
     """
     flags = len(parameters)
     groups: list[list[nn.Parameter]] = []
     for parameter in reversed(parameters):
-        limit = FIRST_BUCKET if len(groups) <= 1 else BUCKET
+        limit = FIRST_BUCKET_BYTES if len(groups) <= 1 else BUCKET_BYTES
         group = groups[-1] if groups else []
         fits = group and (group[0].dtype, group[0].device) == (parameter.dtype, parameter.device)
         if fits and sum(p.numel() * p.element_size() for p in group) < limit:
@@ -201,9 +211,10 @@ def make_buckets(parameters: list[nn.Parameter], wire: torch.dtype | None = None
         else:
             groups.append([parameter])
     exact = groups[-1][0].dtype in (torch.float32, torch.float64)
-    tail_fits = exact and wire is None
-    buckets = [Bucket(g, g[0], wire=wire) for g in groups[: len(groups) - tail_fits]]
-    if tail_fits:
+    extras_fit = exact and comm_dtype is None
+    whole = groups[: len(groups) - extras_fit]
+    buckets = [Bucket(group, group[0], comm_dtype=comm_dtype) for group in whole]
+    if extras_fit:
         buckets.append(Bucket(groups[-1], groups[-1][0], flags))
     else:  # flags and losses need more digits than half precision has
         dtype = groups[-1][0].dtype if exact else torch.float32

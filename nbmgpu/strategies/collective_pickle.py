@@ -1,4 +1,4 @@
-"""Pickling together: what is spread over ranks is gathered by all, while rank 0 writes it."""
+"""Saving sharded objects: all ranks pickle the same object, so that its shards can be gathered."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ from typing import Any
 from torch import Tensor
 
 
-class Attendance(pickle.Pickler):
-    """Goes through an object as ``torch.save`` does, and keeps nothing."""
+class CollectivePickle(pickle.Pickler):
+    """Traverses an object as ``torch.save`` does on rank 0, and discards the output.
+
+    Sharded objects gather their parts when they are pickled.  That is collective, so the other
+    ranks pickle the same object with this class.
+    """
 
     def __init__(self) -> None:
-        """Write to nowhere; ``torch.save`` has this protocol too."""
+        """Create the pickler, with the protocol of ``torch.save``."""
         super().__init__(self, protocol=2)
 
     def write(self, data: bytes) -> int:
-        """Drop ``data``."""
+        """Discard ``data``."""
         return len(data)
 
     def persistent_id(self, obj: Any) -> str | None:
-        """Leave all tensors out."""
+        """Skip all tensors."""
         return "tensor" if isinstance(obj, Tensor) else None

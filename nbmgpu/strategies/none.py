@@ -1,6 +1,6 @@
-"""``none``: ranks with a process group, and nothing touched.
+"""``none``: ranks with a process group; models, optimizers and loaders are not touched.
 
-For cells that bring their own distribution, and for plain functions.
+For cells that distribute the work themselves, and for plain functions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .profiles import Profile
 
 
 class NoStrategy(Strategy):
-    """Leaves models, optimizers and loaders alone."""
+    """Does not touch models, optimizers or loaders."""
 
     profile: ClassVar[Profile] = profiles.NONE
 

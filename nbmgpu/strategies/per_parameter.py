@@ -30,7 +30,7 @@ SIDES = (260, 130)
 matrices from 32 or 128 rows and columns on, and keep states in blocks from 4096 elements on."""
 
 
-def own_step(optimizer: Optimizer) -> Callable[..., Any]:
+def unhooked_step(optimizer: Optimizer) -> Callable[..., Any]:
     """Return the function ``step`` of the optimizer's class, without what fires hooks around it."""
     step: Any = type(optimizer).step
     while hasattr(step, "tapped") or hasattr(step, "hooked"):  # ``hooked`` is torch's own mark
@@ -38,7 +38,7 @@ def own_step(optimizer: Optimizer) -> Callable[..., Any]:
     return step  # type: ignore[no-any-return]
 
 
-def joins_parameters(optimizer: Optimizer, with_closure: bool = False) -> str:
+def cross_parameter_dependence(optimizer: Optimizer, with_closure: bool = False) -> str:
     """Return in what way ``optimizer`` treats parameters together; empty if it does not.
 
     ``with_closure`` asks for its steps with a closure.  Random states stay as they are.
@@ -111,7 +111,7 @@ class _Trial:
         """
         self.way = closure, sparse, warm
         self.closure, self.sparse = closure, sparse
-        self.step = own_step(optimizer)
+        self.step = unhooked_step(optimizer)
         self.tensors: list[Tensor] = []
         self.sources: list[Tensor] = []
         self.generator = torch.Generator().manual_seed(0)
@@ -205,6 +205,6 @@ def _equal(a: Any, b: Any) -> bool:
     return type(a) is type(b) and (not isinstance(a, int | float | str) or repr(a) == repr(b))
 
 
-def takes_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Tell whether a call of ``step`` brings a function along."""
     return any(callable(v) for v in (*args, *kwargs.values()))

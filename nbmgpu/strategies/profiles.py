@@ -1,6 +1,6 @@
-"""What is known of each strategy without importing torch: names, options, needs and costs.
+"""Profiles of the strategies, readable without torch: names, options, needs and costs.
 
-The table of strategies in docs/strategies.md is made from here.
+``tools/strategy_table.py`` generates the table in docs/strategies.md from them.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from .strategy_options import Tuning
+from .strategy_options import StrategyOptions
 
-COMPILER = ("torch._inductor.compile_fx",)
-"""What ``--compile`` imports, seconds of it."""
+COMPILER_MODULES = ("torch._inductor.compile_fx",)
+"""Modules that ``--compile`` imports, which takes seconds."""
 
-GENERAL = frozenset({"accumulate", "precision", "compile", "clip", "checkpointing"})
-"""Options that every strategy can have which trains a plain module."""
+COMMON_OPTIONS = frozenset({"accumulate", "precision", "compile", "clip", "checkpointing"})
+"""Options of every strategy that trains plain modules."""
 
-OF_DDP = frozenset({"find_unused", "static_graph", "bucket_views", "compress"})
-OF_FSDP = frozenset({"fsdp_units", "cpu_offload"})
+DDP_OPTIONS = frozenset({"find_unused", "static_graph", "bucket_views", "compress"})
+FSDP_OPTIONS = frozenset({"fsdp_units", "cpu_offload"})
 
-HOLDERS = {
+ALTERNATIVES = {
     "cpu_offload": "fsdp",
     "fsdp_units": "fsdp",
     "deepspeed_config": "deepspeed_stage_2",
 }
-"""The strategy to take for what others have not."""
+"""The strategy to suggest for options that others do not support."""
 
 REASONS = {
     "find_unused": "it is an option of ddp's reducer",
@@ -37,54 +37,56 @@ REASONS = {
     "deepspeed_config": "it configures DeepSpeed's engine",
     "sync_batchnorm": "batch statistics are not computed by ranks there",
 }
-"""Why an option is refused, where the strategy itself has no better reason."""
+"""Why an option is refused, unless the profile has a more specific reason."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """One strategy as people choose it.
+    """One strategy as a user chooses it.
 
     Attributes:
-        name: what ``--strategy`` takes.
+        name: value of ``--strategy``.
         summary: one line for people.
         aliases: other names for it, from Lightning, accelerate, DeepSpeed and torch.
-        takes: fields of ``Tuning`` that it can have.
-        own: those of them that it applies itself, instead of the rank.
-        refuses: for fields of ``Tuning`` that it cannot have, why; ``precision=fp16`` is
-            about a single value.
-        instead: for such a field, the strategy to take for it.
-        shards_data: whether each rank takes a share of every global batch.
-        in_one_process: whether one rank holds all devices.
-        packages: what must be installed beside torch.
-        modules: what it imports that takes long: worth having before ranks begin.
-        check: refuses what no table can tell, in the kernel and before anything starts; it
-            must not import torch.
-        least_torch: the oldest version of torch that it works with, if that is not any.
+        supports: fields of ``StrategyOptions`` that it supports.
+        handles: those of them that it applies itself; the rank applies the others.
+        unsupported: why it does not support a field of ``StrategyOptions``; the key
+            ``precision=fp16`` is about a single value.
+        alternatives: the strategy to suggest for such a field.
+        shards_data: whether each rank trains on a shard of every global batch.
+        in_one_process: whether one rank uses all devices.
+        packages: packages that must be installed besides torch.
+        modules: modules that take long to import, which the launcher imports before ranks start.
+        check: raises ``OptionError`` for what no table can express, in the kernel, before anything
+            starts; it must not import torch.
+        min_torch: the oldest version of torch that it works with; (0, 0) for any.
         needs, saves, costs: columns of the documentation.
     """
 
     name: str
     summary: str
     aliases: tuple[str, ...] = ()
-    takes: frozenset[str] = GENERAL
-    own: frozenset[str] = frozenset()
-    refuses: Mapping[str, str] = field(default_factory=dict)
-    instead: Mapping[str, str] = field(default_factory=dict)
+    supports: frozenset[str] = COMMON_OPTIONS
+    handles: frozenset[str] = frozenset()
+    unsupported: Mapping[str, str] = field(default_factory=dict)
+    alternatives: Mapping[str, str] = field(default_factory=dict)
     shards_data: bool = True
     in_one_process: bool = False
     packages: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
-    check: Callable[[Tuning], None] | None = None
-    least_torch: tuple[int, int] = (0, 0)
+    check: Callable[[StrategyOptions], None] | None = None
+    min_torch: tuple[int, int] = (0, 0)
     needs: str = ""
     saves: str = ""
     costs: str = ""
 
     def reason(self, option: str, value: object = None) -> str:
-        """Return why ``option``, a field of ``Tuning``, cannot be had; empty if it can."""
-        if option in self.takes:
-            return self.refuses.get(f"{option}={value}", "")
-        return self.refuses.get(option) or REASONS.get(option, "this strategy has no such thing")
+        """Return why ``option``, a field of ``StrategyOptions``, is refused; empty if it is not."""
+        if option in self.supports:
+            return self.unsupported.get(f"{option}={value}", "")
+        return self.unsupported.get(option) or REASONS.get(
+            option, "this strategy has no such option"
+        )
 
 
 DDP = Profile(
@@ -94,9 +96,9 @@ DDP = Profile(
         "distributed_data_parallel", "ddp_notebook", "ddp_spawn", "ddp_fork", "multi_gpu",
         "multi_cpu", "ddp_find_unused_parameters_true",
     ),
-    takes=GENERAL | OF_DDP | {"sync_batchnorm"},
-    own=OF_DDP,
-    instead=HOLDERS,
+    supports=COMMON_OPTIONS | DDP_OPTIONS | {"sync_batchnorm"},
+    handles=DDP_OPTIONS,
+    alternatives=ALTERNATIVES,
     needs="a model that fits one device with gradients and optimizer states",
     saves="nothing: parameters, gradients and states are whole on every rank",
     costs="one all-reduce of the gradients per step, most of it behind the backward pass",
@@ -106,9 +108,9 @@ NONE = Profile(
     name="none",
     summary="ranks with a process group, nothing touched: you distribute",
     aliases=("null", "manual"),
-    takes=frozenset(),
-    refuses=dict.fromkeys(
-        [*GENERAL, "sync_batchnorm"], "under none nothing is touched; write it in the cell"
+    supports=frozenset(),
+    unsupported=dict.fromkeys(
+        [*COMMON_OPTIONS, "sync_batchnorm"], "under none nothing is touched; write it in the cell"
     ),
     shards_data=False,
     needs="a cell that distributes by itself",
@@ -120,9 +122,9 @@ DP = Profile(
     name="dp",
     summary="nn.DataParallel: one process copies the model to every GPU at each step",
     aliases=("data_parallel", "dataparallel"),
-    takes=GENERAL,
-    refuses={"sync_batchnorm": "one process computes the statistics of each GPU's share alone"},
-    instead={"sync_batchnorm": "ddp"},
+    supports=COMMON_OPTIONS,
+    unsupported={"sync_batchnorm": "one process computes the statistics of each GPU's share alone"},
+    alternatives={"sync_batchnorm": "ddp"},
     shards_data=False,
     in_one_process=True,
     needs="several GPUs in one machine; for teaching",
@@ -134,9 +136,9 @@ ZERO1 = Profile(
     name="zero1",
     summary="as ddp, and each rank keeps the optimizer states of its share of the parameters",
     aliases=("zero_1", "zero_stage_1", "ddp_sharded", "sharded_ddp", "zero_redundancy"),
-    takes=GENERAL | OF_DDP | {"sync_batchnorm"},
-    own=OF_DDP,
-    instead=HOLDERS,
+    supports=COMMON_OPTIONS | DDP_OPTIONS | {"sync_batchnorm"},
+    handles=DDP_OPTIONS,
+    alternatives=ALTERNATIVES,
     modules=("torch.distributed.optim",),
     needs="an optimizer that updates each parameter by itself (not LBFGS)",
     saves="optimizer states: 1/N of them per rank",
@@ -150,12 +152,12 @@ FSDP = Profile(
         "fsdp2", "zero3", "zero_3", "zero_stage_3", "full_shard", "fully_shard", "fsdp_full_shard",
         "fully_sharded_data_parallel",
     ),
-    takes=GENERAL | OF_FSDP | {"sync_batchnorm"},
-    own=OF_FSDP | {"precision"},
-    refuses={"precision=fp16": "its losses are not scaled; bf16 needs no scaling"},
-    instead={"precision=fp16": "ddp"},
+    supports=COMMON_OPTIONS | FSDP_OPTIONS | {"sync_batchnorm"},
+    handles=FSDP_OPTIONS | {"precision"},
+    unsupported={"precision=fp16": "its losses are not scaled; bf16 needs no scaling"},
+    alternatives={"precision=fp16": "ddp"},
     modules=("torch.distributed.fsdp",),
-    least_torch=(2, 13),  # it reaches into private parts of FSDP2
+    min_torch=(2, 13),  # it reaches into private parts of FSDP2
     needs="torch 2.13; an optimizer that updates each element by itself, or knows DTensor",
     saves="parameters, gradients and states: 1/N of all three per rank",
     costs="an all-gather of each unit's parameters in forward and again in backward",
@@ -172,10 +174,10 @@ ZERO2 = replace(
 )
 
 
-def _check_deepspeed(stage: int, offload: bool, tuning: Tuning) -> None:
+def _check_deepspeed(stage: int, offload: bool, options: StrategyOptions) -> None:
     from .deepspeed.config import check_config
 
-    check_config(tuning, stage, offload)
+    check_config(options, stage, offload)
 
 
 def _deepspeed(stage: int, offload: bool = False) -> Profile:
@@ -195,14 +197,14 @@ def _deepspeed(stage: int, offload: bool = False) -> Profile:
         summary=f"DeepSpeed ZeRO stage {stage}: {shards} are sharded"
         + ", with optimizer states in the memory of the host" * offload,
         aliases=tuple(aliases),
-        takes=GENERAL - {"compile"} | {"deepspeed_config"},
-        own=frozenset({"precision", "deepspeed_config"}),
-        refuses={
-            "compile": "DeepSpeed compiles its engine by means of its own",
+        supports=COMMON_OPTIONS - {"compile"} | {"deepspeed_config"},
+        handles=frozenset({"precision", "deepspeed_config"}),
+        unsupported={
+            "compile": "DeepSpeed compiles its engine itself",
             "sync_batchnorm": "DeepSpeed's engine does not let ranks' statistics be joined exactly",
             "cpu_offload": "under DeepSpeed it is part of the name",
         },
-        instead={
+        alternatives={
             "compile": "zero2" if stage < 3 else "fsdp",
             "sync_batchnorm": "zero2" if stage < 3 else "fsdp",
             "cpu_offload": f"deepspeed_stage_{max(stage, 2)}_offload",
@@ -214,7 +216,7 @@ def _deepspeed(stage: int, offload: bool = False) -> Profile:
         "by itself",
         saves=f"{shards}: 1/N per rank" + f"; {reduces}" * offload,
         costs="DeepSpeed's own engine, steps and collectives"
-        + ", and the way to the host and back" * offload,
+        + ", and transfers to the host and back" * offload,
     )
 
 

@@ -1,4 +1,4 @@
-"""Blocks: the repeated parts of a model, whose activations ``--checkpointing`` recomputes."""
+"""Repeated blocks of a model, whose activations ``--checkpointing`` recomputes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torch.nn.modules.batchnorm import _NormBase
 
 
 def blocks(root: nn.Module) -> list[nn.Module]:
-    """Return the outermost repeated parts of ``root``, worth to be computed twice.
+    """Return the outermost repeated blocks of ``root``.
 
-    These are members of a ``ModuleList``, and of a ``Sequential`` if they have parts of
-    their own.  Batch normalisation would update its running statistics twice, so what
-    holds some is no block.
+    These are the members of a ``ModuleList``, and those members of a ``Sequential`` that have
+    submodules.  Blocks with batch normalization are left out: a second forward pass would update
+    the running statistics again.
     """
     found: list[nn.Module] = []
     inside: set[nn.Module] = set()
@@ -21,13 +21,13 @@ def blocks(root: nn.Module) -> list[nn.Module]:
         for child in parent.children():
             composite = isinstance(parent, nn.ModuleList) or any(True for _ in child.children())
             is_container = isinstance(child, nn.ModuleList | nn.ModuleDict)
-            counts = any(
+            has_statistics = any(
                 isinstance(m, _NormBase) and m.track_running_stats for m in child.modules()
             )
             if (
                 composite
                 and not is_container
-                and not counts
+                and not has_statistics
                 and any(True for _ in child.parameters())
             ):
                 found.append(child)

@@ -1,4 +1,4 @@
-"""What keeps whole copies of a model alike besides gradients: first values and statistics."""
+"""Keeps the copies of a model equal, apart from gradients: initial values, running statistics."""
 
 from __future__ import annotations
 
@@ -10,77 +10,84 @@ import torch.distributed as dist
 from torch import nn
 
 from . import all_reduce
-from .scalars import Amount
+from .scalars import Scalar
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.distributed import ProcessGroup
 
     from .base import Unit
 
 
 class RunningStatistics:
-    """The buffers of a unit that a forward pass changes, such as those of batch normalisation."""
+    """The buffers of a unit that a forward pass changes, such as those of batch normalization."""
 
-    def __init__(self, unit: Unit) -> None:
-        """Watch the floating point buffers of ``unit``."""
+    def __init__(self, unit: Unit, group: ProcessGroup | None = None) -> None:
+        """Watch the floating point buffers of ``unit``, and average them over ``group``."""
+        self._group = group
         self.buffers = list(unit.buffers())
         self.versions = [b._version for b in self.buffers]
         found = (m for root in unit.modules for m in root.modules())
         self._norms = [m for m in found if isinstance(m, nn.modules.batchnorm._NormBase)]
 
-    def average(self, weight: Amount, total: Amount = 1.0) -> None:
-        """Average what has changed, so that ranks evaluate alike; collective if anything has.
+    def average(self, weight: Scalar, total: Scalar = 1.0) -> None:
+        """Average the changed buffers, so that ranks evaluate alike; collective if any changed.
 
-        Ranks' ``weight`` sum to ``total``.
+        Args:
+            weight: this rank's weight.
+            total: sum of the weights in the group.
         """
         if not self.buffers:
             return
-        normalised = self._of_batch_norm()
+        normalized = self._of_batch_norm()
         changed = [
             buffer
             for buffer, version in zip(self.buffers, self.versions, strict=True)
-            if buffer._version > version or id(buffer) in normalised
+            if buffer._version > version or id(buffer) in normalized
         ]
         if not changed:
             return
         double = any(b.dtype == torch.float64 for b in changed)
         wide = torch.float64 if double else torch.float32  # half precision has too few digits
         flat = torch.cat([b.reshape(-1).to(wide) for b in changed]) * weight
-        all_reduce.all_reduce(flat).wait()
+        all_reduce.all_reduce(flat, self._group).wait()
         for buffer, part in zip(changed, flat.split([b.numel() for b in changed]), strict=True):
             # Another graph of this step may have saved statistics, and does not read them.
-            target = buffer.data if id(buffer) in normalised else buffer
+            target = buffer.data if id(buffer) in normalized else buffer
             target.copy_((part / total).view(buffer.shape))
         self.versions = [b._version for b in self.buffers]
 
     def _of_batch_norm(self) -> set[int]:
-        """Return the buffers of batch normalisation, which change without a new version."""
+        """Return ids of buffers of batch normalization, which change without a new version."""
         return {id(b) for m in self._norms if m.training for b in m.buffers(recurse=False)}
 
 
 def digest(tensors: list[Tensor]) -> str:
     """Return a digest of the bits of ``tensors``, empty if there are none; one read per device."""
-    told = b"".join(sums_of_bits(tensors))
-    return hashlib.blake2b(told, digest_size=8).hexdigest() if told else ""
+    checksums = b"".join(bit_checksums(tensors))
+    return hashlib.blake2b(checksums, digest_size=8).hexdigest() if checksums else ""
 
 
-def sums_of_bits(tensors: list[Tensor]) -> list[bytes]:
-    """Return 8 bytes for each tensor, which tell its values, or none; one read per device."""
+def bit_checksums(tensors: list[Tensor]) -> list[bytes]:
+    """Return a checksum of 8 bytes for the bits of each tensor; one read per device.
+
+    It is empty for tensors without elements, quantized or sparse ones, and other subclasses.
+    """
     groups: dict[torch.device, list[int]] = {}
-    for place, tensor in enumerate(tensors):
+    for index, tensor in enumerate(tensors):
         plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout is torch.strided
         if plain and tensor.numel() and not tensor.is_meta and not tensor.is_quantized:
-            groups.setdefault(tensor.device, []).append(place)
-    told = [b""] * len(tensors)
-    for places in groups.values():
-        sums = torch.stack([_sum_of_bits(tensors[place].detach()) for place in places])
-        for place, value in zip(places, sums.tolist(), strict=True):
-            told[place] = value.to_bytes(8, "little", signed=True)
-    return told
+            groups.setdefault(tensor.device, []).append(index)
+    checksums = [b""] * len(tensors)
+    for indices in groups.values():
+        sums = torch.stack([_sum_of_bits(tensors[index].detach()) for index in indices])
+        for index, value in zip(indices, sums.tolist(), strict=True):
+            checksums[index] = value.to_bytes(8, "little", signed=True)
+    return checksums
 
 
 def _sum_of_bits(tensor: Tensor) -> Tensor:
-    """Return the sum of all bits, read as integers of 8 bytes: no order of adding changes it."""
+    """Return the sum of all bits, read as integers of 8 bytes; independent of the order."""
     plain = tensor.resolve_conj().resolve_neg()
     flat = (torch.view_as_real(plain) if plain.is_complex() else plain).reshape(-1).contiguous()
     per_integer = 8 // flat.element_size()
@@ -91,23 +98,23 @@ def _sum_of_bits(tensor: Tensor) -> Tensor:
     return flat[:whole].view(torch.int64).sum() + rest
 
 
-def broadcast_unless_equal(tensors: list[Tensor]) -> None:
-    """Give every rank rank 0's values.
+def broadcast_unless_equal(tensors: list[Tensor], group: ProcessGroup | None = None) -> None:
+    """Give every rank of ``group`` the values of its first rank; collective.
 
-    Objects that came from the notebook are equal already; comparing a checksum is
-    much cheaper than sending them.
+    Objects that came from the notebook are equal already, and comparing a checksum is much cheaper
+    than sending them.
     """
-    groups: dict[torch.device, list[Tensor]] = {}
+    by_device: dict[torch.device, list[Tensor]] = {}
     for tensor in tensors:
-        groups.setdefault(tensor.device, []).append(tensor.detach())
-    for members in groups.values():
+        by_device.setdefault(tensor.device, []).append(tensor.detach())
+    for members in by_device.values():
         checksums = [m.sum(dtype=torch.float64) for m in members if m.numel()]
         if not checksums:
             continue
         mine = torch.nan_to_num(torch.stack(checksums))
         low, high = mine.clone(), mine.clone()
-        dist.all_reduce(low, dist.ReduceOp.MIN)
-        dist.all_reduce(high, dist.ReduceOp.MAX)
+        dist.all_reduce(low, dist.ReduceOp.MIN, group)
+        dist.all_reduce(high, dist.ReduceOp.MAX, group)
         if not torch.equal(low, high):
             for member in members:
-                dist.broadcast(member, 0)
+                dist.broadcast(member, group=group, group_src=0)

@@ -1,4 +1,4 @@
-"""``optimizer.state`` of which every rank holds a part, and which reads as if it were whole."""
+"""``optimizer.state`` that is sharded over ranks, and reads as if it were whole."""
 
 from __future__ import annotations
 
@@ -15,33 +15,44 @@ import torch.distributed as dist
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.distributed import ProcessGroup
 
 State = dict[Any, Any]
 
 
-class SpreadStates(defaultdict[Any, State]):
-    """The states of an optimizer, by parameter, of which this rank keeps its own parameters'.
+class ShardedStates(defaultdict[Any, State]):
+    """The states of an optimizer, by parameter, of which this rank keeps those of some parameters.
 
-    During a step it is just that.  Whoever else looks at it (the cell, ``state_dict()``,
-    ``pickle``, ``deepcopy``) finds it whole: all ranks run the same cell, so all look
-    at the same time, and send each other what they hold.  ``dict.values(state)`` and
-    the like show what the rank holds.
+    During a step, it holds only these.  Every other access (the cell, ``state_dict()``, ``pickle``,
+    ``deepcopy``) finds all states: all ranks run the same cell, so all access it at the same time
+    and exchange what they hold.  ``dict.values(state)`` and the like return what this rank holds.
     """
 
-    def __init__(self, states: State, parameters: list[Tensor], own: list[Tensor]) -> None:
-        """Hold ``states``, those of all ``parameters``, of which this rank keeps ``own``."""
+    def __init__(
+        self,
+        states: State,
+        parameters: list[Tensor],
+        own: list[Tensor],
+        group: ProcessGroup | None = None,
+    ) -> None:
+        """Hold ``states``, those of all ``parameters``, of which this rank keeps ``own``.
+
+        ``group`` are the ranks over which the states are sharded; None for all.
+        """
         super().__init__(dict, states)
         self.parameters = parameters
         self.foreign = {id(p) for p in parameters} - {id(p) for p in own}
         self.whole = True
+        self._group = group
         self._stepping = False
         self._steps = 0
-        self._births = {id(key): n - len(states) for n, key in enumerate(states)}
+        # The step in which each entry was added, so that gathering restores one device's order.
+        self._added_at = {id(key): n - len(states) for n, key in enumerate(states)}
         self._dropped: WeakValueDictionary[tuple[int, str], Tensor] = WeakValueDictionary()
 
     @contextmanager
-    def narrowed(self) -> Iterator[None]:
-        """Be the rank's own part for the time of a step."""
+    def local_only(self) -> Iterator[None]:
+        """Hold only this rank's states, for the duration of a step."""
         if self.whole:
             self._drop()
         self.whole, before, self._stepping = False, self._stepping, True
@@ -51,10 +62,10 @@ class SpreadStates(defaultdict[Any, State]):
             self._stepping = before
             self._steps += 1
             for key in dict.keys(self):
-                self._births.setdefault(id(key), self._steps)
+                self._added_at.setdefault(id(key), self._steps)
 
     def _drop(self) -> None:
-        """Let go of what other ranks keep, and remember what the cell itself may still hold.
+        """Drop the states of other ranks; keep weak references to tensors that the cell may hold.
 
         After ``load_state_dict(saved)``, ``saved`` and the states share their tensors.
         """
@@ -64,136 +75,147 @@ class SpreadStates(defaultdict[Any, State]):
                     self._dropped[id(key), name] = value
 
     @contextmanager
-    def as_cell_sees_it(self) -> Iterator[None]:
-        """Be whole to whoever looks, in the middle of a step: in a closure."""
+    def gathered_on_access(self) -> Iterator[None]:
+        """Gather on access even during a step: for the cell's closure."""
         before, self._stepping = self._stepping, False
         try:
             yield
         finally:
             self._stepping = before
             if before and self.whole:
-                with self.narrowed():
+                with self.local_only():
                     pass
 
-    def collect(self, to: int | None = None) -> None:
-        """Bring all entries to rank ``to``, or to every rank; collective.
+    def gather(self, to: int | None = None) -> None:
+        """Gather all entries on rank ``to`` of the group, or on every rank; collective.
 
         On other ranks nothing changes.
         """
         if self.whole:
             return
-        place = {id(p): i for i, p in enumerate(self.parameters)}
+        index = {id(p): i for i, p in enumerate(self.parameters)}
         entries = list(dict.items(self))
-        mine = [(self._births[id(k)], place[id(k)], v) for k, v in entries if id(k) in place]
-        parts = exchange(mine, to)
-        if to is not None and dist.get_rank() != to:
+        mine = [(self._added_at[id(k)], index[id(k)], v) for k, v in entries if id(k) in index]
+        parts = gather_objects(mine, self._group, to)
+        if to is not None and dist.get_rank(self._group) != to:
             return
         dict.clear(self)
         every = [entry for part in parts for entry in part]
-        for birth, i, state in sorted(every, key=lambda entry: entry[:2]):  # as one device has them
+        for added_at, i, state in sorted(
+            every, key=lambda entry: entry[:2]
+        ):  # in one device's order
             key = self.parameters[i]
-            self._births[id(key)] = birth
-            dict.__setitem__(self, key, self._revived(id(key), state))
-        dict.update(self, [(key, state) for key, state in entries if id(key) not in place])
+            self._added_at[id(key)] = added_at
+            dict.__setitem__(self, key, self._restore_tensors(id(key), state))
+        dict.update(self, [(key, state) for key, state in entries if id(key) not in index])
         self.whole = True
 
-    def _revived(self, key: int, state: State) -> State:
-        """Return ``state`` with its values in tensors that were dropped and are still held."""
+    def _restore_tensors(self, key: int, state: State) -> State:
+        """Return ``state`` with its values in the dropped tensors that the cell still holds."""
         for name, value in state.items():
             held = self._dropped.get((key, name))
             if held is not None and held is not value and held.shape == value.shape:
                 state[name] = held.copy_(value)
         return state
 
-    def _look(self) -> None:
+    def _on_access(self) -> None:
         if not self._stepping:
-            self.collect()
+            self.gather()
 
     def plain(self) -> defaultdict[Any, State]:
-        """Return what is here as the kind of dictionary that torch's optimizers have."""
+        """Return what this rank holds now, in the type of dict that torch's optimizers have."""
         states: defaultdict[Any, State] = defaultdict(dict)
         states.update({key: dict.__getitem__(self, key) for key in dict.keys(self)})
         return states
 
     def copy(self) -> defaultdict[Any, State]:  # type: ignore[override]
-        """Return a plain dictionary of everything."""
-        self._look()
+        """Return a plain dict of all states."""
+        self._on_access()
         return self.plain()
 
     __copy__ = copy  # type: ignore[assignment]
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """Travel as a plain dictionary of everything."""
-        self._look()
+        """Pickle as a plain dict of all states."""
+        self._on_access()
         return self.plain().__reduce__()
 
 
-def _looking(name: str) -> Callable[..., Any]:
-    """Return a method of dictionaries that looks at everything."""
+def _gathering(name: str) -> Callable[..., Any]:
+    """Return the dict method ``name``, which gathers all states first."""
     method = getattr(defaultdict, name)
 
-    def looking(states: SpreadStates, *args: Any, **kwargs: Any) -> Any:
-        states._look()
+    def gathering(states: ShardedStates, *args: Any, **kwargs: Any) -> Any:
+        states._on_access()
         return method(states, *args, **kwargs)
 
-    looking.__name__ = name
-    return looking
+    gathering.__name__ = name
+    return gathering
 
 
 for _name in (
     "__getitem__", "__setitem__", "__delitem__", "__iter__", "__len__", "__contains__", "__eq__",
     "__repr__", "get", "keys", "values", "items", "pop", "popitem", "clear", "setdefault", "update",
 ):  # fmt: skip
-    setattr(SpreadStates, _name, _looking(_name))
+    setattr(ShardedStates, _name, _gathering(_name))
 
 
-def exchange(mine: Any, to: int | None = None) -> list[Any]:
-    """Send ``mine`` to rank ``to``, or to every rank; collective.
+def gather_objects(
+    mine: Any, group: ProcessGroup | None = None, to: int | None = None
+) -> list[Any]:
+    """Send ``mine`` to rank ``to`` of ``group``, or to all its ranks; collective.
 
-    Dense tensors travel as such and arrive on the device they were on, each in turn, so
-    that no rank needs memory for more than it keeps.  The rest is pickled.
+    Dense tensors are sent one by one and arrive on the device that they were on, so no rank needs
+    memory for more than it keeps.  The rest is pickled.
+
+    Args:
+        mine: any object that can be pickled.
+        group: the ranks that take part; None for all.
+        to: rank in the group; None for every rank.
 
     Returns:
-        What the ranks gave, by rank; this rank's is ``mine`` itself.  Empty on ranks
-        other than ``to``.
+        The objects of all ranks, by rank; this rank's is ``mine`` itself.  Empty on ranks other
+        than ``to``.
     """
-    rank, size = dist.get_rank(), dist.get_world_size()
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
     file = io.BytesIO()
     packer = _Packer(file)
     packer.dump(mine)
     packed: list[Any] = [None] * size
-    dist.all_gather_object(packed, (file.getvalue(), packer.shapes))
-    parts: list[Any] = []
+    dist.all_gather_object(packed, (file.getvalue(), packer.shapes), group)
+    objects: list[Any] = []
     for owner, (data, shapes) in enumerate(packed):
         if owner == rank:
-            _send(packer.tensors, rank, to)
-            parts.append(mine)
+            _send(packer.tensors, rank, group, to)
+            objects.append(mine)
         elif to is None or rank == to:
-            tensors = [_receive(shape, owner, to) for shape in shapes]
-            parts.append(_Unpacker(io.BytesIO(data), tensors).load())
-    return parts if to is None or rank == to else []
+            tensors = [_receive(shape, owner, group, to) for shape in shapes]
+            objects.append(_Unpacker(io.BytesIO(data), tensors).load())
+    return objects if to is None or rank == to else []
 
 
-def _send(tensors: list[Tensor], rank: int, to: int | None) -> None:
+def _send(tensors: list[Tensor], rank: int, group: ProcessGroup | None, to: int | None) -> None:
     for tensor in tensors:
         if to is None:
-            dist.broadcast(tensor.contiguous(), rank)
+            dist.broadcast(tensor.contiguous(), group=group, group_src=rank)
         elif rank != to:
-            dist.send(tensor.contiguous(), to)
+            dist.send(tensor.contiguous(), group=group, group_dst=to)
 
 
-def _receive(shape: tuple[Any, ...], owner: int, to: int | None) -> Tensor:
+def _receive(
+    shape: tuple[Any, ...], owner: int, group: ProcessGroup | None, to: int | None
+) -> Tensor:
     size, dtype, device = shape
     tensor = torch.empty(size, dtype=dtype, device=device)
     if to is None:
-        dist.broadcast(tensor, owner)
+        dist.broadcast(tensor, group=group, group_src=owner)
     else:
-        dist.recv(tensor, owner)
+        dist.recv(tensor, group=group, group_src=owner)
     return tensor
 
 
 class _Packer(pickle.Pickler):
-    """Pickles all but dense tensors, which it gathers."""
+    """Pickles everything but dense tensors, which it collects."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
@@ -209,7 +231,7 @@ class _Packer(pickle.Pickler):
 
 
 class _Unpacker(pickle.Unpickler):
-    """Unpickles what a ``_Packer`` made, given the tensors."""
+    """Unpickles the output of a ``_Packer``, given the tensors."""
 
     def __init__(self, file: io.BytesIO, tensors: list[Tensor]) -> None:
         super().__init__(file)

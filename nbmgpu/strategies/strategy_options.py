@@ -1,4 +1,4 @@
-"""How a strategy is tuned: the options that stand beside its name."""
+"""The options that a strategy takes, besides its name."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ Precision = Literal["fp32", "bf16", "fp16"]
 
 
 @dataclass(frozen=True)
-class Tuning:
-    """Options of training; ``nbmgpu.options.run_options.RunOptions`` are these and more.
+class StrategyOptions:
+    """Options of training; ``nbmgpu.options.run_options.RunOptions`` extends them.
 
     Attributes:
-        accumulate: backward passes behind one optimizer step (gradient accumulation).
-        precision: what the forward pass computes in; None leaves it to the cell.
+        accumulate: backward passes per optimizer step (gradient accumulation).
+        precision: dtype of the forward pass; None leaves it to the cell.
         compile: compile the modules with ``torch.compile``.
         clip: largest norm of the gradients at a step; None leaves it to the cell.
         checkpointing: recompute activations in the backward pass.
-        sync_batchnorm: batch statistics over the global batch.
-        find_unused: accepted for those who know it from DistributedDataParallel.
+        sync_batchnorm: compute batch statistics over the global batch.
+        find_unused: has no effect; accepted because DistributedDataParallel has this option.
         static_graph: every backward pass reaches the same parameters.
-        bucket_views: gradients are views of the buckets in which they travel.
-        compress: the dtype in which gradients travel; None for their own.
-        fsdp_units: names of module classes, each of which is sharded as a unit of its own.
-        cpu_offload: parameters and optimizer states lie in the memory of the host.
+        bucket_views: gradients are views of the buckets in which they are reduced.
+        compress: dtype in which gradients are communicated; None for their own.
+        fsdp_units: names of module classes, each instance of which is sharded as one unit.
+        cpu_offload: keep parameters and optimizer states in host memory.
         deepspeed_config: path of a DeepSpeed configuration in JSON.
     """
 
@@ -45,17 +45,17 @@ class Tuning:
     deepspeed_config: str | None = None
 
     @staticmethod
-    def among(options: Mapping[str, Any]) -> Tuning:
-        """Return the tuning among ``options``, the fields of a ``RunOptions`` or its JSON."""
+    def from_mapping(options: Mapping[str, Any]) -> StrategyOptions:
+        """Select the strategy's options from the fields of a ``RunOptions`` or its JSON."""
         values = {n: options[n] for n in FIELDS if n in options}
         if "fsdp_units" in values:
             values["fsdp_units"] = tuple(values["fsdp_units"])
-        return Tuning(**values)
+        return StrategyOptions(**values)
 
-    def given(self) -> list[str]:
-        """Return the fields that differ from their default, in order."""
-        default = Tuning()
+    def non_default(self) -> list[str]:
+        """Return the names of the fields that differ from their default, in order."""
+        default = StrategyOptions()
         return [name for name in FIELDS if getattr(self, name) != getattr(default, name)]
 
 
-FIELDS = tuple(f.name for f in dataclasses.fields(Tuning))
+FIELDS = tuple(f.name for f in dataclasses.fields(StrategyOptions))

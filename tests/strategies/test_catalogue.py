@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import nbmgpu
-from nbmgpu.devices.devices import TorchBuild
+from nbmgpu.devices.probe import TorchBuild
 from nbmgpu.errors import OptionError
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.strategies import canonical, load_strategy, profile_of, strategy_names
 from nbmgpu.strategies.profiles import BUILT_IN
-from nbmgpu.strategies.strategy_options import FIELDS, Tuning
+from nbmgpu.strategies.strategy_options import FIELDS, StrategyOptions
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -48,9 +48,9 @@ def test_every_name_is_unique_and_every_class_loads():
 def test_tuning_is_found_among_options_as_a_run_keeps_them():
     options = RunOptions(strategy="fsdp", clip=2, fsdp_units=["Block"])
     kept = json.loads(json.dumps(dataclasses.asdict(options)))
-    assert Tuning.among(kept) == Tuning(clip=2.0, fsdp_units=("Block",))
+    assert StrategyOptions.from_mapping(kept) == StrategyOptions(clip=2.0, fsdp_units=("Block",))
     for profile in BUILT_IN.values():
-        assert profile.own <= profile.takes <= set(FIELDS)
+        assert profile.handles <= profile.supports <= set(FIELDS)
 
 
 @pytest.mark.parametrize(

@@ -259,6 +259,23 @@ def test_ranks_that_run_different_modules_are_refused(strategy: str) -> None:
 
 
 @BOTH
+@pytest.mark.parametrize("leave", ["continue", "break"])
+def test_a_rank_that_skips_a_backward_pass_ends_the_run_at_once(strategy: str, leave: str) -> None:
+    # Only rank 0 has the first sample in its shard.
+    skip = f"if (x == X[0]).all(1).any().item(): {leave}\n    loss.backward()"
+    cell = stepping("").replace("loss.backward()", skip)
+    with pytest.raises(StrategyError, match="different numbers of steps"):
+        check(idiom("a skipped step", cell), strategy, timeout=100)
+
+
+@BOTH
+def test_evaluation_in_inference_mode_between_epochs(strategy: str) -> None:
+    evaluation = "    with torch.inference_mode(): losses.append(model.eval()(X).mean().item())\n"
+    cell = TRAIN.replace("    for x", evaluation + "    model.train()\n    for x")
+    check(idiom("inference mode", cell, setup=DEEP, curve=False), strategy)
+
+
+@BOTH
 def test_running_statistics_are_alike_on_all_ranks(strategy: str) -> None:
     setup = "model = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.Linear(6, 4))\n" + ADAM
     cell = TRAIN + "with torch.no_grad(): out = [model.eval()(X).sum().item()]\n"

@@ -1,4 +1,4 @@
-"""What ddp's reducer does for speed: each of it gives what the plain way gives."""
+"""Optimizations of ddp's reducer: each gives the numbers of the plain way."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from numerics.idiom import TRAIN, Idiom, compare, idiom
 from torch import nn
 
 from nbmgpu.strategies.base import Backward, Unit
-from nbmgpu.strategies.buckets import CACHED, make_buckets
-from nbmgpu.strategies.reduction_extras import DeviceTail, HostTail, Tail, tail_size
-from nbmgpu.strategies.scalars import Amount
+from nbmgpu.strategies.buckets import CACHED_ELEMENTS, make_buckets
+from nbmgpu.strategies.reduction_extras import (
+    DeviceExtras,
+    HostExtras,
+    ReductionExtras,
+    extras_size,
+)
+from nbmgpu.strategies.scalars import Scalar
 from nbmgpu.strategies.trainable import Trainable
 
 WIDE = "model = nn.Sequential(nn.Linear(8, 9000), nn.Tanh(), nn.Linear(9000, 4))\n"
-"""More parameters than a bucket may have to be gone through twice."""
+"""More parameters than a bucket of two passes may have."""
 
 OPT = "opt = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)\n"
 
@@ -102,52 +107,54 @@ for x, y in loader:
 
 
 @pytest.mark.parametrize("case", LARGE, ids=lambda case: case.name)
-def test_buckets_that_are_gone_through_once(case: Idiom) -> None:
+def test_buckets_copied_in_one_pass(case: Idiom) -> None:
     result = compare(case, 2)
     assert not result.wrong, "\n".join(result.wrong)
 
 
 def test_these_buckets_are_large_enough() -> None:
     layers = nn.Sequential(nn.Linear(8, 9000), nn.Linear(9000, 4))
-    assert any(b.flat.numel() >= CACHED for b in make_buckets(list(layers.parameters())))
+    assert any(b.flat.numel() >= CACHED_ELEMENTS for b in make_buckets(list(layers.parameters())))
 
 
-def summed(kind: type[Tail], parts: list[Backward], used: list[list[int] | None]) -> list[float]:
-    """Let ranks' tails be summed as a collective does; return flags, losses and the total."""
-    memory = [torch.full((tail_size(3),), 7.0) for _ in parts]
-    tails = [kind(part, 3) for part in memory]
-    for tail, places, part in zip(tails, used, parts, strict=True):
-        tail.fill(places, part)
+def summed(
+    kind: type[ReductionExtras], parts: list[Backward], used: list[list[int] | None]
+) -> list[float]:
+    """Sum the ranks' extras as a collective does; return flags, losses and the total."""
+    memory = [torch.full((extras_size(3),), 7.0) for _ in parts]
+    extras = [kind(part, 3) for part in memory]
+    for each, indices, part in zip(extras, used, parts, strict=True):
+        each.fill(indices, part)
     memory[0].copy_(torch.stack(memory).sum(0))
-    total = tails[0].total
-    divisor: Amount = torch.as_tensor(total).clone() if kind is DeviceTail else total
-    tails[0].give(parts[0], divisor if float(divisor) else 1.0)
-    return [*tails[0].flags.tolist(), float(total), *(s.item() for s in parts[0].scalars)]
+    total = extras[0].total
+    divisor: Scalar = torch.as_tensor(total).clone() if kind is DeviceExtras else total
+    extras[0].write_losses(parts[0], divisor if float(divisor) else 1.0)
+    return [*extras[0].flags.tolist(), float(total), *(s.item() for s in parts[0].scalars)]
 
 
-def passes(weights: list[float], kind: type[Tail]) -> list[Backward]:
+def passes(weights: list[float], kind: type[ReductionExtras]) -> list[Backward]:
     values = [[2.0, 5.0], [4.0, 7.0]]
-    amounts: list[Amount] = [torch.tensor(w) if kind is DeviceTail else w for w in weights]
+    scalars: list[Scalar] = [torch.tensor(w) if kind is DeviceExtras else w for w in weights]
     return [
-        Backward(amount, False, [torch.tensor(v if w else torch.nan) for v in row], [False, True])
-        for amount, w, row in zip(amounts, weights, values, strict=True)
+        Backward(scalar, False, [torch.tensor(v if w else torch.nan) for v in row], [False, True])
+        for scalar, w, row in zip(scalars, weights, values, strict=True)
     ]
 
 
-@pytest.mark.parametrize("kind", [HostTail, DeviceTail])
-def test_a_tail_averages_by_weight_and_adds_sums(kind: type[Tail]) -> None:
+@pytest.mark.parametrize("kind", [HostExtras, DeviceExtras])
+def test_extras_average_by_weight_and_add_sums(kind: type[ReductionExtras]) -> None:
     found = summed(kind, passes([1.0, 3.0], kind), [None, [0, 2]])
     assert found == [2.0, 1.0, 2.0, 4.0, (2 + 3 * 4) / 4, 12.0]
 
 
-@pytest.mark.parametrize("kind", [HostTail, DeviceTail])
-def test_what_counts_nothing_may_be_nan(kind: type[Tail]) -> None:
+@pytest.mark.parametrize("kind", [HostExtras, DeviceExtras])
+def test_what_counts_nothing_may_be_nan(kind: type[ReductionExtras]) -> None:
     found = summed(kind, passes([2.0, 0.0], kind), [[1], []])
     assert found == [0.0, 1.0, 0.0, 2.0, 2.0, 5.0]
 
 
-@pytest.mark.parametrize("kind", [HostTail, DeviceTail])
-def test_the_mean_of_nothing_is_nan(kind: type[Tail]) -> None:
+@pytest.mark.parametrize("kind", [HostExtras, DeviceExtras])
+def test_the_mean_of_nothing_is_nan(kind: type[ReductionExtras]) -> None:
     *_, total, mean, sum_ = summed(kind, passes([0.0, 0.0], kind), [None, None])
     assert total == 0
     assert math.isnan(mean)

@@ -9,7 +9,7 @@ from torch import nn
 
 import nbmgpu
 from nbmgpu.errors import StrategyError
-from nbmgpu.strategies.per_parameter import joins_parameters
+from nbmgpu.strategies.per_parameter import cross_parameter_dependence
 
 ADAM = "opt = torch.optim.AdamW(model.parameters(), lr=1e-2)\n"
 WARM = ADAM + "F.cross_entropy(model(X), Y).backward()\nopt.step()\n"
@@ -228,7 +228,7 @@ def test_torchs_optimizers_update_each_parameter_by_itself(make) -> None:
     optimizer = make(list(PARAMETERS))
     values, state = [p.detach().clone() for p in PARAMETERS], torch.get_rng_state()
     before = len(optimizer.state)
-    assert joins_parameters(optimizer) == ""
+    assert cross_parameter_dependence(optimizer) == ""
     assert len(optimizer.state) == before
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(p, v) for p, v in zip(PARAMETERS, values, strict=True))
@@ -246,8 +246,8 @@ def test_states_made_with_the_optimizer_are_part_of_the_trial() -> None:
             for p in self.param_groups[0]["params"]:
                 p.sub_(self.state[p]["mean"].lerp_(p.grad, 0.1))
 
-    assert joins_parameters(Heavy(PARAMETERS)) == ""
+    assert cross_parameter_dependence(Heavy(PARAMETERS)) == ""
 
 
 def test_lbfgs_joins_parameters() -> None:
-    assert joins_parameters(torch.optim.LBFGS(PARAMETERS))
+    assert cross_parameter_dependence(torch.optim.LBFGS(PARAMETERS))

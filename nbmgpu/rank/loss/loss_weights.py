@@ -23,10 +23,10 @@ def share_out(plan: Backward, like: torch.Tensor) -> torch.Tensor:
     weight = torch.as_tensor(plan.weight, dtype=torch.float64, device=like.device).detach()
     sums = torch.zeros(1 + len(plan.scalars), dtype=torch.float64, device=like.device)
     sums[0] = weight
-    for place, (scalar, add) in enumerate(zip(plan.scalars, plan.totals, strict=True), start=1):
+    for place, (scalar, add) in enumerate(zip(plan.scalars, plan.summed, strict=True), start=1):
         value = scalar.detach().double() * (1.0 if add else weight)
         sums[place] = torch.where(weight != 0, value, 0.0)  # an empty share may have given nan
     all_reduce(sums).wait()
-    for value, scalar, add in zip(sums[1:], plan.scalars, plan.totals, strict=True):
+    for value, scalar, add in zip(sums[1:], plan.scalars, plan.summed, strict=True):
         scalar.data.copy_(value if add else value / sums[0])
     return sums[0]

@@ -1,4 +1,4 @@
-"""Sums through memory: those of the process group, whatever ranks do in between."""
+"""All-reduce through shared memory has the sums of the process group, in every order of ranks."""
 
 import pytest
 
@@ -93,7 +93,7 @@ if dist.get_rank() == 0:
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_sums_are_those_of_the_process_group(ranks: int) -> None:
+def test_sums_equal_those_of_the_process_group(ranks: int) -> None:
     namespace = {}
     nbmgpu.run(AGAINST_THE_GROUP, namespace, gpus=ranks, cpu=True)
     assert namespace["through_memory"]
@@ -107,29 +107,29 @@ def test_no_rank_overtakes_another(ranks: int) -> None:
     assert [held["wrong"] for held in nbmgpu.last_run.results.values()] == [0] * ranks
 
 
-def test_under_torchrun_the_process_group_adds_up() -> None:
+def test_under_torchrun_the_process_group_reduces() -> None:
     namespace = {}
     nbmgpu.run(AGAINST_THE_GROUP, namespace, gpus=2, cpu=True, fresh=True)
     assert not namespace["through_memory"]
 
 
-def test_ranks_that_add_up_different_things_are_told_so() -> None:
-    with pytest.raises(RankError, match="adds up something else"):
+def test_ranks_that_reduce_different_tensors_get_an_error() -> None:
+    with pytest.raises(RankError, match="reduce tensors of different sizes"):
         nbmgpu.run(OF_ANOTHER_SIZE, {}, gpus=2, cpu=True)
 
 
-def test_a_child_of_a_rank_does_not_add_up_in_its_place() -> None:
+def test_a_child_process_of_a_rank_cannot_reduce() -> None:
     namespace = {}
     nbmgpu.run(IN_A_CHILD, namespace, gpus=2, cpu=True)
     assert namespace["code"] == 7
 
 
-def test_a_rank_that_was_interrupted_does_not_go_on_with_half_a_sum() -> None:
-    with pytest.raises(RankError, match="Rank 1 was interrupted while it added up"):
+def test_a_rank_interrupted_in_a_reduction_cannot_continue() -> None:
+    with pytest.raises(RankError, match="Rank 1 was interrupted while it reduced gradients"):
         nbmgpu.run(INTERRUPTED, {}, gpus=2, cpu=True)
 
 
 @pytest.mark.parametrize("cell", [ALONE, WITHOUT_A_GROUP], ids=["a group", "no group any more"])
-def test_a_rank_that_waits_for_one_that_has_left_is_told_so(cell: str) -> None:
+def test_a_rank_that_waits_for_one_that_has_left_gets_an_error(cell: str) -> None:
     with pytest.raises(RankError, match="Rank 1 had come to the end of the cell"):
         nbmgpu.run(cell, {}, gpus=2, cpu=True)
