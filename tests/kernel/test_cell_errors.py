@@ -83,7 +83,7 @@ for epoch in range(2):
         optimizer.step()
 """).fails("RankError")
     assert "Rank 1 of 2 raised" in shown
-    assert "Rank 0 waits for this rank in backward pass 11, and this one, after 10" in shown
+    assert "Rank 0 waits for this rank in backward pass 11, while this rank, after 10" in shown
 
 
 def test_the_original_type_comes_also_from_torch_and_from_the_cell(notebook: Notebook) -> None:

@@ -54,7 +54,7 @@ class RandomStreams:
         return bool(self._passes) and not self._in_notebook_stream
 
     def patch_fork_rng(self) -> None:
-        """Patch ``fork_rng`` to record draws of the cell, which do not change the stream's state."""
+        """Patch ``fork_rng`` to record draws of the cell, which the stream does not show."""
         fork = torch.random.fork_rng
 
         @functools.wraps(fork)

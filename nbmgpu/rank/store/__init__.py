@@ -1,6 +1,6 @@
-"""What ranks tell one another beside gradients, through the process group's store.
+"""Communication between ranks through the process group's store, apart from gradients.
 
-- ``shared``: small values from rank 0 to all.
-- ``together``: have all ranks come to the same place of the cell?
-- ``out_of_step``: ranks that wait for one another at different places.
+- ``broadcast``: small values from rank 0 to all ranks, barriers, and sums over ranks.
+- ``rendezvous``: whether rank 0 reaches the same operation as another rank.
+- ``desync``: ranks that wait for each other at different points of the cell.
 """

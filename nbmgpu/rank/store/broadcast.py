@@ -1,4 +1,4 @@
-"""Small values from rank 0 to all ranks, through the process group's store.
+"""Broadcasts, barriers and sums of small values through the process group's store.
 
 A collective right before DataLoader workers are forked can leave a lock held in
 the child (measured: 1 in 310 with gloo, Python 3.11); the store has no threads.
@@ -16,146 +16,152 @@ from nbmgpu.errors import RankError, step_mismatch_message
 from nbmgpu.rank import session
 from nbmgpu.strategies import all_reduce
 
-from .desync import apart, passes_begun
+from .desync import backward_passes_begun, desync_error
 
 T = TypeVar("T")
 
-PATIENCE = timedelta(seconds=3)
-"""Between looks whether what a rank waits for can still come."""
+POLL_INTERVAL = timedelta(seconds=3)
+"""Time between checks whether the value that a rank waits for can still arrive."""
 
-LEFT = b"left"
-"""What a rank sends that sends nothing any more; nothing pickled is like it."""
+FINISHED = b"finished"
+"""The value that a rank sends when it is at the end of the cell; no pickle equals it."""
 
-GONE = "nbmgpu/gone"
-"""The key that is there when rank 0 is at the end of the cell."""
+RANK_0_FINISHED = "nbmgpu/finished"
+"""The key that exists when rank 0 is at the end of the cell."""
 
-_count = 0
-_meetings = 0
+_broadcasts = 0
+_barriers = 0
 _sums = 0
-_passed: dict[str, int] = {}
-KEEP = 1024
-"""Keys kept behind the newest one, for ranks that read late: a loader's workers draw far ahead."""
+_calls: dict[str, int] = {}
+KEPT_KEYS = 1024
+"""Keys kept behind the newest, for ranks that read late: loader workers draw far ahead."""
 
 
 def broadcast_from_rank_0(value: T) -> T:
-    """Return rank 0's ``value`` on every rank; called in the same order by all."""
-    global _count
+    """Return rank 0's ``value`` on every rank; all ranks make these calls in the same order."""
+    global _broadcasts
     store: Any = dist.distributed_c10d._get_default_store()
-    key = f"nbmgpu/{_count}"
-    _count += 1
+    key = f"nbmgpu/{_broadcasts}"
+    _broadcasts += 1
     if dist.get_rank() == 0:
         store.set(key, pickle.dumps(value))
-        if _count > KEEP:
-            store.set(f"nbmgpu/{_count - 1 - KEEP}", b"")
+        if _broadcasts > KEPT_KEYS:
+            store.set(f"nbmgpu/{_broadcasts - 1 - KEPT_KEYS}", b"")
         return value
-    if not comes_from_rank_0(key):
+    if not rank_0_sets(key):
         raise RankError(step_mismatch_message())
-    received: T = pickle.loads(_there(store.get(key)))
+    received: T = pickle.loads(_check_finished(store.get(key)))
     return received
 
 
-def broadcast_keyed(what: str, value: T) -> T:
-    """Return what rank 0 has given as ``value`` when it came by here as often as this rank has.
+def broadcast_keyed(name: str, value: T) -> T:
+    """Return the ``value`` of rank 0's call for ``name`` with the same number as this call.
 
-    Rank 0 itself does not wait, so it may come by alone.
+    Rank 0 does not wait, so it may call this when other ranks do not.
     """
-    _passed[what] = passed = _passed.get(what, 0) + 1
+    _calls[name] = number = _calls.get(name, 0) + 1
     store: Any = dist.distributed_c10d._get_default_store()
-    key = f"nbmgpu/keyed/{what}/{passed}"
+    key = f"nbmgpu/keyed/{name}/{number}"
     if dist.get_rank() == 0:
         store.set(key, pickle.dumps(value))
         return value
-    if not comes_from_rank_0(key):
+    if not rank_0_sets(key):
         raise RankError(step_mismatch_message("Rank 0"))
-    received: T = pickle.loads(_there(store.get(key)))
+    received: T = pickle.loads(_check_finished(store.get(key)))
     return received
 
 
-def comes_from_rank_0(key: str) -> bool:
-    """Wait for what rank 0 sets; return whether it does, or is through its cell without.
+def rank_0_sets(key: str) -> bool:
+    """Wait until rank 0 sets ``key``.
+
+    Returns:
+        Whether it does; False if it finishes its cell without.
 
     Raises:
         RankError: rank 0 waits for this rank.
     """
     store: Any = dist.distributed_c10d._get_default_store()
-    while not _arrives(store, key):
-        if store.check([GONE]) and not store.check([key]):  # looked for after: it is sure
+    while not _wait(store, key):
+        if store.check([RANK_0_FINISHED]) and not store.check([key]):  # in this order: no race
             return False
         current = session.current
         if current is None:
             continue
-        begun = passes_begun(current.recorder.events.path.with_name("rank-0.jsonl"))
-        if begun > current.begun and not store.check([key]):  # likewise
-            raise apart(current.begun, begun)
+        begun = backward_passes_begun(current.recorder.events.path.with_name("rank-0.jsonl"))
+        if begun > current.begun and not store.check([key]):  # no race either
+            raise desync_error(current.begun, begun)
     return True
 
 
-def _arrives(store: Any, key: str) -> bool:
+def _wait(store: Any, key: str) -> bool:
+    """Wait for ``key`` for ``POLL_INTERVAL``; return whether it exists."""
     try:
-        store.wait([key], PATIENCE)
+        store.wait([key], POLL_INTERVAL)
     except dist.DistStoreError:
         return False
     return True
 
 
 def barrier() -> None:
-    """Wait until every rank is here."""
-    global _meetings
+    """Wait until every rank has called this."""
+    global _barriers
     store: Any = dist.distributed_c10d._get_default_store()
-    key = f"nbmgpu/met/{_meetings}"
-    _meetings += 1
+    key = f"nbmgpu/barrier/{_barriers}"
+    _barriers += 1
     if store.add(key, 1) == dist.get_world_size():
         store.set(f"{key}/all", b"")
-    _there(store.get(f"{key}/all"))
+    _check_finished(store.get(f"{key}/all"))
 
 
-def wait_for_rank_0(what: str) -> None:
-    """Wait until rank 0 has come by here as often as this rank has.
+def wait_for_rank_0(name: str) -> None:
+    """Wait until rank 0 has made as many calls for ``name`` as this rank.
 
-    Rank 0 itself does not wait, so it may come by alone.
+    Rank 0 does not wait, so it may call this when other ranks do not.
     """
-    _passed[what] = passed = _passed.get(what, 0) + 1
+    _calls[name] = number = _calls.get(name, 0) + 1
     store: Any = dist.distributed_c10d._get_default_store()
     if dist.get_rank() == 0:
-        store.set(f"nbmgpu/after/{what}/{passed}", b"")
+        store.set(f"nbmgpu/after/{name}/{number}", b"")
     else:
-        key = f"nbmgpu/after/{what}/{passed}"
-        if not comes_from_rank_0(key):
+        key = f"nbmgpu/after/{name}/{number}"
+        if not rank_0_sets(key):
             raise RankError(step_mismatch_message("Rank 0"))
 
 
 def mark_finished() -> None:
-    """Be at the end of the cell: ranks that wait for this one from now on are told so.
+    """Mark this rank as finished; ranks that wait for it from now on raise an error.
 
-    Ranks do different numbers of steps where a clock decides, or what is in their shares.
+    Ranks take different numbers of steps if these depend on the time or on values of their shards.
     """
     if all_reduce.shared is not None:
         all_reduce.shared.leave()
-    if not dist.is_initialized():  # the cell has ended the group itself
+    if not dist.is_initialized():  # the cell has destroyed the group
         return
     store: Any = dist.distributed_c10d._get_default_store()
     if dist.get_rank() == 0:
-        store.set(f"nbmgpu/{_count}", LEFT)
-        store.set(GONE, LEFT)
-    store.set(f"nbmgpu/met/{_meetings}/all", LEFT)
-    store.set(f"nbmgpu/sum/{_sums}/{dist.get_rank()}", LEFT)
+        store.set(f"nbmgpu/{_broadcasts}", FINISHED)
+        store.set(RANK_0_FINISHED, FINISHED)
+    store.set(f"nbmgpu/barrier/{_barriers}/all", FINISHED)
+    store.set(f"nbmgpu/sum/{_sums}/{dist.get_rank()}", FINISHED)
 
 
-def _there(sent: bytes) -> bytes:
-    if sent == LEFT:
+def _check_finished(sent: bytes) -> bytes:
+    if sent == FINISHED:
         raise RankError(step_mismatch_message())
     return sent
 
 
 def sum_over_ranks(values: list[float]) -> list[float]:
-    """Return the sums of all ranks' ``values``, as many on each."""
+    """Return the elementwise sums of all ranks' ``values``, which have the same length."""
     global _sums
     store: Any = dist.distributed_c10d._get_default_store()
     rank, ranks = dist.get_rank(), range(dist.get_world_size())
     key = f"nbmgpu/sum/{_sums}"
     store.set(f"{key}/{rank}", pickle.dumps(values))
-    rows = [pickle.loads(_there(row)) for row in store.multi_get([f"{key}/{r}" for r in ranks])]
-    if _sums:  # all have read the sum before: they have sent their parts of this one
+    rows = [
+        pickle.loads(_check_finished(row)) for row in store.multi_get([f"{key}/{r}" for r in ranks])
+    ]
+    if _sums:  # all ranks have read the previous sum, since they have sent values for this one
         store.delete_key(f"nbmgpu/sum/{_sums - 1}/{rank}")
     _sums += 1
     return [sum(column) for column in zip(*rows, strict=True)]

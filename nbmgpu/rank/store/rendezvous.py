@@ -1,8 +1,8 @@
-"""Do ranks come to the same place of the cell?  Told by keys, as cells may lead only some there.
+"""Finds out by store keys whether ranks reach the same operation, since a cell may branch by rank.
 
-A *place* is a key that ranks make up alike: what is done, and the number of the step.  By the step,
-as where one rank has been somewhere once more than others (``if rank == 0:``) all agree again from
-the next step on.  None waits for ever.
+An operation's key is the same on all ranks: its name, the number of the step and its number within
+the step.  The step is part of it so that ranks agree again from the next step on if one rank has
+run an operation more often than others (``if rank == 0:``).  No rank waits forever.
 """
 
 from __future__ import annotations
@@ -19,121 +19,132 @@ import torch.distributed as dist
 
 from nbmgpu.rank import session
 
-from .broadcast import GONE
-from .desync import passes_begun
+from .broadcast import RANK_0_FINISHED
+from .desync import backward_passes_begun
 
-PATIENCE = 10.0
-"""Seconds for which a rank waits until another one comes to the same place."""
+TIMEOUT = 10.0
+"""Seconds for which a rank waits for another one to reach the same operation."""
 
-GRACE = 0.3
-"""The same where rank 0 has done as much, and so may have done this under another name."""
+MISMATCH_TIMEOUT = 0.3
+"""The same if rank 0 has run as many operations, and may have run this one under another name."""
 
-ALONE = 2.0
-"""The same for rank 0 where others have not been where what it is about came from."""
+ALONE_TIMEOUT = 2.0
+"""The same for rank 0 if other ranks have not joined the saves that the operation is about."""
 
-GLANCE = 0.5
-"""Seconds between looks how many steps rank 0 has begun."""
+POLL_INTERVAL = 0.5
+"""Seconds between checks how many steps rank 0 has begun."""
 
-MISMATCH = "apart"
-"""The end of a key: what a rank did there has another name than what rank 0 did."""
+MISMATCH = "mismatch"
+"""Suffix of the key that a rank sets if its operation has another name than rank 0's."""
 
 
 @dataclass(frozen=True)
 class Save:
-    """What a rank has saved: its place by path, and by the number of the save in the step."""
+    """A file that a rank has saved.
+
+    Attributes:
+        path_key: the key of the save by path.
+        number_key: its key by its number within the step, whatever the path.
+    """
 
     path_key: str
     number_key: str
 
 
 class Rendezvous:
-    """The places that one rank has come to."""
+    """The operations that one rank has reached."""
 
     def __init__(self, rank: int) -> None:
-        """Be on ``rank``."""
+        """Create the rendezvous of ``rank``."""
         self.rank = rank
         self._lock = threading.Lock()
-        self._times: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
         self._missed: list[str] = []
 
-    def next_key(self, what: str) -> str:
-        """Return the place where this rank does ``what`` the next time in this step."""
+    def next_key(self, name: str) -> str:
+        """Return the key of the next operation ``name`` of this rank in this step."""
         main = threading.current_thread() is threading.main_thread()
         step = f"{0 if session.current is None else session.current.begun}" if main else "thread"
         with self._lock:
-            self._times[f"{what} {step}"] += 1
-            return f"nbmgpu/{what}/{step}/{self._times[f'{what} {step}']}"
+            self._counts[f"{name} {step}"] += 1
+            return f"nbmgpu/{name}/{step}/{self._counts[f'{name} {step}']}"
 
-    def rank_0_arrives(self, place: str, number: str = "", known: str = "") -> bool:
-        """Tell whether rank 0 comes to ``place``, too.
+    def rank_0_arrives(self, key: str, number_key: str = "", known_key: str = "") -> bool:
+        """Wait for rank 0 to reach the same operation; tell whether it does.
 
         Args:
-            place: that of this rank.
-            number: another place, to which rank 0 comes with whatever it does instead.
-            known: a key that is there if rank 0 has done the same before; then it will again.
+            key: the key of the operation.
+            number_key: a key that rank 0 sets at its operation with the same number in the step,
+                whatever that is.
+            known_key: a key that exists if rank 0 has run the same operation before; it is then
+                expected to run it again.
         """
         store = default_store()
-        store.set(f"{place}/{self.rank}", b"")
-        begun = glanced = time.monotonic()
-        limit = begun + PATIENCE
-        while not store.check([f"{place}/begun"]):
+        store.set(f"{key}/{self.rank}", b"")
+        start = polled = time.monotonic()
+        deadline = start + TIMEOUT
+        while not store.check([f"{key}/begun"]):
             now = time.monotonic()
-            if number and store.check([number]) and not (known and store.check([known])):
-                limit, number = min(limit, now + GRACE), ""
-            if now - glanced > GLANCE:
-                glanced = now
+            if (
+                number_key
+                and store.check([number_key])
+                and not (known_key and store.check([known_key]))
+            ):
+                deadline, number_key = min(deadline, now + MISMATCH_TIMEOUT), ""
+            if now - polled > POLL_INTERVAL:
+                polled = now
                 if is_rank_0_ahead():
-                    limit = now
-            if now >= limit or store.check([GONE]):
-                return bool(store.check([f"{place}/begun"]))
-            time.sleep(min(0.01, 0.001 + (now - begun) / 10))
+                    deadline = now
+            if now >= deadline or store.check([RANK_0_FINISHED]):
+                return bool(store.check([f"{key}/begun"]))
+            time.sleep(min(0.01, 0.001 + (now - start) / 10))
         return True
 
-    def wait_until_done(self, place: str) -> None:
-        """Wait until rank 0, which has come to ``place``, is through with it.
+    def wait_until_done(self, key: str) -> None:
+        """Wait until rank 0, which has reached the operation ``key``, has completed it.
 
         Raises:
-            OSError: it has failed there.
+            OSError: it failed on rank 0.
         """
         store = default_store()
-        while not store.check([f"{place}/done"]):
-            if store.check([GONE]):
+        while not store.check([f"{key}/done"]):
+            if store.check([RANK_0_FINISHED]):
                 return
             time.sleep(0.002)
-        if number := store.get(f"{place}/done").decode():
+        if number := store.get(f"{key}/done").decode():
             raise OSError(int(number), os.strerror(int(number)))
 
-    def run_on_rank_0(self, place: str, do: Callable[[], Any]) -> Any:
-        """Do on rank 0 what the others wait for."""
-        store, failed = default_store(), ""
-        store.set(f"{place}/begun", b"")
+    def run_on_rank_0(self, key: str, operation: Callable[[], Any]) -> Any:
+        """Run on rank 0 the operation ``key`` that other ranks wait for."""
+        store, error_number = default_store(), ""
+        store.set(f"{key}/begun", b"")
         try:
-            return do()
+            return operation()
         except OSError as error:
-            failed = str(error.errno or "")
+            error_number = str(error.errno or "")
             raise
-        finally:  # also where it failed: the cell may go on
-            store.set(f"{place}/done", failed)
+        finally:  # even if it failed: the cell may go on
+            store.set(f"{key}/done", error_number)
 
-    def wait_for_others(self, place: str, before: Sequence[Save]) -> None:
-        """Wait on rank 0 until all have come to ``place``: they may need what was saved ``before``.
+    def wait_for_others(self, key: str, before: Sequence[Save]) -> None:
+        """Wait on rank 0 until all ranks reach ``key``: they may need the files of ``before``.
 
-        Where they have not come to that either, rank 0 may be alone with it.  Once it has waited in
-        vain, it waits less, until the others come to that, too.
+        If they have not joined those saves, rank 0 may be the only one that runs the operation.
+        After a timeout, rank 0 waits for a shorter time until the others reach that operation.
         """
         store, others = default_store(), range(1, dist.get_world_size())
         if self._missed and store.check(self._missed):
             self._missed = []
-        alone = ALONE if before and not self._missed else GRACE
-        keys = [f"{place}/{rank}" for rank in others]
+        alone_timeout = ALONE_TIMEOUT if before and not self._missed else MISMATCH_TIMEOUT
+        keys = [f"{key}/{rank}" for rank in others]
         joined = [f"{save.path_key}/{rank}" for save in before[:8] for rank in others]
-        apart = [f"{save.number_key}/{MISMATCH}" for save in before[:8]]
-        begun = time.monotonic()
+        mismatches = [f"{save.number_key}/{MISMATCH}" for save in before[:8]]
+        start = time.monotonic()
         while not store.check(keys):
-            waited = time.monotonic() - begun
-            if any(store.check([key]) for key in apart):
+            waited = time.monotonic() - start
+            if any(store.check([mismatch]) for mismatch in mismatches):
                 return
-            if waited > PATIENCE or (waited > alone and self._may_be_alone(joined)):
+            if waited > TIMEOUT or (waited > alone_timeout and self._may_be_alone(joined)):
                 self._missed = keys if before else self._missed
                 return
             time.sleep(0.002)
@@ -143,14 +154,14 @@ class Rendezvous:
 
 
 def is_rank_0_ahead() -> bool:
-    """Tell whether rank 0 has begun more steps than this rank: it came by here and did nothing."""
+    """Tell whether rank 0 has begun more steps than this rank: it has passed this operation."""
     current = session.current
     if current is None:
         return False
-    theirs = passes_begun(current.recorder.events.path.with_name("rank-0.jsonl"))
-    return theirs > current.begun
+    of_rank_0 = backward_passes_begun(current.recorder.events.path.with_name("rank-0.jsonl"))
+    return of_rank_0 > current.begun
 
 
 def default_store() -> Any:
-    """Return the store that all ranks have."""
+    """Return the store that all ranks share."""
     return dist.distributed_c10d._get_default_store()
