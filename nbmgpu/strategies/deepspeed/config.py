@@ -112,7 +112,11 @@ def check_config(tuning: StrategyOptions, stage: int, offload: bool) -> None:
 
 
 def read_config(
-    tuning: StrategyOptions, stage: int, offload: bool, elements: int, say: Callable[[str, str], None]
+    tuning: StrategyOptions,
+    stage: int,
+    offload: bool,
+    elements: int,
+    say: Callable[[str, str], None],
 ) -> dict[str, Any]:
     """Return the configuration of the engine, with the keys of the user's own file.
 
@@ -201,4 +205,6 @@ def _merge_offload(key: str, value: Any, zero: dict[str, Any], stage: int) -> No
 
 def _refuse(what: str, why: str, stage: Any = None) -> None:
     instead = f"--strategy deepspeed_stage_{stage}" if stage else "the file without it"
-    raise StrategyError(format_message(f"--deepspeed-config: {what} cannot be had: {why}", "", instead))
+    raise StrategyError(
+        format_message(f"--deepspeed-config: {what} cannot be had: {why}", "", instead)
+    )

@@ -17,14 +17,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from nbmgpu.errors import SAME_STEPS_HINT, StrategyError, format_message
+from nbmgpu.errors import StrategyError, format_message
 from nbmgpu.strategies.replication import RunningStatistics
 from nbmgpu.strategies.trainable import Trainable
 
 from .initialization import assign_normal_tensors, initialize_engine
 from .mixed_precision import HALVES, Casts
 from .original_modules import Surface
-from .parameter_gathering import Gathering, forget_forward, roots
+from .parameter_gathering import STEPS, Gathering, forget_forward, roots
 from .parameter_proxies import Partitioned, SpreadState, Watched, raw_grad
 from .partition_layout import Layout
 from .partitioned_state import Gradients, States
@@ -45,15 +45,6 @@ OTHERS = (
     "DeepSpeed averages gradients in the order in which they arrive",
     "%%mgpu --strategy ddp",
 )
-
-
-STEPS = (
-    "Ranks did different numbers of steps: not all of them are at backward()",
-    "Stage 3 of DeepSpeed runs each forward and backward pass on all ranks together",
-    SAME_STEPS_HINT,
-)
-BACKWARD = 1 << 40
-"""Stands for a call of ``backward()`` among the numbers of modules that ranks compare."""
 
 
 class Relay(torch.optim.Optimizer):
@@ -178,10 +169,10 @@ class Home:
         if both[0] != -both[1]:
             raise StrategyError(format_message(*otherwise))
 
-    def check_backward(self) -> None:
-        """Refuse a backward pass that is not one of all ranks; collective under stage 3."""
+    def check_call(self, number: int) -> None:
+        """Refuse a call that is not one of all ranks; collective under stage 3."""
         if self.stage == 3:
-            self.same(BACKWARD, STEPS)
+            self.same(number, STEPS)
 
     def _arrive(self, parameter: nn.Parameter) -> None:
         if id(parameter) in self._seen:
@@ -352,7 +343,9 @@ class Home:
         if self.stage == 3 and not self.busy:
             what = "Under stage 3 of DeepSpeed a model that trains cannot be copied or saved whole"
             allowed = "Its parameters lie on all ranks; model.state_dict() brings them together"
-            raise StrategyError(format_message(what, allowed, "%%mgpu --strategy deepspeed_stage_2"))
+            raise StrategyError(
+                format_message(what, allowed, "%%mgpu --strategy deepspeed_stage_2")
+            )
 
     # The end
 

@@ -91,9 +91,7 @@ def _initial_broadcast_skipped() -> Iterator[None]:
         yield
 
 
-COORDINATOR = (
-    "deepspeed.runtime.zero.partitioned_param_coordinator.PartitionedParameterCoordinator"
-)
+COORDINATOR = "deepspeed.runtime.zero.partitioned_param_coordinator.PartitionedParameterCoordinator"
 COORDINATOR_METHODS = ("fetch_sub_module", "release_sub_module", "reset_step")
 """Methods of ``PartitionedParameterCoordinator`` that assign ``param.data``."""
 

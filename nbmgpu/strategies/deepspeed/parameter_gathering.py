@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from nbmgpu.errors import SAME_STEPS_HINT
+
+from .initialization import inference_mode_disabled
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -15,6 +19,16 @@ if TYPE_CHECKING:
 OPEN = -1
 """Stands among the modules that use a parameter of stage 3, so that it is not released."""
 
+START = 1 << 39
+BACKWARD = 1 << 40
+END_OF_CELL = 1 << 41
+"""Numbers for calls that ranks compare, beside those of modules."""
+
+STEPS = (
+    "Ranks did different numbers of steps: not all of them are at the same forward or backward pass",
+    "Stage 3 of DeepSpeed runs each forward and backward pass on all ranks together",
+    SAME_STEPS_HINT,
+)
 ANOTHER_WAY = (
     "The forward pass takes another way through the model on another rank",
     "Under stage 3 of DeepSpeed all ranks must use the same modules in the same order",
@@ -36,13 +50,21 @@ class Gathering:
         self.used = False
         self._numbers = {id(m): i for i, m in enumerate(modules)}
         owners = [m for m in modules if any(p is not None for p in m._parameters.values())]
-        self.hooks = [m.register_forward_pre_hook(self.consent) for m in owners]
+        # Before DeepSpeed's own hooks: that of the outermost module begins with a broadcast.
+        outermost = home.unit.modules
+        self.hooks = [m.register_forward_pre_hook(self.consent_to_start) for m in outermost]
+        self.hooks += [m.register_forward_pre_hook(self.consent) for m in owners]
         self.hooks += [m.register_forward_hook(self.consent_to_end) for m in home.unit.modules]
 
     def consent(self, module: nn.Module, args: Any) -> None:
         """Refuse a forward pass that takes another way on another rank: it would hang."""
         if torch.is_grad_enabled() and not self.home.busy:
             self.home.same(self._numbers[id(module)], ANOTHER_WAY)
+
+    def consent_to_start(self, module: nn.Module, args: Any) -> None:
+        """Refuse a forward pass that does not begin on all ranks, also one of an evaluation."""
+        if not self.home.busy:
+            self.home.same(START - self._numbers[id(module)], STEPS)
 
     def consent_to_end(self, module: nn.Module, args: Any, output: Any) -> None:
         """Refuse a forward pass that is over here, and goes on elsewhere."""
@@ -65,7 +87,7 @@ class Gathering:
 
     def open(self) -> None:
         """Let all parameters of stage 3 be whole until the next step; collective."""
-        with self.home.inside():
+        with self.home.inside(), inference_mode_disabled():
             held: list[Any] = self.held
             if any(p.ds_status.name == "INFLIGHT" for p in held):
                 self.home.engine.optimizer._partition_all_parameters()
@@ -80,7 +102,7 @@ class Gathering:
         """Partition the parameters again, with what the cell has written into them."""
         if not self.opened:
             return
-        with self.home.inside():
+        with self.home.inside(), inference_mode_disabled():
             for parameter in self.held:
                 held: Any = parameter
                 held.ds_active_sub_modules.clear()

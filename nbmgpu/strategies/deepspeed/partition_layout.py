@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from .initialization import inference_mode_disabled
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
@@ -105,9 +107,10 @@ class Layout:
         The result lies on the device that the ranks' collectives use.
         """
         device = self.models()[0].device
-        whole = torch.zeros(self.shapes[id(parameter)], dtype=dtype, device=device)
-        place = self.slices[id(parameter)]
-        if place is not None and part is not None:
-            place.cut(whole).copy_(part.reshape(-1))
-        dist.all_reduce(whole)
+        with inference_mode_disabled():
+            whole = torch.zeros(self.shapes[id(parameter)], dtype=dtype, device=device)
+            place = self.slices[id(parameter)]
+            if place is not None and part is not None:
+                place.cut(whole).copy_(part.reshape(-1))
+            dist.all_reduce(whole)
         return whole

@@ -29,6 +29,7 @@ from .compatibility import check_unit
 from .config import read_config
 from .engine_wrapper import Home, signature
 from .initialization import check_fp16_support, import_deepspeed
+from .parameter_gathering import BACKWARD, END_OF_CELL
 from .parameter_proxies import Watched
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class DeepSpeed(Strategy):
     def check_backward(self) -> None:
         """Check that no rank is in a forward pass, whose all-gathers would wait for this rank."""
         for home in self.homes:
-            home.check_backward()
+            home.check_call(BACKWARD)
 
     def begin_backward(self, backward: Backward) -> None:
         """Let the engines expect gradients, also of parameters that were frozen before."""
@@ -228,6 +229,8 @@ class DeepSpeed(Strategy):
     def finish(self) -> None:
         """Bring everything together in the user's objects."""
         for home in self.homes:
+            home.check_call(END_OF_CELL)
+        for home in self.homes:
             home.finish()
         self.homes = []
 
@@ -246,9 +249,7 @@ def evaluated(plain: Callable[[], Any]) -> Callable[[], Any]:
     The engine must have the gradients before the step.  Optimizers that look at several
     points, such as LBFGS, are refused by their trial; here by a second call.
     """
-    if not isinstance(plain, functools.partial) or not has_closure(
-        plain.args[1:], plain.keywords
-    ):
+    if not isinstance(plain, functools.partial) or not has_closure(plain.args[1:], plain.keywords):
         return plain
     closure = next(v for v in (*plain.args[1:], *plain.keywords.values()) if callable(v))
     with torch.enable_grad():

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from nbmgpu.strategies.per_parameter import own_step, shapes_to_try, visible_rate
+from nbmgpu.strategies.per_parameter import shapes_to_try, unhooked_step, visible_rate
 
 from .row_shards import Shard
 from .sharded_tensors import Face, ShardedParameter, face_of
@@ -84,7 +84,7 @@ def _try(optimizer: Optimizer) -> frozenset[str] | None:
             for half, part in zip(halves, grad.chunk(2), strict=True):
                 half.grad = part.clone()
             for twin in twins:
-                own_step(optimizer)(twin)
+                unhooked_step(optimizer)(twin)
         if not torch.allclose(whole, torch.cat([h.detach() for h in halves]), 1e-6, 1e-8):
             return None
         for key, value in twins[0].state[whole].items():

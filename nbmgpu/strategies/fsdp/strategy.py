@@ -19,12 +19,13 @@ from torch.optim import Optimizer
 
 from nbmgpu.strategies import profiles
 from nbmgpu.strategies.base import Backward, RankContext, Strategy, Unit
-from nbmgpu.strategies.collective_pickle import Attendance
+from nbmgpu.strategies.collective_pickle import CollectivePickle
 from nbmgpu.strategies.profiles import Profile
-from nbmgpu.strategies.reducer import Reducer, end_all
+from nbmgpu.strategies.reducer import Reducer, reduce_all
 from nbmgpu.strategies.replication import RunningStatistics, broadcast_unless_equal
 from nbmgpu.strategies.trainable import Trainable
 
+from .call_order import BACKWARD, END_OF_CELL
 from .sharded_steps import LocalSteps, elementwise_states
 from .sharded_tensors import Face, ShardedParameter, stand_ins
 from .unshard import bring_home, put_back_unfinished
@@ -51,7 +52,7 @@ class Rest(Unit):
         return self.kept
 
 
-class GatheringAttendance(Attendance):
+class GatheringAttendance(CollectivePickle):
     """The same, gathering sharded tensors."""
 
     def __init__(self) -> None:
@@ -71,7 +72,7 @@ class FullyShardedDataParallel(Strategy):
     """Sharded parameters, gradients and optimizer states: ZeRO stage 3."""
 
     profile: ClassVar[Profile] = profiles.FSDP
-    spreads: ClassVar[bool] = True
+    shards_state: ClassVar[bool] = True
     weighs_losses: ClassVar[bool] = True
     reshards: ClassVar[bool] = True
 
@@ -93,7 +94,7 @@ class FullyShardedDataParallel(Strategy):
         """FSDP2, over all ranks."""
         if self._engine is None:
             mesh = init_device_mesh(torch.device(self.device).type, (self.world_size,))
-            self._engine = Engine(mesh, self.tuning, self.reshards, self.profile.name)
+            self._engine = Engine(mesh, self.options, self.reshards, self.profile.name)
         return self._engine
 
     def prepare(self, units: list[Unit]) -> None:
@@ -117,7 +118,7 @@ class FullyShardedDataParallel(Strategy):
             dist.all_reduce(waiting, dist.ReduceOp.MAX)
         self._waits = bool(waiting.any())
         ready = [m for m, wait in zip(modules, waiting.tolist(), strict=True) if not wait]
-        for plan in plans(ready, torch.device(self.device), self.tuning.fsdp_units):
+        for plan in plans(ready, torch.device(self.device), self.options.fsdp_units):
             self.engine.shard(plan)
 
     def _watch(self) -> None:
@@ -145,6 +146,11 @@ class FullyShardedDataParallel(Strategy):
         self._reducers = [Reducer(rest, overlap=False) for rest in trainable]
         self._resting = [Trainable(rest) for rest in rests if not rest.trains]
 
+    def check_backward(self) -> None:
+        """Check that no rank is in a forward pass, whose all-gathers would wait for this rank."""
+        if self.slots:
+            self.engine.call_order.check(BACKWARD)
+
     def begin_backward(self, backward: Backward) -> None:
         """Wait for gradients, also of parameters that the cell has unfrozen meanwhile."""
         frozen = [not s.original.requires_grad for s in self.slots]
@@ -165,7 +171,7 @@ class FullyShardedDataParallel(Strategy):
         """Reduce what FSDP2 has not, and agree on which parameters have a gradient at all."""
         for slot in self.slots:
             slot.collect()
-        end_all(self._reducers)
+        reduce_all(self._reducers)
         if self.slots:
             self.engine.agree_on_reductions()
             # On the host, where reading the answer waits for no GPU.
@@ -199,7 +205,7 @@ class FullyShardedDataParallel(Strategy):
             keys = elementwise_states(optimizer)
             name = type(optimizer).__name__
             if keys is None:
-                self.say(f"whole-steps-{name}", WHOLE_STEPS.format(name=name))
+                self.notice(f"whole-steps-{name}", WHOLE_STEPS.format(name=name))
             self._steps[optimizer] = None if keys is None else LocalSteps(keys)
         return self._steps[optimizer]
 
@@ -233,12 +239,14 @@ class FullyShardedDataParallel(Strategy):
             part.mul_(factor.to(part.device, part.dtype))
         return total
 
-    def attend(self, value: Any) -> None:
+    def join_save(self, value: Any) -> None:
         """Gather with rank 0 what it pickles, in the order in which it is met."""
         GatheringAttendance().dump(value)
 
     def finish(self) -> None:
         """Make every object of the cell whole again; collective."""
+        if self.slots:
+            self.engine.call_order.check(END_OF_CELL)
         self._finished = True
         optimizers = [o for unit in self._units for o in unit.optimizers]
         if self.slots:
@@ -249,7 +257,7 @@ class FullyShardedDataParallel(Strategy):
         """Take all hooks off; what has not come home gets the values it came with."""
         if not self._finished and self.slots:
             optimizers = [o for unit in self._units for o in unit.optimizers]
-            put_back_unfinished(self.slots, optimizers, self.engine.lent, self.say)
+            put_back_unfinished(self.slots, optimizers, self.engine.lent, self.notice)
         self._close()
 
     def _close(self) -> None:
