@@ -222,7 +222,7 @@ def test_the_cpu_can_be_chosen_over_gpus():
         ("-g 8", "8 GPUs requested, but there are 4", "--gpus 4"),
         ("-g 0,4,2,7", "There is no GPU 4, 7: there are 4, counted from 0", "--gpus 0,2"),
         ("-g 4,", "There is no GPU 4", "--gpus all"),
-        ("-g 1000000000", "1000000000 GPUs asked for", "--gpus 4"),
+        ("-g 1000000000", "1000000000 GPUs requested", "--gpus 4"),
     ],
 )
 def test_too_few_gpus_are_an_error_with_the_nearest_command(line, said, instead):
