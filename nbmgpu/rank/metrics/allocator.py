@@ -1,10 +1,10 @@
-"""Memory that a step has freed stays with its rank: the next step takes as much again.
+"""Keeps freed memory in the heap of a rank, since the next step allocates as much again.
 
-glibc gives freed memory at the end of the heap back to the system once it is twice the largest
-block that was ever freed, which a backward pass frees many times over.  The system has to clear
-each page before it gives it out again: on a small convolutional net that was a third of a step
-(measured: 54 ms and 33 ms, 5,000 page faults and 10).  ``mallopt(3)`` has the parameters, and
-PyTorch's tuning guide recommends allocators that keep memory for the same reason.
+glibc returns freed memory at the end of the heap to the system once it exceeds twice the largest
+block that was ever freed, which a backward pass frees many times over.  The system clears each
+page before it hands it out again: on a small convolutional net that was a third of a step
+(measured: 54 ms and 33 ms, 5,000 page faults and 10).  ``mallopt(3)`` documents the parameters,
+and PyTorch's tuning guide recommends allocators that keep memory for the same reason.
 """
 
 from __future__ import annotations
@@ -17,49 +17,58 @@ from dataclasses import dataclass
 from nbmgpu.system.limits import usable_memory
 
 GIB = 1 << 30
-MOST = 2**31 - 1
-"""What ``mallopt`` takes: an int of C."""
+INT_MAX = 2**31 - 1
+"""The largest value that ``mallopt`` accepts: a C int."""
 
 
 @dataclass(frozen=True)
-class Parameter:
-    """A parameter of glibc's ``malloc``: its number, and by what else it can be set."""
+class MallocParameter:
+    """A parameter of glibc's ``malloc``.
+
+    Attributes:
+        number: its number for ``mallopt``.
+        variable: the environment variable that sets it.
+        tunable: its name in ``GLIBC_TUNABLES``.
+    """
 
     number: int
     variable: str
     tunable: str
 
 
-TRIM_THRESHOLD = Parameter(-1, "MALLOC_TRIM_THRESHOLD_", "glibc.malloc.trim_threshold")
-"""Free bytes at the end of the heap from which on they are given back."""
+TRIM_THRESHOLD = MallocParameter(-1, "MALLOC_TRIM_THRESHOLD_", "glibc.malloc.trim_threshold")
+"""Free bytes at the end of the heap above which they are returned to the system."""
 
-MMAP_THRESHOLD = Parameter(-3, "MALLOC_MMAP_THRESHOLD_", "glibc.malloc.mmap_threshold")
-"""Bytes from which on a block is mapped by itself, and given back when it is freed."""
+MMAP_THRESHOLD = MallocParameter(-3, "MALLOC_MMAP_THRESHOLD_", "glibc.malloc.mmap_threshold")
+"""Bytes from which on a block is mapped separately, and unmapped when it is freed."""
 
-LARGEST = 32 << 20
-"""The most that glibc takes for ``MMAP_THRESHOLD``."""
+MAX_MMAP_THRESHOLD = 32 << 20
+"""The largest value that glibc accepts for ``MMAP_THRESHOLD``."""
 
-OF_A_CHILD = 2 * LARGEST
-"""What a loader's worker keeps: glibc's own most.  It may have inherited a large heap."""
+WORKER_TRIM_THRESHOLD = 2 * MAX_MMAP_THRESHOLD
+"""``TRIM_THRESHOLD`` of DataLoader workers: glibc's own maximum.
+
+They may have inherited a large heap.
+"""
 
 
 def keep_freed_memory(world_size: int) -> None:
-    """Let the heap of this process, one of ``world_size``, keep what is freed.
+    """Configure the heap of this process, one of ``world_size`` ranks, to keep freed memory.
 
-    What the environment says of these parameters holds; glibc itself has read it before the
-    notebook could set it.
+    Values in the environment take precedence.  Those set in the notebook are applied here: glibc
+    read the environment before that.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is None:  # glibc alone has it
+    if mallopt is None:  # not glibc
         return
     kept = min(GIB, usable_memory() // (8 * world_size))
-    for parameter, ours in ((MMAP_THRESHOLD, LARGEST), (TRIM_THRESHOLD, kept)):
-        said = os.environ.get(parameter.variable, "")
-        if said.isdigit():
-            mallopt(parameter.number, min(int(said), MOST))
+    for parameter, default in ((MMAP_THRESHOLD, MAX_MMAP_THRESHOLD), (TRIM_THRESHOLD, kept)):
+        value = os.environ.get(parameter.variable, "")
+        if value.isdigit():
+            mallopt(parameter.number, min(int(value), INT_MAX))
         elif parameter.tunable not in os.environ.get("GLIBC_TUNABLES", ""):
-            mallopt(parameter.number, ours)
+            mallopt(parameter.number, default)
             if parameter is TRIM_THRESHOLD:
                 os.register_at_fork(
-                    after_in_child=lambda: mallopt(TRIM_THRESHOLD.number, OF_A_CHILD)
+                    after_in_child=lambda: mallopt(TRIM_THRESHOLD.number, WORKER_TRIM_THRESHOLD)
                 )

@@ -1,9 +1,9 @@
-"""How a rank is: a thread that tells once a second how far it is and what it uses.
+"""The heartbeat of a rank: a thread that reports its progress and resource use once a second.
 
-It goes on whatever Python code the cell runs, so that a rank that hangs can be told from one
-that is busy.  Only compiled code that keeps the GIL silences it, as a suspended process is
-silent.  A beat reads two files of the kernel's and, on a GPU, asks the driver: well below a
-thousandth of the rank's time.  Nothing of it touches random streams or starts CUDA.
+It runs whatever Python code the cell runs, so that a hanging rank can be distinguished from a busy
+one.  Only compiled code that keeps the GIL stops it, or suspension of the process.  A heartbeat
+reads two files of ``/proc`` and, on a GPU, queries the driver: well below a thousandth of the
+rank's time.  It never draws random numbers or initializes CUDA.
 """
 
 from __future__ import annotations
@@ -29,27 +29,33 @@ from nbmgpu.system.limits import usable_cores, usable_memory
 from .step_time import StepTimerWindow
 
 INTERVAL = 1.0
-"""Seconds between beats."""
+"""Seconds between heartbeats."""
 
 
 class Heartbeat:
-    """Beats while it is entered."""
+    """Emits heartbeats while the context is entered."""
 
     def __init__(self, events: EventWriter, log: Path, device: str) -> None:
-        """Write to ``events`` about this process, which logs to ``log`` and has ``device``."""
+        """Prepare the thread.
+
+        Args:
+            events: where heartbeats are emitted to.
+            log: the log of this process.
+            device: the device of this process.
+        """
         self._events = events
         self._log = log
         self._on_gpu = device.startswith("cuda")
         self._gpus: GpuMonitor | None = None
         self._process = psutil.Process()
-        self._process.cpu_percent()  # the next one counts from here
+        self._process.cpu_percent()  # the next call measures from here
         self._machine = {"cores": usable_cores(), "memory_total": usable_memory()}
-        self._stretch = StepTimerWindow()
-        self._over = threading.Event()
+        self._window = StepTimerWindow()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="nbmgpu-heartbeat", daemon=True)
 
     def __enter__(self) -> None:
-        """Begin to beat."""
+        """Start the thread."""
         self._thread.start()
 
     def __exit__(
@@ -58,26 +64,26 @@ class Heartbeat:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Beat a last time and stop."""
-        self._over.set()
+        """Stop the thread and emit a last heartbeat."""
+        self._stopped.set()
         self._thread.join(timeout=2 * INTERVAL)
         self._beat()
 
     def _run(self) -> None:
         next_beat = time.monotonic() + INTERVAL
-        while not self._over.wait(PATIENCE):
+        while not self._stopped.wait(PATIENCE):
             flush_unfinished()
             if time.monotonic() >= next_beat:
                 self._beat()
                 next_beat += INTERVAL
 
     def _beat(self) -> None:
-        with suppress(OSError):  # the disk is full: the next beat may find room
-            self._tell()
+        with suppress(OSError):  # the disk is full: the next heartbeat may succeed
+            self._emit()
 
-    def _tell(self) -> None:
+    def _emit(self) -> None:
         current = session.current
-        step_time, own_time = self._stretch.take(current.pace) if current else (0.0, 0.0)
+        step_time, own_time = self._window.take(current.pace) if current else (0.0, 0.0)
         self._events.emit(
             Vitals,
             step=current.step if current else 0,
@@ -92,7 +98,7 @@ class Heartbeat:
         )
 
     def _gpu(self, ready: bool) -> dict[str, float]:
-        """Return what the GPU does, once the rank has entered it."""
+        """Return the use of the GPU, once the rank has initialized it."""
         if not (self._on_gpu and ready):
             return {}
         if self._gpus is None:
@@ -101,10 +107,10 @@ class Heartbeat:
 
 
 class GpuMonitor:
-    """The GPUs that this process sees, as the driver knows them; none without nvidia-ml-py."""
+    """Reads the use of the GPUs visible to this process from NVML; none without nvidia-ml-py."""
 
     def __init__(self) -> None:
-        """Look for them."""
+        """Find the GPUs."""
         self._nvml: Any = None
         self._handles: list[Any] = []
         if importlib.util.find_spec("pynvml") is None:
@@ -118,7 +124,7 @@ class GpuMonitor:
             self._handles = []
 
     def usage(self) -> dict[str, float]:
-        """Return how busy they are, and the memory that is used and that there is."""
+        """Return utilization, used memory and total memory of the GPUs."""
         if not self._handles:
             return {}
         try:
@@ -134,13 +140,13 @@ class GpuMonitor:
     def _utilization(self) -> float:
         try:
             rates = [self._nvml.nvmlDeviceGetUtilizationRates(handle) for handle in self._handles]
-        except Exception:  # a MIG slice has none
+        except Exception:  # a MIG instance has none
             return -1
         return sum(float(rate.gpu) for rate in rates) / len(rates)
 
 
 def allocated_memory() -> dict[str, float]:
-    """Return what torch's tensors hold on this process's GPUs; nothing before CUDA is used."""
+    """Return the memory that torch has allocated on this process's GPUs, if CUDA is initialized."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return {}

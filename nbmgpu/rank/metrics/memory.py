@@ -1,9 +1,9 @@
-"""How much memory a rank needs: at most in the whole cell, and for its tensors between two steps.
+"""Measures the memory of a rank: the peak during the cell, and its tensors between two steps.
 
-The most, on the CPU, is resident memory beyond what the process had before the cell's data
-came, without pages of files: code of libraries comes and goes as the system likes.  What the
-heap keeps of tensors that are gone is in it, and so is what gloo needs to send.  On a GPU it is
-what torch's allocator has handed out.
+On the CPU, the peak is resident memory beyond what the process used before the cell's data was
+loaded, without file-backed pages: the system maps and evicts library code as it likes.  It
+includes freed tensors that the heap keeps, and gloo's send buffers.  On a GPU, it is what torch's
+allocator has allocated.
 """
 
 from __future__ import annotations
@@ -24,68 +24,79 @@ KIB = 1024
 
 
 class MemoryUsage:
-    """Counts from the moment at which it is made."""
+    """Measures memory from the moment when it is created."""
 
     def __init__(self) -> None:
-        """Count from now on."""
-        self._before = resident("VmRSS")
+        """Record the current resident memory."""
+        self._before = resident_bytes("VmRSS")
         self._data: set[int] = set()
 
     def exclude_loaded_data(self) -> None:
-        """Know the tensors that have come: all ranks share them, as long as nobody trains them."""
-        self._data = set(storages(everywhere()))
+        """Exclude the current tensors from ``tensor_bytes``: ranks share them, unless trained."""
+        self._data = set(storage_sizes(all_tensors()))
 
     def peak(self) -> int:
-        """Return the most bytes of the host's memory so far."""
-        return max(0, resident("VmHWM") - self._before)
+        """Return the peak of the host's memory so far, in bytes."""
+        return max(0, resident_bytes("VmHWM") - self._before)
 
     def gpu_peak(self) -> int:
-        """Return the most bytes of this process's GPUs so far, -1 where it uses none."""
+        """Return the peak of memory on this process's GPUs so far in bytes, -1 if it uses none."""
         if not torch.cuda.is_initialized():
             return -1
         devices = range(torch.cuda.device_count())
         return max(torch.cuda.max_memory_allocated(device) for device in devices)
 
     def tensor_bytes(self) -> int:
-        """Return the bytes of all tensors, but for data that has come and is no model's."""
-        found, kept = storages(everywhere()), storages(of_models())
+        """Return the bytes of all tensors, except for loaded data that belongs to no model."""
+        sizes, of_models = storage_sizes(all_tensors()), storage_sizes(model_tensors())
         return sum(
-            size for place, size in found.items() if place in kept or place not in self._data
+            size
+            for address, size in sizes.items()
+            if address in of_models or address not in self._data
         )
 
 
-def everywhere() -> Iterator[torch.Tensor]:
-    """Yield every tensor of this process that Python knows, and its gradient."""
-    for thing in gc.get_objects():
-        if issubclass(type(thing), torch.Tensor):
-            yield thing
-            if thing.is_leaf and thing.grad is not None:
-                yield thing.grad
+def all_tensors() -> Iterator[torch.Tensor]:
+    """Yield every tensor that Python's garbage collector tracks, and its gradient."""
+    for value in gc.get_objects():
+        if issubclass(type(value), torch.Tensor):
+            yield value
+            if value.is_leaf and value.grad is not None:
+                yield value.grad
 
 
-def of_models() -> Iterator[torch.Tensor]:
-    """Yield parameters, gradients, buffers and optimizer states, as far as they are here."""
-    for thing in gc.get_objects():
-        if issubclass(type(thing), nn.Module) and "_parameters" in thing.__dict__:
+def model_tensors() -> Iterator[torch.Tensor]:
+    """Yield parameters, gradients, buffers and optimizer states that are local to this rank."""
+    for value in gc.get_objects():
+        if issubclass(type(value), nn.Module) and "_parameters" in value.__dict__:
             yield from (
-                t for t in (*thing._parameters.values(), *thing._buffers.values()) if _is(t)
+                t for t in (*value._parameters.values(), *value._buffers.values()) if _is_tensor(t)
             )
-            yield from (p.grad for p in thing._parameters.values() if _is(p) and _is(p.grad))
-        elif issubclass(type(thing), Optimizer):
-            states = getattr(thing, "state", None)
-            # Not by its own method, by which a cell would have the other ranks' states as well.
-            kept = dict.values(states) if isinstance(states, dict) else ()
             yield from (
-                t for state in kept if isinstance(state, dict) for t in state.values() if _is(t)
+                p.grad for p in value._parameters.values() if _is_tensor(p) and _is_tensor(p.grad)
+            )
+        elif issubclass(type(value), Optimizer):
+            states = getattr(value, "state", None)
+            # Not by its own ``values``, which would gather the other ranks' states for a cell.
+            local = dict.values(states) if isinstance(states, dict) else ()
+            yield from (
+                t
+                for state in local
+                if isinstance(state, dict)
+                for t in state.values()
+                if _is_tensor(t)
             )
 
 
-def _is(value: object) -> TypeGuard[torch.Tensor]:
+def _is_tensor(value: object) -> TypeGuard[torch.Tensor]:
     return isinstance(value, torch.Tensor)
 
 
-def storages(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
-    """Return the size of each storage behind ``tensors``, by its address; a shard's is its own."""
+def storage_sizes(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
+    """Return the size in bytes of each storage of ``tensors``, by its address.
+
+    A sharded tensor counts with its local shard.
+    """
     sizes = {}
     with torch._C.DisableTorchFunctionSubclass():
         for tensor in tensors:
@@ -93,14 +104,17 @@ def storages(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
                 storage = getattr(tensor, "_local_tensor", tensor).untyped_storage()
                 sizes[storage.data_ptr()] = storage.nbytes()
             except (AttributeError, RuntimeError, NotImplementedError):
-                continue  # there is none, or it has no memory of its own
+                continue  # it has no storage, or one without memory
     return sizes
 
 
-def resident(which: str) -> int:
-    """Return the bytes in memory now (``VmRSS``) or at most (``VmHWM``), without files' pages.
+def resident_bytes(field: str) -> int:
+    """Return the resident memory without file-backed pages, in bytes.
 
-    Linux alone tells these apart.
+    Only Linux distinguishes them; other systems report the peak with them.
+
+    Args:
+        field: ``VmRSS`` for the current value, ``VmHWM`` for the peak.
     """
     try:
         lines = STATUS.read_text().splitlines()
@@ -108,6 +122,6 @@ def resident(which: str) -> int:
         unit = 1 if sys.platform == "darwin" else KIB
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     fields = dict(line.split(":", 1) for line in lines if ":" in line)
-    # Sandboxes, such as gVisor's, tell less.
-    here, files = (fields.get(name, "0").split()[0] for name in (which, "RssFile"))
-    return KIB * (int(here) - int(files))
+    # Sandboxes such as gVisor report fewer fields.
+    resident, files = (fields.get(name, "0").split()[0] for name in (field, "RssFile"))
+    return KIB * (int(resident) - int(files))

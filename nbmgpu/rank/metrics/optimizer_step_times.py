@@ -1,4 +1,4 @@
-"""How long each optimizer step takes, from the end of one to the end of the next."""
+"""Measures the time from the end of each optimizer step to the end of the next."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from itertools import pairwise
 
 import torch
 
-MOST = 10_000
-"""Steps that are timed; what comes later is as fast."""
+MAX_STEPS = 10_000
+"""Number of steps to time; later ones take as long."""
 
 
 class OptimizerStepTimer:
-    """Marks the ends of steps: on a GPU in its own stream, so that nobody waits for it."""
+    """Records the ends of steps; on a GPU by events in its stream, without synchronization."""
 
     def __init__(self, device: str) -> None:
-        """Time what happens on ``device``."""
+        """Time steps on ``device``."""
         self._on_gpu = device.startswith("cuda")
         self._times: list[float] = []
         self._events: list[torch.cuda.Event] = []
         self._samples: list[int] = []
 
     def mark(self, samples: int) -> None:
-        """Note that a step is over, by which so many ``samples`` have been used."""
-        if len(self._samples) > MOST:
+        """Record the end of a step; ``samples`` is the number of samples used so far."""
+        if len(self._samples) > MAX_STEPS:
             return
         self._samples.append(samples)
         if not self._on_gpu:
@@ -34,12 +34,12 @@ class OptimizerStepTimer:
         self._events.append(event)
 
     def seconds(self) -> list[float]:
-        """Return the time of every step but the first, which has nothing to count from."""
+        """Return the time of every step but the first, which has no earlier end."""
         if self._events:
             self._events[-1].synchronize()
         on_gpu = [a.elapsed_time(b) / 1000 for a, b in pairwise(self._events)]
         return on_gpu or [b - a for a, b in pairwise(self._times)]
 
     def samples(self) -> list[int]:
-        """Return the samples of the same steps, over all ranks; zeros where nobody knows."""
+        """Return the samples of the same steps, over all ranks; zeros if they are unknown."""
         return [b - a for a, b in pairwise(self._samples)]

@@ -1,4 +1,4 @@
-"""How fast a rank goes: the time of a step, its own part of it, and the tokens in a batch."""
+"""Measures the time of a step, and the rank's own part of it."""
 
 from __future__ import annotations
 
@@ -7,44 +7,50 @@ from collections.abc import Mapping
 
 
 class StepTimer:
-    """How long steps take, and how long until the rank meets the others in a backward pass."""
+    """Measures steps, and the time until the rank waits for others in a backward pass.
+
+    Attributes:
+        step: the number of the last step.
+        own_seconds: total seconds from the end of a backward pass to the beginning of the next.
+        ended_at: when the last backward pass ended, on the monotonic clock.
+    """
 
     def __init__(self) -> None:
-        """Begin before the first backward pass."""
+        """Start before the first backward pass."""
         self.step = 0
-        self.own = 0.0
-        self.at = 0.0
+        self.own_seconds = 0.0
+        self.ended_at = 0.0
 
     def begin_backward(self) -> None:
-        """A backward pass begins: ranks wait for one another now."""
-        if self.at:
-            self.own += time.monotonic() - self.at
+        """Record that a backward pass begins, in which ranks wait for each other."""
+        if self.ended_at:
+            self.own_seconds += time.monotonic() - self.ended_at
 
     def end_backward(self, step: int) -> None:
-        """The backward pass of ``step`` is over."""
-        self.step, self.at = step, time.monotonic()
+        """Record that the backward pass of ``step`` has ended."""
+        self.step, self.ended_at = step, time.monotonic()
 
 
 class StepTimerWindow:
-    """What a ``StepTimer`` did between two looks at it."""
+    """Averages a ``StepTimer`` since the last call."""
 
     def __init__(self) -> None:
-        """Have nothing to compare with yet."""
+        """Start without an earlier reading."""
         self._before = (0, 0.0, 0.0)
 
-    def take(self, pace: StepTimer) -> tuple[float, float]:
-        """Return the seconds per step, and the rank's own of them; zeros without a step."""
-        now = (pace.step, pace.at, pace.own)
-        (before, began, own), steps = self._before, pace.step - self._before[0]
+    def take(self, timer: StepTimer) -> tuple[float, float]:
+        """Return seconds per step, and the rank's own part of them; zeros without a step."""
+        now = (timer.step, timer.ended_at, timer.own_seconds)
+        (before, at, own), steps = self._before, timer.step - self._before[0]
         if steps <= 0:
             return 0.0, 0.0
         self._before = now
         if not before:
-            return 0.0, 0.0  # the first step had the start in it
-        return (now[1] - began) / steps, (now[2] - own) / steps
+            return 0.0, 0.0  # the first step includes the startup
+        return (now[1] - at) / steps, (now[2] - own) / steps
 
 
 def tokens_in(batch: object) -> int:
-    """Return how many tokens a batch of text has, 0 where that cannot be known."""
+    """Return the number of tokens in a batch of text, 0 if it is unknown."""
     ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
     return int(ids.numel()) if getattr(ids, "ndim", 0) == 2 else 0  # type: ignore[union-attr]

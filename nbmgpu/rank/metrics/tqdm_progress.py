@@ -1,7 +1,7 @@
-"""tqdm bars of a rank become progress events: one display per run, not one per rank.
+"""Turns tqdm bars of a rank into progress events: one display per run, not one per rank.
 
-A bar is known by its line, as in a terminal: a loop's inner bar is one bar, however
-often it begins anew.
+A bar is identified by its position, as in a terminal: a loop's inner bar is one bar, however often
+it is created again.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from nbmgpu.patches import PatchStack
 from nbmgpu.rank.reporting.recorder import Recorder
 
 
-class _Silence(io.StringIO):
-    """Where bars draw themselves: nowhere."""
+class _NullOutput(io.StringIO):
+    """The file of reported bars, which discards what they draw."""
 
     def write(self, text: str) -> int:
         return len(text)
@@ -26,43 +26,43 @@ class _Silence(io.StringIO):
 
 
 def install(recorder: Recorder) -> None:
-    """Let every bar report to ``recorder``; bars that write to a file of their own are left."""
+    """Patch tqdm to report bars to ``recorder``, except bars with a file of their own."""
     try:
         from tqdm.std import tqdm
     except ImportError:
         return
-    silence = _Silence()
-    original, shown, closed = tqdm.__init__, tqdm.display, tqdm.close
+    output = _NullOutput()
+    original_init, original_display, original_close = tqdm.__init__, tqdm.display, tqdm.close
 
-    def begin(bar: Any, *args: Any, **kwargs: Any) -> None:
-        bar._nbmgpu_tapped = kwargs.get("file") in (None, sys.stderr, sys.stdout)
-        if bar._nbmgpu_tapped:
-            kwargs["file"] = silence
-        original(bar, *args, **kwargs)
+    def patched_init(bar: Any, *args: Any, **kwargs: Any) -> None:
+        bar._nbmgpu_reported = kwargs.get("file") in (None, sys.stderr, sys.stdout)
+        if bar._nbmgpu_reported:
+            kwargs["file"] = output
+        original_init(bar, *args, **kwargs)
 
-    def display(bar: Any, msg: str | None = None, pos: int | None = None) -> bool:
-        if not _is_tapped(bar):
-            return bool(shown(bar, msg, pos))
+    def patched_display(bar: Any, msg: str | None = None, pos: int | None = None) -> bool:
+        if not _is_reported(bar):
+            return bool(original_display(bar, msg, pos))
         if not bar.disable:
             _report(recorder, bar)
         return True
 
-    def close(bar: Any) -> None:
-        was_open = _is_tapped(bar) and not bar.disable
-        closed(bar)
+    def patched_close(bar: Any) -> None:
+        was_open = _is_reported(bar) and not bar.disable
+        original_close(bar)
         if was_open:
             _report(recorder, bar, done=True)
 
     patches = PatchStack()
-    patches.replace("tqdm.std.tqdm.__init__", begin)
-    patches.replace("tqdm.std.tqdm.display", display)
-    patches.replace("tqdm.std.tqdm.close", close)
+    patches.replace("tqdm.std.tqdm.__init__", patched_init)
+    patches.replace("tqdm.std.tqdm.display", patched_display)
+    patches.replace("tqdm.std.tqdm.close", patched_close)
 
 
 def replace_widgets() -> None:
-    """Let ``tqdm.notebook`` give plain bars: a rank has no front end for its widgets.
+    """Replace ``tqdm.notebook`` by plain bars, since a rank has no front end for its widgets.
 
-    This comes before the bundle, which may refer to that module.
+    Must run before the cell's objects are loaded, which may refer to that module.
     """
     try:
         import tqdm
@@ -76,8 +76,8 @@ def replace_widgets() -> None:
     sys.modules["tqdm.notebook"] = module
 
 
-def _is_tapped(bar: Any) -> bool:
-    return getattr(bar, "_nbmgpu_tapped", False)
+def _is_reported(bar: Any) -> bool:
+    return getattr(bar, "_nbmgpu_reported", False)
 
 
 def _report(recorder: Recorder, bar: Any, done: bool = False) -> None:
