@@ -169,11 +169,11 @@ def test_a_launcher_that_comes_when_its_run_is_over_starts_nothing(
     process = script("""
 import signal
 from dataclasses import replace
-from nbmgpu.engines.local.client import launch_client
+from nbmgpu.engines.local.client import fork_server_client
 
 x = torch.ones(1000)
 nbmgpu.run("x = x + 1", gpus=2)
-launch_client()._process.send_signal(signal.SIGSTOP)
+fork_server_client()._process.send_signal(signal.SIGSTOP)
 late = nbmgpu.run("x.fill_(9); print('ran')", gpus=2, background=True)
 late.record = replace(late.record, created=late.record.created - 200)  # the machine has slept
 try:
@@ -181,7 +181,7 @@ try:
 except nbmgpu.NbmgpuError as error:
     print(error)
 later = nbmgpu.run("x = x + 1; time.sleep(1)", gpus=2, background=True)
-launch_client()._process.send_signal(signal.SIGCONT)
+fork_server_client()._process.send_signal(signal.SIGCONT)
 print(nbmgpu.attach(later.id).state, x.mean().item())
 late = nbmgpu.find_run(late.id)
 print(late.state, [rank.process for rank in late.view.ranks], late.log(0))
@@ -214,7 +214,7 @@ def test_a_script_that_is_killed_takes_its_ranks_along(script: Callable[[str], S
 
 def test_a_script_that_never_runs_anything_ends_at_once(script: Callable[[str], Script]) -> None:
     process = script(
-        "from nbmgpu.engines.local import client; client.launch_client(); print('ready')"
+        "from nbmgpu.engines.local import client; client.fork_server_client(); print('ready')"
     )
     process.until("ready")
     at = time.monotonic()

@@ -1,4 +1,4 @@
-"""The launch server has what the notebook has imported, and stays what can be forked."""
+"""The fork server has what the notebook has imported, and stays what can be forked."""
 
 import subprocess
 import sys

@@ -45,7 +45,7 @@ class RunOptions(StrategyOptions):
         timeout: seconds after which the run is ended; None for no limit.
         steps: optimizer steps after which the cell is over; None for all.
         dry_run: whether the plan is shown, and nothing started.
-        fresh: whether ranks are started anew by torchrun, not forked from the launch server.
+        fresh: whether ranks are started anew by torchrun, not forked from the fork server.
         engine: name of the engine that places and starts the ranks, see ``nbmgpu.engines``.
     """
 

@@ -206,13 +206,13 @@ class Notebook:
         return psutil.Process(self.pid).children(recursive=True)
 
     def server(self) -> psutil.Process:
-        """The launch server."""
+        """The fork server."""
         children = psutil.Process(self.pid).children()
         (server,) = (p for p in children if p.status() != psutil.STATUS_ZOMBIE)
         return server
 
     def workers(self) -> list[psutil.Process]:
-        """Processes of runs: all below the kernel but the launch server."""
+        """Processes of runs: all below the kernel but the fork server."""
         found = []
         for process in self.descendants():
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -234,7 +234,7 @@ class Notebook:
         return time.monotonic()
 
     def load(self) -> Notebook:
-        """Load the extension, and wait until its launch server has warmed up."""
+        """Load the extension, and wait until its fork server has warmed up."""
         self.run("%load_ext nbmgpu")
         self.run("%%mgpu --gpus 2 --strategy none\npass", 120)
         return self

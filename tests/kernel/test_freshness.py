@@ -1,6 +1,6 @@
 """Ranks are fresh, and so is what they see: nothing of an earlier run, nothing out of date.
 
-The launch server is warm and imports libraries ahead, the bundle's memory is kept from one run
+The fork server is warm and imports libraries ahead, the bundle's memory is kept from one run
 to the next.  Neither may show.
 """
 
@@ -94,7 +94,7 @@ def test_a_file_named_like_one_of_pythons_modules_does_no_harm(notebook: Noteboo
     path = notebook.home / "work" / "random.py"
     path.write_text("raise SystemExit('this is the notebook\\'s own')\n")
     try:
-        notebook.run("from nbmgpu.engines.local import client; client.launch_client().close()")
+        notebook.run("from nbmgpu.engines.local import client; client.fork_server_client().close()")
         for options in ("", "--fresh "):
             cell = f"%%mgpu --gpus 2 --cpu {options}\nimport random\nrandom.choice([1])"
             asked = notebook.run(cell)

@@ -101,7 +101,7 @@ def test_a_killed_launcher_is_an_error_and_not_a_hang(notebook: Notebook) -> Non
 def test_a_killed_launch_server_is_replaced(notebook: Notebook) -> None:
     scene = Scene(notebook, "all at once")
     scene.server.kill()
-    assert "launch server, has ended" in scene.cell.fails("LaunchError", 5)
+    assert "fork server, has ended" in scene.cell.fails("LaunchError", 5)
     scene.assert_nothing_is_left()
     assert notebook.run("%%mgpu --gpus 2\n6 * 7").seen == ["42"]
     notebook.gone(5)
@@ -128,7 +128,7 @@ def test_a_launch_server_that_dies_with_a_request_is_an_error(notebook: Notebook
     cell = notebook.send("%%mgpu --gpus 2\n1")
     wait_for(lambda: set(notebook.runs.iterdir()) - before, 5)
     server.kill()
-    assert "The launch server has ended." in cell.fails("LaunchError", 5)
+    assert "The fork server has ended." in cell.fails("LaunchError", 5)
     assert notebook.run("%%mgpu --gpus 2\n6 * 7").seen == ["42"]
 
 

@@ -52,7 +52,7 @@ SET_BY_LIBRARIES = SINGLE_THREADED.keys() | {"TORCHINDUCTOR_CACHE_DIR"}
 """Such variables that torch and Lightning set themselves when the notebook imports them."""
 
 
-class LaunchClient(RunHandle):
+class ForkServerClient(RunHandle):
     """The kernel's end of the fork server that launches its runs."""
 
     def __init__(self) -> None:
@@ -105,13 +105,13 @@ class LaunchClient(RunHandle):
             modules = [name for name in COMMON_MODULES if name in sys.modules]
             self._send({"folder": str(run.folder), "modules": modules})
         except OSError as error:
-            raise LaunchError(f"The launch server has ended: {error}\n{self.stderr()}") from None
+            raise LaunchError(f"The fork server has ended: {error}\n{self.stderr()}") from None
 
     def error(self) -> str:
         """Return why runs that have not started never will; empty while the server is alive."""
         if self.alive:
             return ""
-        return f"The launch server has ended.\n{self.stderr()}".rstrip()
+        return f"The fork server has ended.\n{self.stderr()}".rstrip()
 
     def preload(self, modules: Iterable[str] = ()) -> None:
         """Let the server import ``modules``, and the libraries that this process has imported."""
@@ -172,13 +172,13 @@ def torch_variables() -> dict[str, str]:
     }
 
 
-_client: LaunchClient | None = None
+_client: ForkServerClient | None = None
 
-_retired: list[LaunchClient] = []
+_retired: list[ForkServerClient] = []
 """Clients that take no more requests, and whose runs may go on."""
 
 
-def launch_client() -> LaunchClient:
+def fork_server_client() -> ForkServerClient:
     """Return the client of this process's fork server; a new one if its environment is outdated."""
     global _client
     _retired[:] = [old for old in _retired if old.alive]
@@ -187,6 +187,6 @@ def launch_client() -> LaunchClient:
         _retired.append(_client)
         _client = None
     if _client is None or not _client.alive:
-        _client = LaunchClient()
+        _client = ForkServerClient()
         atexit.register(_client.close)
     return _client

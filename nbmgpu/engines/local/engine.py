@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from nbmgpu.engines.base import Engine, RunHandle, RunStorage
 from nbmgpu.system.processes import process_is_alive
 
-from .client import launch_client
+from .client import fork_server_client
 
 if TYPE_CHECKING:
     from nbmgpu.devices.placement import Placement
@@ -61,7 +61,7 @@ class LocalEngine(Engine):
 
     def launch(self, run: Run) -> RunHandle:
         """Ask the fork server for a launcher."""
-        client = launch_client()
+        client = fork_server_client()
         client.launch(run)
         return client
 
@@ -78,11 +78,11 @@ class LocalEngine(Engine):
 
     def preload(self, modules: Iterable[str] = ()) -> None:
         """Start the fork server; let it import ``modules`` and what this process has imported."""
-        launch_client().preload(modules)
+        fork_server_client().preload(modules)
 
     def preload_cpu_seconds(self) -> float:
         """Return the CPU time of the fork server and all its children."""
-        return launch_client().cpu_seconds()
+        return fork_server_client().cpu_seconds()
 
     def is_alive(self, run: Run) -> bool:
         """Return whether the launcher runs, or the kernel that has just asked for one."""

@@ -26,7 +26,7 @@ from .cleanup import ForkedPids, clean_up
 from .process_environment import ProcessEnvironment
 from .processes import ForkedRanks, LocalRanks, TorchrunRanks
 
-KERNEL_ENDED = "The kernel that had started the run, or its launch server, has ended."
+KERNEL_ENDED = "The kernel that had started the run, or its fork server, has ended."
 
 STOPPED_BEFORE_START = "It was stopped, or given up, before its ranks had been started."
 
