@@ -1,4 +1,4 @@
-"""What a step frees is there for the next one, and is not fetched from the system again."""
+"""Memory that a step frees is reused by the next one, without page faults."""
 
 import sys
 
@@ -16,7 +16,7 @@ libc.malloc.restype = ctypes.c_void_p
 PR_SET_THP_DISABLE = 41
 libc.prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)  # else hundreds of pages are one fault
 
-def faults_of_a_step():
+def faults_per_step():
     for step in range(20):
         blocks = [ctypes.c_void_p(libc.malloc(16 << 20)) for _ in range(6)]  # as activations are
         for block in blocks:
@@ -28,20 +28,20 @@ def faults_of_a_step():
             before = faults
     return (faults - before) / 10
 
-here = faults_of_a_step()
+here = faults_per_step()
 there, send = os.pipe()
 if os.fork() == 0:
-    os.write(send, b"%d" % faults_of_a_step())
+    os.write(send, b"%d" % faults_per_step())
     os._exit(0)
 in_a_child = int(os.read(there, 100))
 os.wait()
 """
-"""Of torch's own blocks some luck decides: a small one above them keeps them all."""
+"""Not with torch's own blocks: a small block above them may keep them in the heap by chance."""
 
 
 @pytest.fixture
 def faults(monkeypatch):
-    """Returns how many pages a rank, and a child of it, fetch in each step, in an environment."""
+    """Runs the cell in an environment; returns page faults per step of a rank and of its child."""
     for name in (MMAP_THRESHOLD.variable, TRIM_THRESHOLD.variable, "GLIBC_TUNABLES"):
         monkeypatch.delenv(name, raising=False)
 
@@ -55,13 +55,13 @@ def faults(monkeypatch):
     return run
 
 
-def test_what_a_step_frees_the_next_one_finds(faults):
+def test_freed_memory_is_reused_by_the_next_step(faults):
     here, in_a_child = faults()
     assert here < 100
-    assert in_a_child > 1000, "loader workers would keep as much as their rank, each"
+    assert in_a_child > 1000, "each DataLoader worker would keep as much memory as its rank"
 
 
 @pytest.mark.parametrize(("kept", "few"), [(1 << 17, False), (1 << 30, True)])
-def test_what_the_environment_says_holds(faults, kept, few):
+def test_the_environment_takes_precedence(faults, kept, few):
     here, _ = faults(MALLOC_TRIM_THRESHOLD_=str(kept))
     assert (here < 100) is few

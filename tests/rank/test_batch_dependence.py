@@ -1,4 +1,4 @@
-"""Whether a loss takes the samples of its batch one by one is seen in its operations."""
+"""Whether a loss depends on several samples at once is detected from its operators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nbmgpu.rank.loss.graph_reader import read_graph
 from nbmgpu.rank.reporting.recorder import Recorder
 from nbmgpu.runs.events import EventTail, EventWriter, Notice
 
-SAMPLES, WHOLE = 6, 12
+SAMPLES, GLOBAL_BATCH_SIZE = 6, 12
 Loss = Callable[[Any, Tensor, Tensor], Tensor]
 
 torch.manual_seed(0)
@@ -39,11 +39,11 @@ def similar(a: Tensor, b: Tensor) -> Tensor:
     return F.cross_entropy(a @ b.T / 0.5, torch.arange(len(a)))
 
 
-def centred(z: Tensor) -> Tensor:
+def centered(z: Tensor) -> Tensor:
     return z - z.mean(0)
 
 
-def normalised(z: Tensor) -> Tensor:
+def normalized(z: Tensor) -> Tensor:
     return F.batch_norm(z, None, None, training=True)
 
 
@@ -51,19 +51,19 @@ def weights(y: Tensor) -> Tensor:
     return (y + 1.0) / (y + 1.0).sum()
 
 
-COUPLED: dict[str, Loss] = {
+CROSS_SAMPLE: dict[str, Loss] = {
     "contrastive": lambda m, x, y: similar(unit(m, x), unit(m, x + 0.1)),
     "contrastive, all views in one": lambda m, x, y: (
         (z := unit(m, torch.cat([x, x + 0.1]))) @ z.T).logsumexp(1).mean(),
     "einsum": lambda m, x, y: torch.einsum("ik,jk->ij", m(x), m(x)).square().mean(),
     "distances": lambda m, x, y: torch.cdist(m(x), m(x)).mean(),
     "pairs by broadcasting": lambda m, x, y: (m(x)[:, None] - m(x)[None]).square().mean(),
-    "centred outputs": lambda m, x, y: F.cross_entropy(centred(m(x)), y),
-    "centred inputs": lambda m, x, y: F.cross_entropy(m(centred(x)), y),
-    "classes weighed by their number": lambda m, x, y: F.cross_entropy(
+    "centered outputs": lambda m, x, y: F.cross_entropy(centered(m(x)), y),
+    "centered inputs": lambda m, x, y: F.cross_entropy(m(centered(x)), y),
+    "classes weighted by their count": lambda m, x, y: F.cross_entropy(
         m(x), y, weight=1 / torch.bincount(y, minlength=5).float().add(1)),
-    "advantages of the batch": lambda m, x, y: (each(m, x, y) * centred(y.float())).mean(),
-    "advantages, detached": lambda m, x, y: (each(m, x, y) * centred(m(x)[:, 0].detach())).mean(),
+    "advantages of the batch": lambda m, x, y: (each(m, x, y) * centered(y.float())).mean(),
+    "advantages, detached": lambda m, x, y: (each(m, x, y) * centered(m(x)[:, 0].detach())).mean(),
     "weights that sum to 1": lambda m, x, y: (each(m, x, y) * weights(y)).sum(),
     "softmax over the batch": lambda m, x, y: (each(m, x, y).detach().softmax(0)
                                                * each(m, x, y)).sum(),
@@ -84,7 +84,7 @@ COUPLED: dict[str, Loss] = {
     "sorted, then against a line": lambda m, x, y: (
         m(x)[:, 0].sort().values - y).square().mean(),
 }  # fmt: skip
-PARTS: dict[str, Loss] = {
+SUBSETS: dict[str, Loss] = {
     "the first": lambda m, x, y: each(m, x, y)[0],
     "the first two": lambda m, x, y: each(m, x, y)[:2].mean(),
     "every other": lambda m, x, y: F.cross_entropy(m(x)[::2], y[::2]),
@@ -92,8 +92,8 @@ PARTS: dict[str, Loss] = {
         F.cross_entropy(m(x[i : i + 1]), y[i : i + 1]) for i in range(2)),
     "a fixed index": lambda m, x, y: each(m, x, y)[torch.tensor([0, 3])].mean(),
 }  # fmt: skip
-CHOSEN: dict[str, Loss] = {
-    "chosen before the model": lambda m, x, y: F.mse_loss(m(x[y > 1])[:, 0], y[y > 1].float()),
+SELECTED: dict[str, Loss] = {
+    "selected before the model": lambda m, x, y: F.mse_loss(m(x[y > 1])[:, 0], y[y > 1].float()),
 }
 
 
@@ -116,7 +116,7 @@ def packed(m: Any, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(recurrent(sequences)[1][0][0] + m(x), y)
 
 
-def sorted_by_hand(m: Any, x: Tensor, y: Tensor) -> Tensor:
+def sorted_and_back(m: Any, x: Tensor, y: Tensor) -> Tensor:
     order = x[:, 0].argsort()
     return F.cross_entropy(m(x[order])[order.argsort()], y)
 
@@ -149,7 +149,7 @@ def with_metrics(m: Any, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(out, y)
 
 
-PLAIN: dict[str, Loss] = {
+PER_SAMPLE: dict[str, Loss] = {
     "mean": lambda m, x, y: F.cross_entropy(m(x), y),
     "sum": lambda m, x, y: F.cross_entropy(m(x), y, reduction="sum"),
     "sum / len": lambda m, x, y: each(m, x, y).sum() / len(x),
@@ -176,7 +176,7 @@ PLAIN: dict[str, Loss] = {
     "a loop over samples": looped,
     "pieces": pieces,
     "packed sequences": packed,
-    "sorted and back": sorted_by_hand,
+    "sorted and back": sorted_and_back,
     "transformer, samples second": transformer,
     "images": images,
     "gradient penalty": gradient_penalty,
@@ -195,8 +195,8 @@ def detector(tmp_path: Path) -> Iterator[BatchDependenceDetector]:
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Callable[[], dict[str, str]]:
-    """Return the notices so far: their texts by topic."""
+def notices(tmp_path: Path) -> Callable[[], dict[str, str]]:
+    """Returns a function that reads the notices so far: their texts by topic."""
 
     def read() -> dict[str, str]:
         events = EventTail(tmp_path / "events").read()
@@ -207,104 +207,106 @@ def told(tmp_path: Path) -> Callable[[], dict[str, str]]:
 
 def step(detector: BatchDependenceDetector, loss: Loss) -> None:
     x, y = X.clone(), Y.clone()
-    detector.add_batch((x, y), SAMPLES, WHOLE)
+    detector.add_batch((x, y), SAMPLES, GLOBAL_BATCH_SIZE)
     value = loss(model, x, y)
     with detector.paused():
-        graph = read_graph(value, SAMPLES, WHOLE)
+        graph = read_graph(value, SAMPLES, GLOBAL_BATCH_SIZE)
     detector.check_losses([value], graph, even=True)
 
 
-@pytest.mark.parametrize("loss", COUPLED.values(), ids=COUPLED)
-def test_a_loss_that_takes_samples_together(
-    detector: BatchDependenceDetector, told: Any, loss: Loss
+@pytest.mark.parametrize("loss", CROSS_SAMPLE.values(), ids=CROSS_SAMPLE)
+def test_cross_sample_losses_are_reported(
+    detector: BatchDependenceDetector, notices: Any, loss: Loss
 ) -> None:
     step(detector, loss)
     detector.close()
-    assert set(told()) == {"coupled-batch"}
+    assert set(notices()) == {"coupled-batch"}
 
 
-@pytest.mark.parametrize("loss", PARTS.values(), ids=PARTS)
-def test_a_loss_of_some_samples_by_their_place(
-    detector: BatchDependenceDetector, told: Any, loss: Loss
+@pytest.mark.parametrize("loss", SUBSETS.values(), ids=SUBSETS)
+def test_losses_of_samples_selected_by_position_are_reported(
+    detector: BatchDependenceDetector, notices: Any, loss: Loss
 ) -> None:
     step(detector, loss)
     detector.close()
-    assert set(told()) == {"part-of-batch"}
+    assert set(notices()) == {"part-of-batch"}
 
 
-@pytest.mark.parametrize("loss", CHOSEN.values(), ids=CHOSEN)
-def test_a_mean_over_an_unknown_number(
-    detector: BatchDependenceDetector, told: Any, loss: Loss
+@pytest.mark.parametrize("loss", SELECTED.values(), ids=SELECTED)
+def test_means_over_a_selected_number_of_samples_are_reported(
+    detector: BatchDependenceDetector, notices: Any, loss: Loss
 ) -> None:
     step(detector, loss)
     detector.close()
-    assert set(told()) == {"chosen-mean"}
+    assert set(notices()) == {"chosen-mean"}
 
 
-@pytest.mark.parametrize("loss", PLAIN.values(), ids=PLAIN)
-def test_a_loss_that_takes_samples_one_by_one(
-    detector: BatchDependenceDetector, told: Any, loss: Loss
+@pytest.mark.parametrize("loss", PER_SAMPLE.values(), ids=PER_SAMPLE)
+def test_per_sample_losses_are_not_reported(
+    detector: BatchDependenceDetector, notices: Any, loss: Loss
 ) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         step(detector, loss)
     detector.close()
-    assert told() == {}
+    assert notices() == {}
 
 
-def test_batch_normalisation_by_a_function(detector: BatchDependenceDetector, told: Any) -> None:
-    step(detector, lambda m, x, y: F.cross_entropy(normalised(m(x)), y))
-    assert set(told()) == {"batch-norm"}
+def test_functional_batch_norm_is_reported(detector: BatchDependenceDetector, notices: Any) -> None:
+    step(detector, lambda m, x, y: F.cross_entropy(normalized(m(x)), y))
+    assert set(notices()) == {"batch-norm"}
 
 
-def test_the_text_names_the_operation(detector: BatchDependenceDetector, told: Any) -> None:
-    step(detector, COUPLED["distances"])
-    assert "(cdist_forward)" in told()["coupled-batch"]
+def test_the_notice_names_the_operator(detector: BatchDependenceDetector, notices: Any) -> None:
+    step(detector, CROSS_SAMPLE["distances"])
+    assert "(cdist_forward)" in notices()["coupled-batch"]
 
 
 def test_a_step_may_have_several_backward_passes(
-    detector: BatchDependenceDetector, told: Any
+    detector: BatchDependenceDetector, notices: Any
 ) -> None:
     x, y = X.clone(), Y.clone()
-    detector.add_batch((x, y), SAMPLES, WHOLE)
+    detector.add_batch((x, y), SAMPLES, GLOBAL_BATCH_SIZE)
     for a, b in zip(x.split(4), y.split(4), strict=True):
         loss = F.cross_entropy(model(a), b)
         with detector.paused():
-            graph = read_graph(loss, SAMPLES, WHOLE)
+            graph = read_graph(loss, SAMPLES, GLOBAL_BATCH_SIZE)
         detector.check_losses([loss], graph)
     detector.close()
-    assert told() == {}
+    assert notices() == {}
 
 
-def test_batches_are_known_however_early_they_are_read(
-    detector: BatchDependenceDetector, told: Any
+def test_batches_that_are_read_ahead_are_tracked(
+    detector: BatchDependenceDetector, notices: Any
 ) -> None:
     batches = [(X.clone(), Y.clone()) for _ in range(3)]
     for batch in batches:
-        detector.add_batch(batch, SAMPLES, WHOLE)
+        detector.add_batch(batch, SAMPLES, GLOBAL_BATCH_SIZE)
     for x, y in batches:
-        loss = COUPLED["contrastive"](model, x, y)
+        loss = CROSS_SAMPLE["contrastive"](model, x, y)
         with detector.paused():
-            graph = read_graph(loss, SAMPLES, WHOLE)
+            graph = read_graph(loss, SAMPLES, GLOBAL_BATCH_SIZE)
         detector.check_losses([loss], graph)
-    assert set(told()) == {"coupled-batch"}
+    assert set(notices()) == {"coupled-batch"}
     detector.close()
 
 
-def test_most_steps_are_not_looked_at(detector: BatchDependenceDetector) -> None:
-    seen = []
+def test_only_steps_that_are_powers_of_2_are_observed(detector: BatchDependenceDetector) -> None:
+    observed = []
     for number in range(1, 40):
-        step(detector, PLAIN["mean"])
+        step(detector, PER_SAMPLE["mean"])
         if _get_current_dispatch_mode() is not None:
-            seen.append(number)
+            observed.append(number)
     detector.close()
-    assert seen == [1, 2, 4, 8, 16, 32]
+    assert observed == [1, 2, 4, 8, 16, 32]
     assert _get_current_dispatch_mode() is None
 
 
-def test_a_mode_that_a_cell_leaves_is_left(detector: BatchDependenceDetector) -> None:
+def test_a_mode_of_the_cell_can_be_popped_while_observing(
+    detector: BatchDependenceDetector,
+) -> None:
     with FlopCounterMode(display=False) as flops:
-        detector.add_batch((x := X.clone(), Y), SAMPLES, WHOLE)
+        detector.add_batch((x := X.clone(), Y), SAMPLES, GLOBAL_BATCH_SIZE)
         model(x)
     counted = flops.get_total_flops()
     model(x)
@@ -312,13 +314,15 @@ def test_a_mode_that_a_cell_leaves_is_left(detector: BatchDependenceDetector) ->
     assert flops.get_total_flops() == counted > 0
 
 
-def test_nobody_looks_once_all_batches_are_used(detector: BatchDependenceDetector) -> None:
-    detector.add_batch((x := X.clone(), y := Y.clone()), SAMPLES, WHOLE)
+def test_observation_stops_when_all_batches_have_been_used(
+    detector: BatchDependenceDetector,
+) -> None:
+    detector.add_batch((x := X.clone(), y := Y.clone()), SAMPLES, GLOBAL_BATCH_SIZE)
     detector.stop_if_done()
     assert _get_current_dispatch_mode() is not None
     loss = F.cross_entropy(model(x), y)
     with detector.paused():
-        graph = read_graph(loss, SAMPLES, WHOLE)
+        graph = read_graph(loss, SAMPLES, GLOBAL_BATCH_SIZE)
     detector.check_losses([loss], graph)
     detector.stop_if_done()
     assert _get_current_dispatch_mode() is None
@@ -326,15 +330,15 @@ def test_nobody_looks_once_all_batches_are_used(detector: BatchDependenceDetecto
 
 def test_compiled_code_stays_compiled(detector: BatchDependenceDetector) -> None:
     fast = torch.compile(model, backend="aot_eager")
-    detector.add_batch((x := X.clone(), Y), SAMPLES, WHOLE)
+    detector.add_batch((x := X.clone(), Y), SAMPLES, GLOBAL_BATCH_SIZE)
     assert "Compiled" in fast(x).grad_fn.name()
     detector.close()
     assert "Compiled" in fast(x).grad_fn.name()
 
 
-def test_modes_of_the_cell_stay_in_place(detector: BatchDependenceDetector) -> None:
+def test_modes_of_the_cell_keep_their_place_in_the_stack(detector: BatchDependenceDetector) -> None:
     with FlopCounterMode(display=False) as around:
-        detector.add_batch((x := X.clone(), Y), SAMPLES, WHOLE)
+        detector.add_batch((x := X.clone(), Y), SAMPLES, GLOBAL_BATCH_SIZE)
         with FlopCounterMode(display=False) as inside:
             model(x)
             with detector.paused():

@@ -1,4 +1,4 @@
-"""Which views are shaped by the size of the whole batch is read from the line that makes them."""
+"""Reshapes to the global batch size are detected from the line that calls them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 from nbmgpu.rank.source_analysis.batch_shapes import reshapes_to_batch_size
 
-WHOLE = 12
+GLOBAL_BATCH_SIZE = 12
 BATCH = 12
 ARGS = SimpleNamespace(batch_size=12, others=3)
 
 
 class Probe:
-    """Answers a view with what is found of the line that asks for it."""
+    """A tensor whose ``view`` returns whether its call is detected."""
 
     def view(self, *shape: Any) -> bool:
-        return reshapes_to_batch_size(sys._getframe(1), WHOLE)
+        return reshapes_to_batch_size(sys._getframe(1), GLOBAL_BATCH_SIZE)
 
     reshape = view
 
@@ -29,7 +29,7 @@ class Model:
         return bool(x.view(self.batch_size, -1))
 
 
-def test_names_attributes_and_numbers_that_are_the_whole_size() -> None:
+def test_names_attributes_and_numbers_with_the_global_batch_size() -> None:
     x, batch_size = Probe(), 12
     assert x.view(batch_size, -1)
     assert x.view(BATCH, -1)
@@ -43,10 +43,10 @@ def test_names_attributes_and_numbers_that_are_the_whole_size() -> None:
     assert Probe.reshape(x, (12, -1))
 
 
-def test_what_is_asked_of_the_share_or_left_open() -> None:
+def test_sizes_of_the_shard_and_inferred_sizes() -> None:
     x, heads = Probe(), 12
     assert not x.view(-1, 2)
     assert not x.view(len([x]), -1)
     assert not x.view(ARGS.others, 12)
     assert not x.view(-1, heads)
-    assert not x.view(2 * 6, -1)  # not seen
+    assert not x.view(2 * 6, -1)  # not detected

@@ -1,4 +1,4 @@
-"""A loop whose numbers depend on the size of its batches is known by its source."""
+"""Loops whose numbers depend on the batch size are detected from their source."""
 
 import sys
 
@@ -58,8 +58,8 @@ NOT_COUNTING = [
 ]
 
 
-class Asking(Probe):
-    """A loader that asks whether its loop adds up sizes."""
+class CountingProbe(Probe):
+    """A loader that checks whether its loop sums batch sizes."""
 
     def __iter__(self):
         self.answer = loop_counts_samples(sys._getframe(1))
@@ -80,12 +80,12 @@ def width_of(x):
 
 
 @pytest.mark.parametrize("line", [*COUNTING, *NOT_COUNTING])
-def test_sums_of_batch_sizes_are_noticed(line):
+def test_sums_of_batch_sizes_are_detected(line):
     loop = f"for x, y in loader:\n    {line}\n    loss.backward()"
-    assert answer(FUNCTIONS + loop, Asking) is (line in COUNTING)
+    assert answer(FUNCTIONS + loop, CountingProbe) is (line in COUNTING)
 
 
-ASKING = [
+COMPARING = [
     "if x.size(0) != batch_size: continue",
     "if len(x) < 8: break",
     "images, labels = x.to(0), y.to(0)\n    if images.shape[0] != batch_size: continue",
@@ -96,7 +96,7 @@ ASKING = [
     "with amp:\n        h = x.to(0)\n        h = h if h.size(0) == size else pad(h)",
     "images = x['images']\n    if images.size(0) < 8: continue",
 ]
-NOT_ASKING = [
+NOT_COMPARING = [
     "if len(y.shape) > 1: y = y.squeeze(1)",
     "if len(x.size()) == 3: x = x[0]",
     "if len(x) == 2: a, b = x",
@@ -114,15 +114,15 @@ NOT_ASKING = [
 ]
 
 
-class AskingForSize(Probe):
-    """A loader that asks whether its loop asks for the size of a batch."""
+class ComparisonProbe(Probe):
+    """A loader that checks whether its loop compares the batch size."""
 
     def __iter__(self):
         self.answer = loop_compares_batch_size(sys._getframe(1))
         return iter(())
 
 
-@pytest.mark.parametrize("line", [*ASKING, *NOT_ASKING])
-def test_questions_about_the_size_of_a_batch_are_noticed(line):
+@pytest.mark.parametrize("line", [*COMPARING, *NOT_COMPARING])
+def test_comparisons_of_batch_sizes_are_detected(line):
     source = f"for x, y in loader:\n    {line}\n    loss.backward()"
-    assert answer(source, AskingForSize) is (line in ASKING)
+    assert answer(source, ComparisonProbe) is (line in COMPARING)

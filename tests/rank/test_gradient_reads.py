@@ -1,4 +1,4 @@
-"""Where code reads the gradient of something that is no weight."""
+"""Reads of gradients of tensors that are not parameters."""
 
 import pytest
 
@@ -30,10 +30,10 @@ NOT_READ = [
 
 
 @pytest.mark.parametrize("cell", READ)
-def test_gradients_of_data_are_seen(cell: str) -> None:
+def test_gradients_of_data_are_detected(cell: str) -> None:
     assert cell_reads_gradients(cell)
 
 
 @pytest.mark.parametrize("cell", NOT_READ)
-def test_those_of_models_and_their_signs_are_not(cell: str) -> None:
+def test_gradients_of_parameters_and_their_signs_are_ignored(cell: str) -> None:
     assert not cell_reads_gradients(cell)

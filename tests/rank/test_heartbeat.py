@@ -1,4 +1,4 @@
-"""A rank's pulse: it beats while the cell works, and ends with the rank."""
+"""The heartbeat of a rank runs during the cell and ends with the rank."""
 
 import sys
 import threading
@@ -19,8 +19,8 @@ from nbmgpu.runs.events import EventTail, EventWriter, Vitals
 
 
 @pytest.fixture
-def pulse(tmp_path, monkeypatch):
-    """Makes a pulse that beats fast, and reads what it wrote."""
+def fast_heartbeat(tmp_path, monkeypatch):
+    """Creates a fast heartbeat and the tail of its events."""
     monkeypatch.setattr(heartbeat, "INTERVAL", 0.05)
     writer = EventWriter(tmp_path / "events", 3)
     log = tmp_path / "log"
@@ -30,10 +30,10 @@ def pulse(tmp_path, monkeypatch):
     writer.close()
 
 
-def test_beats_while_the_cell_works_and_a_last_time(pulse):
-    beating, tail = pulse()
+def test_it_beats_during_the_cell_and_once_at_the_end(fast_heartbeat):
+    beat_thread, tail = fast_heartbeat()
     before = threading.active_count()
-    with beating:
+    with beat_thread:
         deadline = time.monotonic() + 10
         beats = []
         while len(beats) < 3 and time.monotonic() < deadline:
@@ -53,7 +53,7 @@ def test_beats_while_the_cell_works_and_a_last_time(pulse):
     assert tail.read() == []
 
 
-def test_a_full_disk_does_not_end_it(tmp_path, monkeypatch):
+def test_a_full_disk_does_not_stop_it(tmp_path, monkeypatch):
     monkeypatch.setattr(heartbeat, "INTERVAL", 0.02)
     writer = EventWriter(Path("/dev/full"), 0)
     tried = []
@@ -67,55 +67,55 @@ def test_a_full_disk_does_not_end_it(tmp_path, monkeypatch):
     writer.close()
 
 
-def test_a_beat_costs_next_to_nothing(pulse):
-    beating, _ = pulse()
+def test_a_beat_takes_less_than_2_ms(fast_heartbeat):
+    beat_thread, _ = fast_heartbeat()
     begun = time.process_time()
     for _ in range(100):
-        beating._beat()
+        beat_thread._beat()
     assert (time.process_time() - begun) / 100 < 0.002
 
 
-def test_leaves_random_numbers_alone(pulse):
-    beating, _ = pulse()
+def test_it_draws_no_random_numbers(fast_heartbeat):
+    beat_thread, _ = fast_heartbeat()
     torch.manual_seed(0)
     expected = torch.rand(3).tolist()
     torch.manual_seed(0)
-    with beating:
+    with beat_thread:
         time.sleep(0.2)
         assert torch.rand(3).tolist() == expected
 
 
-class TestPace:
-    def test_tells_the_time_of_a_step_and_the_ranks_own_part(self, monkeypatch):
+class TestStepTimer:
+    def test_time_of_a_step_and_the_ranks_own_part(self, monkeypatch):
         clock = [0.0]
         monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-        pace, stretch = StepTimer(), StepTimerWindow()
+        timer, window = StepTimer(), StepTimerWindow()
 
         def step(number, own, together):
             clock[0] += own
-            pace.begin_backward()
+            timer.begin_backward()
             clock[0] += together
-            pace.end_backward(number)
+            timer.end_backward(number)
 
-        assert stretch.take(pace) == (0.0, 0.0)
+        assert window.take(timer) == (0.0, 0.0)
         step(1, own=5.0, together=1.0)
-        assert stretch.take(pace) == (0.0, 0.0)  # the first had the start in it
+        assert window.take(timer) == (0.0, 0.0)  # the first step includes the startup
         step(2, own=0.25, together=0.5)
         step(3, own=0.75, together=0.5)
-        assert stretch.take(pace) == (1.0, 0.5)
-        assert stretch.take(pace) == (0.0, 0.0)  # none since
+        assert window.take(timer) == (1.0, 0.5)
+        assert window.take(timer) == (0.0, 0.0)  # none since
 
-    def test_several_backward_passes_of_a_step_are_one_step(self, monkeypatch):
+    def test_several_backward_passes_of_a_step_count_as_one(self, monkeypatch):
         clock = [0.0]
         monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-        pace, stretch = StepTimer(), StepTimerWindow()
+        timer, window = StepTimer(), StepTimerWindow()
         for number in (1, 1, 2, 2):
             clock[0] += 1.0
-            pace.begin_backward()
-            pace.end_backward(number)
+            timer.begin_backward()
+            timer.end_backward(number)
             if number == 1:
-                stretch.take(pace)
-        assert stretch.take(pace)[0] == pytest.approx(3.0)  # since the first pass of step 1
+                window.take(timer)
+        assert window.take(timer)[0] == pytest.approx(3.0)  # since the first pass of step 1
 
 
 NVML = """
@@ -126,8 +126,8 @@ class Rate:
 """
 
 
-class TestGpus:
-    """There is no GPU here: the driver's library is played, the rest is real."""
+class TestGpuMonitor:
+    """With a fake NVML, since there is no GPU."""
 
     @pytest.fixture
     def nvml(self, monkeypatch):
@@ -144,10 +144,10 @@ class TestGpus:
         return module
 
     @pytest.mark.usefixtures("nvml")
-    def test_are_taken_together(self):
+    def test_gpus_are_summed(self):
         assert GpuMonitor().usage() == {"gpu": 30.0, "gpu_memory": 30, "gpu_memory_total": 200}
 
-    def test_a_slice_has_memory_and_no_utilization(self, nvml):
+    def test_a_mig_instance_has_memory_and_no_utilization(self, nvml):
         def unsupported(_handle):
             raise RuntimeError("Not Supported")
 
@@ -155,7 +155,7 @@ class TestGpus:
         assert GpuMonitor().usage()["gpu"] == -1
         assert GpuMonitor().usage()["gpu_memory"] == 30
 
-    def test_a_driver_that_fails_is_no_driver(self, nvml):
+    def test_a_driver_that_fails_counts_as_none(self, nvml):
         def broken():
             raise RuntimeError("Driver Not Loaded")
 
@@ -163,7 +163,7 @@ class TestGpus:
         assert GpuMonitor().usage() == {}
 
 
-def test_cuda_is_never_started_to_ask_it():
+def test_cuda_is_not_initialized_by_it():
     assert allocated_memory() == {}
     assert not torch.cuda.is_initialized()
 
@@ -178,11 +178,11 @@ def test_cuda_is_never_started_to_ask_it():
         (None, 0),
     ],
 )
-def test_tokens_are_counted_where_they_are_known_to_be(batch, tokens):
+def test_tokens_are_counted_if_known(batch, tokens):
     assert tokens_in(batch) == tokens
 
 
-REAL = """
+SLOW_SECOND_RANK = """
 import os, time
 for epoch in range(2):
     for batch in loader:
@@ -194,7 +194,7 @@ for epoch in range(2):
 """
 
 
-def test_of_a_real_run_whose_second_rank_is_slow(monkeypatch, tmp_path):
+def test_a_run_whose_second_rank_is_slow(monkeypatch, tmp_path):
     monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
     model = torch.nn.Linear(6, 1)
     data = [{"input_ids": torch.zeros(6, dtype=torch.long)} for _ in range(200)]
@@ -204,7 +204,7 @@ def test_of_a_real_run_whose_second_rank_is_slow(monkeypatch, tmp_path):
         "opt": torch.optim.SGD(model.parameters(), 0.1),
         "loader": torch.utils.data.DataLoader(data, batch_size=4),
     }
-    run = nbmgpu.run(REAL, namespace, gpus=2)
+    run = nbmgpu.run(SLOW_SECOND_RANK, namespace, gpus=2)
     for seen in run.view.ranks:
         assert seen.vitals.step == seen.step == 100
         assert seen.vitals.logged == 0
@@ -218,7 +218,7 @@ def test_of_a_real_run_whose_second_rank_is_slow(monkeypatch, tmp_path):
     assert tokens == pytest.approx(6 * samples)
 
 
-def test_a_cell_may_put_anything_in_the_place_of_stdout(monkeypatch, tmp_path):
+def test_a_cell_may_replace_stdout_by_any_object(monkeypatch, tmp_path):
     monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
     namespace = {"__name__": "__main__"}
     source = """

@@ -1,4 +1,4 @@
-"""A loop is split only if it can reach a backward pass."""
+"""A loop trains only if it can reach a backward pass."""
 
 import linecache
 import sys
@@ -37,10 +37,10 @@ model = torch.nn.Linear(1, 1)
 
 
 class Probe:
-    """A loader that asks, when it is iterated, what kind of loop it stands in."""
+    """A loader that checks, when it is iterated, whether the loop around it trains."""
 
     def __init__(self):
-        self.answer = "never asked"
+        self.answer = "not iterated"
 
     def __iter__(self):
         self.answer = loop_trains(sys._getframe(1))
@@ -70,11 +70,11 @@ TRAINING = {
     "deep in branches": "for x in loader:\n    if x:\n        while x:\n            x.backward()",
     "several lines": "for x in enumerate(\n    loader,\n    1,\n):\n    x.backward()",
 }
-LOOKING = {
+NOT_TRAINING = {
     "mean": "for x in loader:\n    m = x.mean()",
     "no_grad inside": "for x in loader:\n    with torch.no_grad():\n        y = model(x)",
-    "a function that only looks": "for x in loader:\n    measure(x)",
-    "a method that only looks": "for x in loader:\n    trainer.look(x)",
+    "a function that only measures": "for x in loader:\n    measure(x)",
+    "a method that only reads": "for x in loader:\n    trainer.look(x)",
     "comprehension": "m = [measure(x) for x in loader]",
     "generator": "m = sum(measure(x) for x in loader)",
     "one batch": "next(iter(loader), None)",
@@ -87,23 +87,23 @@ def test_a_loop_that_reaches_backward_trains(source):
     assert answer(source) is True
 
 
-@pytest.mark.parametrize("source", LOOKING.values(), ids=LOOKING.keys())
+@pytest.mark.parametrize("source", NOT_TRAINING.values(), ids=NOT_TRAINING.keys())
 def test_a_loop_that_cannot_reach_backward_does_not(source):
     assert answer(source) is False
 
 
-def test_a_bare_iterator_is_not_known():
+def test_a_bare_iterator_is_unknown():
     assert answer("it = iter(loader)") is None
 
 
-def test_code_without_source_is_left_whole():
+def test_code_without_source_does_not_train():
     namespace = {"__name__": "__main__", "loader": Probe()}
     exec("for x in loader:\n    x.backward()", namespace)
     assert namespace["loader"].answer is False
 
 
-class Cycled(Probe):
-    """A loader that asks whether itertools.cycle has it."""
+class CycleProbe(Probe):
+    """A loader that checks whether it is passed to ``itertools.cycle``."""
 
     def __iter__(self):
         self.answer = is_cycled(self, sys._getframe(1))
@@ -132,5 +132,5 @@ class Cycled(Probe):
         ("import itertools\n[x for x in zip(loader, itertools.cycle([1]))]", False),
     ],
 )
-def test_a_loader_that_goes_round_is_known(source, cycled):
-    assert answer(source, Cycled) is cycled
+def test_cycled_loaders_are_detected(source, cycled):
+    assert answer(source, CycleProbe) is cycled

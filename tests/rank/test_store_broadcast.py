@@ -1,11 +1,11 @@
-"""What ranks tell one another beside their process group, and what of one that has left."""
+"""Broadcasts, barriers and sums through the store, also with ranks that have finished."""
 
 import pytest
 
 import nbmgpu
 from nbmgpu.errors import RankError
 
-TOLD = """
+COLLECTIVES = """
 import os
 from nbmgpu.rank.store.broadcast import broadcast_from_rank_0, barrier, sum_over_ranks
 rank = int(os.environ["RANK"])
@@ -15,7 +15,7 @@ for turn in range(6):
     word = broadcast_from_rank_0(f"turn {turn} of {rank}")
 """
 
-LEFT = """
+FINISHED_EARLY = """
 import os
 from nbmgpu.rank.store.broadcast import broadcast_from_rank_0, barrier, sum_over_ranks
 if os.environ["RANK"] == "{waiting}":
@@ -23,27 +23,27 @@ if os.environ["RANK"] == "{waiting}":
 """
 
 
-def test_ranks_meet_add_up_and_hear_rank_0():
+def test_barrier_sum_and_broadcast():
     namespace = {}
-    nbmgpu.run(TOLD, namespace, gpus=3, cpu=True)
+    nbmgpu.run(COLLECTIVES, namespace, gpus=3, cpu=True)
     assert namespace["sums"] == [3.0, 3.0]
-    told = {rank: results["word"] for rank, results in nbmgpu.last_run.results.items()}
-    assert told == dict.fromkeys(range(3), "turn 5 of 0")
+    words = {rank: results["word"] for rank, results in nbmgpu.last_run.results.items()}
+    assert words == dict.fromkeys(range(3), "turn 5 of 0")
 
 
 @pytest.mark.parametrize(
     ("waiting", "wait"),
     [(0, "barrier()"), (0, "sum_over_ranks([1.0])"), (1, "broadcast_from_rank_0(1)")],
 )
-def test_who_waits_for_a_rank_that_has_left_is_told_so(waiting, wait):
-    with pytest.raises(RankError, match="Another rank had come to the end of the cell"):
-        nbmgpu.run(LEFT.format(waiting=waiting, wait=wait), {}, gpus=2, cpu=True)
+def test_waiting_for_a_rank_that_has_finished_raises(waiting, wait):
+    with pytest.raises(RankError, match="Another rank had finished the cell"):
+        nbmgpu.run(FINISHED_EARLY.format(waiting=waiting, wait=wait), {}, gpus=2, cpu=True)
 
 
-def test_who_comes_after_rank_0_is_told_where_it_never_comes():
+def test_waiting_for_a_call_that_rank_0_never_makes_raises():
     wait = 'from nbmgpu.rank.store.broadcast import wait_for_rank_0; wait_for_rank_0("saved")'
-    with pytest.raises(RankError, match="Rank 0 had come to the end of the cell"):
-        nbmgpu.run(LEFT.format(waiting=1, wait=wait), {}, gpus=2, cpu=True)
+    with pytest.raises(RankError, match="Rank 0 had finished the cell"):
+        nbmgpu.run(FINISHED_EARLY.format(waiting=1, wait=wait), {}, gpus=2, cpu=True)
 
 
 LATE = """
@@ -69,13 +69,13 @@ word = broadcast_from_rank_0("there")
 """
 
 
-def test_a_late_rank_hears_all_that_rank_0_has_said():
+def test_a_late_rank_receives_all_broadcasts():
     namespace = {}
     nbmgpu.run(LATE, namespace, gpus=2, cpu=True)
     assert nbmgpu.last_run.results[1]["words"] == list(range(500))
 
 
-def test_a_slow_rank_0_is_waited_for_also_after_a_pass_that_failed():
+def test_ranks_wait_for_a_slow_rank_0_after_a_failed_backward_pass():
     namespace = {}
     nbmgpu.run(AFTER_A_FAILED_PASS, namespace, gpus=2, cpu=True)
     assert nbmgpu.last_run.results[1]["word"] == "there"
