@@ -140,7 +140,7 @@ class Rank:
             shell = make_shell(self.events, self.recorder, self.log, self.rank)
             self.namespace = shell.user_ns
             current = self._open_session(watch)
-            current.chances.code_of = lambda: NotebookCode.from_cell(self.run.cell, self.namespace)
+            current.chances.load_code = lambda: NotebookCode.from_cell(self.run.cell, self.namespace)
             self.memory_usage = MemoryUsage()
             self.received = load_bundle(
                 self.record.bundle,

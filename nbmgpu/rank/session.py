@@ -22,8 +22,8 @@ from .data.batch_shard import BatchShard, EnclosingPass
 from .data.current_batch import CurrentBatch
 from .data.loader_events import LoaderEventDispatcher
 from .interrupts import AgreedInterrupts
-from .loss.divisors import Divisor, Divisors, Meaning
-from .loss.size_inference import Chances
+from .loss.divisors import Divisor, DivisorComparison, Meaning
+from .loss.size_inference import SizeInference
 from .metrics.optimizer_step_times import OptimizerStepTimer
 from .metrics.step_time import StepTimer
 from .metrics.throughput import Throughput
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from .data.loader_patch import LoaderPatch
     from .loss.loss_graph import LossGraph
-    from .loss.loss_names import Losses
+    from .loss.readable_losses import ReadableLosses
     from .reporting.recorder import Recorder
     from .rng.streams import RandomStreams
     from .training.optimizer_registry import OptimizerWatch
@@ -62,6 +62,7 @@ class Session:
 
     Attributes:
         rank, world_size: which of how many.
+        dp_rank, dp_size, dp_group: the same along the data-parallel dimension, and its group.
         batch: ``"global"``, or ``"per-rank"`` where ranks are not to cut batches.
         strategy, units: how ranks share the work; modules and optimizers that it was given.
         trained: ids of the parameters of these.
@@ -114,6 +115,9 @@ class Session:
         """Begin with nothing activated."""
         self.rank = rank
         self.world_size = world_size
+        self.dp_rank = strategy.dp_rank
+        self.dp_size = strategy.dp_size
+        self.dp_group = strategy.dp_group
         self.batch = batch
         self.strategy = strategy
         self.recorder = recorder
@@ -147,8 +151,8 @@ class Session:
         self.settled: list[weakref.ref[Tensor]] = []
         self._doubts: list[Any] = []
         self._rows_of_others: dict[tuple[int, int], tuple[int, ...]] = {}
-        self.chances = Chances()
-        self.divisors = Divisors(recorder, rank, world_size)
+        self.chances = SizeInference()
+        self.divisors = DivisorComparison(recorder, self.dp_rank, self.dp_size, self.dp_group)
         self.batch_dependence = BatchDependenceDetector(recorder, self._buffers)
 
         self.trackers = Trackers()
@@ -183,7 +187,7 @@ class Session:
             if self.distributes and any(map(is_lazy, parameters)):
                 raise StrategyError(_LAZY)
             self.trained = frozenset(map(id, parameters))
-            self.divisors.look_again(at_new_model=True)
+            self.divisors.restart(new_model=True)
             self.shaping.apply(self.units)
             self.strategy.prepare(self.units)
             if self._watches_inputs:
@@ -268,7 +272,7 @@ class Session:
         goes_on = self._passes[outer] > 0
         self.share, self._source = (share, outer) if goes_on else (None, self._source)
 
-    def note_backward(self, losses: Losses | None) -> None:
+    def note_backward(self, losses: ReadableLosses | None) -> None:
         """Count a backward pass and put its loss on the curve."""
         if self.backwards == 0 and self.distributes and self._has_user_hooks():
             self.recorder.notice("tensor-hooks", notices.TENSOR_HOOKS)
@@ -280,19 +284,19 @@ class Session:
         self.pace.end_backward(self.step)
         if losses is not None and self.draws_losses:
             weight = self.share.weight if self.share else 1.0
-            self.recorder.metric(losses.name, self.step, losses.shown.detach(), weight)
+            self.recorder.metric(losses.name, self.step, losses.logged.detach(), weight)
 
     def agree_on_divisors(
         self, kinds: tuple[str, ...], found: Sequence[Divisor], counts: bool
     ) -> list[Meaning]:
         """Tell what numbers mean that divide sums in a loss; collective where a batch is cut."""
-        alone = [divisor.alone for divisor in found]
+        alone = [divisor.local_meaning for divisor in found]
         if not self.distributes or not self.split_passes:
             return alone
         # Whatever share this rank has: of batches that are read ahead, ranks may have taken this
         # step for one on different ones.
         share, certain = self.share, not (self.ahead.is_prefetching or self._watches_inputs)
-        even = share is not None and self.batch == "global" and share.is_even(self.world_size)
+        even = share is not None and self.batch == "global" and share.is_even(self.dp_size)
         cut = share is not None and share.is_partial
         loss = (*kinds, self.backwards - self._taken_at)
         meanings = self.divisors.agree(loss, found if cut else (), counts, even and certain)
@@ -303,20 +307,20 @@ class Session:
 
         The answer may lie on a device; it is fetched for many steps at once.
         """
-        self.chances.note(graph)
-        if graph.unread:
-            compiled = "Compiled" in graph.unread
+        self.chances.add(graph)
+        if graph.unknown_function:
+            compiled = "Compiled" in graph.unknown_function
             text = notices.COMPILED_LOSS if compiled else notices.UNREAD_LOSS
-            self.recorder.notice("unread-loss", text.format(function=graph.unread))
-        if self.joined and graph.by_rows and "mean" in graph.kinds:
+            self.recorder.notice("unread-loss", text.format(function=graph.unknown_function))
+        if self.joined and graph.averages_other_rows and "mean" in graph.kinds:
             self.recorder.notice("joined", notices.JOINED)
-        doubt, share = graph.doubt(), self.share
+        doubt, share = graph.needs_different_weights(), self.share
         loaders = self.recorder.has_said("two-loaders")  # that says it, too
         if share is not None and not share.is_padding and not loaders:
-            uneven = not share.is_even(self.world_size)
-            doubt = (uneven and graph.counts_others(share.samples)) or doubt
+            uneven = not share.is_even(self.dp_size)
+            doubt = (uneven and graph.mixes_counts(share.samples)) or doubt
             # What is always as much, whatever the samples are, weighs alike on all ranks.
-            if rows := graph.rows_of_others(share.samples):
+            if rows := graph.other_row_counts(share.samples):
                 key = share.samples, len(graph.nodes)
                 doubt = self._rows_of_others.setdefault(key, rows) != rows or doubt
         if doubt is not False:
@@ -332,7 +336,7 @@ class Session:
         share, self.adds_up = self.share, graph.reduction == "sum"
         if share is None or not share.is_partial:
             return
-        if share.is_padding or share.samples == 1 or graph.divisors:
+        if share.is_padding or share.samples == 1 or graph.divisions.numbers:
             self.losses_known = False
         self.reductions.update(graph.reduction.encode())
 
@@ -367,7 +371,7 @@ class Session:
         self._stepped.add(id(optimizer))
         if not again or not iterates_manually or share is None or not share.is_partial:
             return
-        if self.adds_up or not share.is_even(self.world_size):
+        if self.adds_up or not share.is_even(self.dp_size):
             self.recorder.notice("same-batch", notices.SAME_BATCH)
 
     def _optimizer_number(self, optimizer: Any) -> int | None:

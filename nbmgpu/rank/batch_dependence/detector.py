@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmgpu.rank.data.batch_tensors import WeakTensors, iter_tensors, weak_tensors
-from nbmgpu.rank.loss.graph_path import made_by
+from nbmgpu.rank.loss.graph_path import term_signature
 from nbmgpu.rank.reporting import notices
 
 from .dispatch_mode import SampleTrackingMode, mode_removed, normalize_dims, pop_mode, push_mode
@@ -156,27 +156,32 @@ class BatchDependenceDetector:
             return
         for root in roots:
             tag = mode.add_loss(root)
-            if isinstance(tag, CrossSample) and not graph.bent:  # else another notice covers it
+            if (
+                isinstance(tag, CrossSample) and not graph.is_nonlinear
+            ):  # else another notice covers it
                 self._report_cross_sample(tag)
             if isinstance(tag, SampleSum):
                 self._check_sum(tag, graph, mode)
-            scalar_per_sample = mode.samples_with_scalar == graph.reductions > MAX_TERMS_BY_CHANCE
-            if scalar_per_sample and graph.adds_up_terms(even):
+            scalar_per_sample = mode.samples_with_scalar == len(graph.terms) > MAX_TERMS_BY_CHANCE
+            if scalar_per_sample and graph.sums_terms(even):
                 self._recorder.notice("by-sample", notices.BY_SAMPLE)
-            if graph.by_older:
+            if graph.divisions.by_older_tensor:
                 self._recorder.notice("old-divisor", notices.OLD_DIVISOR)
             known = mode.reduces_batch_dim
-            if any(known.get(normalize_dims(dims)) is False for dims in graph.taken) or any(
-                known.get(normalize_dims(dims)) for dims in graph.not_taken
+            if any(known.get(normalize_dims(dims)) is False for dims in graph.sample_dims) or any(
+                known.get(normalize_dims(dims)) for dims in graph.other_dims
             ):
                 self._recorder.notice("time-first", notices.TIME_FIRST)
 
     def _check_sum(self, tag: SampleSum, graph: LossGraph, mode: SampleTrackingMode) -> None:
         if tag.mean_of_subset and "mean" in graph.kinds:
             self._recorder.notice("chosen-mean", notices.CHOSEN_MEAN)
-        if tag.adds_subsets and len({made_by(source, path) for source, path in graph.terms}) > 1:
+        if (
+            tag.adds_subsets
+            and len({term_signature(source, path) for source, path in graph.terms}) > 1
+        ):
             self._recorder.notice("by-place", notices.BY_PLACE)
-        other_terms = tag.has_other_terms and not graph.penalised
+        other_terms = tag.has_other_terms and not graph.has_penalty
         if other_terms and graph.kinds == {"sum"} and mode.reduces_other_rows(graph):
             self._recorder.notice("sum-beside", notices.SUM_BESIDE)
 

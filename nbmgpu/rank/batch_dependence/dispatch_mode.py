@@ -13,7 +13,7 @@ from torch.utils import _python_dispatch as dispatch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from nbmgpu.rank.data.batch_tensors import WeakTensors, iter_tensors
-from nbmgpu.rank.loss.autograd_nodes import added_up
+from nbmgpu.rank.loss.autograd_nodes import input_shape
 from nbmgpu.rank.loss.reductions import reduces
 from nbmgpu.rank.source_analysis.batch_shapes import reshapes_to_batch_size
 from nbmgpu.rank.source_analysis.stack_frames import current_cell_line
@@ -109,7 +109,7 @@ class SampleTrackingMode(dispatch.TorchDispatchMode):
         Equally many rows, or multiples, may be created for the samples: negatives, a generator's
         outputs.
         """
-        shapes = (added_up(node)[:1] for node in graph.nodes if reduces(node))
+        shapes = (input_shape(node)[:1] for node in graph.nodes if reduces(node))
         return not self.lost and any(s and s[0] % self._samples for s in shapes)
 
     def add_loss(self, loss: torch.Tensor) -> Tag | None:

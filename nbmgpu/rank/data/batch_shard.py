@@ -25,9 +25,9 @@ class BatchShard:
         """Whether other ranks hold samples of the batch, too."""
         return self.samples < self.global_samples
 
-    def is_even(self, world_size: int) -> bool:
-        """Return whether all ``world_size`` ranks have the same number of samples."""
-        return self.global_samples % world_size == 0
+    def is_even(self, dp_size: int) -> bool:
+        """Return whether all ``dp_size`` ranks have the same number of samples."""
+        return self.global_samples % dp_size == 0
 
     @property
     def weight(self) -> float:

@@ -15,25 +15,25 @@ from .batch_shard import BatchShard
 
 
 def split_batch(
-    global_samples: int, rank: int, world_size: int, min_samples: int = 1
+    global_samples: int, dp_rank: int, dp_size: int, min_samples: int = 1
 ) -> tuple[slice, BatchShard]:
-    """Return the slice of a global batch that belongs to ``rank``, and its shard.
+    """Return the slice of a global batch that belongs to ``dp_rank``, and its shard.
 
     Shard sizes differ by at most one sample.  If a rank would get fewer than ``min_samples``, rank
     0 takes the whole batch.  The other ranks then run the same samples as padding with weight 0, so
     that no rank is missing from a collective.
     """
-    if global_samples < min_samples * world_size:
+    if global_samples < min_samples * dp_size:
         return slice(0, global_samples), BatchShard(
-            global_samples, global_samples, is_padding=rank > 0
+            global_samples, global_samples, is_padding=dp_rank > 0
         )
-    size, remainder = divmod(global_samples, world_size)
-    start = rank * size + min(rank, remainder)
-    stop = start + size + (rank < remainder)
+    size, remainder = divmod(global_samples, dp_size)
+    start = dp_rank * size + min(dp_rank, remainder)
+    stop = start + size + (dp_rank < remainder)
     return slice(start, stop), BatchShard(stop - start, global_samples)
 
 
-def min_samples_of_remainder(samples: int, batch_size: int | None, world_size: int) -> int:
+def min_samples_of_remainder(samples: int, batch_size: int | None, dp_size: int) -> int:
     """Return the minimum shard size for a batch that may be the incomplete last one.
 
     ``model(x).squeeze()`` fails on a shard of one sample, even if one device never sees such a
@@ -41,29 +41,29 @@ def min_samples_of_remainder(samples: int, batch_size: int | None, world_size: i
     per rank, if it is no larger than that rank's shard in every other step.  The other ranks wait
     meanwhile.
     """
-    one_each = samples < 2 * world_size
+    one_each = samples < 2 * dp_size
     incomplete = (
-        batch_size is not None and samples < batch_size and samples <= batch_size // world_size
+        batch_size is not None and samples < batch_size and samples <= batch_size // dp_size
     )
     return 2 if one_each and incomplete else 1
 
 
 def split_indices(
-    batch: Sequence[Any], rank: int, world_size: int, min_samples: int
+    batch: Sequence[Any], dp_rank: int, dp_size: int, min_samples: int
 ) -> tuple[list[Any], BatchShard]:
     """Return the rank's part of the index list of one global batch, and its shard."""
-    part, shard = split_batch(len(batch), rank, world_size, min_samples)
+    part, shard = split_batch(len(batch), dp_rank, dp_size, min_samples)
     return list(batch[part]), shard
 
 
-def select_batch(group: Sequence[Sequence[Any]], rank: int) -> tuple[list[Any], BatchShard]:
+def select_batch(group: Sequence[Sequence[Any]], dp_rank: int) -> tuple[list[Any], BatchShard]:
     """Return the rank's own batch of a group of one batch per rank (``--batch per-rank``).
 
     The last group may be incomplete; ranks without a batch run the first one as padding.
     """
     global_samples = sum(len(batch) for batch in group)
-    if rank < len(group):
-        return list(group[rank]), BatchShard(len(group[rank]), global_samples)
+    if dp_rank < len(group):
+        return list(group[dp_rank]), BatchShard(len(group[dp_rank]), global_samples)
     return list(group[0]), BatchShard(len(group[0]), global_samples, is_padding=True)
 
 

@@ -51,7 +51,7 @@ class LoaderPatch:
         self.original_iter = DataLoader.__iter__
         self.original_len = DataLoader.__len__
         session.loaders = self
-        self.streams = session.streams = RandomStreams(session.rank)
+        self.streams = session.streams = RandomStreams(session.dp_rank)
         self.was_sharded: MutableMapping[Any, bool] = weakref.WeakKeyDictionary()
         self.sharded_loaders: MutableMapping[Any, ShardedLoader] = weakref.WeakKeyDictionary()
         self.sampler_generators: set[int] = set()
@@ -73,7 +73,7 @@ class LoaderPatch:
             length, session = patch.original_len(loader), patch.session
             per_rank = session.batch == "per-rank" and not isinstance(loader, ShardLoader)
             if per_rank and session.distributes and patch.will_shard(loader):
-                return -(-length // session.world_size)
+                return -(-length // session.dp_size)
             return length
 
         self.streams.patch_fork_rng()
@@ -159,7 +159,9 @@ class LoaderPatch:
             return False
         if batch_size_use.loop_counts_samples(frame):
             session.recorder.notice("batch-sizes", notices.BATCH_SIZES)
-        session.chances.by_ratio |= batch_size_use.loop_divides_by_batch_size(frame)
+        session.chances.loop_divides_by_batch_size |= batch_size_use.loop_divides_by_batch_size(
+            frame
+        )
         if batch_size_use.loop_compares_batch_size(frame):
             session.recorder.notice("size-asked", notices.SIZE_ASKED)
         return True

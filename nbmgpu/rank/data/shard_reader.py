@@ -131,7 +131,7 @@ class IndexedShardReader:
         """
         shards: collections.deque[BatchShard] = collections.deque()
         self._sampler.lists = index_lists(shards)
-        self._generator.manual_seed((seed + self._session.rank) % 2**63)
+        self._generator.manual_seed((seed + self._session.dp_rank) % 2**63)
         loaded = self._patch.original_iter(self._inner)
         attributes = getattr(self._inner.dataset, "__dict__", {}) if torch_sampler else {}
         own = generators_in(attributes, excluded=self._patch.sampler_generators)
@@ -174,17 +174,17 @@ class IndexedShardReader:
 
         All ``batches`` but the last have ``batch_size`` samples.
         """
-        rank, world_size = self._session.rank, self._session.world_size
+        dp_rank, dp_size = self._session.dp_rank, self._session.dp_size
         if self._session.batch == "per-rank":
-            while group := list(itertools.islice(batches, world_size)):
-                indices, shard = select_batch(group, rank)
+            while group := list(itertools.islice(batches, dp_size)):
+                indices, shard = select_batch(group, dp_rank)
                 shards.append(shard)
                 yield indices
             return
         least = self._session.least_samples()
         for batch in batches:
             fewest = max(least, min_samples(len(batch), batch_size))
-            indices, shard = split_indices(batch, rank, world_size, fewest)
+            indices, shard = split_indices(batch, dp_rank, dp_size, fewest)
             shards.append(shard)
             yield indices
 
@@ -226,5 +226,5 @@ class StreamShardReader:
                 yield batch, BatchShard(1, 1)
                 continue
             least = max(session.least_samples(), min_samples(num_rows, batch_size))
-            part, shard = split_batch(num_rows, session.rank, session.world_size, least)
+            part, shard = split_batch(num_rows, session.dp_rank, session.dp_size, least)
             yield slice_rows(batch, part), shard

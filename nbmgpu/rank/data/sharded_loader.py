@@ -69,7 +69,7 @@ class ShardedLoader:
         """
         self.report_remaining_draws()
         self.patch.streams.sync_from_rank_0()
-        self.patch.session.divisors.look_again()
+        self.patch.session.divisors.restart()
         with self.patch.streams.notebook_stream():
             seed, shards = self._reader.read(loader, self._min_samples_of_remainder)
         num_batches = 0 if cycled else _length(loader)
@@ -185,7 +185,7 @@ class ShardedLoader:
         # Workers receive their first batches before the other loader's pass begins.
         if self.is_zipped or self.session.reads_others(self):
             return 1
-        return min_samples_of_remainder(samples, batch_size, self.session.world_size)
+        return min_samples_of_remainder(samples, batch_size, self.session.dp_size)
 
 
 def _length(loader: DataLoader[Any]) -> int:

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from nbmgpu.errors import StrategyError, format_message
 from nbmgpu.rank.data.batch_shard import BatchShard
 from nbmgpu.rank.loss.divisors import Meaning
-from nbmgpu.rank.loss.graph_reader import Agree, alone, read_graph
+from nbmgpu.rank.loss.graph_reader import AgreeOnDivisors, local_meanings, read_graph
 from nbmgpu.rank.loss.loss_graph import LossGraph
 from nbmgpu.rank.reporting import notices
 from nbmgpu.rank.session import Session
@@ -201,7 +201,7 @@ class LoggedValues:
             entries.append((loss.detach(), share.samples, counting))
         if not entries:
             return None
-        values, sizes = combine(entries, share, self.session.strategy.device)
+        values, sizes = combine(entries, share, self.session.strategy.device, self.session.dp_group)
         for entry in reversed(logged):
             vars(entry.metric).update(entry.before)
         for entry, value, total in zip(logged, values, sizes, strict=False):
@@ -211,7 +211,9 @@ class LoggedValues:
             self.update(entry.metric, value.to(like), total.to(like.device))
         return values[-1] if loss is not None else None
 
-    def _read(self, value: Tensor, share: BatchShard, agree: Agree = alone) -> Counting:
+    def _read(
+        self, value: Tensor, share: BatchShard, agree: AgreeOnDivisors = local_meanings
+    ) -> Counting:
         with (
             self.session.batch_dependence.paused()
         ):  # it may be watching the step, and this is none of it
@@ -252,7 +254,10 @@ class LoggedValues:
 
 
 def combine(
-    entries: list[tuple[Tensor, int, Counting]], share: BatchShard, device: str
+    entries: list[tuple[Tensor, int, Counting]],
+    share: BatchShard,
+    device: str,
+    dp_group: Any = None,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Combine the ranks' values; collective.
 
@@ -260,6 +265,7 @@ def combine(
         entries: for each, the rank's value (shape ()), its batch size and its counting.
         share: the rank's share of the batch.
         device: where the ranks exchange the numbers.
+        dp_group: process group of the data-parallel ranks; None for all ranks.
 
     Returns:
         The global values (float64) and batch sizes (int64), of shape ().
@@ -272,7 +278,7 @@ def combine(
         mine[place, 0] = value
         mine[place, 1] = size
         mine[place, 2] = 0.0 if counting.weight is None else counting.weight
-    ranks = _gathered(mine)
+    ranks = _gathered(mine, dp_group)
     weights, real, whole = ranks[:, -1].T
     values: list[Tensor] = []
     sizes: list[Tensor] = []
@@ -296,7 +302,9 @@ def combine(
     return values, sizes
 
 
-def _counting(value: Tensor, share: BatchShard, agree: Agree = alone) -> Counting:
+def _counting(
+    value: Tensor, share: BatchShard, agree: AgreeOnDivisors = local_meanings
+) -> Counting:
     """Read from a loss's graph how the ranks' values combine; collective if ``agree`` is."""
     agreed = False
 
@@ -341,8 +349,8 @@ def _compared(numbers: list[int]) -> list[tuple[int, ...]]:
     return [tuple(row) for row in _gathered(torch.tensor(numbers)).tolist()]
 
 
-def _gathered(mine: Tensor) -> Tensor:
-    """Return the tensors of all ranks, stacked; collective."""
-    ranks = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(ranks, mine)
+def _gathered(mine: Tensor, group: Any = None) -> Tensor:
+    """Return the tensors of the ranks in ``group``, None for all, stacked; collective."""
+    ranks = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(ranks, mine, group)
     return torch.stack(ranks)

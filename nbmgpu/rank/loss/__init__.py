@@ -1,12 +1,13 @@
-"""How a loss counts samples, so that ranks can be weighed as one device would weigh them.
+"""Reads how a loss counts samples, so that ranks can be weighted as on one device.
 
-- ``reader``: walks from the loss to what reduces over samples; begin here.
-- ``graph``: what it has found; ``path``: what divides and multiplies on the way.
-- ``nodes``, ``reductions``: single nodes of autograd's graph.
-- ``side_by_side``: losses that stand in one tensor: of tasks, or of single samples.
-- ``sizes``: numbers in the graph that are sizes of the share.
-- ``divisors``, ``size_or_constant``: those that may be one by chance, and who is asked.
-- ``masked``: sums of which a mask leaves nothing.
-- ``weights``: losses weighed before the backward pass, for engines that average by themselves.
-- ``readable``: losses that the cell reads afterwards.
+- ``graph_reader``: traverses the graph from the loss to its reductions over samples; start here.
+- ``loss_graph``: the result; ``graph_path``: divisors and factors on the path to a node.
+- ``term_recorder``: records each reduction over samples, its kind and its count.
+- ``autograd_nodes``, ``reductions``: single nodes of an autograd graph.
+- ``stacked_losses``: several losses in one tensor: of tasks, or of single samples.
+- ``saved_sizes``: numbers in the graph that equal sizes of the shard.
+- ``divisors``, ``size_inference``: whether such a number is a size or a constant.
+- ``masked_sums``: sums whose mask excludes everything.
+- ``loss_weights``: weights losses before the backward pass, for engines that average by themselves.
+- ``readable_losses``: losses that the cell reads afterwards.
 """

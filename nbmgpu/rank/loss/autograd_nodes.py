@@ -1,4 +1,8 @@
-"""Nodes of an autograd graph: what they undo, the shape of what their forward gave."""
+"""Nodes of an autograd graph: their operation, their inputs, the shapes of their tensors.
+
+A node is a ``grad_fn``.  It belongs to one operation of the forward pass, and "input" and "output"
+mean those of that operation.
+"""
 
 from __future__ import annotations
 
@@ -8,78 +12,78 @@ from typing import Any
 
 from torch.autograd.function import BackwardCFunction
 
-NLL = ("NllLossBackward0", "NllLoss2DBackward0", "NllLossNdBackward0")
-MAX_CHAIN = 16
-"""Nodes that are looked at from one on, in one direction: losses are shorter, models longer."""
+NLL_NODES = ("NllLossBackward0", "NllLoss2DBackward0", "NllLossNdBackward0")
+MAX_VISITS = 16
+"""Nodes visited by one local search.  ReadableLosses are shorter than this, models are longer."""
 
-MEAN = 1
+REDUCTION_MEAN = 1
 """Value of ``_saved_reduction`` in autograd's loss nodes (ATen's Reduction enum)."""
 
-ACCUMULATE = "torch::autograd::AccumulateGrad"
+ACCUMULATE_GRAD = "torch::autograd::AccumulateGrad"
 
-OWN = "own "
-"""How kinds of ``torch.autograd.Function`` begin: what these do is not known."""
+CUSTOM = "custom "
+"""Prefix of the names of ``torch.autograd.Function`` classes, whose computation is unknown."""
 
-_kinds: dict[type, str] = {}
+_op_names: dict[type, str] = {}
 
 
-def kind_of(node: Any) -> str:
-    """Return what a node undoes: ``Mul`` for ``MulBackward0``."""
-    known = _kinds.get(type(node))
-    if known is None:
-        known = str(node.name()).partition("Backward")[0]
+def op_name(node: Any) -> str:
+    """Return the name of a node's operation: ``Mul`` for ``MulBackward0``."""
+    name = _op_names.get(type(node))
+    if name is None:
+        name = str(node.name()).partition("Backward")[0]
         if isinstance(node, BackwardCFunction):
-            known = f"{OWN}{known}"
-        if type(node).__name__ != "CppFunction":  # which many kinds share
-            _kinds[type(node)] = known
-    return known
+            name = f"{CUSTOM}{name}"
+        if type(node).__name__ != "CppFunction":  # a type that many operations share
+            _op_names[type(node)] = name
+    return name
 
 
-def children_of(node: Any) -> list[Any]:
-    """Return the nodes whose gradients ``node`` computes."""
+def input_nodes(node: Any) -> list[Any]:
+    """Return the nodes of ``next_functions``: those that made the inputs of ``node``."""
     return [child for child, _ in node.next_functions if child is not None]
 
 
-def leaves_of(roots: Iterable[Any]) -> Iterator[Any]:
-    """Yield the tensors that gradients get to from ``roots``, some of them more than once."""
-    todo = [root for root in roots if root is not None]
-    seen = set(todo)
-    while todo:
-        for child in children_of(todo.pop()):
-            if kind_of(child) == ACCUMULATE:
+def leaf_tensors(roots: Iterable[Any]) -> Iterator[Any]:
+    """Yield the leaf tensors that gradients reach from the nodes ``roots``, some of them twice."""
+    stack = [root for root in roots if root is not None]
+    seen = set(stack)
+    while stack:
+        for child in input_nodes(stack.pop()):
+            if op_name(child) == ACCUMULATE_GRAD:
                 yield child.variable
             elif child not in seen:
                 seen.add(child)
-                todo.append(child)
+                stack.append(child)
 
 
-def reaches(roots: Iterable[Any], leaves: Collection[int]) -> bool:
-    """Tell whether gradients get from ``roots`` to one of the tensors of these ids."""
-    return any(id(leaf) in leaves for leaf in leaves_of(roots))
+def reaches(roots: Iterable[Any], leaf_ids: Collection[int]) -> bool:
+    """Return whether gradients from ``roots`` reach a leaf tensor whose ``id`` is given."""
+    return any(id(leaf) in leaf_ids for leaf in leaf_tensors(roots))
 
 
-def shape_of(node: Any) -> tuple[int, ...]:
-    """Return the shape of what the node's forward gave."""
-    if kind_of(node) == ACCUMULATE:
+def output_shape(node: Any) -> tuple[int, ...]:
+    """Return the shape of the node's output."""
+    if op_name(node) == ACCUMULATE_GRAD:
         return tuple(node.variable.shape)
     metadata = node._input_metadata
     return tuple(metadata[0].shape) if metadata else (0,)
 
 
-def size_of(node: Any) -> int:
-    """Return how many elements the node's forward gave."""
-    return math.prod(shape_of(node))
+def output_numel(node: Any) -> int:
+    """Return the number of elements of the node's output."""
+    return math.prod(output_shape(node))
 
 
-def added_up(node: Any) -> tuple[int, ...]:
-    """Return the shape of what a sum adds up, empty where it does not tell."""
+def input_shape(node: Any) -> tuple[int, ...]:
+    """Return the shape of a reduction's input, or an empty tuple if the node does not save it."""
     if hasattr(node, "_saved_self_sym_sizes"):
         return tuple(node._saved_self_sym_sizes)
-    saved = getattr(node, "_saved_target" if node.name() in NLL else "_saved_self", None)
+    saved = getattr(node, "_saved_target" if node.name() in NLL_NODES else "_saved_self", None)
     return tuple(saved.shape) if saved is not None else ()
 
 
-def elements_of(node: Any) -> int:
-    """Return how many elements a sum adds up, 0 where it does not tell."""
-    shape = added_up(node)
+def input_numel(node: Any) -> int:
+    """Return the number of elements of a reduction's input, or 0 if the node does not save it."""
+    shape = input_shape(node)
     return math.prod(shape) if shape else int(hasattr(node, "_saved_self_sym_sizes"))

@@ -1,8 +1,9 @@
-"""Numbers that divide a sum in a loss: sizes of the share, counts of what is in it, or constants?
+"""Numbers that divide a sum in a loss: sizes of the shard, counts of its contents, or constants.
 
-``sum / len(x)`` and ``sum / max(1, len(chosen))`` are means over what the rank has, ``sum / 4`` is
-not, and in the autograd graph each is a number.  One that equals a size of the share on every rank
-is taken for that; of others, one that is not the same on all ranks is a count.
+``sum / len(x)`` and ``sum / max(1, len(chosen))`` are means over the rank's samples, ``sum / 4`` is
+not.  In the autograd graph, each divisor is a plain number.  A number that equals a size of the
+shard on every rank is classified as a size.  Any other number that differs between ranks is a
+count.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -18,103 +19,123 @@ from nbmgpu.rank.reporting import notices
 from nbmgpu.rank.reporting.recorder import Recorder
 from nbmgpu.strategies import all_reduce
 
-from .masked_sums import NEXT_TO_NOTHING
+from .masked_sums import NEGLIGIBLE
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 Meaning = Literal["size", "count", "constant"]
 
-MOST = 16
-"""Divisors of a loss on which ranks agree; of more, each rank sees for itself."""
+MAX_COMPARED = 16
+"""Divisors of a loss that are compared between ranks; the others are classified locally."""
 
-ALWAYS, SELDOM, FIRST = 64, 17, 4
-"""Losses about which ranks always talk, of how many later ones they do about one, and how many are
-talked about in each pass over a loader: there may be other terms than in the last one."""
+ALWAYS, INTERVAL, PER_PASS = 64, 17, 4
+"""The first ``ALWAYS`` losses are compared, then one in ``INTERVAL``, and the first ``PER_PASS`` of
+each pass over a loader, which may have other terms than the pass before."""
 
 
 @dataclass(frozen=True)
 class Divisor:
-    """What divides a sum: the product of all ``number``, and the ``size`` of the share among them.
+    """The divisor of a sum in a loss.
 
-    ``node`` is the sum in the autograd graph; ``rows`` says that the size is that of rows which
-    were chosen or joined, of which a share has as many as it happens to have.
+    Attributes:
+        value: the product of all numbers that divide the sum.
+        shard_size: the one of them that equals a size of the shard, or None.
+        node: the sum in the autograd graph.
+        has_variable_rows: whether the size counts rows that were selected or concatenated, so that
+            their number varies between shards.
     """
 
-    number: float
-    size: float | None
+    value: float
+    shard_size: float | None
     node: Any
-    rows: bool = False
+    has_variable_rows: bool = False
 
     @property
-    def alone(self) -> Meaning:
-        """What a rank takes it for that asks nobody."""
-        return "constant" if self.size is None else "size"
+    def local_meaning(self) -> Meaning:
+        """The meaning as far as this rank can see, without communication."""
+        return "constant" if self.shard_size is None else "size"
 
 
-class Divisors:
-    """What ranks have agreed on so far."""
+class DivisorComparison:
+    """Compares divisors between ranks and caches the results."""
 
-    def __init__(self, recorder: Recorder, rank: int, world_size: int) -> None:
-        """Have seen none; what is found out too late is told through ``recorder``."""
-        self._recorder = recorder
-        self._rank = rank
-        self._world_size = world_size
-        self._asked = 0
-        self._known: dict[tuple[Any, ...], Meaning] = {}
-
-    def look_again(self, at_new_model: bool = False) -> None:
-        """Talk about the next losses; called by all ranks."""
-        self._asked = 0 if at_new_model else min(self._asked, ALWAYS - FIRST)
-
-    def agree(
-        self, kinds: tuple[object, ...], found: Sequence[Divisor], counts: bool, even: bool
-    ) -> list[Meaning]:
-        """Tell what the divisors of a loss are; collective, also for a loss without any.
-
-        Another rank may have some: of ``max(1, count)`` a number is left where the count is a
-        tensor and less than one.
+    def __init__(
+        self,
+        recorder: Recorder,
+        dp_rank: int,
+        dp_size: int,
+        dp_group: ProcessGroup | None = None,
+    ) -> None:
+        """Create an empty cache.
 
         Args:
-            kinds: what the loss is known by again: the kinds of its nodes, and whose it is.
-            found: the numbers that divide sums here.
-            counts: whether tensors divide some.
-            even: whether all ranks have as many samples; if so, they talk less often once they
-                have talked enough.
+            recorder: receives notices about late findings.
+            dp_rank, dp_size: index of this rank and number of ranks along ``dp``.
+            dp_group: the ranks along ``dp``; None for all.
         """
-        keys = [(kinds, place) for place in range(len(found))]
-        self._asked += 1
-        if even and self._asked > ALWAYS and self._asked % SELDOM:
+        self._recorder = recorder
+        self._dp_rank = dp_rank
+        self._dp_size = dp_size
+        self._dp_group = dp_group
+        self._num_losses = 0
+        self._known: dict[tuple[Any, ...], Meaning] = {}
+
+    def restart(self, new_model: bool = False) -> None:
+        """Compare the next losses again; all ranks must call this."""
+        self._num_losses = 0 if new_model else min(self._num_losses, ALWAYS - PER_PASS)
+
+    def agree(
+        self, signature: tuple[object, ...], found: Sequence[Divisor], by_tensor: bool, even: bool
+    ) -> list[Meaning]:
+        """Return the meaning of each divisor of a loss.
+
+        Collective, also for a loss without divisors: another rank may have some.  Of
+        ``max(1, count)``, a plain number is left only where the tensor ``count`` is less than one.
+
+        Args:
+            signature: identifies the loss in later steps: its operations and its place in the step.
+            found: the numbers that divide sums on this rank.
+            by_tensor: whether tensors divide some sums.
+            even: whether all ranks have the same number of samples; if so, they communicate less
+                often after the first losses.
+        """
+        keys = [(signature, index) for index in range(len(found))]
+        self._num_losses += 1
+        if even and self._num_losses > ALWAYS and self._num_losses % INTERVAL:
             for key, divisor in zip(keys, found, strict=True):
-                self._known.setdefault(key, divisor.alone)
+                self._known.setdefault(key, divisor.local_meaning)
             return [self._known[key] for key in keys]
-        meanings = self._compare(found[:MOST], counts)
-        meanings += [divisor.alone for divisor in found[MOST:]]
-        for place, key in enumerate(keys):
+        meanings = self._compare(found[:MAX_COMPARED], by_tensor)
+        meanings += [divisor.local_meaning for divisor in found[MAX_COMPARED:]]
+        for index, key in enumerate(keys):
             before = self._known.get(key)
-            if before == "count":  # which are the same on all ranks by chance
-                meanings[place] = "count"
-            elif before == "constant" and meanings[place] == "count":
+            if before == "count":  # the counts are equal on all ranks by chance
+                meanings[index] = "count"
+            elif before == "constant" and meanings[index] == "count":
                 self._recorder.notice("late-count", notices.LATE_COUNT)
-            self._known[key] = meanings[place]
+            self._known[key] = meanings[index]
         return meanings
 
-    def _compare(self, found: Sequence[Divisor], counts: bool) -> list[Meaning]:
-        # A row of flags, then two for each rank: its numbers, and which of them there are.
-        told = torch.zeros(1 + 2 * self._world_size, MOST + 1, dtype=torch.float64)
-        told[0, : len(found)] = torch.tensor([float(d.size is not None) for d in found])
-        told[0, len(found) : MOST] = 1.0
-        told[0, MOST] = float(counts)
-        mine = 1 + 2 * self._rank
-        told[mine, : len(found)] = torch.tensor([d.number for d in found], dtype=torch.float64)
-        told[mine + 1, : len(found)] = 1.0
-        all_reduce.all_reduce(told).wait()
-        numbers, there = told[1::2], told[2::2] > 0
+    def _compare(self, found: Sequence[Divisor], by_tensor: bool) -> list[Meaning]:
+        # Row 0: flags.  Then two rows per rank: its values, and 1 where there is a value.
+        table = torch.zeros(1 + 2 * self._dp_size, MAX_COMPARED + 1, dtype=torch.float64)
+        table[0, : len(found)] = torch.tensor([float(d.shard_size is not None) for d in found])
+        table[0, len(found) : MAX_COMPARED] = 1.0
+        table[0, MAX_COMPARED] = float(by_tensor)
+        own_row = 1 + 2 * self._dp_rank
+        table[own_row, : len(found)] = torch.tensor([d.value for d in found], dtype=torch.float64)
+        table[own_row + 1, : len(found)] = 1.0
+        all_reduce.all_reduce(table, self._dp_group).wait()
+        values, present = table[1::2], table[2::2] > 0
         meanings: list[Meaning] = []
-        for place in range(len(found)):
-            if told[0, place] == self._world_size:
+        for index in range(len(found)):
+            if table[0, index] == self._dp_size:
                 meanings.append("size")
                 continue
-            some = numbers[there[:, place], place].tolist()
-            same = all(math.isclose(number, some[0], rel_tol=1e-6) for number in some)
-            # Of max(1, count) the number is left where others divide by the count, a tensor.
-            left = found[place].number in (1, NEXT_TO_NOTHING) and told[0, MOST] > 0
-            meanings.append("constant" if same and not left else "count")
+            of_ranks = values[present[:, index], index].tolist()
+            same = all(math.isclose(value, of_ranks[0], rel_tol=1e-6) for value in of_ranks)
+            # max(1, count) leaves this number where other ranks divide by the tensor ``count``.
+            fallback = found[index].value in (1, NEGLIGIBLE) and table[0, MAX_COMPARED] > 0
+            meanings.append("constant" if same and not fallback else "count")
         return meanings

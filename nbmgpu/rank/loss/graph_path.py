@@ -1,4 +1,4 @@
-"""The way from a loss to a node of its graph: what divides and multiplies on it."""
+"""The path from a loss to a node of its graph: the divisions and multiplications along it."""
 
 from __future__ import annotations
 
@@ -6,80 +6,90 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .autograd_nodes import MAX_CHAIN, children_of, kind_of, shape_of
-from .reductions import BENDING, LINEAR, VIEWS
+from .autograd_nodes import MAX_VISITS, input_nodes, op_name, output_shape
+from .reductions import LINEAR_OPS, NONLINEAR_OPS, VIEW_OPS
 from .saved_sizes import is_number
 
 
 @dataclass(frozen=True)
-class Path:
-    """What lies between the loss and a node: divisions, and what is not linear.
+class GraphPath:
+    """The operations between the loss and a node.
 
-    ``factors`` are Python numbers that multiply; ``factor`` is the nearest product or ratio
-    of two terms, and the term the node is in.  ``stacked`` is how many scalars are averaged of
-    which the node is one.
+    Attributes:
+        depth: number of nodes between.
+        divisors: numbers and tensors that divide.
+        factors: Python numbers that multiply.
+        is_nonlinear: whether one of the operations is not linear.
+        product: the nearest product or ratio of two terms, and the index of the operand that
+            contains the node.
+        num_stacked: number of scalars in the average that contains the node; 0 if there is none.
     """
 
     depth: int = 0
     divisors: tuple[Any, ...] = ()
     factors: tuple[float, ...] = ()
-    bent: bool = False
-    factor: tuple[Any, int] | None = None
-    stacked: int = 0
+    is_nonlinear: bool = False
+    product: tuple[Any, int] | None = None
+    num_stacked: int = 0
 
-    def through(self, node: Any, index: int = 0) -> Path:
-        """Return the path to the child ``index`` of ``node``."""
-        kind, factors = kind_of(node), self.factors
+    def extend(self, node: Any, index: int = 0) -> GraphPath:
+        """Return the path to the input ``index`` of ``node``."""
+        op, factors = op_name(node), self.factors
         other = getattr(node, "_saved_other", None)
-        if kind == "Mul" and other is not None and is_number(other):
+        if op == "Mul" and other is not None and is_number(other):
             factors = (*factors, float(other))
-        two = kind in ("Mul", "Div") and len(children_of(node)) > 1
-        factor = (node, index) if two else self.factor
-        bent = self.bent or kind in BENDING
-        return Path(self.depth + 1, self._divided(node), factors, bent, factor, self.stacked)
+        is_product = op in ("Mul", "Div") and len(input_nodes(node)) > 1
+        product = (node, index) if is_product else self.product
+        nonlinear = self.is_nonlinear or op in NONLINEAR_OPS
+        divisors = self._divisors_with(node)
+        return GraphPath(self.depth + 1, divisors, factors, nonlinear, product, self.num_stacked)
 
-    def within(self, inner: Path) -> Path:
-        """Return this path with what divides or multiplies every element of a sum, as ``inner``."""
-        # A share of one sample makes vectors of one element, of which ranks would differ.
-        even = tuple(d for d in inner.divisors if is_number(d) or d.ndim == 0)
-        return replace(self, divisors=even, factors=inner.factors)
+    def with_elementwise(self, inner: GraphPath) -> GraphPath:
+        """Return this path with the divisors and factors that ``inner`` applies to every element.
 
-    def sizes(self, samples: int) -> set[float]:
-        """Return the numbers on the path that are ``samples``, or 1 over it."""
+        ``inner`` is a path inside the input of a sum.
+        """
+        # Vectors are left out: a shard of one sample has vectors of one element, and ranks would
+        # disagree.
+        scalars = tuple(d for d in inner.divisors if is_number(d) or d.ndim == 0)
+        return replace(self, divisors=scalars, factors=inner.factors)
+
+    def shard_sizes(self, samples: int) -> set[float]:
+        """Return the numbers on the path that equal ``samples`` or 1 / ``samples``."""
         numbers = [*self.factors, *(float(d) for d in self.divisors if is_number(d))]
         wanted = (samples, 1 / samples) if samples else ()
         return {n for n in numbers if any(math.isclose(n, w, rel_tol=1e-6) for w in wanted)}
 
-    def _divided(self, node: Any) -> tuple[Any, ...]:
-        other = getattr(node, "_saved_other", None) if kind_of(node) == "Div" else None
+    def _divisors_with(self, node: Any) -> tuple[Any, ...]:
+        other = getattr(node, "_saved_other", None) if op_name(node) == "Div" else None
         return self.divisors if other is None else (*self.divisors, other)
 
 
-def addends(node: Any, path: Path) -> list[Path]:
-    """Return the path to each term that ``node`` adds up, with what divides the term before."""
+def term_paths(node: Any, path: GraphPath) -> list[GraphPath]:
+    """Return the path to each term that the sum ``node`` adds, with the term's own divisors."""
     shape, found = tuple(node._saved_self_sym_sizes), []
-    todo = [(child, path) for child in children_of(node)]
-    for _ in range(MAX_CHAIN):
-        if not todo:
+    queue = [(child, path) for child in input_nodes(node)]
+    for _ in range(MAX_VISITS):
+        if not queue:
             break
-        below, inner = todo.pop(0)
-        if kind_of(below) in LINEAR and shape_of(below) == shape:
-            todo += [(child, inner.through(below, i)) for i, child in enumerate(children_of(below))]
+        child, inner = queue.pop(0)
+        if op_name(child) in LINEAR_OPS and output_shape(child) == shape:
+            queue += [(each, inner.extend(child, i)) for i, each in enumerate(input_nodes(child))]
         else:
-            found.append(path.within(inner))
+            found.append(path.with_elementwise(inner))
     return found or [path]
 
 
-def made_by(source: Any, path: Path) -> tuple[Any, ...]:
-    """Return the kinds of nodes that made a term, and the numbers that multiply it.
+def term_signature(source: Any, path: GraphPath) -> tuple[Any, ...]:
+    """Return the operations that made a term, and the numbers that multiply it.
 
-    Of pieces of a batch that are treated alike they are the same.
+    Pieces of a batch that are computed in the same way have the same signature.
     """
-    kinds: list[str] = []
-    for _ in range(MAX_CHAIN):
-        if kind_of(source) not in VIEWS:
-            kinds.append(kind_of(source))
-        if not (below := children_of(source)):
+    ops: list[str] = []
+    for _ in range(MAX_VISITS):
+        if op_name(source) not in VIEW_OPS:
+            ops.append(op_name(source))
+        if not (children := input_nodes(source)):
             break
-        source = below[0]
-    return (*kinds, *path.factors)
+        source = children[0]
+    return (*ops, *path.factors)

@@ -1,4 +1,4 @@
-"""Nodes of an autograd graph that make one number of many: over what, and of what."""
+"""Reductions in an autograd graph: which nodes reduce to one element, over which dimensions."""
 
 from __future__ import annotations
 
@@ -9,187 +9,192 @@ from typing import Any
 import torch
 
 from .autograd_nodes import (
-    ACCUMULATE,
-    MAX_CHAIN,
-    MEAN,
-    OWN,
-    added_up,
-    children_of,
-    elements_of,
-    kind_of,
-    shape_of,
-    size_of,
+    ACCUMULATE_GRAD,
+    CUSTOM,
+    MAX_VISITS,
+    REDUCTION_MEAN,
+    input_nodes,
+    input_numel,
+    input_shape,
+    op_name,
+    output_numel,
+    output_shape,
 )
-from .loss_graph import Dims
+from .loss_graph import ReducedDims
 
-NORMS = {
+NONLINEAR_REDUCTIONS = {
     "LinalgVectorNorm", "Norm", "Std", "Var", "Logsumexp", "Max", "Min", "Amax", "Amin", "Median",
     "Prod", "Dist",
 }  # fmt: skip
-"""Nodes that make one number of many in no linear way."""
+"""Reductions that are not linear in their input."""
 
-REDUCING = {"Mean", "Sum", "Nansum"} | NORMS
+REDUCTIONS = {"Mean", "Sum", "Nansum"} | NONLINEAR_REDUCTIONS
 
-BENDING = NORMS | {
+NONLINEAR_OPS = NONLINEAR_REDUCTIONS | {
     "Sqrt", "Rsqrt", "Pow", "Log", "Log1P", "Log2", "Log10", "Exp", "Expm1", "Reciprocal",
     "Sigmoid", "LogSigmoid", "Tanh", "Softplus", "Relu", "Abs", "Clamp", "ClampMin", "ClampMax",
     "Maximum", "Minimum",
 }  # fmt: skip
-"""Nodes after which the mean of the ranks' losses is not the loss of their mean."""
+"""Operations after which the mean of the ranks' losses is not the loss of their mean."""
 
-VIEWS = {
+VIEW_OPS = {
     "View", "Reshape", "ReshapeAlias", "UnsafeView", "T", "Permute", "Transpose", "Cat", "Stack",
-    f"{OWN}Whole", "Squeeze", "Unsqueeze", "Slice", "Select", "Unbind",
+    f"{CUSTOM}Whole", "Squeeze", "Unsqueeze", "Slice", "Select", "Unbind",
 }  # fmt: skip
 
-ELEMENTWISE = {
+ELEMENTWISE_OPS = {
     "Pow", "Abs", "Mul", "Div", "Sub", "Add", "Neg", "Sqrt", "Clamp", "Clone", "ToCopy", "Sgn",
 }  # fmt: skip
-"""Nodes that a penalty on parameters may pass through."""
+"""Operations that a penalty on parameters may contain."""
 
-LINEAR = {"Mul", "Div", "Neg", "Add", "Sub", "Clone", "ToCopy"}
-"""Nodes through which a factor of every element is a factor of their sum."""
+LINEAR_OPS = {"Mul", "Div", "Neg", "Add", "Sub", "Clone", "ToCopy"}
+"""Operations through which a factor of every element is a factor of their sum."""
 
-CURVES = {
+ACTIVATIONS = {
     "Exp", "Expm1", "Log", "Log1P", "Log2", "Log10", "Softplus", "Sigmoid", "LogSigmoid", "Tanh",
     "Relu", "Rsqrt", "Reciprocal", "ClampMin", "ClampMax",
 }  # fmt: skip
 
-OF_PARAMETERS = ELEMENTWISE | VIEWS | CURVES
+PARAMETER_OPS = ELEMENTWISE_OPS | VIEW_OPS | ACTIVATIONS
+"""Operations that keep one element per element of a parameter."""
 
-PRODUCTS = {"Mm", "Bmm", "Mv", "Dot", "Vdot"}
-"""Nodes that multiply and add up along a dimension."""
+MATMULS = {"Mm", "Bmm", "Mv", "Dot", "Vdot"}
+"""Operations that multiply and sum along a dimension."""
 
-ONE_BY_ONE = VIEWS | BENDING | LINEAR
+UNREDUCED_OPS = VIEW_OPS | NONLINEAR_OPS | LINEAR_OPS
 
 
 def reduces(node: Any) -> bool:
-    """Tell whether ``node``, which gives one number, makes it of many."""
-    if kind_of(node) in PRODUCTS:  # of a layer's weights, it is what a single sample gives
-        children = children_of(node)
-        return not any(is_of_parameters(child, MAX_CHAIN) for child in children)
-    if kind_of(node) in ("Mean", "Sum") and added_up(node) == () and _is_reduced(node):
+    """Return whether ``node``, whose output has one element, reduces many elements to it."""
+    if op_name(node) in MATMULS:  # with a layer's weights, it is the output for a single sample
+        children = input_nodes(node)
+        return not any(is_of_parameters(child, MAX_VISITS) for child in children)
+    if op_name(node) in ("Mean", "Sum") and input_shape(node) == () and _input_is_reduced(node):
         return False
-    return kind_of(node) in REDUCING or getattr(node, "_saved_reduction", 0) > 0
+    return op_name(node) in REDUCTIONS or getattr(node, "_saved_reduction", 0) > 0
 
 
-def _is_reduced(node: Any) -> bool:
-    """Tell whether ``node``, which is of one number, is of one that a reduction has made.
+def _input_is_reduced(node: Any) -> bool:
+    """Return whether the scalar input of ``node`` is the result of a reduction.
 
-    Else it is of what a single sample gives.
+    Otherwise it is the output for a single sample.
     """
-    return first_reduction(children_of(node), lambda below: shape_of(below) == ()) is not None
+    return first_reduction(input_nodes(node), lambda child: output_shape(child) == ()) is not None
 
 
 def first_reduction(nodes: list[Any], passes: Callable[[Any], bool]) -> Any | None:
-    """Return what made one number of many, at or below ``nodes`` through those that it ``passes``.
+    """Return the first reduction to shape () at or below ``nodes``, or None.
 
-    None if nothing did.
+    The search continues through nodes for which ``passes`` returns True.
     """
-    todo = [*nodes]
-    for _ in range(MAX_CHAIN):
-        if not todo:
+    queue = [*nodes]
+    for _ in range(MAX_VISITS):
+        if not queue:
             break
-        node = todo.pop(0)
+        node = queue.pop(0)
         if passes(node):
-            if shape_of(node) == () and reduces(node):
+            if output_shape(node) == () and reduces(node):
                 return node
-            todo += children_of(node)
+            queue += input_nodes(node)
     return None
 
 
 def hides_reduction(node: Any) -> bool:
-    """Tell whether ``node``, which gives one number, is a function that does not say of what."""
-    return kind_of(node).startswith(OWN) and any(size_of(c) != 1 for c in children_of(node))
+    """Return whether ``node``, whose output has one element, is a custom function of larger inputs.
+
+    How such a function reduces is unknown.
+    """
+    return op_name(node).startswith(CUSTOM) and any(output_numel(c) != 1 for c in input_nodes(node))
 
 
-def averages(node: Any) -> bool:
-    """Tell whether a reduction is a mean."""
-    return kind_of(node) == "Mean" or getattr(node, "_saved_reduction", None) == MEAN
+def is_mean(node: Any) -> bool:
+    """Return whether a reduction is a mean."""
+    return op_name(node) == "Mean" or getattr(node, "_saved_reduction", None) == REDUCTION_MEAN
 
 
-def differ(one: Any, other: Any) -> bool:
-    """Tell whether one of two reductions is a mean and the other one a sum."""
-    return {kind_of(one), kind_of(other)} == {"Mean", "Sum"}
+def is_mean_and_sum(one: Any, other: Any) -> bool:
+    """Return whether one of two reductions is a mean and the other one a sum."""
+    return {op_name(one), op_name(other)} == {"Mean", "Sum"}
 
 
 def reduced_dims(node: Any) -> tuple[int, ...]:
-    """Return the dimensions that a mean, sum or norm over some dimensions takes away.
+    """Return the dimensions, counted from 0, over which a mean, sum or norm reduces.
 
-    A node's list is of unsigned numbers: -1 is the largest of them.
+    Empty for a reduction over all dimensions.  Nodes save dimensions as unsigned numbers: -1 is the
+    largest one.
     """
-    dims = getattr(node, "_saved_dim", None) if kind_of(node) in REDUCING else None
+    dims = getattr(node, "_saved_dim", None) if op_name(node) in REDUCTIONS else None
     found = (dims,) if isinstance(dims, int) else tuple(dims or ())
-    ndim = _ndim_of(node) if found else 0
+    ndim = _input_ndim(node) if found else 0
     return tuple((d - 2**64 if d >= 2**63 else d) % ndim for d in found) if ndim else ()
 
 
-def dims_of(node: Any) -> Dims:
-    """Return what a reduction is over."""
-    return _ndim_of(node), reduced_dims(node)
+def dims_of(node: Any) -> ReducedDims:
+    """Return the number of dimensions of a reduction's input, and those that it reduces."""
+    return _input_ndim(node), reduced_dims(node)
 
 
-def _ndim_of(node: Any) -> int:
-    """Return how many dimensions a reduction has been given."""
+def _input_ndim(node: Any) -> int:
+    """Return the number of dimensions of a reduction's input."""
     sizes = getattr(node, "_saved_self_sym_sizes", None)
     return len(node._saved_self.shape if sizes is None else sizes)
 
 
-def chosen_from(node: Any) -> int | None:
-    """Return of how many elements the mean ``node`` takes those that an index or a mask left.
+def numel_before_selection(node: Any) -> int | None:
+    """Return the elements from which the input of the mean ``node`` was selected.
 
-    None where there is neither: then the mean is over the samples of the share.
+    None if neither an index nor a mask selects elements: the mean is over the shard's samples.
     """
-    count = elements_of(node)
-    todo = [(child, count) for child in children_of(node)]
-    for _ in range(MAX_CHAIN):
-        if not todo:
+    count = input_numel(node)
+    queue = [(child, count) for child in input_nodes(node)]
+    for _ in range(MAX_VISITS):
+        if not queue:
             return None
-        below, size = todo.pop(0)
-        if size_of(below) != size:
+        child, size = queue.pop(0)
+        if output_numel(child) != size:
             continue
-        if kind_of(below) == "MaskedSelect":
-            return int(below._saved_mask.numel()) * count // max(size, 1)
-        if kind_of(below) == "Index":
-            if all(is_of_parameters(child, MAX_CHAIN) for child in children_of(below)):
-                continue  # rows of a table
-            first = below._saved_indices[0]
+        if op_name(child) == "MaskedSelect":
+            return int(child._saved_mask.numel()) * count // max(size, 1)
+        if op_name(child) == "Index":
+            if all(is_of_parameters(each, MAX_VISITS) for each in input_nodes(child)):
+                continue  # rows of an embedding table
+            first = child._saved_indices[0]
             masks = first is not None and first.dtype == torch.bool  # of samples, not of columns
-            everything = math.prod(below._saved_self_sym_sizes) if masks else size
-            return everything * count // max(size, 1)
-        if kind_of(below) == "PackPaddedSequence":  # padding is left out
-            return int(math.prod(below._saved_input_sym_sizes)) * count // max(size, 1)
-        if kind_of(below) == "Take" or _takes_rows(below):
+            numel = math.prod(child._saved_self_sym_sizes) if masks else size
+            return numel * count // max(size, 1)
+        if op_name(child) == "PackPaddedSequence":  # padding is excluded
+            return int(math.prod(child._saved_input_sym_sizes)) * count // max(size, 1)
+        if op_name(child) == "Take" or _selects_rows(child):
             return count
-        if kind_of(below) in ("Select", "Slice"):
-            todo += [(child, size_of(child)) for child in children_of(below)]
-        elif kind_of(below) in ONE_BY_ONE:
-            todo += [(child, size) for child in children_of(below)]
+        if op_name(child) in ("Select", "Slice"):
+            queue += [(each, output_numel(each)) for each in input_nodes(child)]
+        elif op_name(child) in UNREDUCED_OPS:
+            queue += [(each, size) for each in input_nodes(child)]
     return None
 
 
-def _takes_rows(node: Any) -> bool:
-    """Tell whether ``node`` takes rows by their numbers, and not those of a table."""
-    if kind_of(node) != "IndexSelect" or node._saved_dim != 0:
+def _selects_rows(node: Any) -> bool:
+    """Return whether ``node`` selects rows by index, except from an embedding table."""
+    if op_name(node) != "IndexSelect" or node._saved_dim != 0:
         return False
-    return not all(is_of_parameters(child, MAX_CHAIN) for child in children_of(node))
+    return not all(is_of_parameters(child, MAX_VISITS) for child in input_nodes(node))
 
 
 def is_penalty(node: Any) -> bool:
-    """Tell whether a reduction is over parameters (weight decay), not over samples."""
-    return all(is_of_parameters(child, MAX_CHAIN) for child in children_of(node))
+    """Return whether a reduction is over parameters (weight decay) instead of samples."""
+    return all(is_of_parameters(child, MAX_VISITS) for child in input_nodes(node))
 
 
-def is_of_parameters(node: Any, limit: int) -> bool:
-    """Tell whether every element that ``node`` gives stands for one of a parameter."""
-    kind = kind_of(node)
-    if kind == ACCUMULATE:
+def is_of_parameters(node: Any, max_depth: int) -> bool:
+    """Return whether each element of the node's output belongs to one element of a parameter."""
+    op = op_name(node)
+    if op == ACCUMULATE_GRAD:
         return True
-    if not limit or not (children := children_of(node)):
+    if not max_depth or not (children := input_nodes(node)):
         return False
-    if kind in PRODUCTS:
-        alike = len(children) == 2  # else one side is data, which has no gradient
+    if op in MATMULS:
+        one_to_one = len(children) == 2  # otherwise one operand is data, which has no gradient
     else:
-        same = all(shape_of(child) == shape_of(node) for child in children)
-        alike = kind in VIEWS or (kind in OF_PARAMETERS and same)
-    return alike and all(is_of_parameters(child, limit - 1) for child in children)
+        same = all(output_shape(child) == output_shape(node) for child in children)
+        one_to_one = op in VIEW_OPS or (op in PARAMETER_OPS and same)
+    return one_to_one and all(is_of_parameters(child, max_depth - 1) for child in children)

@@ -1,6 +1,6 @@
-"""The numbers that a loss's graph has saved: which of them are sizes.
+"""Decides which of the numbers that a loss's graph has saved equal sizes of the shard.
 
-How the code came to them is the matter of ``nbmgpu.rank.source_analysis.size_expressions``.
+``nbmgpu.rank.source_analysis.size_expressions`` examines how the code computes them.
 """
 
 from __future__ import annotations
@@ -13,76 +13,87 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .autograd_nodes import added_up, elements_of
+from .autograd_nodes import input_numel, input_shape
 
 MAX_DIMS = 6
 
-LOWEST = {True: torch.zeros((), dtype=torch.float16), False: torch.zeros((), dtype=torch.int8)}
-"""Tensors that stay as they are beside a Python number, but not beside a tensor."""
+LOWEST_DTYPES = {
+    True: torch.zeros((), dtype=torch.float16),
+    False: torch.zeros((), dtype=torch.int8),
+}
+"""By is_floating_point: tensors whose dtype a Python number does not promote, but a tensor does."""
 
 
-def sizes_with(samples: int, whole: int, node: Any) -> set[int]:
-    """Return what a mean over the samples may divide a sum by: their number, times what each has.
+def mean_divisors(samples: int, global_samples: int, node: Any) -> set[int]:
+    """Return the numbers by which a mean over the samples may divide the sum ``node``.
 
-    That may be all of its dimensions or some: tokens, or pixels and not channels.  What could as
-    well be such a number for the whole batch is one only by the first dimensions.
+    These are the number of samples, times the size of all or some of the other dimensions: tokens,
+    or pixels without channels.  A number that could as well be such a size for the global batch
+    counts only if it consists of the leading dimensions.
     """
-    shape = added_up(node)
-    sizes = {samples, elements_of(node)}
+    shape = input_shape(node)
+    sizes = {samples, input_numel(node)}
     if not samples or len(shape) > MAX_DIMS or not shape:
         return sizes
-    first = [math.prod(shape[1:number]) for number in range(1, len(shape) + 1)]
-    if shape[0] % samples:  # rows that were chosen, or joined
-        return sizes | {shape[0] * n for n in first}
-    some = {math.prod(d) for n in range(len(shape)) for d in combinations(shape[1:], n)}
-    of_whole = {whole * (shape[0] // samples) * number for number in first}
-    return sizes | {shape[0] * n for n in first} | ({shape[0] * n for n in some} - of_whole)
+    leading = [math.prod(shape[1:stop]) for stop in range(1, len(shape) + 1)]
+    if shape[0] % samples:  # rows that were selected or concatenated
+        return sizes | {shape[0] * n for n in leading}
+    products = {math.prod(d) for n in range(len(shape)) for d in combinations(shape[1:], n)}
+    of_global_batch = {global_samples * (shape[0] // samples) * n for n in leading}
+    return (
+        sizes
+        | {shape[0] * n for n in leading}
+        | ({shape[0] * n for n in products} - of_global_batch)
+    )
 
 
-def scalars(divisors: Sequence[Any]) -> list[Tensor]:
+def scalar_tensors(divisors: Sequence[Any]) -> list[Tensor]:
     """Return the divisors that are tensors of one element."""
     return [d for d in divisors if not is_number(d) and d.numel() == 1]
 
 
 def is_one_of(number: float, sizes: set[int]) -> bool:
-    """Tell whether a number that a graph has saved is one of ``sizes``, to float32's rounding."""
+    """Return whether a saved number equals one of ``sizes``, up to the rounding of float32."""
     return any(math.isclose(number, size, rel_tol=1e-6) for size in sizes)
 
 
-def has_one_over(samples: int, factors: Sequence[float]) -> bool:
-    """Tell whether one of ``factors`` is 1 / ``samples``."""
+def has_inverse(samples: int, factors: Sequence[float]) -> bool:
+    """Return whether one of ``factors`` is 1 / ``samples``."""
     return any(math.isclose(factor * samples, 1.0, rel_tol=1e-6) for factor in factors)
 
 
 def ratios(samples: int, factors: Sequence[float]) -> set[float]:
-    """Return those of ``factors`` that may be a whole number by ``samples``, or the other way."""
+    """Return the ``factors`` that may be a ratio of ``samples`` and another integer."""
     others = (f for f in factors if f > 0 and not is_one_of(f, {1, samples}))
     both = ((f, f * samples, samples / f) for f in others if not math.isclose(f * samples, 1))
-    return {f for f, *numbers in both if any(map(_is_whole, numbers))}
+    return {f for f, *numbers in both if any(map(_is_integer, numbers))}
 
 
-def _is_whole(number: float) -> bool:
+def _is_integer(number: float) -> bool:
     return math.isclose(number, round(number), rel_tol=1e-9)
 
 
-def is_total(divisor: Any, totals: Sequence[Tensor]) -> bool:
-    """Tell whether a divisor is one of ``totals``, or an integer multiple of one.
+def is_global_count(divisor: Any, global_counts: Sequence[Tensor]) -> bool:
+    """Return whether a divisor is one of ``global_counts``, or an integer multiple of one.
 
-    Only for other tensors than these themselves are values read.
+    Values are only read for tensors that are none of these themselves.
     """
-    if not totals or not isinstance(divisor, Tensor) or divisor.numel() != 1:
+    if not global_counts or not isinstance(divisor, Tensor) or divisor.numel() != 1:
         return False
-    if any(divisor is total or divisor.data_ptr() == total.data_ptr() for total in totals):
+    if any(divisor is count or divisor.data_ptr() == count.data_ptr() for count in global_counts):
         return True
-    times = [float(divisor) / max(float(total), 1e-30) for total in totals]
-    return any(t > 0.5 and math.isclose(t, round(t), rel_tol=1e-6) for t in times)
+    multiples = [float(divisor) / max(float(count), 1e-30) for count in global_counts]
+    return any(m > 0.5 and math.isclose(m, round(m), rel_tol=1e-6) for m in multiples)
 
 
 def is_number(value: Any) -> bool:
-    """Tell whether a saved operand was a Python number: such a tensor yields to any other."""
+    """Return whether a saved operand was a Python number.
+
+    Autograd saves it as a tensor that does not take part in type promotion.
+    """
     if not isinstance(value, torch.Tensor):
         return True
     if value.ndim or value.device.type != "cpu":
         return False
-    low = LOWEST[value.dtype.is_floating_point]
-    return torch.result_type(low, value) == low.dtype != value.dtype
+    lowest = LOWEST_DTYPES[value.dtype.is_floating_point]
+    return torch.result_type(lowest, value) == lowest.dtype != value.dtype

@@ -1,9 +1,9 @@
-"""Numbers in a loss that equal the size of a rank's share: a size, or a constant by chance?
+"""Decides whether a number in a loss that equals the size of a rank's shard is a size or constant.
 
-``sum / len(x)`` is a mean over the share, ``sum / 4`` is not, and in the autograd graph
-both are a number.  A number that divides is taken for a size if it equals one on every rank,
-since people write means like that; one that multiplies is taken for a constant.  Where the
-run cannot bear that out, people are told.
+``sum / len(x)`` is a mean over the shard, ``sum / 4`` is not; in the autograd graph, both divisors
+are plain numbers.  A number that divides is classified as a size if it equals one on every rank,
+because means are commonly written like that.  A number that multiplies is classified as a constant.
+If the run does not support the classification, the user gets a notice.
 """
 
 from __future__ import annotations
@@ -18,107 +18,120 @@ from nbmgpu.rank.source_analysis.notebook_code import NotebookCode
 if TYPE_CHECKING:
     from .loss_graph import LossGraph
 
-SIZES = {"len", "size", "shape", "numel", "nelement", "batch_size"}
-"""Names by which code asks for the size of a batch."""
+SIZE_NAMES = {"len", "size", "shape", "numel", "nelement", "batch_size"}
+"""Names by which code obtains the size of a batch."""
 
-FEW = 3
-"""Ratios with the sizes of shares that there may be."""
+MAX_RATIOS = 3
+"""Ratios with sizes of shards up to which they are reported; a schedule has more."""
 
-MOST = 64
-"""Numbers of a kind that are remembered."""
+MAX_REMEMBERED = 64
+"""Ratios that are remembered."""
 
 
-class Chances:
-    """What the losses of a run have shown."""
+class SizeInference:
+    """Collects evidence from the losses of a run.
+
+    Attributes:
+        load_code: returns the notebook's code; called once, when it is first needed.
+        loop_divides_by_batch_size: whether a training loop divides by the size of a batch.
+    """
 
     def __init__(self) -> None:
-        """Have seen no loss; ``code_of`` is to tell what the notebook has of code."""
-        self.code_of: Callable[[], NotebookCode] = lambda: NotebookCode(set(), set())
+        """Begin without evidence."""
+        self.load_code: Callable[[], NotebookCode] = lambda: NotebookCode(set(), set())
+        self.loop_divides_by_batch_size = False
         self._code: NotebookCode | None = None
-        self._sure: set[str] = set()
-        self._unsure = self._sized = False
-        self._divided: set[bool] = set()
-        self._multiplied: set[bool] = set()
+        self._certain: set[str] = set()
+        self._is_uncertain = self._mean_by_size = False
+        self._divided_by_size: set[bool] = set()
+        self._multiplied_by_inverse: set[bool] = set()
         self._sizes: set[float] = set()
-        self._scaled: set[float] = set()
+        self._penalty_factors: set[float] = set()
         self._ratios: set[float] = set()
-        self.by_ratio = False
-        self._multiple = False
+        self._divided_by_multiple = False
 
-    def note(self, graph: LossGraph) -> None:
-        """Take in the loss of a step."""
-        if graph.sizes:
-            taken = {size for size in graph.sizes if size is not None}
-            self._divided.add(bool(taken))
-            self._sizes |= taken
-        if graph.multiplied is not None:
-            self._multiplied.add(graph.multiplied)
-        self._scaled |= graph.scaled
-        if len(self._ratios) < MOST:  # others are calculated anew for each step
-            self._ratios |= graph.ratios
-        self._multiple |= graph.by_multiple
-        self._sized |= graph.mean_by_share
+    def add(self, graph: LossGraph) -> None:
+        """Add the evidence of the loss of one step."""
+        divisions, factors = graph.divisions, graph.factors
+        if divisions.sizes:
+            sizes = {size for size in divisions.sizes if size is not None}
+            self._divided_by_size.add(bool(sizes))
+            self._sizes |= sizes
+        if factors.inverse_size is not None:
+            self._multiplied_by_inverse.add(factors.inverse_size)
+        self._penalty_factors |= factors.of_penalty
+        if len(self._ratios) < MAX_REMEMBERED:  # more ratios are computed anew for each step
+            self._ratios |= factors.ratios
+        self._divided_by_multiple |= divisions.by_multiple
+        self._mean_by_size |= factors.mean_by_size
 
-    def meant(self, kind: str, wanted: set[float]) -> bool:
-        """Tell whether a number that may be a size of a batch is most likely that.
+    def is_size(self, kind: str, candidates: set[float]) -> bool:
+        """Return whether a number that may be a size of a batch most likely is one.
 
-        It is if the code multiplies or divides by a size and nothing that is ``wanted`` stands
-        there; what was a size of its ``kind`` once is so in every step.
+        It is if the code multiplies or divides by a size and contains none of the ``candidates`` as
+        a literal.  A number classified as a size of its ``kind`` once is one in every step.
         """
         if not self.code.scales_by_size:
             return False
-        if not self.code.numbers & wanted:
-            self._sure.add(kind)
-        self._unsure |= kind not in self._sure
-        return kind in self._sure
+        if not self.code.numbers & candidates:
+            self._certain.add(kind)
+        self._is_uncertain |= kind not in self._certain
+        return kind in self._certain
 
     @property
     def code(self) -> NotebookCode:
-        """What the notebook has of code, looked up once."""
-        self._code = self._code or self.code_of()
+        """The notebook's code, loaded once."""
+        self._code = self._code or self.load_code()
         return self._code
 
-    def scaled_penalty(self, code: NotebookCode) -> bool:
-        """Tell whether a penalty was divided by a number that is most likely a size."""
-        return bool(self._scaled - code.numbers) and bool(code.names & SIZES)
+    def has_penalty_by_size(self, code: NotebookCode) -> bool:
+        """Return whether a penalty was divided by a number that is most likely a size."""
+        return bool(self._penalty_factors - code.numbers) and bool(code.names & SIZE_NAMES)
 
-    def verdict(self, code: NotebookCode) -> str:
-        """Return the notice to give, or nothing; ``code`` is what the notebook has of it."""
-        contradicted = self._divided == {True, False}
-        # A constant is always the same, and stands somewhere.
-        constant = len(self._sizes) == 1 and self._sizes <= code.numbers and not code.names & SIZES
-        if contradicted or (self._divided == {True} and constant):
+    def notice_text(self, code: NotebookCode) -> str:
+        """Return the text of the notice to give for the notebook's ``code``, or ""."""
+        contradicted = self._divided_by_size == {True, False}
+        # A constant is the same in every step, and is a literal in the code.
+        is_literal = len(self._sizes) == 1 and self._sizes <= code.numbers
+        constant = is_literal and not code.names & SIZE_NAMES
+        if contradicted or (self._divided_by_size == {True} and constant):
             return notices.DIVIDED_BY_CHANCE
-        if self._multiple and code.divides_by_multiple:
+        if self._divided_by_multiple and code.divides_by_multiple:
             return notices.DIVIDED_BY_MULTIPLE
-        if self._unsure:
+        if self._is_uncertain:
             return notices.EITHER
-        if self._sized:
+        if self._mean_by_size:
             return notices.SIZED_MEAN
-        if self._multiplied == {True}:
+        if self._multiplied_by_inverse == {True}:
             return notices.MULTIPLIED_BY_CHANCE
-        few = 0 < len(self._ratios - code.numbers) <= FEW  # a schedule has many
-        return notices.RATIO if self.by_ratio and few else ""
+        few = 0 < len(self._ratios - code.numbers) <= MAX_RATIOS
+        return notices.RATIO if self.loop_divides_by_batch_size and few else ""
 
 
 @dataclass(frozen=True)
-class SizeQuestions:
-    """What the code says of numbers in the loss of a batch of ``whole`` samples."""
+class BatchSizeInference:
+    """Classifies numbers in the loss of one batch, by the code of the notebook.
 
-    chances: Chances
-    whole: int = 0
-    world_size: int = 1
+    Attributes:
+        inference: the evidence of the run.
+        global_samples: number of samples in the global batch.
+        dp_size: number of shards of a batch.
+    """
 
-    def asks_for_share(self, samples: int) -> bool:
-        """Tell whether a number is the samples of the share; the same on all ranks."""
-        least = self.whole // self.world_size
-        uneven = self.whole % self.world_size > 0
-        return self.chances.meant("share", {least, least + 1} if uneven else {samples})
+    inference: SizeInference
+    global_samples: int = 0
+    dp_size: int = 1
 
-    def asks_for_elements(self) -> bool:
-        """Tell whether a number that is ``whole`` is the elements of a share, and not that."""
-        return self.chances.meant("elements", {self.whole})
+    def is_shard_size(self, samples: int) -> bool:
+        """Return whether a number equal to ``samples`` is a shard size; the same on all ranks."""
+        least = self.global_samples // self.dp_size
+        uneven = self.global_samples % self.dp_size > 0
+        return self.inference.is_size("shard", {least, least + 1} if uneven else {samples})
+
+    def is_numel(self) -> bool:
+        """Return whether a number equal to ``global_samples`` is the number of shard elements."""
+        return self.inference.is_size("elements", {self.global_samples})
 
     def is_constant(self, number: float) -> bool:
-        """Tell whether a number stands in the code."""
-        return number in self.chances.code.numbers
+        """Return whether ``number`` is a literal in the code."""
+        return number in self.inference.code.numbers

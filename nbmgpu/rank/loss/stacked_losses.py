@@ -1,8 +1,8 @@
-"""Losses that stand side by side in one tensor: those of several tasks, or of single samples.
+"""Several losses in one tensor: of several tasks, or of single samples.
 
-``torch.stack(losses)``, ``torch.cat`` of numbers, and ``terms[i] = loss`` make a vector of which a
-sum or mean follows.  The losses of tasks have reductions of their own, and these count samples; of
-the losses of single samples, the sum or mean does.
+``torch.stack(losses)``, ``torch.cat`` of scalars, and ``terms[i] = loss`` create a vector, which a
+sum or mean then reduces.  Losses of tasks have their own reductions, and these count samples.  For
+losses of single samples, the final sum or mean counts samples.
 """
 
 from __future__ import annotations
@@ -10,133 +10,144 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .autograd_nodes import ACCUMULATE, MAX_CHAIN, added_up, children_of, kind_of, shape_of, size_of
-from .reductions import averages, first_reduction, is_of_parameters
+from .autograd_nodes import (
+    ACCUMULATE_GRAD,
+    MAX_VISITS,
+    input_nodes,
+    input_shape,
+    op_name,
+    output_numel,
+    output_shape,
+)
+from .reductions import first_reduction, is_mean, is_of_parameters
 
-JOINED = {"Stack", "Cat"}
+CONCATENATIONS = {"Stack", "Cat"}
 
-WRITTEN = {"torch::autograd::CopySlices", "IndexPut"}
-"""What writes into a part of a tensor."""
+INPLACE_WRITES = {"torch::autograd::CopySlices", "IndexPut"}
+"""Operations that write into a part of a tensor."""
 
-PART = "AsStrided"
-"""The part of it, which ``terms[i] += loss`` adds to, and then writes once more."""
+SLICE = "AsStrided"
+"""Reads the part of a tensor that ``terms[i] += loss`` adds to before it writes it again."""
 
 
-def losses_in(node: Any, samples: int) -> list[Any]:
-    """Return the losses that ``node`` puts side by side, each over the ``samples`` of the share.
+def stacked_losses(node: Any, samples: int) -> list[Any]:
+    """Return the losses that ``node`` combines in one tensor, each over the shard's ``samples``.
 
-    None of them if it does something else, or where they are those of single samples.
+    Empty if it does something else, or if they are the losses of single samples.
     """
-    terms = _numbers_in(node)
-    return [] if terms and _are_of_samples(node, terms, samples) else terms
+    terms = _scalar_elements(node)
+    return [] if terms and _are_per_sample(node, terms, samples) else terms
 
 
-def written_over(node: Any) -> list[Any]:
-    """Return what there was before all that has been written into parts of it."""
-    while (below := _before(node)) is not None:
-        node = below
-    return [child for child in children_of(node) if kind_of(child) != PART]
+def nodes_before_writes(node: Any) -> list[Any]:
+    """Return the inputs of a tensor before any in-place write into parts of it."""
+    while (earlier := _earlier_write(node)) is not None:
+        node = earlier
+    return [child for child in input_nodes(node) if op_name(child) != SLICE]
 
 
-def _before(node: Any) -> Any | None:
-    """Return what wrote into the same tensor before."""
-    kept = (c for c in children_of(node) if shape_of(c) == shape_of(node))
-    return next((child for child in kept if kind_of(child) in WRITTEN), None)
+def _earlier_write(node: Any) -> Any | None:
+    """Return the previous in-place write into the same tensor."""
+    same_shape = (c for c in input_nodes(node) if output_shape(c) == output_shape(node))
+    return next((child for child in same_shape if op_name(child) in INPLACE_WRITES), None)
 
 
-def _numbers_in(node: Any) -> list[Any]:
-    """Return the single numbers of which a tensor consists: losses, mostly."""
-    if kind_of(node) not in JOINED | WRITTEN:
+def _scalar_elements(node: Any) -> list[Any]:
+    """Return the nodes of the scalars of which a tensor consists; these are usually losses."""
+    if op_name(node) not in CONCATENATIONS | INPLACE_WRITES:
         return []
     found: list[Any] = []
-    todo = [node]
-    while todo:
-        part = todo.pop()
-        kind, below = kind_of(part), children_of(part)
-        if kind == "Stack" and all(shape_of(child) == () for child in below):
-            found += below[::-1]
-        elif kind in JOINED:
-            todo += below
+    stack = [node]
+    while stack:
+        part = stack.pop()
+        op, children = op_name(part), input_nodes(part)
+        if op == "Stack" and all(output_shape(child) == () for child in children):
+            found += children[::-1]
+        elif op in CONCATENATIONS:
+            stack += children
         else:
-            numbers = _written(part) if kind in WRITTEN else [part]
-            if not numbers or not all(map(_is_loss, numbers)):
+            scalars = _written_scalars(part) if op in INPLACE_WRITES else [part]
+            if not scalars or not all(map(_is_loss, scalars)):
                 return []
-            found += numbers
+            found += scalars
     return found[::-1]
 
 
 def _is_loss(part: Any) -> bool:
-    """Tell whether a part is a single number, made of many or of parameters."""
-    if size_of(part) != 1:
+    """Return whether a part is one element, reduced from many or made of parameters."""
+    if output_numel(part) != 1:
         return False
-    return _reduction(part) is not None or is_of_parameters(part, MAX_CHAIN)
+    return _reduction_of(part) is not None or is_of_parameters(part, MAX_VISITS)
 
 
-def _written(node: Any) -> list[Any]:
-    """Return what has been written into a tensor, number by number; none if more at once.
+def _written_scalars(node: Any) -> list[Any]:
+    """Return the scalars written into a tensor one by one; empty if a write has more elements.
 
-    By what ``terms[i] *= 0.1`` multiplies a number in its place, nobody tells.  A mean counts
-    samples all the same; a sum may have become one.
+    The factor of ``terms[i] *= 0.1`` is unknown.  It does not matter for means, which still count
+    samples, but a sum may have become a mean by it.
     """
     found: list[Any] = []
-    changed = again = False
+    scaled = reads_slice = False
     while node is not None:
-        before, part = _before(node), [c for c in children_of(node) if kind_of(c) == PART]
-        new = [c for c in children_of(node) if c is not before and c not in part]
-        if any(size_of(child) != 1 for child in new):
+        earlier = _earlier_write(node)
+        slices = [c for c in input_nodes(node) if op_name(c) == SLICE]
+        written = [c for c in input_nodes(node) if c is not earlier and c not in slices]
+        if any(output_numel(child) != 1 for child in written):
             return []
-        found += new
-        changed |= again and not new
-        again, node = bool(part), before
-    ends = [end for end in map(_reduction, found) if end is not None]
-    return found if not changed or all(map(averages, ends)) else []
+        found += written
+        scaled |= reads_slice and not written
+        reads_slice, node = bool(slices), earlier
+    reductions = [each for each in map(_reduction_of, found) if each is not None]
+    return found if not scaled or all(map(is_mean, reductions)) else []
 
 
-def _are_of_samples(node: Any, terms: Sequence[Any], samples: int) -> bool:
-    """Tell whether ``terms`` are the losses of single samples: there are as many of these.
+def _are_per_sample(node: Any, terms: Sequence[Any], samples: int) -> bool:
+    """Return whether ``terms`` are the losses of single samples, as many as there are samples.
 
-    Where nothing tells, what was stacked is of tasks, and what was written or joined is not.
+    If their graphs do not show it, stacked terms are of tasks; written and concatenated ones are of
+    samples.
     """
-    shape = shape_of(node)
+    shape = output_shape(node)
     if not shape or samples not in (shape[0], shape[-1]):
         return False
-    if samples == 1:  # one task alone would not be put beside others
+    if samples == 1:  # the loss of a single task would not be combined with others
         return True
-    ends = (end for end in map(_reduction, terms) if end is not None)
-    told = (over for end in ends if (over := _is_over(samples, end)) is not None)
-    return not next(told, kind_of(node) == "Stack")
+    reductions = (each for each in map(_reduction_of, terms) if each is not None)
+    known = (over for each in reductions if (over := _is_over_samples(samples, each)) is not None)
+    return not next(known, op_name(node) == "Stack")
 
 
-def _is_over(samples: int, end: Any) -> bool | None:
-    """Tell whether the reduction ``end`` is over ``samples``, and not over one; None if unknown.
+def _is_over_samples(samples: int, reduction: Any) -> bool | None:
+    """Return whether ``reduction`` is over ``samples``, and not over a single one; None if unknown.
 
-    Of what it reduces, and of what that was made of, the first that the model made tells best.
+    The shapes of its input and of earlier tensors show it; the earliest one that the model made is
+    the most reliable.
     """
-    told = None
-    todo = [(end, added_up(end))]
-    for _ in range(MAX_CHAIN):
-        if not todo:
+    result = None
+    queue = [(reduction, input_shape(reduction))]
+    for _ in range(MAX_VISITS):
+        if not queue:
             break
-        node, shape = todo.pop(0)
+        node, shape = queue.pop(0)
         if len(shape) > 1 and shape[0] in (1, samples):
-            told = shape[0] == samples
-        elif len(shape) == 1 and any(map(_is_matrix, children_of(node))):
-            told = False  # a layer was given one sample without a dimension for it
-        below = [c for c in children_of(node) if not is_of_parameters(c, MAX_CHAIN)]
-        todo += [(child, shape_of(child)) for child in below]
-    return told
+            result = shape[0] == samples
+        elif len(shape) == 1 and any(map(_is_matrix, input_nodes(node))):
+            result = False  # a layer received one sample without a batch dimension
+        children = [c for c in input_nodes(node) if not is_of_parameters(c, MAX_VISITS)]
+        queue += [(child, output_shape(child)) for child in children]
+    return result
 
 
 def _is_matrix(node: Any) -> bool:
-    """Tell whether a node stands for a parameter of two dimensions, also a partitioned one."""
-    if kind_of(node) != ACCUMULATE:
+    """Return whether a node is a parameter of two dimensions, including partitioned ones."""
+    if op_name(node) != ACCUMULATE_GRAD:
         return False
     return len(getattr(node.variable, "ds_shape", node.variable.shape)) == 2
 
 
-def _reduction(part: Any) -> Any | None:
-    """Return what made one number of many, of which ``part`` was made; None if nothing did.
+def _reduction_of(part: Any) -> Any | None:
+    """Return the reduction from which the scalar ``part`` was made, or None.
 
-    In a share of one sample, vectors have one element: these are no numbers.
+    In a shard of one sample, vectors have one element, too; these are not scalars.
     """
-    return first_reduction([part], lambda node: size_of(node) == 1)
+    return first_reduction([part], lambda node: output_numel(node) == 1)

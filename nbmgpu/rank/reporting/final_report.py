@@ -11,7 +11,7 @@ from nbmgpu.rank.metrics.memory import MemoryUsage
 from nbmgpu.rank.session import Session
 from nbmgpu.rank.source_analysis.notebook_code import NotebookCode
 from nbmgpu.runs.events import EventWriter, Measured, Walked
-from nbmgpu.strategies.replication import digest, sums_of_bits
+from nbmgpu.strategies.replication import digest, bit_checksums
 
 from . import notices
 
@@ -49,7 +49,7 @@ def _tell_the_walk(events: EventWriter, session: Session) -> None:
     weights, buffers = "", {}
     if session.split_passes:
         with suppress(RuntimeError):  # no memory: what is only told must not cost results
-            weights, buffers = digest(session.strategy.copies()), _buffers(session)
+            weights, buffers = digest(session.strategy.replicated_parameters()), _buffers(session)
     events.emit(
         Walked,
         passes=session.backwards,
@@ -71,7 +71,7 @@ def _buffers(session: Session) -> dict[str, str]:
         if buffer is not None and name not in module._non_persistent_buffers_set
     ]
     told: dict[str, str] = {}
-    for (name, _), bits in zip(found, sums_of_bits([b for _, b in found]), strict=True):
+    for (name, _), bits in zip(found, bit_checksums([b for _, b in found]), strict=True):
         told[name] = told.get(name, "") + bits.hex()  # several models may be of one class
     return told
 
@@ -86,7 +86,7 @@ def _give_notices(session: Session, cell: str, namespace: Mapping[str, Any]) -> 
     if session.rank:
         return  # rank 0 has the largest shares: one of another size would have told
     code = NotebookCode.from_cell(cell, namespace)
-    text = session.chances.verdict(code)
+    text = session.chances.notice_text(code)
     if text and not recorder.has_said("late-count"):
         recorder.notice("by-chance", text)
     if (
@@ -96,5 +96,5 @@ def _give_notices(session: Session, cell: str, namespace: Mapping[str, Any]) -> 
         recorder.notice("in-pieces", notices.IN_PIECES)
     if session.own_gradients and code.reads_gradients:
         recorder.notice("own-gradient", notices.OWN_GRADIENT)
-    if session.chances.scaled_penalty(code):
+    if session.chances.has_penalty_by_size(code):
         recorder.notice("scaled-penalty", notices.SCALED_PENALTY)

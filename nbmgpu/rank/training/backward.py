@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmgpu.patches import PatchStack
-from nbmgpu.rank.loss.autograd_nodes import leaves_of, reaches
+from nbmgpu.rank.loss.autograd_nodes import leaf_tensors, reaches
 from nbmgpu.rank.loss.divisors import Divisor, Meaning
-from nbmgpu.rank.loss.graph_reader import Agree, alone, read_graph
+from nbmgpu.rank.loss.graph_reader import AgreeOnDivisors, local_meanings, read_graph
 from nbmgpu.rank.loss.loss_graph import LossGraph
-from nbmgpu.rank.loss.loss_names import Losses, find_losses
-from nbmgpu.rank.loss.loss_weights import share_out
-from nbmgpu.rank.loss.size_inference import SizeQuestions
+from nbmgpu.rank.loss.loss_weights import all_reduce_losses
+from nbmgpu.rank.loss.readable_losses import ReadableLosses, find_readable_losses
+from nbmgpu.rank.loss.size_inference import BatchSizeInference
 from nbmgpu.rank.reporting import notices
 from nbmgpu.rank.source_analysis.stack_frames import frame_outside
 from nbmgpu.strategies.base import Backward
@@ -87,7 +87,7 @@ class BackwardTap:
         graph, losses = self._read_roots(roots, readable, options["inputs"])
         self._look_for_others(roots)
         share = session.share
-        even = share is not None and share.is_even(session.world_size)
+        even = share is not None and share.is_even(session.dp_size)
         session.batch_dependence.check_losses(roots, graph, even)
         plan = self._plan(graph, self._settle(losses, options))
         factor: Any = self._factor_of_sum() if readable and self._adds_up(graph) else 1.0
@@ -117,16 +117,16 @@ class BackwardTap:
 
     def _read_roots(
         self, roots: list[Tensor], readable: bool, inputs: Any
-    ) -> tuple[LossGraph, Losses | None]:
+    ) -> tuple[LossGraph, ReadableLosses | None]:
         """Return how the losses count samples, and which losses the cell may read afterwards."""
         session = self.session
         of_all = self._reaches_units(roots, inputs)
         if readable:
-            graph = self._read(roots, session.agree_on_divisors if of_all else alone)
+            graph = self._read(roots, session.agree_on_divisors if of_all else local_meanings)
             session.shaping.check_loss(graph)
             held, session.held_losses = session.held_losses, {}
             variables = held or _users_variables()
-            found = find_losses(roots[0], graph, variables) if len(roots) == 1 else None
+            found = find_readable_losses(roots[0], graph, variables) if len(roots) == 1 else None
             session.note_loss(graph)
             return graph, found
         if of_all:  # a share of one sample may give other ranks one number
@@ -146,14 +146,14 @@ class BackwardTap:
             return
         session.own_gradients = any(
             not isinstance(leaf, torch.nn.Parameter) and id(leaf) not in session.trained
-            for leaf in leaves_of(root.grad_fn for root in roots)
+            for leaf in leaf_tensors(root.grad_fn for root in roots)
         )
 
-    def _settle(self, losses: Losses | None, options: dict[str, Any]) -> list[Tensor]:
+    def _settle(self, losses: ReadableLosses | None, options: dict[str, Any]) -> list[Tensor]:
         """Return the losses that shall be those of the global batch after the pass."""
         # A graph that is kept may have saved its losses: they must not change under it.
         again = options["retain_graph"] or options["create_graph"]
-        settled = losses.all if losses and not again else []
+        settled = losses.tensors if losses and not again else []
         self.session.settled += [weakref.ref(loss) for loss in settled]
         self.session.batch_dependence.mark_as_global(settled[:MAX_LOSSES])
         return settled
@@ -170,10 +170,10 @@ class BackwardTap:
         if not session.strategy.reached_parameters:  # what a rank did alone, others need not do
             session.begun -= 1
 
-    def _read(self, loss: Tensor | Sequence[Tensor], agree: Agree) -> LossGraph:
+    def _read(self, loss: Tensor | Sequence[Tensor], agree: AgreeOnDivisors) -> LossGraph:
         session, share = self.session, self.session.share
         sizes = (share.samples, share.global_samples) if share else (0, 0)
-        questions = SizeQuestions(session.chances, sizes[1], session.world_size)
+        questions = BatchSizeInference(session.chances, sizes[1], session.dp_size)
         return read_graph(
             loss, *sizes, session.totals, agree, session.batch_dependence.predates_step, questions
         )
@@ -194,7 +194,7 @@ class BackwardTap:
 
     def _plan(self, graph: LossGraph, scalars: list[Tensor]) -> Backward:
         session = self.session
-        share, even = session.share, 1.0 / session.world_size
+        share, even = session.share, 1.0 / session.dp_size
         totals = self._which_add_up(graph, scalars)
         if share is None:
             return Backward(even, normalized=True, scalars=scalars, summed=totals)
@@ -210,7 +210,7 @@ class BackwardTap:
                 summed=totals,
             )
         session.doubt(graph)
-        if graph.penalised and self._adds_up(graph):
+        if graph.has_penalty and self._adds_up(graph):
             session.recorder.notice("summed-penalty", notices.SUMMED_PENALTY)
         if graph.reduction == "sum":
             stands_in = share.is_padding and not any(totals)
@@ -236,15 +236,19 @@ class BackwardTap:
         Whether numbers in them are sizes, ranks have agreed on with the root.
         """
         root, count = self._adds_up(graph), len(scalars)
-        alike = not graph.divided and (root or "sum" not in graph.kinds) and not graph.penalised
+        alike = (
+            not graph.divisions.exist
+            and (root or "sum" not in graph.kinds)
+            and not graph.has_penalty
+        )
         if alike or count < 2 or not self._has_part():
             return [root] * count
-        sizes = any(size is not None for size in graph.sizes)
-        counts = len(graph.sizes) < len(graph.divisors)
+        sizes = any(size is not None for size in graph.divisions.sizes)
+        counts = len(graph.divisions.sizes) < len(graph.divisions.numbers)
 
         def agreed(kinds: tuple[str, ...], divisors: list[Divisor], counted: bool) -> list[Meaning]:
             other: Meaning = "count" if counts else "constant"
-            return ["size" if d.size is not None and sizes else other for d in divisors]
+            return ["size" if d.shard_size is not None and sizes else other for d in divisors]
 
         return [root, *(self._adds_up(self._read(part, agreed)) for part in scalars[1:])]
 
@@ -255,8 +259,8 @@ class BackwardTap:
 
     def _factor_of_sum(self) -> float:
         """Return what a summed loss is multiplied by so that the ranks' average is the sum."""
-        share, world_size = self.session.share, self.session.world_size
-        return 0.0 if share is not None and share.is_padding else float(world_size)
+        share, dp_size = self.session.share, self.session.dp_size
+        return 0.0 if share is not None and share.is_padding else float(dp_size)
 
     def _weigh(self, plan: Backward, like: Tensor, factor: Any, sums: bool) -> tuple[Any, Backward]:
         """Weigh the loss beforehand, so that the plain average over ranks is the gradient.
@@ -271,14 +275,14 @@ class BackwardTap:
             The factor for the gradient that starts the pass, and what is left to do.
         """
         session, share = self.session, self.session.share
-        total = share_out(plan, like)
+        total = all_reduce_losses(plan, like, session.dp_group)
         if factor == 1.0:
-            weighed = plan.weight * session.world_size / total
+            weighed = plan.weight * session.dp_size / total
             factor = torch.where(total != 0, weighed, 0.0)
         samples = 1.0 if sums or share is None else float(share.global_samples)
         group = session.accumulation.weigh(total * samples, samples)
         return factor * group, Backward(
-            1.0 / session.world_size, normalized=True, is_last=session.accumulation.closes
+            1.0 / session.dp_size, normalized=True, is_last=session.accumulation.closes
         )
 
 

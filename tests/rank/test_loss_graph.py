@@ -4,8 +4,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from nbmgpu.rank.loss.autograd_nodes import CUSTOM
 from nbmgpu.rank.loss.graph_reader import read_graph
-from nbmgpu.rank.loss.loss_names import find_losses
+from nbmgpu.rank.loss.readable_losses import find_readable_losses
+from nbmgpu.rank.loss.reductions import VIEW_OPS
+from nbmgpu.strategies.fsdp import row_shards
 
 torch.manual_seed(0)
 MODEL = torch.nn.Linear(4, 3)
@@ -45,10 +48,10 @@ CASES = {
 
 @pytest.mark.parametrize(("make", "reduction", "counts"), CASES.values(), ids=CASES.keys())
 def test_reduction_and_counts(make, reduction, counts):
-    graph = read_graph(make(), samples=8, whole=16)
+    graph = read_graph(make(), samples=8, global_samples=16)
     assert graph.reduction == reduction
     assert [float(count) for count, _ in graph.counts] == counts
-    assert not graph.doubt()
+    assert not graph.needs_different_weights()
 
 
 MIXED = {
@@ -63,34 +66,34 @@ MIXED = {
 
 
 @pytest.mark.parametrize("make", MIXED.values(), ids=MIXED.keys())
-def test_terms_that_count_differently_are_doubted(make):
-    assert read_graph(make(), samples=8, whole=16).doubt()
+def test_terms_with_different_counts_need_different_weights(make):
+    assert read_graph(make(), samples=8, global_samples=16).needs_different_weights()
 
 
-def test_equal_means_are_not_doubted():
+def test_equal_means_need_no_different_weights():
     loss = F.cross_entropy(MODEL(X), Y) + F.mse_loss(MODEL(X), X[:, :3])
-    assert not read_graph(loss, samples=8, whole=16).doubt()
+    assert not read_graph(loss, samples=8, global_samples=16).needs_different_weights()
 
 
-def test_a_bias_free_layer_is_not_taken_for_a_penalty():
+def test_a_bias_free_layer_is_not_a_penalty():
     layer = torch.nn.Linear(4, 1, bias=False)
-    assert read_graph(layer(X).sum(), samples=8, whole=16).reduction == "sum"
+    assert read_graph(layer(X).sum(), samples=8, global_samples=16).reduction == "sum"
 
 
-def test_losses_in_variables_are_found_nearest_first():
+def test_the_variable_nearest_to_the_root_is_logged():
     real, fake = F.mse_loss(MODEL(X), X[:, :3]), MODEL(X).mean()
     total = real + fake
     scaled = total * 1024
     variables = {"fake": fake, "total": total, "other": MODEL(X).sum(), "x": X, "n": 3}
-    found = find_losses(scaled, read_graph(scaled, 8, 16), variables)
+    found = find_readable_losses(scaled, read_graph(scaled, 8, 16), variables)
     assert found.name == "total"
-    assert found.shown is total
-    assert [id(t) for t in found.all] == [id(scaled), id(total), id(fake)]
+    assert found.logged is total
+    assert [id(t) for t in found.tensors] == [id(scaled), id(total), id(fake)]
 
 
-def test_an_anonymous_loss_is_called_loss():
+def test_a_loss_without_variable_is_named_loss():
     loss = MODEL(X).mean()
-    assert find_losses(loss, read_graph(loss, 8, 16), {}).name == "loss"
+    assert find_readable_losses(loss, read_graph(loss, 8, 16), {}).name == "loss"
 
 
 TOTAL = torch.tensor(20.0)
@@ -99,22 +102,22 @@ TOTAL = torch.tensor(20.0)
 @pytest.mark.parametrize(
     ("divisor", "reduction"),
     [(TOTAL, "sum"), (TOTAL * 3, "sum"), (torch.tensor(7.0), "mean"), (TOTAL.clone(), "sum")],
-    ids=["the total", "a multiple of it", "a count of the slice", "a copy of it"],
+    ids=["the total", "a multiple of it", "a count of the shard", "a copy of it"],
 )
 def test_a_sum_over_a_count_of_all_ranks_adds_up(divisor, reduction):
     loss = (MODEL(X) ** 2).sum() / divisor
     assert read_graph(loss, 8, 16, [TOTAL]).reduction == reduction
 
 
-def test_means_over_the_same_things_and_their_classes_weigh_alike():
+def test_means_over_the_same_elements_and_their_classes_need_no_different_weights():
     out = MODEL(X) ** 2
     count = MASK.sum()
     loss = (out[:, 0] * MASK).sum() / count + (out * MASK[:, None]).sum() / (count * 3)
-    assert not read_graph(loss, 8, 16).doubt()
+    assert not read_graph(loss, 8, 16).needs_different_weights()
 
 
 @pytest.mark.parametrize(
-    ("loss", "unread"),
+    ("loss", "unknown_function"),
     [
         (lambda: torch.var_mean(MODEL(X))[0], "VarMean"),
         (lambda: MODEL(X).cumsum(0)[-1, 0] * 2, "Select"),
@@ -123,5 +126,10 @@ def test_means_over_the_same_things_and_their_classes_weigh_alike():
         (lambda: F.cross_entropy(MODEL(X), Y), ""),
     ],
 )
-def test_what_is_not_known_to_reduce_is_named(loss, unread):
-    assert read_graph(loss(), 8, 16).unread == unread
+def test_an_unknown_reduction_is_named(loss, unknown_function):
+    assert read_graph(loss(), 8, 16).unknown_function == unknown_function
+
+
+def test_gathered_parameters_of_fsdp_are_views() -> None:
+    """The name of an autograd function of the strategy, which the reader compares."""
+    assert f"{CUSTOM}{row_shards.Whole.__name__}" in VIEW_OPS

@@ -1,0 +1,176 @@
+"""Records the terms of a loss: each reduction over samples, its kind and its count."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .autograd_nodes import NLL_NODES, REDUCTION_MEAN, input_numel, input_shape, op_name
+from .divisors import Divisor
+from .graph_path import GraphPath
+from .loss_graph import LossGraph
+from .masked_sums import NEGLIGIBLE, effective_count
+from .reductions import (
+    NONLINEAR_REDUCTIONS,
+    dims_of,
+    is_mean,
+    numel_before_selection,
+    reduced_dims,
+)
+from .saved_sizes import (
+    has_inverse,
+    is_global_count,
+    is_number,
+    is_one_of,
+    mean_divisors,
+    ratios,
+    scalar_tensors,
+)
+from .size_inference import BatchSizeInference
+
+
+@dataclass
+class TermRecorder:
+    """Adds terms to a ``LossGraph``; for most fields, see the arguments of ``read_graph``.
+
+    Attributes:
+        graph: the graph that terms are added to.
+        operands: for each product of two terms, the operand that was found to contain a reduction.
+    """
+
+    samples: int
+    global_samples: int
+    global_counts: Sequence[Tensor]
+    is_old: Callable[[Tensor], bool]
+    size_inference: BatchSizeInference
+    graph: LossGraph
+    operands: dict[Any, int] = field(default_factory=dict)
+
+    def add(self, source: Any, path: GraphPath, is_full: bool) -> None:
+        """Record a reduction over samples; ``is_full`` if it is the final reduction of its term."""
+        graph, samples = self.graph, self.samples
+        graph.terms.append((source, path))
+        graph.num_averaged += bool(path.shard_sizes(samples)) or path.num_stacked == samples
+        divisors = [d for d in path.divisors if not is_global_count(d, self.global_counts)]
+        by_older = not is_mean(source) and any(map(self.is_old, scalar_tensors(divisors)))
+        graph.divisions.by_older_tensor |= by_older
+        if not is_full and reduced_dims(source):
+            graph.sample_dims.append(dims_of(source))
+        if not self._is_mean_times_size(source, path):
+            self._add_reduction(source, divisors)
+        graph.is_nonlinear |= path.is_nonlinear or op_name(source) in NONLINEAR_REDUCTIONS
+        if samples < self.global_samples:
+            factors = graph.factors
+            factors.ratios.update(ratios(samples, path.factors))
+            if path.factors and graph.kinds <= {"sum"}:
+                factors.inverse_size = factors.inverse_size or has_inverse(samples, path.factors)
+        if path.product is not None:  # both operands of a product may reduce over samples
+            product, index = path.product
+            graph.is_nonlinear |= self.operands.setdefault(product, index) != index
+
+    def _is_mean_times_size(self, source: Any, path: GraphPath) -> bool:
+        """Record a mean times the samples of the shard as the sum that it is.
+
+        Returns:
+            Whether it was such a product; otherwise nothing is recorded but ``mean_by_size``.
+        """
+        samples = self.samples
+        if not is_mean(source) or not 0 < samples < self.global_samples:
+            return False
+        numbers = [float(d) for d in path.divisors if is_number(d)]
+        num_factors = sum(is_one_of(n, {samples}) for n in path.factors)
+        num_divisors = sum(is_one_of(n, {samples}) for n in numbers)
+        # (a.mean() * len(a) + b.mean() * len(b)) / (len(a) + len(b)) is a mean of all.
+        multiples = [n for n in numbers if is_one_of(n, {2 * samples, 3 * samples})]
+        cancelled = any(
+            n <= self.global_samples and not self.size_inference.is_constant(n) for n in multiples
+        )
+        multiplied = num_factors > num_divisors
+        if (
+            num_factors == num_divisors
+            or (multiplied and cancelled)
+            or not self.size_inference.is_shard_size(samples)
+        ):
+            return False
+        self.graph.factors.mean_by_size |= num_divisors > num_factors
+        if multiplied:
+            self.graph.kinds.add("sum")
+            # The mean is not over all samples if some are excluded.
+            if source.name() in NLL_NODES:
+                excludes = source._saved_total_weight != source._saved_target.numel()
+                self.graph.has_ignored.append(excludes)
+            selected = numel_before_selection(source) is not None
+            selected |= bool(scalar_tensors(path.divisors))
+            self.graph.is_nonlinear |= selected or self._has_variable_rows(source)
+        return multiplied
+
+    def _has_variable_rows(self, node: Any) -> bool:
+        """Return whether the rows of a reduction's input are not a multiple of the samples."""
+        return any(rows % max(self.samples, 1) for rows in input_shape(node)[:1])
+
+    def _add_reduction(self, node: Any, divisors: Sequence[Any]) -> None:
+        """Record the kind and count of the reduction ``node``, divided by ``divisors``."""
+        graph = self.graph
+        has_mean_option = getattr(node, "_saved_reduction", None) == REDUCTION_MEAN
+        if has_mean_option and node.name() in NLL_NODES:
+            graph.counts.append((node._saved_total_weight, node._saved_target.numel()))
+            graph.kinds.add("weighted mean")
+        elif has_mean_option or op_name(node) == "Mean":
+            self._add_mean(node, divisors)
+        else:
+            self._add_sum(node, divisors)
+
+    def _add_mean(self, node: Any, divisors: Sequence[Any]) -> None:
+        graph = self.graph
+        graph.averages_other_rows |= input_shape(node)[:1] != (self.samples,)
+        by_tensor = next((d for d in divisors if not is_number(d) and d.numel() == 1), None)
+        numel = numel_before_selection(node)
+        if by_tensor is not None:  # a mean divided by a mean, such as that of a mask
+            graph.counts.append((by_tensor.detach() * input_numel(node), None))
+        elif numel is not None:
+            graph.counts.append((torch.as_tensor(float(input_numel(node))), numel))
+        graph.kinds.add("mean" if by_tensor is None and numel is None else "weighted mean")
+
+    def _add_sum(self, node: Any, divisors: Sequence[Any]) -> None:
+        graph, samples = self.graph, self.samples
+        numbers = [float(d) for d in divisors if is_number(d)]
+        graph.divisions.exist |= bool(divisors)
+        for divisor in divisors:
+            if not is_number(divisor):
+                if divisor.numel() == 1:
+                    graph.counts.append((effective_count(divisor, node), None))
+                    graph.kinds.add("weighted mean")
+                else:  # a count for each class: several ratios
+                    graph.is_nonlinear = True
+                    graph.kinds.add("mean")
+                graph.divisions.by_tensor = True
+                graph.factors.mean_by_size |= any(is_one_of(n, {samples}) for n in numbers)
+                return
+        if not numbers:
+            graph.kinds.add("sum")
+            return
+        self._add_divided_sum(node, numbers)
+
+    def _add_divided_sum(self, node: Any, numbers: Sequence[float]) -> None:
+        """Record a sum that is divided by Python numbers."""
+        samples, global_samples = self.samples, self.global_samples
+        sizes = mean_divisors(samples, global_samples, node) - {global_samples}
+        ambiguous = samples < global_samples == input_numel(node)
+        if ambiguous and any(is_one_of(d, {global_samples}) for d in numbers):
+            sizes |= {global_samples} if self.size_inference.is_numel() else set()
+        size = next((d for d in numbers if is_one_of(d, sizes)), None)
+        variable_rows = size is not None and self._has_variable_rows(node)
+        value = math.prod(numbers)
+        if value == 1:  # may be max(1, 0)
+            value = float(effective_count(torch.ones(()), node))
+        if not input_numel(node):  # an empty sum counts nothing, whatever divides it
+            size, variable_rows = NEGLIGIBLE if value else 0.0, True
+        divisions = self.graph.divisions
+        divisions.numbers.append(Divisor(value, size, node, variable_rows))
+        multiples = any(d > samples > 0 and d % samples == 0 for d in numbers)
+        divisions.by_multiple |= size is None and multiples
