@@ -1,7 +1,7 @@
-"""Strategies, or numbers of ranks, compared on a cell: what each does in a few steps of it.
+"""Compares strategies, or numbers of ranks, over a few optimizer steps of one cell.
 
-``request`` reads what is asked for, ``contest`` makes the runs, ``trial`` measures one of
-them, and a ``Comparison`` is what comes out.
+``request`` parses the options, ``runner`` makes the runs, ``trial`` measures one of them, and
+``comparison`` holds the result.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from nbmgpu.kernel.in_rank import refuse_inside_a_rank
 from nbmgpu.kernel.interrupts import interrupts_to
-from nbmgpu.kernel.notebook_context import Surroundings
+from nbmgpu.kernel.notebook_context import NotebookContext
 from nbmgpu.runs.failure import plain
 
 from .comparison import Comparison
-from .request import of
-from .runner import Contest
+from .request import from_keywords
+from .runner import ComparisonRunner
 from .trial import Trial
 
 if TYPE_CHECKING:
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Comparison",
-    "Contest",
+    "ComparisonRunner",
     "Trial",
     "compare",
-    "conduct",
-    "conduct_awaited",
+    "execute",
+    "execute_async",
     "scale",
 ]
 
 POLL = 0.05
-"""Seconds between looks at the runs of a comparison."""
+"""Seconds between updates while a comparison runs."""
 
 last_comparison: Comparison | None = None
 """The newest comparison of this process."""
@@ -46,85 +46,87 @@ last_comparison: Comparison | None = None
 def compare(source: str, namespace: dict[str, Any] | None = None, **options: Any) -> Comparison:
     """Run some steps of ``source`` on one device and with several strategies, and compare them.
 
-    Nothing comes back to ``namespace``: its objects are as they were, whatever the runs did.
+    Nothing is written back: the objects of ``namespace`` stay as they are.
 
     Args:
-        source: Python, with IPython's magics and shell lines if one likes.
-        namespace: where names are read; the caller's globals by default.
-        options: as of ``nbmgpu.run``, and ``strategies=("ddp", "zero2", "fsdp")``; ``steps``
-            is 20 if it is not given.
+        source: Python source; IPython magics and shell lines are allowed.
+        namespace: where the cell's names are read; by default the caller's globals.
+        options: those of ``nbmgpu.run``, and ``strategies=("ddp", "zero2", "fsdp")``; ``steps``
+            defaults to 20.
 
     Returns:
-        A row for each run, that of one device first, also for those that failed or were refused.
+        A row per run, starting with one device; failed and refused runs are included.
 
     Raises:
-        OptionError: an option is unknown or has a wrong value.
-        NbmgpuError, SyntaxError: the source cannot be run anywhere.
-        KeyboardInterrupt: it was stopped; ``nbmgpu.last_comparison`` has what there is.
+        OptionError: an option is unknown or invalid.
+        NbmgpuError, SyntaxError: the source cannot run at all.
+        KeyboardInterrupt: it was stopped; ``nbmgpu.last_comparison`` has the rows so far.
     """
-    return conduct(_contest("compare", source, namespace, options))
+    return execute(_runner("compare", source, namespace, options))
 
 
 def scale(source: str, namespace: dict[str, Any] | None = None, **options: Any) -> Comparison:
     """Run some steps of ``source`` on several numbers of ranks, and compare them.
 
     Args:
-        source, namespace: as of ``compare``.
-        options: as of ``nbmgpu.run``, and ``gpus=(1, 2, 4)`` are numbers of ranks.
+        source, namespace: see ``compare``.
+        options: those of ``nbmgpu.run``; ``gpus=(1, 2, 4)`` are numbers of ranks.
 
     Returns:
-        As of ``compare``.
+        See ``compare``.
 
     Raises:
-        OptionError: an option is unknown or has a wrong value.
-        NbmgpuError, SyntaxError: the source cannot be run anywhere.
-        KeyboardInterrupt: it was stopped; ``nbmgpu.last_comparison`` has what there is.
+        OptionError: an option is unknown or invalid.
+        NbmgpuError, SyntaxError: the source cannot run at all.
+        KeyboardInterrupt: it was stopped; ``nbmgpu.last_comparison`` has the rows so far.
     """
-    return conduct(_contest("scale", source, namespace, options))
+    return execute(_runner("scale", source, namespace, options))
 
 
-def _contest(
+def _runner(
     kind: str, source: str, namespace: dict[str, Any] | None, options: dict[str, Any]
-) -> Contest:
+) -> ComparisonRunner:
     if namespace is None:
         namespace = sys._getframe(2).f_globals
-    return Contest(of(kind, **options), source, namespace, Surroundings.current())
+    return ComparisonRunner(
+        from_keywords(kind, **options), source, namespace, NotebookContext.current()
+    )
 
 
-def conduct(contest: Contest) -> Comparison:
-    """Make all runs of ``contest`` while the caller waits; Ctrl-C ends it and keeps its rows."""
-    with showing(contest) as output:
-        for _ in contest.course():
-            output.take()
+def execute(runner: ComparisonRunner) -> Comparison:
+    """Make all runs and block until they are over; an interrupt stops and keeps the rows."""
+    with showing(runner) as output:
+        for _ in runner.run():
+            output.update()
             time.sleep(POLL)
-    return contest.comparison
+    return runner.comparison
 
 
-async def conduct_awaited(contest: Contest) -> Comparison:
-    """Do what ``conduct`` does, awaiting between looks at the runs."""
-    with showing(contest) as output:
-        for _ in contest.course():
-            output.take()
+async def execute_async(runner: ComparisonRunner) -> Comparison:
+    """Like ``execute``, for a running event loop."""
+    with showing(runner) as output:
+        for _ in runner.run():
+            output.update()
             await asyncio.sleep(POLL)
-    return contest.comparison
+    return runner.comparison
 
 
 @contextmanager
-def showing(contest: Contest) -> Iterator[LiveComparison]:
-    """Show ``contest`` here while it goes on, and what has come out afterwards."""
+def showing(runner: ComparisonRunner) -> Iterator[LiveComparison]:
+    """Display the runner's progress, and its result at the end."""
     global last_comparison
     from .live_comparison import LiveComparison
 
     refuse_inside_a_rank()
-    output = LiveComparison(contest)
+    output = LiveComparison(runner)
     output.start()
     try:
-        with interrupts_to(contest.stop):
+        with interrupts_to(runner.stop):
             yield output
     finally:
-        if contest.trials:
-            last_comparison = contest.comparison
+        if runner.trials:
+            last_comparison = runner.comparison
         output.finish()
-    if contest.stopped:
-        rows = "nbmgpu.last_comparison has its rows" if contest.trials else "there are no rows yet"
+    if runner.stopped:
+        rows = "nbmgpu.last_comparison has its rows" if runner.trials else "there are no rows yet"
         raise plain(KeyboardInterrupt(f"the comparison was stopped; {rows}"))

@@ -1,4 +1,4 @@
-"""What a comparison has found, to be looked at, saved and acted upon."""
+"""The result of a comparison: its rows, as a data frame, CSV, Markdown and HTML."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nbmgpu.devices.devices import Machine
+from nbmgpu.devices.probe import Machine
 
 from .request import Request
 from .trial import Trial
@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The rows of a comparison: that of one device first, the others in the order asked for.
+    """The rows of a comparison, starting with one device.
 
-    ``machine`` is where they were measured; ``left_out`` counts runs that were not made, and
-    ``why`` says why: the comparison was stopped, or they could tell nothing.  ``load`` is what
-    each of the machine's cores had to do before the first run, in processes that would run.
+    Attributes:
+        request: the runs that were asked for.
+        rows: one per run, in that order.
+        machine: where they were measured.
+        left_out: the number of runs that were not made, and ``why``.
+        load: the load average per core before the first run.
     """
 
     request: Request
@@ -34,36 +37,44 @@ class Comparison:
     load: float = 0.0
 
     @property
-    def alone(self) -> Trial | None:
-        """The row of one device, if it has been measured."""
-        return next((row for row in self.rows if row.alone), None)
+    def baseline(self) -> Trial | None:
+        """The row of one device, if it was measured."""
+        return next((row for row in self.rows if row.is_baseline), None)
 
     @property
     def on_gpu(self) -> bool:
-        """Whether ranks had GPUs."""
+        """Whether the ranks used GPUs."""
         ran = [entry.options for entry in self.request.entries if entry.options is not None]
         return self.machine.cuda and not any(options.cpu for options in ran)
 
     @property
     def best(self) -> Trial | None:
-        """The fastest of several ranks that ran to the end with one device's loss, if any did."""
-        sound = [row for row in self.rows if row.sound and row.ranks > 1]
-        counted = all(row.samples_per_second for row in sound)
-        return max(sound, key=lambda row: row.rate(counted), default=None)
+        """The fastest finished run on several ranks whose loss agrees with one device, if any."""
+        comparable = [row for row in self.rows if row.is_comparable and row.ranks > 1]
+        counted = all(row.samples_per_second for row in comparable)
+        return max(comparable, key=lambda row: row.rate(counted), default=None)
+
+    @property
+    def faster_on_one_device(self) -> bool:
+        """Whether one device was faster than the best run on several ranks."""
+        baseline, best = self.baseline, self.best
+        if baseline is None or best is None or not baseline.is_comparable:
+            return False
+        return (best.speed_up or 1.0) < 1.0
 
     @property
     def line(self) -> str:
-        """The ``%%mgpu`` line of the best; empty without one."""
-        return self.best.line if self.best else ""
+        """The ``%%mgpu`` line of the best run; empty if one device is faster, or without one."""
+        return "" if self.best is None or self.faster_on_one_device else self.best.line
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row for each run and a column for each field of ``Trial``: seconds, bytes."""
+        """Return a row per run and a column per field of ``Trial``, in seconds and bytes."""
         import pandas as pd
 
         return pd.DataFrame([dataclasses.asdict(row) for row in self.rows])
 
     def to_csv(self) -> str:
-        """Return the same as CSV, with a line of names."""
+        """Return the data frame as CSV, with a header."""
         text = io.StringIO()
         names = [field.name for field in dataclasses.fields(Trial)]
         writer = csv.DictWriter(text, names, lineterminator="\n")
@@ -72,7 +83,7 @@ class Comparison:
         return text.getvalue()
 
     def to_markdown(self) -> str:
-        """Return the table and what is said below it, for a page or an issue."""
+        """Return the table and its notes as Markdown."""
         from .rendering import as_markdown
 
         return as_markdown(self)

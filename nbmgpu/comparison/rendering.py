@@ -1,4 +1,4 @@
-"""A ``Comparison`` as text, as Markdown, and as HTML that needs no script."""
+"""Renders a ``Comparison`` as text, Markdown, and HTML without scripts."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, TypeVar
 from nbmgpu.formatting import format_bytes, format_count
 from nbmgpu.report.text_format import number, span
 
-from .svg_chart import bars, course
+from .svg_chart import bar_chart, line_chart
 from .trial import Trial
 
 if TYPE_CHECKING:
     from .comparison import Comparison
-    from .runner import Running
+    from .runner import RunProgress
 
 HEADER = (
     "", "ranks", "step", "samples/s", "speed-up", "efficiency", "peak memory", "held", "loss",
-    "off by", "shipped", "start-up",
+    "off by", "sent", "start-up",
 )  # fmt: skip
 
-BEYOND = 1.3
-"""Efficiency above which no two equal devices work; caches may give a little."""
+IMPLAUSIBLE = 1.3
+"""Efficiency that is implausible for equal devices; caches may give a little above 1."""
 
 BUSY = 1.5
-"""Processes for each core, above which runs wait for others."""
+"""Load average per core above which other processes disturb the times."""
 
 GOOD, BAD = "#2e9e44", "#e5484d"
 
@@ -37,7 +37,7 @@ def _or_dash(value: V | None, words: Callable[[V], str]) -> str:
 
 
 def cells(row: Trial) -> tuple[str, ...]:
-    """Return a row as words, in the order of ``HEADER``."""
+    """Return a row as text, in the order of ``HEADER``."""
     return (
         row.name,
         str(row.ranks or "-"),
@@ -48,8 +48,8 @@ def cells(row: Trial) -> tuple[str, ...]:
         _or_dash(row.peak_memory, format_bytes),
         _or_dash(row.held_memory, format_bytes),
         _or_dash(row.loss, number),
-        "-" if row.alone else _or_dash(row.loss_difference, _difference),
-        _or_dash(row.shipped, format_bytes),
+        "-" if row.is_baseline else _or_dash(row.loss_difference, _difference),
+        _or_dash(row.sent, format_bytes),
         _or_dash(row.start_up, span),
     )
 
@@ -59,96 +59,99 @@ def _difference(value: float) -> str:
 
 
 def heading(comparison: Comparison) -> str:
-    """Return what was compared."""
+    """Return the title: what was compared."""
     return f"{comparison.request.command} · {comparison.request.steps} optimizer steps each"
 
 
 def closing(comparison: Comparison) -> list[str]:
-    """Return what the rows come to, in a sentence or two."""
-    best, alone = comparison.best, comparison.alone
+    """Return the conclusion, in a sentence or two."""
+    best = comparison.best
     if best is None:
         return [_no_best(comparison)]
     ranks = format_count(best.ranks, "rank")
-    equal = best.loss_difference is not None and not best.chance
-    first = "Fastest with one device's loss" if equal else "Fastest"
+    if comparison.faster_on_one_device:
+        return [
+            "Fastest: one device.",
+            f"The best of several ranks is {best.name} on {ranks}, at {best.speed_up:.2f} times "
+            "its speed.",
+        ]
+    equal = best.loss_difference is not None and not best.explanation
+    first = "Fastest with the loss of one device" if equal else "Fastest"
     text = f"{first}: {best.name} on {ranks}"
     if best.speed_up is not None:
         text += f", {best.speed_up:.2f} times one device"
-        if (best.efficiency or 0.0) > BEYOND:
-            text += ", which is not possible: others were at work here, do not trust the times"
-    lines = [f"{text}."]
-    if alone is not None and alone.sound and (best.speed_up or 1.0) < 1.0:
-        lines.append("One device is faster than that here.")
-    return lines
+        if (best.efficiency or 0.0) > IMPLAUSIBLE:
+            text += ", which is implausible: other processes disturbed the times"
+    return [f"{text}."]
 
 
 def _no_best(comparison: Comparison) -> str:
-    rows = [row for row in comparison.rows if not row.alone]
+    rows = [row for row in comparison.rows if not row.is_baseline]
     if comparison.left_out and not rows:
         return f"{comparison.why}: there is nothing to compare."
     if not rows:
         return "Nothing to compare yet."
-    if any(not row.split for row in rows):
-        return "Ranks have not shared the work, so there is no fastest."
+    if any(not row.sharded for row in rows):
+        return "Ranks did not share the work, so there is no fastest."
     if all(row.ranks == 1 for row in rows):
         return "No run had several ranks."
     if any(row.state == "finished" and row.step_time is not None for row in rows):
-        return "Nothing ran to its end with one device's loss."
-    return "No run on several ranks came to its end with steps that could be timed."
+        return "No run finished with the loss of one device."
+    return "No run on several ranks finished with enough steps to time."
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """Return what one must know to read the rows."""
+    """Return notes that explain the rows."""
     rows = comparison.rows
     return [
         *_about_steps(comparison),
-        *_about_shares(rows),
+        *_about_sharding(rows),
         *_about_losses(rows),
         *_about_times(comparison),
         *_about_memory(comparison),
         *_about_cores(comparison),
         *_about_devices(comparison),
-        *_about_others(comparison),
-        *_about_the_end(comparison),
+        *_about_load(comparison),
+        *_about_left_out(comparison),
     ]
 
 
 def reasons(rows: Iterable[Trial]) -> list[str]:
-    """Return why rows were not measured to the end."""
-    return [f"{_whose(row)}: {row.reason}" for row in rows if row.reason]
+    """Return why measurements are incomplete."""
+    return [f"{_label(row)}: {row.reason}" for row in rows if row.reason]
 
 
-def _whose(row: Trial) -> str:
-    return row.name if row.alone or not row.ranks else f"{row.name} on {row.ranks}"
+def _label(row: Trial) -> str:
+    return row.name if row.is_baseline or not row.ranks else f"{row.name} on {row.ranks}"
 
 
 def _about_steps(comparison: Comparison) -> Iterable[str]:
     taken = sorted({row.steps for row in comparison.rows if row.step_time is not None})
     asked = comparison.request.steps
     if taken and taken[-1] < asked:
-        yield f"The cell took {taken[-1]} steps, fewer than the {asked} that were asked for."
+        yield f"The cell took {taken[-1]} steps, fewer than the {asked} requested."
     if len(taken) > 1:
         counts = ", ".join(map(str, taken))
         yield f"Runs took different numbers of steps ({counts}): their losses are not comparable."
 
 
-def _about_shares(rows: Iterable[Trial]) -> Iterable[str]:
-    whole = [_whose(row) for row in rows if not row.split]
+def _about_sharding(rows: Iterable[Trial]) -> Iterable[str]:
+    whole = [_label(row) for row in rows if not row.sharded]
     if whole:
         yield (
-            f"{', '.join(whole)}: no training loader was split, so every rank did the whole work "
-            "of one device. Iterate over a torch DataLoader to share it."
+            f"{', '.join(whole)}: no training loader was sharded, so every rank did all of the "
+            "work. Iterate over a torch DataLoader to share it."
         )
 
 
 def _about_losses(rows: Iterable[Trial]) -> Iterable[str]:
     for row in rows:
-        if row.alone or row.loss_difference is None:
+        if row.is_baseline or row.loss_difference is None:
             continue
-        if row.chance:
-            yield f"{_whose(row)} {row.chance}: its loss need not be one device's."
+        if row.explanation:
+            yield f"{_label(row)} {row.explanation}: its loss may differ from one device's."
         elif not row.agrees:
-            yield f"{_whose(row)}: its loss differs from one device's by more than rounding."
+            yield f"{_label(row)}: its loss differs from one device's by more than rounding."
 
 
 def _about_times(comparison: Comparison) -> Iterable[str]:
@@ -158,19 +161,19 @@ def _about_times(comparison: Comparison) -> Iterable[str]:
         first = "the first is" if left_out == 1 else f"the first {left_out} are"
         yield (
             f"A step is the median of {steps - left_out} of {steps}; {first} warm-up. "
-            "Loss is that of the last step's batch, start-up the time until all ranks run the cell."
+            "Loss is that of the last batch; start-up is the time until all ranks run the cell."
         )
 
 
 def _about_memory(comparison: Comparison) -> Iterable[str]:
     if any(row.peak_memory is not None for row in comparison.rows):
         yield (
-            "Held is what the tensors of a rank take between steps, peak memory the most that "
-            "torch had on its GPU."
+            "Held: tensors of a rank between steps. Peak memory: the most that torch allocated on "
+            "its GPU."
             if comparison.on_gpu
-            else "Held is what the tensors of a rank take between steps, as they would on a GPU. "
-            "Peak memory is the process's, beyond what it had before the cell's data came; what "
-            "its heap and gloo keep is in it, so it is no GPU's."
+            else "Held: tensors of a rank between steps, as on a GPU. Peak memory: of the process, "
+            "above what it used before the cell's data arrived. It includes its heap and gloo, so "
+            "it is not that of a GPU."
         )
 
 
@@ -180,38 +183,38 @@ def _about_cores(comparison: Comparison) -> Iterable[str]:
     cores = comparison.machine.cores
     most = max((row.ranks for row in comparison.rows if row.step_time is not None), default=1)
     if most > 1:
-        shared = f"Ranks share {format_count(cores, 'core')}, and one device has them all"
+        shared = f"Ranks share {format_count(cores, 'core')}, and one device uses all of them"
         if most > cores:
-            shared += f"; {most} ranks are more than there are cores, and wait for one another"
-        yield f"{shared}: times on a CPU say nothing about GPUs. Losses, and what is held, do."
+            shared += f"; {most} ranks are more than the cores, and wait for one another"
+        yield f"{shared}: CPU times do not predict GPU times. Losses and held memory carry over."
 
 
 def _about_devices(comparison: Comparison) -> Iterable[str]:
-    gpus = [e.options.gpus for e in comparison.request.entries if e.options and not e.alone]
+    gpus = [e.options.gpus for e in comparison.request.entries if e.options and not e.is_baseline]
     listed = next((each for each in gpus if isinstance(each, tuple)), None)
     if comparison.request.kind == "compare" and listed and len(listed) > 1:
         names = ",".join(map(str, listed))
         yield (
-            f"--gpus {names} are devices, {len(listed)} ranks in all; numbers of ranks are "
-            f"compared by %%mgpu scale --gpus {names}."
+            f"--gpus {names} selects {len(listed)} devices. To compare numbers of ranks: "
+            f"%%mgpu scale --gpus {names}."
         )
 
 
-def _about_others(comparison: Comparison) -> Iterable[str]:
+def _about_load(comparison: Comparison) -> Iterable[str]:
     if comparison.load > BUSY:
         yield (
-            f"Others are at work on this machine ({comparison.load:.1f} processes for each core "
-            "before the first run): do not trust the times."
+            f"Other processes were running ({comparison.load:.1f} per core before the first run): "
+            "do not trust the times."
         )
 
 
-def _about_the_end(comparison: Comparison) -> Iterable[str]:
+def _about_left_out(comparison: Comparison) -> Iterable[str]:
     if comparison.left_out:
         yield f"{comparison.why}: {format_count(comparison.left_out, 'run')} not made."
 
 
 def as_text(comparison: Comparison) -> str:
-    """Return aligned columns and what is to be said about them."""
+    """Return aligned columns, the conclusion and the notes."""
     marked = [("->" if row is comparison.best else "", *cells(row)) for row in comparison.rows]
     table = [("", *HEADER), *marked]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -224,7 +227,7 @@ def as_text(comparison: Comparison) -> str:
 
 
 def as_markdown(comparison: Comparison) -> str:
-    """Return a table of Markdown, and what is to be said about it."""
+    """Return a Markdown table, the conclusion and the notes."""
     table = [HEADER, ("---",) * len(HEADER), *map(cells, comparison.rows)]
     lines = [f"| {' | '.join(row)} |" for row in table]
     line = [f"    {comparison.line}", ""] if comparison.line else []
@@ -233,8 +236,8 @@ def as_markdown(comparison: Comparison) -> str:
     return "\n".join([*lines, "", said, "", *line, *below])
 
 
-def as_html(comparison: Comparison, running: Running | None = None) -> str:
-    """Return a table and a chart; with ``running``, the run under way below the others."""
+def as_html(comparison: Comparison, running: RunProgress | None = None) -> str:
+    """Return a table and a chart; with ``running``, a row for the current run."""
     head = "".join(f"<th style='text-align:right'>{escape(name)}</th>" for name in HEADER[1:])
     rows = "".join(_row(row, row is comparison.best) for row in comparison.rows)
     parts = [
@@ -247,7 +250,7 @@ def as_html(comparison: Comparison, running: Running | None = None) -> str:
     if running is None:
         part_way = reasons(row for row in comparison.rows if row.step_time is not None)
         parts += [_conclusion(comparison), _listed([*part_way, *notes(comparison)])]
-    return f"<div style='max-width:75em'>{''.join(parts)}</div>"
+    return f"<div style='max-width:75em;overflow-x:auto'>{''.join(parts)}</div>"
 
 
 def _row(row: Trial, best: bool) -> str:
@@ -267,7 +270,7 @@ def _cell(html: str, side: str = "right") -> str:
     return f"<td style='text-align:{side};white-space:nowrap'>{html}</td>"
 
 
-def _running(running: Running, steps: int) -> str:
+def _running(running: RunProgress, steps: int) -> str:
     how_far = f"step {running.step} of {steps}" if running.step else running.state
     words = escape(f"{how_far}, {running.seconds:.0f} s")
     bar = f"<progress max='{steps}' value='{running.step}'></progress>"
@@ -282,24 +285,24 @@ def _chart(comparison: Comparison) -> str:
         return ""
     if comparison.request.kind == "scale":
         points = [(row.ranks, row.speed_up) for row in timed if row.speed_up is not None]
-        return course("speed-up by ranks", points)
+        return line_chart("speed-up by ranks", points)
     colour = {row.name: GOOD for row in timed if row is comparison.best}
     times = [(row.name, row.step_time or 0.0, span(row.step_time or 0.0)) for row in timed]
-    drawn = [bars("time per step", times, colour)]
+    drawn = [bar_chart("time per step", times, colour)]
     held = [
         (row.name, float(row.held_memory), format_bytes(row.held_memory))
         for row in timed
         if row.held_memory
     ]
     if held:
-        drawn.append(bars("held by a rank", held, colour))
+        drawn.append(bar_chart("held by a rank", held, colour))
     return f"<div>{''.join(drawn)}</div>"
 
 
 def _conclusion(comparison: Comparison) -> str:
     said = f"<p style='margin:6px 0'><b>{escape(' '.join(closing(comparison)))}</b>"
     if line := comparison.line:
-        # JupyterLab, with nbmgpu's extension, shows the button and writes the line.
+        # The JupyterLab extension shows the button and writes the line.
         said += (
             f"<br><code>{escape(line)}</code> <button class='nbmgpu-write-line' type='button' "
             f"hidden data-line='{escape(line)}'>Put this line on the cell</button>"

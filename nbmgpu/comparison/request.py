@@ -1,7 +1,7 @@
-"""What is to be compared: the lines ``%%mgpu compare`` and ``%%mgpu scale``, or keywords.
+"""Parses ``%%mgpu compare`` and ``%%mgpu scale``, or keywords, into the runs to make.
 
-Both become a ``Request``: the runs to make, the first of them on one device.  A run that
-cannot be, because its strategy refuses an option, is there all the same, with the reason.
+The first run is on one device.  A run whose strategy does not support an option is listed with
+the reason.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ from nbmgpu.strategies.profiles import COMMON_OPTIONS, DDP_OPTIONS
 from nbmgpu.strategies.strategy_options import FIELDS
 
 STEPS = 20
-"""Optimizer steps of every run, if nothing is said."""
+"""The default number of optimizer steps per run."""
 
-USUAL = ("ddp", "zero2", "fsdp")
-"""The strategies that are compared, if nothing is said."""
+DEFAULT_STRATEGIES = ("ddp", "zero2", "fsdp")
+"""The strategies that are compared by default."""
 
 ONE_DEVICE = "ddp"
-"""On a rank of its own this is plain training, with every option that others have as well."""
+"""On one rank this is plain training, and supports the options that all strategies share."""
 
-EVERYBODYS = COMMON_OPTIONS | {"sync_batchnorm"}
-"""Options that say what is computed: a strategy that cannot have one cannot be compared."""
+SHARED_OPTIONS = COMMON_OPTIONS | {"sync_batchnorm"}
+"""Options that change what is computed: a strategy without one of them cannot be compared."""
 
-FOREIGN = {
-    "--pull": "A comparison brings nothing back: the notebook's objects stay as they are",
-    "--no-pull": "A comparison brings nothing back anyway",
-    "--background": "Its runs come one after another, and the notebook must not change meanwhile",
-    "--dry-run": "Ask it of a single run: %%mgpu --dry-run",
+UNSUPPORTED = {
+    "--pull": "A comparison writes nothing back: the notebook's objects stay as they are",
+    "--no-pull": "A comparison writes nothing back anyway",
+    "--background": "Its runs follow one another, and the notebook must not change meanwhile",
+    "--dry-run": "Use it for a single run: %%mgpu --dry-run",
 }
-"""Flags of ``%%mgpu`` that make no sense for several runs."""
+"""Flags of ``%%mgpu`` that do not apply to several runs, and why."""
 
 TRIAL_ONLY = ("steps", "pull", "timeout")
-"""Options of a comparison's runs that are not meant for the training to come."""
+"""Options of a comparison's runs that a suggested line leaves out."""
 
 
-def _read_strategies(value: object) -> tuple[str, ...]:
+def _validate_strategies(value: object) -> tuple[str, ...]:
     words = [*map(str, list_of(value))]
     names = tuple(dict.fromkeys(canonical(word) or nearest(word) for word in words))
     if unknown := [word for word in words if canonical(word) is None]:
@@ -70,7 +70,7 @@ def _read_strategies(value: object) -> tuple[str, ...]:
     return names
 
 
-def _read_counts(value: object) -> tuple[int, ...] | None:
+def _validate_rank_counts(value: object) -> tuple[int, ...] | None:
     if value is None:
         return None
     words = [*map(str, list_of(value))]
@@ -78,45 +78,45 @@ def _read_counts(value: object) -> tuple[int, ...] | None:
     if len(counts) < len(words):
         problem = Problem(
             f"{value!r} does not list different numbers of ranks",
-            "They are whole numbers from 1, such as 1,2,4",
+            "Expected integers from 1, such as 1,2,4",
         )
         raise InvalidValueError(problem, counts if max(counts, default=1) > 1 else (1, 2))
     return counts
 
 
-def _read_steps(value: object) -> int:
-    """Read the steps of a run, of which the first is never timed."""
+def _validate_steps(value: object) -> int:
+    """Validate the number of steps; the first is never timed."""
     steps = RUN.validators["steps"](value)
     if isinstance(steps, int) and steps >= 2:
         return steps
     problem = Problem(
-        "A comparison needs more steps than one",
-        "The first of a run are its warm-up, the others are timed",
+        "A comparison needs at least 2 steps",
+        "The first steps of a run are warm-up, the others are timed",
     )
     raise InvalidValueError(problem, STEPS)
 
 
-def _all_counts(machine: Machine, cpu: bool = False) -> tuple[int, ...]:
+def _rank_counts(machine: Machine, cpu: bool = False) -> tuple[int, ...]:
     """Return 1, 2, 4, ... up to the number of GPUs, else of cores."""
     on_gpu = machine.cuda and not cpu
     most = len(machine.gpus) if on_gpu else max(DEFAULT_CPU_RANKS, machine.cores)
     return tuple(1 << power for power in range(most.bit_length()))
 
 
-def _offered() -> tuple[str, ...]:
-    return tuple(map(str, _all_counts(probe())))
+def _rank_count_completions() -> tuple[str, ...]:
+    return tuple(map(str, _rank_counts(probe())))
 
 
 def _table(command: str, without: str, own: Iterable[Flag]) -> FlagTable:
-    """Return the flags of a command: its own, and those of ``%%mgpu`` that it has not replaced."""
+    """Return a command's own flags, and those of ``%%mgpu`` that apply to it."""
     steps = replace(
         next(flag for flag in FLAGS if flag.field == "steps"),
         help=f"end each run after this many optimizer steps (default: {STEPS})",
-        validate=_read_steps,
+        validate=_validate_steps,
     )
     left_out = {without, "steps", "pull", "background", "dry_run"}
     others = [flag for flag in FLAGS if flag.field not in left_out]
-    return FlagTable(command, (*own, steps, *others), FOREIGN)
+    return FlagTable(command, (*own, steps, *others), UNSUPPORTED)
 
 
 COMPARE = _table(
@@ -124,49 +124,64 @@ COMPARE = _table(
     "strategy",
     [
         Flag(
-            "--strategies", "strategies", f"what to compare (default: {','.join(USUAL)})",
-            short="-s", metavar="NAMES", validate=_read_strategies, completions=known_strategies,
+            "--strategies",
+            "strategies",
+            f"what to compare (default: {','.join(DEFAULT_STRATEGIES)})",
+            short="-s",
+            metavar="NAMES",
+            validate=_validate_strategies,
+            completions=known_strategies,
             several=True,
         )
     ],
-)  # fmt: skip
-"""What ``%%mgpu compare`` takes."""
+)
+"""The flags of ``%%mgpu compare``."""
 
 SCALE = _table(
     "%%mgpu scale",
     "gpus",
     [
         Flag(
-            "--gpus", "gpus", "numbers of ranks to compare (default: 1, 2, 4, ... to all)",
-            short="-g", metavar="1,2,4", validate=_read_counts, completions=_offered, several=True,
+            "--gpus",
+            "gpus",
+            "numbers of ranks to compare (default: 1, 2, 4, ... to all)",
+            short="-g",
+            metavar="1,2,4",
+            validate=_validate_rank_counts,
+            completions=_rank_count_completions,
+            several=True,
         )
     ],
-)  # fmt: skip
-"""What ``%%mgpu scale`` takes."""
+)
+"""The flags of ``%%mgpu scale``."""
 
 TABLES = {"compare": COMPARE, "scale": SCALE}
 """The flags of each kind of comparison."""
 
-OWN_DEFAULTS: dict[str, Any] = DEFAULTS | {"strategies": USUAL, "steps": STEPS}
+OWN_DEFAULTS: dict[str, Any] = DEFAULTS | {"strategies": DEFAULT_STRATEGIES, "steps": STEPS}
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One run to make: on ``ranks`` or, with None, as many as there are devices.
+    """One run to make.
 
-    ``options`` are None where the run cannot be, and ``problem`` says why.
+    Attributes:
+        strategy: its name.
+        ranks: their number; None for all devices.
+        options: None if the run is not possible; ``problem`` says why.
+        is_baseline: whether this is the run on one device.
     """
 
     strategy: str
     ranks: int | None
     options: RunOptions | None
     problem: str = ""
-    alone: bool = False
+    is_baseline: bool = False
 
     @property
     def line(self) -> str:
-        """The line that trains a whole cell in this way; empty if nothing can."""
-        if self.options is None or self.alone:
+        """The ``%%mgpu`` line that trains a whole cell in this way; empty if there is none."""
+        if self.options is None or self.is_baseline:
             return ""
         plain: dict[str, Any] = {name: DEFAULTS[name] for name in TRIAL_ONLY}
         return replace(self.options, **plain).command
@@ -174,7 +189,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Request:
-    """Runs to compare: ``kind`` is compare or scale, ``command`` the line that asks for them."""
+    """Runs to compare: ``kind`` is compare or scale, ``command`` is the line that asks for them."""
 
     kind: str
     command: str
@@ -183,10 +198,10 @@ class Request:
 
 
 def parse(kind: str, line: str) -> Request:
-    """Return what the line of a comparison of ``kind`` asks for, without its first words.
+    """Parse the line of a comparison of ``kind``, without its first words.
 
     Raises:
-        OptionError: it says everything that is wrong, and ends with a line that works.
+        OptionError: the message lists every problem and ends with a line that works.
     """
     table = TABLES[kind]
     given, problems = parse_line(line, table, OWN_DEFAULTS)
@@ -197,11 +212,11 @@ def parse(kind: str, line: str) -> Request:
     return request
 
 
-def of(kind: str, **keywords: Any) -> Request:
-    """Return what keywords ask for.
+def from_keywords(kind: str, **keywords: Any) -> Request:
+    """Return the request of keyword arguments.
 
     Raises:
-        OptionError: a keyword is unknown or has a wrong value.
+        OptionError: a keyword is unknown or invalid.
     """
     table = TABLES[kind]
     reject_unknown(keywords, table)
@@ -217,38 +232,40 @@ def _request(kind: str, given: dict[str, Any], machine: Machine) -> Request:
     values = {flag.field: OWN_DEFAULTS[flag.field] for flag in table.flags} | given
     command = " ".join([table.command, *format_flags(values, table.flags, OWN_DEFAULTS)])
     steps: int = values["steps"]
-    make: Callable[..., Iterable[Entry]] = _strategies if kind == "compare" else _counts
+    make: Callable[..., Iterable[Entry]] = (
+        _strategy_entries if kind == "compare" else _rank_count_entries
+    )
     return Request(kind, command, steps, tuple(make(values, machine)))
 
 
-def _strategies(values: dict[str, Any], machine: Machine) -> Iterable[Entry]:
+def _strategy_entries(values: dict[str, Any], machine: Machine) -> Iterable[Entry]:
     names = values.pop("strategies")
-    yield _alone(values)
+    yield _baseline(values)
     for name in names:
         yield _entry(name, values)
 
 
-def _counts(values: dict[str, Any], machine: Machine) -> Iterable[Entry]:
+def _rank_count_entries(values: dict[str, Any], machine: Machine) -> Iterable[Entry]:
     counts, strategy = values.pop("gpus"), values.pop("strategy")
-    yield _alone(values)
-    for count in counts or _all_counts(machine, values["cpu"]):
+    yield _baseline(values)
+    for count in counts or _rank_counts(machine, values["cpu"]):
         if count > 1:
             yield _entry(strategy, values | {"gpus": count})
 
 
-def _alone(values: Mapping[str, Any]) -> Entry:
-    """Return the run on one device, which has all options of training that mean something there."""
-    gpus = values.get("gpus")  # a list of them, or a number; none where numbers are compared
+def _baseline(values: Mapping[str, Any]) -> Entry:
+    """Return the run on one device, with all options that apply to one device."""
+    gpus = values.get("gpus")  # indices or a count; absent where numbers of ranks are compared
     first = gpus[:1] if isinstance(gpus, tuple) else 1
-    nobody = {name: DEFAULTS[name] for name in (*DDP_OPTIONS, "sync_batchnorm")}  # to speak to
-    return replace(_entry(ONE_DEVICE, {**values, **nobody, "gpus": first}), alone=True)
+    collective = {name: DEFAULTS[name] for name in (*DDP_OPTIONS, "sync_batchnorm")}
+    return replace(_entry(ONE_DEVICE, {**values, **collective, "gpus": first}), is_baseline=True)
 
 
 def _entry(strategy: str, values: Mapping[str, Any]) -> Entry:
-    """Return the run of a strategy; options that only others know are not meant for it."""
+    """Return the run of a strategy, without options that only other strategies have."""
     profile = profile_of(strategy)
-    foreign = [n for n in FIELDS if n not in EVERYBODYS and n not in profile.supports]
-    chosen = {**values, **{name: DEFAULTS[name] for name in foreign}}
+    inapplicable = [n for n in FIELDS if n not in SHARED_OPTIONS and n not in profile.supports]
+    chosen = {**values, **{name: DEFAULTS[name] for name in inapplicable}}
     gpus = chosen["gpus"]
     ranks = gpus if isinstance(gpus, int) else len(gpus) if isinstance(gpus, tuple) else None
     try:

@@ -23,19 +23,19 @@ from .comparison import Comparison
 from .request import Entry, Request
 from .trial import ONE_DEVICE_NAME, Trial, measured, refused
 
-LOOK, QUIET_LOOKS = 0.2, 3
-"""Seconds between looks at the launch server, and how often it must be found at rest."""
+SAMPLING_INTERVAL, IDLE_SAMPLES = 0.2, 3
+"""Seconds between samples of the engine's CPU time, and how many must be idle in a row."""
 
 IDLE = 0.1
-"""The part of a core below which a process rests."""
+"""The fraction of a core below which a process counts as idle."""
 
-LONGEST_WAIT = 60.0
-"""Seconds after which a comparison begins, whatever the launch server does."""
+MAX_WAIT = 60.0
+"""Seconds after which a comparison begins, even if the engine is busy."""
 
 
 @dataclass(frozen=True)
-class Running:
-    """The run under way: how far it is."""
+class RunProgress:
+    """The progress of the current run."""
 
     name: str
     state: str
@@ -43,106 +43,110 @@ class Running:
     seconds: float
 
 
-READY = Running(ONE_DEVICE_NAME, "getting ready", 0, 0.0)
+PREPARING = RunProgress(ONE_DEVICE_NAME, "preparing", 0, 0.0)
 
 
 def _load_by_core() -> float:
-    """Return how many processes of the last minute there were for each core of the machine."""
+    """Return the load average of the last minute per core."""
     return float(psutil.getloadavg()[0]) / (os.cpu_count() or 1)
 
 
 @dataclass
-class Contest:
-    """Runs ``source`` as ``request`` says; what comes back to ``namespace`` is nothing at all.
+class ComparisonRunner:
+    """Makes the runs of a ``request``, one after another; nothing is written back.
 
-    ``course`` is to be gone through with a rest between its turns; ``stop`` ends it early.
+    Iterate over ``run()`` with a pause after each item; ``stop()`` ends it early.
     """
 
     request: Request
     source: str
     namespace: dict[str, Any]
-    surroundings: NotebookContext = field(default_factory=NotebookContext)
+    context: NotebookContext = field(default_factory=NotebookContext)
     trials: list[Trial] = field(init=False, default_factory=list)
-    running: Running | None = field(init=False, default=READY)
+    running: RunProgress | None = field(init=False, default=PREPARING)
     stopped: bool = field(init=False, default=False)
     machine: Machine = field(init=False, default_factory=probe)
     load: float = field(init=False, default_factory=_load_by_core)
     _execution: Execution | None = field(init=False, default=None)
 
-    def course(self) -> Iterator[None]:
-        """Make all runs, turn by turn.
+    def run(self) -> Iterator[None]:
+        """Make all runs; yield whenever the caller may update the display.
 
         Raises:
-            SyntaxError, CellError, SerializationError: the cell cannot run anywhere.
+            SyntaxError, CellError, SerializationError: the cell cannot run at all.
         """
         try:
-            yield from self._settle()
+            yield from self._wait_for_preload()
             for entry in self.request.entries:
-                if self.stopped or self.hopeless:
+                if self.stopped or self.abort_reason:
                     break
-                yield from self._try(entry)
+                yield from self._run_entry(entry)
         finally:
             self.running = None
 
     @property
-    def alone(self) -> Trial | None:
-        """The run on one device, if it has been made."""
-        return next((trial for trial in self.trials if trial.alone), None)
+    def baseline(self) -> Trial | None:
+        """The run on one device, if it has been measured."""
+        return next((trial for trial in self.trials if trial.is_baseline), None)
 
     @property
-    def hopeless(self) -> str:
-        """Why no other run would tell more than that of one device; mostly nothing."""
-        alone = self.alone
-        if alone is None:
+    def abort_reason(self) -> str:
+        """Why further runs would show nothing new; usually empty."""
+        baseline = self.baseline
+        if baseline is None:
             return ""
-        if alone.state == "failed" and not alone.steps and "memory" not in alone.reason.lower():
+        if (
+            baseline.state == "failed"
+            and not baseline.steps
+            and "memory" not in baseline.reason.lower()
+        ):
             return "The cell fails on one device"
-        if alone.state == "finished" and not alone.steps:
+        if baseline.state == "finished" and not baseline.steps:
             return "The cell takes no optimizer step"
         return ""
 
-    def _settle(self) -> Iterator[None]:
-        """Wait until the launch server has imported what ranks will need, and rests.
+    def _wait_for_preload(self) -> Iterator[None]:
+        """Wait until the engine has imported what the ranks need.
 
-        Else the first run, that of one device, would be the only one to pay for that.
+        Otherwise only the first run, on one device, would bear that cost.
         """
         strategies = {entry.strategy for entry in self.request.entries}
         engine = get_engine()
         engine.preload(module for name in strategies for module in profile_of(name).modules)
         begun = looked = time.monotonic()
         used, quiet = engine.preload_cpu_seconds(), 0
-        while quiet < QUIET_LOOKS and looked - begun < LONGEST_WAIT and not self.stopped:
+        while quiet < IDLE_SAMPLES and looked - begun < MAX_WAIT and not self.stopped:
             yield
-            if (now := time.monotonic()) - looked < LOOK:
+            if (now := time.monotonic()) - looked < SAMPLING_INTERVAL:
                 continue
             used, before = engine.preload_cpu_seconds(), used
             quiet = quiet + 1 if used - before < IDLE * (now - looked) else 0
             looked = now
 
     def stop(self) -> None:
-        """End the run under way, keeping its measures, and begin no other; twice: at once."""
+        """Stop the current run and keep its measurements; a second call kills it."""
         self.stopped = True
         if self._execution is not None:
             self._execution.interrupt()
 
     @property
     def comparison(self) -> Comparison:
-        """What is known so far."""
+        """The result so far."""
         left = len(self.request.entries) - len(self.trials)
-        why = "Stopped" if self.stopped else self.hopeless
+        why = "Stopped" if self.stopped else self.abort_reason
         left_out = left if why else 0
         return Comparison(self.request, tuple(self.trials), self.machine, left_out, why, self.load)
 
-    def _try(self, entry: Entry) -> Iterator[None]:
+    def _run_entry(self, entry: Entry) -> Iterator[None]:
         begun = time.time()
-        name = ONE_DEVICE_NAME if entry.alone else entry.strategy
-        self.running = Running(name, "preparing", 0, 0.0)
+        name = ONE_DEVICE_NAME if entry.is_baseline else entry.strategy
+        self.running = RunProgress(name, "preparing", 0, 0.0)
         yield
         if entry.options is None:
             self.trials.append(refused(entry, entry.problem))
             return
         execution = Execution(
-            self.source, self.namespace, entry.options, self.surroundings, tracks=False
+            self.source, self.namespace, entry.options, self.context, tracks=False
         )
         try:
             execution.prepare()
@@ -153,34 +157,34 @@ class Contest:
             self.trials.append(refused(entry, str(error)))
             return
         self._execution = execution
-        if self.stopped:  # in the moment before
+        if self.stopped:  # stopped while the run was starting
             execution.interrupt()
         running_since: dict[int, float] = {}
         try:
             while not execution.over:
-                _note_beginnings(execution.run.poll(), running_since)
-                self._tell(name, execution, begun)
+                _record_start_times(execution.run.poll(), running_since)
+                self._update_progress(name, execution, begun)
                 yield
         finally:
             self._execution = None
             execution.abandon()
-        _note_beginnings(execution.run.poll(), running_since)
+        _record_start_times(execution.run.poll(), running_since)
         write_digest(execution.run)
         all_run = len(running_since) == execution.run.record.world_size
         start_up = max(running_since.values()) - begun if all_run else None
         self.trials.append(
-            measured(entry, execution.run, execution.bundle.nbytes, start_up, self.alone)
+            measured(entry, execution.run, execution.bundle.nbytes, start_up, self.baseline)
         )
 
-    def _tell(self, name: str, execution: Execution, begun: float) -> None:
+    def _update_progress(self, name: str, execution: Execution, begun: float) -> None:
         view = execution.run.view
         steps = view.progress.get("steps")
         step = steps.step if steps else 0
-        self.running = Running(name, view.state, step, time.time() - begun)
+        self.running = RunProgress(name, view.state, step, time.time() - begun)
 
 
-def _note_beginnings(events: list[Event], running_since: dict[int, float]) -> None:
-    """Note when each rank began to run the cell."""
+def _record_start_times(events: list[Event], running_since: dict[int, float]) -> None:
+    """Record when each rank started to run the cell."""
     for event in events:
         if isinstance(event, Status) and event.state == "running":
             running_since.setdefault(event.rank, event.time)

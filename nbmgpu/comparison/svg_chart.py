@@ -1,23 +1,25 @@
-"""Charts as SVG without a script or a style sheet, for light and dark pages."""
+"""SVG charts without scripts or style sheets, for light and dark themes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
 
-LABELS, BAR, ROOM, ROW = 150, 170, 80, 20
-"""Widths of the names, of the longest bar and of the words behind it, and the height of a row."""
+LABELS, BAR, TEXT, ROW = 150, 170, 80, 20
+"""Widths of the labels, the longest bar and the text after it, and the height of a row."""
 
 SIDE = 190
-"""Width and height of the plane on which points are drawn."""
+"""Width and height of the plot area."""
 
 COLOUR, IDEAL = "#3b82f6", "#888888"
 
-AROUND = "display:inline-block;margin:6px 24px 6px 0;vertical-align:top"
+FIGURE_STYLE = "display:inline-block;margin:6px 24px 6px 0;vertical-align:top"
 
 
-def bars(title: str, rows: Sequence[tuple[str, float, str]], colours: Mapping[str, str]) -> str:
-    """Return a bar for each ``(name, value, words)``; ``colours`` has those of some names."""
+def bar_chart(
+    title: str, rows: Sequence[tuple[str, float, str]], colours: Mapping[str, str]
+) -> str:
+    """Return a bar for each ``(name, value, text)``; ``colours`` overrides colors by name."""
     longest = max(value for _, value, _ in rows) or 1.0
     drawn = []
     for place, (name, value, words) in enumerate(rows):
@@ -27,11 +29,11 @@ def bars(title: str, rows: Sequence[tuple[str, float, str]], colours: Mapping[st
             + f"<rect x='{LABELS}' y='{y + 3}' width='{width:.1f}' height='14' rx='2' "
             f"fill='{colours.get(name, COLOUR)}'/>" + _text(LABELS + width + 6, y + 14, words)
         )
-    return _figure(title, LABELS + BAR + ROOM, ROW * len(rows), "".join(drawn))
+    return _figure(title, LABELS + BAR + TEXT, ROW * len(rows), "".join(drawn))
 
 
-def course(title: str, points: Sequence[tuple[int, float]]) -> str:
-    """Return a line through ``(ranks, speed-up)``, and the dashed one that would be perfect."""
+def line_chart(title: str, points: Sequence[tuple[int, float]]) -> str:
+    """Return a line through ``(ranks, speed-up)``, and a dashed one for ideal scaling."""
     most = max(ranks for ranks, _ in points)
     top = max(most, *(value for _, value in points))
 
@@ -65,7 +67,7 @@ def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
 
 def _figure(title: str, width: int, height: int, content: str) -> str:
     return (
-        f"<div style='{AROUND}'><small>{escape(title)}</small><br><svg width='{width}' "
+        f"<div style='{FIGURE_STYLE}'><small>{escape(title)}</small><br><svg width='{width}' "
         f"height='{height}' viewBox='0 0 {width} {height}' role='img' "
         f"aria-label='{escape(title)}' style='color:inherit'>{content}</svg></div>"
     )

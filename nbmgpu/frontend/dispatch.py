@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmgpu import comparison
 from nbmgpu.cell.source import with_magic_line
-from nbmgpu.comparison import Contest, request
+from nbmgpu.comparison import ComparisonRunner, request
 from nbmgpu.errors import OptionError, closest_match, format_message
 from nbmgpu.kernel import executor
 from nbmgpu.kernel.execution import Execution
@@ -34,8 +34,8 @@ def run_cell(shell: InteractiveShell, line: str, cell: str) -> Any:
         return None
     cell = with_magic_line(f"%%mgpu {line}", cell)
     with plain_errors(shell, cell):
-        if contest := _contest(shell, line, cell):
-            comparison.conduct(contest)
+        if runner := _runner(shell, line, cell):
+            comparison.execute(runner)
             return None
         execution = _execution(shell, line, cell)
         executor.execute(execution, LiveOutput)
@@ -48,8 +48,8 @@ async def run_cell_awaited(shell: InteractiveShell, line: str, cell: str) -> Any
         return None
     cell = with_magic_line(f"%%mgpu {line}", cell)
     with plain_errors(shell, cell):
-        if contest := _contest(shell, line, cell):
-            await comparison.conduct_awaited(contest)
+        if runner := _runner(shell, line, cell):
+            await comparison.execute_async(runner)
             return None
         execution = _execution(shell, line, cell)
         run = await executor.execute_async(execution, LiveOutput)
@@ -102,13 +102,13 @@ def _execution(shell: InteractiveShell, line: str, cell: str) -> Execution:
     return Execution(cell, shell.user_ns, RunOptions.parse(line), NotebookContext(shell))
 
 
-def _contest(shell: InteractiveShell, line: str, cell: str) -> Contest | None:
+def _runner(shell: InteractiveShell, line: str, cell: str) -> ComparisonRunner | None:
     """Return what a line that begins with ``compare`` or ``scale`` asks for, else nothing."""
     kind, _, rest = line.strip().partition(" ")
     if kind not in request.TABLES:
         _refuse_misspelt(kind, rest)
         return None
-    return Contest(request.parse(kind, rest), cell, shell.user_ns, NotebookContext(shell))
+    return ComparisonRunner(request.parse(kind, rest), cell, shell.user_ns, NotebookContext(shell))
 
 
 async def _watch(shell: InteractiveShell, execution: Execution) -> None:

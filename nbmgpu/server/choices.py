@@ -31,7 +31,7 @@ def catalogue() -> Catalogue:
     return Catalogue(
         strategies=[choice(name, there) for name in strategy_names()],
         flags=[
-            FlagHelp(flag.name, flag.short, flag.metavar, flag.help, list(flag.values()))
+            FlagHelp(flag.name, flag.short, flag.metavar, flag.help, list(flag.completions()))
             for flag in FLAGS
         ],
     )

@@ -83,7 +83,7 @@ def test_every_run_began_there_and_ended_at_the_same_step(compared):
         assert 0 < row.step_time < 60
         assert row.samples_per_second > 0
         assert row.efficiency == pytest.approx(row.speed_up / row.ranks)
-        assert row.shipped > 42 * 16 * 4
+        assert row.sent > 42 * 16 * 4
         assert 0 < row.start_up < 60
     alone, ddp, fsdp = comparison.rows
     assert (alone.speed_up, alone.line) == (1.0, "")
@@ -113,11 +113,11 @@ for _ in range(50):
 """
     comparison = nbmgpu.compare(cell, notebook(), strategies=("ddp",), gpus=2, cpu=True, steps=4)
     alone, ddp = comparison.rows
-    assert alone.split
-    assert not ddp.split
+    assert alone.sharded
+    assert not ddp.sharded
     assert (ddp.speed_up, ddp.efficiency) == (None, None)
     assert (comparison.best, comparison.line) == (None, "")
-    assert "Ranks have not shared the work" in repr(comparison)
+    assert "Ranks did not share the work" in repr(comparison)
     assert "ddp on 2: no training loader was split" in comparison._repr_html_()
 
 
@@ -189,7 +189,7 @@ def test_a_loss_that_chance_decides_is_said_to_be_so():
     comparison = nbmgpu.compare(DROPOUT, notebook(), strategies="ddp", gpus=2, cpu=True, steps=4)
     (ddp,) = comparison.rows[1:]
     assert ddp.agrees
-    assert "draws other random numbers" in ddp.chance
+    assert "draws other random numbers" in ddp.explanation
     assert comparison.best is ddp
     assert "Fastest: ddp on 2 ranks" in repr(comparison)
 
