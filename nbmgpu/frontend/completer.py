@@ -16,8 +16,9 @@ from typing import Any
 from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult
 
 from nbmgpu.comparison.request import TABLES
-from nbmgpu.devices.devices import DEFAULT_CPU_RANKS, probe
-from nbmgpu.options.flags import COMMANDS, RUN, Flag, FlagTable
+from nbmgpu.devices.placement import DEFAULT_CPU_RANKS
+from nbmgpu.devices.probe import probe
+from nbmgpu.options.flags import COMMANDS, INFO_OPTIONS, RUN, Flag, FlagTable
 from nbmgpu.runs.run import list_runs
 
 RUNS_OFFERED = 30
@@ -66,6 +67,8 @@ def _commands(before: list[str], namespace: Mapping[str, Any]) -> Iterable[str]:
         return COMMANDS
     if before[0] in ("advise", "pick"):
         return [name for name in _of_training(namespace) if name not in before]
+    if before == ["info"]:
+        return INFO_OPTIONS
     if before in (["show"], ["attach"], ["stop"]):
         runs = islice(list_runs(), RUNS_OFFERED)
         return [run.id for run in runs if before != ["stop"] or not run.over]

@@ -13,11 +13,14 @@ COMMANDS = {
     "show": "show one run: its state, curves, notices and folder",
     "attach": "follow a run here, and write its results back",
     "stop": "stop a run; a second time, kill it without its results",
-    "info": "show devices, versions and what is missing",
+    "info": "show devices, versions and what is missing; --patches: what is replaced in libraries",
     "advise": "recommend a strategy for a model: %mgpu advise model optimizer loader",
     "pick": "choose a strategy from a table of memory and speed",
 }
 """The subcommands of the line magic ``%mgpu``."""
+
+INFO_OPTIONS = ("--patches",)
+"""Options of ``%mgpu info``."""
 
 
 def _no_completions() -> tuple[str, ...]:

@@ -127,4 +127,5 @@ def _code_of(member: Any) -> CodeType | None:
 
 
 def _is_submodule(owner: Any, name: str) -> bool:
-    return isinstance(owner, ModuleType) and find_spec(f"{owner.__name__}.{name}") is not None
+    package = isinstance(owner, ModuleType) and hasattr(owner, "__path__")
+    return package and find_spec(f"{owner.__name__}.{name}") is not None

@@ -9,6 +9,7 @@ BACKWARD = "The engine averages gradients of a backward pass that it has not sta
 STAGES_1_AND_2 = "deepspeed.runtime.zero.stage_1_and_2.DeepSpeedZeroOptimizer"
 STAGE_3 = "deepspeed.runtime.zero.stage3.DeepSpeedZeroOptimizer_Stage3"
 
+
 class _Parameters:
     """Has the attributes that DeepSpeed's source assigns to parameters and modules."""
 
@@ -41,7 +42,6 @@ ENTRIES = (
         DEEPSPEED, "deepspeed.runtime.zero.partition_parameters.Init",
         "_convert_to_deepspeed_param",
         "Ranks have the same parameters; DeepSpeed 0.19 cannot broadcast 0-dimensional ones.",
-        example=_Parameters,
     ),
     *patched(
         DEEPSPEED,

@@ -14,6 +14,7 @@ ONE_DEVICE = "A Trainer stays on the rank's device; ranks distribute its loops."
 GLOBAL = "What a training step logs is reduced over ranks."
 ONCE = "Ranks run the same Trainer; files are written and decisions are made by rank 0."
 READS_AHEAD = "A fetcher reads batches ahead; a batch's step begins when it is handed out."
+PATCHED = "Its methods are patched."
 STEP = "A step follows its backward pass, as in a plain loop."
 
 ENTRIES = (
@@ -124,20 +125,20 @@ ENTRIES = (
         LIGHTNING, f"{STRATEGIES}.launchers.multiprocessing._MultiProcessingLauncher",
         "_start_method", ONE_DEVICE,
     ),
-    *private(LIGHTNING, f"{LOOPS}.evaluation_loop", "_EvaluationLoop", "It is patched."),
-    *private(LIGHTNING, f"{LOOPS}.prediction_loop", "_PredictionLoop", "It is patched."),
+    *private(LIGHTNING, f"{LOOPS}.evaluation_loop", "_EvaluationLoop", PATCHED),
+    *private(LIGHTNING, f"{LOOPS}.prediction_loop", "_PredictionLoop", PATCHED),
     *private(
-        LIGHTNING, f"{CONNECTORS}.accelerator_connector", "_AcceleratorConnector", "It is patched."
+        LIGHTNING, f"{CONNECTORS}.accelerator_connector", "_AcceleratorConnector", PATCHED
     ),
-    *private(LIGHTNING, f"{CONNECTORS}.data_connector", "_DataConnector", "It is patched."),
+    *private(LIGHTNING, f"{CONNECTORS}.data_connector", "_DataConnector", PATCHED),
     *private(
         LIGHTNING, f"{CONNECTORS}.logger_connector.logger_connector", "_LoggerConnector",
-        "It is patched.",
+        PATCHED,
     ),
     *private(
-        LIGHTNING, f"{LOOPS}.optimization.automatic", "_AutomaticOptimization", "It is patched."
+        LIGHTNING, f"{LOOPS}.optimization.automatic", "_AutomaticOptimization", PATCHED
     ),
-    *private(LIGHTNING, f"{LOOPS}.optimization.manual", "_ManualOptimization", "It is patched."),
+    *private(LIGHTNING, f"{LOOPS}.optimization.manual", "_ManualOptimization", PATCHED),
     *private(LIGHTNING, RESULT, "_ResultMetric", "Lightning's own metrics are reduced already."),
     *private(
         LIGHTNING, f"{RESULT}._ResultMetric", "_forward_cache _computed",

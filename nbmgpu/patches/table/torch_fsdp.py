@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .build import private
+from .build import patched, private
 from .libraries import FSDP
 from .torch_private import _optimizer
 
@@ -10,6 +10,18 @@ INTERNALS = "torch.distributed.fsdp._fully_shard"
 SHOWS = "FSDP2 shows modules the notebook's own parameters; it has no public setting for that."
 
 ENTRIES = (
+    *patched(
+        FSDP, "torch.nn.Parameter", "__class__",
+        "A parameter of the notebook gets a subclass while FSDP2 or DeepSpeed shards it.",
+    ),
+    *patched(
+        FSDP, "torch.Tensor", "__class__",
+        "A tensor that shares memory with a sharded parameter gets a subclass.",
+    ),
+    *patched(
+        FSDP, "torch.nn.Module", "__class__",
+        "fully_shard gives modules a subclass; the notebook's get their own class back.",
+    ),
     *private(
         FSDP, "torch.distributed._composable.contract", "REGISTRY_KEY STATE_KEY",
         "What fully_shard leaves on modules is removed from the notebook's.",

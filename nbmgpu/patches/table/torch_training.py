@@ -83,9 +83,6 @@ ENTRIES = (
         NUMPY, "numpy.random.bit_generator", "randbits",
         "NumPy's generators without a seed get the same seed on every rank.",
     ),
-    *patched(
-        TORCH, "torch", "seed save",
-        "torch.seed() draws the same seed on every rank; torch.save() writes a file once, on rank "
-        "0.",
-    ),
+    *patched(TORCH, "torch", "seed", "torch.seed() draws the same seed on every rank."),
+    *patched(TORCH, "torch", "save", "torch.save() writes a file once, on rank 0."),
 )  # fmt: skip
