@@ -1,12 +1,10 @@
-"""The exceptions a user can meet, and the one form in which they are shown.
+"""The exceptions that users see, and the common form of their messages.
 
-Every message answers three questions, in this order: what happened, what is
-allowed or likely, what to type instead.  ``format_message`` puts them together, so
-that all messages read alike.
+Every message answers three questions in this order: what happened, what is allowed or likely, what
+to type instead.  ``format_message`` joins these parts.
 
-An error raised inside a rank is not wrapped: the notebook gets the exception's
-own type back, so that ``except torch.OutOfMemoryError`` works; see
-``nbmgpu.runs.failure``.
+An error that is raised inside a rank is not wrapped.  The notebook raises an exception of the same
+type, so that ``except torch.OutOfMemoryError`` works; see ``nbmgpu.runs.failure``.
 """
 
 from __future__ import annotations
@@ -16,15 +14,15 @@ from collections.abc import Iterable
 
 
 class NbmgpuError(Exception):
-    """Base of every error that nbmgpu itself raises."""
+    """Base class of all errors that nbmgpu itself raises."""
 
 
 class OptionError(NbmgpuError, ValueError):
-    """An option is unknown, malformed or cannot be had on this machine."""
+    """An option is unknown, malformed or not available on this machine."""
 
 
 class CellError(NbmgpuError):
-    """The cell cannot be run on ranks as it stands."""
+    """The cell cannot be run on ranks."""
 
 
 class UnknownNameError(CellError, NameError):
@@ -40,15 +38,15 @@ class LaunchError(NbmgpuError, RuntimeError):
 
 
 class RankError(NbmgpuError, RuntimeError):
-    """A rank failed in a way that has no Python exception of its own."""
+    """A rank failed without a Python exception of its own."""
 
 
 class RankKilledError(RankError):
-    """A rank was ended by a signal, for example by the kernel's memory killer."""
+    """A rank was ended by a signal, for example by the kernel's out-of-memory killer."""
 
 
 class ResultsError(NbmgpuError, RuntimeError):
-    """What the ranks have made could not be brought back."""
+    """The results of the ranks could not be restored."""
 
 
 class StrategyError(NbmgpuError, RuntimeError):
@@ -60,24 +58,29 @@ class LibraryError(NbmgpuError, RuntimeError):
 
 
 class RunTimeoutError(NbmgpuError, TimeoutError):
-    """The run took longer than ``--timeout`` allowed."""
+    """The run took longer than ``--timeout`` allows."""
 
 
 SAME_STEPS_HINT = (
-    "no `if`, `break` or `continue` that depends on a clock, or on what is in a rank's share of "
+    "no `if`, `break` or `continue` that depends on a clock, or on the data in a rank's shard of "
     "the batch; count steps, or multiply the loss by 0, instead"
 )
-"""The way out where ranks did different numbers of steps."""
+"""Suggestion for cells whose ranks do different numbers of steps."""
 
 
-def step_mismatch_message(through: str = "Another rank", waiting: str = "this one", where: str = "") -> str:
-    """Return the words for a rank that was ``waiting`` for one that is ``through`` its cell."""
-    what = f"{through} had come to the end of the cell, and {waiting} still waited for it{where}"
+def step_mismatch_message(finished: str = "Another rank", waiting: str = "this one") -> str:
+    """Return the message for a rank that waited for another one, which had finished the cell.
+
+    Args:
+        finished: the rank that had finished.
+        waiting: the rank that was waiting.
+    """
+    what = f"{finished} had finished the cell while {waiting} was still waiting for it"
     return format_message(f"{what}: they did different numbers of steps", instead=SAME_STEPS_HINT)
 
 
 def format_message(what: str, allowed: str = "", instead: str = "") -> str:
-    """Join the three parts of a message: what happened, what is allowed, what to type."""
+    """Join the parts of a message: what happened, what is allowed, what to type instead."""
     parts = [what.rstrip(".") + "."]
     if allowed:
         parts.append(allowed.rstrip(".") + ".")
@@ -87,6 +90,6 @@ def format_message(what: str, allowed: str = "", instead: str = "") -> str:
 
 
 def closest_match(word: str, choices: Iterable[str]) -> str | None:
-    """Return the choice most like ``word``, or None when nothing is near."""
+    """Return the choice that is most similar to ``word``, or None if none is similar."""
     found = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
     return found[0] if found else None

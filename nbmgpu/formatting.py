@@ -1,4 +1,4 @@
-"""Bytes and counts in words; labextension/src/picker/sizes.ts writes bytes alike."""
+"""Formats bytes and counts as text; labextension/src/picker/sizes.ts formats bytes alike."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def format_bytes(size: float) -> str:
-    """Write bytes as people do: ``1.4 GiB``."""
+    """Format a number of bytes with a binary unit: ``1.4 GiB``."""
     unit = 0
     while size >= 999.5 and unit < len(UNITS) - 1:
         size, unit = size / 1024, unit + 1
@@ -15,5 +15,5 @@ def format_bytes(size: float) -> str:
 
 
 def format_count(number: int, noun: str) -> str:
-    """Write ``1 core`` or ``2 cores``."""
+    """Format a number with a noun: ``1 core`` or ``2 cores``."""
     return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -1,4 +1,4 @@
-"""A round trip as a run makes it: the notebook ships, a process of its own runs the cell."""
+"""A round trip like that of a run: serialize in this process, run the cell in another one."""
 
 import multiprocessing
 import sys
@@ -22,10 +22,10 @@ RANKS = multiprocessing.get_context("forkserver")
 RANKS.set_forkserver_preload(["torch", "numpy", "pandas", "nbmgpu.serialization"])
 
 
-def live(
-    bundle: str, result: str, cell: str, path: list[str], pipe: Any, alone: bool = False
+def run_rank(
+    bundle: str, result: str, cell: str, path: list[str], pipe: Any, is_exclusive: bool = False
 ) -> None:
-    """Be a rank: load_bundle, run the cell, send back; answer with an error's traceback."""
+    """Load the bundle, run the cell and save the result; reply with the traceback of an error."""
     try:
         sys.path[:] = path
         multiprocessing.set_start_method("fork", force=True)  # of a loader's workers, as usual
@@ -36,7 +36,9 @@ def live(
         namespace["_received"] = received
         exec(compile(cell, "<cell>", "exec"), namespace)
         made = {name: value for name, value in namespace.items() if not name.startswith("_")}
-        lost = save_result(result, made, {}, received, namespace, is_exclusive=lambda nbytes: alone)
+        lost = save_result(
+            result, made, {}, received, namespace, is_exclusive=lambda nbytes: is_exclusive
+        )
         pipe.send((None, lost))
     except BaseException:
         pipe.send((traceback.format_exc(), {}))
@@ -63,39 +65,46 @@ class Rank:
 
 @dataclass
 class Notebook:
-    """A namespace of a notebook, and its runs; a rank that is ``alone`` may use the bundle."""
+    """The namespace of a notebook, and runs; with ``is_exclusive``, ranks rewrite the bundle."""
 
     folder: Any
     namespace: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})
-    places: list[Storage] = field(default_factory=list)
-    alone: bool = True
+    storages: list[Storage] = field(default_factory=list)
+    is_exclusive: bool = True
 
     def cell(self, source: str) -> None:
         """Run a cell here."""
         exec(compile(source, "<notebook>", "exec"), self.namespace)
 
     def serialize(self, *names: str) -> Bundle:
-        """Pack ``names``, or all that there is."""
+        """Serialize ``names``, or all names."""
         names = names or tuple(n for n in self.namespace if not n.startswith("__"))
         return serialize({n: self.namespace[n] for n in names}, self.namespace, {})
 
     def write(self, bundle: Bundle) -> Storage:
-        self.places.append(bundle.allocate(self.folder))
-        bundle.write(self.places[-1])
-        return self.places[-1]
+        self.storages.append(bundle.allocate(self.folder))
+        bundle.write(self.storages[-1])
+        return self.storages[-1]
 
     def start(self, bundle_storage: Storage, cell: str) -> Rank:
         """Start a rank on ``cell``."""
-        self.places.append(allocate_storage(self.folder, f"result-{len(self.places)}", 0))
+        self.storages.append(allocate_storage(self.folder, f"result-{len(self.storages)}", 0))
         ours, theirs = RANKS.Pipe()
-        args = (bundle_storage.path, self.places[-1].path, cell, sys.path, theirs, self.alone)
-        process = RANKS.Process(target=live, args=args)
+        args = (
+            bundle_storage.path,
+            self.storages[-1].path,
+            cell,
+            sys.path,
+            theirs,
+            self.is_exclusive,
+        )
+        process = RANKS.Process(target=run_rank, args=args)
         process.start()
         theirs.close()
-        return Rank(process, ours, self.places[-1])
+        return Rank(process, ours, self.storages[-1])
 
     def mgpu(self, cell: str, *names: str) -> RestoredResult:
-        """Run a cell in a rank and take back what it made."""
+        """Run a cell in a rank and restore its result."""
         bundle = self.serialize(*names)
         rank = self.start(self.write(bundle), cell)
         rank.wait()

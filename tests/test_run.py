@@ -264,6 +264,6 @@ class Wrapper:
 w = Wrapper(3)
 """
     exec(source, namespace)
-    with pytest.raises(SerializationError, match="`w` cannot be made again in the ranks") as caught:
+    with pytest.raises(SerializationError, match="`w` cannot be unpickled in the ranks") as caught:
         nbmgpu.run("print(w.real)", namespace, gpus=1)
     assert "Try: make `w` inside the cell" in str(caught.value)

@@ -75,7 +75,7 @@ def nearest_name(name: str, candidates: Iterable[str], attributes: Collection[st
 
 
 def _has_attributes(name: str, attributes: Collection[str]) -> bool:
-    """Tell whether ``name`` is no builtin, or has all ``attributes``."""
+    """Return whether ``name`` is not a builtin, or has all ``attributes``."""
     if not hasattr(builtins, name):
         return True
     return all(hasattr(getattr(builtins, name), attribute) for attribute in attributes)

@@ -1,20 +1,19 @@
-"""Objects to one file and back, with their identity.
+"""Serializes Python objects to one file and restores them, preserving object identity.
 
-``serialize`` writes what a cell reads, ``load_bundle`` maps it in a rank; ``save_result``
-writes what the rank made of it, ``restore_result`` puts that into the notebook's own
-objects.
+The kernel calls ``serialize`` to pickle what a cell reads, and a rank calls ``load_bundle`` to map
+it.  The rank calls ``save_result`` to write what the cell has changed, and the kernel calls
+``restore_result`` to apply that to the notebook's own objects.
 
-- Both ways: ``codec`` pickles; ``container`` is the file, ``layout`` where things lie in it,
-  ``place`` the memory or file that it is in, ``filemap`` that as memory.
-- There: ``shipping``; ``blocks`` finds the bytes behind tensors and arrays, ``mapped`` arrays that
-  are files already, ``overrides`` functions put into libraries, ``explain_pickle_error`` why something cannot go.
-- In the rank: ``memory`` and ``views`` make tensors and arrays again.
-- Back: ``back``, ``states``, ``flat`` and ``contents`` in the rank; ``adoption`` and ``putting`` in
-  the kernel; ``placeholders`` stands in for what cannot be made there; ``copies`` are other ranks'
-  values.
-- What has changed: ``bulk`` by bytes; ``pagemap`` and ``watch`` by the system's page tables, in a
-  rank and in the notebook.
-- ``mending``, ``garbage``: types that pickle badly, and the collector's rest.
+- Format: ``container`` is the file, ``file_layout`` the offsets of its blocks, ``storage`` the
+  memory or file that it is in, ``file_mapping`` maps it, ``threaded_copy`` compares and copies.
+- Pickling: ``pickler``, with ``reducers`` and ``notebook_types``; ``memory_blocks`` collects the
+  memory behind tensors and arrays, ``memmap_arrays`` handles arrays that are files already,
+  ``library_overrides`` finds functions set on libraries, ``pickle_errors`` explains failures.
+- Loading: ``bundle``, ``address_space`` and ``tensor_views``.
+- Results: ``result_writer``, ``received_blocks``, ``object_state``, ``flat_encoding`` and
+  ``content_snapshots`` in the rank; ``result_reader``, ``state_setters`` and ``placeholders`` in the kernel; ``value_copies``
+  for values of the other ranks.
+- Change detection: ``page_changes`` in a rank, ``write_tracking`` in the kernel.
 """
 
 from .bundle import Bundle, ReceivedBundle, load_bundle, serialize
@@ -24,7 +23,7 @@ from .result_writer import save_result
 from .value_copies import read_copies, write_copies
 
 VALUE = "__nbmgpu_value__"
-"""Name under which the value of the cell's last line travels."""
+"""Name under which the value of the cell's last expression is sent."""
 
 __all__ = [
     "VALUE",

@@ -1,4 +1,4 @@
-"""AddressSpace on the receiving side: where the views of a pickle find their bytes."""
+"""Maps addresses of the sending process to memory of the receiving process."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ import numpy as np
 from .file_layout import ALIGNMENT
 from .memory_blocks import CPU, Block, view_memory
 
-BUNDLE_SPACE = "home"
-"""Begins the space of memory that came with the bundle; the block's number there follows."""
+BUNDLE_SPACE = "bundle"
+"""Prefix of the memory space of blocks that came with the bundle; the block number follows."""
 
 
 class BlockEntry(NamedTuple):
-    """What a receiver must know of a block: its place on the sending side.
+    """What a receiver must know about a block.
 
-    The bytes of one that is ``in_bundle`` lie in the bundle with which it went out.
+    Attributes:
+        space: the memory space on the sending side, see ``nbmgpu.serialization.memory_blocks``.
+        device: the device on the sending side.
+        low: the address of the first byte on the sending side.
+        in_bundle: whether the bytes are in the bundle that the block came with.
     """
 
     space: str
@@ -29,7 +33,7 @@ class BlockEntry(NamedTuple):
 
 
 class BufferEntry(NamedTuple):
-    """A buffer that a type of another library handed out: its place on the sending side."""
+    """An out-of-band pickle buffer of another library: its address on the sending side."""
 
     space: str
     address: int
@@ -37,7 +41,7 @@ class BufferEntry(NamedTuple):
 
 
 def dump_table(blocks: Sequence[Block], buffers: Sequence[BufferEntry]) -> bytes:
-    """Pickle what a receiver must know of blocks and buffers."""
+    """Pickle the entries of blocks and buffers."""
     entries = [(block.space, block.device, block.low, block.in_bundle) for block in blocks]
     return pickle.dumps((entries, [tuple(buffer) for buffer in buffers]))
 
@@ -49,10 +53,10 @@ def load_table(table: memoryview) -> tuple[list[BlockEntry], list[BufferEntry]]:
 
 
 class MappedRegion:
-    """A block that map_regions.  GPU blocks go to ``device``; so "cpu" keeps all in CPU memory."""
+    """A received block.  Blocks of a GPU are copied to ``device``, which may be "cpu"."""
 
     def __init__(self, raw: memoryview, device: str = CPU) -> None:
-        """Lie over ``raw``, the bytes in CPU memory."""
+        """Create a region over ``raw``, the bytes in CPU memory."""
         self.raw = raw
         self.device = device
         self._storage: Any = None
@@ -64,10 +68,15 @@ class MappedRegion:
         return self.raw
 
     def storage(self, offset: int, nbytes: int, item: int) -> tuple[Any, int]:
-        """Return an untyped torch storage with ``nbytes`` from byte ``offset`` on, and their place.
+        """Return a torch storage that contains some bytes of the region, and their offset in it.
 
-        Elements have ``item`` bytes, and torch counts whole ones from a storage's first byte.  The
-        block may begin between two of them, where a view of smaller elements does.
+        Torch counts whole elements from the first byte of a storage.  A block may begin between two
+        elements if a tensor of smaller elements begins there.
+
+        Args:
+            offset: the first byte in the region.
+            nbytes: the number of bytes.
+            item: the size of an element in bytes.
         """
         import torch
 
@@ -79,7 +88,7 @@ class MappedRegion:
         return (self._storage_from(skew) if skew else self._storage), start - skew
 
     def _storage_from(self, skew: int) -> Any:
-        """Return a storage over the same memory from byte ``skew`` of the first one on."""
+        """Return a storage over the same memory that begins ``skew`` bytes later."""
         import torch
 
         if skew not in self._between:
@@ -91,7 +100,7 @@ class MappedRegion:
         return self._between[skew]
 
     def span(self) -> tuple[str, int, int]:
-        """Return the device and the addresses where the bytes lie in this process."""
+        """Return the device and the start and end address of the bytes in this process."""
         if self.device == CPU or self._storage is None:
             address = address_of(self.raw)
             return CPU, address, address + self.raw.nbytes
@@ -102,7 +111,7 @@ class MappedRegion:
 class OwnedRegion(MappedRegion):
     """A copy of a block, so that a small result does not keep a whole file mapped.
 
-    It is aligned as the memory at address ``low`` is on the sending side.
+    It has the same alignment as the memory at address ``low`` of the sending process.
     """
 
     def __init__(self, raw: memoryview, low: int) -> None:
@@ -117,7 +126,7 @@ class OwnedRegion(MappedRegion):
 
 
 class AddressSpace:
-    """The regions of a bundle, found by their addresses on the sending side."""
+    """The regions of a bundle, indexed by their addresses on the sending side."""
 
     def __init__(
         self,
@@ -125,9 +134,10 @@ class AddressSpace:
         regions: Sequence[MappedRegion],
         gpu: Callable[[], str] = lambda: CPU,
     ) -> None:
-        """Take regions with their entries, in the order of ``BlockTable.blocks``.
+        """Index ``regions``, whose entries are in the order of ``BlockTable.blocks``.
 
-        ``gpu`` returns the device for what the sender has on a GPU; it is asked only for that.
+        ``gpu`` returns the device for memory that the sender has on a GPU.  It is called only for
+        that.
         """
         self.regions = list(regions)
         self._gpu = gpu
@@ -138,17 +148,17 @@ class AddressSpace:
             self._regions.setdefault(entry.space, []).append(region)
 
     def device(self, sent_from: str) -> str:
-        """Return the device for what the sender has on ``sent_from``."""
+        """Return the device for memory that the sender has on ``sent_from``."""
         return CPU if sent_from == CPU else self._gpu()
 
     def find(self, space: str, address: int) -> tuple[MappedRegion, int]:
-        """Return the region that holds ``address`` of ``space``, and the offset there."""
+        """Return the region that contains ``address`` of ``space``, and the offset in it."""
         starts = self._starts[space]
         index = bisect.bisect_right(starts, address) - 1
         return self._regions[space][index], address - starts[index]
 
     def buffers(self, entries: Sequence[BufferEntry]) -> Iterator[memoryview]:
-        """Yield the buffers of a pickle in its order."""
+        """Yield the out-of-band buffers of a pickle in order."""
         for space, address, nbytes in entries:
             region, offset = self.find(space, address)
             yield region.buffer()[offset : offset + nbytes]
@@ -157,7 +167,7 @@ class AddressSpace:
 def map_regions(
     entries: Sequence[BlockEntry], blocks: Sequence[memoryview], device: str
 ) -> AddressSpace:
-    """Return the memory of a bundle as it is mapped; GPU blocks are copied to ``device``."""
+    """Return the regions of a mapped bundle; blocks of a GPU are copied to ``device``."""
     pairs = zip(entries, blocks, strict=True)
     regions = [MappedRegion(raw, CPU if entry.device == CPU else device) for entry, raw in pairs]
     return AddressSpace(entries, regions, lambda: device)

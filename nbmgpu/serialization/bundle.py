@@ -1,4 +1,4 @@
-"""The way there: from the notebook's namespace to a rank's."""
+"""Serializes what a cell reads in the kernel, and loads it in a rank."""
 
 from __future__ import annotations
 
@@ -20,30 +20,38 @@ from .content_snapshots import snapshot_contents
 from .gc_pause import gc_paused
 from .library_overrides import overrides_in
 from .memory_blocks import CPU, Block, BlockTable
+from .notebook_types import is_by_value
 from .pickle_errors import explain_pickle_error
 from .pickler import BundlePickler, BundleUnpickler
-from .reducers import is_by_value
 from .storage import Storage, storage_pool
 from .tensor_views import load_context
 
 RECONSTRUCTION_ERRORS = (AttributeError, KeyError, RecursionError, TypeError)
-"""What code of the notebook raises where its objects are made again without their history."""
+"""Exceptions of user code that is called to unpickle objects without their history."""
 
 OFTEN_OVERRIDDEN = ("torch", "torch.nn.functional")
-"""Modules that what a cell reads may use, whatever it reads."""
+"""Modules whose overrides are reported even if the cell does not read the module."""
 
 
 @dataclass
 class Bundle:
-    """What was pickled in the kernel, and what results need to find their way back.
+    """What the kernel has pickled for the ranks, and what it needs to restore results.
 
-    ``sizes`` maps a name to the bytes that it added; what it shares with an earlier
-    name counts there.  ``originals`` maps a memo index to the notebook's own object
-    and keeps it alive until the results are in.  ``detached`` are the names whose
-    tensors untrack an autograd graph behind: a backward pass in the cell ends at them.
-    ``values`` are what was sent, by name, beside what the rank itself reads in ``header``;
-    ``overrides`` name what the notebook has put into libraries, which ranks do without.  ``nbytes``
-    are the bytes of the whole bundle, without a few for alignment.
+    Attributes:
+        nbytes: size of the whole bundle in bytes, without a few for alignment.
+        stream: the pickle stream.
+        table: the memory blocks behind tensors and arrays.
+        buffers: out-of-band buffers of other libraries.
+        sizes: bytes that each name added; memory shared with an earlier name counts there.
+        originals: the notebook's objects by memo index; keeps them alive until results are
+            restored.
+        namespace: the notebook's namespace.
+        detached: names whose tensors are detached from an autograd graph, so that a backward pass
+            in the cell ends there.
+        values: the pickled values by name.
+        header: small values for the rank itself, such as random states.
+        overrides: functions that the notebook has set on classes or modules of libraries, which
+            ranks do not have.
     """
 
     nbytes: int
@@ -60,18 +68,18 @@ class Bundle:
     _storage: Storage | None = field(default=None, repr=False)
 
     def allocate(self, folder: Path) -> Storage:
-        """Return a storage where the bundle fits; the caller gives it back after the run.
+        """Return storage in which the bundle fits; the caller releases it after the run.
 
         Raises:
-            LaunchError: neither memory nor the disk has room.
+            LaunchError: neither memory nor the disk has enough space.
         """
         return storage_pool.acquire(folder, "bundle", self.nbytes)
 
     def write(self, storage: Storage, owner: str = "") -> None:
-        """Write the bundle for the run ``owner``, whose ranks may wait there already."""
+        """Write the bundle for the run ``owner``, whose ranks may already be waiting for it."""
         try:
             write_container(storage.path, self.stream, self.table, self.buffers, storage, owner)
-        except BaseException:  # what is half written is nothing to keep, and takes no room
+        except BaseException:  # an incomplete bundle is of no use
             with suppress(OSError):
                 os.truncate(storage.path, 0)
             storage.close()
@@ -79,34 +87,34 @@ class Bundle:
         self._storage = storage
 
     def release(self) -> None:
-        """Keep nothing of the notebook's alive any more: an error that is storage may keep this."""
+        """Drop all references to objects of the notebook, as an exception may keep this alive."""
         self.stream = memoryview(b"")
         self.originals.clear()
         self.buffers.clear()
         self.values.clear()
         for block in self.table.blocks:
-            block.owners = {}  # what came home as a view keeps its memory by the one it had
+            block.owners = {}  # restored views keep their own memory alive
 
     def rewritten(self) -> list[memoryview]:
-        """Return the blocks of the bundle, into some of which a rank has put its results.
+        """Return the blocks of the bundle, into some of which a rank has written its results.
 
         Raises:
-            ValueError: none has, or not to the end.
+            ValueError: no rank has, or not completely.
         """
         assert self._storage is not None
         return container.read(self._storage.path, container.REWRITTEN).blocks
 
     def accept_rewritten(self) -> None:
-        """Let the next run use the bundle's memory again.
+        """Let the next run reuse the memory of the bundle.
 
-        ``untrack`` has been called for every block that was written over: these are compared by
-        their bytes then.
+        ``untrack`` must have been called for every block that a rank has overwritten, so that the
+        next run compares their bytes.
         """
         assert self._storage is not None
         container.mark_complete(self._storage.path)
 
     def untrack(self, block: Block) -> None:
-        """WriteTracker a block no more, which is about to be written over: writing would take longer."""
+        """Stop tracking writes to a block that is about to be overwritten: they are slower."""
         if self._storage is not None:
             self._storage.tracker.untrack((block.low, block.nbytes))
 
@@ -119,35 +127,33 @@ def write_container(
     storage: Storage | None = None,
     owner: str = "",
 ) -> None:
-    """Write what a pickler has made to ``path``: that of ``storage``, or one to be used once."""
+    """Write what a pickler has produced to ``path``, reusing ``storage`` if it is in memory."""
     blocks = table.blocks
     spans = [(block.low, block.nbytes) for block in blocks]
     data = (block.bytes() for block in blocks)
     entries = dump_table(blocks, buffers)
-    if storage is None or storage.fd is None:  # what is on the disk is not storage
+    if storage is None or storage.fd is None:  # files on disk are not reused
         container.write(path, stream, entries, spans, data, owner=owner)
         return
     here = [(block.low, block.nbytes) for block in blocks if block.device == CPU]
-    written = storage.tracker.written(
-        here
-    )  # before they are read: what is written meanwhile counts
+    written = storage.tracker.written(here)  # before reading, so that later writes are tracked
     changed = container.write(path, stream, entries, spans, data, storage.layout, written, owner)
-    for span in changed:  # and so may change again, which takes longer while it is watched
+    for span in changed:  # likely to change again, and tracked writes are slower
         storage.tracker.untrack(span)
 
 
 @gc_paused()
 def serialize(names: Mapping[str, Any], namespace: dict[str, Any], header: Any) -> Bundle:
-    """Pickle ``names`` together, so that what they share stays shared.
+    """Pickle ``names`` together, so that objects they share stay shared.
 
     Args:
         names: what the cell reads, by name.
-        namespace: the notebook's namespace; its functions will share the rank's.
+        namespace: the notebook's namespace; functions that use it will use the rank's.
         header: small values for the rank itself, such as random states.
 
     Raises:
-        SerializationError: a value cannot be pickled; the message has the variable, the
-            path inside it, the type, the reason and the way out.
+        SerializationError: a value cannot be pickled.  The message has the variable, the path to
+            the part that fails, its type, the reason and a suggestion.
     """
     pickler = BundlePickler(namespace)
     pickler.dump((header, list(names)))
@@ -178,13 +184,19 @@ def serialize(names: Mapping[str, Any], namespace: dict[str, Any], header: Any) 
 
 @dataclass
 class ReceivedBundle:
-    """A bundle in a rank: the header, and what is known of the objects that came.
+    """A bundle that a rank has loaded.
 
-    ``known`` maps ``id(object)`` to the memo index by which the kernel knows it;
-    ``keep`` holds the objects, so that no id is given to another one.  ``classes``
-    has the attributes that classes of the notebook came with, by ``id``, and ``contents`` the
-    items of long lists, dicts and sets, by memo index; ``roots`` are the values that came under
-    a name, whatever the name stands for later.
+    Attributes:
+        header: small values for the rank itself.
+        names: the names that were bound.
+        known: memo indices, by which the kernel knows the objects, by ``id(object)``.
+        keep: the objects by memo index; keeps them alive so that no id is reused.
+        classes: attributes that classes of the notebook had when they were loaded, by ``id``.
+        contents: items of long lists, dicts and sets when they were loaded, by memo index.
+        roots: the values that were loaded under a name, whatever the name is bound to later.
+        memory: where the blocks are in this process.
+        path: the file.
+        owner: the id of the run.
     """
 
     header: Any
@@ -207,15 +219,19 @@ def load_bundle(
     owner: str = "",
     on_header: Callable[[Any], None] = lambda header: None,
 ) -> ReceivedBundle:
-    """Map the bundle at ``path``, as soon as it is whole, and bind its names in ``namespace``.
+    """Map the bundle at ``path`` when it is complete, and bind its names in ``namespace``.
 
-    CUDA tensors arrive on ``device``, or on the CPU when that is ``"cpu"``.  ``on_header`` is given
-    the header before any value arrives.
+    Args:
+        path: the file, which may not be complete yet.
+        namespace: the rank's namespace.
+        device: where CUDA tensors are put, which may be ``"cpu"``.
+        owner: the id of the run.
+        on_header: called with the header before any value is loaded.
 
     Raises:
-        SerializationError: a value cannot be made again here, though it could be dumps.
-        ValueError: it is not for the run ``owner``.
-        ModuleNotFoundError: the rank cannot import what the notebook had imported.
+        SerializationError: a value could be pickled but cannot be unpickled here.
+        ValueError: the bundle is not for the run ``owner``.
+        ModuleNotFoundError: the rank cannot import a module that the notebook has imported.
     """
     container.wait_until_complete(path, owner)
     box = container.read(path)
@@ -229,7 +245,7 @@ def load_bundle(
             try:
                 namespace[name] = unpickler.load()
             except RECONSTRUCTION_ERRORS as error:
-                what = f"`{name}` cannot be made again in the ranks"
+                what = f"`{name}` cannot be unpickled in the ranks"
                 why = f"{type(error).__name__}: {error}"
                 raise SerializationError(
                     format_message(what, why, f"make `{name}` inside the cell")
@@ -245,10 +261,10 @@ def load_bundle(
 
 
 def _wrap_scheduled_optimizers(objects: Iterable[Any]) -> None:
-    """Wrap the optimizers of pickled LR schedulers as the schedulers had wrapped them.
+    """Wrap ``step`` of the optimizers of unpickled LR schedulers, as the schedulers had done.
 
-    A scheduler wraps its optimizer's ``step`` to see that it is called; pickling
-    drops the wrapper, and the scheduler's first step would warn about its loss.
+    A scheduler wraps its optimizer's ``step`` to record that it was called.  Pickling drops the
+    wrapper, and then the first step of the scheduler warns that the optimizer has not stepped.
     """
     if "torch.optim.lr_scheduler" not in sys.modules:
         return

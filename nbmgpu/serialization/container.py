@@ -1,21 +1,21 @@
 """The file format: memory blocks, and the pickle stream that refers to them.
 
-FileLayout, little endian::
+Layout, little endian::
 
-    8 bytes   magic; written last, so that half a file is known as one; another one after
-              blocks have got other bytes (``rewrite``)
-    u64       where the index begins
+    8 bytes   magic; written last, so that an incomplete file is detected; a different one
+              after blocks have been overwritten (``rewrite``)
+    u64       offset of the index
     u64       length of the pickle stream
-    u64       length of the table, a pickle of what the reader must know of each block
+    u64       length of the table, a pickle of what the reader must know about each block
     u64       number of blocks
-    32 bytes  the run that it is for: its id
-    the blocks, each aligned as it was in the writer's memory, modulo 64 bytes
+    32 bytes  the id of the run that the file is for
+    the blocks, each with the alignment that it had in the writer's memory, modulo 64 bytes
     the index: per block u64 offset in the file, u64 length in bytes
     the pickle stream, the table
 
-Blocks are mapped copy-on-write: all ranks of a machine share one physical copy
-until they write, and a write is seen by the writer is_exclusive (but see ``rewrite``).  They come
-first, so that a file can be written again with most of them where they were (``FileLayout``).
+Blocks are mapped copy-on-write: all ranks of a machine share one physical copy until they write,
+and only the writing process sees a write (except after ``rewrite``).  Blocks come first, so that a
+file can be written again with most of them in place (``FileLayout``).
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from .threaded_copy import copy_changed, copy_in_threads
 
 MAGIC = b"NBMGPU\x00\x04"
 REWRITTEN = b"NBMGPU\x00\xff"
-"""The mark of a container some blocks of which have got other bytes since (``rewrite``)."""
+"""Magic of a container in which some blocks have been overwritten since (``rewrite``)."""
 
 HEADER = struct.Struct("<8sQQQQ32s")
 ENTRY = struct.Struct("<QQ")
 
 POLL_INTERVAL, MAX_POLL_INTERVAL = 0.001, 0.005
-"""Seconds between looks at a container that is being written."""
+"""Seconds between checks of a container that is being written."""
 
 NO_CHANGES: Mapping[Span, Sequence[Span]] = {}
 
@@ -57,17 +57,17 @@ def write(
     """Write a container to ``path``.
 
     Args:
-        path: a file, made or overwritten; what it has beyond that stays.
-        stream: the pickles.
-        table: what the reader must know of each block.
-        spans: the address of each block, of which only the alignment is kept, and its length.
-        blocks: their bytes, asked for one at a time.
-        layout: of a file in memory that nobody reads any more: what it has is kept.
-        written: of spans that were among the last ones too, the named_parts that may differ since.
-        owner: the id of the run that it is for.
+        path: the file, which is created or overwritten; it is not truncated.
+        stream: the pickle stream.
+        table: what the reader must know about each block.
+        spans: address and length of each block; only the alignment of the address is stored.
+        blocks: the bytes of each block, requested one at a time.
+        layout: the layout of an in-memory file that nobody reads any more; equal bytes stay.
+        written: for spans that were also written last time, the parts that may have changed since.
+        owner: the id of the run that the container is for.
 
     Returns:
-        The spans that had been there and mostly were not as they are now.
+        The spans that were in the file before and of which most bytes had changed.
     """
     changed: list[Span] = []
     layout = layout or FileLayout(HEADER.size)
@@ -80,13 +80,8 @@ def write(
         for span, extent, block in zip(spans, extents, blocks, strict=True):
             if extent.kept and mapped is not None:
                 old = mapped.view[extent.start : extent.start + extent.nbytes]
-                named_parts = [
-                    slice(a - span[0], a - span[0] + n) for a, n in written.get(span, [span])
-                ]
-                if (
-                    sum(copy_changed(old[part], block[part]) for part in named_parts)
-                    > extent.nbytes / 2
-                ):
+                parts = [slice(a - span[0], a - span[0] + n) for a, n in written.get(span, [span])]
+                if sum(copy_changed(old[part], block[part]) for part in parts) > extent.nbytes / 2:
                     changed.append(span)
             elif new is not None and extent.nbytes >= LARGE:
                 new.write(extent.start, block)
@@ -107,7 +102,7 @@ def write(
 def _is_memory(fd: int) -> bool:
     try:
         fcntl.fcntl(fd, fcntl.F_GET_SEALS)
-    except (OSError, AttributeError):  # files on disks have none, nor have other systems
+    except (OSError, AttributeError):  # a file on disk, or not Linux
         return False
     return True
 
@@ -115,9 +110,10 @@ def _is_memory(fd: int) -> bool:
 def _in_memory(
     fd: int, nbytes: int, layout: FileLayout
 ) -> tuple[FileMap, NewPageWriter] | tuple[None, None]:
-    """Return a file in memory as such, and what writes behind its present end.
+    """Map an in-memory file; return it with a writer for the pages behind its present end.
 
-    Neither where a limit on addresses forbids it: then it is written as any file.
+    Returns (None, None) if a limit on address space forbids the mapping.  The file is then written
+    like one on disk.
     """
     before = os.fstat(fd).st_size
     if before < nbytes:
@@ -130,18 +126,18 @@ def _in_memory(
 
 
 def rewrite(path: str, blocks: Iterable[tuple[int, memoryview]], owner: str) -> bool:
-    """Put other bytes into some blocks of a container in memory, which keep their length.
+    """Overwrite some blocks of an in-memory container; their lengths stay the same.
 
-    Its mark is zero from the first byte on, and ``REWRITTEN`` after the last: ``read`` takes half
-    of it for neither.  Whoever has mapped the file sees the new bytes.
+    The magic is zero while bytes are written and ``REWRITTEN`` afterwards, so ``read`` rejects an
+    incomplete file in both cases.  Processes that have mapped the file see the new bytes.
 
     Args:
-        path: a container of which ``can_rewrite`` has told that it may be rewritten.
-        blocks: numbers of blocks and their new bytes, asked for one at a time.
+        path: a container for which ``can_rewrite`` returned True.
+        blocks: block numbers and their new bytes, requested one at a time.
         owner: the id of the run that the container was for when it was mapped.
 
     Returns:
-        Whether it was done; else there may be half of it, and it says so.
+        Whether all blocks were written.  If not, the magic marks the container as incomplete.
     """
     fd = os.open(path, os.O_RDWR)
     try:
@@ -155,7 +151,7 @@ def rewrite(path: str, blocks: Iterable[tuple[int, memoryview]], owner: str) -> 
             start, nbytes = entries[number]
             copy_in_threads(memory[start : start + nbytes], block)
         os.pwrite(fd, REWRITTEN, 0)
-    except OSError:  # a limit on addresses
+    except OSError:  # address space limit
         return False
     finally:
         os.close(fd)
@@ -163,9 +159,9 @@ def rewrite(path: str, blocks: Iterable[tuple[int, memoryview]], owner: str) -> 
 
 
 def can_rewrite(path: str, owner: str) -> bool:
-    """Tell whether the container at ``path`` is whole, in memory, and for the run ``owner`` still.
+    """Return whether the container at ``path`` is complete, in memory, and still for ``owner``.
 
-    A file on a disk is no quicker to write than another one.
+    Rewriting a file on disk is not faster than writing a new one.
     """
     with open(path, "rb") as file:
         return _can_rewrite(file.fileno(), owner)
@@ -180,7 +176,7 @@ def _can_rewrite(fd: int, owner: str) -> bool:
 
 
 def is_complete(path: str) -> bool:
-    """Tell whether there is a container at ``path``, and as it was written."""
+    """Return whether there is a complete container at ``path`` that has not been rewritten."""
     try:
         with open(path, "rb") as file:
             return file.read(len(MAGIC)) == MAGIC
@@ -189,18 +185,18 @@ def is_complete(path: str) -> bool:
 
 
 def mark_complete(path: str) -> None:
-    """Let a ``REWRITTEN`` container be one as it was written."""
+    """Mark a ``REWRITTEN`` container as complete."""
     with open(path, "r+b") as file:
         file.write(MAGIC)
 
 
 def wait_until_complete(path: str, owner: str = "") -> None:
-    """Wait until the container at ``path`` has been written; who fails to do so ends the waiting.
+    """Wait until the container at ``path`` is complete; the writer's failure must end the wait.
 
-    Pauses grow with the time that has been waited, since large ones take long.
+    Polling intervals grow with the time waited, because large containers take long.
 
     Raises:
-        ValueError: it is not for ``owner``: memory that a run has given up is another run's.
+        ValueError: it is not for ``owner``, because another run has reused the storage.
     """
     pause = POLL_INTERVAL
     with open(path, "rb") as file:
@@ -209,7 +205,7 @@ def wait_until_complete(path: str, owner: str = "") -> None:
             pause = min(1.1 * pause, MAX_POLL_INTERVAL)
         *_, found = HEADER.unpack(os.pread(file.fileno(), HEADER.size, 0))
     if found.rstrip(b"\0").decode() != owner:
-        raise ValueError(f"{path} is another run's by now")
+        raise ValueError(f"{path} belongs to another run")
 
 
 @dataclass(frozen=True)
@@ -223,10 +219,10 @@ class Container:
 
 
 def read(path: str, expected: bytes = MAGIC) -> Container:
-    """Map the container at ``path``, whose mark is to be ``expected``.
+    """Map the container at ``path``, whose magic must be ``expected``.
 
     Raises:
-        ValueError: it is not a container, or not a whole one.
+        ValueError: it is not a container, or not a complete one.
     """
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size < HEADER.size:
@@ -234,12 +230,12 @@ def read(path: str, expected: bytes = MAGIC) -> Container:
         mapped = FileMap(file.fileno(), os.fstat(file.fileno()).st_size, PRIVATE).view
     magic, at, length, table, count, _ = HEADER.unpack_from(mapped)
     if magic != expected:
-        raise ValueError(f"{path} is not an nbmgpu bundle, or not a whole one")
+        raise ValueError(f"{path} is not an nbmgpu bundle, or is incomplete")
     body = at + ENTRY.size * count
     end = body + length
     whole = end + table <= mapped.nbytes
     entries = list(ENTRY.iter_unpack(mapped[at:body])) if whole else []
     if not whole or any(start + size > mapped.nbytes for start, size in entries):
-        raise ValueError(f"{path} has been cut off")
+        raise ValueError(f"{path} is truncated")
     blocks = [mapped[start : start + size] for start, size in entries]
     return Container(mapped[body:end], mapped[end : end + table], blocks, path)

@@ -1,4 +1,4 @@
-"""What long lists, dicts and sets hold when they come: what is as it came need not go back."""
+"""Snapshots of long lists, dicts and sets, by which unchanged ones are not sent back."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from itertools import chain
 from typing import Any
 
 MIN_LENGTH = 32
-"""Shorter ones are sent sooner than they are looked at."""
+"""Shorter containers are sent faster than they are compared."""
 
 CONTAINER_TYPES = frozenset((list, dict, set))
-"""Types of which items is_exclusive are the state; not those of classes below them."""
+"""Types whose items are their whole state; subclasses are excluded."""
 
 
 def snapshot_contents(objects: Mapping[int, Any]) -> dict[int, tuple[Any, ...]]:
-    """Return the items of the long ones among ``objects``, by the index of each."""
+    """Return the items of the long containers among ``objects``, by index."""
     return {
         index: tuple(_items(obj))
         for index, obj in objects.items()
@@ -24,9 +24,9 @@ def snapshot_contents(objects: Mapping[int, Any]) -> dict[int, tuple[Any, ...]]:
 
 
 def contents_unchanged(obj: Any, before: tuple[Any, ...]) -> bool:
-    """Tell whether ``obj`` has the very items that it had; these may have changed themselves.
+    """Return whether ``obj`` has the identical items; the items may have changed themselves.
 
-    Equal ones will not do: ``True`` is equal to 1, and a list to one that is not shared.
+    Equality is not enough: ``True`` equals 1, and a list may equal another one that is not shared.
     """
     length = 2 * len(obj) if type(obj) is dict else len(obj)
     return length == len(before) and all(map(operator.is_, _items(obj), before))

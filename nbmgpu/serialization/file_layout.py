@@ -1,8 +1,8 @@
-"""Where blocks lie in a container that is written again and again.
+"""Offsets of blocks in a container that is written repeatedly.
 
-What is large and has been sent before keeps its extent, so that only its bytes are
-compared; what is new takes the extent of something as large that is gone, since memory that
-is there already is written several times faster than new one.  Small blocks follow behind.
+A large block that was written before keeps its offset, so that its bytes are only compared.  A new
+block reuses the extent of a block of the same size that is gone, because existing memory is written
+several times faster than new memory.  Small blocks follow behind the large ones.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from .file_mapping import SHARED, FileMap
 ALIGNMENT = 64
 
 LARGE = 1 << 20
-"""Bytes from which a block has a extent of its own."""
+"""Blocks of at least this many bytes have an extent of their own."""
 
 Span = tuple[int, int]
-"""The address of a block in the writer's memory, and its length in bytes."""
+"""Address of a block in the writer's memory, and its length in bytes."""
 
 
 @dataclass(frozen=True)
 class Extent:
-    """Where a block goes; ``kept`` says that the file has older bytes there to compare with."""
+    """Offset and size of a block; with ``kept``, the file has older bytes there to compare."""
 
     start: int
     nbytes: int
@@ -35,30 +35,33 @@ class FileLayout:
     """The extents of the large blocks of one file."""
 
     def __init__(self, begin: int) -> None:
-        """Leave the first ``begin`` bytes of the file is_exclusive."""
+        """Leave the first ``begin`` bytes of the file to the header."""
         self.end = self._begin = begin
         self._owners: dict[int, Span] = {}
         self._mapped: FileMap | None = None
 
     def mapped(self, fd: int) -> FileMap:
-        """Return the file as memory; it stays mapped, for that takes as long as comparing it."""
+        """Return the mapped file; the mapping is kept, as mapping takes as long as comparing."""
         size = os.fstat(fd).st_size
         if self._mapped is None or self._mapped.view.nbytes < size:
             self._mapped = FileMap(fd, size, SHARED)
         return self._mapped
 
     def collapse_next_page(self) -> float:
-        """Make one more large page of what is mapped; return how long that took, 0 if none is left.
+        """Collapse the next pages of the mapped file into a huge page.
 
-        The map is nobody's but the layout's in between: it goes when it is forgotten.
+        The mapping must not be used by others meanwhile.
+
+        Returns:
+            The seconds that this took, 0 if nothing is left to do.
         """
         return 0.0 if (mapped := self._mapped) is None else mapped.collapse_next_page()
 
     def allocate_extents(self, spans: Sequence[Span]) -> list[Extent]:
-        """Give each block its extent, and remember those of large ones."""
+        """Return an extent for each block, and remember those of large ones."""
         large = [span for span in spans if span[1] >= LARGE]
         held = sum(nbytes for _, nbytes in self._owners.values())
-        if held > 2 * sum(nbytes for _, nbytes in large):  # mostly what is gone
+        if held > 2 * sum(nbytes for _, nbytes in large):  # most of it is unused
             self.forget()
         wanted = set(large)
         known = {span: start for start, span in self._owners.items()}
@@ -75,7 +78,7 @@ class FileLayout:
         return extents
 
     def forget(self) -> None:
-        """Give all extents up; what the file has is written over."""
+        """Drop all extents; the content of the file will be overwritten."""
         self.end, self._owners = self._begin, {}
         self._mapped = None
 
@@ -96,5 +99,5 @@ class FileLayout:
 
 
 def _aligned(end: int, address: int) -> int:
-    """Return the first place from ``end`` on that is aligned as ``address``."""
+    """Return the first offset from ``end`` on that has the alignment of ``address``."""
     return end + (address - end) % ALIGNMENT

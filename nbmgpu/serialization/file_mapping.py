@@ -1,9 +1,9 @@
-"""Files as memory, in large pages where they are memory anyway.
+"""Memory-mapped files that use huge pages where the file is in memory.
 
-Such pages take a fifth of the time to make, and a third to read for the first time.
-Linux 6.1 and later puts one page of 2 MiB in the place of 512 small ones on request, whatever its
-settings are (madvise(2), ``MADV_COLLAPSE``).  A process sees it as one page where address and file
-begin alike, so files are mapped to such addresses.  Elsewhere, all of it is done in small pages.
+Creating huge pages takes a fifth of the time of small ones, and first reads take a third.  Linux
+6.1 and later collapses 512 small pages into one of 2 MiB on request, whatever the system settings
+are (madvise(2), ``MADV_COLLAPSE``).  A process benefits if address and file offset have the same
+alignment, so files are mapped at such addresses.  Elsewhere small pages are used.
 """
 
 from __future__ import annotations
@@ -22,23 +22,26 @@ from nbmgpu.system.procfs import LARGE_PAGE, MADV_COLLAPSE
 from .threaded_copy import copy, map_in_threads
 
 PRIVATE, SHARED = mmap.ACCESS_COPY, mmap.ACCESS_WRITE
-"""Who sees what is written to a map: this process is_exclusive, or all who have mapped the file."""
+"""Whether writes to a mapping are seen by this process only, or by all that map the file."""
 
 CHUNK = 4 * LARGE_PAGE
 """Bytes that a thread writes at a time."""
 
 SECONDS_PER_LARGE_PAGE, EXTRA_SECONDS = 0.0005, 0.03
-"""Seconds for a large page, as small ones would take, and what all together may take beyond: where
-free memory is in pieces, or a virtual machine's host has it, small pages are quicker."""
+"""Seconds that small pages of the same size take, and the total that may be spent beyond that.
+
+Where free memory is fragmented, or the host of a virtual machine must provide it first, small
+pages are faster.
+"""
 
 MAX_FAILURES = 8
-"""After so many refusals the rest stays in small pages."""
+"""After so many failures the remaining pages stay small."""
 
 ALREADY_LARGE_SECONDS = 1e-4
-"""Seconds that no page takes which was large already."""
+"""Collapsing a page that is huge already takes less than this many seconds."""
 
 MAP_FIXED = 0x10
-"""``MAP_FIXED`` of ``sys/mman.h``: exactly there, in the place of what is there."""
+"""``MAP_FIXED`` of ``sys/mman.h``: map at exactly this address and replace what is there."""
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -48,13 +51,13 @@ if sys.platform == "linux":
 
 
 class FileMap:
-    """The first bytes of a file as memory, ``view``, for as long as anybody has it."""
+    """The first bytes of a file, mapped as ``view`` for as long as it is referenced."""
 
     def __init__(self, fd: int, nbytes: int, access: int) -> None:
-        """Map ``nbytes`` of ``fd``, ``PRIVATE`` or ``SHARED``; the file has as many.
+        """Map ``nbytes`` of ``fd``, ``PRIVATE`` or ``SHARED``; the file must be at least as long.
 
         Raises:
-            OSError, ValueError: it cannot be mapped; an empty one never can.
+            OSError, ValueError: the file cannot be mapped; an empty one never can.
         """
         laid = _map_aligned(fd, nbytes, access) if nbytes >= LARGE_PAGE else None
         self._map = laid or mmap.mmap(fd, nbytes, access=access)
@@ -63,22 +66,24 @@ class FileMap:
         self.view = memoryview(self._map)[self._start : self._start + nbytes]
 
     def make_large_pages(self, first: int, end: int) -> None:
-        """Make large pages of the bytes from ``first`` to ``end``, multiples of ``LARGE_PAGE``.
+        """Collapse bytes ``first`` to ``end``, multiples of ``LARGE_PAGE``, into huge pages.
 
-        Each of them has a small one already: they are not made of nothing.
+        Each huge page needs at least one small page to exist already.
 
         Raises:
-            OSError: an older system, or there is no memory in one piece.
+            OSError: the kernel is too old, or there is no contiguous free memory.
         """
         start = ctypes.c_void_p(_address(self._map) + self._start + first)
-        if _libc.madvise(start, ctypes.c_size_t(end - first), MADV_COLLAPSE):  # others go on
+        if _libc.madvise(
+            start, ctypes.c_size_t(end - first), MADV_COLLAPSE
+        ):  # ctypes releases the GIL
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
 
     def collapse_next_page(self) -> float:
-        """Make the next page large that is small still; return the seconds that it took.
+        """Collapse the next small pages into a huge page; return the seconds that it took.
 
-        It is 0 when there is no more to do.  Where the system refuses one, it may grant the next.
+        Returns 0 when nothing is left to do.  A page may succeed after the previous one has failed.
         """
         begun = time.monotonic()
         while self._next_page + LARGE_PAGE <= self.view.nbytes and self._failures < MAX_FAILURES:
@@ -93,16 +98,16 @@ class FileMap:
 
 
 class NewPageWriter:
-    """Writes where a file in memory has no pages yet, from byte ``first`` to byte ``end``."""
+    """Writes to the part of an in-memory file that has no pages yet."""
 
     def __init__(self, fd: int, mapped: FileMap, first: int, end: int) -> None:
-        """Write to ``fd``, of which ``mapped`` has as many bytes."""
+        """Write to bytes ``first`` to ``end`` of ``fd``, which ``mapped`` covers."""
         self._fd, self._map = fd, mapped
         self._next, self._last = _round_up(first), end // LARGE_PAGE * LARGE_PAGE
-        self._time_budget = EXTRA_SECONDS  # of all threads, who may miss what another one has spent
+        self._time_budget = EXTRA_SECONDS  # of all threads; updates may race
 
     def write(self, at: int, data: memoryview) -> None:
-        """Write ``data`` at byte ``at``, behind all that was written before."""
+        """Write ``data`` at offset ``at``, behind everything written before."""
         end = at + data.nbytes
         cuts = [at, *range(_round_up(at + 1), end, CHUNK), end]
         pages = [(max(self._next, _round_up(low)), min(_round_up(high), self._last))
@@ -112,7 +117,7 @@ class NewPageWriter:
         map_in_threads(self._write_piece, cuts[:-1], pieces, pages)
 
     def _write_piece(self, at: int, data: memoryview, pages: tuple[int, int]) -> None:
-        """Write a piece, into which ``pages`` fall that can be large ones."""
+        """Write a piece; ``pages`` is the part of it that can be huge pages."""
         first, end = pages
         low, high = (min(max(page, at), at + data.nbytes) for page in pages)
         if first < end and self._make_large_pages(first, end):
@@ -140,7 +145,7 @@ class NewPageWriter:
 
 
 def write_at(fd: int, data: bytes | bytearray | memoryview, at: int) -> None:
-    """Write ``data`` to a file at byte ``at``."""
+    """Write ``data`` to a file at offset ``at``."""
     view = memoryview(data).cast("B")
     while view:  # Linux writes at most 2 GiB at a time
         done = os.pwrite(fd, view, at)
@@ -152,13 +157,13 @@ def _round_up(at: int) -> int:
 
 
 def _map_aligned(fd: int, nbytes: int, access: int) -> mmap.mmap | None:
-    """Map a file where large pages can begin, over memory that is freed with it."""
+    """Map a file at an address with huge page alignment, inside memory that is freed with it."""
     if sys.platform != "linux":
         return None
     kind = mmap.MAP_PRIVATE if access == PRIVATE else mmap.MAP_SHARED
     try:
         held = mmap.mmap(-1, nbytes + LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError:  # a limit counts it
+    except OSError:  # address space limit
         return None
     start = _address(held) + -_address(held) % LARGE_PAGE
     rights = mmap.PROT_READ | mmap.PROT_WRITE
@@ -169,7 +174,7 @@ def _map_aligned(fd: int, nbytes: int, access: int) -> mmap.mmap | None:
 
 
 _failed: list[mmap.mmap] = []
-"""Kept: what a failed call has taken out of one may be another thread's, and not to be freed."""
+"""Kept alive: after a failed call, another thread may have mapped memory in the released range."""
 
 
 def _address(held: mmap.mmap) -> int:

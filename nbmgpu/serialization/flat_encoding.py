@@ -1,9 +1,9 @@
-"""States of many small things in one piece.
+"""Compact encoding of the states of many small objects.
 
-A pickler that looks at every object takes a microsecond or two for each, and lists, dicts
-and objects of numbers, strings and one another are what notebooks have many of.  Theirs are
-written flat: plain values as they are, objects that came with the bundle by their index, which
-stands is_exclusive in a tuple, and all of it by a pickler that need not look.
+A pickler with hooks takes one or two microseconds per object, and notebooks have many lists, dicts
+and objects that hold numbers, strings and one another.  Their states are encoded flat: plain values
+as they are, objects that came with the bundle by their index in a tuple of one, and all of it with
+a pickler without hooks.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Any
 from .object_state import State
 
 PLAIN_TYPES = frozenset((str, bytes, int, float, complex, bool, type(None)))
-"""Types of values that are written as they are; a tuple is an index."""
+"""Types of values that are encoded as they are; a tuple is an index."""
 
 Token = Callable[[Any], int | None]
-"""Gives the index of an object that came with the bundle, and None for any other."""
+"""Returns the index of an object that came with the bundle, and None for any other."""
 
 
 class FlatStates:
-    """Collects the states that can be written flat."""
+    """Collects the states that can be encoded flat."""
 
     def __init__(self) -> None:
-        """Have none."""
+        """Start with no states."""
         self._keys: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         self._rows: list[tuple[Any, ...]] = []
 
     def take(self, index: int, state: State, token: Token) -> bool:
-        """Take the state of the object of ``index``; return whether it could be taken."""
+        """Add the state of the object with ``index``; return whether it can be encoded flat."""
         match state:
             case ("items", items):
                 rest: tuple[Any, ...] = ()
@@ -38,7 +38,7 @@ class FlatStates:
                 keys, items = [key for key, _ in pairs], [value for _, value in pairs]
                 rest = (self._same(keys),)
             case ("object", kind, dict() as inner, None, None):
-                if hasattr(kind, "__setstate__"):  # which may look at what came before it
+                if hasattr(kind, "__setstate__"):  # it may depend on states restored before
                     return False
                 keys, items = list(inner), list(inner.values())
                 rest = self._same(keys), token(kind)
@@ -51,12 +51,12 @@ class FlatStates:
         return True
 
     def dumps(self) -> bytes:
-        """Return what ``loads_flat`` reads, and begin anew."""
+        """Return the encoded states, which ``loads_flat`` reads, and start anew."""
         rows, self._rows = self._rows, []
         return pickle.dumps(rows, protocol=5)
 
     def _same(self, keys: Iterable[Any]) -> tuple[Any, ...] | None:
-        """Return one tuple for all equal keys, None for keys that are not strings."""
+        """Return one tuple for all equal keys, None if a key is not a string."""
         keys = tuple(keys)
         return self._keys.setdefault(keys, keys) if {*map(type, keys)} <= {str} else None
 
@@ -76,7 +76,7 @@ def _flat(values: list[Any], token: Token) -> list[Any] | None:
 
 
 def loads_flat(data: bytes, originals: Mapping[int, Any]) -> Iterator[tuple[Any, State]]:
-    """Yield objects of ``originals`` with the states that were taken of them."""
+    """Yield objects of ``originals`` with their encoded states."""
     for index, flat, *rest in pickle.loads(data):
         items = [originals[item[0]] if type(item) is tuple else item for item in flat]
         match rest:

@@ -1,4 +1,4 @@
-"""The garbage collector, which rests while many objects are made or looked at."""
+"""Pauses the garbage collector while many objects are created or traversed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Let the collector rest.
+    """Pause the garbage collector.
 
-    A pickle of many objects would call it again and again, each time over all that the
-    process holds: with 100,000 objects that was two thirds of the time.
+    Pickling many objects triggers it repeatedly, each time over all objects of the process.  With
+    100,000 objects that was two thirds of the time.
     """
     if not gc.isenabled():
         yield

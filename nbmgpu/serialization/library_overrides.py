@@ -1,6 +1,6 @@
-"""Functions that the notebook has put into classes and modules of libraries.
+"""Finds functions that the notebook has set on classes and modules of libraries.
 
-Such classes and modules travel by their names, so ranks have the library's own functions.
+Such classes and modules are pickled by name, so ranks have the library's original functions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ NOTEBOOK = "__main__"
 
 
 def overrides_in(owner: type | ModuleType) -> Iterator[str]:
-    """Yield the names of what the notebook has put into a class, its bases, or a module."""
+    """Yield names of attributes that the notebook has set on a class, its bases, or a module."""
     places = owner.__mro__ if isinstance(owner, type) else (owner,)
     for place in places:
         if getattr(place, "__module__", "") != NOTEBOOK:
@@ -22,8 +22,8 @@ def overrides_in(owner: type | ModuleType) -> Iterator[str]:
 
 
 def _is_own(value: Any) -> bool:
-    """Tell whether something is a function of the notebook, or can be called as one."""
-    if type(value) is FunctionType:  # isinstance() asks objects, some of which warn
-        # Whatever it says of itself: it may wrap the library's.
+    """Return whether a value is a function or callable that the notebook defines."""
+    if type(value) is FunctionType:  # isinstance() reads __class__, and some objects warn
+        # Not __module__, which functools.wraps copies from the library's function.
         return value.__globals__.get("__name__") == NOTEBOOK
     return type(value).__module__ == NOTEBOOK and callable(value)

@@ -1,4 +1,4 @@
-"""Arrays that lie in a file, which ranks map for themselves."""
+"""NumPy memmaps, which ranks map from their files instead of receiving their data."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 
 
 def is_mapped_file(array: Any) -> bool:
-    """Tell whether an array is a file that ranks can map for themselves.
+    """Return whether an array can be mapped from its file by ranks.
 
-    A copy-on-write map is not: what was written to it is in no file.
+    A copy-on-write memmap cannot, because what was written to it is not in the file.
     """
     if not isinstance(array, np.memmap) or getattr(array, "_mmap", None) is None:
         return False
@@ -24,7 +24,7 @@ def place_in_file(array: Any) -> tuple[Any, ...]:
     """Return the arguments with which ``load_mapped_file`` maps the same elements."""
     mapped = memoryview(array._mmap)
     whole = np.frombuffer(mapped, np.uint8).__array_interface__["data"][0]
-    # The map begins where the page of the first element does.
+    # The mapping begins at the page that contains the first element.
     page = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
     offset = array.__array_interface__["data"][0] - whole + page
     mode = "r+" if array.flags.writeable else "r"
@@ -39,10 +39,10 @@ def load_mapped_file(
     shape: tuple[int, ...],
     strides: tuple[int, ...],
 ) -> Any:
-    """Map the elements of an array whose first one is at ``offset`` of a file."""
+    """Map an array whose first element is at ``offset`` of a file."""
     lowest = offset + sum(min(0, (n - 1) * s) for n, s in zip(shape, strides, strict=True))
     reach = sum(abs((n - 1) * s) for n, s in zip(shape, strides, strict=True)) + dtype.itemsize
     whole = np.memmap(filename, np.uint8, mode, lowest, (reach,))
     array: Any = np.ndarray(shape, dtype, whole, offset - lowest, strides).view(np.memmap)
-    array.__array_finalize__(whole)  # it is a view of the same file
+    array.__array_finalize__(whole)  # copies the attributes of the memmap
     return array

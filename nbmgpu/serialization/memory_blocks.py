@@ -1,9 +1,9 @@
-"""AddressSpace blocks: the bytes behind tensors and arrays, found once however many views there are.
+"""The memory behind tensors and arrays, collected once for all views of it.
 
-A tensor or array is pickled as a *view*: dtype, shape, strides, and the address
-at which it begins on the sending side.  AddressSpace is known by its address is_exclusive, so
-views keep sharing it, tied weights stay tied, and so do ``torch.from_numpy`` and
-``Tensor.numpy`` pairs.  Only the bytes that some view covers are shipped.
+A tensor or array is pickled as a *view*: dtype, shape, strides, and the address of its first
+element on the sending side.  Memory is identified by its address alone, so views keep sharing it,
+tied weights stay tied, and so do pairs from ``torch.from_numpy`` and ``Tensor.numpy``.  Only bytes
+that some view covers are sent.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import numpy as np
 
 CPU = "cpu"
 MAX_ELEMENT_BYTES = 16
-"""Bytes of the largest elements: on a GPU a block begins at a multiple, so that all fit in."""
+"""Size of the largest elements; blocks on a GPU begin at a multiple of it."""
 
 NO_ADDRESS = -1
-"""The address of what has no elements."""
+"""The address of a tensor or array without elements."""
 
 
 @dataclass(eq=False)
 class Block:
     """Bytes ``low`` to ``high`` (addresses) of one memory ``space``.
 
-    CPU memory is one space; on a GPU every storage is its own.  ``owners`` are the
-    storages and arrays, by id, that keep the memory alive.
+    CPU memory is one space; on a GPU every storage is its own.  ``owners`` are the storages and
+    arrays that keep the memory alive, by id.
     """
 
     space: str
@@ -38,7 +38,7 @@ class Block:
     owners: dict[int, Any]
 
     in_bundle = False
-    """Whether a rank has written its bytes over the block that came, and the result has none."""
+    """Whether a rank has written the bytes into the bundle instead of the result."""
 
     @property
     def nbytes(self) -> int:
@@ -46,13 +46,13 @@ class Block:
         return self.high - self.low
 
     def bytes(self) -> memoryview:
-        """Return the bytes in CPU memory: the memory itself, or a copy of a GPU's."""
+        """Return the bytes in CPU memory: the memory itself, or a copy of GPU memory."""
         if self.device == CPU:
             return view_memory(self.low, self.nbytes, self.owners)
         return memoryview(self.as_device_tensor().cpu().numpy())
 
     def as_device_tensor(self) -> Any:
-        """Return the bytes as a uint8 tensor over the one storage that a GPU block has."""
+        """Return the bytes of a GPU block as a uint8 tensor of shape (nbytes,)."""
         storage = next(iter(self.owners.values()))
         start = self.low - storage.data_ptr()
         return untyped_bytes(storage)[start : start + self.nbytes]
@@ -62,14 +62,14 @@ class BlockTable:
     """All blocks of one pickle."""
 
     def __init__(self) -> None:
-        """Start empty."""
+        """Create an empty table."""
         self._merged: list[Block] = []
         self._new: list[Block] = []
         self._counted: tuple[list[Block], int] = [], 0
 
     @property
     def blocks(self) -> list[Block]:
-        """The blocks by space and address; no two of them touch."""
+        """The blocks, sorted by space and address; adjacent ones are merged."""
         if self._new:
             ordered = sorted(self._merged + self._new, key=lambda block: (block.space, block.low))
             self._merged, self._new = [], []
@@ -86,21 +86,21 @@ class BlockTable:
     def nbytes(self) -> int:
         """Bytes of all blocks; memory that several views cover counts once."""
         blocks = self.blocks
-        if blocks is not self._counted[0]:  # asked for each name, of which most add nothing
+        if blocks is not self._counted[0]:  # read once per name, and most names add no block
             self._counted = blocks, sum(block.nbytes for block in blocks)
         return self._counted[1]
 
     def add(self, device: str, low: int, high: int, owner: Any) -> tuple[str, int]:
-        """Take in the bytes at ``low`` to ``high``; return the space and address of the first."""
+        """Add the bytes from ``low`` to ``high``; return the space and address of the first."""
         space = device if device == CPU else f"{device} {owner.data_ptr():x}"
         self._new.append(Block(space, device, low, high, {id(owner): owner}))
         return space, low
 
     def add_tensor(self, tensor: Any) -> tuple[str, int]:
-        """Take in the bytes of a strided tensor; return where it begins.
+        """Add the bytes of a strided tensor; return the space and address of its first element.
 
         Raises:
-            PicklingError: the tensor's storage has been freed.
+            PicklingError: the storage of the tensor has been freed.
         """
         device = str(tensor.device)
         if not tensor.numel():
@@ -116,7 +116,7 @@ class BlockTable:
         return space, low + skew
 
     def add_array(self, array: np.ndarray[Any, Any]) -> tuple[str, int]:
-        """Take in the bytes of an array; return where its first element lies."""
+        """Add the bytes of an array; return the space and address of its first element."""
         if not array.size:
             return CPU, NO_ADDRESS
         first: int = array.__array_interface__["data"][0]
@@ -126,9 +126,9 @@ class BlockTable:
 
 
 def view_memory(address: int, nbytes: int, owners: object = None) -> memoryview:
-    """Return ``nbytes`` of this process's memory at ``address``, writable.
+    """Return ``nbytes`` of this process's memory at ``address`` as a writable view.
 
-    The view keeps ``owners`` alive, and with them the memory.
+    The view keeps ``owners`` alive, and thereby the memory.
     """
     memory = (ctypes.c_char * nbytes).from_address(address)
     memory.owners = owners  # type: ignore[attr-defined]

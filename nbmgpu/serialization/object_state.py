@@ -1,19 +1,19 @@
-"""The state of an object: all that makes another object like it, without making one.
+"""The state of an object: everything needed to make another object equal to it in place.
 
-``get_state`` takes it in the rank; ``set_state`` in ``nbmgpu.serialization.state_setters`` gives it to
-the notebook's own object.  A state is a tuple, whose first word says what the others are:
+``get_state`` reads it in the rank; ``set_state`` in ``nbmgpu.serialization.state_setters`` applies
+it to the notebook's object.  A state is a tuple whose first item names the kind of the others:
 
 =============  ============================================================
 ``items``      of a list, set or deque
 ``pairs``      of a dict
 ``bytes``      of a bytearray
-``array``      a view of an array, by which its memory comes along
-``part``       an inner object, named so that its own state comes along
-``class``      changed attributes, names of those that are gone, and the bases, as ``part``
+``array``      a view of an array, which carries its memory
+``part``       an inner object, whose own state is sent too
+``class``      changed attributes, names of deleted ones, and the bases
 ``function``   attributes, defaults, and the cells of its closure
-``cell``       the content of such a cell, or nothing
+``cell``       the content of a closure cell, or nothing
 ``tensor``     data, whether it requires gradients, gradient, attributes
-``object``     its type, and what ``__reduce_ex__`` says of it
+``object``     its type, and the parts that ``__reduce_ex__`` returns
 =============  ============================================================
 """
 
@@ -31,13 +31,17 @@ from typing import Any
 import numpy as np
 
 from .memmap_arrays import is_mapped_file
-from .reducers import cell_content, custom_reduce, is_by_value
+from .notebook_types import is_by_value
+from .reducers import custom_reduce
+from .reducers.python_types import cell_content
 
 State = tuple[Any, ...]
 
 VALUE_TYPES = (str, bytes, int, float, complex, bool, type(None), tuple, frozenset, range, slice)
-"""Types that are pickled again and never named by a token: an equal copy does as well, and a tuple
-that came may hold changed objects now."""
+"""Types that are pickled again and never sent as tokens.
+
+An equal copy is sufficient, and a tuple may contain objects that have changed.
+"""
 
 STATELESS_TYPES = (enum.Enum, np.dtype, types.ModuleType, types.BuiltinFunctionType)
 STATELESS_MODULES = (
@@ -45,17 +49,17 @@ STATELESS_MODULES = (
     "pandas._libs.internals.", "wandb.sdk.wandb_run.", "wandb.sdk.wandb_config.",
     "wandb.sdk.wandb_summary.", "wandb.sdk.lib.",
 )  # fmt: skip
-"""Types that have no state to change, or none that is the cell's."""
+"""Types without mutable state, or whose state does not belong to the cell."""
 
 HEAP_TYPE = 1 << 9
-"""The flag of types that are made by ``class`` (Include/object.h: Py_TPFLAGS_HEAPTYPE)."""
+"""Flag of types that a ``class`` statement creates (Include/object.h: Py_TPFLAGS_HEAPTYPE)."""
 
 MISSING = object()
-"""Stands for an attribute that is not there."""
+"""Sentinel for an attribute that does not exist."""
 
 
 def is_stateless(obj: Any) -> bool:
-    """Tell whether ``obj`` is the same whatever a cell does."""
+    """Return whether a cell cannot change the state of ``obj``."""
     if isinstance(obj, np.ndarray):
         return is_mapped_file(obj)
     if isinstance(obj, type | types.FunctionType):
@@ -65,9 +69,9 @@ def is_stateless(obj: Any) -> bool:
 
 
 def state_is_dict(kind: type) -> bool:
-    """Tell whether the state of an object of ``kind``, to which nothing is reduced_custom, is its dict.
+    """Return whether the state of objects of ``kind``, without a reducer, is their ``__dict__``.
 
-    As of most classes in notebooks, which are written in Python and have no say in it.
+    This is true of most classes in notebooks, which do not customize pickling.
     """
     silent = ("__reduce_ex__", "__reduce__", "__getstate__", "__getattribute__")
     return (
@@ -77,24 +81,24 @@ def state_is_dict(kind: type) -> bool:
         and not hasattr(kind, "__setstate__")
         and not copyreg._slotnames(kind)  # type: ignore[attr-defined]
         and kind.__dictoffset__ != 0 != kind.__weakrefoffset__
-        and kind.__basicsize__ == _PlainObject.__basicsize__  # what is made in C may keep more
+        and kind.__basicsize__ == _PlainObject.__basicsize__  # C types may have more state
         and not f"{kind.__module__}.".startswith(STATELESS_MODULES)
     )
 
 
 class _PlainObject:
-    """As large as an object is that has a dict and can be referred to, and nothing else."""
+    """Has the size of an object with only a ``__dict__`` and a weak reference list."""
 
 
 def get_state(obj: Any, before: dict[str, Any] | None = None) -> State | None:
-    """Return what ``set_state`` needs to make another object like ``obj``.
+    """Return what ``set_state`` needs to make another object equal to ``obj``.
 
     Args:
         obj: any object.
-        before: of a class, its attributes as they came.
+        before: the attributes of a class when it was loaded.
 
     Returns:
-        The state, or None when ``obj`` can only be made anew.
+        The state, or None if ``obj`` can only be replaced by a new object.
     """
     if type(obj) in (list, set, collections.deque):
         return "items", list(obj)
@@ -129,14 +133,14 @@ def _is_tensor(obj: Any) -> bool:
 
 
 def has_data(tensor: Any) -> bool:
-    """Tell whether a tensor is more than a lazy module's promise of one."""
+    """Return whether a tensor has data; an uninitialized parameter of a lazy module has none."""
     from torch.nn.parameter import is_lazy
 
     return not is_lazy(tensor)
 
 
 def _class_changes(kind: type, before: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the attributes that may have changed, and the names of those that are gone."""
+    """Return the attributes that may have changed, and the names of deleted ones."""
     now = {name: value for name, value in vars(kind).items() if not _is_internal(name, value)}
     changed = {
         name: value
@@ -156,7 +160,7 @@ def _may_change(value: Any) -> bool:
 
 
 def _has_mutable_state(function: types.FunctionType) -> bool:
-    """Tell whether a function has more than its code: attributes, variables, lists as defaults."""
+    """Return whether a function has attributes, closure variables or mutable defaults."""
     kept = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     for cell in function.__closure__ or ():
         kept += [value for value in cell_content(cell) if not isinstance(value, type)]
@@ -164,7 +168,7 @@ def _has_mutable_state(function: types.FunctionType) -> bool:
 
 
 def _is_internal(name: str, value: Any) -> bool:
-    """Tell whether a class attribute is Python's own bookkeeping."""
+    """Return whether a class attribute is Python's own bookkeeping."""
     if isinstance(value, types.FunctionType):
         return False
     return (name.startswith("_") and name.endswith("_")) or name.startswith(("__", "_abc_"))
@@ -172,20 +176,20 @@ def _is_internal(name: str, value: Any) -> bool:
 
 def _function_state(function: types.FunctionType) -> State:
     defaults = function.__defaults__, function.__kwdefaults__
-    # The cells are named so that their own states, the variables, come along.
+    # Naming the cells also sends their states, the variables.
     return "function", dict(function.__dict__), defaults, function.__closure__
 
 
 def object_state(obj: Any) -> State | None:
-    """Return the state of an object as its own way to be pickled has it."""
+    """Return the state of an object as its reduction provides it."""
     try:
         reduced = custom_reduce(obj) or obj.__reduce_ex__(4)
     except Exception:
-        return None  # not picklable; whoever pickles it will say why
+        return None  # pickling it will raise the error
     if not isinstance(reduced, tuple):
         return None
     if _is_unnamed_c_type(type(obj)):
-        return None  # an iterator, say: a new one does as well, and this one takes no state
+        return None  # such as an iterator: its state cannot be set
     function, _, state, items, pairs = (*reduced, None, None, None)[:5]
     if isinstance(obj, dict):
         pairs = list(obj.items())
@@ -198,7 +202,7 @@ def object_state(obj: Any) -> State | None:
 
 
 def _is_unnamed_c_type(kind: type) -> bool:
-    """Tell whether ``kind`` is made in C, and nobody can name it."""
+    """Return whether ``kind`` is implemented in C and cannot be imported by name."""
     made_here = kind.__flags__ & HEAP_TYPE
     return (
         not made_here and getattr(sys.modules.get(kind.__module__), kind.__name__, None) is not kind
@@ -208,10 +212,15 @@ def _is_unnamed_c_type(kind: type) -> bool:
 def drop_unpicklable(
     state: State, fails: Callable[[Any], Exception | None]
 ) -> tuple[State | None, dict[str, Exception]]:
-    """Return ``state`` without the named_parts for which ``fails`` gives a reason, and the reasons.
+    """Return ``state`` without the parts that cannot be pickled, and the reasons.
 
-    Reasons are kept under the part as it is written behind its object, as ``.lock``.
-    The state is None when it cannot do without such a part.
+    Args:
+        state: as ``get_state`` returns it.
+        fails: returns why a value cannot be pickled, or None.
+
+    Returns:
+        The remaining state, or None if the object needs a part that was dropped.  The reasons are
+        keyed by the part as it is written after its object, such as ``.lock``.
     """
     lost: dict[str, Exception] = {}
 

@@ -1,4 +1,4 @@
-"""Has a map of the bundle been written to?  The system knows at once, without its bytes."""
+"""Detects from the process's page table whether a mapping of the bundle has been written to."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import mmap
 import numpy as np
 
 FILE_PAGE, SWAPPED, PRESENT, ENTRY_SIZE = 1 << 61, 1 << 62, 1 << 63, 8
-"""Bits of an entry in ``/proc/self/pagemap``, and its bytes (man proc_pid_pagemap)."""
+"""Bits of an entry in ``/proc/self/pagemap``, and its size in bytes (man proc_pid_pagemap)."""
 
 
 def is_unmodified(view: memoryview) -> bool:
-    """Tell whether this process has surely not written to ``view``, a private map of a file.
+    """Return whether this process has certainly not written to a private file mapping.
 
-    The first write to a page of such a map gives the process a page of its own, which is
-    no longer a page of the file.  False also means: the system does not tell.
+    The first write to a page of such a mapping gives the process its own copy, which no longer is a
+    page of the file.  Also returns False if the system does not provide this information.
     """
     if not view.nbytes:
         return True
-    _ = view[0]  # so that there is a page to tell by
+    _ = view[0]  # makes at least one page present
     page = mmap.PAGESIZE
     start = np.frombuffer(view, np.uint8).ctypes.data
     first, last = start // page, (start + view.nbytes - 1) // page
@@ -30,6 +30,6 @@ def is_unmodified(view: memoryview) -> bool:
         return False
     entries = np.frombuffer(data, np.uint64)
     told = len(entries) == last - first + 1 and bool((entries & FILE_PAGE).any())
-    # Other bits say nothing: where the system counts soft-dirty pages, all of a new map are.
+    # The soft-dirty bit is of no use: it is set for all pages of a new mapping.
     own = (entries & PRESENT != 0) & (entries & FILE_PAGE == 0)
     return told and not own.any() and not (entries & SWAPPED).any()

@@ -1,4 +1,4 @@
-"""Why something cannot be pickled: the variable, the path inside it, the reason, the way out."""
+"""Explains pickling errors: the variable, the path inside it, the reason and a suggestion."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from nbmgpu.errors import SerializationError, format_message
 
+from .notebook_types import is_by_value
 from .pickler import BundlePickler
-from .reducers import is_by_value
 
 SUGGESTIONS = {
     "generator": "make it inside the cell, or pass a list instead",
@@ -35,7 +35,7 @@ SUGGESTIONS = {
     "SummaryWriter": "make it inside the cell, on rank 0 only",
     "ScriptModule": "script or trace it inside the cell",
 }
-"""By the name of a class, or of one that it extends."""
+"""By the name of a class or of a base class."""
 
 NESTED_SUGGESTION = "save it to a file and load it inside the cell, or nest it less deeply"
 DEFAULT_SUGGESTION = (
@@ -48,7 +48,7 @@ Probe = Callable[[Any], Exception | None]
 
 
 def can_pickle(value: Any, namespace: dict[str, Any]) -> Exception | None:
-    """Return None when ``value`` pickles, else the exception."""
+    """Return None if ``value`` can be pickled, else the exception."""
     try:
         BundlePickler(namespace).dump(value)
     except Exception as error:
@@ -79,12 +79,12 @@ def explain_pickle_error(
 
 
 def reason_of(error: Exception) -> str:
-    """Return what an exception says, or its name when it says nothing."""
+    """Return the message of an exception, or its type if the message is empty."""
     return str(error).rstrip(".") or type(error).__name__
 
 
 def suggestion_for(unpicklable: Any) -> str | None:
-    """Return what to do about an object of a kind that is known to belong to its process."""
+    """Return the suggestion for an object that belongs to its process, if its type is known."""
     kinds = (kind for kind in type(unpicklable).__mro__ if kind.__module__ != "__main__")
     return next(
         (SUGGESTIONS[kind.__name__] for kind in kinds if kind.__name__ in SUGGESTIONS), None
@@ -92,15 +92,15 @@ def suggestion_for(unpicklable: Any) -> str | None:
 
 
 def find_unpicklable(path: str, value: Any, probe: Probe) -> tuple[str, Any]:
-    """Follow the first part that fails on its own, as far down as named_parts can be named.
+    """Return the innermost part that fails to pickle by itself, and the path to it.
 
-    ``probe`` returns why a value cannot be pickled, or None when it can.
+    ``probe`` returns why a value cannot be pickled, or None.
     """
     seen: set[int] = set()
     for _ in range(MAX_DEPTH):
         seen.add(id(value))
         if suggestion_for(value):
-            break  # what is inside is the library's own business
+            break  # its parts are implementation details
         for part, child in named_parts(path, value):
             if id(child) not in seen and probe(child) is not None:
                 path, value = part, child
@@ -111,7 +111,7 @@ def find_unpicklable(path: str, value: Any, probe: Probe) -> tuple[str, Any]:
 
 
 def path_to(target: Any, names: Mapping[str, Any]) -> str:
-    """Return how ``target`` is reached from ``names``, or its type when it is not found."""
+    """Return the path by which ``target`` is reached from ``names``, or its type if not found."""
     seen: set[int] = set()
     ahead = collections.deque((name, value) for name, value in names.items())
     while ahead and len(seen) < MAX_VISITS:
@@ -127,7 +127,7 @@ def path_to(target: Any, names: Mapping[str, Any]) -> str:
 
 
 def named_parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the named named_parts of a value: items, attributes, closures and globals."""
+    """Yield the named parts of a value: items, attributes, closure variables and globals."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield f"{path}[{_shown(key)}]", item
@@ -154,7 +154,7 @@ def named_parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _shown(key: Any) -> str:
-    """Return what stands for a key; the user's own may be unable to say."""
+    """Return the ``repr`` of a key; a user-defined one may raise."""
     try:
         return repr(key)
     except Exception:
@@ -167,7 +167,7 @@ def _parts_of_function(path: str, function: types.FunctionType) -> Iterator[tupl
         try:
             yield f"{path}:{free}", cell.cell_contents
         except ValueError:
-            pass  # a cell that is still empty
+            pass  # an empty cell
     for used in function.__code__.co_names:
         if used in function.__globals__:
             yield f"{path}:{used}", function.__globals__[used]

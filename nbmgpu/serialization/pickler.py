@@ -1,13 +1,13 @@
 """The pickler and unpickler of bundles.
 
-What they add to cloudpickle:
+They extend cloudpickle:
 
-- tensors and arrays travel as views of memory blocks (``nbmgpu.serialization.memory_blocks``);
-- ``.grad`` travels too: a cell may begin with ``optimizer.step()``;
-- functions of the notebook share one namespace on the other side, the rank's
-  own, so that ``global`` and later redefinitions mean what they mean here;
-- both sides keep the pickle memo.  Its indices name an object on either side,
-  which is how results find the notebook's own objects again.
+- Tensors and arrays are pickled as views of memory blocks (``nbmgpu.serialization.memory_blocks``).
+- ``.grad`` is included, as a cell may begin with ``optimizer.step()``.
+- Functions of the notebook share one namespace on the other side, the rank's own, so that
+  ``global`` statements and later redefinitions have the same effect as in the notebook.
+- Both sides keep the pickle memo.  Its indices identify an object on either side, so that results
+  can be restored into the notebook's own objects.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from .address_space import BufferEntry, address_of
 from .library_overrides import overrides_in
 from .memmap_arrays import is_mapped_file, load_mapped_file, place_in_file
 from .memory_blocks import CPU, BlockTable
-from .reducers import custom_reduce, has_reducer, reduce_class_with_slots
+from .notebook_types import reduce_class_with_slots
+from .reducers import custom_reduce, has_reducer
 from .tensor_views import (
     load_array,
     load_tensor,
@@ -38,11 +39,11 @@ from .tensor_views import (
 )
 
 INLINE = 4096
-"""Buffers of other libraries below this many bytes stay inside the pickle stream."""
+"""Buffers of other libraries that are smaller than this many bytes stay in the stream."""
 
 
 class _Namespace:
-    """Stands for the notebook's namespace in a pickle; becomes the loader's namespace."""
+    """Represents the notebook's namespace in a pickle; unpickles as the loader's namespace."""
 
     def __reduce__(self) -> tuple[Callable[[], dict[str, Any]], tuple[()]]:
         return loading_namespace, ()
@@ -51,8 +52,12 @@ class _Namespace:
 class BundlePickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles objects one after another into one stream with one memo.
 
-    ``detached`` counts tensors that leave an autograd graph behind; ``overrides`` are what the
-    notebook has put into classes that travel by their names.
+    Attributes:
+        file: the stream.
+        blocks: the memory blocks behind tensors and arrays.
+        buffers: out-of-band buffers of other libraries.
+        detached: the number of tensors that were detached from an autograd graph.
+        overrides: attributes that the notebook has set on classes that are pickled by name.
     """
 
     def __init__(
@@ -61,20 +66,23 @@ class BundlePickler(cloudpickle.Pickler):  # type: ignore[misc]
         include_globals: bool = True,
         blocks: BlockTable | None = None,
     ) -> None:
-        """Treat ``namespace`` as the shared one, and ``blocks`` as the table to copy_in_threads.
+        """Initialize the pickler.
 
-        When ``include_globals``, its functions bring along what they refer to; otherwise
-        they find their names on the other side.
+        Args:
+            namespace: the namespace that functions share on both sides.
+            include_globals: whether functions include the globals that they use.  Otherwise they
+                find their globals on the other side.
+            blocks: the table to add blocks to.
         """
         self._shared = namespace
         self._include_globals = include_globals
         self.file = io.BytesIO()
-        # A chain of tables, as cloudpickle has it, is asked in Python for every object.
+        # A plain dict: lookups in cloudpickle's ChainMap run in Python for every object.
         self.dispatch_table: dict[Any, Any] = dict(cloudpickle.Pickler.dispatch_table)
         self.blocks = BlockTable() if blocks is None else blocks
         self.buffers: list[BufferEntry] = []
-        # No method of this object, which remembers all that it has met: it would keep itself, and
-        # the notebook's objects, until the collector comes by.
+        # Not a bound method: the reference cycle would keep the pickler, its memo and so the
+        # notebook's objects alive until the next garbage collection.
         take = functools.partial(_take_buffer, self.blocks, self.buffers)
         super().__init__(self.file, protocol=5, buffer_callback=take)
         self.detached = 0
@@ -83,7 +91,7 @@ class BundlePickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.globals_ref[id(namespace)] = _Namespace()
 
     def reducer_override(self, obj: Any) -> Any:
-        """Reduce tensors and arrays to views, reducer a few types, leave the rest to cloudpickle."""
+        """Reduce tensors and arrays to views; use the reducers and cloudpickle for the rest."""
         if self.uses_default_pickling(type(obj)):
             return NotImplemented
         import torch
@@ -109,14 +117,14 @@ class BundlePickler(cloudpickle.Pickler):  # type: ignore[misc]
         return reduced
 
     def uses_default_pickling(self, kind: type) -> bool:
-        """Tell whether objects of type ``kind`` pickle as they would anywhere; ask once."""
+        """Return whether no hook applies to objects of type ``kind``; the result is cached."""
         known = self._default_types.get(id(kind))
-        if known is None:  # by id: a type need not be hashable
+        if known is None:  # by id, because a type may not be hashable
             known = self._default_types[id(kind)] = kind, _uses_default_pickling(kind)
         return known[1]
 
     def _reduce_function(self, function: types.FunctionType, reduced: Any) -> Any:
-        """Let functions that share a variable share it on the other side; cloudpickle copies it."""
+        """Keep closure cells shared between functions; cloudpickle would copy them."""
         make, (*args, _), (attributes, slots), *rest = reduced
         slots["__closure__"] = None
         if function.__globals__ is self._shared and not self._include_globals:
@@ -150,7 +158,7 @@ class BundlePickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def _take_buffer(blocks: BlockTable, buffers: list[BufferEntry], buffer: PickleBuffer) -> bool:
-    """Keep a large buffer out of the stream; return whether it goes into it."""
+    """Store a large buffer out of band; return whether it goes into the stream instead."""
     raw = buffer.raw()
     if raw.nbytes < INLINE:
         return True
@@ -168,7 +176,7 @@ def _uses_default_pickling(kind: type) -> bool:
 
 
 def _is_view(tensor: Any) -> bool:
-    """Tell whether a tensor is a plain view of CPU or CUDA memory."""
+    """Return whether a tensor is a plain strided view of CPU or CUDA memory."""
     import torch
 
     kind: Any = type(tensor)
@@ -183,7 +191,7 @@ def _is_view(tensor: Any) -> bool:
 
 
 class BundleUnpickler(pickle.Unpickler):
-    """Loads what a ``BundlePickler`` wrote, with a memo that stays readable."""
+    """Loads what a ``BundlePickler`` wrote; its memo stays readable."""
 
     def __init__(self, stream: memoryview, buffers: Iterable[memoryview]) -> None:
         """Read objects from ``stream`` one after another."""

@@ -1,8 +1,9 @@
-"""Stand-ins for what a result needs and this process cannot import, or cannot make.
+"""Placeholders for parts of a result that the notebook's process cannot import or construct.
 
 A cell may extend ``sys.path``, or a module may have been edited since the notebook imported it.
-Then a part of an object is of a class that only ranks have, or its constructor needs what only
-they have.  All else shall come home; the part becomes an object that says what is missing.
+Then a part of an object has a class that only ranks have, or its constructor needs something that
+only they have.  Everything else is restored; the part becomes an object that reports what is
+missing.
 """
 
 from __future__ import annotations
@@ -19,50 +20,50 @@ from .pickler import BundleUnpickler
 
 
 class Placeholder:
-    """Takes whatever a pickle does to an object; whoever uses it is told why it is not one."""
+    """Accepts everything that unpickling does to an object, and raises when it is used."""
 
     reason = ""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Placeholder:
-        """Take the arguments of any constructor."""
+        """Accept the arguments of any constructor."""
         return object.__new__(cls)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Need none of them."""
+        """Ignore the arguments."""
 
     def __setstate__(self, state: Any) -> None:
-        """Forget the state."""
+        """Ignore the state."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Forget an item."""
+        """Ignore an item."""
 
     def extend(self, items: Any) -> None:
-        """Forget several."""
+        """Ignore items."""
 
     append = extend
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Say what is missing."""
+        """Raise ImportError with the reason."""
         raise ImportError(self.reason)
 
     def __getattr__(self, name: str) -> Any:
-        """Say what is missing, to who asks whether there is such an attribute, too."""
+        """Raise AttributeError with the reason."""
         raise AttributeError(name if name.startswith("__") else self.reason)
 
     def __repr__(self) -> str:
-        """Show what is missing."""
+        """Show the reason."""
         return f"<{self.reason}>"
 
 
 def is_placeholder(value: Any) -> bool:
-    """Tell whether ``value`` is a stand-in, or the class of one."""
+    """Return whether ``value`` is a placeholder, or the class of one."""
     return issubclass(value if isinstance(value, type) else type(value), Placeholder)
 
 
 class TolerantUnpickler(BundleUnpickler):
-    """Loads stand-ins, which it keeps in ``placeholders``, where a class, function or module is missing.
+    """Loads placeholders where a class, function or module cannot be imported.
 
-    A class is known by its module and its name there, a module by its name.
+    Their classes are in ``placeholders``, by module and name.
     """
 
     def __init__(self, stream: memoryview, buffers: Iterable[memoryview]) -> None:
@@ -71,26 +72,26 @@ class TolerantUnpickler(BundleUnpickler):
         self.placeholders: dict[str, type[Placeholder]] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        """Find a class or function, or its stand-in."""
+        """Return a class or function, or its placeholder."""
         try:
             found = super().find_class(module, name)
-        except Exception as error:  # whatever a module raises when it is imported here
+        except Exception as error:  # importing a module can raise anything
             return self.placeholder(f"{module}.{name}", error)
         return self.tolerant(found)
 
     def tolerant(self, found: Any) -> Any:
-        """Return what takes the place of what imports a module; all else is as it was found."""
-        # No method of this object, which remembers all that it has found, and so would keep itself
-        # and what was sent until the collector comes by.
+        """Return ``found``; a tolerant version if it is cloudpickle's ``subimport``."""
+        # Not a bound method: the reference cycle would keep the unpickler and its memo alive until
+        # the next garbage collection.
         return functools.partial(_module, self.placeholders) if found is subimport else found
 
     def placeholder(self, path: str, error: Exception, what: str = "imported") -> type[Placeholder]:
-        """Return a class for what is at ``path``, which ``error`` keeps from being ``what``."""
+        """Return a class for what is at ``path``, which cannot be ``what`` because of ``error``."""
         return _placeholder(self.placeholders, path, error, what)
 
 
 def _module(placeholders: dict[str, type[Placeholder]], name: str) -> Any:
-    """Import a module, or make its stand-in."""
+    """Import a module, or create its placeholder."""
     try:
         return subimport(name)
     except Exception as error:
@@ -109,13 +110,13 @@ def _placeholder(
 
 
 PythonUnpickler: Any = pickle._Unpickler
-"""The one that lets itself be changed; its types are not known."""
+"""The pure Python implementation, whose opcodes can be overridden; it has no type stubs."""
 
 
 class FallbackUnpickler(PythonUnpickler):  # type: ignore[misc]
-    """Reads what another unpickler has failed to read: objects that cannot be made are stand-ins.
+    """Reads a stream with placeholders for objects that cannot be constructed.
 
-    Written in Python, and so a hundred times slower.
+    It is implemented in Python and about a hundred times slower.
     """
 
     dispatch: ClassVar[dict[int, Any]] = dict(PythonUnpickler.dispatch)
@@ -123,19 +124,19 @@ class FallbackUnpickler(PythonUnpickler):  # type: ignore[misc]
     def __init__(
         self, stream: memoryview, buffers: Iterable[memoryview], tolerant: TolerantUnpickler
     ) -> None:
-        """Read ``stream`` from its beginning; ``tolerant`` finds classes, and keeps stand-ins."""
+        """Read ``stream`` from its start; ``tolerant`` finds classes and keeps the placeholders."""
         super().__init__(io.BytesIO(stream), buffers=buffers)
         self._tolerant = tolerant
 
     def find_class(self, module: str, name: str) -> Any:
-        """Find a class or function, or its stand-in."""
+        """Return a class or function, or its placeholder."""
         return self._tolerant.find_class(module, name)
 
     def persistent_load(self, pid: Any) -> Any:
-        """Find one of the notebook's own objects."""
+        """Return one of the notebook's own objects."""
         return self._tolerant.persistent_load(pid)
 
-    def _make_large_pages(self, what: Any, make: Callable[[], Any]) -> Any:
+    def _construct(self, what: Any, make: Callable[[], Any]) -> Any:
         try:
             return make()
         except Exception as error:
@@ -143,24 +144,24 @@ class FallbackUnpickler(PythonUnpickler):  # type: ignore[misc]
 
     def _placeholder(self, what: Any, error: Exception) -> Any:
         if isinstance(what, type) and issubclass(what, Placeholder):
-            return what()  # of one that is a stand-in already
+            return what()  # its class is a placeholder already
         path = f"{getattr(what, '__module__', '')}.{getattr(what, '__qualname__', what)}"
         return self._tolerant.placeholder(path, error, "made")()
 
     def load_reduce(self) -> None:
-        """Call a function, a constructor as a rule."""
+        """Call a function, usually a constructor."""
         args, func = self.stack.pop(), self.stack[-1]
-        self.stack[-1] = self._make_large_pages(func, lambda: func(*args))
+        self.stack[-1] = self._construct(func, lambda: func(*args))
 
     def load_newobj(self) -> None:
-        """Make an object without its constructor."""
+        """Create an object without calling its constructor."""
         args, kind = self.stack.pop(), self.stack.pop()
-        self.append(self._make_large_pages(kind, lambda: kind.__new__(kind, *args)))
+        self.append(self._construct(kind, lambda: kind.__new__(kind, *args)))
 
     def load_newobj_ex(self) -> None:
-        """Make an object without its constructor, by keywords."""
+        """Create an object without calling its constructor, with keyword arguments."""
         kwargs, args, kind = self.stack.pop(), self.stack.pop(), self.stack.pop()
-        self.append(self._make_large_pages(kind, lambda: kind.__new__(kind, *args, **kwargs)))
+        self.append(self._construct(kind, lambda: kind.__new__(kind, *args, **kwargs)))
 
     dispatch[pickle.REDUCE[0]] = load_reduce
     dispatch[pickle.NEWOBJ[0]] = load_newobj
@@ -168,9 +169,9 @@ class FallbackUnpickler(PythonUnpickler):  # type: ignore[misc]
 
 
 def _tolerant_opcode(opcode: bytes) -> Callable[[FallbackUnpickler], None]:
-    """Return how to give the object on the stack its state, or items: it may need what comes later.
+    """Return a version of an opcode that sets state or items and tolerates failures.
 
-    All of these take what they give from the stack first, and leave the object there.
+    All of these opcodes first pop their arguments from the stack, and leave the object on it.
     """
     copy_in_threads = PythonUnpickler.dispatch[opcode[0]]
 

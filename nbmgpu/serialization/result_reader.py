@@ -1,4 +1,4 @@
-"""The end of the way back: what a rank has sent becomes the state of the notebook's objects."""
+"""Restores a rank's result: values to bind, and new states of the notebook's objects."""
 
 from __future__ import annotations
 
@@ -35,10 +35,13 @@ States = list[tuple[Any, State]]
 
 @dataclass(frozen=True)
 class RestoredResult:
-    """What came back: ``values`` to bind, ``lost`` names with the reason, a small ``header``.
+    """A restored result.
 
-    ``lost`` has what could not untrack the rank, by name or path; ``refused`` the
-    notebook's objects that would not take their new state.
+    Attributes:
+        values: what to bind in the notebook, by name.
+        lost: what could not be pickled or unpickled, by name or path, with the reason.
+        header: the header that the rank has written.
+        refused: objects of the notebook that could not take their new state, with the reason.
     """
 
     values: dict[str, Any]
@@ -67,9 +70,9 @@ class _ResultUnpickler(TolerantUnpickler):
 def _read(
     load: Callable[[], Any], originals: dict[int, Any], fallback: bool = False
 ) -> tuple[dict[str, Any], dict[str, str], Values, States]:
-    """Load all: the header, what is lost, values and states of what came, and of what is new.
+    """Load the header, what is lost, and all values and states.
 
-    New names are lost where even a ``fallback`` reader finds one that it cannot load.
+    With ``fallback``, new names are lost if one of them still cannot be loaded.
     """
     header, lost = load()
     values, states = _part(load, originals)
@@ -101,7 +104,7 @@ def _states(load: Callable[[], Any], originals: dict[int, Any]) -> Iterator[tupl
 
 
 class _NotebookRegion(MappedRegion):
-    """AddressSpace of the notebook itself, with the bytes that came back for it."""
+    """A block of the notebook's own memory, with the bytes that were sent back for it."""
 
     def __init__(self, raw: memoryview, block: Block) -> None:
         super().__init__(raw)
@@ -123,7 +126,7 @@ class _NotebookRegion(MappedRegion):
         return bool(low < self._block.high and self._block.low < high)
 
     def overwrite(self) -> None:
-        """Put the bytes that came back into the notebook's memory, if there are any."""
+        """Copy the bytes that were sent back, if any, into the notebook's memory."""
         if not self.raw.nbytes:
             return
         if self._block.device == CPU:
@@ -143,19 +146,19 @@ class _NotebookRegion(MappedRegion):
             inside = start <= low and low + nbytes <= start + storage.nbytes()
             if inside and (low - start) % item == 0:
                 return storage, low - start
-        self.raw = self.buffer()  # an array's: a storage is laid over it
+        self.raw = self.buffer()  # memory of an array: create a storage over it
         return super().storage(offset, nbytes, item)
 
 
 def _regions(
     box: container.Container, entries: list[BlockEntry], bundle: Bundle
 ) -> list[MappedRegion]:
-    """Return the blocks of a result, with their bytes wherever these have come.
+    """Return the regions of a result, with bytes from the result or from the bundle.
 
-    The notebook's memory that is to be written over is watched no more from here on.
+    Stops tracking writes to the notebook's memory that will be overwritten.
 
     Raises:
-        ValueError: a part is missing, or finds no place here.
+        ValueError: a part is missing, or memory of the notebook has been resized.
     """
     numbers = [_block_number(entry) if entry.in_bundle else None for entry in entries]
     blocks = box.blocks
@@ -188,9 +191,9 @@ def _notebook_region(entry: BlockEntry, raw: memoryview, bundle: Bundle) -> Mapp
 
 
 def _notebook_gpu(bundle: Bundle) -> str:
-    """Return the notebook's device for what the cell has made on a GPU.
+    """Return the notebook's device for tensors that the cell has created on a GPU.
 
-    Nobody else is to ask: torch opens a GPU here for the answer, where none may be in use.
+    Called only when needed, because torch creates a CUDA context to answer.
     """
     import torch
 
@@ -200,10 +203,11 @@ def _notebook_gpu(bundle: Bundle) -> str:
 
 @gc_paused()
 def restore_result(path: str, bundle: Bundle) -> RestoredResult:
-    """Read a result: copy_changed the notebook's objects in place, return what is to be bound.
+    """Read a result and update the notebook's objects in place; return what is to be bound.
 
     Raises:
-        UnreadableError: the rank did not get to write its result, or it finds no place here.
+        UnreadableError: the rank could not write its result, or it does not fit the notebook's
+            memory.
     """
     try:
         box = container.read(path)
@@ -219,7 +223,7 @@ def restore_result(path: str, bundle: Bundle) -> RestoredResult:
     with load_context(memory, bundle.namespace):
         try:
             header, lost, values, states = _read(unpickler.load, bundle.originals)
-        except Exception:  # something cannot be made here, that needs what only ranks have
+        except Exception:  # an object cannot be constructed in this process
             fallback = FallbackUnpickler(box.stream, memory.buffers(buffers), unpickler)
             header, lost, values, states = _read(fallback.load, bundle.originals, fallback=True)
         for name in [name for name, value in values.items() if is_placeholder(value)]:
@@ -232,11 +236,11 @@ def restore_result(path: str, bundle: Bundle) -> RestoredResult:
 
 
 def _count_versions(states: list[tuple[Any, State]], regions: list[MappedRegion]) -> None:
-    """Tell autograd which of the notebook's tensors have been written to."""
+    """Increment autograd's version counter of the notebook's tensors that have been overwritten."""
     import torch
 
     written: set[int] = set().union(*(a.written for a in regions if isinstance(a, _NotebookRegion)))
-    plain = torch.Tensor.__torch_dispatch__  # others have no memory of their own
+    plain = torch.Tensor.__torch_dispatch__  # other subclasses wrap tensors
     for obj, (kind, *_) in states if written else ():
         if kind != "tensor" or not has_data(obj) or obj.is_inference():
             continue
@@ -247,7 +251,7 @@ def _count_versions(states: list[tuple[Any, State]], regions: list[MappedRegion]
 
 
 def _notebook_memory_test(regions: list[MappedRegion]) -> IsNotebookMemory:
-    """Return what tells whether a tensor lies in the notebook's memory."""
+    """Return a function that tells whether a tensor is in the notebook's memory."""
     import torch
 
     spans = sorted(region.addresses for region in regions if isinstance(region, _NotebookRegion))
@@ -264,7 +268,7 @@ def _notebook_memory_test(regions: list[MappedRegion]) -> IsNotebookMemory:
 def _restore_states(
     states: list[tuple[Any, State]], names: Mapping[str, Any], is_notebook_memory: IsNotebookMemory
 ) -> dict[str, str]:
-    """Give the notebook's objects their states; return those that refused, with the reason."""
+    """Set the states of the notebook's objects; return those that failed, with the reason."""
     refused: dict[str, str] = {}
     for obj, state in sorted(states, key=lambda entry: restore_order(*entry)):
         try:

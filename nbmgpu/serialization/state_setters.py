@@ -1,4 +1,4 @@
-"""The state of an object from a rank, given to the notebook's own object."""
+"""Applies the state of an object from a rank to the notebook's own object."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 from .object_state import MISSING, State, has_data, object_state
 
 IsNotebookMemory = Callable[[Any], bool]
-"""Tells whether a tensor lies in memory of the notebook, if not all that has come is new."""
+"""Tells whether a tensor is in memory that the notebook had before the cell."""
 
 
 def set_state(
     obj: Any, state: State, is_notebook_memory: IsNotebookMemory = lambda tensor: False
 ) -> None:
-    """Give ``obj`` the state that ``get_state`` took from its other self."""
+    """Set the state that ``get_state`` returned for the same object in a rank."""
     match state:
         case ("items", items):
             _set_items(obj, items)
@@ -42,10 +42,10 @@ def set_state(
 
 
 def restore_order(obj: Any, state: State) -> int:
-    """Return when an object's turn is: 0 first, 2 last.
+    """Return the phase in which an object's state is set: 0 first, 2 last.
 
-    A ``__setstate__`` may look into its object's lists and dicts; a set or dict
-    asks its keys for hashes, which come from their states.
+    A ``__setstate__`` may read lists and dicts of its object.  A set or dict hashes its keys, whose
+    hash may depend on their states.
     """
     if state[0] == "items":
         return 2 if isinstance(obj, set) else 0
@@ -65,7 +65,7 @@ def _set_items(obj: Any, items: list[Any]) -> None:
 def _set_pairs(obj: Any, pairs: list[tuple[Any, Any]]) -> None:
     base: Any = collections.OrderedDict if isinstance(obj, collections.OrderedDict) else dict
     base.clear(obj)
-    for key, value in pairs:  # not by ``copy_changed``, which some mappings forbid
+    for key, value in pairs:  # not ``update``, which some mappings forbid
         obj[key] = value
 
 
@@ -126,9 +126,9 @@ def _set_data(obj: Any, data: Any, is_notebook_memory: IsNotebookMemory) -> None
     if like and obj.layout is torch.strided and _same_memory(obj, data):
         return
     if like and obj.device == data.device and not is_notebook_memory(data):
-        # Written over, not replaced: other views of this memory are to see it.
+        # Copied in place, so that other views of this memory see it.
         obj.detach().copy_(data)
-    else:  # also where the cell gave it memory of another tensor: ``p.data = average``
+    else:  # also if the cell has assigned memory of another tensor: ``p.data = average``
         obj.data = data
 
 
@@ -157,7 +157,7 @@ def _set_object(obj: Any, kind: type, state: Any, items: Any, pairs: Any) -> Non
 
 
 def _drop_attributes(obj: Any, kept: dict[str, Any]) -> None:
-    """Delete what the cell has deleted: attributes that would have travelled, but came not back."""
+    """Delete attributes that the cell has deleted: pickled ones that were not sent back."""
     slots = copyreg._slotnames(type(obj))  # type: ignore[attr-defined]
     present = getattr(obj, "__dict__", {}).keys() | {name for name in slots if hasattr(obj, name)}
     if surplus := present - kept.keys():
@@ -167,7 +167,7 @@ def _drop_attributes(obj: Any, kept: dict[str, Any]) -> None:
 
 
 def _attributes(inner: Any) -> dict[str, Any]:
-    """Return the attributes in an object's inner state, as far as it is made of attributes."""
+    """Return the attributes in an object's reduced state."""
     found: dict[str, Any] = {}
     for part in inner if isinstance(inner, tuple) else (inner,):
         found.update(part if isinstance(part, dict) else {})

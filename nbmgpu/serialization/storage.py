@@ -1,4 +1,4 @@
-"""Where containers are kept: anonymous memory, or a file when that does not fit."""
+"""Storage for containers: anonymous memory, or a file if memory is short."""
 
 from __future__ import annotations
 
@@ -21,27 +21,38 @@ from .file_layout import FileLayout
 from .write_tracking import WriteTracker
 
 RESERVED_BYTES = 256 * 2**20
-"""Bytes of memory left free before a bundle goes to disk instead."""
+"""Bytes of memory to leave free; if that is not possible, bundles go to disk."""
 
 MAX_POOLED_FRACTION = 0.25
-"""The largest part of memory that all that is kept for the next run may take: of what is free, and
-of what is kept itself."""
+"""Largest fraction of memory that the pool may keep for the next run.
+
+It refers to free memory plus what the pool keeps itself.
+"""
 
 MAX_OVERSIZE_FACTOR, MAX_OVERSIZE_BYTES = 2, 64 * 2**20
-"""A kept storage is freed if it has more than ``MAX_OVERSIZE_FACTOR * size + MAX_OVERSIZE_BYTES`` bytes for a run of ``size``."""
+"""Limits of what a pooled storage may exceed the requested size by.
+
+A storage of more than ``MAX_OVERSIZE_FACTOR * size + MAX_OVERSIZE_BYTES`` bytes is freed.
+"""
 
 COLLAPSE_DELAY = 0.1
-"""Seconds after a run in which nothing is done with what is kept: the next one may come at once."""
+"""Seconds after a run before pages are collapsed, as the next run may start at once."""
 
 
 @dataclass(eq=False)
 class Storage:
-    """Where a container is kept: anonymous memory, or a file in the run's folder.
+    """Storage for one container: anonymous memory, or a file in the run's folder.
 
-    Anonymous memory (``memfd_create``) has no name, so nothing can be left in
-    ``/dev/shm``, and a small ``/dev/shm`` (64 MB in Docker) is no limit.  Other
-    processes of the same user open it through ``path``.  ``layout`` and ``tracker`` are
-    for who writes it again: what it has, and what of that has changed in this process.
+    Anonymous memory (``memfd_create``) has no name, so nothing can be left in ``/dev/shm``, and a
+    small ``/dev/shm`` (64 MB in Docker) is no limit.  Other processes of the same user open it by
+    ``path``.
+
+    Attributes:
+        path: the file, or the file descriptor in ``/proc``.
+        fd: the file descriptor of anonymous memory; None for a file.
+        notice: why it is a file, for the user.
+        layout: the layout of the container that it has, for the next one.
+        tracker: tracks which memory of this process has changed since the container was written.
     """
 
     path: str
@@ -52,27 +63,27 @@ class Storage:
     _is_file: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        """Know what is to be freed, for what is closed twice."""
+        """Register the storage, which may be closed more than once."""
         self._is_file = self.fd is None
         _storages_alive.add(self)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that it takes; 0 for a file on the disk."""
+        """Bytes of memory that it occupies; 0 for a file on disk."""
         return 0 if self.fd is None else os.fstat(self.fd).st_size
 
     @property
     def is_complete(self) -> bool:
-        """Whether a container lies there in memory, and as it was written."""
+        """Whether it is in memory and has a complete container that was not rewritten."""
         return self.fd is not None and os.pread(self.fd, len(MAGIC), 0) == MAGIC
 
     def clear_header(self) -> None:
-        """Take the mark off that a is_complete container has; its bytes stay."""
+        """Mark the container as incomplete; its other bytes stay."""
         if self.fd is not None:
             os.pwrite(self.fd, bytes(HEADER.size), 0)
 
     def close(self) -> None:
-        """Free the memory, or remove the file."""
+        """Free the memory, or delete the file."""
         self.tracker.close()
         self.layout.forget()
         if self.fd is not None:
@@ -82,23 +93,24 @@ class Storage:
             Path(self.path).unlink(missing_ok=True)
 
     def close_in_child(self) -> None:
-        """Let go of it in a forked process: what this one would do to it, it does to its parent's.
+        """Release it in a forked process without affecting the parent.
 
-        The parent's memory is watched as long as anybody has the tracker open.
+        The tracker must be closed, because the parent's memory is tracked as long as any process
+        has the userfaultfd open.
         """
         self._is_file = False
         self.close()
 
 
 _storages_alive: weakref.WeakSet[Storage] = weakref.WeakSet()
-"""All that this process has made, for the moment in which it is forked."""
+"""All storages that this process has created, to be released in a forked process."""
 
 
 def allocate_storage(folder: Path, name: str, size: int) -> Storage:
-    """Return a storage for ``size`` bytes: memory when it fits, else a file in ``folder``.
+    """Return storage for ``size`` bytes: memory if it is sufficient, else a file in ``folder``.
 
     Raises:
-        LaunchError: neither memory nor the disk has room.
+        LaunchError: neither memory nor the disk has enough space.
     """
     room = available_memory() - RESERVED_BYTES
     if hasattr(os, "memfd_create") and size <= room:
@@ -112,40 +124,39 @@ def allocate_storage(folder: Path, name: str, size: int) -> Storage:
                 f"The cell's data needs {size / 2**30:.1f} GiB",
                 f"There is {max(room, 0) / 2**30:.1f} GiB of memory and "
                 f"{free / 2**30:.1f} GiB on disk at {folder}",
-                "set NBMGPU_RUNS to a folder with room, or read less in the cell",
+                "set NBMGPU_RUNS to a folder with enough space, or read less in the cell",
             )
         )
     notice = (
-        f"The data ({size / 2**30:.2f} GiB) does not fit the memory that is free "
-        f"({max(room, 0) / 2**30:.2f} GiB): it goes through the disk, which is slower."
+        f"The data ({size / 2**30:.2f} GiB) does not fit into free memory "
+        f"({max(room, 0) / 2**30:.2f} GiB): it is written to disk, which is slower."
     )
     path = folder / name
-    path.touch(mode=0o600)  # who will read it may come before it is written
+    path.touch(mode=0o600)  # readers may open it before it is written
     return Storage(str(path), notice=notice)
 
 
 class StoragePool:
     """Keeps the memory of the last run for the next one, which writes only what differs.
 
-    What is there already is several times faster to write than new memory.  Runs may begin
-    and end in several threads.
+    Existing memory is written several times faster than new memory.  The pool is thread-safe.
     """
 
     def __init__(self) -> None:
-        """Keep nothing yet."""
+        """Create an empty pool."""
         self._kept: dict[str, Storage] = {}
         self._lock = threading.Lock()
 
     def acquire(self, folder: Path, name: str, size: int) -> Storage:
-        """Return a storage for ``size`` bytes, as ``allocate_storage`` does, the kept one if it will do.
+        """Return storage for ``size`` bytes: the pooled one if it is suitable, else a new one.
 
         Raises:
-            LaunchError: neither memory nor the disk has room.
+            LaunchError: neither memory nor the disk has enough space.
         """
         with self._lock:
             kept = self._kept.pop(name, None)
         if kept is not None:
-            fits = size <= available_memory() - RESERVED_BYTES  # all of it may turn out to be new
+            fits = size <= available_memory() - RESERVED_BYTES  # all blocks may be new
             if fits and kept.nbytes <= MAX_OVERSIZE_FACTOR * size + MAX_OVERSIZE_BYTES:
                 kept.clear_header()
                 return kept
@@ -153,9 +164,9 @@ class StoragePool:
         return allocate_storage(folder, name, size)
 
     def release(self, name: str, storage: Storage) -> None:
-        """Keep ``storage``, which nobody reads any more, or close it if that takes too much."""
-        if not storage.is_complete:  # ranks may have written there
-            storage.tracker.close()  # so that all of it is compared
+        """Return ``storage``, which nobody reads any more, to the pool, or close it."""
+        if not storage.is_complete:  # ranks may have overwritten blocks
+            storage.tracker.close()  # so that all bytes are compared
         with self._lock:
             held = sum(kept.nbytes for kept in self._kept.values())
             nbytes = storage.nbytes
@@ -169,10 +180,10 @@ class StoragePool:
             storage.close()
 
     def _collapse_pages(self, name: str, storage: Storage, nbytes: int) -> None:
-        """Make large pages of ``storage`` while it lies here: the next ranks read them at once.
+        """Collapse pages of pooled storage into huge pages, which the next ranks read faster.
 
-        Where memory was scarce, or a virtual machine had to get it first, the run that wrote
-        them did not wait for that.  Half of the time is rest.
+        The run that wrote them did not wait for this where memory was scarce or a virtual machine
+        had to obtain it first.  Half of the time the thread sleeps.
         """
 
         def collapse_next_page() -> None:
@@ -184,28 +195,28 @@ class StoragePool:
                 )
 
         if nbytes >= LARGE_PAGE:
-            with suppress(RuntimeError):  # no thread is to be had
+            with suppress(RuntimeError):  # no thread can be started
                 threading.Thread(
                     target=collapse_next_page, name="nbmgpu-pages", daemon=True
                 ).start()
 
     def clear(self) -> None:
-        """Free what is kept."""
+        """Free all pooled storage."""
         with self._lock:
             while self._kept:
                 self._kept.popitem()[1].close()
 
     def reset_in_child(self) -> None:
-        """Keep nothing, in a forked process where another thread may have had the lock."""
+        """Empty the pool in a forked process, where the parent's thread may hold the lock."""
         self._lock, self._kept = threading.Lock(), {}
 
 
 storage_pool = StoragePool()
-"""This process's."""
+"""The pool of this process."""
 
 
 def _reset_in_child() -> None:
-    """Let go, in a forked process, of all that the parent and its ranks may be using."""
+    """Release all storage of the parent and its ranks in a forked process."""
     storage_pool.reset_in_child()
     for storage in list(_storages_alive):
         storage.close_in_child()

@@ -1,4 +1,4 @@
-"""Tensors and arrays made again, as views of memory that has map_regions; pickles call by name."""
+"""Rebuilds tensors and arrays as views of received memory; pickles call these by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .memory_blocks import NO_ADDRESS
 
 
 class _LoadContext(threading.local):
-    """What the functions below find; runs may come home in several threads at once."""
+    """What the functions below use; several threads may restore results at the same time."""
 
     memory: AddressSpace | None = None
 
@@ -27,7 +27,7 @@ _context = _LoadContext()
 
 @contextmanager
 def load_context(memory: AddressSpace, namespace: dict[str, Any]) -> Iterator[None]:
-    """Let the functions below find their surroundings."""
+    """Set the memory and namespace that the functions below use."""
     before = _context.memory, _context.namespace
     _context.memory, _context.namespace = memory, namespace
     try:
@@ -84,13 +84,13 @@ def load_tensor(
         storage, start = region.storage(offset, (reach + 1) * item, item)
         tensor = torch.empty(0, dtype=dtype, device=storage.device)
         tensor.set_(storage, start // item, shape, stride)
-    if kind is torch.Tensor or not issubclass(kind, torch.Tensor):  # a stand-in
+    if kind is torch.Tensor or not issubclass(kind, torch.Tensor):  # a placeholder
         return tensor.requires_grad_() if requires_grad else tensor
     return torch.Tensor._make_subclass(kind, tensor, requires_grad)
 
 
 def reduce_conj_or_neg(tensor: Any) -> tuple[Any, ...] | None:
-    """Reduce a view that shows another tensor's memory conjugated or negated; None for others."""
+    """Reduce a lazily conjugated or negated view of other memory; return None for others."""
     if tensor.requires_grad or tensor.grad is not None or tensor.__dict__:
         return None
     if tensor.is_conj():
@@ -99,19 +99,19 @@ def reduce_conj_or_neg(tensor: Any) -> tuple[Any, ...] | None:
 
 
 def conjugated(tensor: Any) -> Any:
-    """Return a view of the same memory."""
+    """Return the conjugate as a view of the same memory."""
     return tensor.conj()
 
 
 def negated(tensor: Any) -> Any:
-    """Return a view of the same memory."""
+    """Return the negative as a view of the same memory."""
     import torch
 
     return torch._neg_view(tensor)
 
 
 def set_tensor_state(tensor: Any, state: tuple[Any, list[Any], list[Any], dict[str, Any]]) -> None:
-    """Give a rebuilt tensor its ``.grad``, its hooks and its Python attributes."""
+    """Set ``.grad``, hooks and Python attributes of a rebuilt tensor."""
     grad, before, after, extra = state
     tensor.grad = grad
     for hook in before:

@@ -1,4 +1,4 @@
-"""Large pieces of memory, compared and copied by several threads."""
+"""Compares and copies large memory with several threads."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from nbmgpu.system.limits import usable_cores
 T = TypeVar("T")
 
 PIECE = 16 << 20
-"""Bytes that a thread compares at a time."""
+"""Bytes that a thread processes at a time."""
 
 MAX_THREADS = 4
-"""Threads that keep the memory busy; more would only wait for it."""
+"""Enough threads to saturate the memory bandwidth."""
 
 _memcmp = ctypes.CDLL(None).memcmp if hasattr(ctypes.CDLL(None), "memcmp") else None
 
 
 def same_bytes(a: memoryview, b: memoryview) -> bool:
-    """Tell whether ``a`` and ``b``, of equal length, hold the same bytes."""
-    begins = _equal(a[:PIECE], b[:PIECE])  # what was trained differs there
+    """Return whether ``a`` and ``b``, of equal length, have the same bytes."""
+    begins = _equal(a[:PIECE], b[:PIECE])  # trained weights already differ in the first piece
     return begins and all(_map_pieces(_equal, a[PIECE:], b[PIECE:]))
 
 
 def copy_changed(old: memoryview, new: memoryview) -> int:
-    """Make ``old`` hold the bytes of ``new``, of equal length; return how many had to be written.
+    """Copy ``new`` over ``old``, of equal length; return the number of bytes written.
 
-    What is equal is not written, in pieces of ``PIECE``.
+    Pieces of ``PIECE`` bytes that are equal are not written.
     """
     return sum(_map_pieces(_update, old, new))
 
 
 def copy_in_threads(memory: memoryview, data: memoryview) -> None:
-    """Write ``data`` to ``memory``, of equal length, by several threads."""
+    """Copy ``data`` to ``memory``, of equal length, with several threads."""
     _map_pieces(copy, memory, data)
 
 
@@ -50,15 +50,15 @@ def _map_pieces(
 
 
 def map_in_threads(work: Callable[..., T], *pieces: Sequence[Any]) -> list[T]:
-    """Do ``work`` on the first of all ``pieces``, on the second of all, and so on."""
+    """Call ``work`` with the first items of all ``pieces``, with the second items, and so on."""
     if len(pieces[0]) == 1:
         return [*map(work, *pieces)]
     threads = ThreadPoolExecutor(min(MAX_THREADS, usable_cores()))
     try:
         return [*threads.map(work, *pieces)]
-    except RuntimeError:  # no thread is to be had
+    except RuntimeError:  # no thread can be started
         return [*map(work, *pieces)]
-    finally:  # who is interrupted waits for what has begun: nobody writes any more then
+    finally:  # after an interrupt, wait until no thread writes any more
         threads.shutdown(cancel_futures=True)
 
 
@@ -70,7 +70,7 @@ def _update(old: memoryview, new: memoryview) -> int:
 
 
 def copy(memory: memoryview, data: memoryview) -> None:
-    """Write ``data`` to ``memory``, of equal length."""
+    """Copy ``data`` to ``memory``, of equal length."""
     np.copyto(np.frombuffer(memory, np.uint8), np.frombuffer(data, np.uint8))
 
 

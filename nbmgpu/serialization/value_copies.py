@@ -1,6 +1,6 @@
-"""Plain copies of values, without ties to the notebook's objects.
+"""Plain copies of values, without references to the notebook's objects.
 
-This is how ranks other than 0 report what they hold.
+Ranks other than 0 use them to report the values that they hold.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from .tensor_views import load_context
 
 
 def write_copies(path: str, values: Mapping[str, Any], namespace: dict[str, Any]) -> None:
-    """Write ``values`` to ``path``; those that cannot be pickled are left out.
+    """Write ``values`` to ``path``, except for those that cannot be pickled.
 
-    Functions whose globals are ``namespace`` will have the reader's.
+    Functions whose globals are ``namespace`` will have the reader's namespace.
     """
     kept = {name: value for name, value in values.items() if _pickles(value, namespace)}
     pickler = BundlePickler(namespace, include_globals=False)
@@ -36,7 +36,7 @@ def _pickles(value: Any, namespace: dict[str, Any]) -> bool:
 
 
 def read_copies(path: str, namespace: dict[str, Any]) -> dict[str, Any]:
-    """Read what ``write_copies`` wrote; CUDA tensors arrive in CPU memory.
+    """Read what ``write_copies`` wrote; CUDA tensors are loaded into CPU memory.
 
     Raises:
         ValueError: nothing was written.

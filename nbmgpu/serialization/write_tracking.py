@@ -1,10 +1,10 @@
-"""Which pages of its own memory has this process written to?  The system knows exactly.
+"""Tracks which pages of this process's memory have been written to, with userfaultfd.
 
-Linux 6.7 and later can protect the pages of a process so that the first write to one,
-by whatever code, takes the protection off and goes on (``userfaultfd`` in its mode
-WP_ASYNC); one call then tells which pages have lost theirs and renews it (``PAGEMAP_SCAN``).
-That takes a sixth of the time of comparing bytes.  Where any of it is missing or forbidden, nothing
-is known, and bytes are compared.
+Linux 6.7 and later can write-protect pages so that the first write to a page, by any code, removes
+the protection and continues (``userfaultfd`` in its mode WP_ASYNC).  One call then returns the
+pages that have lost their protection and protects them again (``PAGEMAP_SCAN``).  That takes a
+sixth of the time of comparing bytes.  Where any of this is missing or forbidden, no writes are
+tracked and bytes are compared.
 """
 
 from __future__ import annotations
@@ -28,62 +28,62 @@ from nbmgpu.system.procfs import anonymous, maps, open_files
 from .file_layout import Span
 
 MIN_TRACKED_BYTES = 4 << 20
-"""Bytes from which memory is watched: each span may cut two of the process's mappings."""
+"""Smaller memory is not tracked, as each span may split two of the process's mappings."""
 
 MAX_SPANS = 4096
-"""Spans that are watched at most; a process may have 65,530 mappings."""
+"""Largest number of tracked spans; a process may have 65,530 mappings."""
 
 MERGE_GAP = 1 << 20
-"""Unwritten bytes between two written named_parts from which they are told apart."""
+"""Written parts are merged if fewer unwritten bytes are between them."""
 
 PAGE = mmap.PAGESIZE
 
 USERFAULTFD = {"x86_64": 323, "aarch64": 282}.get(platform.machine())
-"""The number of the system call, which has no name in the C library."""
+"""The number of the system call, for which the C library has no wrapper."""
 
 USER_MODE_ONLY, WP_UNPOPULATED, WP_ASYNC, MODE_WP = 1, 1 << 13, 1 << 15, 1 << 1
 API, REGISTER, UNREGISTER, WRITE_PROTECT = 0xC018AA3F, 0xC020AA00, 0x8010AA01, 0xC018AA06
 UFFD_VERSION = 0xAA
-"""Of ``linux/userfaultfd.h``."""
+"""Constants of ``linux/userfaultfd.h``."""
 
 SCAN, PROTECT_MATCHING, CHECK_ASYNC = 0xC0606610, 1, 2
 WRITTEN, OF_FILE, PRESENT = 1 << 1, 1 << 2, 1 << 3
 SCAN_ARGUMENT = struct.Struct("12Q")
-"""Of ``linux/fs.h``."""
+"""Constants of ``linux/fs.h``."""
 
 REGIONS = 4096
-"""Written regions that one call tells of."""
+"""Largest number of written regions that one call returns."""
 
 HARMLESS_DEVICES = r"null|zero|full|u?random|console|ptmx|tty\w*|(?:pts|shm|mqueue)/.*"
 DEVICE = re.compile(rf"/dev/(?<!\S/dev/)(?!(?:{HARMLESS_DEVICES})(?: \(deleted\))?$)", re.MULTILINE)
 RINGS = re.compile(r"anon_inode:\[io_uring\]|/\[aio\]")
-"""What, in a list of open or mapped files, may write to memory that has been pinned for it."""
+"""In a list of open or mapped files: devices and rings that may write to pinned memory."""
 
 
 class WriteTracker:
-    """Watches spans of this process's memory, for one who asks again and again.
+    """Tracks writes to spans of this process's memory between calls.
 
-    The system lets a span have one watch.  A second one is told nothing of it.
+    The system allows one tracker per span.  A second one gets no information about it.
     """
 
     def __init__(self) -> None:
-        """WriteTracker nothing yet."""
+        """Track nothing yet."""
         self._fd: int | None = None
         self._spans: set[Span] = set()
 
     def written(self, spans: Sequence[Span]) -> dict[Span, list[Span]]:
-        """Return what may have been written to since the last call, and watch from now on.
+        """Return what may have been written since the last call, and track ``spans``.
 
         Args:
-            spans: memory of this process; what is not among them is watched no more.
+            spans: memory of this process; other memory is no longer tracked.
 
         Returns:
-            The written named_parts of those spans that were watched since the last call: all, where
-            there is other memory now.  Of others nothing is known.
+            The written parts of those spans that were tracked since the last call; all of a span if
+            its memory has been replaced.  Spans that were not tracked are missing.
         """
         large = [span for span in spans if span[1] >= MIN_TRACKED_BYTES][:MAX_SPANS]
         if large and self._open():
-            with contextlib.suppress(OSError):  # no /proc to ask
+            with contextlib.suppress(OSError):  # no /proc
                 table = maps()
                 if not _has_untracked_writers(table):
                     return self._reprotect(large, _PrivateMemory(table))
@@ -91,24 +91,24 @@ class WriteTracker:
         return {}
 
     def untrack(self, span: Span) -> None:
-        """WriteTracker ``span`` no more: the first write to each page of it takes longer while watched."""
+        """Stop tracking ``span``, as the first write to each tracked page is slower."""
         if span in self._spans and self._fd is not None:
             self._spans.remove(span)
-            with contextlib.suppress(OSError):  # of memory that has been freed meanwhile
+            with contextlib.suppress(OSError):  # the memory has been freed
                 fcntl.ioctl(self._fd, UNREGISTER, struct.pack("2Q", *_whole_pages(span)))
 
     def close(self) -> None:
-        """WriteTracker nothing any more."""
+        """Stop tracking."""
         self._spans = set()
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
     def _reprotect(self, spans: Sequence[Span], private: _PrivateMemory) -> dict[Span, list[Span]]:
-        """WriteTracker ``spans`` as far as possible; return what was written to of those known before."""
+        """Track ``spans`` where possible; return written parts of those tracked before."""
         assert self._fd is not None
         told = {}
-        for span in self._spans - {*spans}:  # first: it may reach into one that stays
+        for span in self._spans - {*spans}:  # first, because it may overlap a span that stays
             self.untrack(span)
         with open("/proc/self/pagemap", "rb", buffering=0) as pages:
             for span in spans:
@@ -118,13 +118,13 @@ class WriteTracker:
                     continue
                 known = span in self._spans
                 self._spans.discard(span)
-                with contextlib.suppress(OSError):  # another's, or it cannot be watched
-                    # Also what is known, for it may be other memory now: then all of it counts as
-                    # written, and if another one watches that, the system says so here is_exclusive.
+                with contextlib.suppress(OSError):  # tracked by another one, or not trackable
+                    # Also spans that are tracked: the memory may have been replaced, and then all
+                    # of it counts as written.  Only this call fails if another tracker has it.
                     fcntl.ioctl(self._fd, REGISTER, struct.pack("4Q", *inner, MODE_WP, 0))
                     if not known:
-                        # Before Linux 6.13, memory that was moved while it was watched (realloc)
-                        # keeps marks of that, and what is written to it later would not be told.
+                        # Before Linux 6.13, memory that was moved while it was tracked (realloc)
+                        # keeps stale marks, and later writes to it would not be reported.
                         fcntl.ioctl(self._fd, WRITE_PROTECT, struct.pack("3Q", *inner, 0))
                     self._spans.add(span)
                     written = [*_edges(span, inner), *_scan(pages.fileno(), inner)]
@@ -141,43 +141,43 @@ class WriteTracker:
 def _open_userfaultfd() -> int | None:
     if USERFAULTFD is None or sys.platform != "linux":
         return None
-    flags = os.O_CLOEXEC | os.O_NONBLOCK | USER_MODE_ONLY  # which needs no privilege
+    flags = os.O_CLOEXEC | os.O_NONBLOCK | USER_MODE_ONLY  # needs no privilege
     fd: int = ctypes.CDLL(None).syscall(USERFAULTFD, flags)
     if fd < 0:
         return None
     try:
         fcntl.ioctl(fd, API, struct.pack("3Q", UFFD_VERSION, WP_UNPOPULATED | WP_ASYNC, 0))
-    except OSError:  # an older system
+    except OSError:  # an older kernel
         os.close(fd)
         return None
     return fd
 
 
 def _has_untracked_writers(table: str) -> bool:
-    """Tell whether a device may write to this process's memory past its page table.
+    """Return whether a device may write to this process's memory without using its page table.
 
-    To pin memory for a device counts as a write.  So only what is pinned now may have been
-    written to unseen, and the device's driver is open then, or mapped.
+    Pinning memory for a device counts as a write.  So only memory that is pinned now may have been
+    written without notice, and then the device's driver is open or mapped.
     """
     files = "\n".join(open_files())
     return any(kind.search(text) for kind in (DEVICE, RINGS) for text in (files, table))
 
 
 def _whole_pages(span: Span) -> Span:
-    """Return the pages that lie wholly in ``span``: others may be in two spans."""
+    """Return the pages that are completely inside ``span``; others may be in two spans."""
     low, high = -(-span[0] // PAGE) * PAGE, sum(span) // PAGE * PAGE
     return low, high - low
 
 
 def _edges(span: Span, inner: Span) -> Iterator[Span]:
-    """Yield the bytes before and behind the whole pages."""
+    """Yield the bytes before and after the whole pages."""
     for start, end in (span[0], inner[0]), (sum(inner), sum(span)):
         if start < end:
             yield start, end - start
 
 
 def _scan(pagemap: int, span: Span) -> Iterator[Span]:
-    """Yield what has been written to in ``span``, or may have been, and protect it again."""
+    """Yield the parts of ``span`` that may have been written, and protect them again."""
     start, end = span[0], sum(span)
     regions = np.empty((REGIONS, 3), np.uint64)
     while start < end:
@@ -194,7 +194,7 @@ def _scan(pagemap: int, span: Span) -> Iterator[Span]:
 
 
 def _merged(regions: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> Iterator[Span]:
-    """Yield ``regions``, starts and ends in ascending order, without small gaps between them."""
+    """Yield ``regions``, sorted starts and ends, merged across small gaps."""
     if not len(regions):
         return
     cuts = np.flatnonzero(regions[1:, 0] - regions[:-1, 1] > MERGE_GAP) + 1
@@ -204,7 +204,7 @@ def _merged(regions: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> Iterato
 
 
 class _PrivateMemory:
-    """The anonymous private mappings of this process, touching ones taken together."""
+    """The anonymous private mappings of this process; adjacent ones are merged."""
 
     def __init__(self, table: str) -> None:
         self._starts: list[int] = []
@@ -219,6 +219,6 @@ class _PrivateMemory:
                 self._ends.append(high)
 
     def holds(self, span: Span) -> bool:
-        """Tell whether all of ``span`` is this process's own; others write to what is shared."""
+        """Return whether all of ``span`` is private; other processes may write to shared memory."""
         at = bisect.bisect_right(self._starts, span[0]) - 1
         return at >= 0 and sum(span) <= self._ends[at]

@@ -69,7 +69,7 @@ def test_a_rank_that_waits_for_one_at_the_end_is_told_so(
 """).fails(error)
     assert "Rank 1 of 2 raised" in shown
     *_, what, way = shown.splitlines()
-    assert "had come to the end of the cell" in what
+    assert "had finished the cell while" in what
     assert "they did different numbers of steps." in what
     assert way.startswith("Try: no `if`, `break` or `continue` that depends on a clock")
 

@@ -94,4 +94,4 @@ def test_ranks_that_take_different_numbers_of_steps_are_told_apart(monkeypatch, 
     assert why.who == "rank 0"
     assert why.number == 3
     said = why.why if fresh else why.what.removeprefix("RankError: ")
-    assert said.startswith("Rank 1 had come to the end of the cell, and rank 0 still waited")
+    assert said.startswith("Rank 1 had finished the cell while rank 0 was still waiting")

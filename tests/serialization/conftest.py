@@ -1,4 +1,4 @@
-"""A notebook to serialize from."""
+"""Fixtures for serialization tests."""
 
 import os
 import sys
@@ -13,20 +13,20 @@ from nbmgpu.serialization.storage import StoragePool
 @pytest.fixture
 def notebook(tmp_path):
     """An empty notebook."""
-    # Classes of the notebook are __main__'s; pytest's own is put back afterwards.
+    # Classes of the notebook belong to __main__; pytest's own is restored afterwards.
     before = sys.modules["__main__"]
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
     book = Notebook(tmp_path, main.__dict__)
     yield book
     sys.modules["__main__"] = before
-    for place in book.places:
-        place.close()
+    for storage in book.storages:
+        storage.close()
 
 
-@pytest.fixture(params=["told", "compared"])
+@pytest.fixture(params=["tracked", "compared"])
 def storage_pool(monkeypatch, request):
-    """A storage_pool of this test's own, which shipments use; the system may tell what has changed."""
+    """A pool of this test's own, which bundles use; with and without write tracking."""
     if request.param == "compared":
         monkeypatch.setattr("nbmgpu.serialization.write_tracking._open_userfaultfd", lambda: None)
     own = StoragePool()

@@ -1,4 +1,4 @@
-"""Whether this system has large pages for files in memory, and where they are."""
+"""Detects whether this system has large pages for in-memory files, and counts them."""
 
 import os
 import sys

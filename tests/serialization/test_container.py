@@ -1,4 +1,4 @@
-"""Where bundles are kept, how they are shared, and what is left of them."""
+"""The container format and its storage: sharing between ranks, errors and cleanup."""
 
 import os
 import struct
@@ -72,7 +72,7 @@ class TestFormat:
 
         with pytest.raises(KeyboardInterrupt):
             container.write(rank.result.path, b"s", b"t", [(0, 100), (0, 100)], half())
-        with pytest.raises(ValueError, match="not a whole one"):
+        with pytest.raises(ValueError, match="incomplete"):
             restore_result(rank.result.path, bundle)
 
 
@@ -111,7 +111,7 @@ class TestPlace:
         with pytest.raises(LaunchError, match=r"(?s)needs 1048576.0 GiB.*NBMGPU_RUNS"):
             allocate_storage(tmp_path, "bundle", 2**50)
 
-    def test_a_full_disk_frees_the_place(self, notebook, monkeypatch):
+    def test_a_full_disk_frees_the_storage(self, notebook, monkeypatch):
         notebook.cell("x = 1")
         fds = len(os.listdir("/proc/self/fd"))
 
@@ -128,7 +128,7 @@ class TestSharing:
     def test_three_ranks_hold_one_copy_until_they_write(self, notebook):
         size = 200 * 2**20
         flags = [notebook.folder / str(i) for i in range(3)]
-        notebook.alone = False
+        notebook.is_exclusive = False
         notebook.cell(f"import torch\nX = torch.ones({size // 4}); first = X[:10]")
         bundle = notebook.serialize()
         bundle_storage = notebook.write(bundle)
@@ -166,7 +166,7 @@ while not os.path.exists({go!r}): time.sleep(0.01)
         fds = len(os.listdir("/proc/self/fd"))
         maps = Path("/proc/self/maps").read_text().count("nbmgpu")
         notebook.mgpu("y = torch.ones(100_000); n = np.ones(1000); x += 1")
-        for made in notebook.places:
+        for made in notebook.storages:
             made.close()
         assert notebook["y"].sum() == 100_000
         assert notebook["n"].sum() == 1000
@@ -198,7 +198,7 @@ def test_head_is_as_documented():
     assert struct.calcsize("<8sQQQQ32s") == container.HEADER.size
 
 
-def test_who_comes_early_waits_until_it_is_whole(tmp_path):
+def test_an_early_reader_waits_until_it_is_complete(tmp_path):
     path = tmp_path / "bundle"
     path.touch()
     block = np.arange(2**20, dtype=np.uint8)

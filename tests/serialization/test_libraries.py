@@ -60,7 +60,7 @@ assert alias.b[0] == 1 and df.b[0] == copied.b[0] == 3 and of_one[0] == 5 and in
 """
         run(notebook, before, cell, after)
 
-    def test_what_is_written_does_not_come_home_into_what_stayed_there(self, notebook):
+    def test_writes_are_not_restored_into_objects_that_were_not_sent(self, notebook):
         notebook.cell(
             "import pandas as pd\ndf = pd.DataFrame({'a': [1., 2.]})\n"
             "stayed = df.rename(columns={'a': 'b'})"

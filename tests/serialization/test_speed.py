@@ -1,4 +1,4 @@
-"""Shipping costs about what copying the memory does, and objects do not cost much more."""
+"""Serialization costs about as much as copying the memory, and objects cost little more."""
 
 import time
 
@@ -29,12 +29,12 @@ def test_a_gibibyte_costs_about_a_copy(notebook):
     with Clock() as packing:
         bundle = notebook.serialize("X")
     with Clock() as writing:
-        place = notebook.write(bundle)
+        storage = notebook.write(bundle)
     namespace = {"__name__": "__main__"}
     with Clock() as receiving:
-        received = load_bundle(place.path, namespace, "cpu")
+        received = load_bundle(storage.path, namespace, "cpu")
     result = allocate_storage(notebook.folder, "result", 0)
-    notebook.places.append(result)
+    notebook.storages.append(result)
     with Clock() as comparing:
         save_result(result.path, {"X": namespace["X"]}, {}, received, namespace)
     namespace["X"] += 1
@@ -72,12 +72,12 @@ def test_many_small_things_are_not_pathological(notebook, before):
         cloudpickle.loads(cloudpickle.dumps(notebook["v"]))
     with Clock() as packing:
         bundle = notebook.serialize("v")
-        place = notebook.write(bundle)
+        storage = notebook.write(bundle)
     namespace = {"__name__": "__main__"}
     with Clock() as receiving:
-        received = load_bundle(place.path, namespace, "cpu")
+        received = load_bundle(storage.path, namespace, "cpu")
     result = allocate_storage(notebook.folder, "result", 0)
-    notebook.places.append(result)
+    notebook.storages.append(result)
     with Clock() as sending:
         save_result(result.path, {"v": namespace["v"]}, {}, received, namespace)
     with Clock() as adopting:

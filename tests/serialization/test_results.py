@@ -1,4 +1,4 @@
-"""What a cell does to the notebook's objects happens to those very objects."""
+"""Changes that a cell makes to the notebook's objects are restored into these objects."""
 
 import os
 
@@ -224,7 +224,7 @@ class TestLost:
         assert notebook["good"] == 5
         assert "lock" not in notebook.namespace
 
-    def test_an_attribute_of_a_shipped_object(self, notebook):
+    def test_an_attribute_of_a_serialized_object(self, notebook):
         returned = run(
             notebook,
             NET + "d = {'x': 1}; l = [1]; holder = [model]; l2 = []",
@@ -309,7 +309,7 @@ class TestSizes:
         assert os.stat(rank.result.path).st_size < 30_000
 
     def test_only_the_changed_part_is_sent_back(self, notebook):
-        notebook.alone = False  # else in the bundle: see test_rewriting.py
+        notebook.is_exclusive = False  # else in the bundle: see test_bundle_rewriting.py
         notebook.cell("import torch\nX = torch.ones(5_000_000); Y = torch.ones(1_000_000)")
         bundle = notebook.serialize()
         rank = notebook.start(notebook.write(bundle), "Y[-1] = 0")
@@ -404,7 +404,7 @@ class TestManyThings:
 
 
 class TestStatesThatFail:
-    def test_a_state_that_cannot_be_taken_is_lost_alone(self, notebook):
+    def test_a_state_that_cannot_be_set_loses_nothing_else(self, notebook):
         notebook.cell("""
 import torch
 class Odd(torch.Tensor):

@@ -1,4 +1,4 @@
-"""Functions and classes of the notebook, and what they remember."""
+"""Functions and classes of the notebook, and the state that they have."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The memory of a bundle is written again, and never tells of what is no more."""
+"""Pooled storage is reused, and never provides stale values."""
 
 import os
 import random
@@ -22,7 +22,7 @@ from nbmgpu.system.procfs import LARGE_PAGE
 
 
 def send(notebook, storage_pool):
-    """Ship all there is, as a run does; return the place and what a rank finds."""
+    """Ship all there is, as a run does; return the storage and what a rank finds."""
     made = notebook.write(notebook.serialize())
     namespace = {"__name__": "__main__"}
     load_bundle(made.path, namespace, "cpu")
@@ -83,7 +83,7 @@ def test_a_change_is_always_noticed(notebook, storage_pool, change):
     assert torch.equal(notebook["model"].weight, found["model"].weight)
 
 
-def test_whatever_happens_between_runs_ranks_find_the_notebook(notebook, storage_pool):
+def test_ranks_get_the_notebooks_values_whatever_happens_between_runs(notebook, storage_pool):
     draw = random.Random(0)
     for _ in range(40):
         for name in "uvwxyz":
@@ -104,7 +104,7 @@ def test_whatever_happens_between_runs_ranks_find_the_notebook(notebook, storage
     assert made.nbytes < 16 * 6 * BIG  # what is gone does not pile up
 
 
-def test_a_place_in_use_is_not_written_to(notebook, storage_pool):
+def test_storage_in_use_is_not_overwritten(notebook, storage_pool):
     notebook.cell(f"import torch\nx = torch.ones({BIG})")
     first = notebook.write(notebook.serialize())
     namespace = {"__name__": "__main__"}
@@ -118,7 +118,7 @@ def test_a_place_in_use_is_not_written_to(notebook, storage_pool):
     assert second.fd is None
 
 
-def test_tensors_as_large_as_one_another_come_back_as_they_are(notebook, storage_pool):
+def test_tensors_of_equal_size_are_restored_correctly(notebook, storage_pool):
     notebook.cell(f"import torch\na, b, c = (torch.full(({BIG},), float(i)) for i in range(3))")
     for _ in range(2):
         notebook.mgpu("a += 10; b += 20; d = a + b; e = d + 1")
@@ -134,7 +134,7 @@ def holds_nothing(made):
 
 
 @pytest.mark.parametrize("in_use", [False, True])
-def test_a_forked_process_leaves_the_parents_memory_alone(notebook, storage_pool, child, in_use):
+def test_a_forked_process_does_not_affect_the_parents_memory(notebook, storage_pool, child, in_use):
     notebook.cell(f"import torch\nx = torch.ones({BIG})")
     send(notebook, storage_pool)
     made, found = (
@@ -167,7 +167,7 @@ def test_a_forked_process_does_not_remove_its_parents_file(
     made.close()
 
 
-def test_memory_that_is_closed_is_free(notebook, storage_pool):
+def test_closed_storage_is_freed(notebook, storage_pool):
     fds = len(os.listdir("/proc/self/fd"))
     notebook.cell(f"import torch\nx = torch.ones({BIG})")
     for _ in range(2):
@@ -179,9 +179,7 @@ def test_memory_that_is_closed_is_free(notebook, storage_pool):
     assert "memfd:nbmgpu-bundle" not in Path("/proc/self/maps").read_text()
 
 
-def test_no_more_is_kept_than_a_quarter_of_what_is_free_without_it(
-    notebook, storage_pool, monkeypatch
-):
+def test_the_pool_keeps_at_most_a_quarter_of_free_memory(notebook, storage_pool, monkeypatch):
     notebook.cell(f"import torch\nx = torch.ones({BIG})")
     made = notebook.write(notebook.serialize())
     free = 3 * made.nbytes
@@ -195,9 +193,7 @@ def test_no_more_is_kept_than_a_quarter_of_what_is_free_without_it(
     assert made.fd is None
 
 
-def test_a_kept_place_is_given_up_where_it_would_have_to_grow_too_far(
-    notebook, storage_pool, monkeypatch
-):
+def test_pooled_storage_is_freed_if_it_would_grow_too_far(notebook, storage_pool, monkeypatch):
     notebook.cell(f"import torch\nx = torch.ones({BIG})")
     first, _ = send(notebook, storage_pool)
     notebook.cell(f"y = torch.ones({8 * BIG})")
@@ -216,12 +212,12 @@ def test_a_result_of_the_run_before_is_none(tmp_path):
     storage_pool.release("result-0", first)
     second = storage_pool.acquire(tmp_path, "result-0", 100)
     assert second is first
-    with pytest.raises(ValueError, match="not a whole one"):
+    with pytest.raises(ValueError, match="incomplete"):
         container.read(second.path)
     storage_pool.clear()
 
 
-def test_half_a_bundle_is_none(notebook, storage_pool, monkeypatch):
+def test_an_incomplete_bundle_is_rejected(notebook, storage_pool, monkeypatch):
     notebook.cell(f"import torch\nx = torch.ones({BIG})")
     made, _ = send(notebook, storage_pool)
     monkeypatch.setattr(container, "copy_changed", lambda *_: 1 / 0)
@@ -273,7 +269,7 @@ def test_the_system_knows_what_was_never_written(tmp_path):
     assert is_unmodified(block[:8000])
 
 
-def test_what_a_large_run_took_goes_with_a_small_one(notebook, storage_pool):
+def test_storage_of_a_large_run_is_freed_by_a_small_one(notebook, storage_pool):
     notebook.cell(f"import torch\nx = torch.ones({40 * 2**20})")
     made, _ = send(notebook, storage_pool)
     notebook.cell("x = torch.ones(3)")
@@ -284,7 +280,7 @@ def test_what_a_large_run_took_goes_with_a_small_one(notebook, storage_pool):
 
 
 @pytest.mark.skipif(not LARGE_PAGES_WORK, reason="an older system, or one without")
-def test_what_lies_on_the_shelf_is_put_into_large_pages(notebook, storage_pool, monkeypatch):
+def test_pooled_storage_is_collapsed_into_large_pages(notebook, storage_pool, monkeypatch):
     monkeypatch.setattr(NewPageWriter, "_make_large_pages", lambda self, first, end: False)
     notebook.cell(f"import torch\nx = torch.ones({16 * LARGE_PAGE})")
     made, _ = send(notebook, storage_pool)

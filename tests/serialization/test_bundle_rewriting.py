@@ -1,4 +1,4 @@
-"""What a rank has changed goes back in the bundle itself, where nobody else reads it any more."""
+"""Results that are written into the bundle when no other process reads it any more."""
 
 import os
 from pickle import UnpicklingError
@@ -36,7 +36,7 @@ def found_by_ranks(notebook):
 
 
 def run(notebook, storage_pool, cell):
-    """Run a cell as the magic does; return the result's place."""
+    """Run a cell as the magic does; return the result's storage."""
     bundle = notebook.serialize()
     bundle_storage = notebook.write(bundle)
     rank = notebook.start(bundle_storage, cell)
@@ -47,9 +47,9 @@ def run(notebook, storage_pool, cell):
     return rank.result
 
 
-@pytest.mark.parametrize("alone", [True, False])
-def test_all_comes_back_and_alone_it_takes_no_new_memory(trained, storage_pool, alone):
-    trained.alone = alone
+@pytest.mark.parametrize("is_exclusive", [True, False])
+def test_exclusive_results_reuse_the_bundles_memory(trained, storage_pool, is_exclusive):
+    trained.is_exclusive = is_exclusive
     mine = trained["x"]
     for times in (1, 2):
         result = run(trained, storage_pool, CHANGE)
@@ -59,10 +59,10 @@ def test_all_comes_back_and_alone_it_takes_no_new_memory(trained, storage_pool, 
         assert trained["small"].tolist() == [2.0 * times] * 3
         assert trained["new"].tolist() == [2.0 * (n + times) for n in range(3)]
         assert trained["fixed"].sum() == BIG
-        assert (os.fstat(result.fd).st_blocks * 512 < LARGE) == alone
+        assert (os.fstat(result.fd).st_blocks * 512 < LARGE) == is_exclusive
 
 
-def test_the_next_run_finds_what_the_notebook_has(trained, storage_pool):
+def test_the_next_run_gets_the_notebooks_values(trained, storage_pool):
     run(trained, storage_pool, CHANGE)
     trained.cell("x[7] = -5; fixed[8] = 3")
     found = found_by_ranks(trained)
@@ -71,9 +71,7 @@ def test_the_next_run_finds_what_the_notebook_has(trained, storage_pool):
     assert np.array_equal(found["a"], trained["a"])
 
 
-def test_the_next_run_finds_what_the_notebook_has_though_a_result_could_not_be_taken(
-    trained, storage_pool
-):
+def test_the_next_run_is_correct_after_a_result_was_not_restored(trained, storage_pool):
     run(trained, storage_pool, "pass")  # from now on the system may know what is written
     bundle = trained.serialize()
     bundle_storage = trained.write(bundle)
@@ -87,9 +85,7 @@ def test_the_next_run_finds_what_the_notebook_has_though_a_result_could_not_be_t
     assert torch.equal(found_by_ranks(trained)["x"], trained["x"])
 
 
-def test_the_next_run_finds_what_the_notebook_has_though_a_rank_has_died_at_it(
-    trained, storage_pool
-):
+def test_the_next_run_is_correct_after_a_rank_died_while_writing(trained, storage_pool):
     run(trained, storage_pool, "pass")
     bundle = trained.serialize()
     bundle_storage = trained.write(bundle)
@@ -113,7 +109,7 @@ def test_the_next_run_finds_what_the_notebook_has_though_a_rank_has_died_at_it(
     assert np.array_equal(found["a"], trained["a"])
 
 
-def test_a_tensor_that_was_resized_meanwhile_is_left_and_sent_as_it_is(trained, storage_pool):
+def test_a_tensor_resized_meanwhile_is_kept_and_sent_as_it_is(trained, storage_pool):
     run(trained, storage_pool, "pass")
     bundle = trained.serialize()
     bundle_storage = trained.write(bundle)
@@ -131,7 +127,7 @@ def test_a_tensor_that_was_resized_meanwhile_is_left_and_sent_as_it_is(trained, 
     assert np.array_equal(found["a"], trained["a"])
 
 
-def test_memory_that_is_another_runs_is_left_alone(trained):
+def test_memory_of_another_run_is_not_rewritten(trained):
     bundle_storage = trained.write(trained.serialize())
     before = bytes(container.read(bundle_storage.path).blocks[0])
     assert not container.rewrite(
@@ -140,7 +136,7 @@ def test_memory_that_is_another_runs_is_left_alone(trained):
     assert bytes(container.read(bundle_storage.path).blocks[0]) == before
 
 
-def test_a_file_on_the_disk_is_left_alone(tmp_path):
+def test_a_file_on_disk_is_not_rewritten(tmp_path):
     path = str(tmp_path / "bundle")
     container.write(path, b"", b"", [(0, 100)], [memoryview(bytes(100))])
     assert not container.rewrite(path, [(0, memoryview(b"x" * 100))], "")
@@ -151,7 +147,7 @@ def refused(*args):
     raise OSError("a limit on addresses")
 
 
-def test_where_the_bundle_cannot_be_mapped_again_results_go_by_themselves(trained, storage_pool):
+def test_results_are_separate_if_the_bundle_cannot_be_mapped(trained, storage_pool):
     cell = (
         f"{CHANGE}\nfrom nbmgpu.serialization import container\ntrue = container.FileMap\n"
         "def mapped(fd, nbytes, access):\n"
@@ -167,9 +163,7 @@ def test_where_the_bundle_cannot_be_mapped_again_results_go_by_themselves(traine
     assert torch.equal(found_by_ranks(trained)["x"], trained["x"])
 
 
-def test_where_memory_cannot_be_mapped_it_is_written_as_any_file(
-    trained, storage_pool, monkeypatch
-):
+def test_memory_that_cannot_be_mapped_is_written_as_a_file(trained, storage_pool, monkeypatch):
     run(trained, storage_pool, "pass")
     monkeypatch.setattr("nbmgpu.serialization.file_layout.FileMap", refused)
     for _ in range(2):
@@ -177,4 +171,4 @@ def test_where_memory_cannot_be_mapped_it_is_written_as_any_file(
         found = found_by_ranks(trained)
         for name in ("x", "y", "fixed"):
             assert torch.equal(found[name], trained[name])
-        storage_pool.release("bundle", trained.places[-1])
+        storage_pool.release("bundle", trained.storages[-1])

@@ -1,4 +1,4 @@
-"""What is shipped, how much of it, and what is said of what cannot be."""
+"""What is serialized, its size, and the messages about values that cannot be serialized."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from nbmgpu.serialization import read_copies, write_copies
 
 
 class TestSizes:
-    def test_a_slice_ships_alone(self, notebook):
+    def test_a_slice_is_sent_without_the_rest(self, notebook):
         notebook.cell(
             "import torch, numpy as np\nX = torch.zeros(25_000_000); x0 = X[:10]; "
             "ends = [X[:3], X[-3:]]\n"
@@ -39,7 +39,7 @@ class TestSizes:
         bundle = notebook.serialize("rows")
         assert len(bundle.table.blocks) == 1
 
-    def test_ship_copies_no_data(self, notebook):
+    def test_serialize_copies_no_data(self, notebook):
         import tracemalloc
 
         notebook.cell("import torch\nX = torch.zeros(10_000_000)")

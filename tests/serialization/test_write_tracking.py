@@ -1,4 +1,4 @@
-"""What the system tells of written memory is all that was written, however it was written."""
+"""Write tracking reports all written memory, however it was written."""
 
 import ctypes
 import mmap
@@ -41,10 +41,10 @@ def span_of(array: np.ndarray) -> tuple[int, int]:
 
 
 @pytest.fixture
-def watch():
-    watch = WriteTracker()
-    yield watch
-    watch.close()
+def tracker():
+    tracker = WriteTracker()
+    yield tracker
+    tracker.close()
 
 
 @pytest.fixture
@@ -52,12 +52,12 @@ def array():
     return np.ones(SIZE, np.uint8)
 
 
-def spots(watch: WriteTracker, array: np.ndarray) -> list[int]:
-    """Return the offsets of the pages that the watch tells of, without those it cannot watch."""
+def written_offsets(tracker: WriteTracker, array: np.ndarray) -> list[int]:
+    """Return the offsets of written pages, without the pages at the ends, which are not tracked."""
     start, nbytes = span = span_of(array)
     first, last = -start % PAGE, (start + nbytes) % PAGE
-    told = watch.written([span])[span]
-    return [low - start for low, size in told if size not in (first, last) or size >= PAGE]
+    reported = tracker.written([span])[span]
+    return [low - start for low, size in reported if size not in (first, last) or size >= PAGE]
 
 
 def around(array: np.ndarray, offset: int) -> int:
@@ -108,53 +108,55 @@ WRITES = {
 
 @needs_watching
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_a_write_is_told_once_and_exactly(watch, array, write):
+def test_a_write_is_reported_once_and_exactly(tracker, array, write):
     span = span_of(array)
-    assert span not in watch.written([span])  # nothing is known of what was not watched
-    assert spots(watch, array) == []
+    assert span not in tracker.written([span])  # nothing is known of what was not watched
+    assert written_offsets(tracker, array) == []
     write(array)
-    assert spots(watch, array) == [around(array, SIZE // 2)]
+    assert written_offsets(tracker, array) == [around(array, SIZE // 2)]
     array.sum()
-    assert spots(watch, array) == []
+    assert written_offsets(tracker, array) == []
 
 
 @needs_watching
-def test_the_ends_that_share_a_page_with_others_count_as_written(watch, array):
+def test_partial_pages_at_the_ends_count_as_written(tracker, array):
     part = array[100:-100]
     start, nbytes = span = span_of(part)
-    watch.written([span])
-    told = watch.written([span])[span]
-    bare = set(range(start, start + nbytes)) - {b for low, n in told for b in range(low, low + n)}
+    tracker.written([span])
+    reported = tracker.written([span])[span]
+    bare = set(range(start, start + nbytes)) - {
+        b for low, n in reported for b in range(low, low + n)
+    }
     assert min(bare) % PAGE == 0
     assert (max(bare) + 1) % PAGE == 0
     assert len(bare) >= nbytes - 2 * PAGE
 
 
 @needs_watching
-def test_new_memory_at_an_old_address_is_not_taken_for_the_old(watch):
+def test_new_memory_at_an_old_address_counts_as_written(tracker):
     memory = mmap.mmap(-1, SIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     array = np.frombuffer(memory, np.uint8)
     array[:] = 1
-    watch.written([span_of(array)])
+    tracker.written([span_of(array)])
     libc = ctypes.CDLL(None)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
     fixed = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10
     assert libc.mmap(array.ctypes.data, SIZE, 3, fixed, -1, 0) == array.ctypes.data
-    told = watch.written([span_of(array)])[span_of(array)]
-    assert sum(nbytes for _, nbytes in told) == SIZE, "all of it is new"
+    reported = tracker.written([span_of(array)])[span_of(array)]
+    assert sum(nbytes for _, nbytes in reported) == SIZE, "all of it is new"
     array[0] = 2
-    ((low, _), *_) = watch.written([span_of(array)])[span_of(array)]
+    ((low, _), *_) = tracker.written([span_of(array)])[span_of(array)]
     assert low == span_of(array)[0]
 
 
 @needs_watching
-def test_another_watch_of_new_memory_does_not_answer_for_it(watch):
+def test_another_tracker_of_new_memory_is_independent(tracker):
     with mmap.mmap(-1, SIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         array = np.frombuffer(memory, np.uint8)
         span = span_of(array)
         array[:] = 1
-        watch.written([span])
+        tracker.written([span])
         libc = ctypes.CDLL(None, use_errno=True)
         libc.mmap.restype = ctypes.c_void_p
         libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *3 * [ctypes.c_int], ctypes.c_long]
@@ -163,30 +165,30 @@ def test_another_watch_of_new_memory_does_not_answer_for_it(watch):
         array[:] = 2
         other = WriteTracker()
         other.written([span])
-        assert watch.written([span]) == {}
+        assert tracker.written([span]) == {}
         other.close()
         del array
 
 
 @needs_watching
-def test_what_others_can_write_to_is_not_watched(watch):
+def test_shared_memory_is_not_tracked(tracker):
     block = shared_memory.SharedMemory(create=True, size=SIZE)
     shared = np.frombuffer(block.buf, np.uint8)
     for _ in range(2):
-        assert not watch.written([span_of(shared)])
+        assert not tracker.written([span_of(shared)])
     del shared
     block.close()
     block.unlink()
 
 
 @needs_watching
-def test_memory_that_has_a_watch_gets_no_second_one(watch, array):
+def test_memory_has_only_one_tracker(tracker, array):
     span, other = span_of(array), WriteTracker()
-    watch.written([span])
+    tracker.written([span])
     other.written([span])
     array[SIZE // 2] = 2
     assert not other.written([span])
-    assert spots(watch, array) == [around(array, SIZE // 2)]
+    assert written_offsets(tracker, array) == [around(array, SIZE // 2)]
     other.close()
 
 
@@ -202,19 +204,19 @@ DEVICES = {
 
 @needs_watching
 @pytest.mark.parametrize("opened", DEVICES.values(), ids=DEVICES)
-def test_nothing_is_known_where_a_device_may_write_unseen(watch, array, opened):
+def test_nothing_is_reported_if_a_device_may_write(tracker, array, opened):
     span = span_of(array)
-    watch.written([span])
+    tracker.written([span])
     try:
         fd = opened()
     except OSError:
         fd = -1
     if fd < 0:
         pytest.skip("there is none here")
-    assert not watch.written([span])
+    assert not tracker.written([span])
     os.close(fd)
-    assert not watch.written([span])
-    assert span in watch.written([span])
+    assert not tracker.written([span])
+    assert span in tracker.written([span])
 
 
 @pytest.mark.parametrize(
@@ -239,44 +241,44 @@ def test_files_behind_which_there_are_devices(line, writes):
 
 
 @needs_watching
-def test_what_is_left_is_known_no_more(watch, array):
+def test_untracked_memory_is_not_reported(tracker, array):
     span = span_of(array)
-    watch.written([span])
-    watch.untrack(span)
+    tracker.written([span])
+    tracker.untrack(span)
     array[5] = 5
-    assert not watch.written([span])
-    assert span in watch.written([span])
-    assert not watch.written([])
-    assert not watch.written([span])
+    assert not tracker.written([span])
+    assert span in tracker.written([span])
+    assert not tracker.written([])
+    assert not tracker.written([span])
 
 
 @needs_watching
-def test_a_child_neither_tells_nor_takes_away(watch, array):
+def test_a_child_process_does_not_affect_the_tracker(tracker, array):
     span = span_of(array)
-    watch.written([span])
+    tracker.written([span])
     child = multiprocessing.get_context("fork").Process(target=lambda: array.fill(9))
     child.start()
     child.join()
     assert not child.exitcode
     array[SIZE // 2] = 2
-    assert around(array, SIZE // 2) in spots(watch, array)
+    assert around(array, SIZE // 2) in written_offsets(tracker, array)
 
 
 @needs_watching
-def test_memory_is_watched_no_more_once_its_watch_is_closed_whoever_lives(notebook, child, watch):
+def test_closing_the_tracker_ends_tracking_even_if_a_child_lives(notebook, child, tracker):
     notebook.namespace["x"] = torch.ones(MIN_TRACKED_BYTES)
     made = notebook.write(notebook.serialize())
     child(lambda: True)
     made.close()
     span = notebook["x"].data_ptr(), notebook["x"].nbytes
-    watch.written([span])
-    assert span in watch.written([span]), "or it has another watch still"
+    tracker.written([span])
+    assert span in tracker.written([span]), "or it has another tracker still"
 
 
-def test_without_the_system_nothing_is_known(watch, array, monkeypatch):
+def test_without_userfaultfd_nothing_is_reported(tracker, array, monkeypatch):
     monkeypatch.setattr("nbmgpu.serialization.write_tracking._open_userfaultfd", lambda: None)
     for _ in range(2):
-        assert not watch.written([span_of(array)])
+        assert not tracker.written([span_of(array)])
 
 
 @pytest.fixture
@@ -288,7 +290,7 @@ def storage_pool(monkeypatch):
 
 
 @needs_watching
-def test_what_was_not_written_is_not_even_compared(notebook, storage_pool, monkeypatch):
+def test_unwritten_memory_is_not_compared(notebook, storage_pool, monkeypatch):
     notebook.namespace["x"] = torch.ones(8 * MIN_TRACKED_BYTES)
     compared = []
     true = container.copy_changed
@@ -306,7 +308,7 @@ def test_what_was_not_written_is_not_even_compared(notebook, storage_pool, monke
 
 
 @needs_watching
-def test_what_the_notebook_writes_again_and_again_is_not_watched(notebook, storage_pool):
+def test_repeatedly_written_memory_is_not_tracked(notebook, storage_pool):
     x = notebook.namespace["x"] = torch.ones(8 * MIN_TRACKED_BYTES)
     span = x.data_ptr(), x.nbytes
     made, known = None, []
@@ -321,7 +323,7 @@ def test_what_the_notebook_writes_again_and_again_is_not_watched(notebook, stora
     assert known == [True, False, False, True]
 
 
-def test_ranks_find_the_notebook_whatever_is_written_and_freed(notebook, storage_pool):
+def test_ranks_get_the_notebooks_values_whatever_is_written_and_freed(notebook, storage_pool):
     draw = random.Random(2)
     sizes = [
         LARGE,

@@ -1,4 +1,4 @@
-"""Long lists, dicts and sets go back where they changed, and else they do not."""
+"""Long lists, dicts and sets are sent back only if they have changed."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def test_what_is_as_it_came_is_not_sent(notebook):
     notebook.cell("texts = ['many words ' * n for n in range(2000)]\ndata = {'texts': texts}")
     before = notebook["texts"], list(map(id, notebook["texts"]))
     notebook.mgpu("assert len(data['texts']) == 2000 and data['texts'] is texts")
-    assert notebook.places[-1].nbytes < 10_000
+    assert notebook.storages[-1].nbytes < 10_000
     assert notebook["texts"] is before[0]
     assert list(map(id, notebook["texts"])) == before[1]
 
@@ -57,7 +57,7 @@ def test_what_is_as_it_came_is_not_sent(notebook):
         ("ring[-1][0] = 1", "ring[0] == 1"),
     ],
 )
-def test_what_has_changed_comes_home_whatever_holds_it(notebook, change, same):
+def test_changed_items_are_restored_whatever_contains_them(notebook, change, same):
     notebook.cell(MADE)
     before = {name: notebook[name] for name in NAMES}
     others = {name: list(map(id, notebook[name])) for name in ("texts", "pairs", "items")}
@@ -70,7 +70,7 @@ def test_what_has_changed_comes_home_whatever_holds_it(notebook, change, same):
             assert list(map(id, notebook[name])) == ids
 
 
-def test_a_long_list_that_goes_home_twice_is_one(notebook):
+def test_a_long_list_that_is_restored_twice_is_one_object(notebook):
     notebook.cell("texts = [str(n) for n in range(100)]\nboth = [texts, texts]")
     notebook.mgpu("new = {'a': texts, 'b': both}")
     assert notebook["new"]["a"] is notebook["texts"]

@@ -1,4 +1,4 @@
-"""Files as memory: as their bytes are, wherever there are large pages and wherever not."""
+"""Mapped files have the right bytes with and without large pages."""
 
 import gc
 import itertools
@@ -32,7 +32,7 @@ def address(view):
 @linux
 @pytest.mark.parametrize("nbytes", [1, 5000, LARGE_PAGE, LARGE_PAGE + 1, 5 * LARGE_PAGE + 12345])
 @pytest.mark.parametrize("access", [PRIVATE, SHARED])
-def test_a_map_has_the_bytes_and_who_writes_to_a_private_one_is_alone(fd, nbytes, access):
+def test_a_private_mapping_does_not_write_to_the_file(fd, nbytes, access):
     data = np.random.default_rng(0).integers(0, 256, nbytes, np.uint8)
     os.pwrite(fd, data.tobytes(), 0)
     one, other = FileMap(fd, nbytes, access), FileMap(fd, nbytes, access)
@@ -118,7 +118,7 @@ def test_a_container_on_the_disk_is_written_as_ever(tmp_path):
 
 
 @pytest.mark.skipif(not LARGE_PAGES_WORK, reason="an older system, or one without")
-def test_small_pages_become_large_ones_one_by_one(fd):
+def test_small_pages_are_collapsed_one_at_a_time(fd):
     data = np.random.default_rng(0).integers(0, 256, 8 * LARGE_PAGE + 5, np.uint8)
     os.pwrite(fd, data.tobytes(), 0)
     mapped = FileMap(fd, data.nbytes, SHARED)
