@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nbmgpu.cell import Cell, read_cell
+from nbmgpu.cell.source import LEADING_BLANK_LINES
 from nbmgpu.devices.requirements import missing_requirement
 from nbmgpu.engines.registry import get_engine
 from nbmgpu.environment import logging_state, random_state, torch_settings, tracker_run
@@ -44,8 +45,6 @@ DETACHED = (
     "{}: computed in the notebook with gradients; the graph stays there, so a backward pass in "
     "the cell ends at these tensors."
 )
-
-LEADING_BLANK_LINES = re.compile(r"\A(?:[ \t]*\n)+")
 
 
 @dataclass

@@ -11,8 +11,8 @@ it.  The rank calls ``save_result`` to write what the cell has changed, and the 
   ``library_overrides`` finds functions set on libraries, ``pickle_errors`` explains failures.
 - Loading: ``bundle``, ``address_space`` and ``tensor_views``.
 - Results: ``result_writer``, ``received_blocks``, ``object_state``, ``flat_encoding`` and
-  ``content_snapshots`` in the rank; ``result_reader``, ``state_setters`` and ``placeholders`` in the kernel; ``value_copies``
-  for values of the other ranks.
+  ``content_snapshots`` in the rank; ``result_reader``, ``state_setters`` and ``placeholders`` in
+  the kernel; ``value_copies`` for values of the other ranks.
 - Change detection: ``page_changes`` in a rank, ``write_tracking`` in the kernel.
 """
 

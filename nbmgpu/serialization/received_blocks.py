@@ -18,7 +18,7 @@ class ReceivedBlock(Block):
     """A block that came with the bundle; its addresses are offsets from its first byte."""
 
     def __init__(self, number: int, region: MappedRegion, before: memoryview) -> None:
-        """Compare ``region``, block ``number`` of the bundle, with ``before``, its original bytes."""
+        """Create block ``number`` of the bundle; ``before`` has its original bytes."""
         super().__init__(f"{BUNDLE_SPACE} {number}", region.device, 0, before.nbytes, {})
         self.number = number
         self.region = region
