@@ -47,7 +47,10 @@ HELD = """
 @pytest.mark.parametrize(
     ("stage", "look"),
     [
-        (2, "elements = sum(f.numel() for f in model.body.weight.home.layout.masters)"),
+        (
+            2,
+            "elements = sum(f.numel() for f in model.body.weight.engine_wrapper.layout.fp32_partitions)",
+        ),
         (3, "elements = sum(p.ds_tensor.numel() for p in model.parameters())"),
     ],
 )
@@ -313,13 +316,13 @@ def test_bare_tensors_are_refused():
 def read(tmp_path, given, stage=2, offload=False, **tuning):
     path = tmp_path / "ds.json"
     path.write_text(json.dumps(given))
-    said = []
+    notices = []
     tuned = StrategyOptions(deepspeed_config=str(path), **tuning)
-    config = read_config(tuned, stage, offload, 1000, lambda topic, text: said.append(text))
-    return config, said
+    config = read_config(tuned, stage, offload, 1000, lambda topic, text: notices.append(text))
+    return config, notices
 
 
-def test_clipping_is_off_unless_said():
+def test_clipping_is_off_by_default():
     config = read_config(StrategyOptions(), 2, False, 1000, lambda topic, text: None)
     assert config["gradient_clipping"] == 0.0
 
@@ -332,10 +335,10 @@ def test_a_users_configuration_is_merged(tmp_path):
         "wall_clock_breakdown": False,
         "zero_optimization": {"stage": 2, "reduce_bucket_size": 77, "overlap_comm": True},
     }
-    config, said = read(tmp_path, given)
+    config, notices = read(tmp_path, given)
     assert config["zero_optimization"]["reduce_bucket_size"] == 77
     assert config["train_micro_batch_size_per_gpu"] == 1
-    assert "train_micro_batch_size_per_gpu" in said[0]
+    assert "train_micro_batch_size_per_gpu" in notices[0]
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,14 @@
-"""``deepspeed_stage_1`` to ``_3``: DeepSpeed's engine, below a cell that sees its own objects.
+"""Strategies ``deepspeed_stage_1`` to ``_3``: DeepSpeed's engine, while the cell sees full tensors.
 
-``strategy`` is what the rank talks to.  ``config`` reads options and the user's JSON, ``fit``
-refuses what DeepSpeed cannot train exactly, ``home`` holds one engine and what belongs to
-it, ``layout`` and ``parts`` know which piece of a tensor lies where, ``watch`` and
-``gathering`` show it whole.
+- ``strategy``: the ``Strategy`` classes that a rank calls.
+- ``config``: the engine's configuration, from options and the user's JSON file.
+- ``compatibility``: refuses units that DeepSpeed cannot train exactly.
+- ``initialization``: imports DeepSpeed and creates its engine.
+- ``engine_wrapper``: one engine with its partitioned state; ``backward_pass`` and
+  ``optimizer_step`` run it.
+- ``partition_layout``, ``partitioned_state``: which elements a rank holds, and what is in them.
+- ``parameter_proxies``, ``parameter_gathering``: gather them when the cell accesses them.
+- ``call_order``: checks that ranks issue the same collectives.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ __all__ = ["Stage1", "Stage2", "Stage2Offload", "Stage3", "Stage3Offload"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import strategies when they are asked for: the kernel reads ``config`` without torch."""
+    """Import strategies on first access: the kernel imports ``config`` without torch."""
     if name not in __all__:
         raise AttributeError(name)
     from . import strategy

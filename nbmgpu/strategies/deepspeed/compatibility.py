@@ -1,8 +1,8 @@
-"""What DeepSpeed trains exactly, decided before its engine takes a model apart.
+"""Checks, before an engine is created, that DeepSpeed trains a unit exactly.
 
-Its partitions are flat: a rank updates some elements of a parameter, another the rest.
-An optimizer that looks at a parameter as a whole (its norm, its rows) would do something
-else there.  So each is tried on small tensors, whole and in two flat pieces.
+DeepSpeed's partitions are flat: one rank updates some elements of a parameter, another the rest.
+An optimizer whose update depends on the whole parameter (its norm, its rows) would do something
+else there.  So each optimizer is tried on small tensors, once full and once as two flat parts.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ if TYPE_CHECKING:
 
     from nbmgpu.strategies.base import Unit
 
-TINY = (4, 6)
-"""A shape that is always tried."""
+DEFAULT_SHAPE = (4, 6)
+"""A shape that is tried for every optimizer."""
 
-EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+EMBEDDING_CLASSES = (nn.Embedding, nn.EmbeddingBag)
 
-SCALES = (1e-2, 1.0, 1e2)
-"""Sizes of the gradients of the trial steps."""
+GRADIENT_SCALES = (1e-2, 1.0, 1e2)
+"""Magnitudes of the gradients in the trial steps."""
 
 
 def check_unit(unit: Unit, stage: int) -> None:
     """Refuse a unit that DeepSpeed cannot train exactly.
 
     Raises:
-        StrategyError: it says why, and what can.
+        StrategyError: with the reason, and a strategy that trains it.
     """
-    problem = _problem_of_parameters(unit, stage)
+    problem = _parameter_problem(unit, stage)
     for optimizer in unit.optimizers:
         _refuse_required_closure(optimizer)
-        problem = problem or _problem_of_optimizer(optimizer)
+        problem = problem or _optimizer_problem(optimizer)
     if problem:
         what = f"DeepSpeed cannot train this exactly: {problem[0]}"
         raise StrategyError(format_message(what, "", f"%%mgpu --strategy {problem[1]}"))
 
 
-def _problem_of_parameters(unit: Unit, stage: int) -> tuple[str, str] | None:
-    """Return what is in the way, and the nearest strategy that has no such problem."""
-    nearest = {1: "zero1", 2: "zero2", 3: "fsdp"}[stage]
+def _parameter_problem(unit: Unit, stage: int) -> tuple[str, str] | None:
+    """Return the problem, and the most similar strategy without it; None if there is none."""
+    most_similar = {1: "zero1", 2: "zero2", 3: "fsdp"}[stage]
     owned = {id(p) for module in unit.modules for p in module.parameters()}
     trained = [p for o in unit.optimizers for g in o.param_groups for p in g["params"]]
     if any(id(p) not in owned for p in trained):
@@ -60,12 +60,12 @@ def _problem_of_parameters(unit: Unit, stage: int) -> tuple[str, str] | None:
     if any(type(p) is not nn.Parameter for p in trained if p.requires_grad):
         return "a parameter has a class of its own", "ddp"
     modules = [m for root in unit.modules for m in root.modules()]
-    if any(getattr(m, "sparse", False) for m in modules if isinstance(m, EMBEDDINGS)):
+    if any(getattr(m, "sparse", False) for m in modules if isinstance(m, EMBEDDING_CLASSES)):
         return "an embedding has sparse gradients", "ddp"
     dtypes = {p.dtype for p in trained if p.requires_grad}
     if dtypes != {torch.float32}:
         named = ", ".join(sorted(str(d).removeprefix("torch.") for d in dtypes))
-        return f"its partitions are float32, the parameters are {named}", nearest
+        return f"its partitions are float32, the parameters are {named}", most_similar
     return None
 
 
@@ -85,56 +85,57 @@ def _refuse_required_closure(optimizer: Optimizer) -> None:
         )
 
 
-def _problem_of_optimizer(optimizer: Optimizer) -> tuple[str, str] | None:
+def _optimizer_problem(optimizer: Optimizer) -> tuple[str, str] | None:
     name = type(optimizer).__name__
     before = random_state.capture()
     try:
         with torch.random.fork_rng(devices=()):
-            alike = all(_steps_alike(optimizer, shape) for shape in _shapes(optimizer))
+            equal = all(_steps_equal(optimizer, shape) for shape in _trial_shapes(optimizer))
     except Exception as error:
         return f"a trial step of {name} failed ({type(error).__name__}: {error})", "ddp"
     finally:
         random_state.restore(before)
-    if alike:
+    if equal:
         return None
-    reason = f"{name} looks at a parameter as a whole, and DeepSpeed cuts parameters into pieces"
+    reason = f"{name} looks at a parameter as a whole, and DeepSpeed partitions its elements"
     return reason, "zero1"
 
 
-def _shapes(optimizer: Optimizer) -> list[tuple[int, ...]]:
+def _trial_shapes(optimizer: Optimizer) -> list[tuple[int, ...]]:
     own = shapes_to_try(p for group in optimizer.param_groups for p in group["params"])
-    return [TINY, *(shape for shape in own if math.prod(shape) > 1)]
+    return [DEFAULT_SHAPE, *(shape for shape in own if math.prod(shape) > 1)]
 
 
-def _steps_alike(optimizer: Optimizer, shape: tuple[int, ...]) -> bool:
-    whole, pieces = (_trial(optimizer, shape, in_pieces) for in_pieces in (False, True))
-    return torch.allclose(whole, pieces, rtol=1e-9, atol=1e-12, equal_nan=True)
+def _steps_equal(optimizer: Optimizer, shape: tuple[int, ...]) -> bool:
+    full, parts = (_trial(optimizer, shape, split) for split in (False, True))
+    return torch.allclose(full, parts, rtol=1e-9, atol=1e-12, equal_nan=True)
 
 
-def _trial(optimizer: Optimizer, shape: tuple[int, ...], in_pieces: bool) -> Tensor:
-    """Return a tensor, flat, after some steps of a twin of ``optimizer``."""
+def _trial(optimizer: Optimizer, shape: tuple[int, ...], split: bool) -> Tensor:
+    """Return a flat tensor after steps of a copy of ``optimizer``, in two parts if ``split``."""
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
     size = start.numel()
-    cuts = list(itertools.pairwise((0, size * 2 // 5 | 1, size)))  # odd: within a row, mostly
-    parts = [start.reshape(-1)[a:b].clone() for a, b in cuts] if in_pieces else [start]
+    # The cut is odd, so that it is inside a row of most shapes.
+    cuts = list(itertools.pairwise((0, size * 2 // 5 | 1, size)))
+    parts = [start.reshape(-1)[a:b].clone() for a, b in cuts] if split else [start]
     tensors = [nn.Parameter(part) for part in parts]
-    twin = _twin(optimizer, tensors)
-    for number, scale in enumerate(SCALES):
+    copied = _copy_without_state(optimizer, tensors)
+    for number, scale in enumerate(GRADIENT_SCALES):
         gradient = scale * torch.randn(shape, generator=generator, dtype=torch.float64)
-        pieces = [gradient.reshape(-1)[a:b] for a, b in cuts] if in_pieces else [gradient]
-        for tensor, piece in zip(tensors, pieces, strict=True):
-            tensor.grad = piece.clone()
+        grads = [gradient.reshape(-1)[a:b] for a, b in cuts] if split else [gradient]
+        for tensor, grad in zip(tensors, grads, strict=True):
+            tensor.grad = grad.clone()
         torch.manual_seed(number)
-        unhooked_step(optimizer)(twin)
+        unhooked_step(optimizer)(copied)
     return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
 
-def _twin(optimizer: Optimizer, tensors: list[nn.Parameter]) -> Optimizer:
-    """Return an optimizer like ``optimizer``, without state, over ``tensors`` in every group."""
+def _copy_without_state(optimizer: Optimizer, tensors: list[nn.Parameter]) -> Optimizer:
+    """Return a copy of ``optimizer`` with ``tensors`` for parameters and without state."""
     memo: dict[int, Any] = {id(t): t for t in tensors}
-    twin = object.__new__(type(optimizer))
-    memo[id(optimizer)] = twin
+    copied = object.__new__(type(optimizer))
+    memo[id(optimizer)] = copied
     groups = []
     for group in optimizer.param_groups:
         memo |= dict.fromkeys(map(id, group["params"]), tensors[0])
@@ -142,10 +143,10 @@ def _twin(optimizer: Optimizer, tensors: list[nn.Parameter]) -> Optimizer:
         groups.append({**group, **rates, "params": []})
     groups[0]["params"] = tensors
     for key, value in vars(optimizer).items():
-        if "_hooks" in key:  # those of the cell shall not see the trial
-            setattr(twin, key, type(value)())
+        if "_hooks" in key:  # the cell's hooks must not run in a trial
+            setattr(copied, key, type(value)())
         elif key not in ("state", "param_groups", "step"):
-            setattr(twin, key, copy.deepcopy(value, memo))
-    twin.param_groups = copy.deepcopy(groups, memo)
-    twin.state = collections.defaultdict(dict)
-    return twin
+            setattr(copied, key, copy.deepcopy(value, memo))
+    copied.param_groups = copy.deepcopy(groups, memo)
+    copied.state = collections.defaultdict(dict)
+    return copied

@@ -1,4 +1,4 @@
-"""The configuration of DeepSpeed's engine: ours, and what a user's own JSON may change in it."""
+"""The configuration of DeepSpeed's engine, and what the user's JSON file may change in it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from nbmgpu.errors import StrategyError, format_message
 from nbmgpu.strategies.strategy_options import StrategyOptions
 
 AUTO = "auto"
-"""What trainers that fill in a configuration leave to themselves."""
+"""The value that Hugging Face's Trainer replaces with its own setting."""
 
-OURS = {
+OPTION_KEYS = {
     "gradient_accumulation_steps": "--accumulate N",
     "managed_gradient_accumulation": "--accumulate N",
     "gradient_clipping": "--clip NORM, or clip_grad_norm_ in the cell",
 }
-"""Keys whose matter is decided elsewhere, and where."""
+"""Keys that have an option of their own, and that option."""
 
-REFUSED = {
+REFUSED_KEYS = {
     "optimizer": "the cell has an optimizer of its own",
     "scheduler": "the cell steps its scheduler itself",
     "data_types": "precision is chosen with --precision bf16 or fp16",
@@ -46,30 +46,30 @@ REFUSED = {
     "nebula": "checkpoints are what the cell saves",
     "zenflow": "it updates parameters late",
 }
-"""Keys that would train something else than the cell says, with the reason."""
+"""Keys that would change what is trained, with the reason."""
 
 HARMLESS = {
     "activation_checkpointing", "comms_logger", "csv_monitor", "dump_state", "flops_profiler",
     "memory_breakdown", "steps_per_print", "tensorboard", "wall_clock_breakdown", "wandb",
     "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer",
 }  # fmt: skip
-"""Keys that change what is said or counted, and not what is trained."""
+"""Keys for logging and measurement, which do not change what is trained."""
 
 ZERO_HARMLESS = {
     "allgather_bucket_size", "allgather_partitions", "ignore_unused_parameters",
     "memory_efficient_linear", "reduce_bucket_size", "reduce_scatter", "stage3_max_live_parameters",
     "stage3_max_reuse_distance", "stage3_prefetch_bucket_size", "sub_group_size",
 }  # fmt: skip
-"""Keys of ``zero_optimization`` that change sizes and times, and not what is trained."""
+"""Keys of ``zero_optimization`` for sizes and speed, which do not change what is trained."""
 
 ZERO_FIXED = {
     "contiguous_gradients", "overlap_comm", "stage3_param_persistence_threshold",
     "stage3_gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save",
     "stage3_model_persistence_threshold",
 }  # fmt: skip
-"""Keys that stay as they are here, whatever is given: they make nothing but speed."""
+"""Keys of ``zero_optimization`` that are ignored: they only affect speed."""
 
-ZERO_REFUSED = {
+ZERO_REFUSED_KEYS = {
     "zero_quantized_weights": "weights would be rounded",
     "zero_quantized_nontrainable_weights": "weights would be rounded",
     "zero_quantized_gradients": "gradients would be rounded",
@@ -79,13 +79,13 @@ ZERO_REFUSED = {
     "zenflow": "it updates parameters late",
     "super_offload": "it steps ahead of the check for overflow",
 }
-"""Keys of ``zero_optimization`` that would train something else, with the reason."""
+"""Keys of ``zero_optimization`` that would change what is trained, with the reason."""
 
-UNKNOWN = "it is not known to leave the training as it is"
+UNKNOWN = "it is not known whether it changes what is trained"
 
 
 def base_config(stage: int, offload: bool, precision: str | None) -> dict[str, Any]:
-    """Return the configuration that trains a cell as it stands, or in half ``precision``."""
+    """Return the configuration that trains an unchanged cell, in half ``precision`` if given."""
     half = {precision: {"enabled": True}} if precision in ("bf16", "fp16") else {}
     zero: dict[str, Any] = {"stage": stage, "overlap_comm": False, "contiguous_gradients": True}
     if offload:
@@ -95,84 +95,90 @@ def base_config(stage: int, offload: bool, precision: str | None) -> dict[str, A
     if stage == 3:
         zero |= {"stage3_param_persistence_threshold": 0, "stage3_prefetch_bucket_size": 0}
     return {
-        "train_micro_batch_size_per_gpu": 1,  # only counted with, never used
+        "train_micro_batch_size_per_gpu": 1,  # required, but not used
         "gradient_accumulation_steps": 1,
-        "gradient_clipping": 0.0,  # 1.0 unless said
+        "gradient_clipping": 0.0,  # DeepSpeed's default is 1.0
         "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,  # it would be compiled for more than a minute
+        "zero_force_ds_cpu_optimizer": False,  # compiling it takes more than a minute
         "steps_per_print": None,
         "zero_optimization": zero,
         **half,
     }
 
 
-def check_config(tuning: StrategyOptions, stage: int, offload: bool) -> None:
-    """Refuse a user's own file that ``read_config`` would refuse in the ranks."""
-    read_config(tuning, stage, offload, 0, lambda topic, text: None)
+def check_config(options: StrategyOptions, stage: int, offload: bool) -> None:
+    """Refuse a configuration file before the ranks start, as ``read_config`` would in them."""
+    read_config(options, stage, offload, 0, lambda topic, text: None)
 
 
 def read_config(
-    tuning: StrategyOptions,
+    options: StrategyOptions,
     stage: int,
     offload: bool,
     elements: int,
-    say: Callable[[str, str], None],
+    notice: Callable[[str, str], None],
 ) -> dict[str, Any]:
-    """Return the configuration of the engine, with the keys of the user's own file.
+    """Return the configuration of the engine, merged with that of the user's file.
 
-    ``elements`` is the number of elements of the model: buckets need not be larger.
-    ``say`` takes a topic and a text for the user.
+    Args:
+        options: the options of the run, with the path of the file.
+        stage: the ZeRO stage of the strategy.
+        offload: whether the strategy offloads to host memory.
+        elements: number of elements of the model, which limits the size of buckets.
+        notice: shows a text to the user, under a topic.
 
     Raises:
-        StrategyError: the file cannot be read, or asks for what does not train the cell as it is.
+        StrategyError: the file cannot be read, or has a key that would change what is trained.
     """
-    config, path = base_config(stage, offload, tuning.precision), tuning.deepspeed_config
+    config, path = base_config(stage, offload, options.precision), options.deepspeed_config
     zero = config["zero_optimization"]
     zero["reduce_bucket_size"] = min(500_000_000, max(elements, 2))
     if path is None:
         return config
     given = _load(path)
-    silent = []
+    ignored = []
     for key, value in given.items():
         if value == AUTO or key.startswith("_") or key == "zero_optimization":
             continue
-        if key in REFUSED and value not in (False, None, {}):
-            _refuse(key, REFUSED[key])
-        elif key in OURS and value != config.get(key):
-            _refuse(f"{key}: {value}", f"it is said by {OURS[key]}")
+        if key in REFUSED_KEYS and value not in (False, None, {}):
+            _refuse(key, REFUSED_KEYS[key])
+        elif key in OPTION_KEYS and value != config.get(key):
+            _refuse(f"{key}: {value}", f"it has an option of its own, {OPTION_KEYS[key]}")
         elif key in ("train_batch_size", "train_micro_batch_size_per_gpu"):
-            silent.append(key)
+            ignored.append(key)
         elif key in ("fp16", "bf16", "bfloat16"):
             name = "fp16" if key == "fp16" else "bf16"
-            asked = isinstance(value, dict) and value.get("enabled") not in (False, None, AUTO)
-            if asked and name not in config:
-                _refuse(f"{key}.enabled", f"precision is said by --precision {name}")
+            enabled = isinstance(value, dict) and value.get("enabled") not in (False, None, AUTO)
+            if enabled and name not in config:
+                _refuse(f"{key}.enabled", f"precision is chosen with --precision {name}")
             if name in config and isinstance(value, dict):
                 config[name] |= {k: v for k, v in value.items() if v != AUTO} | {"enabled": True}
         elif key in HARMLESS:
             config[key] = value
-        elif key not in config and key not in REFUSED:
+        elif key not in config and key not in REFUSED_KEYS:
             _refuse(key, UNKNOWN)
     _merge_zero(given.get("zero_optimization", {}), zero, stage)
-    if silent:
-        say(
+    if ignored:
+        notice(
             "deepspeed-config",
-            f"{Path(path).name}: {' and '.join(silent)} have no effect; the batch is the "
-            "loader's, shared out to the ranks.",
+            f"{Path(path).name}: {' and '.join(ignored)} have no effect; the batch size is "
+            "the loader's, split over the ranks.",
         )
     return config
 
 
 def _load(path: str) -> dict[str, Any]:
-    allowed = 'It is to be a JSON object, as DeepSpeed takes it: {"zero_optimization": {}}'
-    instead = "--deepspeed-config with another file, or no such flag at all"
+    allowed = 'DeepSpeed takes a JSON object, such as {"zero_optimization": {}}'
+    instead = "--deepspeed-config with another file, or without this flag"
     try:
         given = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         what = f"The DeepSpeed configuration {path} cannot be read: {error}"
         raise StrategyError(format_message(what, allowed, instead)) from None
     if not isinstance(given, dict):
-        what = f"The DeepSpeed configuration {path} holds a {type(given).__name__}, no object"
+        what = (
+            f"The DeepSpeed configuration {path} contains no object, but a {type(given).__name__}"
+        )
         raise StrategyError(format_message(what, allowed, instead))
     return given
 
@@ -189,7 +195,7 @@ def _merge_zero(given: dict[str, Any], zero: dict[str, Any], stage: int) -> None
         elif key in ZERO_HARMLESS:
             zero[key] = value
         elif key not in ZERO_FIXED and value not in (False, None, 0, {}):
-            _refuse(key, ZERO_REFUSED.get(key, UNKNOWN))
+            _refuse(key, ZERO_REFUSED_KEYS.get(key, UNKNOWN))
 
 
 def _merge_offload(key: str, value: Any, zero: dict[str, Any], stage: int) -> None:
@@ -204,7 +210,7 @@ def _merge_offload(key: str, value: Any, zero: dict[str, Any], stage: int) -> No
 
 
 def _refuse(what: str, why: str, stage: Any = None) -> None:
-    instead = f"--strategy deepspeed_stage_{stage}" if stage else "the file without it"
+    instead = f"--strategy deepspeed_stage_{stage}" if stage else "the file without this key"
     raise StrategyError(
-        format_message(f"--deepspeed-config: {what} cannot be had: {why}", "", instead)
+        format_message(f"--deepspeed-config: {what} is not supported: {why}", "", instead)
     )

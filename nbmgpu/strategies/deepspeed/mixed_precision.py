@@ -1,8 +1,8 @@
-"""``--precision bf16`` and ``fp16`` under DeepSpeed: a model in half precision, a cell in full.
+"""``--precision bf16`` and ``fp16`` under DeepSpeed.
 
-DeepSpeed computes with weights in half precision and updates float32 copies of them.
-What the cell hands to its modules is rounded on the way in, and what they return is
-float32 again, so that a loss is computed as ever.
+DeepSpeed computes with weights in half precision and updates fp32 master weights.  Inputs of the
+modules are cast to half precision, and their outputs back to float32, so that the cell computes
+its loss in float32.
 """
 
 from __future__ import annotations
@@ -13,59 +13,62 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-"""DeepSpeed's names of the half precisions, which are ours, too."""
+HALF_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""Half-precision dtypes by their name, both in DeepSpeed's configuration and in ``--precision``."""
 
 
-class Casts:
-    """Stands at the doors of modules that DeepSpeed has brought to half precision."""
+class InputOutputCasts:
+    """Hooks that cast inputs and outputs of modules whose weights are in half precision."""
 
-    def __init__(self, modules: list[nn.Module], half: torch.dtype | None) -> None:
-        """Remember the buffers of ``modules``, which will be rounded, too; None: do nothing."""
+    def __init__(self, modules: list[nn.Module], dtype: torch.dtype | None) -> None:
+        """Remember the buffers of ``modules``, which DeepSpeed casts too.
+
+        With None for ``dtype``, nothing is cast.
+        """
         self.modules = modules
-        self.half = half
+        self.dtype = dtype
         self.handles: list[Any] = []
-        every = [m for root in modules for m in root.modules()] if half else []
+        inner = [m for root in modules for m in root.modules()] if dtype else []
         self.buffers = [
-            (m, name, b) for m in every for name, b in m._buffers.items()
+            (m, name, b) for m in inner for name, b in m._buffers.items()
             if b is not None and b.is_floating_point()
         ]  # fmt: skip
 
-    def enter(self) -> None:
-        """Round what comes in, widen what goes out."""
-        if self.half is None:
+    def install(self) -> None:
+        """Register the forward hooks."""
+        if self.dtype is None:
             return
         for module in self.modules:
             self.handles += [
-                module.register_forward_pre_hook(self._in, with_kwargs=True, prepend=True),
-                module.register_forward_hook(self._out),
+                module.register_forward_pre_hook(self._cast_inputs, with_kwargs=True, prepend=True),
+                module.register_forward_hook(self._cast_outputs),
             ]
 
-    def _in(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        assert self.half is not None
-        half = self.half
+    def _cast_inputs(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        assert self.dtype is not None
+        dtype = self.dtype
 
-        def narrow(x: Tensor) -> Tensor:
-            return x.to(half) if x.dtype == torch.float32 else x
+        def cast(x: Tensor) -> Tensor:
+            return x.to(dtype) if x.dtype == torch.float32 else x
 
-        found: tuple[Any, Any] = tree_map_only(torch.Tensor, narrow, (args, kwargs))
-        return found
+        result: tuple[Any, Any] = tree_map_only(torch.Tensor, cast, (args, kwargs))
+        return result
 
-    def _out(self, module: nn.Module, args: Any, output: Any) -> Any:
+    def _cast_outputs(self, module: nn.Module, args: Any, output: Any) -> Any:
         return tree_map_only(
-            torch.Tensor, lambda x: x.float() if x.dtype == self.half else x, output
+            torch.Tensor, lambda x: x.float() if x.dtype == self.dtype else x, output
         )
 
-    def leave(self) -> None:
-        """Take the hooks off; buffers that nothing has changed are as they were."""
+    def remove(self) -> None:
+        """Remove the hooks and restore the buffers; unchanged ones keep their exact values."""
         for handle in self.handles:
             handle.remove()
         self.handles = []
         for module, name, buffer in self.buffers:
-            now = module._buffers.get(name)
-            if now is None or now is buffer:
+            current = module._buffers.get(name)
+            if current is None or current is buffer:
                 continue
-            if not torch.equal(buffer.to(now.dtype), now):
-                buffer.copy_(now)
+            if not torch.equal(buffer.to(current.dtype), current):
+                buffer.copy_(current)
             module._buffers[name] = buffer
         self.buffers = []

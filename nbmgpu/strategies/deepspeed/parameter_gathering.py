@@ -1,4 +1,4 @@
-"""Parameters of stage 3, between lying on all ranks and being whole."""
+"""Gathering and partitioning parameters of stage 3 outside of DeepSpeed's own hooks."""
 
 from __future__ import annotations
 
@@ -7,129 +7,116 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from nbmgpu.errors import SAME_STEPS_HINT
-
+from .call_order import DIFFERENT_MODULES, DIFFERENT_STEPS, FORWARD, check_same_on_all_ranks
 from .initialization import inference_mode_disabled
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from .engine_wrapper import Home
+    from .engine_wrapper import EngineWrapper
 
-OPEN = -1
-"""Stands among the modules that use a parameter of stage 3, so that it is not released."""
-
-START = 1 << 39
-BACKWARD = 1 << 40
-END_OF_CELL = 1 << 41
-"""Numbers for calls that ranks compare, beside those of modules."""
-
-STEPS = (
-    "Ranks did different numbers of steps: not all of them are at the same forward or backward pass",
-    "Stage 3 of DeepSpeed runs each forward and backward pass on all ranks together",
-    SAME_STEPS_HINT,
-)
-ANOTHER_WAY = (
-    "The forward pass takes another way through the model on another rank",
-    "Under stage 3 of DeepSpeed all ranks must use the same modules in the same order",
-    "%%mgpu --strategy ddp",
-)
+KEEP_GATHERED = -1
+"""Id in ``ds_active_sub_modules`` that keeps DeepSpeed from releasing a gathered parameter."""
 
 
-class Gathering:
-    """Brings the parameters of an engine together when the cell looks at them.
+class ParameterGathering:
+    """Gathers an engine's parameters when the cell accesses them.
 
-    DeepSpeed's own hooks bring them for the modules' forward and backward passes.
+    DeepSpeed's own hooks gather them for the modules' forward and backward passes.
+
+    Attributes:
+        is_gathered: whether all parameters are gathered until the next step.
+        awaits_backward: whether a forward pass has run whose backward pass has not.
     """
 
-    def __init__(self, home: Home, modules: list[nn.Module], held: list[nn.Parameter]) -> None:
-        """Serve ``home``, whose modules hold the parameters ``held``."""
-        self.home = home
-        self.held = held
-        self.opened = False
-        self.used = False
-        self._numbers = {id(m): i for i, m in enumerate(modules)}
+    def __init__(self, wrapper: EngineWrapper) -> None:
+        """Register hooks that check the order of calls, before DeepSpeed registers its own."""
+        self.wrapper = wrapper
+        self.parameters = wrapper.originals.parameters
+        self.is_gathered = False
+        self.awaits_backward = False
+        modules, roots = wrapper.originals.modules, wrapper.unit.modules
+        self._index = {id(m): i for i, m in enumerate(modules)}
         owners = [m for m in modules if any(p is not None for p in m._parameters.values())]
-        # Before DeepSpeed's own hooks: that of the outermost module begins with a broadcast.
-        outermost = home.unit.modules
-        self.hooks = [m.register_forward_pre_hook(self.consent_to_start) for m in outermost]
-        self.hooks += [m.register_forward_pre_hook(self.consent) for m in owners]
-        self.hooks += [m.register_forward_hook(self.consent_to_end) for m in home.unit.modules]
+        # DeepSpeed's hook of the outermost module starts with a broadcast.
+        self.hooks = [m.register_forward_pre_hook(self._check_start) for m in roots]
+        self.hooks += [m.register_forward_pre_hook(self._check_module) for m in owners]
+        self.hooks += [m.register_forward_hook(self._check_end) for m in roots]
 
-    def consent(self, module: nn.Module, args: Any) -> None:
-        """Refuse a forward pass that takes another way on another rank: it would hang."""
-        if torch.is_grad_enabled() and not self.home.busy:
-            self.home.same(self._numbers[id(module)], ANOTHER_WAY)
+    def _check_start(self, module: nn.Module, args: Any) -> None:
+        """Check that all ranks start this forward pass, also one of an evaluation."""
+        if not self.wrapper.in_engine:
+            check_same_on_all_ranks(FORWARD - self._index[id(module)], DIFFERENT_STEPS)
 
-    def consent_to_start(self, module: nn.Module, args: Any) -> None:
-        """Refuse a forward pass that does not begin on all ranks, also one of an evaluation."""
-        if not self.home.busy:
-            self.home.same(START - self._numbers[id(module)], STEPS)
+    def _check_module(self, module: nn.Module, args: Any) -> None:
+        """Check that all ranks run this module next."""
+        if torch.is_grad_enabled() and not self.wrapper.in_engine:
+            check_same_on_all_ranks(self._index[id(module)], DIFFERENT_MODULES)
 
-    def consent_to_end(self, module: nn.Module, args: Any, output: Any) -> None:
-        """Refuse a forward pass that is over here, and goes on elsewhere."""
-        if torch.is_grad_enabled() and not self.home.busy:
-            self.home.same(-1 - self._numbers[id(module)], ANOTHER_WAY)
+    def _check_end(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Check that all ranks have finished this forward pass."""
+        if torch.is_grad_enabled() and not self.wrapper.in_engine:
+            check_same_on_all_ranks(-1 - self._index[id(module)], DIFFERENT_MODULES)
 
-    def touch(self, parameters: list[Any], writes: bool) -> None:
-        """Bring the parameters of stage 3 together, if the cell and not the engine asks."""
-        if self.home.busy:
+    def on_access(self, parameters: list[Any], writes: bool) -> None:
+        """Gather for the cell, which is about to read or write ``parameters``; collective."""
+        if self.wrapper.in_engine:
             return
-        within = forward_under_way()
-        if within and torch.is_grad_enabled():
-            self.used = True
-        # In a forward pass the engine's hooks have brought what the modules own, to be read.
-        brought = within and not writes
-        if not self.opened and not (
-            brought and all(p.ds_status.name == "AVAILABLE" for p in parameters)
-        ):
-            self.open()
+        in_forward = is_in_forward()
+        if in_forward and torch.is_grad_enabled():
+            self.awaits_backward = True
+        # In a forward pass the engine's hooks have gathered what the module owns, for reading.
+        readable = (
+            in_forward and not writes and all(p.ds_status.name == "AVAILABLE" for p in parameters)
+        )
+        if not self.is_gathered and not readable:
+            self.gather()
 
-    def open(self) -> None:
-        """Let all parameters of stage 3 be whole until the next step; collective."""
-        with self.home.inside(), inference_mode_disabled():
-            held: list[Any] = self.held
-            if any(p.ds_status.name == "INFLIGHT" for p in held):
-                self.home.engine.optimizer._partition_all_parameters()
-            missing = [p for p in held if p.ds_status.name == "NOT_AVAILABLE"]
+    def gather(self) -> None:
+        """Gather all parameters and keep them gathered until the next step; collective."""
+        with self.wrapper.engine_scope(), inference_mode_disabled():
+            parameters: list[Any] = self.parameters
+            if any(p.ds_status.name == "INFLIGHT" for p in parameters):
+                self.wrapper.engine.optimizer._partition_all_parameters()
+            missing = [p for p in parameters if p.ds_status.name == "NOT_AVAILABLE"]
             if missing:
                 missing[0].all_gather(param_list=missing)
-            for parameter in held:
-                parameter.ds_active_sub_modules.add(OPEN)
-        self.opened = True
+            for parameter in parameters:
+                parameter.ds_active_sub_modules.add(KEEP_GATHERED)
+        self.is_gathered = True
 
-    def close(self) -> None:
-        """Partition the parameters again, with what the cell has written into them."""
-        if not self.opened:
+    def partition(self) -> None:
+        """Partition the parameters again, with the values that the cell has written."""
+        if not self.is_gathered:
             return
-        with self.home.inside(), inference_mode_disabled():
-            for parameter in self.held:
-                held: Any = parameter
-                held.ds_active_sub_modules.clear()
-                held.partition(has_been_updated=True)
-        self.opened = False
+        with self.wrapper.engine_scope(), inference_mode_disabled():
+            parameters: list[Any] = self.parameters
+            for parameter in parameters:
+                parameter.ds_active_sub_modules.clear()
+                parameter.partition(has_been_updated=True)
+        self.is_gathered = False
 
-    def shape_of(self, parameter: nn.Parameter) -> Tensor | None:
-        """Return a tensor without memory that has the shape of a partitioned parameter."""
-        held: Any = parameter
-        if self.home.busy or held.ds_status.name == "AVAILABLE":
+    def meta_tensor(self, parameter: nn.Parameter) -> Tensor | None:
+        """Return a meta tensor with the full shape of ``parameter``; None while it is gathered."""
+        partitioned: Any = parameter
+        if self.wrapper.in_engine or partitioned.ds_status.name == "AVAILABLE":
             return None
-        return torch.empty(held.ds_shape, dtype=held.dtype, device="meta")
+        return torch.empty(partitioned.ds_shape, dtype=partitioned.dtype, device="meta")
 
 
-roots: list[nn.Module] = []
-"""The modules of engines of stage 3.  Each stands at the bottom of DeepSpeed's stack."""
+root_modules: list[nn.Module] = []
+"""Models of the engines of stage 3; DeepSpeed's forward stack has them at its bottom."""
 
 
-def forward_under_way() -> bool:
-    """Tell whether the forward pass of a module of stage 3 is under way."""
+def is_in_forward() -> bool:
+    """Whether a forward pass of a module of stage 3 is running."""
     from deepspeed.runtime.zero import parameter_offload
 
-    return len(parameter_offload.FWD_MODULE_STACK) > len(roots)
+    return len(parameter_offload.FWD_MODULE_STACK) > len(root_modules)
 
 
-def forget_forward() -> None:
-    """Take modules off DeepSpeed's stack that a failed forward pass has left there."""
+def reset_forward_stack() -> None:
+    """Remove modules from DeepSpeed's forward stack that a failed forward pass has left there."""
     from deepspeed.runtime.zero import parameter_offload
 
-    parameter_offload.FWD_MODULE_STACK[:] = roots
+    parameter_offload.FWD_MODULE_STACK[:] = root_modules

@@ -1,15 +1,15 @@
-"""What the cell sees of a model that DeepSpeed holds: parameters, gradients and states as ever.
+"""Parameters and optimizer states of an engine as the cell sees them: full, as on one device.
 
-DeepSpeed takes gradients away as they arrive, spreads optimizer states over ranks, and
-under stage 3 leaves parameters without content.  A cell that looks at any of these
-would see None, nothing, or zeros.  So while an engine holds a parameter, its class is
-one of those below: what is read is collected from all ranks at that moment, and what
-is changed goes back before the next step.  All ranks run the same cell, so all come here.
+DeepSpeed removes gradients as they arrive, partitions optimizer states, and under stage 3 leaves
+parameters empty.  A cell that accessed them would find None, nothing, or zeros.  So while an engine
+holds a parameter, its class is one of those below: reads gather from all ranks, and changes are
+written back before the next step.  All ranks run the same cell, so all of them take part.
 """
 
 from __future__ import annotations
 
 import collections
+import copy
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -21,42 +21,44 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from .engine_wrapper import Home
+    from .engine_wrapper import EngineWrapper
 
-raw_grad: Any = torch.Tensor.grad
-"""The descriptor of torch's own ``.grad``: what lies on this rank, if anything."""
+TENSOR_GRAD: Any = torch.Tensor.grad
+"""The descriptor of ``torch.Tensor.grad``: the gradient that autograd has stored on this rank."""
 
-CONTENT = {"data", "T", "mT", "H", "mH", "real", "imag"}
-"""Attributes of a tensor for which its content is needed."""
+VALUE_ATTRIBUTES = {"data", "T", "mT", "H", "mH", "real", "imag"}
+"""Attributes of a tensor that need its values."""
 
-OF_SHAPE = {"size", "numel", "nelement", "dim", "ndimension", "shape", "ndim", "__len__"}
-OF_TENSOR = {
+SHAPE_METHODS = {"size", "numel", "nelement", "dim", "ndimension", "shape", "ndim", "__len__"}
+"""Methods and attributes that need the full shape, and no values."""
+
+METADATA_METHODS = {
     "requires_grad_", "register_hook", "register_post_accumulate_grad_hook", "retain_grad",
     "is_floating_point", "is_complex", "element_size", "get_device", "type", "is_contiguous",
 }  # fmt: skip
-"""Methods that ask for shape, and for what is known without content."""
+"""Methods that need neither values nor the full shape."""
 
 
-class Watched(nn.Parameter):
-    """A parameter of an engine: ``.grad`` is one device's, wherever its parts lie."""
+class ParameterProxy(nn.Parameter):
+    """A parameter of an engine whose ``.grad`` is the full gradient of the global batch."""
 
-    home: Any  # a Home
+    engine_wrapper: Any  # an EngineWrapper
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient over the global batch; what is changed in it counts at the step."""
-        if self.home.busy:
-            found: Tensor | None = raw_grad.__get__(self)
+        """The averaged gradient; changes to it count in the next step."""
+        if self.engine_wrapper.in_engine:
+            grad: Tensor | None = TENSOR_GRAD.__get__(self)
         else:
-            found = self.home.gradients.read(self)
-        return found
+            grad = self.engine_wrapper.gradients.get(self)
+        return grad
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
-        if self.home.busy:
-            raw_grad.__set__(self, value)
+        if self.engine_wrapper.in_engine:
+            TENSOR_GRAD.__set__(self, value)
         else:
-            self.home.gradients.write(self, value)
+            self.engine_wrapper.gradients.set(self, value)
 
     @grad.deleter
     def grad(self) -> None:
@@ -65,71 +67,71 @@ class Watched(nn.Parameter):
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
         """Return a plain parameter with the same values."""
         if id(self) not in memo:
-            self.home.refuse_copies()
+            self.engine_wrapper.check_copy()
             memo[id(self)] = nn.Parameter(self.detach().clone(), self.requires_grad)
         copied: nn.Parameter = memo[id(self)]
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle as a plain parameter, without what DeepSpeed has put on it."""
-        self.home.refuse_copies()
-        return _plain, (self.detach().clone(), self.requires_grad)
+        """Pickle as a plain parameter, without DeepSpeed's attributes."""
+        self.engine_wrapper.check_copy()
+        return _make_parameter, (self.detach().clone(), self.requires_grad)
 
 
-def _plain(content: Tensor, requires_grad: bool) -> nn.Parameter:
-    return nn.Parameter(content, requires_grad)
+def _make_parameter(values: Tensor, requires_grad: bool) -> nn.Parameter:
+    return nn.Parameter(values, requires_grad)
 
 
-class Partitioned(Watched):
-    """A parameter of stage 3, brought together when something asks for its content."""
+class PartitionedParameterProxy(ParameterProxy):
+    """A parameter of stage 3, which is gathered when its values are accessed."""
 
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call ``func`` on whole parameters, if it needs more of them than their shape."""
+        """Call ``func``; gather its parameters before, if it needs their values."""
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():
-            asked = _asked(func)
-            if asked == "shape" and args and isinstance(args[0], Partitioned):
-                stand_in = args[0].home.gathering.shape_of(args[0])
-                if stand_in is not None and not _of_deepspeed():
-                    return func(stand_in, *args[1:], **kwargs)
-            elif asked == "content":
+            need = _need_of(func)
+            if need == "shape" and args and isinstance(args[0], PartitionedParameterProxy):
+                meta = args[0].engine_wrapper.gathering.meta_tensor(args[0])
+                if meta is not None and not _called_by_deepspeed():
+                    return func(meta, *args[1:], **kwargs)
+            elif need == "values":
                 found = list(_partitioned([*args, *kwargs.values()]))
-                if found and not _of_deepspeed():
-                    found[0].home.gathering.touch(found, _writes(func))
+                if found and not _called_by_deepspeed():
+                    found[0].engine_wrapper.gathering.on_access(found, _is_in_place(func))
             return func(*args, **kwargs)
 
 
-def _asked(func: Any) -> str:
-    """Return what ``func`` asks of a tensor: ``shape``, ``content``, or nothing of either."""
+def _need_of(func: Any) -> str:
+    """Return what ``func`` needs of a tensor: ``shape``, ``values``, or an empty string."""
     name = getattr(func, "__name__", "")
     if name in ("__get__", "__set__", "__delete__"):
         name = func.__self__.__name__
-        if name not in OF_SHAPE:
-            return "content" if name in CONTENT else ""
-    if name in OF_SHAPE:
+        if name not in SHAPE_METHODS:
+            return "values" if name in VALUE_ATTRIBUTES else ""
+    if name in SHAPE_METHODS:
         return "shape"
-    return "" if name in OF_TENSOR else "content"
+    return "" if name in METADATA_METHODS else "values"
 
 
-def _writes(func: Any) -> bool:
-    """Tell whether ``func`` changes a tensor: its name ends in one underscore, as torch's do."""
+def _is_in_place(func: Any) -> bool:
+    """Whether ``func`` changes a tensor: names of in-place operations end in one underscore."""
     name = str(getattr(func, "__name__", ""))
     return name == "__set__" or (name.endswith("_") and not name.endswith("__"))
 
 
-def _partitioned(values: Any) -> Iterator[Partitioned]:
+def _partitioned(values: Any) -> Iterator[PartitionedParameterProxy]:
     for value in values:
-        if isinstance(value, Partitioned):
+        if isinstance(value, PartitionedParameterProxy):
             yield value
         elif isinstance(value, list | tuple):
             yield from _partitioned(value)
 
 
-def _of_deepspeed() -> bool:
-    """Tell whether DeepSpeed itself is asking: it knows what it has taken apart."""
+def _called_by_deepspeed() -> bool:
+    """Whether the first caller outside torch is DeepSpeed, which handles partitions itself."""
     frame: Any = sys._getframe(2)
     while frame is not None:
         package = frame.f_globals.get("__name__", "").split(".")[0]
@@ -139,44 +141,41 @@ def _of_deepspeed() -> bool:
     return False
 
 
-class SpreadState(collections.defaultdict[Any, Any]):
-    """An optimizer's ``state`` while its parts lie on all ranks: whole as soon as it is read."""
+class PartitionedOptimizerState(collections.defaultdict[Any, Any]):
+    """``optimizer.state`` of an engine, which gathers the full states when it is accessed.
 
-    def __init__(self, home: Home, index: int) -> None:
-        """Stand for the state of the optimizer ``index`` of ``home``."""
+    Attributes:
+        is_gathered: whether it holds the full states, which the cell may have changed.
+    """
+
+    def __init__(self, wrapper: EngineWrapper, index: int) -> None:
+        """Represent the state of the optimizer number ``index`` of ``wrapper``."""
         super().__init__(dict)
-        self.home = home
+        self.engine_wrapper = wrapper
         self.index = index
-        self.whole = False
+        self.is_gathered = False
 
-    def _collect(self) -> None:
-        if not self.whole:
-            self.whole = True
-            self.update(self.home.states.collect(self.index))
-
-    def spread(self) -> None:
-        """Forget what was collected; it has been taken in."""
-        self.whole = True
-        self.clear()
-        self.whole = False
+    def _gather(self) -> None:
+        if not self.is_gathered:
+            self.is_gathered = True
+            self.update(self.engine_wrapper.states.gather(self.index))
 
     def __reduce__(self) -> Any:
-        """Travel as what torch's optimizers have."""
+        """Pickle as the ``defaultdict`` of torch's optimizers."""
         return collections.defaultdict, (dict, dict(self.items()))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """Copy as what torch's optimizers have."""
-        import copy
-
+        """Copy as the ``defaultdict`` of torch's optimizers."""
         return copy.deepcopy(collections.defaultdict(dict, self.items()), memo)
 
 
-def _collecting(name: str) -> Any:
-    plain = getattr(collections.defaultdict, name)
+def _gathering(name: str) -> Any:
+    """Return the dict method ``name`` with a gather before it."""
+    original = getattr(collections.defaultdict, name)
 
-    def method(self: SpreadState, *args: Any, **kwargs: Any) -> Any:
-        self._collect()
-        return plain(self, *args, **kwargs)
+    def method(self: PartitionedOptimizerState, *args: Any, **kwargs: Any) -> Any:
+        self._gather()
+        return original(self, *args, **kwargs)
 
     return method
 
@@ -185,4 +184,4 @@ for _name in (
     "__getitem__", "__setitem__", "__delitem__", "__iter__", "__len__", "__contains__", "__eq__",
     "__repr__", "items", "keys", "values", "get", "pop", "popitem", "setdefault", "clear", "copy",
 ):  # fmt: skip
-    setattr(SpreadState, _name, _collecting(_name))
+    setattr(PartitionedOptimizerState, _name, _gathering(_name))

@@ -1,4 +1,4 @@
-"""Which part of each parameter a rank holds in DeepSpeed's flat partitions."""
+"""Where each parameter is in DeepSpeed's flat partitions."""
 
 from __future__ import annotations
 
@@ -15,102 +15,114 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Slice:
-    """Elements ``start`` to ``start + count`` of a flattened parameter, on this rank.
+class PartitionSlice:
+    """The elements of one parameter that this rank updates.
 
-    They lie in partition ``partition``, from element ``at`` on.
+    Attributes:
+        partition: index of the flat partition, which is that of DeepSpeed's parameter group.
+        offset: index of the first element in the flat partition.
+        start: index of the first element in the flattened parameter.
+        count: number of elements.
     """
 
     partition: int
-    at: int
+    offset: int
     start: int
     count: int
 
-    def of(self, flat: Tensor) -> Tensor:
-        """Return the slice's elements of ``flat``, a tensor like the partition; a view."""
-        return flat.narrow(0, self.at, self.count)
+    def of_partition(self, flat: Tensor) -> Tensor:
+        """Return a view of the slice's elements of ``flat``, which is shaped like a partition."""
+        return flat.narrow(0, self.offset, self.count)
 
-    def cut(self, whole: Tensor) -> Tensor:
-        """Return the slice's elements of a tensor shaped like the parameter."""
-        return whole.reshape(-1).narrow(0, self.start, self.count)
+    def of_parameter(self, full: Tensor) -> Tensor:
+        """Return the slice's elements, flat, of a tensor that is shaped like the parameter."""
+        return full.reshape(-1).narrow(0, self.start, self.count)
 
 
-class Layout:
-    """Where everything lies in the optimizer that an engine has made."""
+class PartitionLayout:
+    """The partitions of a ZeRO optimizer and the slices of parameters in them.
+
+    Attributes:
+        parameters: those that the engine updates.
+        shapes: their full shapes, by ``id``.
+        slices: the slice of each parameter on this rank, by ``id``; None if it has no element here.
+    """
 
     def __init__(self, optimizer: Any, stage: int, parameters: list[nn.Parameter]) -> None:
-        """Read the layout of ``parameters``, those that the engine updates."""
+        """Read the layout from DeepSpeed's ``optimizer``."""
         self.optimizer = optimizer
         self.stage = stage
         self.parameters = parameters
         self.shapes = {id(p): getattr(p, "ds_shape", p.shape) for p in parameters}
-        read = self._of_stage_3 if stage == 3 else self._of_stage_2
-        self.slices: dict[int, Slice | None] = {id(p): read(p) for p in parameters}
+        slice_of = self._slice_of_stage_3 if stage == 3 else self._slice_of_stage_1_or_2
+        self.slices: dict[int, PartitionSlice | None] = {id(p): slice_of(p) for p in parameters}
 
     @property
-    def masters(self) -> list[Tensor]:
-        """The partitions that the optimizer updates, in full precision."""
-        name = "fp32_partitioned_groups_flat" if self.stage == 3 else None
-        found: list[Tensor] = getattr(self.optimizer, name or "single_partition_of_fp32_groups")
-        return found
+    def fp32_partitions(self) -> list[Tensor]:
+        """This rank's flat partitions of the fp32 master weights."""
+        stage_3 = "fp32_partitioned_groups_flat"
+        name = stage_3 if self.stage == 3 else "single_partition_of_fp32_groups"
+        partitions: list[Tensor] = getattr(self.optimizer, name)
+        return partitions
 
-    def models(self) -> list[Tensor]:
-        """Return the same partitions as the model computes with them."""
+    def model_partitions(self) -> list[Tensor]:
+        """Return the same partitions in the dtype that the model computes with."""
         optimizer = self.optimizer
         if self.stage == 3:
             return list(optimizer.fp16_partitioned_groups_flat)
         rank = dist.get_rank()
         return [parts[rank] for parts in optimizer.parallel_partitioned_bit16_groups]
 
-    def _of_stage_2(self, parameter: Any) -> Slice | None:
+    def _slice_of_stage_1_or_2(self, parameter: Any) -> PartitionSlice | None:
         mapping = parameter._hp_mapping
         if mapping is None:
             return None
-        ours, whole = mapping.hp_fragment_address, mapping.lp_fragment_address
-        return Slice(mapping.param_group_index, ours.start, whole.start, ours.numel)
+        local, full = mapping.hp_fragment_address, mapping.lp_fragment_address
+        return PartitionSlice(mapping.param_group_index, local.start, full.start, local.numel)
 
-    def _of_stage_3(self, parameter: Any) -> Slice | None:
+    def _slice_of_stage_3(self, parameter: Any) -> PartitionSlice | None:
         optimizer = self.optimizer
-        number, at, room = optimizer.grad_position[optimizer.get_param_id(parameter)]
-        start = room * dist.get_rank()
-        count = min(room, parameter.ds_numel - start)
-        return Slice(number, at, start, count) if count > 0 else None
+        group, offset, size = optimizer.grad_position[optimizer.get_param_id(parameter)]
+        start = size * dist.get_rank()
+        count = min(size, parameter.ds_numel - start)
+        return PartitionSlice(group, offset, start, count) if count > 0 else None
 
-    def gradients(self) -> list[Tensor]:
-        """Return, for each partition, the averaged gradients of the last backward pass, flat.
+    def averaged_gradients(self) -> list[Tensor]:
+        """Return this rank's averaged gradients of the last backward pass, flat per partition.
 
-        Those of parameters that the pass did not reach may be anything.
+        Elements of parameters that the pass did not reach are undefined.
         """
-        if self._offloaded():
-            return [master.grad for master in self.masters]  # type: ignore[misc]
+        if self._is_offloaded():
+            return [master.grad for master in self.fp32_partitions]  # type: ignore[misc]
         found = self.optimizer.averaged_gradients
         return [
-            torch.cat([part.reshape(-1) for part in found[i]]) for i in range(len(self.masters))
+            torch.cat([part.reshape(-1) for part in found[i]])
+            for i in range(len(self.fp32_partitions))
         ]
 
-    def place(self, gradients: list[Tensor]) -> None:
-        """Give the optimizer the gradients to step with."""
-        for number, (master, flat) in enumerate(zip(self.masters, gradients, strict=True)):
-            if self._offloaded():
+    def set_gradients(self, gradients: list[Tensor]) -> None:
+        """Set the gradients, flat per partition, that DeepSpeed's optimizer steps with."""
+        for index, (master, flat) in enumerate(zip(self.fp32_partitions, gradients, strict=True)):
+            if self._is_offloaded():
                 assert master.grad is not None
                 master.grad.copy_(flat)
             else:
-                self.optimizer.averaged_gradients[number] = [flat]
+                self.optimizer.averaged_gradients[index] = [flat]
 
-    def _offloaded(self) -> bool:
+    def _is_offloaded(self) -> bool:
         name = "offload_optimizer" if self.stage == 3 else "cpu_offload"
         return bool(getattr(self.optimizer, name))
 
-    def join(self, parameter: nn.Parameter, part: Tensor | None, dtype: torch.dtype) -> Tensor:
-        """Return the whole of which this rank has ``part``; collective.
+    def gather(self, parameter: nn.Parameter, local: Tensor | None, dtype: torch.dtype) -> Tensor:
+        """Return the full tensor of which this rank holds the slice ``local``; collective.
 
-        The result lies on the device that the ranks' collectives use.
+        The result is shaped like ``parameter``, on the device that collectives use.
         """
-        device = self.models()[0].device
+        device = self.model_partitions()[0].device
         with inference_mode_disabled():
-            whole = torch.zeros(self.shapes[id(parameter)], dtype=dtype, device=device)
-            place = self.slices[id(parameter)]
-            if place is not None and part is not None:
-                place.cut(whole).copy_(part.reshape(-1))
-            dist.all_reduce(whole)
-        return whole
+            full = torch.zeros(self.shapes[id(parameter)], dtype=dtype, device=device)
+            own_slice = self.slices[id(parameter)]
+            if own_slice is not None and local is not None:
+                own_slice.of_parameter(full).copy_(local.reshape(-1))
+            dist.all_reduce(full)
+        return full

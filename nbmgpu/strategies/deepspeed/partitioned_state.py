@@ -1,8 +1,7 @@
-"""Gradients and optimizer states of an engine, in parts over the ranks.
+"""Gradients and optimizer states of an engine, partitioned over the ranks.
 
-Each part is a slice of DeepSpeed's flat partitions.  Between steps they keep the life
-that ``.grad`` and ``optimizer.state`` have on one device: gradients stay and add up
-until the cell removes them, states belong to parameters and not to partitions.
+Between steps they behave like ``.grad`` and ``optimizer.state`` on one device: gradients accumulate
+until the cell clears them, and states belong to parameters, not to DeepSpeed's flat partitions.
 """
 
 from __future__ import annotations
@@ -16,210 +15,237 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .parameter_proxies import SpreadState
+from .parameter_proxies import PartitionedOptimizerState
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
 
-    from .engine_wrapper import Home
+    from .engine_wrapper import EngineWrapper
 
 
-class Gradients:
-    """What ``.grad`` of an engine's parameters would be on one device."""
+class PartitionedGradients:
+    """The gradients of an engine's parameters.
 
-    def __init__(self, home: Home) -> None:
-        """Begin without any gradient."""
-        self.home = home
-        self.layout = home.layout
-        self.flat = [torch.zeros_like(m, requires_grad=False) for m in self.layout.masters]
+    Attributes:
+        flat: this rank's gradients in fp32, one flat tensor per partition.
+        present: ids of the parameters whose ``.grad`` is not None.
+    """
+
+    def __init__(self, wrapper: EngineWrapper) -> None:
+        """Start without gradients."""
+        self.wrapper = wrapper
+        self.layout = wrapper.layout
+        self.flat = [torch.zeros_like(m, requires_grad=False) for m in self.layout.fp32_partitions]
         self.present: set[int] = set()
-        self._shown: dict[int, tuple[nn.Parameter, Tensor]] = {}
+        self._full: dict[int, tuple[nn.Parameter, Tensor]] = {}
 
-    def part(self, parameter: nn.Parameter) -> Tensor | None:
-        """Return this rank's part of a gradient, in place; None if it has no part."""
-        place = self.layout.slices[id(parameter)]
-        return None if place is None else place.of(self.flat[place.partition])
+    def local(self, parameter: nn.Parameter) -> Tensor | None:
+        """Return a view of this rank's slice of a gradient; None if it has no element here."""
+        own_slice = self.layout.slices[id(parameter)]
+        return None if own_slice is None else own_slice.of_partition(self.flat[own_slice.partition])
 
-    def add(self, parameters: Iterable[nn.Parameter], sources: list[Tensor], scale: float) -> None:
-        """Add to the gradients of ``parameters`` their parts of ``sources``, over ``scale``."""
-        self.settle()
-        self._shown.clear()
+    def full(self, parameter: nn.Parameter) -> Tensor:
+        """Return the full gradient in fp32, or as the cell has it; collective unless gathered."""
+        if id(parameter) in self._full:
+            return self._full[id(parameter)][1]
+        return self.layout.gather(parameter, self.local(parameter), torch.float32)
+
+    def accumulate(
+        self, parameters: Iterable[nn.Parameter], sources: list[Tensor], scale: float
+    ) -> None:
+        """Add ``sources / scale`` to the gradients of ``parameters``.
+
+        Args:
+            parameters: those that have got a gradient.
+            sources: their gradients, one flat tensor per partition.
+            scale: the loss scale.
+        """
+        self.write_back()
+        self._full.clear()
         for parameter in parameters:
-            part, place = self.part(parameter), self.layout.slices[id(parameter)]
-            if part is not None and place is not None:
+            local, own_slice = self.local(parameter), self.layout.slices[id(parameter)]
+            if local is not None and own_slice is not None:
                 if id(parameter) not in self.present:
-                    part.zero_()
-                part.add_(place.of(sources[place.partition]), alpha=1 / scale)
+                    local.zero_()
+                source = own_slice.of_partition(sources[own_slice.partition])
+                local.add_(source, alpha=1 / scale)
             self.present.add(id(parameter))
 
-    def read(self, parameter: nn.Parameter) -> Tensor | None:
-        """Return the whole gradient, as the cell sees it; collective unless just read."""
+    def get(self, parameter: nn.Parameter) -> Tensor | None:
+        """Return the full gradient for the cell; collective unless gathered already."""
         if id(parameter) not in self.present:
             return None
-        if self.home.shows_parts:
-            self._shown.pop(id(parameter), None)
-            part = self.part(parameter)
-            return torch.zeros(0) if part is None else part
-        if id(parameter) not in self._shown:
-            with self.home.inside():
-                like = self.home.outer_dtype(parameter)
-                whole = self.layout.join(parameter, self.part(parameter), torch.float32).to(like)
-            self._shown[id(parameter)] = (parameter, whole)
-        return self._shown[id(parameter)][1]
+        if self.wrapper.exposes_local_gradients:
+            self._full.pop(id(parameter), None)
+            local = self.local(parameter)
+            return torch.zeros(0) if local is None else local
+        if id(parameter) not in self._full:
+            with self.wrapper.engine_scope():
+                full = self.full(parameter).to(self.wrapper.original_dtype(parameter))
+            self._full[id(parameter)] = (parameter, full)
+        return self._full[id(parameter)][1]
 
-    def write(self, parameter: nn.Parameter, value: Tensor | None) -> None:
-        """Let ``value``, the same on all ranks, be the gradient."""
-        self._shown.pop(id(parameter), None)
+    def set(self, parameter: nn.Parameter, value: Tensor | None) -> None:
+        """Set the full gradient, which is the same on all ranks."""
+        self._full.pop(id(parameter), None)
         if value is None:
             self.present.discard(id(parameter))
             return
         self.present.add(id(parameter))
-        self._shown[id(parameter)] = (parameter, value)
+        self._full[id(parameter)] = (parameter, value)
 
-    def settle(self) -> None:
-        """Take over gradients that the cell was shown or has set: it may have changed them.
+    def write_back(self) -> None:
+        """Copy gradients that the cell has read or set back into the partitions.
 
-        Not every operation in place leaves a trace in the version of a tensor.
+        The cell may have changed them, and not every in-place operation increments a version.
         """
-        for key, (parameter, whole) in self._shown.items():
-            part, place = self.part(parameter), self.layout.slices[key]
-            if part is not None and place is not None:
-                part.copy_(place.cut(whole.detach()))
+        for key, (parameter, full) in self._full.items():
+            local, own_slice = self.local(parameter), self.layout.slices[key]
+            if local is not None and own_slice is not None:
+                local.copy_(own_slice.of_parameter(full.detach()))
 
-    def powers(self, parameters: Iterable[nn.Parameter], kind: float) -> Tensor:
-        """Return the sum of |g| ** kind over ``parameters``, or the largest |g|; collective."""
-        self.settle()
-        device = self.layout.models()[0].device
+    def norm_power(self, parameters: Iterable[nn.Parameter], norm_type: float) -> Tensor:
+        """Return the sum of |g| ** norm_type over ``parameters``, for inf the maximum; collective.
+
+        The result has shape (), on the device that collectives use.
+        """
+        self.write_back()
+        device = self.layout.model_partitions()[0].device
         chosen = [p for p in parameters if id(p) in self.present]
-        parts = [part for p in chosen if (part := self.part(p)) is not None]
-        norms = [torch.linalg.vector_norm(part, kind).to(device) for part in parts]
+        locals_ = [local for p in chosen if (local := self.local(p)) is not None]
+        norms = [torch.linalg.vector_norm(local, norm_type).to(device) for local in locals_]
         total = torch.stack(norms) if norms else torch.zeros(1, device=device)
-        if kind == float("inf"):
+        if norm_type == float("inf"):
             total = total.max()
             dist.all_reduce(total, dist.ReduceOp.MAX)
         else:
-            total = total.pow(kind).sum()
+            total = total.pow(norm_type).sum()
             dist.all_reduce(total)
         return total
 
     def multiply(self, parameters: Iterable[nn.Parameter], factor: Tensor) -> None:
-        """Multiply the gradients of ``parameters``."""
-        self._shown.clear()
+        """Multiply the gradients of ``parameters`` by ``factor``."""
+        self._full.clear()
         for parameter in parameters:
-            part = self.part(parameter)
-            if part is not None and id(parameter) in self.present:
-                part.mul_(factor.to(part.device))
+            local = self.local(parameter)
+            if local is not None and id(parameter) in self.present:
+                local.mul_(factor.to(local.device))
 
 
-class States:
-    """The states of a unit's optimizers, keyed by slices of parameters.
+class PartitionedStates:
+    """The states of a unit's optimizers on this rank.
 
-    ``pieces`` are what the optimizers step: views of the partitions, one per parameter,
-    so that each keeps its own count of steps and one without gradient is left alone.
+    Optimizers step local parameters: views of DeepSpeed's flat partitions, one per parameter.  So
+    each keeps its own step counter, and a parameter without gradient is not stepped.
+
+    Attributes:
+        local_parameters: the view for each parameter with elements on this rank, by ``id``.
+        by_optimizer: for each optimizer its state, keyed by local parameter.
     """
 
-    def __init__(self, home: Home) -> None:
-        """Take in the states that the optimizers have."""
-        self.home = home
-        self.layout = home.layout
-        self.pieces: dict[int, nn.Parameter] = {}
+    def __init__(self, wrapper: EngineWrapper) -> None:
+        """Partition the states that the optimizers have."""
+        self.wrapper = wrapper
+        self.layout = wrapper.layout
+        self.local_parameters: dict[int, nn.Parameter] = {}
         for parameter in self.layout.parameters:
-            place = self.layout.slices[id(parameter)]
-            if place is not None:
-                flat = self.layout.masters[place.partition].detach()
-                self.pieces[id(parameter)] = nn.Parameter(place.of(flat))
-        self.of: list[dict[Any, Any]] = []
-        self._order: list[dict[int, None]] = [{} for _ in home.optimizers]
-        self._taken: list[dict[Any, Any]] = [{} for _ in home.optimizers]
-        for index, optimizer in enumerate(home.optimizers):
-            self.of.append(collections.defaultdict(dict))
-            self.take_in(index, optimizer)
+            own_slice = self.layout.slices[id(parameter)]
+            if own_slice is not None:
+                flat = self.layout.fp32_partitions[own_slice.partition].detach()
+                self.local_parameters[id(parameter)] = nn.Parameter(own_slice.of_partition(flat))
+        self.by_optimizer: list[dict[Any, Any]] = []
+        self._order: list[dict[int, None]] = [{} for _ in wrapper.optimizers]
+        self._originals: list[dict[Any, Any]] = [{} for _ in wrapper.optimizers]
+        for index, optimizer in enumerate(wrapper.optimizers):
+            self.by_optimizer.append(collections.defaultdict(dict))
+            self.partition(index, optimizer)
 
-    def take_in(self, index: int, optimizer: Optimizer) -> None:
-        """Spread ``optimizer.state``, keyed by whole parameters, if it is not spread already."""
-        whole = optimizer.state
-        if isinstance(whole, SpreadState) and not whole.whole:
+    def partition(self, index: int, optimizer: Optimizer) -> None:
+        """Partition ``optimizer.state``, unless it is partitioned already."""
+        full = optimizer.state
+        if isinstance(full, PartitionedOptimizerState) and not full.is_gathered:
             return
-        spread: dict[Any, Any] = collections.defaultdict(dict)
-        for key, state in dict(whole).items():
+        local: dict[Any, Any] = collections.defaultdict(dict)
+        for key, state in dict(full).items():
             if id(key) not in self.layout.slices:
-                spread[key] = state
-            elif id(key) in self.pieces:
-                spread[self.pieces[id(key)]] = self._cut(key, state)
-        self.of[index] = spread
-        self._order[index] = dict.fromkeys(map(id, dict(whole)))
-        # On a GPU they would take the memory that is to be saved.
-        self._taken[index] = {id(k): v for k, v in dict(whole).items() if k.device.type == "cpu"}
-        optimizer.state = SpreadState(self.home, index)
+                local[key] = state
+            elif id(key) in self.local_parameters:
+                local[self.local_parameters[id(key)]] = self._local_state(key, state)
+        self.by_optimizer[index] = local
+        self._order[index] = dict.fromkeys(map(id, dict(full)))
+        # On a GPU the original tensors would take the memory that partitioning saves.
+        self._originals[index] = {id(k): v for k, v in dict(full).items() if k.device.type == "cpu"}
+        optimizer.state = PartitionedOptimizerState(self.wrapper, index)
 
-    def _cut(self, parameter: Tensor, state: dict[str, Any]) -> dict[str, Any]:
-        place = self.layout.slices[id(parameter)]
-        piece = self.pieces[id(parameter)]
-        assert place is not None
+    def _local_state(self, parameter: Tensor, state: dict[str, Any]) -> dict[str, Any]:
+        own_slice = self.layout.slices[id(parameter)]
+        local_parameter = self.local_parameters[id(parameter)]
+        assert own_slice is not None
         shape = self.layout.shapes[id(parameter)]
-        cut: dict[str, Any] = {}
+        local: dict[str, Any] = {}
         for name, value in state.items():
             if isinstance(value, torch.Tensor) and value.shape == shape:
-                alone = value.dim() == 0 and name == "step"
-                part = value.detach().reshape(-1) if alone else place.cut(value.detach())
-                device = value.device if alone else piece.device
-                cut[name] = (part.view(()) if alone else part).to(device, copy=True)
+                is_counter = value.dim() == 0 and name == "step"
+                detached = value.detach()
+                part = detached if is_counter else own_slice.of_parameter(detached)
+                device = value.device if is_counter else local_parameter.device
+                local[name] = part.to(device, copy=True)
             else:
-                cut[name] = copy.deepcopy(value)
-        return cut
+                local[name] = copy.deepcopy(value)
+        return local
 
-    def note_order(self, index: int, optimizer: Optimizer, present: set[int]) -> None:
-        """Note which parameters an optimizer meets, in the order of its state on one device."""
+    def record_order(self, index: int, optimizer: Optimizer, present: set[int]) -> None:
+        """Record the order in which one device would create the states of ``optimizer``."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if id(parameter) in present:
                     self._order[index].setdefault(id(parameter))
 
-    def at_home(self, index: int) -> dict[Any, dict[str, Any]]:
-        """Return the whole state, in the tensors it came in: others may hold them, too."""
-        whole = self.collect(index)
-        for parameter, state in whole.items():
-            before = self._taken[index].get(id(parameter), {})
+    def gather_in_place(self, index: int) -> dict[Any, dict[str, Any]]:
+        """Return the full state in the tensors that it had before, which others may share."""
+        full = self.gather(index)
+        for parameter, state in full.items():
+            before = self._originals[index].get(id(parameter), {})
             for name, value in state.items():
-                memory = before.get(name)
-                if not isinstance(memory, torch.Tensor) or not isinstance(value, torch.Tensor):
+                original = before.get(name)
+                if not isinstance(original, torch.Tensor) or not isinstance(value, torch.Tensor):
                     continue
-                if (memory.shape, memory.dtype) == (value.shape, value.dtype):
-                    state[name] = memory.detach().copy_(value)
-        return whole
+                if (original.shape, original.dtype) == (value.shape, value.dtype):
+                    state[name] = original.detach().copy_(value)
+        return full
 
-    def collect(self, index: int) -> dict[Any, dict[str, Any]]:
-        """Return the whole state of an optimizer, keyed by whole parameters; collective."""
-        spread = self.of[index]
-        mine = {}
-        order = list(self.layout.parameters)
-        for number, parameter in enumerate(order):
-            piece = self.pieces.get(id(parameter))
-            if piece is not None and piece in spread:
-                mine[number] = {n: _kind(v, piece) for n, v in spread[piece].items()}
-        everywhere: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(everywhere, mine)
-        whole: dict[Any, dict[str, Any]] = {}
-        with self.home.inside():
-            for number, parameter in enumerate(order):
-                kinds = next((k[number] for k in everywhere if number in k), None)
+    def gather(self, index: int) -> dict[Any, dict[str, Any]]:
+        """Return the full state of an optimizer, keyed by full parameter; collective."""
+        local = self.by_optimizer[index]
+        parameters = list(self.layout.parameters)
+        own_kinds = {}
+        for number, parameter in enumerate(parameters):
+            key = self.local_parameters.get(id(parameter))
+            if key is not None and key in local:
+                own_kinds[number] = {n: _dtype_or_value(v, key) for n, v in local[key].items()}
+        all_kinds: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(all_kinds, own_kinds)
+        full: dict[Any, dict[str, Any]] = {}
+        with self.wrapper.engine_scope():
+            for number, parameter in enumerate(parameters):
+                kinds = next((k[number] for k in all_kinds if number in k), None)
                 if kinds is None:
                     continue
-                piece = self.pieces.get(id(parameter))
-                ours = spread.get(piece, {}) if piece is not None else {}
-                whole[parameter] = {
-                    name: self.layout.join(parameter, ours.get(name), value)
+                key = self.local_parameters.get(id(parameter))
+                state = local.get(key, {}) if key is not None else {}
+                full[parameter] = {
+                    name: self.layout.gather(parameter, state.get(name), value)
                     if isinstance(value, torch.dtype) else value
                     for name, value in kinds.items()
                 }  # fmt: skip
-        pieces = {id(piece) for piece in self.pieces.values()}
-        whole |= {key: state for key, state in spread.items() if id(key) not in pieces}
-        place = {key: i for i, key in enumerate(self._order[index])}
-        return dict(sorted(whole.items(), key=lambda item: place.get(id(item[0]), len(place))))
+        local_keys = {id(key) for key in self.local_parameters.values()}
+        full |= {key: state for key, state in local.items() if id(key) not in local_keys}
+        rank_of = {key: i for i, key in enumerate(self._order[index])}
+        return dict(sorted(full.items(), key=lambda item: rank_of.get(id(item[0]), len(rank_of))))
 
 
-def _kind(value: Any, piece: nn.Parameter) -> Any:
-    """Return the dtype of a state that lies like its parameter; any other value as it is."""
-    lies = isinstance(value, torch.Tensor) and value.shape == piece.shape
-    return value.dtype if lies else value
+def _dtype_or_value(value: Any, local_parameter: nn.Parameter) -> Any:
+    """Return the dtype of a tensor with an element per element of the parameter, else ``value``."""
+    is_partitioned = isinstance(value, torch.Tensor) and value.shape == local_parameter.shape
+    return value.dtype if is_partitioned else value

@@ -1,9 +1,9 @@
-"""``deepspeed_stage_1`` to ``deepspeed_stage_3_offload``: DeepSpeed's own engine, in place.
+"""The strategies ``deepspeed_stage_1`` to ``deepspeed_stage_3_offload``.
 
-ZeRO (Rajbhandari et al., SC 2020, 1910.02054) as DeepSpeed does it: its engine averages
-and partitions the gradients, updates the partitions and gathers parameters.  It is
-driven from beneath the cell: a backward pass of the cell is one of the engine, an
-optimizer's step is one of the engine, which then calls the cell's optimizer for its part.
+DeepSpeed's engine implements ZeRO (Rajbhandari et al., SC 2020, arXiv 1910.02054): it averages and
+partitions gradients, updates the partitions and gathers parameters.  A backward pass of the cell
+runs as one of the engine.  A step of the cell's optimizer runs as one of the engine, which calls
+the cell's optimizer for this rank's partitions.
 """
 
 from __future__ import annotations
@@ -25,44 +25,44 @@ from nbmgpu.strategies.collective_pickle import CollectivePickle
 from nbmgpu.strategies.per_parameter import has_closure
 from nbmgpu.strategies.replication import broadcast_unless_equal
 
+from .call_order import BACKWARD, END_OF_CELL
 from .compatibility import check_unit
 from .config import read_config
-from .engine_wrapper import Home, signature
+from .engine_wrapper import EngineWrapper, signature
 from .initialization import check_fp16_support, import_deepspeed
-from .parameter_gathering import BACKWARD, END_OF_CELL
-from .parameter_proxies import Watched
+from .parameter_proxies import ParameterProxy
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
 
 OVERFLOW = (
-    "Gradients were infinite or not a number: DeepSpeed leaves out such a step, where one device "
-    "would have taken it and spoiled the weights."
+    "Gradients were infinite or not a number: DeepSpeed skips such a step, where one device would "
+    "have taken it and filled the weights with NaN."
 )
-THAWED = (
+FROZEN_IN_PASS = (
     "Parameters were frozen or unfrozen between the forward and the backward pass, or right before",
     "Stage 3 of DeepSpeed must know before the forward pass",
     "optimizer.zero_grad() between the change and the forward pass, or --strategy fsdp",
 )
-FROZEN = (
+FROZEN_MODEL = (
     "A model that is trained was frozen as a whole, as a critic is while its opponent learns",
     "An engine of DeepSpeed would not train it again",
-    "--strategy zero1 or fsdp, which do, or the model left as it is: its optimizer does not step",
+    "--strategy zero1 or fsdp, which do, or the model left unfrozen: its optimizer does not step",
 )
 NOT_CALLED = (
-    "Half precision begins where a model is called: model(x)",
-    "model.forward(x), or a part of the model alone, gets what it is given",
+    "Inputs are cast to half precision where a model is called: model(x)",
+    "model.forward(x), or a part of the model alone, gets its inputs as they are",
     "--precision fp32, or autocast in the cell",
 )
 LOST = (
-    "The cell failed, and other ranks could not be asked for what they held: the optimizer has "
+    "The cell failed, and the other ranks' partitions could not be gathered: the optimizer has "
     "lost its states, and under stage 3 the model has the weights of before the cell."
 )
 
 
 class DeepSpeed(Strategy):
-    """DeepSpeed's engine at one of its ZeRO stages."""
+    """Base class of the strategies, one for each ZeRO stage."""
 
     weighs_losses: ClassVar[bool] = True
     shards_state: ClassVar[bool] = True
@@ -70,95 +70,95 @@ class DeepSpeed(Strategy):
     offload: ClassVar[bool] = False
 
     def __init__(self, context: RankContext) -> None:
-        """Start without any engine."""
+        """Start without engines."""
         super().__init__(context)
-        self.homes: list[Home] = []
+        self.wrappers: list[EngineWrapper] = []
         self._patches = PatchStack()
         self._scale = 1.0
 
     def prepare(self, units: list[Unit]) -> None:
-        """Give every unit that can train an engine; what has changed gets a new one."""
+        """Create an engine for every unit that trains, and again for one that has changed."""
         wanted = [unit for unit in units if unit.trains]
         kept = []
-        for home in self.homes:
-            same = [u for u in wanted if signature(u) == home.signature]
-            if same and not self._thawed(home):
-                kept.append(home)
+        for wrapper in self.wrappers:
+            same = [u for u in wanted if signature(u) == wrapper.signature]
+            if same and not self._is_stale(wrapper):
+                kept.append(wrapper)
                 wanted.remove(same[0])
             else:
-                home.finish()
-        self.homes = kept
+                wrapper.finish()
+        self.wrappers = kept
         if wanted and not self._patches:
             import_deepspeed(self.device)
-            self._watch_modules()
+            self._patch_zero_grad()
         for unit in wanted:
-            self._house(unit)
+            self._create_wrapper(unit)
 
-    def _thawed(self, home: Home) -> bool:
-        """Tell whether other parameters are frozen than when the engine was made."""
-        return home.trainable.changed()
+    def _is_stale(self, wrapper: EngineWrapper) -> bool:
+        """Whether parameters were frozen or unfrozen since the engine was created."""
+        return wrapper.trainable.changed()
 
-    def _renew(self) -> None:
-        """Make new engines where the cell has frozen or unfrozen parameters."""
-        changed = [home for home in self.homes if self._thawed(home)]
-        if not all(home.unit.trains for home in changed):
-            raise StrategyError(format_message(*FROZEN))
+    def _recreate_stale(self) -> None:
+        """Create engines anew where the cell has frozen or unfrozen parameters."""
+        changed = [wrapper for wrapper in self.wrappers if self._is_stale(wrapper)]
+        if not all(wrapper.unit.trains for wrapper in changed):
+            raise StrategyError(format_message(*FROZEN_MODEL))
         if changed:
-            self.prepare([home.unit for home in self.homes])
+            self.prepare([wrapper.unit for wrapper in self.wrappers])
 
-    def _house(self, unit: Unit) -> None:
+    def _create_wrapper(self, unit: Unit) -> None:
         check_unit(unit, self.stage)
         if self.options.precision == "fp16":
             check_fp16_support(self.device)
         broadcast_unless_equal([*unit.parameters(), *unit.buffers()])
         elements = sum(p.numel() for p in unit.parameters())
         config = read_config(self.options, self.stage, self.offload, elements, self.notice)
-        self.homes.append(Home(unit, self.stage, config))
+        self.wrappers.append(EngineWrapper(unit, self.stage, config))
 
     def loss_scale(self) -> float:
-        """Return what losses are multiplied by: small gradients vanish in float16."""
-        scales = {float(home.engine.optimizer.loss_scale) for home in self.homes}
+        """Return the largest loss scale of the engines, which is not 1 under fp16."""
+        scales = {float(wrapper.engine.optimizer.loss_scale) for wrapper in self.wrappers}
         return max(scales, default=1.0)
 
     def check_backward(self) -> None:
         """Check that no rank is in a forward pass, whose all-gathers would wait for this rank."""
-        for home in self.homes:
-            home.check_call(BACKWARD)
+        for wrapper in self.wrappers:
+            wrapper.check_call(BACKWARD)
 
     def begin_backward(self, backward: Backward) -> None:
-        """Let the engines expect gradients, also of parameters that were frozen before."""
-        if any(self._thawed(home) and home.used for home in self.homes):
-            raise StrategyError(format_message(*THAWED))
-        self._renew()
+        """Prepare the engines for gradients, also of parameters that were frozen before."""
+        if any(self._is_stale(wrapper) and wrapper.awaits_backward for wrapper in self.wrappers):
+            raise StrategyError(format_message(*FROZEN_IN_PASS))
+        self._recreate_stale()
         self._scale = self.loss_scale()
-        for home in self.homes:
-            home.begin_backward()
+        for wrapper in self.wrappers:
+            wrapper.backward_pass.begin()
 
     def end_backward(self, backward: Backward) -> None:
-        """Let the engines average what arrived."""
-        for home in self.homes:
-            home.end_backward(self._scale)
-            home.statistics.average(1.0 / self.world_size)
+        """Let the engines average the gradients."""
+        for wrapper in self.wrappers:
+            wrapper.backward_pass.end(self._scale)
+            wrapper.statistics.average(1.0 / self.world_size)
 
-    def _home_of(self, optimizer: Optimizer) -> Home | None:
-        return next((h for h in self.homes if any(o is optimizer for o in h.optimizers)), None)
+    def _wrapper_of(self, optimizer: Optimizer) -> EngineWrapper | None:
+        return next((w for w in self.wrappers if any(o is optimizer for o in w.optimizers)), None)
 
     def step(self, optimizer: Optimizer, plain: Callable[[], Any]) -> Any:
-        """Step through the engine, which calls ``plain`` for this rank's slices."""
-        home = self._home_of(optimizer)
-        if home is None:
+        """Step through the engine, which calls ``plain`` for this rank's partitions."""
+        wrapper = self._wrapper_of(optimizer)
+        if wrapper is None:
             return plain()
-        result = home.step(optimizer, evaluated(plain))
-        if home.engine.optimizer.overflow and self.options.precision != "fp16":
+        result = wrapper.optimizer_step.step(optimizer, _with_closure_called(plain))
+        if wrapper.engine.optimizer.overflow and self.options.precision != "fp16":
             self.notice("deepspeed-overflow", OVERFLOW)
         return result
 
     def zero_grad(self, optimizer: Optimizer, plain: Callable[[], None]) -> None:
-        """Remove gradients, without collecting them first."""
-        with self._showing_parts():
+        """Clear gradients without gathering them."""
+        with self._local_gradients():
             plain()
-        if not any(home.used for home in self.homes):
-            self._renew()
+        if not any(wrapper.awaits_backward for wrapper in self.wrappers):
+            self._recreate_stale()
 
     def clip_grad_norm(
         self,
@@ -167,87 +167,93 @@ class DeepSpeed(Strategy):
         norm_type: float,
         plain: Callable[[list[Tensor]], Tensor],
     ) -> Tensor:
-        """Clip by the norm of all gradients, those that lie on all ranks included."""
-        held = [p for p in parameters if isinstance(p, Watched)]
-        if not held:
+        """Clip by the norm of all gradients, partitioned ones included."""
+        proxies = [p for p in parameters if isinstance(p, ParameterProxy)]
+        if not proxies:
             return plain(parameters)
-        kind = float(norm_type)
-        homes = [h for h in self.homes if any(p.home is h for p in held)]
-        totals = [h.gradients.powers([p for p in held if p.home is h], kind) for h in homes]
-        others = [p.grad for p in parameters if not isinstance(p, Watched) and p.grad is not None]
-        norms = [torch.linalg.vector_norm(g, kind).to(totals[0].device) for g in others]
-        if kind == float("inf"):
+        norm_type = float(norm_type)
+        wrappers = [w for w in self.wrappers if any(p.engine_wrapper is w for p in proxies)]
+        totals = [
+            w.gradients.norm_power([p for p in proxies if p.engine_wrapper is w], norm_type)
+            for w in wrappers
+        ]
+        others = [
+            p.grad for p in parameters if not isinstance(p, ParameterProxy) and p.grad is not None
+        ]
+        norms = [torch.linalg.vector_norm(g, norm_type).to(totals[0].device) for g in others]
+        if norm_type == float("inf"):
             norm = torch.stack([*totals, *norms]).max()
         else:
-            norm = torch.stack([*totals, *(n.pow(kind) for n in norms)]).sum().pow(1 / kind)
+            norm = (
+                torch.stack([*totals, *(n.pow(norm_type) for n in norms)]).sum().pow(1 / norm_type)
+            )
         if not torch.isfinite(norm):
-            return plain(parameters)  # it knows whether that is an error
+            return plain(parameters)  # it raises where error_if_nonfinite=True
         factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
-        for home in homes:
-            home.gradients.multiply([p for p in held if p.home is home], factor)
+        for wrapper in wrappers:
+            wrapper.gradients.multiply([p for p in proxies if p.engine_wrapper is wrapper], factor)
         for gradient in others:
             gradient.mul_(factor.to(gradient.device))
         return norm
 
     @contextlib.contextmanager
-    def _showing_parts(self) -> Iterator[None]:
-        """Let ``.grad`` be this rank's part, for what treats every element alike."""
-        for home in self.homes:
-            home.shows_parts = True
+    def _local_gradients(self) -> Iterator[None]:
+        """Let ``.grad`` be this rank's slice, for elementwise operations."""
+        for wrapper in self.wrappers:
+            wrapper.exposes_local_gradients = True
         try:
             yield
         finally:
-            for home in self.homes:
-                home.shows_parts = False
+            for wrapper in self.wrappers:
+                wrapper.exposes_local_gradients = False
 
-    def _watch_modules(self) -> None:
-        """Let ``module.zero_grad()`` remove gradients without collecting them first."""
+    def _patch_zero_grad(self) -> None:
+        """Let ``module.zero_grad()`` clear gradients without gathering them."""
         plain = nn.Module.zero_grad
 
         @functools.wraps(plain)
         def zero_grad(module: nn.Module, set_to_none: bool = True) -> None:
-            with self._showing_parts():
+            with self._local_gradients():
                 plain(module, set_to_none)
 
         self._patches.replace("torch.nn.Module.zero_grad", zero_grad)
 
     def count_hooks(self, parameter: Tensor) -> int:
-        """Return 2: the engine's and ours."""
+        """Return 2: the engine's hook and that of ``BackwardPass``."""
         return 2
 
     def join_save(self, value: Any) -> None:
-        """Collect with rank 0 the states of optimizers that it pickles."""
+        """Gather the optimizer states that rank 0 pickles; collective with rank 0."""
         CollectivePickle().dump(value)
 
     def explain(self, error: BaseException) -> str:
-        """Return what an error means that DeepSpeed's half precision brings about."""
+        """Explain an error about dtypes that half precision under DeepSpeed causes."""
         text = str(error)
         if self.options.precision in ("bf16", "fp16") and "same dtype" in text:
             return format_message(*NOT_CALLED)
         return ""
 
     def finish(self) -> None:
-        """Bring everything together in the user's objects."""
-        for home in self.homes:
-            home.check_call(END_OF_CELL)
-        for home in self.homes:
-            home.finish()
-        self.homes = []
+        """Gather weights, gradients and states into the user's objects; collective."""
+        for wrapper in self.wrappers:
+            wrapper.check_call(END_OF_CELL)
+        for wrapper in self.wrappers:
+            wrapper.finish()
+        self.wrappers = []
 
     def release(self) -> None:
-        """Leave the user's objects, with what this rank has of them."""
-        for home in self.homes:
-            home.abandon()
+        """Restore the user's objects without collectives."""
+        for wrapper in self.wrappers:
+            wrapper.abandon()
             self.notice("deepspeed-lost", LOST)
-        self.homes = []
+        self.wrappers = []
         self._patches.remove()
 
 
-def evaluated(plain: Callable[[], Any]) -> Callable[[], Any]:
-    """Return ``plain``, a step of the cell, with its closure called already, if it has one.
+def _with_closure_called(plain: Callable[[], Any]) -> Callable[[], Any]:
+    """Call the closure of ``plain``, an optimizer step, and return the step with its result.
 
-    The engine must have the gradients before the step.  Optimizers that look at several
-    points, such as LBFGS, are refused by their trial; here by a second call.
+    The engine must have the gradients before the step.  A second call of the closure is refused.
     """
     if not isinstance(plain, functools.partial) or not has_closure(plain.args[1:], plain.keywords):
         return plain
@@ -256,14 +262,14 @@ def evaluated(plain: Callable[[], Any]) -> Callable[[], Any]:
         loss = closure()
     calls = itertools.count()
 
-    def again() -> Any:
+    def return_loss() -> Any:
         if next(calls):
             what = "The optimizer evaluates its closure several times in a step"
-            allowed = "DeepSpeed's engine steps on gradients that it has averaged before"
+            allowed = "DeepSpeed averages the gradients once, before the step"
             raise StrategyError(format_message(what, allowed, "%%mgpu --strategy ddp"))
         return loss
 
-    return functools.partial(plain.func, plain.args[0], again)
+    return functools.partial(plain.func, plain.args[0], return_loss)
 
 
 def _profile(name: str) -> profiles.Profile:
@@ -271,28 +277,28 @@ def _profile(name: str) -> profiles.Profile:
 
 
 class Stage1(DeepSpeed):
-    """Optimizer states are partitioned."""
+    """ZeRO stage 1: optimizer states are partitioned."""
 
     profile = _profile("deepspeed_stage_1")
     stage = 1
 
 
 class Stage2(DeepSpeed):
-    """Gradients, too."""
+    """ZeRO stage 2: gradients are partitioned too."""
 
     profile = _profile("deepspeed_stage_2")
     stage = 2
 
 
 class Stage3(DeepSpeed):
-    """Parameters, too."""
+    """ZeRO stage 3: parameters are partitioned too."""
 
     profile = _profile("deepspeed_stage_3")
     stage = 3
 
 
 class Stage2Offload(DeepSpeed):
-    """As stage 2, with states and steps on the host."""
+    """ZeRO stage 2 with optimizer states and steps on the CPU."""
 
     profile = _profile("deepspeed_stage_2_offload")
     stage = 2
@@ -300,7 +306,7 @@ class Stage2Offload(DeepSpeed):
 
 
 class Stage3Offload(DeepSpeed):
-    """As stage 3, with states and steps on the host."""
+    """ZeRO stage 3 with parameters, optimizer states and steps on the CPU."""
 
     profile = _profile("deepspeed_stage_3_offload")
     stage = 3

@@ -1,0 +1,49 @@
+"""Check that all ranks make the same calls in the same order.
+
+DeepSpeed issues collectives in forward and backward passes.  Ranks that issue different ones would
+wait for each other forever, or mix up their data.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from nbmgpu.errors import SAME_STEPS_HINT, StrategyError, format_message
+
+FORWARD = 1 << 39
+BACKWARD = 1 << 40
+END_OF_CELL = 1 << 41
+"""Numbers of calls; modules have small ones.  All are exact in float64."""
+
+Message = tuple[str, str, str]
+"""What happened, what is allowed, what to type instead."""
+
+DIFFERENT_STEPS: Message = (
+    "Ranks did different numbers of steps: not all of them are at the same forward or backward "
+    "pass",
+    "Stage 3 of DeepSpeed runs each forward and backward pass on all ranks together",
+    SAME_STEPS_HINT,
+)
+DIFFERENT_MODULES: Message = (
+    "The forward pass runs different modules on different ranks",
+    "Under stage 3 of DeepSpeed all ranks must run the same modules in the same order",
+    "%%mgpu --strategy ddp",
+)
+DIFFERENT_GRADIENTS: Message = (
+    "The loss does not reach the same parameters on all ranks",
+    "DeepSpeed averages gradients in the order in which they arrive",
+    "%%mgpu --strategy ddp",
+)
+
+
+def check_same_on_all_ranks(number: int, message: Message) -> None:
+    """Compare ``number`` with that of the other ranks; collective.
+
+    Raises:
+        StrategyError: with ``message``, where another rank has another number.
+    """
+    bounds = torch.tensor([number, -number], dtype=torch.float64, device="cpu")
+    dist.all_reduce(bounds, dist.ReduceOp.MAX)
+    if bounds[0] != -bounds[1]:
+        raise StrategyError(format_message(*message))
