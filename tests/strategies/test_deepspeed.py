@@ -49,7 +49,9 @@ HELD = """
     [
         (
             2,
-            "elements = sum(f.numel() for f in model.body.weight.engine_wrapper.layout.fp32_partitions)",
+            "layout = model.body.weight.engine_wrapper.layout\n"
+            "    elements = sum(flat.numel() for flat in layout.fp32_partitions)\n"
+            "    del layout",
         ),
         (3, "elements = sum(p.ds_tensor.numel() for p in model.parameters())"),
     ],
