@@ -1,281 +1,291 @@
-"""What is said aloud where a run cannot have the numbers of one device.
+"""Texts of the notices that a rank emits where a run cannot have the numbers of one device.
 
-Each text says what differs, why, and what to do about it.  The documentation
-(docs/numbers.md) lists the same topics.
+Each text states what differs, why, and what to do.  docs/numbers.md lists the same topics.
 """
 
 MIXED_LOSS = (
-    "The loss adds terms that count differently (a mean and a sum, or means over different "
-    "numbers of targets), or is a root, a ratio or another curve of such terms. Ranks are "
-    "averaged by the first term's count, so the step is not exactly one device's. Average all "
-    "terms over the same samples, and nothing after that, to have equal numbers."
+    "The loss combines terms with different denominators (a mean and a sum, or means over "
+    "different numbers of targets), or applies a root, a ratio or another nonlinear function to "
+    "them. Gradients are averaged over ranks with the weights of the first term, so the step "
+    "differs from one device's. To get equal numbers, average all terms over the same samples as "
+    "the last operation."
 )
 MULTIPLIED_BY_CHANCE = (
-    "The loss is a sum multiplied by a number that is 1 over the samples of this rank's share. It "
-    "is taken for a constant, so that the ranks' losses add up. If it is meant as a mean, divide "
-    "by the number of samples (`/ len(x)`) or use .mean(): these are recognised. For a constant "
-    "nothing is to be done."
+    "The loss is a sum multiplied by a number that equals 1 over the number of samples in this "
+    "rank's shard. The number is treated as a constant, so the losses of all ranks are added. If "
+    "it is meant as a mean, divide by the number of samples (`/ len(x)`) or use .mean(), which are "
+    "recognised. If it is a constant, there is nothing to do."
 )
 DIVIDED_BY_CHANCE = (
-    "The loss is a sum divided by a number that equals the samples of this rank's share. It is "
-    "taken for their number, so that the ranks' losses are averaged. If it is a constant, steps "
-    "are not one device's: multiply by the constant instead (`* 0.25` for `/ 4`); a note that this "
-    "may be a mean is then of no account."
+    "The loss is a sum divided by a number that equals the number of samples in this rank's shard. "
+    "It is treated as that number, so the losses of all ranks are averaged. If it is a constant, "
+    "steps differ from one device's: multiply by the constant instead (`* 0.25` for `/ 4`), and "
+    "ignore a further notice that this may be a mean."
 )
 LATE_COUNT = (
-    "The loss is a sum divided by a number that was the same on all ranks in the first steps, and "
-    "then was not: it is a count of what each rank has (chosen samples, tokens). It was taken for "
-    "a constant, so these first steps were not one device's. Divide by a tensor (`mask.sum()`) to "
-    "have equal numbers from the first step on."
+    "The loss is a sum divided by a number that was the same on all ranks in the first steps and "
+    "differed later, so it counts something in each rank's shard (selected samples, tokens). It "
+    "was treated as a constant until then, so the first steps differ from one device's. To get "
+    "equal numbers from the first step on, divide by a tensor (`mask.sum()`)."
 )
 SAME_BATCH = (
-    "The cell takes batches by `next()`, and takes several steps before it takes another one: all "
-    "of them are read as steps on the rank's share of that batch, and its losses are added up or "
-    "weighed by it. If some of them train on something else, these are not one device's: take "
-    "batches in a `for` loop, whose end says that they are done with."
+    "The cell fetches batches with `next()` and takes several steps before it fetches the next "
+    "one. All of these steps are treated as steps on this rank's shard of that batch, and their "
+    "losses are added or weighted accordingly. Steps that train on something else differ from one "
+    "device's. To get equal numbers, fetch batches in a `for` loop, which shows where a batch ends."
 )
 EITHER = (
-    "The loss is multiplied or divided by a number that is the size of a rank's share, or of the "
-    "whole batch, and that stands in the cell as well. In some steps it was taken for a constant. "
-    "If it is a size (`len(x)`, `t.numel()`), these steps are not one device's: use `.mean()`, or "
-    "`loader.batch_size` where the size of the whole batch is meant."
+    "The loss is multiplied or divided by a number that equals the size of a rank's shard or of "
+    "the whole batch, and that number also appears as a literal in the cell. In some steps it was "
+    "treated as a constant. If it is a size (`len(x)`, `t.numel()`), these steps differ from one "
+    "device's: use `.mean()`, or `loader.batch_size` for the size of the whole batch."
 )
 RATIO = (
-    "The loss is multiplied by a number that the cell has calculated, and the cell calculates with "
-    "the size of a batch (`len(x)`). If it is a ratio of that and something else (`len(dataset) / "
-    "len(x)`), it is of this rank's share, and steps are not one device's: multiply and divide the "
-    "loss itself (`loss * len(dataset) / len(x)`), which is recognised, or use the batch size of "
-    "the loader (`loader.batch_size`)."
+    "The loss is multiplied by a number that the cell has computed, and the cell computes with the "
+    "size of a batch (`len(x)`). If the number is a ratio with that size (`len(dataset) / "
+    "len(x)`), it uses the size of this rank's shard, and steps differ from one device's. Apply "
+    "both to the loss itself (`loss * len(dataset) / len(x)`), which is recognised, or use the "
+    "batch size of the loader (`loader.batch_size`)."
 )
 SIZED_MEAN = (
-    "The loss is a mean that is divided by a number that equals the samples of this rank's share. "
-    "If it is their number, the whole batch has more, and steps are larger than one device's by "
-    "the number of ranks: use the batch size of the loader (`loader.batch_size`)."
+    "The loss is a mean divided by a number that equals the number of samples in this rank's "
+    "shard. If it is that number, the whole batch has more samples, and steps are larger than one "
+    "device's by a factor of the world size. Use the batch size of the loader "
+    "(`loader.batch_size`)."
 )
 UNREAD_LOSS = (
-    "The loss comes from {function}, a function that does not tell how it reduces over samples. It "
-    "is taken for a mean over the samples of the batch. If it is a sum, or a mean over some of "
-    "them, steps are not one device's: let it return one loss per sample, and reduce these."
+    "The loss comes from {function}, whose autograd node does not show how it reduces over "
+    "samples. It is treated as a mean over the samples of the batch. If it is a sum, or a mean "
+    "over some of the samples, steps differ from one device's: return one loss per sample from it, "
+    "and reduce these in the cell."
 )
 COMPILED_LOSS = (
-    "The loss was computed in compiled code, which does not tell how it reduces over samples. It "
-    "is taken for a mean over the samples of the batch. If it is a sum, or a mean over some of "
-    "them (tokens that are not ignored), steps are not one device's: compute the loss in the cell "
-    "from what the model returns."
+    "The loss was computed in compiled code, which does not show how it reduces over samples. It "
+    "is treated as a mean over the samples of the batch. If it is a sum, or a mean over some of "
+    "them (tokens that are not ignored), steps differ from one device's: compute the loss in the "
+    "cell, from the output of the model."
 )
 COUPLED_BATCH = (
-    "{where} takes several samples of the batch together ({operation}), and the loss depends on "
-    "it. A rank has only its share of the batch to do that with, so the step is not one device's: "
-    "a contrastive loss sees fewer negatives, a mean is the share's. For equal numbers, treat each "
-    "sample by itself, or compute what they have in common before the loop."
+    "{where} combines several samples of the batch ({operation}), and the loss depends on the "
+    "result. Each rank combines only the samples of its shard, so the step differs from one "
+    "device's: a contrastive loss has fewer negatives, and a mean covers the shard. To get equal "
+    "numbers, process each sample independently, or compute shared values before the loop."
 )
 CHOSEN_MEAN = (
-    "The loss is a mean over some samples of the batch, chosen before the model has seen them: how "
-    "many a rank has chosen does not show in the loss, and ranks are averaged by all samples of "
-    "their shares. Divide the sum of the losses by their number (`l.sum() / len(l)`) to have equal "
-    "numbers."
+    "The loss is a mean over samples of the batch that were selected before the forward pass. The "
+    "loss does not show how many samples each rank has selected, so gradients are averaged with "
+    "the number of all samples in each shard, and the step differs from one device's. To get equal "
+    "numbers, divide the sum of the losses by their number (`l.sum() / len(l)`)."
 )
 PART_OF_BATCH = (
-    "The loss covers only some samples of each batch, picked by their place in it. A rank picks "
-    "from its own share, so they are not those that one device would pick. Pick in the dataset, or "
-    "by something that a sample has itself (a mask)."
+    "The loss covers only some samples of each batch, selected by position. Each rank selects from "
+    "its own shard, so these are not the samples that one device would select. Select samples in "
+    "the dataset, or by a property of the sample itself (a mask)."
 )
 BY_PLACE = (
-    "The loss treats samples differently by their place in the batch (`out[:4]`, halves of it): a "
-    "rank has its share of the batch, and other samples at these places. Let the dataset say which "
-    "sample is which (a flag, a mask), and choose by that."
+    "The loss treats samples differently by their position in the batch (`out[:4]`, halves of it). "
+    "Each rank has a shard of the batch, with other samples at these positions, so the step "
+    "differs from one device's. Let the dataset mark the samples (a flag, a mask), and select by "
+    "that."
 )
 IN_PIECES = (
-    "The cell trains on each batch in several pieces. A rank cuts its share: that gives fewer or "
-    "smaller pieces than the whole batch, and after each of them gradients are averaged over "
-    "ranks. Steps are one device's where every piece counts by its samples (`* len(piece) / "
-    "len(batch)`) and nothing is done to its gradient alone; a constant (`/ 4`) counts otherwise. "
-    "Pieces by number (`x.chunk(4)`) are as many."
+    "The cell trains on each batch in several chunks. Each rank splits its shard, which gives "
+    "fewer or smaller chunks than the whole batch, and gradients are averaged over ranks after "
+    "each chunk. Steps equal one device's if every chunk is weighted by its samples "
+    "(`* len(chunk) / len(batch)`) and nothing else is done to its gradient. They differ if it is "
+    "divided by a constant (`/ 4`). Split by number of chunks (`x.chunk(4)`) to keep that number."
 )
 OWN_NUMBER = (
-    "{where} reads a number that depends on the batch (`.item()`, `float()`, `.numpy()`): a rank "
-    "reads that of its share. So a count or a metric covers rank 0's part of each batch, and a "
-    "loss that is multiplied by such a number is not one device's. A loss read after backward() is "
-    "the global batch's; measure in a loop under torch.no_grad(), and compute factors of a loss "
-    "before it."
+    "{where} reads a number that depends on the batch (`.item()`, `float()`, `.numpy()`). Each "
+    "rank reads the value of its own shard, so a count or a metric covers rank 0's part of each "
+    "batch, and a loss that is multiplied by the number differs from one device's. A loss that is "
+    "read after backward() is that of the global batch. Measure in a loop under torch.no_grad(), "
+    "and compute factors of a loss before the loop."
 )
 OWN_VALUES = (
-    "{where} writes what depends on the batch into a tensor that is older than the step: there, "
-    "each rank has what its own share gives, and the notebook gets rank 0's. A table of losses, a "
-    "queue of outputs or a running sum has a part only, and so has a loss that uses it."
+    "{where} writes values that depend on the batch into a tensor that was created before the "
+    "step. Each rank writes the values of its own shard, and the notebook receives rank 0's. A "
+    "table of losses, a queue of outputs or a running sum is therefore incomplete, and a loss that "
+    "uses it differs from one device's. Collect such values in a loop under torch.no_grad()."
 )
 OWN_GRADIENT = (
-    "The cell reads the gradient of a tensor that no optimizer has (`x.grad`, as for adversarial "
-    "samples): it is that of the rank's own loss, over its share of the batch, and larger than one "
-    "device's by about the number of ranks. Where only its direction counts, nothing differs. "
-    "Else, for a tensor with a row for each sample, let all shares be equal (drop_last=True, a "
-    "batch size that the number of ranks divides), and multiply it by `len(x) / "
-    "loader.batch_size`, which is 1 on one device. Give any other such tensor to an optimizer."
+    "The cell reads the gradient of a tensor that belongs to no optimizer (`x.grad`, as for "
+    "adversarial samples). It is the gradient of this rank's loss over its shard, and larger than "
+    "one device's by about a factor of the world size. Nothing differs if only its direction is "
+    "used. For a tensor with one row per sample, use shards of equal size (drop_last=True and a "
+    "batch size that is a multiple of the world size), and multiply the gradient by `len(x) / "
+    "loader.batch_size`, which is 1 on one device. Pass any other such tensor to an optimizer."
 )
 AVERAGED_BUFFER = (
-    "{where} writes what depends on the batch into a buffer of the model. Each rank writes what "
-    "its own share gives, and after each backward pass ranks' buffers are averaged, by their "
-    "samples: a mean over samples is one device's then; a sum, a count or the largest value is not."
+    "{where} writes values that depend on the batch into a buffer of the model. Each rank writes "
+    "the values of its own shard, and the buffers are averaged over ranks after each backward "
+    "pass, weighted by samples. A mean over samples then equals one device's; a sum, a count or a "
+    "maximum does not. Write a mean over samples to get equal numbers."
 )
 SCALED_PENALTY = (
-    "A term of the loss that has no samples in it (a penalty on weights) is divided or multiplied "
-    "by the size of the batch: in a rank that is the size of its share. So the term counts "
-    "otherwise than on one device. Use the batch size of the loader (`loader.batch_size`), which "
-    "is the same everywhere."
+    "A term of the loss without samples (a penalty on weights) is divided or multiplied by the "
+    "size of the batch, which in a rank is the size of its shard. The weight of the term therefore "
+    "differs from one device's. Use the batch size of the loader (`loader.batch_size`), which is "
+    "the same on all ranks."
 )
 SUMMED_PENALTY = (
-    "The loss is a sum over samples and has a term without any (a penalty on weights). Ranks' "
-    "losses are added up, and with them the term, which each rank has in full: it counts once for "
-    "every rank. Divide it by the number of ranks (`/ torch.distributed.get_world_size()`), or "
-    "average the loss over its samples."
+    "The loss is a sum over samples plus a term without samples (a penalty on weights). The losses "
+    "of all ranks are added, and each rank has the whole term, so it counts once per rank. Divide "
+    "it by the world size (`/ torch.distributed.get_world_size()`), or average the loss over its "
+    "samples."
 )
 SUM_BESIDE = (
-    "The loss is a sum over samples and has a term over others that are the same in every step, "
-    "such as fixed points or a memory. Ranks' losses are added up, and with them the term, which "
-    "each rank has in full: it counts once for every rank. Divide it by the number of ranks "
+    "The loss is a sum over samples plus a term over other samples that are the same in every "
+    "step, such as fixed points or a memory bank. The losses of all ranks are added, and each rank "
+    "has the whole term, so it counts once per rank. Divide it by the world size "
     "(`/ torch.distributed.get_world_size()`), or average both terms over their samples."
 )
 OLD_DIVISOR = (
-    "The loss is a sum divided by a tensor that is older than the batch. Tensors that divide are "
-    "taken for counts of a rank's share, as of a mask, and ranks are averaged. If it is a "
-    "constant, as a variance is, steps are those of a loss that is smaller by the number of ranks: "
-    "divide by its value (`/ variance.item()`)."
+    "The loss is a sum divided by a tensor that was created before the batch. A tensor in the "
+    "denominator is treated as a count over this rank's shard, such as that of a mask, and "
+    "gradients are averaged over ranks. If it is a constant, such as a variance, steps are smaller "
+    "than one device's by a factor of the world size: divide by its value (`/ variance.item()`)."
 )
 TIME_FIRST = (
-    "The loss adds up over the first dimension of its terms, which is taken for that of samples, "
-    "but samples lie along another one (time first). Ranks are weighted by the wrong reduction, so "
-    "the step is not one device's. Reduce over all dimensions at once (`.mean()`), or put samples "
-    "first."
+    "The loss adds up over the first dimension of its terms, which is treated as the batch "
+    "dimension, but the batch dimension of this loss is another one (time first). Gradients are "
+    "weighted by the wrong reduction, so the step differs from one device's. Reduce over all "
+    "dimensions at once (`.mean()`), or use tensors with the batch dimension first."
 )
 SHAPED_BY_WHOLE = (
-    "{where} makes {whole} rows of its batch, as many as the whole batch has samples. A rank has "
-    "its share only, so that rows are parts of samples there, and the step is not one device's. "
-    "Write `.flatten(1)` or `.view(len(x), -1)`."
+    "{where} reshapes its batch to {whole} rows, the number of samples in the whole batch. Each "
+    "rank has only its shard, so these rows are parts of samples, and the step differs from one "
+    "device's. Use `.flatten(1)` or `.view(len(x), -1)`."
 )
 OTHER_ROWS = (
-    "A step joins the samples of its batch with others that are older than the step, such as a "
-    "memory. Each rank joins its share with all of them, so they count as often as there are "
-    "ranks, and the step is not one device's. Put them into the dataset, or compute their loss by "
-    "itself and add it to that of the batch, both as means."
+    "A step concatenates the samples of its batch with others that were created before the step, "
+    "such as a memory bank. Each rank concatenates its shard with all of them, so they count once "
+    "per rank, and the step differs from one device's. Add them to the dataset, or compute their "
+    "loss separately and add it to that of the batch, both as means."
 )
 BY_SAMPLE = (
-    "The loss is made of losses of single samples, such as `loss += f(model(x[i]), y[i])`. Each is "
-    "read as a loss of the whole share, and ranks are averaged. That is one device's step where "
-    "all ranks have as many samples and the losses are averaged, but not where they are added "
-    "up: put them into one tensor, `torch.stack(losses).sum()`, or compute the losses of the batch "
-    "at once."
+    "The loss is composed of losses of single samples, such as `loss += f(model(x[i]), y[i])`. "
+    "Each of them is treated as a loss of the whole shard, and gradients are averaged over ranks. "
+    "The step equals one device's if all ranks have the same number of samples and the losses are "
+    "averaged, but not if they are added: stack them in one tensor, `torch.stack(losses).sum()`, "
+    "or compute the losses of the batch at once."
 )
 DIVIDED_BY_MULTIPLE = (
-    "The loss is a sum divided by a number that is a multiple of the samples of this rank's share, "
-    "and the cell divides by such a multiple. It is taken for a constant, so that ranks' losses "
-    "add up. For a mean, write `.sum() / len(x) / 2` instead of `.sum() / (2 * len(x))`: that is "
-    "recognised."
+    "The loss is a sum divided by a multiple of the number of samples in this rank's shard, and "
+    "the cell divides by such a multiple. It is treated as a constant, so the losses of all ranks "
+    "are added. For a mean, write `.sum() / len(x) / 2` instead of `.sum() / (2 * len(x))`, which "
+    "is recognised."
 )
 PADDED = (
-    "The loader's collate_fn gives tensors whose sizes differ from batch to batch, as padding to "
-    "the longest sample does. A rank pads its share of the batch, to the longest of that: where "
-    "the model masks or packs what is padded, nothing differs; where it does not, the step is not "
-    "one device's. Pad all samples to one length in the dataset to have equal numbers."
+    "The loader's collate_fn returns tensors whose sizes differ from batch to batch, such as "
+    "padding to the longest sample. Each rank pads its shard to the longest sample of the shard. "
+    "Nothing differs if the model masks or packs the padding; otherwise the step differs from one "
+    "device's. To get equal numbers, pad all samples to one length in the dataset."
 )
 JOINED = (
-    "The loader's collate_fn joins samples of different lengths to one tensor, with more rows than "
-    "samples. A mean over rows is one device's only if ranks are weighed by rows, and they are "
-    "weighed by samples. Divide a sum by the number of rows (`l.sum() / len(l)`) to have equal "
-    "numbers."
+    "The loader's collate_fn concatenates samples of different lengths into one tensor that has "
+    "more rows than samples. Ranks are weighted by samples, so a mean over rows differs from one "
+    "device's. To get equal numbers, divide a sum by the number of rows (`l.sum() / len(l)`)."
 )
 VECTOR_LOSS = (
-    "backward() begins at a tensor of several elements. Ranks are averaged by their samples, as is "
-    "right where its gradient is divided by len(x), but not by a constant. Reduce the loss to one "
-    "number (.mean() or .sum()) to have equal numbers in any case."
+    "backward() starts from a tensor with several elements. Ranks are weighted by their samples, "
+    "which is correct if the initial gradient is divided by len(x), but not if it is divided by a "
+    "constant. To get equal numbers in any case, reduce the loss to one number (.mean() or .sum())."
 )
 TWO_LOADERS = (
-    "One step uses batches of two loaders that split in different proportions. Ranks are averaged "
-    "by the last one's, so the step is not exactly one device's. Use batch sizes that the number "
-    "of ranks divides."
+    "One step uses batches of two loaders that are split in different proportions. Ranks are "
+    "weighted by their shards of the last one, so the step differs slightly from one device's. Use "
+    "batch sizes that are multiples of the world size."
 )
 READS_AHEAD = (
-    "The loop reads batches ahead of those it trains on, and nothing told which of several batches "
-    "with different shares a step used: what the model was given has neither their memory nor "
-    "their number of rows. Ranks are averaged as if batches were used in order. A batch size that "
-    "the number of ranks divides, with drop_last=True, leaves no doubt."
+    "The loop reads batches before it trains on them, and it is unknown which of several batches "
+    "with different shards a step has used: the model's input has neither their storage nor their "
+    "number of rows. Ranks are weighted as if batches were used in the order they were read. Use "
+    "a batch size that is a multiple of the world size, with drop_last=True, to get equal shards."
 )
 NOT_TRAINED = (
-    "A loader was split among the ranks, but nothing was trained from it: values computed in that "
-    "loop cover rank 0's share only. Put an evaluation under torch.no_grad() or model.eval()."
+    "A loader was split among the ranks, but no step has trained on it, so values computed in that "
+    "loop cover rank 0's shards only. Put an evaluation under torch.no_grad() or model.eval()."
 )
 RANDOM_STEP = (
-    "The training step draws random numbers (dropout, noise): ranks draw their own, so the "
-    "numbers are those of a different draw than one device's, not equal to it."
+    "The training step draws random numbers (dropout, noise). Each rank draws its own, so the "
+    "numbers are as random as one device's, but not equal to them. For equal numbers, train "
+    "without randomness."
 )
 RANDOM_HOST = (
-    "The training loop draws random numbers with NumPy, Python's random or a generator of its own: "
-    "all ranks draw the same ones. Drawn once per batch, or beside the steps, they are one "
-    "device's; drawn per sample they are not."
+    "The training loop draws random numbers with NumPy, Python's random module or a generator of "
+    "its own, and all ranks draw the same ones. Numbers that are drawn once per batch, or outside "
+    "the steps, equal one device's; numbers that are drawn per sample do not. To "
+    "get equal numbers, draw once per batch, or before the loop."
 )
 RANDOM_DATA = (
-    "The dataset draws random numbers (augmentation): each rank draws for its own samples, so the "
-    "numbers are those of a different draw than one device's."
+    "The dataset draws random numbers (augmentation). Each rank draws for its own samples, so the "
+    "numbers are as random as one device's, but not equal to them. For equal numbers, derive the "
+    "seed from the index of the sample."
 )
 BATCH_NORM = (
-    "The model has batch normalisation in training mode: each rank normalises with the statistics "
-    "of its own share of the batch, so the numbers are not one device's. Running statistics are "
-    "averaged over ranks. With --sync-batchnorm they are those of the global batch, exactly."
+    "The model has batch normalisation in training mode. Each rank normalises with the statistics "
+    "of its own shard of the batch, so the numbers differ from one device's. Running statistics "
+    "are averaged over ranks. With --sync-batchnorm they are exactly those of the global batch."
 )
 AUTOCAST_OFF = (
-    "The cell runs its model under autocast, and --precision fp32 asks for float32: autocast is "
-    "off inside the model. Leave --precision out to train as the cell says."
+    "The cell runs its model under autocast, and --precision fp32 requests float32, so autocast is "
+    "disabled inside the model. Remove --precision to train with the cell's autocast."
 )
 NO_BLOCKS = (
-    "--checkpointing found no blocks to compute again in the backward pass: it looks for members "
-    "of a ModuleList, or of a Sequential if they have parts of their own, without batch "
-    "normalisation. The model trains as it is."
+    "--checkpointing found no blocks to recompute in the backward pass, so the model trains "
+    "without it. It looks for modules in a ModuleList, or in a Sequential if they have submodules, "
+    "without batch normalisation."
 )
 BATCH_SIZES = (
-    "The training loop counts by sizes of batches (such as `total += loss.item() * len(x)`, "
+    "The training loop counts with the sizes of batches (such as `total += loss.item() * len(x)`, "
     "`meter.update(loss.item(), len(x))` or `step * len(x)`), divides a number that it has read by "
-    "one (`loss.item() / len(x)`), or sets a learning rate or divides gradients by them "
-    "(`p.grad /= len(x)`): len(x) is this rank's share of the batch, so the sum, the count, the "
-    "ratio, the rate or the gradient is not one device's. Count batches instead, as in "
-    "`total += loss.item()`, or measure in a loop under torch.no_grad(); else use the batch size "
-    "of the loader (`loader.batch_size`)."
+    "one (`loss.item() / len(x)`), or sets a learning rate or divides gradients by one (`p.grad /= "
+    "len(x)`). In a rank len(x) is the size of its shard, so the sum, the count, the ratio, the "
+    "rate or the gradient differs from one device's. Count batches instead, as in `total += "
+    "loss.item()`, measure in a loop under torch.no_grad(), or use the batch size of the loader "
+    "(`loader.batch_size`)."
 )
 SIZE_ASKED = (
-    "The training loop asks whether a batch has some size (such as `if len(x) != batch_size: "
-    "continue`): len(x) is this rank's share, so the answer is not one device's, and all batches "
-    "may be left out. To leave out a last batch that is smaller, give the loader drop_last=True."
+    "The training loop checks whether a batch has a certain size (such as `if len(x) != "
+    "batch_size: continue`). In a rank len(x) is the size of its shard, so the result differs from "
+    "one device's, and all batches may be skipped. To skip a smaller last batch, pass "
+    "drop_last=True to the loader."
 )
 NOT_SHARDED = (
-    "No training loader was split: every rank did the whole work, with one device's result and "
-    "no speed-up. Iterate over a torch DataLoader to share it."
+    "No training loader was split among the ranks, so every rank did the whole work: the result is "
+    "that of one device, without a speed-up. Iterate over a torch DataLoader to split it."
 )
 WHOLE_BATCHES = (
-    "A DataLoader with batch_size=None gives samples, not batches: it cannot be split, and every "
-    "rank trains on all of it."
+    "A DataLoader with batch_size=None returns samples instead of batches and cannot be split, so "
+    "every rank trains on all of it, without a speed-up. Set a batch_size to split it."
 )
 UNCUT_BATCHES = (
-    "A loader's batches cannot be cut by rows (they hold objects, or tensors of different "
-    "lengths): every rank trains on all of them, with one device's result and no speed-up."
+    "The batches of a loader cannot be split by rows (they contain objects, or tensors of "
+    "different lengths), so every rank trains on all of them: the result is that of one device, "
+    "without a speed-up. Return tensors with one row per sample to split them."
 )
 SUMMED_LOSS = (
-    "The loss is a sum over its batch. Batches of ranks (--batch per-rank), or accumulated ones "
-    "(--accumulate), are averaged as DistributedDataParallel does, so the gradient is the mean of "
-    "their sums, not the sum over a larger batch."
+    "The loss is a sum over its batch. With --batch per-rank or --accumulate, batches are averaged "
+    "as in DistributedDataParallel, so the gradient is the mean of their sums, not the sum over "
+    "the larger batch. Use a mean over the batch to get equal numbers."
 )
 TENSOR_HOOKS = (
-    "Gradients pass through hooks on tensors or modules: they see those of each rank's own loss, "
-    "before the average over ranks. What is linear in them (`g * 0.5`) is one device's; a clamp, a "
-    "norm or a threshold is not."
+    "Gradients pass through hooks on tensors or modules. A hook sees the gradient of this rank's "
+    "loss, before the average over ranks. A linear hook (`g * 0.5`) gives the numbers of one "
+    "device; a clamp, a norm or a threshold does not. Change gradients between backward() and "
+    "step() instead."
 )
 LOGGED_ON_SOME = (
-    "A training step of Lightning logged different values on different ranks (on a condition that "
-    "depends on the share of the batch): what was logged in such a step is rank 0's. Log on every "
-    "rank, or on a condition of the step's number, to have global values."
+    "A training step of Lightning has logged different values on different ranks (under a "
+    "condition that depends on the shard of the batch), so the values of such a step are rank 0's. "
+    "To get global values, log on every rank, or under a condition on the step number."
 )
 METRIC_SHARE = (
-    "A metric is updated or gathered in the training loop: there it covers rank 0's share of each "
-    "batch, not all of it. In an evaluation (under torch.no_grad()) it is exact."
+    "A metric is updated or gathered in the training loop, where it covers rank 0's shard of each "
+    "batch only. In an evaluation (under torch.no_grad()) it is exact."
 )
 AUTO_BATCH_SIZE = (
-    "auto_find_batch_size is left out: ranks cannot look for a batch size together. An error for "
-    "want of memory ends the run; then set a smaller batch."
+    "auto_find_batch_size is ignored, as ranks cannot search for a batch size together. An "
+    "out-of-memory error ends the run; set a smaller batch size then."
 )
