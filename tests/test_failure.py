@@ -111,8 +111,8 @@ def test_an_exception_that_cannot_travel_is_told(stage: Stage) -> None:
         (-9, RankKilledError, "SIGKILL: it was killed, probably because the machine ran out"),
         (-11, RankKilledError, "SIGSEGV: it crashed in compiled code"),
         (-35, RankKilledError, "signal 35: see its log"),
-        (3, RankError, "exit code 3 and without an exception"),
-        (0, RankError, "exit code 0 and without an exception"),
+        (3, RankError, "exited with code 3 without an exception"),
+        (0, RankError, "exited with code 0 without an exception"),
     ],
 )
 def test_an_end_without_an_exception_is_explained(

@@ -1,7 +1,6 @@
-"""What there is to show of a run, as plain data: words, numbers, curves, ranks, logs, causes.
+"""What is shown of a run, as plain data: status, curves, ranks, logs, failure causes.
 
-Panel, summary and server all draw this; wording and arithmetic for people live here,
-once.  No widget, no server and no torch: whoever shows a run brings those.  Front ends
-get ``snapshot.Parts`` and ``logs.LogPage`` and send ``logs.LogRequest``; their TypeScript
-is made from these classes by ``tools/typescript_types.py``.
+Panel, summary and server share it. It imports no widget, no server and no torch. Front ends receive
+``snapshot.Parts`` and ``log_pages.LogPage`` and send ``log_pages.LogRequest``;
+``tools/typescript_types.py`` generates their TypeScript types from these classes.
 """

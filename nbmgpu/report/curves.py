@@ -1,4 +1,4 @@
-"""Curves with few enough points to travel: metrics, throughput, the time of a step."""
+"""Curves for the front end: metrics, throughput and step times, reduced to a few points."""
 
 from __future__ import annotations
 
@@ -14,39 +14,44 @@ from nbmgpu.runs.view import Curve, RunView
 from .text_format import number, plain, span
 
 POINTS = 1000
-"""The most points of a curve that travel."""
+"""Maximum points of a curve that are sent."""
 
 ALL_POINTS = 8000
-"""The most points of all metrics together."""
+"""Maximum points of all metrics together."""
 
 CURVES = 24
-"""The most curves shown; the rest is in ``Run.metrics``."""
+"""Maximum curves shown; ``Run.metrics`` has all."""
 
 RATES = ("samples/s", "tokens/s")
-"""Metrics that tell how fast a run is; they stand with the throughput."""
+"""Metrics that are shown as throughput."""
 
 RANK_LINES = 8
-"""The most ranks whose step times are drawn; of more, only the slowest is."""
+"""Maximum ranks whose step times are drawn; of more ranks, only the slowest is."""
 
-MEETING_BACKWARD = ("ddp", "zero1")
-"""Strategies whose ranks meet in backward passes alone."""
+SYNCHRONIZING_IN_BACKWARD = ("ddp", "zero1")
+"""Strategies whose ranks synchronize in backward passes only."""
 
-BEATS, FEWEST = 5, 3
-"""Beats over which ranks are compared, and the fewest: one may have had an evaluation in it."""
+HEARTBEATS, MIN_HEARTBEATS = 5, 3
+"""Heartbeats over which ranks are compared, and the minimum: one may include an evaluation."""
 
 
 @dataclass(frozen=True)
 class CurveLine:
     """One metric, drawn.
 
-    ``points`` is base64 of little-endian float32 pairs of step and value, at most
-    ``POINTS``: of each stretch of steps the lowest and the highest.  ``means`` has the mean of
-    each stretch, for smoothing; it is empty where ``points`` has every step.
+    Attributes:
+        name: of the metric.
+        last: its newest value, formatted.
+        finite: whether that value is finite.
+        steps: the number of steps with a value.
+        points: base64 of little-endian float32 pairs of step and value, at most ``POINTS``: the
+            minimum and maximum of each bin of steps.
+        means: likewise, the mean of each bin, for smoothing; empty where ``points`` is complete.
     """
 
     name: str
     last: str
-    sound: bool
+    finite: bool
     steps: int
     points: str
     means: str = ""
@@ -54,7 +59,7 @@ class CurveLine:
 
 @dataclass(frozen=True)
 class CurveRequest:
-    """Asks for the steps from ``first`` to ``last`` of one metric, as if they were all."""
+    """A request for the steps from ``first`` to ``last`` of one metric."""
 
     name: str
     first: float
@@ -63,7 +68,7 @@ class CurveRequest:
 
 @dataclass(frozen=True)
 class Curves:
-    """The metrics: the loss first, the others as they came; ``hidden`` counts those left out."""
+    """The metrics, the loss first; ``hidden`` counts those left out."""
 
     shown: list[CurveLine]
     hidden: int
@@ -73,9 +78,12 @@ class Curves:
 class Throughput:
     """How fast a run is.
 
-    ``rates`` are samples (and tokens) per second.  ``step_times`` has, in seconds, the whole
-    step and each rank's own part of it, which is what it does without waiting for others.
-    ``slowest`` is the straggler, -1 when there is none, and ``words`` says what is known of it.
+    Attributes:
+        rate, step_time: the newest values, formatted.
+        slowest: the straggler, -1 when there is none.
+        words: a sentence about the straggler, or empty.
+        rates: samples (and tokens) per second.
+        step_times: in seconds, of the whole step and of each rank without waiting for others.
     """
 
     rate: str
@@ -87,13 +95,13 @@ class Throughput:
 
 
 def curve_names(view: RunView) -> list[str]:
-    """Return the curves' names: the loss first, the others as they came."""
+    """Return the names of the curves, the loss first."""
     drawn = [name for name, curve in view.curves.items() if len(curve)]
     return sorted(drawn, key=lambda name: name != "loss")
 
 
 def curves(view: RunView) -> Curves:
-    """Return the metrics, but for the rates."""
+    """Return the metrics without the rates."""
     names = [name for name in curve_names(view) if name not in RATES]
     shown = names[:CURVES]
     limit = min(POINTS, ALL_POINTS // max(1, len(shown)))
@@ -105,8 +113,8 @@ def curve_line(name: str, curve: Curve, limit: int = POINTS) -> CurveLine:
     return _line(name, *curve.arrays(), limit)
 
 
-def stretch(view: RunView, request: CurveRequest) -> CurveLine | None:
-    """Return a part of a metric in more detail, with a point beyond each end; None without any."""
+def curve_detail(view: RunView, request: CurveRequest) -> CurveLine | None:
+    """Return a part of a metric in more detail, with a point beyond each end, or None."""
     curve = next((c for name, c in view.curves.items() if plain(name) == request.name), None)
     if curve is None or not len(curve):
         return None
@@ -114,57 +122,57 @@ def stretch(view: RunView, request: CurveRequest) -> CurveLine | None:
     begin = max(0, int(np.searchsorted(steps, request.first)) - 1)
     end = int(np.searchsorted(steps, request.last, "right")) + 1
     if begin >= end:
-        return None  # it ends before it begins
+        return None  # an empty interval
     return _line(request.name, steps[begin:end], values[begin:end], POINTS)
 
 
 def _line(name: str, steps: np.ndarray, values: np.ndarray, limit: int) -> CurveLine:
     last = float(values[-1])
-    kept, means = thin(steps, values, limit), ""
+    kept, means = downsample(steps, values, limit), ""
     if len(kept[0]) < len(steps):
-        means = packed(*averaged(steps, values, limit // 3))
+        means = encode_points(*bin_means(steps, values, limit // 3))
     return CurveLine(
-        plain(name), number(last), math.isfinite(last), len(steps), packed(*kept), means
+        plain(name), number(last), math.isfinite(last), len(steps), encode_points(*kept), means
     )
 
 
-def packed(steps: np.ndarray, values: np.ndarray) -> str:
+def encode_points(steps: np.ndarray, values: np.ndarray) -> str:
     """Return points as base64 of little-endian float32 pairs."""
     with np.errstate(over="ignore"):
         pairs = np.column_stack([steps, values]).astype("<f4")
     return base64.b64encode(pairs.tobytes()).decode()
 
 
-def _stretches(count: int, parts: int) -> np.ndarray:
-    """Return the indices of ``count`` points in at most ``parts`` rows; the last is repeated."""
+def _bins(count: int, parts: int) -> np.ndarray:
+    """Return indices of ``count`` points in at most ``parts`` rows, repeating the last index."""
     width = math.ceil(count / max(1, parts))
     rows = math.ceil(count / width)
     return np.minimum(np.arange(rows * width), count - 1).reshape(rows, width)
 
 
-def thin(steps: np.ndarray, values: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return steps and values of at most ``limit`` points that draw the same picture.
+def downsample(steps: np.ndarray, values: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return at most ``limit`` points that draw the same curve.
 
-    Of each stretch of steps the lowest and the highest value stay, and one that
-    is not a number, so that neither a spike nor a gap is lost; so do the two ends.
+    Each bin of steps keeps its minimum, its maximum and its first non-finite value, so that
+    neither a spike nor a gap is lost. The first and last points are kept.
     """
     count = len(steps)
     if count <= limit:
         return steps, values
-    index = _stretches(count, (limit - 2) // 3)
+    index = _bins(count, (limit - 2) // 3)
     block = values[index]
     finite = np.isfinite(block)
     lowest = np.where(finite, block, np.inf).argmin(axis=1)
     highest = np.where(finite, block, -np.inf).argmax(axis=1)
-    gap = finite.argmin(axis=1)  # the first in its stretch that is no number
+    gap = finite.argmin(axis=1)  # the first non-finite value of its bin
     rows = np.arange(len(index))
     kept = np.unique([0, count - 1, *index[rows, lowest], *index[rows, highest], *index[rows, gap]])
     return steps[kept], values[kept]
 
 
-def averaged(steps: np.ndarray, values: np.ndarray, parts: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean step and the mean finite value of each of at most ``parts`` stretches."""
-    index = _stretches(len(steps), parts)
+def bin_means(steps: np.ndarray, values: np.ndarray, parts: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean step and the mean finite value of each of at most ``parts`` bins."""
+    index = _bins(len(steps), parts)
     block = values[index]
     finite = np.isfinite(block)
     counts = finite.sum(axis=1)
@@ -175,7 +183,7 @@ def averaged(steps: np.ndarray, values: np.ndarray, parts: int) -> tuple[np.ndar
 
 
 def throughput(run: Run) -> Throughput:
-    """Return how fast ``run`` is, and which rank is slower than the others."""
+    """Return the throughput of ``run``, and the rank that is slower than the others."""
     view = run.view
     rates = [n for n in RATES if n in view.curves and len(view.curves[n])]
     newest = [f"{number(view.curves[name].last or 0.0)} {name}" for name in rates]
@@ -211,10 +219,13 @@ def _step_times(view: RunView, slowest: int) -> list[CurveLine]:
 
 @dataclass(frozen=True)
 class Straggler:
-    """The rank that needs the longest until its backward pass.
+    """The rank that takes longest until its backward pass.
 
-    ``own`` and ``others`` are seconds from step to backward pass, ``step`` those of a step.
-    ``awaited`` tells that the difference is what the others wait.
+    Attributes:
+        rank: which one.
+        own, others: seconds from the start of a step to the backward pass.
+        step: seconds of a step.
+        awaited: whether the difference is the time that the others wait.
     """
 
     rank: int
@@ -225,7 +236,7 @@ class Straggler:
 
     @property
     def words(self) -> str:
-        """What that costs, as far as it is known."""
+        """The cost, as far as it is known."""
         if not self.awaited:
             return "spends the most time outside backward passes"
         lost = 100 * (self.own - self.others) / self.step
@@ -233,30 +244,30 @@ class Straggler:
 
     @property
     def warning(self) -> str:
-        """The same, beside the rank's name."""
+        """The warning in the rank's row."""
         return f"slow: {self.words}" if self.awaited else self.words
 
     @property
     def sentence(self) -> str:
-        """The whole story."""
+        """A full sentence."""
         own, others = span(self.own), span(self.others)
         if not self.awaited:
             return f"Rank {self.rank} {self.words}: {own} of a step, the others {others}."
         return (
-            f"Rank {self.rank} is the slowest: {self.words}. Until ranks meet in the backward "
-            f"pass, it needs {own} and they {others}."
+            f"Rank {self.rank} is the slowest: {self.words}. Up to the backward pass it "
+            f"takes {own}, the others {others}."
         )
 
 
 def straggler(run: Run) -> Straggler | None:
-    """Return the rank that needs much longer than the others until its backward pass, if any.
+    """Return the rank that takes much longer than the others until its backward pass, if any.
 
-    Where ranks meet in every backward pass and nowhere else, their steps take equally long,
-    and this is the one that the others wait for.  Sharded models meet in forward passes, too;
-    and a GPU is at work while its rank's Python code is further on already.
+    Where ranks synchronize only in backward passes, their steps take equally long, and the others
+    wait for this rank. Sharded models synchronize in forward passes as well, and a GPU runs
+    asynchronously to its rank's Python code.
     """
     view, record = run.view, run.record
-    known = [rank.paces[-BEATS:] for rank in view.ranks if len(rank.paces) >= FEWEST]
+    known = [rank.paces[-HEARTBEATS:] for rank in view.ranks if len(rank.paces) >= MIN_HEARTBEATS]
     if len(known) < len(view.ranks) or len(known) < 2:
         return None
     own = np.array([np.median([pace.own_time for pace in paces]) for paces in known])
@@ -266,7 +277,7 @@ def straggler(run: Run) -> Straggler | None:
         own=float(own[worst]),
         others=float(np.median(np.delete(own, worst))),
         step=float(np.median([pace.step_time for pace in known[worst]])),
-        awaited=record.strategy in MEETING_BACKWARD and set(record.devices) == {"cpu"},
+        awaited=record.strategy in SYNCHRONIZING_IN_BACKWARD and set(record.devices) == {"cpu"},
     )
     much = found.own > 1.3 * found.others and found.own - found.others > 0.1 * found.step
     return found if much else None

@@ -1,7 +1,7 @@
-"""The line of a run that is over, kept in its folder, so that nobody reads all events again.
+"""Caches the list entry of a finished run in its folder, so that its events are read once.
 
-``line.json`` may be removed at any time: whoever needs it makes it anew.  It counts only as
-long as no event was added since, and for the version of nbmgpu that wrote it.
+``line.json`` may be deleted at any time. It is valid while no event was added, and for the version
+of nbmgpu that wrote it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ DIGEST_FILE = "line.json"
 
 
 def fingerprint(folder: Path) -> list[Any]:
-    """Return what changes whenever the run in ``folder`` says something."""
+    """Return a value that changes whenever the run in ``folder`` emits an event."""
     with os.scandir(folder / "events") as entries:
         found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries]
     return [__version__, *sorted([name, stat.st_size, stat.st_mtime_ns] for name, stat in found)]
 
 
 def read_digest(folder: Path, seen: list[Any]) -> RunLine | None:
-    """Return the line kept in ``folder``, if it was made when the folder looked like ``seen``."""
+    """Return the cached entry in ``folder``, if its fingerprint is ``seen``."""
     try:
         kept = json.loads((folder / DIGEST_FILE).read_bytes())
         if kept["seen"] != seen:
@@ -41,7 +41,7 @@ def read_digest(folder: Path, seen: list[Any]) -> RunLine | None:
 
 
 def line_of(run: Run) -> RunLine:
-    """Return the line of ``run``: the kept one, or else it is made, and kept if the run is over."""
+    """Return the list entry of ``run``, from the cache if possible."""
     try:
         kept = read_digest(run.folder, fingerprint(run.folder))
     except OSError:
@@ -50,16 +50,16 @@ def line_of(run: Run) -> RunLine:
 
 
 def write_digest(run: Run) -> RunLine:
-    """Return the line of ``run``; keep it in the folder if the run is over."""
+    """Return the list entry of ``run``; cache it if the run is over."""
     try:
-        seen = fingerprint(run.folder)  # taken first: what is written meanwhile makes it stale
+        seen = fingerprint(run.folder)  # taken first: events written meanwhile invalidate it
     except OSError:
-        return run_line(run)  # somebody has removed the folder
+        return run_line(run)  # the folder was removed
     line = run_line(run)
     if line.over:
         content = {"seen": seen, "line": dataclasses.asdict(line)}
         try:
             write_atomically(run.folder / DIGEST_FILE, json.dumps(content, separators=(",", ":")))
         except OSError:
-            pass  # a full disk, or the run is being deleted: the line is made again
+            pass  # the disk is full, or the run is being deleted
     return line

@@ -1,4 +1,4 @@
-"""How many epochs a cell trains, as far as its source says."""
+"""The number of epochs of a cell, as far as its source shows."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import ast
 
 
 def epochs_in(cell: str) -> int:
-    """Return the passes of the one loop ``for ... in range(N)`` around another loop, else 0.
+    """Return N of the only loop ``for ... in range(N)`` around another loop, else 0.
 
-    ``N`` is a number, or a name that the cell itself sets to a number once.
+    ``N`` is an integer, or a name that the cell assigns once, to an integer.
     """
     try:
         tree = ast.parse(cell)
     except SyntaxError:
         return 0  # magics and shell lines
-    loops = [node for node in tree.body if isinstance(node, ast.For) and _holds_a_loop(node)]
+    loops = [node for node in tree.body if isinstance(node, ast.For) and _contains_loop(node)]
     if len(loops) != 1:
         return 0
     match loops[0].iter:
@@ -23,7 +23,7 @@ def epochs_in(cell: str) -> int:
     return 0
 
 
-def _holds_a_loop(outer: ast.For) -> bool:
+def _contains_loop(outer: ast.For) -> bool:
     return any(isinstance(node, ast.For) for part in outer.body for node in ast.walk(part))
 
 

@@ -1,4 +1,4 @@
-"""Why a run did not end well: who, what, where in the cell, and the way out."""
+"""Why a run failed: which rank, the exception, the line of the cell, and a remedy."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from nbmgpu.runs.events import Failure, RunState
 from nbmgpu.runs.failure import explain_signal, left_behind
 from nbmgpu.runs.run import Run
 
-from .error_hints import Diagnosis, diagnose, split_remedy
+from .error_hints import Hint, find_hint, split_remedy
 from .text_format import TONES, coloured, exit_word, plain, state_word
 
-NEIGHBOURS = 3
-"""Lines of the cell shown before and after the one that failed."""
+CONTEXT_LINES = 3
+"""Lines of the cell shown before and after the failing one."""
 
 
 @dataclass(frozen=True)
 class CellLine:
-    """A line of the cell; ``failing`` where the exception passed last."""
+    """A line of the cell; ``failing`` marks the innermost one in the traceback."""
 
     number: int
     text: str
@@ -26,7 +26,7 @@ class CellLine:
 
 @dataclass(frozen=True)
 class OtherRank:
-    """A rank besides the one that failed first: how it ended, and its own exception if any."""
+    """Another rank than the one that failed first: how it ended, and its exception if any."""
 
     rank: int
     word: str
@@ -38,9 +38,15 @@ class OtherRank:
 class Cause:
     """Why a run failed.
 
-    ``who`` is the rank, or empty; ``number`` and ``line`` are the cell's own line (0 when
-    unknown), and ``context`` has it among its neighbours.  ``why`` is the likely cause and
-    ``remedy`` what to try, as far as they are known.  Tracebacks are ANSI coloured.
+    Attributes:
+        who: the rank, or empty.
+        what: the exception, in one line.
+        number, line: the line of the cell; 0 and empty if unknown.
+        context: that line and those around it.
+        why: the likely cause, or empty.
+        remedy: what to try, or empty.
+        traceback: with ANSI colors.
+        others: the other ranks.
     """
 
     who: str
@@ -55,52 +61,60 @@ class Cause:
 
 
 def cause(run: Run, state: RunState) -> Cause | None:
-    """Return why the run, which is in ``state``, did not end well, or None.
+    """Return why a run in ``state`` failed, or None.
 
-    What ranks raise while they are being ended came of that, and is not the cause.
+    Exceptions that ranks raise while they are terminated are not the cause.
     """
     view = run.view
     if state == "stopped":
         return None
     if state != "timeout" and (failure := view.failure) and view.culprit == failure.rank:
-        return _raised(run, failure)
+        return _from_exception(run, failure)
     if state == "lost":
         why = "The kernel or the machine was restarted, or somebody killed the launcher."
-        return _silent(run, "", "The launcher is gone and has not said how the run ended", why)
+        return _without_exception(
+            run, "", "The launcher has disappeared, and has not recorded how the run ended", why
+        )
     if view.ended is None or TONES.get(state) != "bad":
         return None
     culprit = view.culprit
     who = "" if culprit is None else f"rank {culprit}"
     what = plain(view.ended.detail)
     if state == "timeout":
-        why = f"It took longer than --timeout {run.record.timeout:g}." if run.record.timeout else ""
-        return _silent(run, who, what or state_word(state), why, "a larger --timeout, or none")
+        why = (
+            f"The run took longer than --timeout {run.record.timeout:g}."
+            if run.record.timeout
+            else ""
+        )
+        return _without_exception(
+            run, who, what or state_word(state), why, "a larger --timeout, or none"
+        )
     exited = None if culprit is None else view.ranks[culprit].exited
-    if what and exited is not None and exited.code < 0:  # ranks were ended for what is said
-        return _silent(run, "", *split_remedy(what))
+    if what and exited is not None and exited.code < 0:  # the detail says why ranks were terminated
+        return _without_exception(run, "", *split_remedy(what))
     if exited is None:
-        return _silent(run, who, *split_remedy(what or state_word(state)))
+        return _without_exception(run, who, *split_remedy(what or state_word(state)))
     if exited.code < 0:
         name, why = explain_signal(-exited.code)
         why, remedy = split_remedy(why)
-        return _silent(run, who, what or f"ended by {name}", why, remedy)
-    why = "Something in it called os._exit, or exit in compiled code." if exited.code else ""
-    ended = f"left with {exit_word(exited.code)} and without an exception"
-    return _silent(run, who, what or ended, why)
+        return _without_exception(run, who, what or f"ended by {name}", why, remedy)
+    why = "Code in it called os._exit, or exit() in compiled code." if exited.code else ""
+    ended = f"exited with {exit_word(exited.code)} without an exception"
+    return _without_exception(run, who, what or ended, why)
 
 
-def _silent(run: Run, who: str, what: str, why: str = "", remedy: str = "") -> Cause:
-    """Return the cause of a run that has no exception to show."""
+def _without_exception(run: Run, who: str, what: str, why: str = "", remedy: str = "") -> Cause:
+    """Return the cause of a run without an exception."""
     return Cause(who, what, 0, "", [], _sentence(why), remedy, "", _others(run, who))
 
 
-def _raised(run: Run, failure: Failure) -> Cause:
+def _from_exception(run: Run, failure: Failure) -> Cause:
     lines = run.cell.splitlines()
     known = 0 < failure.line <= len(lines)
     message, remedy = split_remedy(plain(failure.message))
     what = f"{failure.type}: {message}" if message else failure.type
     why, way = split_remedy(left_behind(run, failure))
-    likely = Diagnosis(why, way) if why else diagnose(failure.type, failure.message)
+    likely = Hint(why, way) if why else find_hint(failure.type, failure.message)
     who = f"rank {failure.rank}"
     return Cause(
         who=who,
@@ -116,8 +130,8 @@ def _raised(run: Run, failure: Failure) -> Cause:
 
 
 def _context(lines: list[str], number: int) -> list[CellLine]:
-    first = max(1, number - NEIGHBOURS)
-    chosen = enumerate(lines[first - 1 : number + NEIGHBOURS], start=first)
+    first = max(1, number - CONTEXT_LINES)
+    chosen = enumerate(lines[first - 1 : number + CONTEXT_LINES], start=first)
     return [CellLine(n, plain(text), n == number) for n, text in chosen]
 
 

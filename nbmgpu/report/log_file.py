@@ -1,7 +1,7 @@
-"""One log: where its lines begin, what they say, and which of them contain a text.
+"""One log file: the offsets of its lines, their text, and search.
 
-The file is only ever appended to.  Where lines begin is remembered, so that any page of a
-hundred thousand lines is a few short reads.
+The file is append-only. Line offsets are kept, so that any page of a hundred thousand lines takes
+a few short reads.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from typing import BinaryIO
 import numpy as np
 
 LINE_BYTES = 4000
-"""Bytes of a line that are shown; of longer ones the beginning is."""
+"""Bytes of a line that are shown; longer lines are truncated."""
 
 CHUNK = 1 << 22
-"""Bytes that are read at once."""
+"""Bytes per read."""
 
 SEARCHES = 8
-"""Searches whose findings are kept."""
+"""Searches whose results are cached."""
 
 
 class LogFile:
-    """One log: where its lines begin, as far as it was read."""
+    """One log file, as far as it was read."""
 
     def __init__(self, path: Path) -> None:
-        """Look at ``path``, which need not exist yet."""
+        """Open ``path``, which need not exist yet."""
         self._path = path
         self._starts = array("Q", [0])
-        self._found: dict[str, Findings] = {}
+        self._found: dict[str, SearchResult] = {}
         self.size = 0
 
     @property
     def lines(self) -> int:
-        """Number of lines; one that has not ended yet counts."""
+        """Number of lines, including an unfinished one."""
         return len(self._starts) - (self._starts[-1] == self.size)
 
     def start(self, number: int) -> int:
@@ -48,7 +48,7 @@ class LogFile:
         return np.append(starts[1:], self.size)[: self.lines]
 
     def update(self) -> None:
-        """Read on to the end of the file; nothing is read while it does not grow."""
+        """Read what was appended to the file."""
         try:
             if self._path.stat().st_size <= self.size:
                 return
@@ -62,7 +62,7 @@ class LogFile:
             return
 
     def read(self, numbers: np.ndarray) -> list[str]:
-        """Return the text of lines, without their ends; a very long one is cut."""
+        """Return the text of lines without newlines; very long lines are truncated."""
         if not len(numbers):
             return []
         with self._path.open("rb") as file:
@@ -77,7 +77,7 @@ class LogFile:
         if left > 0:
             file.seek(end - LINE_BYTES)
             tail = file.read(LINE_BYTES)
-            if b"\r" in tail.rstrip(b"\r\n"):  # a bar that is drawn over and over: its last state
+            if b"\r" in tail.rstrip(b"\r\n"):  # a progress bar that is redrawn: its last state
                 data = tail.rpartition(b"\r")[2] if not tail.endswith(b"\r") else tail
             else:
                 data += f" … {left:,} bytes more".encode()
@@ -87,18 +87,18 @@ class LogFile:
         """Tell for each line whether it contains ``search``."""
         if search not in self._found and len(self._found) >= SEARCHES:
             self._found.pop(next(iter(self._found)))
-        found = self._found.setdefault(search, Findings(search))
+        found = self._found.setdefault(search, SearchResult(search))
         flags = np.zeros(self.lines, bool)
         if self.size:
             flags[found.update(self._path, self._starts, self.size)] = True
         return flags
 
 
-class Findings:
+class SearchResult:
     """The lines of one file that contain a text, as far as it was searched."""
 
     def __init__(self, search: str) -> None:
-        """Look for ``search``; the case of ASCII letters does not matter."""
+        """Search for a text, ignoring the case of ASCII letters."""
         wanted = search.encode("utf-8", "replace")
         self._pattern = re.compile(re.escape(wanted), re.IGNORECASE)
         self._overlap = max(len(wanted) - 1, 0)
@@ -106,12 +106,12 @@ class Findings:
         self._searched = 0
 
     def update(self, path: Path, starts: array[int], size: int) -> np.ndarray:
-        """Search on to ``size``, a chunk at a time however long lines are; return all numbers."""
+        """Continue to ``size``, in chunks; return the numbers of all matching lines."""
         if self._searched < size:
             lines = np.array(starts, np.int64)
             with path.open("rb") as file:
                 while self._searched < size:
-                    begin = max(0, self._searched - self._overlap)  # it may lie across the seam
+                    begin = max(0, self._searched - self._overlap)  # a match may span two chunks
                     end = min(self._searched + CHUNK, size)
                     file.seek(begin)
                     data = file.read(end - begin)

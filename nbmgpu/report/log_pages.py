@@ -1,4 +1,4 @@
-"""The logs of a run by the page: of one rank, of all in the order of time, or what matches."""
+"""Pages of a run's logs: of one rank, of all ranks by time, or of lines that match a search."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 from nbmgpu.runs.run import Run
 
 from .log_file import LogFile
-from .merged_log import Merged
+from .merged_log import MergedLog
 from .text_format import coloured
 
 ALL = -1
 """The rank of a request for the lines of all ranks."""
 
 MAX_LINES = 2000
-"""The most lines in a page."""
+"""Maximum lines of a page."""
 
 
 @dataclass(frozen=True)
 class LogSize:
-    """How much a rank has written; ``size`` is in bytes and grows with every character."""
+    """The size of a rank's log: lines and bytes."""
 
     lines: int
     size: int
@@ -29,10 +29,10 @@ class LogSize:
 
 @dataclass(frozen=True)
 class LogRequest:
-    """Asks for ``count`` lines from ``first`` on, or for the last ones when that is negative.
+    """A request for ``count`` lines from ``first`` on, or for the last ones if it is negative.
 
-    ``rank`` is -1 for all ranks.  With ``search``, only lines that contain it count; case
-    does not matter.
+    ``rank`` is -1 for all ranks.  With ``search``, only lines that contain it count, ignoring
+    case.
     """
 
     rank: int
@@ -43,9 +43,14 @@ class LogRequest:
 
 @dataclass(frozen=True)
 class LogLine:
-    """A line: of which rank, its index there and in the whole list, and whether it is stderr.
+    """A line of a log.
 
-    ``text`` has no control characters but ANSI colours.
+    Attributes:
+        rank: which rank wrote it.
+        number: its index in that rank's log.
+        index: its index in the requested list.
+        text: with ANSI colors and no other control characters.
+        stderr: whether it was written to stderr.
     """
 
     rank: int
@@ -67,22 +72,22 @@ class LogPage:
 
 
 class LogReader:
-    """Reads pages of a run's logs.  The run is polled by whoever owns it."""
+    """Reads pages of a run's logs; the caller polls the run."""
 
     def __init__(self, run: Run) -> None:
         """Read the logs of ``run``."""
         self._run = run
         self._files = [LogFile(run.log_path(rank)) for rank in range(run.record.world_size)]
-        self._merged = Merged(run.view)
+        self._merged = MergedLog(run.view)
 
     def sizes(self) -> list[LogSize]:
-        """Return how much each rank has written."""
+        """Return the size of each rank's log."""
         for file in self._files:
             file.update()
         return [LogSize(file.lines, file.size) for file in self._files]
 
     def page(self, request: LogRequest) -> LogPage:
-        """Return the page that ``request`` asks for; empty where there is none."""
+        """Return the requested page; empty if there is none."""
         listing = self._listing(request.rank)
         if request.search:
             kept = self._matching(listing, request.search)
@@ -95,7 +100,7 @@ class LogReader:
         return LogPage(request.rank, request.search, first, len(kept), lines)
 
     def _listing(self, rank: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ranks and line numbers of all lines in question, in order."""
+        """Return the ranks and line numbers of all candidate lines, in order."""
         if rank == ALL:
             for file in self._files:
                 file.update()
@@ -107,7 +112,7 @@ class LogReader:
         return np.full(file.lines, rank), np.arange(file.lines)
 
     def _matching(self, listing: tuple[np.ndarray, np.ndarray], search: str) -> np.ndarray:
-        """Return the places in ``listing`` of lines that contain ``search``."""
+        """Return the indices in ``listing`` of lines that contain ``search``."""
         ranks, numbers = listing
         matches = np.zeros(len(ranks), bool)
         for rank in np.unique(ranks).tolist():

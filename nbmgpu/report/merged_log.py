@@ -1,9 +1,8 @@
 """The lines of all ranks in one list, in the order in which they were written.
 
-A log carries no times.  But each beat of a rank says how long its log was then, and so does
-each write to stderr: a line is as old as the first of these that has it.  Lines between two
-beats stand by rank.  What is once in the list stays where it is, but for the newest lines,
-whose beat is still to come.
+Logs have no timestamps, but each heartbeat of a rank and each write to stderr records the size of
+its log. A line gets the time of the first record that includes it. Lines between two records are
+ordered by rank. The order of a line is final once its record has arrived.
 """
 
 from __future__ import annotations
@@ -13,19 +12,19 @@ import numpy as np
 from nbmgpu.runs.view import RankView, RunView
 
 PATIENCE = 5.0
-"""Seconds for which a rank that does not beat holds the others' lines back."""
+"""Seconds for which a rank without heartbeats delays the lines of the others."""
 
 Listing = tuple[np.ndarray, np.ndarray]
 """Ranks and line numbers, in order."""
 
 
-class Merged:
-    """Keeps the list while logs grow."""
+class MergedLog:
+    """Merges the lines of growing logs."""
 
     def __init__(self, view: RunView) -> None:
         """Order the lines of the ranks in ``view``."""
         self._view = view
-        self._settled: Listing = (np.empty(0, np.int64), np.empty(0, np.int64))
+        self._final: Listing = (np.empty(0, np.int64), np.empty(0, np.int64))
         self._taken = [0] * len(view.ranks)
 
     def update(self, ends: list[np.ndarray]) -> Listing:
@@ -33,15 +32,15 @@ class Merged:
         ranks, numbers, times = self._new(ends)
         order = np.lexsort((numbers, ranks, times))
         ranks, numbers, times = ranks[order], numbers[order], times[order]
-        sure = times <= self._horizon()
+        sure = times <= self._known_until()
         for rank, taken in enumerate(self._taken):
             self._taken[rank] = taken + int((ranks[sure] == rank).sum())
-        self._settled = (
-            np.append(self._settled[0], ranks[sure]), np.append(self._settled[1], numbers[sure]),
+        self._final = (
+            np.append(self._final[0], ranks[sure]), np.append(self._final[1], numbers[sure]),
         )  # fmt: skip
         rest = ~sure
         return (
-            np.append(self._settled[0], ranks[rest]), np.append(self._settled[1], numbers[rest]),
+            np.append(self._final[0], ranks[rest]), np.append(self._final[1], numbers[rest]),
         )  # fmt: skip
 
     def _new(self, ends: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -53,8 +52,8 @@ class Merged:
             times.append(_times(self._view.ranks[rank], new))
         return np.concatenate(ranks), np.concatenate(numbers), np.concatenate(times)
 
-    def _horizon(self) -> float:
-        """Return the time up to which all that was written is known."""
+    def _known_until(self) -> float:
+        """Return the time up to which all lines are known."""
         if self._view.ended:
             return float("inf")
         last = [rank.marks.times[-1] if rank.marks.times else 0.0

@@ -1,4 +1,4 @@
-"""How far a run is: its bars, and when it may be over."""
+"""The progress of a run: its bars, and the estimated remaining time."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from nbmgpu.runs.view import RunView, Track
 from .text_format import clock, plain
 
 OTHERS = 3
-"""The most bars shown besides the training loader's."""
+"""Maximum bars shown besides that of the training loader."""
 
 LOADER = "loader"
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A progress bar: what is left and right of it, and how full it is (-1 when unknown)."""
+    """A progress bar: its label, its count, and its fraction (-1 when unknown)."""
 
     key: str
     label: str
@@ -26,9 +26,9 @@ class Bar:
 
 
 def bars(view: RunView, epochs: int = 0) -> list[Bar]:
-    """Return the loader's bar and the newest three of the others that are not done.
+    """Return the bar of the loader and the newest three others that are not done.
 
-    ``epochs`` is how many there will be, 0 when that is unknown.
+    ``epochs`` is the total number, 0 when unknown.
     """
     others = [p for p in view.progress.values() if p.key != LOADER and not p.done]
     loader = [p for p in view.progress.values() if p.key == LOADER]
@@ -50,11 +50,13 @@ def _bar(progress: Progress, epochs: int) -> Bar:
 
 
 @dataclass(frozen=True)
-class Course:
-    """How far the run is in what it has to do, as far as anybody can tell.
+class ProgressEstimate:
+    """An estimate of the progress of a run.
 
-    ``done`` of ``whole`` steps since the time ``begun``, as of the time ``newest``; ``what``
-    names the part that is meant if it is not the whole run.
+    Attributes:
+        done, whole: steps done since ``begun``, of how many.
+        begun, newest: times of the first and the newest report, in seconds since the epoch.
+        what: the part of the run that is meant; empty for all of it.
     """
 
     done: float
@@ -65,16 +67,15 @@ class Course:
 
     @property
     def fraction(self) -> float:
-        """From 0 to 1."""
+        """The fraction done, from 0 to 1."""
         return min(max(self.done / self.whole, 0.0), 1.0)
 
 
-def course(view: RunView, epochs: int = 0) -> Course | None:
-    """Return how far the run is, None when that is unknown.
+def estimate_progress(view: RunView, epochs: int = 0) -> ProgressEstimate | None:
+    """Return the progress of the run, None when unknown.
 
-    The outermost bar counts, which began first, and within its step the loader's.  Where
-    there is only the loader, it is the number of ``epochs``; when that is unknown too, the
-    epoch.
+    It follows the outermost bar, which began first, and within its step the loader. With only a
+    loader, it follows ``epochs``; if these are unknown, the current epoch.
     """
     loader = view.tracks.get(LOADER)
     if loader is not None and loader.now.total <= 0:
@@ -84,28 +85,32 @@ def course(view: RunView, epochs: int = 0) -> Course | None:
     newest = max((track.now.time for track in (outer, loader) if track), default=0.0)
     if outer is not None:
         done = outer.now.step - outer.begun.step + part
-        return Course(done, outer.now.total - outer.begun.step, outer.begun.time, newest)
+        return ProgressEstimate(done, outer.now.total - outer.begun.step, outer.begun.time, newest)
     if loader is None:
         return None
     if loader.now.epoch <= epochs:
         done = loader.now.epoch - loader.first.epoch + part
-        return Course(done, epochs - loader.first.epoch + 1, loader.first.time, newest)
+        return ProgressEstimate(done, epochs - loader.first.epoch + 1, loader.first.time, newest)
     what = f" in epoch {loader.now.epoch}" if loader.now.epoch else ""
-    return Course(part, 1, loader.begun.time, newest, what)
+    return ProgressEstimate(part, 1, loader.begun.time, newest, what)
 
 
 def remaining(view: RunView, now: float, epochs: int = 0) -> str:
-    """Return how long the run may go on: ``about 3:05 left``, or nothing when that is unknown."""
-    so_far = course(view, epochs)
-    if so_far is None or not 0 < so_far.done < so_far.whole or so_far.newest - so_far.begun < 1:
+    """Return the remaining time, ``about 3:05 left``, or nothing when unknown."""
+    estimate = estimate_progress(view, epochs)
+    if (
+        estimate is None
+        or not 0 < estimate.done < estimate.whole
+        or estimate.newest - estimate.begun < 1
+    ):
         return ""
-    speed = so_far.done / (so_far.newest - so_far.begun)
-    left = (so_far.whole - so_far.done) / speed - (now - so_far.newest)
-    return f"about {clock(max(left, 0.0), tenths=False)} left{so_far.what}"
+    speed = estimate.done / (estimate.newest - estimate.begun)
+    left = (estimate.whole - estimate.done) / speed - (now - estimate.newest)
+    return f"about {clock(max(left, 0.0), tenths=False)} left{estimate.what}"
 
 
 def _outer(view: RunView, loader: Track | None) -> Track | None:
-    """Return the bar that began first, of those that are more than one around the loader."""
+    """Return the bar that began first, other than one that duplicates the loader's."""
     known = [
         track
         for key, track in view.tracks.items()

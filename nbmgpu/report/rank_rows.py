@@ -1,4 +1,4 @@
-"""A row for each rank: what it does, how it fares, and what is wrong with it."""
+"""A row per rank: its state, its load, and a warning if something is wrong."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from .curves import Straggler, straggler
 from .text_format import TONES, Tone, exit_word, number, plain, span
 
 SILENT = 5.0
-"""Seconds after which a rank that says nothing is missed, while others beat every second."""
+"""Seconds without events after which a rank counts as silent while others send heartbeats."""
 
 BEHIND = 5.0
-"""Seconds' worth of steps that a rank may be behind the first."""
+"""Seconds of steps that a rank may be behind the first one."""
 
-FAR = 10.0
-"""How many times the other ranks' loss is too far from it."""
+DIVERGENCE = 10.0
+"""The ratio to the other ranks' loss above which a rank diverges."""
 
 
 @dataclass(frozen=True)
 class Meter:
-    """How much of something is used: in words, and as a fraction (-1 when unknown)."""
+    """A usage: as text, and as a fraction (-1 when unknown)."""
 
     text: str
     fraction: float
@@ -33,7 +33,7 @@ class Meter:
 
 @dataclass(frozen=True)
 class RankRow:
-    """A rank in one line.
+    """The row of a rank.
 
     ``gpu`` and ``gpu_memory`` are None where there is no GPU.  ``slowest`` marks the
     straggler; ``warning`` is a sentence, or empty.
@@ -58,7 +58,7 @@ UNKNOWN = Meter("", -1)
 
 
 def rows(run: Run, now: float, stopping: bool = False) -> list[RankRow]:
-    """Return a row for each rank.  Ranks of a run that is ``stopping`` do not fail by a signal."""
+    """Return a row per rank; in a run that is ``stopping``, a signal is not a failure."""
     view = run.view
     culprit = None if stopping and not view.failure else view.culprit
     slowest = straggler(run)
@@ -101,7 +101,7 @@ def _cpu(seen: RankView) -> Meter:
 def _memory(seen: RankView) -> Meter:
     if seen.vitals is None:
         return UNKNOWN
-    return _share(seen.vitals.memory, seen.vitals.memory_total)
+    return _usage(seen.vitals.memory, seen.vitals.memory_total)
 
 
 def _gpu(seen: RankView) -> tuple[Meter | None, Meter | None]:
@@ -110,17 +110,17 @@ def _gpu(seen: RankView) -> tuple[Meter | None, Meter | None]:
         return None, None
     busy = Meter(f"{vitals.gpu:.0f} %", vitals.gpu / 100) if vitals.gpu >= 0 else UNKNOWN
     used = vitals.gpu_memory if vitals.gpu_memory >= 0 else vitals.gpu_allocated
-    return busy, _share(used, vitals.gpu_memory_total)
+    return busy, _usage(used, vitals.gpu_memory_total)
 
 
-def _share(used: int, total: int) -> Meter:
+def _usage(used: int, total: int) -> Meter:
     if used < 0:
         return UNKNOWN
     return Meter(format_bytes(used), min(used / total, 1.0) if total > 0 else -1)
 
 
 def warnings(view: RunView, now: float, slowest: Straggler | None) -> list[str]:
-    """Return what is wrong with each rank, in words; mostly nothing."""
+    """Return a warning for each rank; usually empty."""
     going = view.ended is None
     found, name = [], loss_name(view)
     for rank in range(len(view.ranks)):
@@ -141,8 +141,8 @@ def _silent(view: RunView, rank: int, now: float) -> str:
     beats = any(now - other.last_time < SILENT / 2 for other in _others(view, rank))
     if seen.vitals is None or quiet < SILENT or not beats:
         return ""
-    why = "it hangs, its process is suspended, or is busy in compiled code"
-    return f"silent for {quiet:.0f} s while others go on: {why}"
+    why = "it hangs, is suspended, or is busy in compiled code"
+    return f"silent for {quiet:.0f} s while others continue: {why}"
 
 
 def _behind(view: RunView, rank: int) -> str:
@@ -169,12 +169,12 @@ def _diverges(view: RunView, rank: int, name: str) -> str:
     if not known or recent.count < 3 or not math.isfinite(recent.mean):
         return ""
     middle = statistics.median(known)
-    if abs(recent.mean) < FAR * middle or middle == 0:
+    if abs(recent.mean) < DIVERGENCE * middle or middle == 0:
         return ""
     return f"its {plain(name)} is {number(recent.mean)}, the other ranks' is about {number(middle)}"
 
 
 def loss_name(view: RunView) -> str:
-    """Return the metric that ranks are compared by: the loss, or nothing."""
+    """Return the metric by which ranks are compared: the loss, or empty."""
     names = [name for rank in view.ranks for name in rank.recent]
     return next((n for n in sorted(names, key=lambda n: n != "loss") if "loss" in n.lower()), "")

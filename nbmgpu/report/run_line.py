@@ -1,4 +1,4 @@
-"""One run in one line, as a list of runs shows it."""
+"""The entry of a run in a list of runs."""
 
 from __future__ import annotations
 
@@ -8,42 +8,41 @@ from dataclasses import dataclass
 
 from nbmgpu.runs.events import GOING, RunState
 from nbmgpu.runs.run import Run
-from nbmgpu.system.processes import process_is_alive
 from nbmgpu.runs.view import RunView
+from nbmgpu.system.processes import process_is_alive
 
 from . import text_format
-from .curves import RATES, curve_names, thin
+from .curves import RATES, curve_names, downsample
 from .epoch_count import epochs_in
 from .failure_cause import cause
-from .progress import course
+from .progress import estimate_progress
 from .snapshot import run_status
 from .text_format import Tone
 
 POINTS = 60
-"""The most points of a line's curve."""
+"""Maximum points of an entry's curve."""
 
 
 @dataclass(frozen=True)
 class RunLine:
-    """A run in a list.
+    """The entry of a run in a list.
 
     Attributes:
         state: starting, running, finished, failed, stopped, timeout or lost.
-        word: the state for people: ``stopping`` once somebody has asked for it.
-        headline: strategy, world size and devices in short.
-        notebook: path of the notebook, as the kernel knew it; may be empty.
+        word: the displayed state: ``stopping`` after a request to stop.
+        headline: strategy, world size and devices.
+        notebook: path of the notebook, if the kernel knew it.
         created: in seconds since the epoch.
         duration: in seconds, to now or to the end.
         over: whether no process of the run is left.
         kernel_pid, kernel_create_time: the process of the kernel that started it.
         kernel_alive: whether that kernel still runs.
-        progress: how far the run is, or its epoch if no more is known, from 0 to 1; -1 when
-            unknown.
-        remaining: how long it may go on, in words; empty when unknown.
+        progress: of the run, or of its epoch if no more is known, from 0 to 1; -1 when unknown.
+        remaining: the remaining time, formatted; empty when unknown.
         metric: the name of the curve, empty where there is none.
         curve: at most 60 points ``[step, value]`` of it.
-        last: the curve's newest value, for people.
-        failure: why it did not end well, in a sentence, or empty.
+        last: the curve's newest value, formatted.
+        failure: why it failed, in a sentence, or empty.
     """
 
     id: str
@@ -70,13 +69,13 @@ class RunLine:
 
 
 def run_line(run: Run) -> RunLine:
-    """Return the line of ``run``."""
+    """Return the list entry of ``run``."""
     state = run.state
     record, view = run.record, run.view
     epochs = epochs_in(run.cell) if state in GOING else 0
     status = run_status(run, state, time.time(), epochs)
     metric, curve, last = mini_curve(view)
-    so_far = None if status.over else course(view, epochs)
+    estimate = None if status.over else estimate_progress(view, epochs)
     return RunLine(
         id=run.id,
         state=state,
@@ -93,7 +92,7 @@ def run_line(run: Run) -> RunLine:
         kernel_pid=record.kernel_pid,
         kernel_create_time=record.kernel_create_time,
         kernel_alive=process_is_alive(record.kernel_pid, record.kernel_create_time),
-        progress=so_far.fraction if so_far else -1,
+        progress=estimate.fraction if estimate else -1,
         remaining=status.remaining,
         metric=metric,
         curve=curve,
@@ -103,18 +102,18 @@ def run_line(run: Run) -> RunLine:
 
 
 def mini_curve(view: RunView) -> tuple[str, list[tuple[float, float]], str]:
-    """Return name, a few points and newest value of the curve that stands for the run."""
+    """Return name, a few points and newest value of the run's main curve."""
     name = next((name for name in curve_names(view) if name not in RATES), "")
     if not name:
         return "", [], ""
     steps, values = view.curves[name].arrays()
-    drawn = zip(*(column.tolist() for column in thin(steps, values, POINTS)), strict=True)
+    drawn = zip(*(column.tolist() for column in downsample(steps, values, POINTS)), strict=True)
     points = [(float(x), float(f"{y:.5g}")) for x, y in drawn if math.isfinite(y)]
     return text_format.plain(name), points, text_format.number(float(values[-1]))
 
 
 def failure_sentence(run: Run, state: RunState) -> str:
-    """Return why ``run`` did not end well, in a sentence: ``rank 1, line 3: ValueError: bad``."""
+    """Return why ``run`` failed, in a sentence: ``rank 1, line 3: ValueError: bad``."""
     why = cause(run, state)
     if why is None:
         return ""

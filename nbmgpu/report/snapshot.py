@@ -1,4 +1,4 @@
-"""A run at one moment, in parts; only those that changed need to travel."""
+"""A run at one moment, in parts; only changed parts are sent."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from .rank_rows import RankRow, rows
 from .text_format import Tone
 
 HEAVY_INTERVAL = 0.25
-"""Seconds between two looks at curves and logs; the other parts know no such rest."""
+"""Minimum seconds between updates of curves and logs."""
 
 Stopping = Literal["", "asked", "forced"]
-"""Whether somebody has asked the run to stop, and how."""
+"""Whether the run was asked to stop, and how."""
 
 
 @dataclass(frozen=True)
 class About:
-    """What was asked; ``created`` in seconds since the epoch."""
+    """The options of the run; ``created`` is in seconds since the epoch."""
 
     id: str
     headline: str
@@ -43,7 +43,7 @@ class About:
 
 @dataclass(frozen=True)
 class RunStatus:
-    """The run's state, and how long it has gone on and will go on (empty when unknown)."""
+    """The run's state, elapsed and remaining time (empty when unknown)."""
 
     state: RunState
     word: str
@@ -56,7 +56,7 @@ class RunStatus:
 
 @dataclass(frozen=True)
 class Parts:
-    """All there is to show of a run."""
+    """Everything that is shown of a run."""
 
     about: About
     status: RunStatus
@@ -70,13 +70,10 @@ class Parts:
 
 
 class Snapshot:
-    """Tells what there is to show of a run, and what of it has changed.
-
-    The run's events belong to whoever polls it; here they are only looked at.
-    """
+    """Computes what is shown of a run, and what of it has changed; the caller polls the run."""
 
     def __init__(self, run: Run) -> None:
-        """Look at ``run``."""
+        """Observe ``run``."""
         self.run = run
         self.logs = LogReader(run)
         self._epochs = epochs_in(run.cell)
@@ -89,10 +86,10 @@ class Snapshot:
         return {name: _plain(part) for name, part in (self._light(state) | self._heavy()).items()}
 
     def changed(self) -> dict[str, Any]:
-        """Return the parts that differ from what the last call knew, as plain data.
+        """Return the parts that have changed since the last call, as plain data.
 
-        Curves and logs are looked at less often, and never for more than a tenth of the
-        time, except once the run has ended.
+        Curves and logs are updated less often, for at most a tenth of the time, until the run has
+        ended.
         """
         state = self.run.state
         parts = self._light(state)
@@ -127,7 +124,7 @@ class Snapshot:
 
 
 def about(run: Run) -> About:
-    """Return what was asked of ``run``."""
+    """Return the options of ``run``."""
     record = run.record
     return About(
         id=run.id,
@@ -143,7 +140,7 @@ def about(run: Run) -> About:
 
 
 def run_status(run: Run, state: RunState, now: float, epochs: int = 0) -> RunStatus:
-    """Return how a run stands that is in ``state`` and will train so many ``epochs`` (or 0)."""
+    """Return the status of a run in ``state`` with a total of ``epochs`` (0 when unknown)."""
     over = state not in GOING
     stopping = "" if over else stop_asked(run)
     end = run.view.last_time if over else now
@@ -159,7 +156,7 @@ def run_status(run: Run, state: RunState, now: float, epochs: int = 0) -> RunSta
 
 
 def stop_asked(run: Run) -> Stopping:
-    """Tell whether somebody has asked the run to stop, and how."""
+    """Tell whether the run was asked to stop, and how."""
     try:
         said = (run.folder / STOP_FILE).read_text()
     except FileNotFoundError:

@@ -1,8 +1,7 @@
-"""What stays of a run in the notebook and in a terminal: text, and HTML without a script.
+"""The summary of a run: text for terminals, and static HTML for the saved notebook.
 
-A saved notebook keeps no widgets, and the places that show it (code hosts,
-converters) strip styles and scripts.  So the HTML reads well as bare tables and
-lists, and its colours are the page's own, or ones that stand on light and dark.
+A saved notebook keeps no widgets, and sites that render notebooks strip styles and scripts. The
+HTML therefore works without them, with colors for light and dark themes.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from nbmgpu.runs.run import Run
 from nbmgpu.runs.view import Curve
 
 from . import text_format
-from .curves import RATES, Throughput, curve_names, thin, throughput
+from .curves import RATES, Throughput, curve_names, downsample, throughput
 from .failure_cause import Cause, cause
 from .rank_rows import RankRow, rows
 
 POINTS = 240
-"""The most points of a curve that are kept in the notebook."""
+"""Maximum points of a curve in the summary."""
 
 CURVES = 12
-"""The most curves that are drawn; all of them are in ``Run.metrics``."""
+"""Maximum curves that are drawn; ``Run.metrics`` has all."""
 
 WIDTH, HEIGHT = 150, 40
 
@@ -44,7 +43,7 @@ def summary_text(run: Run) -> str:
     if len(names) > CURVES:
         lines.append(("", f"{len(names) - CURVES} more in {_all_of(run)}"))
     if pace := _pace(throughput(run)):
-        lines.append(("pace", pace))
+        lines.append(("speed", pace))
     lines += [("note", text) for text in text_format.notices(run.view)]
     if why := cause(run, state):
         lines.append(("failure", f"{why.who}: {why.what}" if why.who else why.what))
@@ -57,7 +56,7 @@ def summary_text(run: Run) -> str:
 
 
 def _all_of(run: Run) -> str:
-    """Return the code that has all curves of ``run``."""
+    """Return code that returns all curves of ``run``."""
     return f'nbmgpu.find_run("{run.id}").metrics'
 
 
@@ -66,13 +65,13 @@ def _rows(run: Run) -> list[RankRow]:
 
 
 def _metrics(run: Run) -> list[str]:
-    """Return the names of the curves, but for the rates."""
+    """Return the names of the curves without the rates."""
     return [name for name in curve_names(run.view) if name not in RATES]
 
 
 def _pace(speed: Throughput) -> str:
-    """Return how fast the run was: ``1,234 samples/s, 12 ms a step``."""
-    step = f"{speed.step_time} a step" if speed.step_time else ""
+    """Return the throughput: ``1,234 samples/s, 12 ms per step``."""
+    step = f"{speed.step_time} per step" if speed.step_time else ""
     pace = ", ".join(filter(None, [speed.rate, step]))
     return f"{pace}; {speed.words}" if pace and speed.words else pace
 
@@ -131,7 +130,7 @@ def _failure(why: Cause | None) -> str:
 
 
 def _marked(lines: list[str]) -> str:
-    """Return lines as HTML, with the one that an arrow points at in bold."""
+    """Return lines as HTML; the line with an arrow is bold."""
     texts = [f"<b>{escape(t)}</b>" if t.startswith("→") else escape(t) for t in lines]
     return "\n".join(texts)
 
@@ -153,7 +152,7 @@ def _curves(run: Run) -> str:
     if len(names) > CURVES:
         cells.append(f"<p><small>{len(names) - CURVES} more in {_all_of(run)}</small></p>")
     speed = throughput(run)
-    said = ", ".join(filter(None, [speed.step_time and f"{speed.step_time} a step", speed.words]))
+    said = ", ".join(filter(None, [speed.step_time and f"{speed.step_time} per step", speed.words]))
     if said:
         cells.append(f'<p style="margin: 2px 0"><small>{escape(said)}</small></p>')
     return f"<div>{''.join(cells)}</div>" if cells else ""
@@ -164,7 +163,7 @@ def _curve(name: str, curve: Curve) -> str:
     lines = "".join(
         f'<polyline points="{points}" fill="none" stroke="{COLOURS["line"]}" '
         f'stroke-width="1.5" stroke-linejoin="round" stroke-linecap="round"/>'
-        for points in _polylines(*thin(*curve.arrays(), POINTS))
+        for points in _polylines(*downsample(*curve.arrays(), POINTS))
     )
     svg = (
         f'<svg width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
@@ -177,7 +176,7 @@ def _curve(name: str, curve: Curve) -> str:
 
 
 def _polylines(steps: np.ndarray, values: np.ndarray) -> list[str]:
-    """Return the points of the lines between gaps; a value that is no number makes one."""
+    """Return the points of the polylines between non-finite values."""
     finite = np.isfinite(values)
     if not finite.any():
         return []
@@ -196,12 +195,12 @@ def _polylines(steps: np.ndarray, values: np.ndarray) -> list[str]:
             lines[-1].append(place)
         elif lines[-1]:
             lines.append([])
-    # A single point becomes a dot: a line of no length with round ends.
+    # A single point becomes a dot: a line of zero length with round caps.
     return [" ".join(line if len(line) > 1 else line * 2) for line in lines if line]
 
 
 def _ranks(run: Run) -> str:
-    """Return how each rank ended, where that says more than the headline."""
+    """Return how each rank ended, if one failed or has a warning."""
     shown = _rows(run)
     if all(row.tone != "bad" and not row.warning for row in shown):
         return ""
@@ -213,7 +212,7 @@ def _ranks(run: Run) -> str:
 
 
 def _course(curve: Curve) -> str:
-    """Return where a curve began and where it is: ``2.303 → 0.1235``."""
+    """Return the first and last value of a curve: ``2.303 → 0.1235``."""
     _, values = curve.arrays()
     first, last = text_format.number(float(values[0])), text_format.number(float(values[-1]))
     return last if first == last else f"{first} → {last}"

@@ -1,4 +1,4 @@
-"""Words and numbers as people read them."""
+"""Text and numbers, formatted for people."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nbmgpu.runs.run import RunRecord
 from nbmgpu.runs.view import RunView
 
 Tone = Literal["idle", "busy", "good", "bad", "calm"]
-"""How something should strike the eye: not yet, at work, done well, failed, ended without fault."""
+"""The severity that a front end colors: waiting, working, succeeded, failed, ended neutrally."""
 
 ENDING_WORDS = {"timeout": "timed out"}
 TONES: dict[str, Tone] = {
@@ -30,16 +30,15 @@ _CONTROLS_BUT_ESCAPE = re.compile(r"[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]|\x1b(
 
 
 def plain(text: str) -> str:
-    """Return ``text`` as a terminal would leave it, without colours and control characters.
+    """Return ``text`` as a terminal would show it, without colors and control characters.
 
-    A carriage return takes the pen back to the start of its line, so of a
-    redrawn line the last drawing stays.
+    After a carriage return, a line is overwritten.
     """
     return _clean(_CONTROLS.sub("", _drawn(_ESCAPES.sub("", text))))
 
 
 def coloured(text: str) -> str:
-    """Return ``text`` as ``plain`` does, but with its colours (the escape codes of SGR)."""
+    """Like ``plain``, but keep colors (SGR escape codes)."""
     text = _ESCAPES.sub(lambda code: code[0] if _COLOURS.fullmatch(code[0]) else "", text)
     return _clean(_CONTROLS_BUT_ESCAPE.sub("", _drawn(text)))
 
@@ -52,12 +51,12 @@ def _drawn(text: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Let text be sent that holds halves of characters."""
+    """Replace lone surrogates, which cannot be encoded."""
     return text.encode("utf-8", "replace").decode()
 
 
 def number(value: float) -> str:
-    """Return ``value`` for people: ``0.1235``, ``1,235``, ``1.2e-5``."""
+    """Format ``value``: ``0.1235``, ``1,235``, ``1.2e-5``."""
     if not math.isfinite(value):
         return str(value)
     if value == 0 or 1e-3 <= abs(value) < 1e3:
@@ -68,7 +67,7 @@ def number(value: float) -> str:
 
 
 def clock(seconds: float, tenths: bool = True) -> str:
-    """Return a duration: ``12.3 s`` (``12 s`` without ``tenths``), ``3:05``, ``1:02:03``."""
+    """Format a duration: ``12.3 s`` (``12 s`` without ``tenths``), ``3:05``, ``1:02:03``."""
     if seconds < 60:
         return f"{seconds:.1f} s" if tenths else f"{int(seconds)} s"
     minutes, rest = divmod(int(seconds), 60)
@@ -77,7 +76,7 @@ def clock(seconds: float, tenths: bool = True) -> str:
 
 
 def span(seconds: float) -> str:
-    """Return a short time: ``0.35 ms``, ``12 ms``, ``1.2 s``."""
+    """Format a short time: ``0.35 ms``, ``12 ms``, ``1.2 s``."""
     if seconds < 1:
         return f"{seconds * 1e3:.2g} ms" if seconds < 0.01 else f"{seconds * 1e3:.0f} ms"
     return f"{seconds:.3g} s" if seconds < 60 else clock(seconds)
@@ -91,8 +90,8 @@ def state_word(state: RunState) -> str:
 def ending_sentence(state: RunState) -> str:
     """Return how a run ended, as the end of a sentence."""
     known = {
-        "lost": "its launcher is gone and has not said how it ended",
-        "timeout": "it took longer than its time limit",
+        "lost": "its launcher disappeared without recording how it ended",
+        "timeout": "it exceeded its time limit",
     }
     return known.get(state, state)
 
@@ -104,7 +103,7 @@ def headline(record: RunRecord) -> str:
 
 
 def device_names(devices: list[str]) -> str:
-    """Return the devices in short: ``cpu``, ``cuda:0-3``, ``cuda:0, cuda:2``."""
+    """Format devices: ``cpu``, ``cuda:0-3``, ``cuda:0, cuda:2``."""
     names = list(dict.fromkeys(devices))
     kinds = {name.partition(":")[0] for name in names}
     numbers = [int(n) for name in names if (n := name.partition(":")[2]).isdigit()]
@@ -120,7 +119,7 @@ def batch_line(record: RunRecord) -> str:
 
 
 def notices(view: RunView) -> list[str]:
-    """Return the texts of all notices, in the order in which they came."""
+    """Return the texts of all notices, in order."""
     return [plain(notice.text) for notice in view.notices.values()]
 
 

@@ -135,7 +135,7 @@ def _silent(run: Run, rank: int) -> BaseException:
         name, why = explain_signal(-code)
         return RankKilledError(f"{who} was ended by {name}: {why}.{end}")
     return RankError(
-        f"{who} left with exit code {code} and without an exception: something in it called "
+        f"{who} exited with code {code} without an exception: something in it called "
         f"os._exit, or exit in compiled code.{end}"
     )
 

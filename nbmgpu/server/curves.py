@@ -24,4 +24,4 @@ class CurveHandler(Handler):
             first=self.number("first", -math.inf),
             last=self.number("last", math.inf),
         )
-        self.answer(await self.services.work(self.services.opened.stretch, name, request))
+        self.answer(await self.services.work(self.services.opened.curve_detail, name, request))

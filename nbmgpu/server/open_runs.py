@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
-from nbmgpu.report.curves import CurveLine, CurveRequest, stretch
+from nbmgpu.report.curves import CurveLine, CurveRequest, curve_detail
 from nbmgpu.report.log_pages import LogPage, LogReader, LogRequest
 from nbmgpu.runs.run import Run
 
@@ -32,11 +32,11 @@ class OpenRun:
             self._run.poll()  # it tells which bytes are stderr, and when they were written
             return self._logs.page(request)
 
-    def stretch(self, request: CurveRequest) -> CurveLine | None:
+    def curve_detail(self, request: CurveRequest) -> CurveLine | None:
         """Return a part of a metric in more detail; None where there is none."""
         with self._lock:
             self._run.poll()
-            return stretch(self._run.view, request)
+            return curve_detail(self._run.view, request)
 
 
 class OpenRuns:
@@ -55,13 +55,13 @@ class OpenRuns:
         """
         return self._get(name).page(request)
 
-    def stretch(self, name: str, request: CurveRequest) -> CurveLine | None:
+    def curve_detail(self, name: str, request: CurveRequest) -> CurveLine | None:
         """Return a part of a metric of the run ``name``.
 
         Raises:
             NoSuchRunError: there is none.
         """
-        return self._get(name).stretch(request)
+        return self._get(name).curve_detail(request)
 
     def _get(self, name: str) -> OpenRun:
         run_folder(name)  # it may have been deleted since it was opened

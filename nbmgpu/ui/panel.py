@@ -16,7 +16,7 @@ from typing import Any
 import anywidget
 import traitlets
 
-from nbmgpu.report.curves import CurveLine, CurveRequest, stretch
+from nbmgpu.report.curves import CurveLine, CurveRequest, curve_detail
 from nbmgpu.report.log_pages import LogPage, LogRequest
 from nbmgpu.report.snapshot import Snapshot
 from nbmgpu.runs.polling import PANEL
@@ -82,7 +82,7 @@ class RunPanel(anywidget.AnyWidget):
             case {"kind": "ask", "id": number, "logs": dict(request)}:
                 self._answer(number, self._snapshot.logs.page(LogRequest(**request)))
             case {"kind": "ask", "id": number, "curve": dict(request)}:
-                self._answer(number, stretch(self._run.view, CurveRequest(**request)))
+                self._answer(number, curve_detail(self._run.view, CurveRequest(**request)))
 
     def _answer(self, number: int, answer: LogPage | CurveLine | None) -> None:
         plain = dataclasses.asdict(answer) if answer else None

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from nbmgpu.report.error_hints import KNOWN, diagnose, split_remedy
+from nbmgpu.report.error_hints import KNOWN, find_hint, split_remedy
 from nbmgpu.report.failure_cause import cause
 
 CELL = "\n".join(f"line_{n}()" for n in range(1, 10))
@@ -113,7 +113,7 @@ def test_a_rank_that_left_without_a_word(staged):
     run.exit(0, 3)
     run.end("failed")
     found = why(run)
-    assert found.what == "left with exit 3 and without an exception"
+    assert found.what == "exited with exit 3 without an exception"
     assert "os._exit" in found.why
 
 
@@ -123,12 +123,12 @@ def test_a_timeout_says_which(staged):
     run.end("timeout")
     found = why(run)
     assert (found.who, found.what) == ("", "timed out")
-    assert found.why == "It took longer than --timeout 60."
+    assert found.why == "The run took longer than --timeout 60."
 
 
 def test_a_lost_run(staged):
     run = staged(1, kernel_pid=1, kernel_create_time=-1.0, created=time.time() - 1e6)
-    assert "has not said how the run ended" in why(run).what
+    assert "has not recorded how the run ended" in why(run).what
 
 
 def test_what_an_error_proposes_itself_goes_before_what_is_known(staged):
@@ -137,16 +137,16 @@ def test_what_an_error_proposes_itself_goes_before_what_is_known(staged):
     found = why(run)
     assert found.what == "StrategyError: CUDA out of memory in zero2."
     assert found.remedy == "--strategy fsdp"
-    assert found.why.startswith("A GPU is full.")
+    assert found.why.startswith("A GPU is out of memory.")
 
 
 @pytest.mark.parametrize(
     ("type", "message", "begins"),
     [
-        ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB", "A GPU is full"),
-        ("RuntimeError", "CUDA error: device-side assert triggered", "Mostly an index"),
-        ("IndexError", "Target 17 is out of bounds.", "A label is no class"),
-        ("IndexError", "index out of range in self", "A label is no class"),
+        ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB", "A GPU is out of memory"),
+        ("RuntimeError", "CUDA error: device-side assert triggered", "Usually an index"),
+        ("IndexError", "Target 17 is out of bounds.", "A label exceeds"),
+        ("IndexError", "index out of range in self", "A label exceeds"),
         ("ValueError", "Expected more than 1 value per channel when training, got ...", "Batch"),
         ("RuntimeError", "Expected all tensors to be on the same device, but found ...", "A te"),
         ("RuntimeError", "Timed out waiting 1800000ms for recv operation", ""),
@@ -174,7 +174,7 @@ def test_what_an_error_proposes_itself_goes_before_what_is_known(staged):
     ],
 )
 def test_the_diagnosis_of_what_torch_says(type, message, begins):
-    found = diagnose(type, message)
+    found = find_hint(type, message)
     assert found.why.startswith(begins)
     assert bool(found.why) == bool(begins)
 

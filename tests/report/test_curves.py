@@ -11,11 +11,11 @@ import pytest
 from nbmgpu.report.curves import (
     CURVES,
     CurveRequest,
-    averaged,
+    bin_means,
+    curve_detail,
     curves,
+    downsample,
     straggler,
-    stretch,
-    thin,
     throughput,
 )
 
@@ -25,11 +25,11 @@ def unpacked(packed):
 
 
 class TestThin:
-    def thin(self, values, limit):
-        return thin(np.arange(len(values)), np.array(values), limit)
+    def downsample(self, values, limit):
+        return downsample(np.arange(len(values)), np.array(values), limit)
 
     def test_leaves_short_curves_alone(self):
-        steps, values = self.thin([3.0, 1.0, 2.0], 10)
+        steps, values = self.downsample([3.0, 1.0, 2.0], 10)
         assert steps.tolist() == [0, 1, 2]
         assert values.tolist() == [3.0, 1.0, 2.0]
 
@@ -38,7 +38,7 @@ class TestThin:
     def test_keeps_ends_spikes_and_order(self, count, limit):
         values = [1.0] * count
         values[count // 3], values[2 * count // 3] = 9.0, -9.0
-        steps, kept = self.thin(values, limit)
+        steps, kept = self.downsample(values, limit)
         assert len(steps) <= max(limit, 10)
         assert (np.diff(steps) > 0).all()
         assert (steps[0], steps[-1]) == (0, count - 1)
@@ -47,11 +47,11 @@ class TestThin:
     def test_keeps_a_gap(self):
         values = [1.0] * 5000
         values[1234] = math.nan
-        steps, kept = self.thin(values, 100)
+        steps, kept = self.downsample(values, 100)
         assert steps[np.isnan(kept)].tolist() == [1234]
 
     def test_bears_a_curve_of_nan(self):
-        steps, kept = self.thin([math.nan] * 5000, 100)
+        steps, kept = self.downsample([math.nan] * 5000, 100)
         assert 0 < len(steps) <= 100
         assert np.isnan(kept).all()
 
@@ -59,13 +59,13 @@ class TestThin:
 class TestAveraged:
     def test_has_the_mean_of_each_stretch(self):
         values = np.tile([0.0, 0.0, 0.0, 4.0], 250)  # the middle of lowest and highest is 2
-        steps, means = averaged(np.arange(1000), values, 50)
+        steps, means = bin_means(np.arange(1000), values, 50)
         assert len(steps) == 50
         assert means.tolist() == [1.0] * 50
 
     def test_leaves_out_what_is_no_number(self):
         values = np.array([1.0, math.nan, 3.0, math.nan, math.nan, math.inf])
-        assert averaged(np.arange(6), values, 2)[1].tolist() == [2.0]
+        assert bin_means(np.arange(6), values, 2)[1].tolist() == [2.0]
 
 
 class TestCurves:
@@ -82,7 +82,7 @@ class TestCurves:
         run.points("loss", [0, 1, 2], [1.0, math.inf, math.nan])
         (curve,) = curves(run.polled().view).shown
         assert curve.last == "nan"
-        assert not curve.sound
+        assert not curve.finite
         assert np.isinf(unpacked(curve.points)[1, 1])
 
     def test_a_curve_of_empty_slices_is_not_shown(self, staged):
@@ -127,24 +127,24 @@ class TestStretch:
         return run.polled().view
 
     def test_has_every_point_and_one_beyond_each_end(self, view):
-        line = stretch(view, CurveRequest("loss", 100.5, 120.5))
+        line = curve_detail(view, CurveRequest("loss", 100.5, 120.5))
         assert unpacked(line.points)[:, 0].tolist() == [100, 105, 110, 115, 120, 125]
         assert line.means == ""
 
     def test_is_thinned_when_it_is_long(self, view):
-        line = stretch(view, CurveRequest("loss", 0, 40_000))
+        line = curve_detail(view, CurveRequest("loss", 0, 40_000))
         assert len(unpacked(line.points)) <= 1000
         assert line.means
 
     @pytest.mark.parametrize(("first", "last"), [(-9, -5), (1e9, 2e9), (7, 3)])
     def test_beyond_the_curve_has_its_nearest_point(self, view, first, last):
-        assert 1 <= stretch(view, CurveRequest("loss", first, last)).steps <= 2
+        assert 1 <= curve_detail(view, CurveRequest("loss", first, last)).steps <= 2
 
     def test_that_ends_before_it_begins_is_nothing(self, view):
-        assert stretch(view, CurveRequest("loss", 40, 3)) is None
+        assert curve_detail(view, CurveRequest("loss", 40, 3)) is None
 
     def test_of_a_metric_that_is_none_is_nothing(self, view):
-        assert stretch(view, CurveRequest("other", 0, 1)) is None
+        assert curve_detail(view, CurveRequest("other", 0, 1)) is None
 
 
 class TestThroughput:

@@ -6,7 +6,7 @@ from array import array
 
 import pytest
 
-from nbmgpu.report.log_file import CHUNK, LINE_BYTES, Findings
+from nbmgpu.report.log_file import CHUNK, LINE_BYTES, SearchResult
 from nbmgpu.report.log_pages import ALL, MAX_LINES, LogReader, LogRequest
 
 
@@ -225,7 +225,7 @@ class TestSpeed:
 def test_a_line_of_many_chunks_is_searched_a_chunk_at_a_time_and_once(staged):
     run = staged(1)
     run.log(0, "x" * (4 * CHUNK - 3) + "needle")
-    found = Findings("NEEDLE")
+    found = SearchResult("NEEDLE")
     path, size = run.run.log_path(0), 4 * CHUNK + 3
     starts = array("Q", [0])
     tracemalloc.start()

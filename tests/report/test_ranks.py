@@ -77,7 +77,7 @@ class TestWarnings:
         beat(run, 1, ago=SILENT + 7)
         warned = [row.warning for row in now_of(run)]
         assert warned[0] == ""
-        assert warned[1].startswith("silent for 12 s while others go on")
+        assert warned[1].startswith("silent for 12 s while others continue")
 
     def test_all_silent_is_nobodys_fault(self, staged):
         run = staged(2)

@@ -114,7 +114,7 @@ def test_the_catalogue_has_every_strategy_and_flag(runs):
 
 
 def test_what_a_strategy_lacks_is_said(monkeypatch):
-    from nbmgpu.devices.devices import TorchBuild
+    from nbmgpu.devices.probe import TorchBuild
 
     old = TorchBuild("2.6.0", None, None)
     monkeypatch.setattr("nbmgpu.devices.requirements.torch_build", lambda: old)

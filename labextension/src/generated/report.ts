@@ -1,55 +1,55 @@
 // Made from Python by tools/typescript_types.py; a change here is lost.
 import type { RunState } from './runs';
 
-/**
- * One metric, drawn.
- *
- * `points` is base64 of little-endian float32 pairs of step and value, at most `POINTS`:
- * of each stretch of steps the lowest and the highest. `means` has the mean of each
- * stretch, for smoothing; it is empty where `points` has every step.
- */
+/** One metric, drawn. */
 export interface CurveLine {
+  /** of the metric. */
   name: string;
+  /** its newest value, formatted. */
   last: string;
-  sound: boolean;
+  /** whether that value is finite. */
+  finite: boolean;
+  /** the number of steps with a value. */
   steps: number;
+  /**
+   * base64 of little-endian float32 pairs of step and value, at most `POINTS`: the
+   * minimum and maximum of each bin of steps.
+   */
   points: string;
+  /** likewise, the mean of each bin, for smoothing; empty where `points` is complete. */
   means: string;
 }
 
-/** Asks for the steps from `first` to `last` of one metric, as if they were all. */
+/** A request for the steps from `first` to `last` of one metric. */
 export interface CurveRequest {
   name: string;
   first: number;
   last: number;
 }
 
-/**
- * The metrics: the loss first, the others as they came; `hidden` counts those left out.
- */
+/** The metrics, the loss first; `hidden` counts those left out. */
 export interface Curves {
   shown: CurveLine[];
   hidden: number;
 }
 
-/**
- * How fast a run is.
- *
- * `rates` are samples (and tokens) per second. `step_times` has, in seconds, the whole
- * step and each rank's own part of it, which is what it does without waiting for others.
- * `slowest` is the straggler, -1 when there is none, and `words` says what is known of
- * it.
- */
+/** How fast a run is. */
 export interface Throughput {
+  /** the newest values, formatted. */
   rate: string;
+  /** the newest values, formatted. */
   step_time: string;
+  /** the straggler, -1 when there is none. */
   slowest: number;
+  /** a sentence about the straggler, or empty. */
   words: string;
+  /** samples (and tokens) per second. */
   rates: CurveLine[];
+  /** in seconds, of the whole step and of each rank without waiting for others. */
   step_times: CurveLine[];
 }
 
-/** A line of the cell; `failing` where the exception passed last. */
+/** A line of the cell; `failing` marks the innermost one in the traceback. */
 export interface CellLine {
   number: number;
   text: string;
@@ -57,7 +57,7 @@ export interface CellLine {
 }
 
 /**
- * A rank besides the one that failed first: how it ended, and its own exception if any.
+ * Another rank than the one that failed first: how it ended, and its exception if any.
  */
 export interface OtherRank {
   rank: number;
@@ -66,36 +66,39 @@ export interface OtherRank {
   traceback: string;
 }
 
-/**
- * Why a run failed.
- *
- * `who` is the rank, or empty; `number` and `line` are the cell's own line (0 when
- * unknown), and `context` has it among its neighbours. `why` is the likely cause and
- * `remedy` what to try, as far as they are known. Tracebacks are ANSI coloured.
- */
+/** Why a run failed. */
 export interface Cause {
+  /** the rank, or empty. */
   who: string;
+  /** the exception, in one line. */
   what: string;
+  /** the line of the cell; 0 and empty if unknown. */
   number: number;
+  /** the line of the cell; 0 and empty if unknown. */
   line: string;
+  /** that line and those around it. */
   context: CellLine[];
+  /** the likely cause, or empty. */
   why: string;
+  /** what to try, or empty. */
   remedy: string;
+  /** with ANSI colors. */
   traceback: string;
+  /** the other ranks. */
   others: OtherRank[];
 }
 
-/** How much a rank has written; `size` is in bytes and grows with every character. */
+/** The size of a rank's log: lines and bytes. */
 export interface LogSize {
   lines: number;
   size: number;
 }
 
 /**
- * Asks for `count` lines from `first` on, or for the last ones when that is negative.
+ * A request for `count` lines from `first` on, or for the last ones if it is negative.
  *
- * `rank` is -1 for all ranks. With `search`, only lines that contain it count; case does
- * not matter.
+ * `rank` is -1 for all ranks. With `search`, only lines that contain it count, ignoring
+ * case.
  */
 export interface LogRequest {
   rank: number;
@@ -104,16 +107,17 @@ export interface LogRequest {
   search: string;
 }
 
-/**
- * A line: of which rank, its index there and in the whole list, and whether it is stderr.
- *
- * `text` has no control characters but ANSI colours.
- */
+/** A line of a log. */
 export interface LogLine {
+  /** which rank wrote it. */
   rank: number;
+  /** its index in that rank's log. */
   number: number;
+  /** its index in the requested list. */
   index: number;
+  /** with ANSI colors and no other control characters. */
   text: string;
+  /** whether it was written to stderr. */
   stderr: boolean;
 }
 
@@ -126,7 +130,7 @@ export interface LogPage {
   lines: LogLine[];
 }
 
-/** A progress bar: what is left and right of it, and how full it is (-1 when unknown). */
+/** A progress bar: its label, its count, and its fraction (-1 when unknown). */
 export interface Bar {
   key: string;
   label: string;
@@ -134,14 +138,14 @@ export interface Bar {
   fraction: number;
 }
 
-/** How much of something is used: in words, and as a fraction (-1 when unknown). */
+/** A usage: as text, and as a fraction (-1 when unknown). */
 export interface Meter {
   text: string;
   fraction: number;
 }
 
 /**
- * A rank in one line.
+ * The row of a rank.
  *
  * `gpu` and `gpu_memory` are None where there is no GPU. `slowest` marks the straggler;
  * `warning` is a sentence, or empty.
@@ -162,20 +166,20 @@ export interface RankRow {
   warning: string;
 }
 
-/** A run in a list. */
+/** The entry of a run in a list. */
 export interface RunLine {
   id: string;
   /** starting, running, finished, failed, stopped, timeout or lost. */
   state: RunState;
-  /** the state for people: `stopping` once somebody has asked for it. */
+  /** the displayed state: `stopping` after a request to stop. */
   word: string;
   tone: Tone;
   strategy: string;
   world_size: number;
   devices: string[];
-  /** strategy, world size and devices in short. */
+  /** strategy, world size and devices. */
   headline: string;
-  /** path of the notebook, as the kernel knew it; may be empty. */
+  /** path of the notebook, if the kernel knew it. */
   notebook: string;
   /** in seconds since the epoch. */
   created: number;
@@ -189,26 +193,24 @@ export interface RunLine {
   kernel_create_time: number;
   /** whether that kernel still runs. */
   kernel_alive: boolean;
-  /**
-   * how far the run is, or its epoch if no more is known, from 0 to 1; -1 when unknown.
-   */
+  /** of the run, or of its epoch if no more is known, from 0 to 1; -1 when unknown. */
   progress: number;
-  /** how long it may go on, in words; empty when unknown. */
+  /** the remaining time, formatted; empty when unknown. */
   remaining: string;
   /** the name of the curve, empty where there is none. */
   metric: string;
   /** at most 60 points `[step, value]` of it. */
   curve: [number, number][];
-  /** the curve's newest value, for people. */
+  /** the curve's newest value, formatted. */
   last: string;
-  /** why it did not end well, in a sentence, or empty. */
+  /** why it failed, in a sentence, or empty. */
   failure: string;
 }
 
-/** Whether somebody has asked the run to stop, and how. */
+/** Whether the run was asked to stop, and how. */
 export type Stopping = '' | 'asked' | 'forced';
 
-/** What was asked; `created` in seconds since the epoch. */
+/** The options of the run; `created` is in seconds since the epoch. */
 export interface About {
   id: string;
   headline: string;
@@ -221,7 +223,7 @@ export interface About {
   created: number;
 }
 
-/** The run's state, and how long it has gone on and will go on (empty when unknown). */
+/** The run's state, elapsed and remaining time (empty when unknown). */
 export interface RunStatus {
   state: RunState;
   word: string;
@@ -232,7 +234,7 @@ export interface RunStatus {
   stopping: Stopping;
 }
 
-/** All there is to show of a run. */
+/** Everything that is shown of a run. */
 export interface Parts {
   about: About;
   status: RunStatus;
@@ -246,7 +248,7 @@ export interface Parts {
 }
 
 /**
- * How something should strike the eye: not yet, at work, done well, failed, ended without
- * fault.
+ * The severity that a front end colors: waiting, working, succeeded, failed, ended
+ * neutrally.
  */
 export type Tone = 'idle' | 'busy' | 'good' | 'bad' | 'calm';

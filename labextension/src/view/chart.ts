@@ -39,7 +39,7 @@ export interface IChart {
   key: string;
   title: string;
   last: string;
-  sound: boolean;
+  finite: boolean;
   lines: CurveLine[];
   /** Whether the values are seconds. */
   seconds: boolean;
@@ -51,7 +51,7 @@ const NO_CHART: IChart = {
   key: '',
   title: '',
   last: '',
-  sound: true,
+  finite: true,
   lines: [],
   seconds: false,
   striking: -1
@@ -108,7 +108,7 @@ export class Chart implements IShows<IChart> {
     write(this.name, spec.title);
     this.name.title = spec.title;
     this.explain();
-    this.value.toggleAttribute('data-unsound', !spec.sound);
+    this.value.toggleAttribute('data-unsound', !spec.finite);
     this.tell();
     const steps = spec.lines[0]?.steps ?? 0;
     const label = this.trans.__('%1: %2 after %3 steps', spec.title, spec.last, steps);

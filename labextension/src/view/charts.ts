@@ -135,7 +135,7 @@ function specs(curves: Parts['curves'], throughput: Parts['throughput']): IChart
     key: line.name,
     title: line.name,
     last: line.last,
-    sound: line.sound,
+    finite: line.finite,
     lines: [line],
     seconds: false,
     striking: -1
@@ -155,7 +155,7 @@ function stepTime(throughput: Parts['throughput']): IChart {
     key: 'step time',
     title: 'step time',
     last: throughput.step_time || readableTime(values[values.length - 1]),
-    sound: true,
+    finite: true,
     lines,
     seconds: true,
     striking
