@@ -13,8 +13,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from nbmgpu._version import __version__
-from nbmgpu.devices.devices import Machine, place_ranks, probe, torch_build
+from nbmgpu.devices.placement import place_ranks
+from nbmgpu.devices.probe import Machine, probe, torch_build
+from nbmgpu.engines.registry import get_engine
 from nbmgpu.options.run_options import RunOptions
+from nbmgpu.runs.engine_plugins import engine_names
 
 GIB = 1 << 30
 
@@ -40,6 +43,7 @@ def info_text(machine: Machine | None = None) -> str:
     machine = machine or probe()
     sections = {
         "Devices": device_lines(machine),
+        "Engines": engine_lines(),
         "Versions": version_lines(),
         "GPU memory held by this kernel": kernel_memory_lines(),
         "Missing": missing_lines(machine),
@@ -63,6 +67,15 @@ def device_lines(machine: Machine) -> list[str]:
     if machine.hidden:
         rows.append(("hidden", f"{machine.hidden} GPU(s), by CUDA_VISIBLE_DEVICES"))
     return _table([*rows, ("default", default)])
+
+
+def engine_lines() -> list[str]:
+    """Return a line for each engine, if other packages have added some."""
+    engines = {name: get_engine(name) for name in engine_names()}
+    if len(engines) == 1:
+        return []
+    lifetimes = {False: "runs end with this kernel", True: "runs go on without this kernel"}
+    return _table((name, lifetimes[engine.outlives_kernel]) for name, engine in engines.items())
 
 
 def version_lines() -> list[str]:

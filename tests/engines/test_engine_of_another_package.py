@@ -17,8 +17,10 @@ from idiom import Idiom, compare
 from staged import Stage
 
 import nbmgpu
+from nbmgpu.devices.probe import Machine
 from nbmgpu.engines.registry import get_engine
 from nbmgpu.errors import OptionError, RankKilledError, RunTimeoutError
+from nbmgpu.frontend.info import info_text
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.runs.engine_plugins import engine_names
 from nbmgpu.runs.run import Run
@@ -138,6 +140,7 @@ def test_it_is_an_option_like_others(subprocess_engine: str) -> None:
     assert RunOptions.parse(options.line()) == options
     with pytest.raises(OptionError, match=f"--engine {subprocess_engine}"):
         RunOptions.parse("--engine subproces")
+    assert "subprocess  runs end with this kernel" in info_text(Machine(cores=2, memory=1 << 30))
 
 
 def test_a_run_of_an_engine_that_is_not_installed_can_be_read() -> None:
