@@ -195,7 +195,7 @@ def _report_sharded_metrics(session: Session, patches: PatchStack) -> None:
         def reported(accelerator: Any, *args: Any, **kwargs: Any) -> Any:
             share = session.share
             if share is not None and share.is_partial and torch.is_grad_enabled():
-                session.recorder.notice("metric-share", notices.METRIC_SHARE)
+                session.recorder.notice("metric-share", notices.SHARDED_METRIC)
             return gather(accelerator, *args, **kwargs)
 
         return reported

@@ -150,7 +150,7 @@ class TrainerPatch:
     def sum_flos(self, original: Any, trainer: Any) -> None:
         """Count the floating point operations of all ranks, as on one device."""
         if self.session.distributes and trainer.is_in_train:
-            (trainer.current_flos,) = sum_over_ranks([trainer.current_flos])
+            (trainer.current_flos,) = sum_over_ranks([trainer.current_flos], self.session.dp_group)
         original(trainer)
 
     def sum_tokens(self, original: Any, trainer: Any, inputs: Any) -> None:
@@ -161,7 +161,7 @@ class TrainerPatch:
         if share is None or trainer.args.include_num_input_tokens_seen == "no":
             return
         mine = 0 if share.is_padding else trainer.state.num_input_tokens_seen - before
-        seen, weights = sum_over_ranks([mine, share.weight])
+        seen, weights = sum_over_ranks([mine, share.weight], self.session.dp_group)
         trainer.state.num_input_tokens_seen = before + round(seen / weights)
 
     def use_notebook_stream(self, original: Any, trainer: Any, *args: Any) -> None:
@@ -254,7 +254,7 @@ class TrainingLoop:
             0.0 if s.is_padding else float(one([b])) for b, s in zip(batches, shares, strict=True)
         ]
         weights = [share.weight for share in shares]
-        sums = sum_over_ranks([*counts, *weights])
+        sums = sum_over_ranks([*counts, *weights], self.session.dp_group)
         pairs = zip(sums[: len(counts)], sums[len(counts) :], strict=True)
         total = sum(count / weight for count, weight in pairs)
         return local.new_tensor(total) if torch.is_tensor(local) else round(total)
@@ -280,7 +280,7 @@ class TrainingLoop:
         def floating_point_ops(inputs: Any) -> Any:
             session, share = self.session, self.session.share
             if share is None:
-                return original(inputs) / (session.world_size if session.distributes else 1)
+                return original(inputs) / (session.dp_size if session.distributes else 1)
             return 0 if share.is_padding else original(inputs)
 
         return floating_point_ops

@@ -43,7 +43,7 @@ def _reporting(session: Session, wrap: Any) -> Any:
         def reported(*args: Any, **kwargs: Any) -> None:
             share = session.share
             if share is not None and share.is_partial and torch.is_grad_enabled():
-                session.recorder.notice("metric-share", notices.METRIC_SHARE)
+                session.recorder.notice("metric-share", notices.SHARDED_METRIC)
             counted(*args, **kwargs)
 
         return reported

@@ -22,7 +22,7 @@ import psutil
 
 from nbmgpu.devices.probe import probe
 from nbmgpu.rank import session
-from nbmgpu.rank.reporting.stdio import PATIENCE, flush_unfinished, log_size
+from nbmgpu.rank.reporting.stdio import FLUSH_INTERVAL, flush_partial_line, log_size
 from nbmgpu.runs.events import EventWriter, Vitals
 from nbmgpu.system.limits import usable_cores, usable_memory
 
@@ -71,8 +71,8 @@ class Heartbeat:
 
     def _run(self) -> None:
         next_beat = time.monotonic() + INTERVAL
-        while not self._stopped.wait(PATIENCE):
-            flush_unfinished()
+        while not self._stopped.wait(FLUSH_INTERVAL):
+            flush_partial_line()
             if time.monotonic() >= next_beat:
                 self._beat()
                 next_beat += INTERVAL

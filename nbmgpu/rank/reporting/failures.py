@@ -1,4 +1,4 @@
-"""An exception in a rank, as the event that carries it to the notebook."""
+"""Sends an exception of a rank to the notebook, as an event."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nbmgpu.runs.events import EventWriter, Failure
 
 CELL_FILE_MARK = "nbmgpu-cell"
 BRIEF = 4000
-"""Characters of a message and of a traceback, where there is no room for more."""
+"""Characters of a message and of a traceback that are kept where the disk is full."""
 
 PACKAGE = Path(__file__).parents[2]
 
@@ -21,24 +21,24 @@ PACKAGE = Path(__file__).parents[2]
 def report(
     events: EventWriter, error: BaseException, cell: str, lines: list[str] | None = None
 ) -> Failure:
-    """Write ``error`` as an event; ``lines`` is its formatted traceback, if there is one."""
+    """Emit ``error`` as an event; ``lines`` is its formatted traceback, if there is one."""
     if lines is None:
         lines = traceback.format_exception(error)
     kind, line, message = type(error).__qualname__, cell_line(error, cell), _message(error)
 
-    def say(message: str, lines: list[str], pickled: str) -> Failure:
+    def emit(message: str, lines: list[str], pickled: str) -> Failure:
         return events.emit(
             Failure, type=kind, message=message, line=line, traceback=lines, pickled=pickled
         )
 
     try:
-        return say(message, lines, _pickle(error))
-    except OSError:  # the disk is full: the least that explains it may still have room
-        return say(message[:BRIEF], ["".join(lines)[-BRIEF:]], "")
+        return emit(message, lines, _pickle(error))
+    except OSError:  # the disk is full: a short form may still fit
+        return emit(message[:BRIEF], ["".join(lines)[-BRIEF:]], "")
 
 
 def cell_line(error: BaseException, cell: str) -> int:
-    """Return the line of the cell in which ``error`` passed last, 0 when it did not."""
+    """Return the line of the cell in the innermost frame of ``error``, 0 if there is none."""
     if isinstance(error, SyntaxError) and CELL_FILE_MARK in (error.filename or ""):
         return error.lineno or 0
     frames = traceback.extract_tb(error.__traceback__)
@@ -46,16 +46,16 @@ def cell_line(error: BaseException, cell: str) -> int:
     return lines[-1] if cell and lines else 0
 
 
-def place_in_cell(error: BaseException, cell: str) -> str:
-    """Return where in the cell ``error`` was raised, empty if not there."""
+def location_in_cell(error: BaseException, cell: str) -> str:
+    """Return where in the cell ``error`` was raised; empty if it was not raised there."""
     line, lines = cell_line(error, cell), cell.splitlines()
     if not 0 < line <= len(lines):
         return ""
     return f"line {line} of the cell: {lines[line - 1].strip()}"
 
 
-def end_before_own_frames(error: BaseException) -> None:
-    """Let the traceback of ``error`` end at the last line that is not nbmgpu's."""
+def hide_own_frames(error: BaseException) -> None:
+    """Cut the traceback of ``error`` after the last frame that is not nbmgpu's."""
     at, last = error.__traceback__, None
     while at is not None:
         if not Path(at.tb_frame.f_code.co_filename).is_relative_to(PACKAGE):
@@ -73,17 +73,17 @@ def _message(error: BaseException) -> str:
 
 
 def _pickle(error: BaseException) -> str:
-    """Return the exception in base64, or nothing when it cannot make the journey."""
+    """Return the pickled exception in base64, or an empty string if it cannot be pickled."""
     bare = error.with_traceback(None)
-    own = {name: value for name, value in vars(error).items() if _travels(value)}
+    own = {name: value for name, value in vars(error).items() if _can_be_pickled(value)}
     for form in (bare, _Rebuilt(type(error), error.args, own)):
-        if _travels(form):
+        if _can_be_pickled(form):
             data = cloudpickle.dumps(form)
             return base64.b64encode(data).decode() if len(data) < 1 << 20 else ""
     return ""
 
 
-def _travels(value: object) -> bool:
+def _can_be_pickled(value: object) -> bool:
     try:
         cloudpickle.loads(cloudpickle.dumps(value))
     except Exception:
@@ -92,7 +92,7 @@ def _travels(value: object) -> bool:
 
 
 class _Rebuilt:
-    """Unpickles as an exception whose own ``__init__`` wants other arguments than ``args``."""
+    """Unpickles to an exception whose ``__init__`` takes other arguments than ``args``."""
 
     def __init__(
         self, cls: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]

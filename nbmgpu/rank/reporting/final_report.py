@@ -1,4 +1,4 @@
-"""What only the whole of a cell can tell: said when it is over."""
+"""Measurements and notices that are reported once, after the cell has finished."""
 
 from __future__ import annotations
 
@@ -10,18 +10,16 @@ from nbmgpu.rank.batch_dependence import SPLIT_BY_COUNT
 from nbmgpu.rank.metrics.memory import MemoryUsage
 from nbmgpu.rank.session import Session
 from nbmgpu.rank.source_analysis.notebook_code import NotebookCode
-from nbmgpu.runs.events import EventWriter, Measured, Walked
-from nbmgpu.strategies.replication import digest, bit_checksums
+from nbmgpu.runs.events import EventWriter, Measurements, StepDigest
+from nbmgpu.strategies.replication import bit_checksums, digest
 
 from . import notices
 
 
-def tell_what_was_measured(
-    events: EventWriter, session: Session, memory_usage: MemoryUsage
-) -> None:
-    """Tell what the steps of a comparison's run have taken."""
+def emit_measurements(events: EventWriter, session: Session, memory_usage: MemoryUsage) -> None:
+    """Emit the time and memory that the steps of a comparison's run have taken."""
     events.emit(
-        Measured,
+        Measurements,
         steps=session.budget.taken,
         seconds=session.stopwatch.seconds(),
         samples=session.stopwatch.samples(),
@@ -31,27 +29,30 @@ def tell_what_was_measured(
     )
 
 
-def tell_the_whole(
+def emit_final_report(
     events: EventWriter, session: Session, cell: str, namespace: Mapping[str, Any]
 ) -> None:
-    """Tell what is known now that ``cell`` has run to its end in ``namespace``."""
+    """Emit the digests and notices of ``cell``, which has finished in ``namespace``."""
     if session.budget.on:
         session.recorder.notice("steps", session.budget.words)
     if session.distributes and session.backwards:
-        _tell_the_walk(events, session)
-    _give_notices(session, cell, namespace)
+        _emit_step_digest(events, session)
+    _emit_notices(session, cell, namespace)
 
 
-def _tell_the_walk(events: EventWriter, session: Session) -> None:
-    """Tell what must be alike on all ranks: batches, how losses reduce, replicated weights."""
+def _emit_step_digest(events: EventWriter, session: Session) -> None:
+    """Emit digests of what must be equal on all ranks.
+
+    These are the batches, how losses reduce, and replicated weights and buffers.
+    """
     batches, losses = session.walk.hexdigest(), session.reductions.hexdigest()
     known = losses if session.losses_known else ""
     weights, buffers = "", {}
     if session.split_passes:
-        with suppress(RuntimeError):  # no memory: what is only told must not cost results
+        with suppress(RuntimeError):  # out of memory: a digest must not cost the results
             weights, buffers = digest(session.strategy.replicated_parameters()), _buffers(session)
     events.emit(
-        Walked,
+        StepDigest,
         passes=session.backwards,
         batches=batches,
         losses=known,
@@ -61,7 +62,7 @@ def _tell_the_walk(events: EventWriter, session: Session) -> None:
 
 
 def _buffers(session: Session) -> dict[str, str]:
-    """Return a digest of each buffer of what was trained, without those that states leave out."""
+    """Return a digest of each persistent buffer of the trained modules."""
     roots = [root for unit in session.units for root in unit.modules]
     found = [
         (".".join(filter(None, (type(root).__name__, path, name))), buffer)
@@ -70,31 +71,31 @@ def _buffers(session: Session) -> dict[str, str]:
         for name, buffer in module._buffers.items()
         if buffer is not None and name not in module._non_persistent_buffers_set
     ]
-    told: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for (name, _), bits in zip(found, bit_checksums([b for _, b in found]), strict=True):
-        told[name] = told.get(name, "") + bits.hex()  # several models may be of one class
-    return told
+        digests[name] = digests.get(name, "") + bits.hex()  # models may have the same class
+    return digests
 
 
-def _give_notices(session: Session, cell: str, namespace: Mapping[str, Any]) -> None:
-    """Give the notices that wait for the end of the cell."""
+def _emit_notices(session: Session, cell: str, namespace: Mapping[str, Any]) -> None:
+    """Emit the notices that depend on the whole cell."""
     recorder = session.recorder
     if session.worked_alone():
         recorder.notice("not-sharded", notices.NOT_SHARDED)
     if session.split_in_vain():
         recorder.notice("not-trained", notices.NOT_TRAINED)
     if session.rank:
-        return  # rank 0 has the largest shares: one of another size would have told
+        return  # rank 0 has the largest shards: another size would have been reported
     code = NotebookCode.from_cell(cell, namespace)
     text = session.chances.notice_text(code)
-    if text and not recorder.has_said("late-count"):
+    if text and not recorder.has_notice("late-count"):
         recorder.notice("by-chance", text)
     if (
         session.batch_dependence.splits_batches
         and not NotebookCode.without_models(cell, namespace).names & SPLIT_BY_COUNT
     ):
-        recorder.notice("in-pieces", notices.IN_PIECES)
+        recorder.notice("in-pieces", notices.CHUNKED_BATCH)
     if session.own_gradients and code.reads_gradients:
-        recorder.notice("own-gradient", notices.OWN_GRADIENT)
+        recorder.notice("own-gradient", notices.LOCAL_GRADIENT)
     if session.chances.has_penalty_by_size(code):
         recorder.notice("scaled-penalty", notices.SCALED_PENALTY)

@@ -10,13 +10,13 @@ MIXED_LOSS = (
     "differs from one device's. To get equal numbers, average all terms over the same samples as "
     "the last operation."
 )
-MULTIPLIED_BY_CHANCE = (
+FACTOR_MATCHES_SIZE = (
     "The loss is a sum multiplied by a number that equals 1 over the number of samples in this "
     "rank's shard. The number is treated as a constant, so the losses of all ranks are added. If "
     "it is meant as a mean, divide by the number of samples (`/ len(x)`) or use .mean(), which are "
     "recognised. If it is a constant, there is nothing to do."
 )
-DIVIDED_BY_CHANCE = (
+DIVISOR_MATCHES_SIZE = (
     "The loss is a sum divided by a number that equals the number of samples in this rank's shard. "
     "It is treated as that number, so the losses of all ranks are averaged. If it is a constant, "
     "steps differ from one device's: multiply by the constant instead (`* 0.25` for `/ 4`), and "
@@ -34,7 +34,7 @@ SAME_BATCH = (
     "losses are added or weighted accordingly. Steps that train on something else differ from one "
     "device's. To get equal numbers, fetch batches in a `for` loop, which shows where a batch ends."
 )
-EITHER = (
+SIZE_OR_CONSTANT = (
     "The loss is multiplied or divided by a number that equals the size of a rank's shard or of "
     "the whole batch, and that number also appears as a literal in the cell. In some steps it was "
     "treated as a constant. If it is a size (`len(x)`, `t.numel()`), these steps differ from one "
@@ -65,7 +65,7 @@ COMPILED_LOSS = (
     "them (tokens that are not ignored), steps differ from one device's: compute the loss in the "
     "cell, from the output of the model."
 )
-COUPLED_BATCH = (
+CROSS_SAMPLE = (
     "{where} combines several samples of the batch ({operation}), and the loss depends on the "
     "result. Each rank combines only the samples of its shard, so the step differs from one "
     "device's: a contrastive loss has fewer negatives, and a mean covers the shard. To get equal "
@@ -82,33 +82,33 @@ PART_OF_BATCH = (
     "its own shard, so these are not the samples that one device would select. Select samples in "
     "the dataset, or by a property of the sample itself (a mask)."
 )
-BY_PLACE = (
+BY_POSITION = (
     "The loss treats samples differently by their position in the batch (`out[:4]`, halves of it). "
     "Each rank has a shard of the batch, with other samples at these positions, so the step "
     "differs from one device's. Let the dataset mark the samples (a flag, a mask), and select by "
     "that."
 )
-IN_PIECES = (
+CHUNKED_BATCH = (
     "The cell trains on each batch in several chunks. Each rank splits its shard, which gives "
     "fewer or smaller chunks than the whole batch, and gradients are averaged over ranks after "
     "each chunk. Steps equal one device's if every chunk is weighted by its samples "
     "(`* len(chunk) / len(batch)`) and nothing else is done to its gradient. They differ if it is "
     "divided by a constant (`/ 4`). Split by number of chunks (`x.chunk(4)`) to keep that number."
 )
-OWN_NUMBER = (
+LOCAL_VALUE_READ = (
     "{where} reads a number that depends on the batch (`.item()`, `float()`, `.numpy()`). Each "
     "rank reads the value of its own shard, so a count or a metric covers rank 0's part of each "
     "batch, and a loss that is multiplied by the number differs from one device's. A loss that is "
     "read after backward() is that of the global batch. Measure in a loop under torch.no_grad(), "
     "and compute factors of a loss before the loop."
 )
-OWN_VALUES = (
+LOCAL_VALUES_WRITTEN = (
     "{where} writes values that depend on the batch into a tensor that was created before the "
     "step. Each rank writes the values of its own shard, and the notebook receives rank 0's. A "
     "table of losses, a queue of outputs or a running sum is therefore incomplete, and a loss that "
     "uses it differs from one device's. Collect such values in a loop under torch.no_grad()."
 )
-OWN_GRADIENT = (
+LOCAL_GRADIENT = (
     "The cell reads the gradient of a tensor that belongs to no optimizer (`x.grad`, as for "
     "adversarial samples). It is the gradient of this rank's loss over its shard, and larger than "
     "one device's by about a factor of the world size. Nothing differs if only its direction is "
@@ -134,7 +134,7 @@ SUMMED_PENALTY = (
     "it by the world size (`/ torch.distributed.get_world_size()`), or average the loss over its "
     "samples."
 )
-SUM_BESIDE = (
+SUM_WITH_FIXED_TERM = (
     "The loss is a sum over samples plus a term over other samples that are the same in every "
     "step, such as fixed points or a memory bank. The losses of all ranks are added, and each rank "
     "has the whole term, so it counts once per rank. Divide it by the world size "
@@ -157,13 +157,13 @@ SHAPED_BY_WHOLE = (
     "rank has only its shard, so these rows are parts of samples, and the step differs from one "
     "device's. Use `.flatten(1)` or `.view(len(x), -1)`."
 )
-OTHER_ROWS = (
+OLDER_SAMPLES = (
     "A step concatenates the samples of its batch with others that were created before the step, "
     "such as a memory bank. Each rank concatenates its shard with all of them, so they count once "
     "per rank, and the step differs from one device's. Add them to the dataset, or compute their "
     "loss separately and add it to that of the batch, both as means."
 )
-BY_SAMPLE = (
+SINGLE_SAMPLE_LOSSES = (
     "The loss is composed of losses of single samples, such as `loss += f(model(x[i]), y[i])`. "
     "Each of them is treated as a loss of the whole shard, and gradients are averaged over ranks. "
     "The step equals one device's if all ranks have the same number of samples and the losses are "
@@ -182,7 +182,7 @@ PADDED = (
     "Nothing differs if the model masks or packs the padding; otherwise the step differs from one "
     "device's. To get equal numbers, pad all samples to one length in the dataset."
 )
-JOINED = (
+CONCATENATED_SAMPLES = (
     "The loader's collate_fn concatenates samples of different lengths into one tensor that has "
     "more rows than samples. Ranks are weighted by samples, so a mean over rows differs from one "
     "device's. To get equal numbers, divide a sum by the number of rows (`l.sum() / len(l)`)."
@@ -246,7 +246,7 @@ BATCH_SIZES = (
     "loss.item()`, measure in a loop under torch.no_grad(), or use the batch size of the loader "
     "(`loader.batch_size`)."
 )
-SIZE_ASKED = (
+SIZE_CHECKED = (
     "The training loop checks whether a batch has a certain size (such as `if len(x) != "
     "batch_size: continue`). In a rank len(x) is the size of its shard, so the result differs from "
     "one device's, and all batches may be skipped. To skip a smaller last batch, pass "
@@ -256,11 +256,11 @@ NOT_SHARDED = (
     "No training loader was split among the ranks, so every rank did the whole work: the result is "
     "that of one device, without a speed-up. Iterate over a torch DataLoader to split it."
 )
-WHOLE_BATCHES = (
+UNBATCHED_LOADER = (
     "A DataLoader with batch_size=None returns samples instead of batches and cannot be split, so "
     "every rank trains on all of it, without a speed-up. Set a batch_size to split it."
 )
-UNCUT_BATCHES = (
+UNSPLITTABLE_BATCHES = (
     "The batches of a loader cannot be split by rows (they contain objects, or tensors of "
     "different lengths), so every rank trains on all of them: the result is that of one device, "
     "without a speed-up. Return tensors with one row per sample to split them."
@@ -281,7 +281,7 @@ LOGGED_ON_SOME = (
     "condition that depends on the shard of the batch), so the values of such a step are rank 0's. "
     "To get global values, log on every rank, or under a condition on the step number."
 )
-METRIC_SHARE = (
+SHARDED_METRIC = (
     "A metric is updated or gathered in the training loop, where it covers rank 0's shard of each "
     "batch only. In an evaluation (under torch.no_grad()) it is exact."
 )

@@ -1,7 +1,7 @@
 """Curves, progress and notices of one rank, written at most ten times a second.
 
-A metric on a GPU is kept as it comes, and turned into a number only when a batch of
-points is written: one device synchronisation per flush, none per step.
+A metric on a GPU stays a tensor until the buffered points are written: one device
+synchronisation per flush, none per step.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ INTERVAL = 0.1
 """Seconds between writes."""
 
 MAX_PENDING = 4096
-"""Points kept back at most."""
+"""Maximum number of buffered points."""
 
 
 class Recorder:
-    """Collects what a rank has to say and writes it as events."""
+    """Buffers metrics, progress and notices of a rank, and writes them as events."""
 
     def __init__(self, events: EventWriter) -> None:
         """Write to ``events``."""
@@ -37,7 +37,7 @@ class Recorder:
         self._flushed = time.monotonic()
 
     def metric(self, name: str, step: int, value: Any, weight: float = 1.0) -> None:
-        """Note a point: ``value`` is a number or a tensor with one element."""
+        """Add a point to a curve: ``value`` is a number or a tensor with one element."""
         if isinstance(value, torch.Tensor):
             value = as_scalar(value)
         self._points.setdefault(name, []).append((step, value, weight))
@@ -45,31 +45,31 @@ class Recorder:
         self.maybe_flush()
 
     def progress(self, key: str, **fields: Any) -> None:
-        """Note how far the bar ``key`` is; fields as in ``events.Progress``."""
+        """Update the progress bar ``key``; fields as in ``events.Progress``."""
         self._progress[key] = fields
         self.maybe_flush()
 
     def notice(self, topic: str, text: str) -> None:
-        """Tell the user something, once per topic."""
+        """Show a text to the user, once per topic."""
         if topic not in self._topics:
             self._topics.add(topic)
             self.events.emit(Notice, topic=topic, text=text)
 
-    def has_said(self, topic: str) -> bool:
-        """Tell whether the user was told something under ``topic``."""
+    def has_notice(self, topic: str) -> bool:
+        """Return whether a notice of ``topic`` was emitted."""
         return topic in self._topics
 
     def stderr(self, start: int, end: int) -> None:
-        """Note that bytes ``start`` to ``end`` of the log are stderr's."""
+        """Record that bytes ``start`` to ``end`` of the log were written to stderr."""
         self.events.emit(Stderr, start=start, end=end)
 
     def maybe_flush(self) -> None:
-        """Write what has gathered if it is time."""
+        """Write the buffered events if the buffer is full or the interval is over."""
         if self._pending >= MAX_PENDING or time.monotonic() - self._flushed > INTERVAL:
             self.flush()
 
     def flush(self) -> None:
-        """Write all that has gathered."""
+        """Write the buffered events."""
         points, self._points, self._pending = self._points, {}, 0
         bars, self._progress = self._progress, {}
         self._flushed = time.monotonic()
@@ -83,7 +83,7 @@ class Recorder:
 
 
 def numbers(values: list[Any]) -> list[float]:
-    """Turn numbers and one-element tensors into floats, with one device read per device."""
+    """Convert numbers and one-element tensors to floats, with one synchronisation per device."""
     if any(isinstance(value, torch.Tensor) for value in values):
         groups: dict[Any, list[int]] = {}
         for place, value in enumerate(values):
@@ -102,7 +102,7 @@ def check_metrics(values: Mapping[str, Any]) -> dict[str, float | torch.Tensor]:
     """Return ``values`` as numbers and tensors with one element; no tensor is read.
 
     Raises:
-        TypeError: naming the first that is neither.
+        TypeError: a value is neither; names the first such value.
     """
     return {n: v if type(v) is float else _one_number(n, v) for n, v in values.items()}
 
@@ -112,13 +112,13 @@ def _one_number(name: str, value: Any) -> float | torch.Tensor:
         if value.numel() == 1:
             return value
         what, instead = f"a tensor of shape {tuple(value.shape)}", f"{name}={name}.mean()"
-        raise _no_metric(name, what, f"nbmgpu.log({instead})")
+        raise _not_a_metric(name, what, f"nbmgpu.log({instead})")
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        raise _no_metric(name, f"{type(value).__name__} {reprlib.repr(value)}") from None
+        raise _not_a_metric(name, f"{type(value).__name__} {reprlib.repr(value)}") from None
 
 
-def _no_metric(name: str, what: str, instead: str = "") -> TypeError:
-    said = f"nbmgpu.log({name}=...): a metric is one number, this is {what}"
-    return TypeError(format_message(said, instead=instead))
+def _not_a_metric(name: str, what: str, instead: str = "") -> TypeError:
+    problem = f"nbmgpu.log({name}=...): a metric is one number, but this is {what}"
+    return TypeError(format_message(problem, instead=instead))
