@@ -41,7 +41,7 @@ from .metrics.heartbeat import Heartbeat
 from .metrics.memory import MemoryUsage
 from .rank_environment import RankEnvironment
 from .reporting import failures, stdio
-from .reporting.final_report import tell_the_whole, tell_what_was_measured
+from .reporting.final_report import emit_final_report, emit_measurements
 from .reporting.recorder import Recorder
 from .rng.seeding import SeedSource
 from .shell import Outcome, RankShell, make_shell
@@ -255,7 +255,7 @@ class Rank:
         """Tell how the cell ended, and send back what there is, also after a failure."""
         stopped = isinstance(outcome.error, KeyboardInterrupt)
         if current.budget.on:
-            tell_what_was_measured(self.events, current, self.memory_usage)
+            emit_measurements(self.events, current, self.memory_usage)
         together = stopped and current.interrupts and current.interrupts.together
         if outcome.error is None:
             broadcast.mark_finished()  # first: ranks may be waiting for this one
@@ -277,7 +277,7 @@ class Rank:
             end(int(outcome.error is not None))
         self.recorder.flush()
         state = "stopped" if stopped else "failed" if outcome.error else "finished"
-        place = failures.place_in_cell(outcome.error, self.run.cell) if outcome.error else ""
+        place = failures.location_in_cell(outcome.error, self.run.cell) if outcome.error else ""
         self.events.emit(Status, state=state, detail=place if stopped else "")
         return int(outcome.error is not None)
 
@@ -298,7 +298,7 @@ class Rank:
             failures.report(self.events, outcome.error, self.run.cell, lines)
         self.events.emit(Status, state="collecting")
         if outcome.error is None:
-            tell_the_whole(self.events, current, self.run.cell, self.namespace)
+            emit_final_report(self.events, current, self.run.cell, self.namespace)
 
     def _save_result(self, outcome: Outcome, left: TrackerRunUpdate | None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)

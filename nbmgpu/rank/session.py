@@ -313,9 +313,9 @@ class Session:
             text = notices.COMPILED_LOSS if compiled else notices.UNREAD_LOSS
             self.recorder.notice("unread-loss", text.format(function=graph.unknown_function))
         if self.joined and graph.averages_other_rows and "mean" in graph.kinds:
-            self.recorder.notice("joined", notices.JOINED)
+            self.recorder.notice("joined", notices.CONCATENATED_SAMPLES)
         doubt, share = graph.needs_different_weights(), self.share
-        loaders = self.recorder.has_said("two-loaders")  # that says it, too
+        loaders = self.recorder.has_notice("two-loaders")  # that says it, too
         if share is not None and not share.is_padding and not loaders:
             uneven = not share.is_even(self.dp_size)
             doubt = (uneven and graph.mixes_counts(share.samples)) or doubt

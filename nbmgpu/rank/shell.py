@@ -33,7 +33,7 @@ from nbmgpu.runs.events import Display, EventWriter
 from nbmgpu.serialization import VALUE
 
 from .metrics import tqdm_progress
-from .reporting.failures import CELL_FILE_MARK, end_before_own_frames
+from .reporting.failures import CELL_FILE_MARK, hide_own_frames
 from .reporting.recorder import Recorder
 from .reporting.stdio import MarkedStderr, log_size
 from .store.broadcast import broadcast_from_rank_0
@@ -161,7 +161,7 @@ class RankShell(InteractiveShell):
         if isinstance(error, KeyboardInterrupt | BudgetSpentError):
             return
         if isinstance(error, NbmgpuError):
-            end_before_own_frames(error)  # its message says it all
+            hide_own_frames(error)  # its message says it all
         with undisturbed():
             super().showtraceback(*args, **kwargs)
 

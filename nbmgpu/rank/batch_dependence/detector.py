@@ -125,7 +125,7 @@ class BatchDependenceDetector:
         elif mode.trains_in_pieces:
             self.splits_batches = True
         if mode.trained and mode.joins_older_rows:
-            self._recorder.notice("other-rows", notices.OTHER_ROWS)
+            self._recorder.notice("other-rows", notices.OLDER_SAMPLES)
         if mode.trained and mode.reshape_line is not None:
             where = _where(mode.reshape_line)
             text = notices.SHAPED_BY_WHOLE.format(where=where, whole=mode.global_batch_size)
@@ -133,13 +133,13 @@ class BatchDependenceDetector:
         escaped = mode.escaped
         if mode.trained and escaped.read_line is not None:
             where = _where(escaped.read_line)
-            self._recorder.notice("own-number", notices.OWN_NUMBER.format(where=where))
+            self._recorder.notice("own-number", notices.LOCAL_VALUE_READ.format(where=where))
         if mode.trained and escaped.averaged_line is not None:
             where = _where(escaped.averaged_line)
             self._recorder.notice("averaged-buffer", notices.AVERAGED_BUFFER.format(where=where))
         if mode.trained and escaped.written_line is not None:
             where = _where(escaped.written_line)
-            self._recorder.notice("own-values", notices.OWN_VALUES.format(where=where))
+            self._recorder.notice("own-values", notices.LOCAL_VALUES_WRITTEN.format(where=where))
 
     def check_losses(
         self, roots: Sequence[torch.Tensor], graph: LossGraph, even: bool = False
@@ -164,7 +164,7 @@ class BatchDependenceDetector:
                 self._check_sum(tag, graph, mode)
             scalar_per_sample = mode.samples_with_scalar == len(graph.terms) > MAX_TERMS_BY_CHANCE
             if scalar_per_sample and graph.sums_terms(even):
-                self._recorder.notice("by-sample", notices.BY_SAMPLE)
+                self._recorder.notice("by-sample", notices.SINGLE_SAMPLE_LOSSES)
             if graph.divisions.by_older_tensor:
                 self._recorder.notice("old-divisor", notices.OLD_DIVISOR)
             known = mode.reduces_batch_dim
@@ -180,10 +180,10 @@ class BatchDependenceDetector:
             tag.adds_subsets
             and len({term_signature(source, path) for source, path in graph.terms}) > 1
         ):
-            self._recorder.notice("by-place", notices.BY_PLACE)
+            self._recorder.notice("by-place", notices.BY_POSITION)
         other_terms = tag.has_other_terms and not graph.has_penalty
         if other_terms and graph.kinds == {"sum"} and mode.reduces_other_rows(graph):
-            self._recorder.notice("sum-beside", notices.SUM_BESIDE)
+            self._recorder.notice("sum-beside", notices.SUM_WITH_FIXED_TERM)
 
     def predates_step(self, tensor: torch.Tensor) -> bool:
         """Tell whether a tensor is known to be older than the batches that it is used with."""
@@ -193,7 +193,7 @@ class BatchDependenceDetector:
         if tag.operation == BATCH_NORM_TAG.operation:
             self._recorder.notice("batch-norm", notices.BATCH_NORM)
             return
-        text = notices.COUPLED_BATCH.format(where=_where(tag.line), operation=tag.operation)
+        text = notices.CROSS_SAMPLE.format(where=_where(tag.line), operation=tag.operation)
         self._recorder.notice("coupled-batch", text)
 
     def paused(self) -> AbstractContextManager[None]:

@@ -155,7 +155,7 @@ class LoaderPatch:
         if is_cycled(loader, frame) is None:  # with whole batches, each rank equals one device
             return False
         if loader.batch_size is None and loader.batch_sampler is None:
-            session.recorder.notice("whole-batches", notices.WHOLE_BATCHES)
+            session.recorder.notice("whole-batches", notices.UNBATCHED_LOADER)
             return False
         if batch_size_use.loop_counts_samples(frame):
             session.recorder.notice("batch-sizes", notices.BATCH_SIZES)
@@ -163,5 +163,5 @@ class LoaderPatch:
             frame
         )
         if batch_size_use.loop_compares_batch_size(frame):
-            session.recorder.notice("size-asked", notices.SIZE_ASKED)
+            session.recorder.notice("size-asked", notices.SIZE_CHECKED)
         return True

@@ -222,7 +222,7 @@ class StreamShardReader:
             num_rows = count_rows(batch)
             batch_size_seen = batch_size_seen or num_rows == batch_size
             if num_rows is None or not batch_size_seen or num_rows > (batch_size or 0):
-                session.recorder.notice("whole-batches", notices.UNCUT_BATCHES)
+                session.recorder.notice("whole-batches", notices.UNSPLITTABLE_BATCHES)
                 yield batch, BatchShard(1, 1)
                 continue
             least = max(session.least_samples(), min_samples(num_rows, batch_size))

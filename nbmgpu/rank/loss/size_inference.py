@@ -95,15 +95,15 @@ class SizeInference:
         is_literal = len(self._sizes) == 1 and self._sizes <= code.numbers
         constant = is_literal and not code.names & SIZE_NAMES
         if contradicted or (self._divided_by_size == {True} and constant):
-            return notices.DIVIDED_BY_CHANCE
+            return notices.DIVISOR_MATCHES_SIZE
         if self._divided_by_multiple and code.divides_by_multiple:
             return notices.DIVIDED_BY_MULTIPLE
         if self._is_uncertain:
-            return notices.EITHER
+            return notices.SIZE_OR_CONSTANT
         if self._mean_by_size:
             return notices.SIZED_MEAN
         if self._multiplied_by_inverse == {True}:
-            return notices.MULTIPLIED_BY_CHANCE
+            return notices.FACTOR_MATCHES_SIZE
         few = 0 < len(self._ratios - code.numbers) <= MAX_RATIOS
         return notices.RATIO if self.loop_divides_by_batch_size and few else ""
 
