@@ -1,17 +1,17 @@
-"""Strategies: how the ranks of a run share the work of training.
+"""Strategies: how the ranks of a run divide the work of training.
 
-A strategy is found by name through the entry point group ``nbmgpu.strategies``,
-so another package can add its own.  It knows modules, optimizers and process
-groups, and nothing of notebooks, files or widgets.
+A strategy is found by name through the entry point group ``nbmgpu.strategies``, so other packages
+can add their own.  Strategies know modules, optimizers and process groups, and nothing of
+notebooks, files or widgets.
 
-- ``catalogue``: what each is called, takes, needs and costs; ``tuning``: its options.
-- ``base``: what a strategy is told, and does.
-- ``ddp``, ``zero1``, ``dp``, ``none``; ``fsdp/`` (``zero2``, too) and ``deepspeed/``.
-- Gradients: ``reducer`` averages them in ``buckets``, ``tail`` is what travels behind them,
-  ``sums`` adds up over ranks, ``amounts`` are weights that may lie on a GPU.
-- ``replicas``: what else keeps copies alike; ``trainable``: what trains at this moment.
-- ``states``: an optimizer's, spread over ranks; ``separable``: may they be?
-- ``blocks``: a model's repeated parts; ``attendance``: saving what is spread.
+- ``profiles``: names, options, requirements and costs; ``strategy_options``: the options.
+- ``base``: the interface; ``mesh``: the device mesh, whose ``dp`` dimension is data parallelism.
+- ``ddp``, ``zero1``, ``dp``, ``none``; ``fsdp/`` (also ``zero2``) and ``deepspeed/``.
+- Gradients: ``reducer`` averages them in ``buckets``, with ``reduction_extras`` in the last one, by
+  ``all_reduce``; ``scalars`` are weights that may be on a GPU.
+- ``replication``: initial values and running statistics; ``trainable``: what is trained now.
+- ``sharded_state``: sharded optimizer states; ``per_parameter``: can an optimizer be sharded?
+- ``repeated_blocks``: blocks for checkpointing; ``collective_pickle``: saving sharded objects.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _entry_points() -> dict[str, EntryPoint]:
 
 @functools.cache
 def strategy_names() -> tuple[str, ...]:
-    """Return the names that ``--strategy`` accepts, without aliases: ours first, then others'."""
+    """Return the names that ``--strategy`` accepts, without aliases; built-in ones first."""
     found = _entry_points()
     return (*(n for n in BUILT_IN if n in found), *sorted(found.keys() - BUILT_IN.keys()))
 
@@ -59,18 +59,33 @@ def _aliases() -> dict[str, str]:
 
 
 def canonical(name: str) -> str | None:
-    """Return the strategy meant by ``name`` or by an alias, however it is spelled; None if none.
+    """Return the name of the strategy with ``name`` or such an alias, in any spelling, or None.
 
     ``FSDP2``, ``zero-3`` and ``deepspeed_stage_3`` are all names that some tool uses.
     """
+    found = _find_name(name)
+    if found is None and _read_again():
+        found = _find_name(name)
+    return found
+
+
+def _find_name(name: str) -> str | None:
     if name in strategy_names():
         return name
     plain = name.strip().lower().replace("-", "_").replace(" ", "_")
     return plain if plain in strategy_names() else _aliases().get(plain)
 
 
+def _read_again() -> bool:
+    """Read entry points again; return whether any has been installed since they were read."""
+    before = _entry_points()
+    for cached in (_entry_points, strategy_names, _aliases):
+        cached.cache_clear()
+    return _entry_points() != before
+
+
 def nearest(name: str) -> str:
-    """Return the strategy most likely meant by a name that is none."""
+    """Return the name of the strategy most similar to an unknown name."""
     plain = name.strip().lower().replace("-", "_").replace(" ", "_")
     names = [n for n in (*strategy_names(), *_aliases()) if n != "dp"]  # "dpp" means ddp
     near = closest_match(plain, names)
@@ -78,21 +93,23 @@ def nearest(name: str) -> str:
 
 
 def profile_of(name: str) -> Profile:
-    """Return what is known of the strategy called ``name``; ours are not imported for it.
+    """Return the profile of the strategy ``name``, without importing a built-in strategy.
 
     Raises:
-        OptionError: there is none of that name.
+        OptionError: there is no such strategy.
     """
     return BUILT_IN[name] if name in BUILT_IN else load_strategy(name).profile
 
 
 def load_strategy(name: str) -> type[Strategy]:
-    """Import and return the strategy called ``name``.
+    """Import and return the strategy ``name``.
 
     Raises:
-        OptionError: there is none of that name.
+        OptionError: there is no such strategy.
     """
     found = _entry_points().get(name)
+    if found is None and _read_again():  # a fork server read them before it was installed
+        found = _entry_points().get(name)
     if found is None:
         names = strategy_names()
         raise OptionError(

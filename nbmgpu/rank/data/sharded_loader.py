@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .loader_patch import LoaderPatch
 
 STEPS_CHECKED = 3
-"""Backward passes whose random draws are reported at once; later ones after the pass."""
+"""Backward passes up to which random draws are reported at once, later ones after the pass."""
 
 
 class ShardedLoader:

@@ -4,8 +4,9 @@ On one device, such seeds come from the system's entropy.  If each rank asked th
 would split data differently, and one would train on what another validates with.  So all ranks
 derive these seeds from one seed and the line of the cell.
 
-Within a step, each rank draws for its own samples, and so do DataLoader workers, which are other
-processes: they ask the system.  So does ``tempfile``, whose names must differ between ranks.
+Within a step, each rank draws for its own samples, so the seeds also depend on its data-parallel
+rank; those of a DataLoader worker depend on the worker's own seed.  Other child processes ask the
+system, and so does ``tempfile``, whose names must differ between ranks.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections import Counter
 from typing import Any
 
 import torch
+from torch.utils.data import get_worker_info
 
 from nbmgpu.patches import PatchStack
 
@@ -42,13 +44,22 @@ class SeedSource:
 
     def bits(self, count: int) -> int:
         """Return ``count`` random bits as an integer."""
-        if self._streams.in_step or os.getpid() != self._process:
+        scope = self._scope()
+        if scope is None:
             return secrets.randbits(count)
-        call_site = _call_site()  # draws of a single rank elsewhere do not affect this one
-        self._draws[call_site] += 1
-        return random.Random(f"{self._seed} {call_site} {self._draws[call_site]}").getrandbits(
-            count
-        )
+        key = f"{scope} {_call_site()}"  # draws of a single rank elsewhere do not affect this one
+        self._draws[key] += 1
+        return random.Random(f"{self._seed} {key} {self._draws[key]}").getrandbits(count)
+
+    def _scope(self) -> str | None:
+        """Return a name of the processes that draw the same numbers now; None for this one alone.
+
+        Ranks with the same ``dp_rank`` do so in a step, and corresponding workers of their loaders.
+        """
+        if os.getpid() != self._process:
+            worker = get_worker_info()
+            return None if worker is None else f"worker {worker.seed}"
+        return f"step {self._streams.dp_rank}" if self._streams.in_step else "all"
 
     def install(self) -> None:
         """Patch Python's, NumPy's and torch's generators to take their seeds from here."""

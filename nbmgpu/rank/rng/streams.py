@@ -33,14 +33,14 @@ class RandomStreams:
     may be nested or interleaved, as with ``zip``.
 
     Attributes:
-        rank: the rank of this process.
+        dp_rank: the data-parallel rank; ranks that share it draw the same numbers.
         drew_in_fork: whether the cell has drawn within ``fork_rng`` in a step.
         host: the streams of Python's and NumPy's generators, None before the first step.
     """
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, dp_rank: int) -> None:
         """Start with the notebook's stream active."""
-        self.rank = rank
+        self.dp_rank = dp_rank
         self.drew_in_fork = False
         self._passes: set[int] = set()
         self._in_notebook_stream = False
@@ -84,7 +84,7 @@ class RandomStreams:
 
         Args:
             loader_pass: the pass.
-            seed: the seed of the rank's own streams, before the rank is added.
+            seed: the seed of the rank's own streams, before ``dp_rank`` is added.
         """
         self.host = self.host or HostStream(self._own_seed(seed))  # seeded once per run
         if not self._passes:
@@ -120,7 +120,7 @@ class RandomStreams:
             self._inactive_cuda_state = state
 
     def _own_seed(self, seed: int) -> int:
-        return (seed + 7919 * self.rank) % 2**63
+        return (seed + 7919 * self.dp_rank) % 2**63
 
     @staticmethod
     def broadcast_host_states() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch.distributed as dist
 
@@ -17,6 +17,9 @@ from nbmgpu.rank import session
 from nbmgpu.strategies import all_reduce
 
 from .desync import backward_passes_begun, desync_error
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 T = TypeVar("T")
 
@@ -151,11 +154,14 @@ def _check_finished(sent: bytes) -> bytes:
     return sent
 
 
-def sum_over_ranks(values: list[float]) -> list[float]:
-    """Return the elementwise sums of all ranks' ``values``, which have the same length."""
+def sum_over_ranks(values: list[float], group: ProcessGroup | None = None) -> list[float]:
+    """Return the elementwise sums of the ranks' ``values``, which have the same length.
+
+    Sums over the ranks of ``group``, None for all; all ranks of the run call this.
+    """
     global _sums
     store: Any = dist.distributed_c10d._get_default_store()
-    rank, ranks = dist.get_rank(), range(dist.get_world_size())
+    rank, ranks = dist.get_rank(), dist.get_process_group_ranks(group or dist.group.WORLD)
     key = f"nbmgpu/sum/{_sums}"
     store.set(f"{key}/{rank}", pickle.dumps(values))
     rows = [

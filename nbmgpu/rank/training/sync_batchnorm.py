@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from nbmgpu.patches import PatchStack
+from nbmgpu.strategies.mesh import new_dp_group
 
 if TYPE_CHECKING:
     from nbmgpu.rank.session import Session
@@ -30,7 +31,7 @@ class BatchNormTap:
         buckets of gradients leave in between.
         """
         self.session = session
-        self.group: Any = dist.new_group()
+        self.group: Any = new_dp_group(session.strategy.mesh)
         self.patches = PatchStack()
 
     def install(self) -> None:
