@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nbmgpu.errors import SerializationError, format_message
+from nbmgpu.patches import PatchStack
 
 from . import container
 from .address_space import AddressSpace, BufferEntry, dump_table, load_table, map_regions
@@ -189,8 +190,8 @@ class ReceivedBundle:
     Attributes:
         header: small values for the rank itself.
         names: the names that were bound.
-        known: memo indices, by which the kernel knows the objects, by ``id(object)``.
-        keep: the objects by memo index; keeps them alive so that no id is reused.
+        memo_indices: memo indices, by which the kernel knows the objects, by ``id(object)``.
+        objects: the objects by memo index; keeps them alive so that no id is reused.
         classes: attributes that classes of the notebook had when they were loaded, by ``id``.
         contents: items of long lists, dicts and sets when they were loaded, by memo index.
         roots: the values that were loaded under a name, whatever the name is bound to later.
@@ -201,8 +202,8 @@ class ReceivedBundle:
 
     header: Any
     names: list[str]
-    known: dict[int, int]
-    keep: dict[int, Any]
+    memo_indices: dict[int, int]
+    objects: dict[int, Any]
     classes: dict[int, dict[str, Any]]
     contents: dict[int, tuple[Any, ...]]
     roots: list[Any]
@@ -234,10 +235,10 @@ def load_bundle(
         ModuleNotFoundError: the rank cannot import a module that the notebook has imported.
     """
     container.wait_until_complete(path, owner)
-    box = container.read(path)
-    entries, buffers = load_table(box.table)
-    memory = map_regions(entries, box.blocks, device)
-    unpickler = BundleUnpickler(box.stream, memory.buffers(buffers))
+    opened = container.read(path)
+    entries, buffers = load_table(opened.table)
+    memory = map_regions(entries, opened.blocks, device)
+    unpickler = BundleUnpickler(opened.stream, memory.buffers(buffers))
     with load_context(memory, namespace):
         header, names = unpickler.load()
         on_header(header)
@@ -250,14 +251,16 @@ def load_bundle(
                 raise SerializationError(
                     format_message(what, why, f"make `{name}` inside the cell")
                 ) from error
-    keep = dict(unpickler.memo.copy())
-    _wrap_scheduled_optimizers(keep.values())
-    known = {id(obj): index for index, obj in keep.items()}
-    notebook_classes = (c for c in keep.values() if isinstance(c, type) and is_by_value(c))
+    objects = dict(unpickler.memo.copy())
+    _wrap_scheduled_optimizers(objects.values())
+    memo_indices = {id(obj): index for index, obj in objects.items()}
+    notebook_classes = (c for c in objects.values() if isinstance(c, type) and is_by_value(c))
     classes = {id(kind): dict(vars(kind)) for kind in notebook_classes}
-    contents = snapshot_contents(keep)
+    contents = snapshot_contents(objects)
     roots = [namespace[name] for name in names]
-    return ReceivedBundle(header, names, known, keep, classes, contents, roots, memory, path, owner)
+    return ReceivedBundle(
+        header, names, memo_indices, objects, classes, contents, roots, memory, path, owner
+    )
 
 
 def _wrap_scheduled_optimizers(objects: Iterable[Any]) -> None:
@@ -285,4 +288,5 @@ def _wrap_step(optimizer: Any) -> None:
         return step(self, *args, **kwargs)
 
     noted._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
-    optimizer.step = types.MethodType(noted, optimizer)
+    bound = types.MethodType(noted, optimizer)
+    PatchStack().replace("torch.optim.Optimizer.step", bound, optimizer)

@@ -78,7 +78,7 @@ def write(
         at = max([layout.end, *(extent.start + extent.nbytes for extent in extents)])
         mapped, new = _in_memory(fd, at, layout) if _is_memory(fd) else (None, None)
         for span, extent, block in zip(spans, extents, blocks, strict=True):
-            if extent.kept and mapped is not None:
+            if extent.is_reused and mapped is not None:
                 old = mapped.view[extent.start : extent.start + extent.nbytes]
                 parts = [slice(a - span[0], a - span[0] + n) for a, n in written.get(span, [span])]
                 if sum(copy_changed(old[part], block[part]) for part in parts) > extent.nbytes / 2:

@@ -24,11 +24,11 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Extent:
-    """Offset and size of a block; with ``kept``, the file has older bytes there to compare."""
+    """Offset and size of a block; with ``is_reused``, the file has older bytes there to compare."""
 
     start: int
     nbytes: int
-    kept: bool = False
+    is_reused: bool = False
 
 
 class FileLayout:
@@ -66,11 +66,11 @@ class FileLayout:
         wanted = set(large)
         known = {span: start for start, span in self._owners.items()}
         free = [start for start, span in self._owners.items() if span not in wanted]
-        taken = [self._take(span, known.pop(span, None), free) for span in large]
-        end, extents, large_spots = self.end, [], iter(taken)
+        allocated = [self._allocate(span, known.pop(span, None), free) for span in large]
+        end, extents, large_extents = self.end, [], iter(allocated)
         for address, nbytes in spans:
             if nbytes >= LARGE:
-                extents.append(next(large_spots))
+                extents.append(next(large_extents))
                 continue
             start = _aligned(end, address) if nbytes else end
             extents.append(Extent(start, nbytes))
@@ -82,16 +82,16 @@ class FileLayout:
         self.end, self._owners = self._begin, {}
         self._mapped = None
 
-    def _take(self, span: Span, known: int | None, free: list[int]) -> Extent:
+    def _allocate(self, span: Span, known: int | None, free: list[int]) -> Extent:
         address, nbytes = span
         if known is not None:
-            return Extent(known, nbytes, kept=True)
+            return Extent(known, nbytes, is_reused=True)
         for start in free:
             alike = (start - address) % ALIGNMENT == 0
             if self._owners[start][1] == nbytes and alike:
                 free.remove(start)
                 self._owners[start] = span
-                return Extent(start, nbytes, kept=True)
+                return Extent(start, nbytes, is_reused=True)
         start = _aligned(self.end, address)
         self.end = start + nbytes
         self._owners[start] = span

@@ -29,7 +29,7 @@ class FlatStates:
         self._keys: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         self._rows: list[tuple[Any, ...]] = []
 
-    def take(self, index: int, state: State, token: Token) -> bool:
+    def add(self, index: int, state: State, token: Token) -> bool:
         """Add the state of the object with ``index``; return whether it can be encoded flat."""
         match state:
             case ("items", items):

@@ -73,9 +73,9 @@ def state_is_dict(kind: type) -> bool:
 
     This is true of most classes in notebooks, which do not customize pickling.
     """
-    silent = ("__reduce_ex__", "__reduce__", "__getstate__", "__getattribute__")
+    hooks = ("__reduce_ex__", "__reduce__", "__getstate__", "__getattribute__")
     return (
-        all(getattr(kind, name, None) is getattr(object, name, None) for name in silent)
+        all(getattr(kind, name, None) is getattr(object, name, None) for name in hooks)
         and not hasattr(kind, "__getnewargs__")
         and not hasattr(kind, "__getnewargs_ex__")
         and not hasattr(kind, "__setstate__")

@@ -29,7 +29,7 @@ def is_unmodified(view: memoryview) -> bool:
     except OSError:
         return False
     entries = np.frombuffer(data, np.uint64)
-    told = len(entries) == last - first + 1 and bool((entries & FILE_PAGE).any())
+    is_known = len(entries) == last - first + 1 and bool((entries & FILE_PAGE).any())
     # The soft-dirty bit is of no use: it is set for all pages of a new mapping.
-    own = (entries & PRESENT != 0) & (entries & FILE_PAGE == 0)
-    return told and not own.any() and not (entries & SWAPPED).any()
+    copied = (entries & PRESENT != 0) & (entries & FILE_PAGE == 0)
+    return is_known and not copied.any() and not (entries & SWAPPED).any()

@@ -30,8 +30,8 @@ class ReceivedBlock(Block):
         """Bytes that are sent back: all, or none if they are unchanged."""
         if self._changed is None:
             large = self.device == CPU and self.high >= LARGE  # comparing small ones is faster
-            mine = large and is_unmodified(self.region.raw)
-            self._changed = not (mine or same_bytes(self.now(), self.before))
+            unmodified = large and is_unmodified(self.region.raw)
+            self._changed = not (unmodified or same_bytes(self.now(), self.before))
         return self.high if self._changed and not self.in_bundle else 0
 
     def bytes(self) -> memoryview:

@@ -151,7 +151,7 @@ class _NotebookRegion(MappedRegion):
 
 
 def _regions(
-    box: container.Container, entries: list[BlockEntry], bundle: Bundle
+    opened: container.Container, entries: list[BlockEntry], bundle: Bundle
 ) -> list[MappedRegion]:
     """Return the regions of a result, with bytes from the result or from the bundle.
 
@@ -161,7 +161,7 @@ def _regions(
         ValueError: a part is missing, or memory of the notebook has been resized.
     """
     numbers = [_block_number(entry) if entry.in_bundle else None for entry in entries]
-    blocks = box.blocks
+    blocks = opened.blocks
     if any(number is not None for number in numbers):
         there = bundle.rewritten()
         pairs = zip(numbers, blocks, strict=True)
@@ -169,7 +169,7 @@ def _regions(
     for entry, raw in zip(entries, blocks, strict=True):
         if entry.space.startswith(BUNDLE_SPACE) and raw.nbytes:
             bundle.untrack(bundle.table.blocks[_block_number(entry)])
-    if blocks is not box.blocks:
+    if blocks is not opened.blocks:
         bundle.accept_rewritten()
     return [
         _notebook_region(entry, raw, bundle) for entry, raw in zip(entries, blocks, strict=True)
@@ -210,21 +210,21 @@ def restore_result(path: str, bundle: Bundle) -> RestoredResult:
             memory.
     """
     try:
-        box = container.read(path)
-        entries, buffers = load_table(box.table)
-        regions = _regions(box, entries, bundle)
+        opened = container.read(path)
+        entries, buffers = load_table(opened.table)
+        regions = _regions(opened, entries, bundle)
     except (OSError, ValueError) as error:
         raise UnreadableError(str(error)) from error
     for region in regions:
         if isinstance(region, _NotebookRegion):
             region.overwrite()
     memory = AddressSpace(entries, regions, functools.partial(_notebook_gpu, bundle))
-    unpickler = _ResultUnpickler(box.stream, memory.buffers(buffers), bundle.originals)
+    unpickler = _ResultUnpickler(opened.stream, memory.buffers(buffers), bundle.originals)
     with load_context(memory, bundle.namespace):
         try:
             header, lost, values, states = _read(unpickler.load, bundle.originals)
         except Exception:  # an object cannot be constructed in this process
-            fallback = FallbackUnpickler(box.stream, memory.buffers(buffers), unpickler)
+            fallback = FallbackUnpickler(opened.stream, memory.buffers(buffers), unpickler)
             header, lost, values, states = _read(fallback.load, bundle.originals, fallback=True)
         for name in [name for name, value in values.items() if is_placeholder(value)]:
             lost = lost | {name: values.pop(name).reason}

@@ -119,7 +119,7 @@ class _ResultPickler(BundlePickler):
     def __init__(self, result: _Result, table: BlockTable) -> None:
         super().__init__(result.namespace, include_globals=False, blocks=table)
         self._result = result
-        self._known = result.received.known
+        self._memo_indices = result.received.memo_indices
         self._copied: set[int] = set()
         self._tokens: set[int] = set()
         self._queue: collections.deque[tuple[int, Any, State]] = collections.deque()
@@ -128,7 +128,7 @@ class _ResultPickler(BundlePickler):
 
     def persistent_id(self, obj: Any) -> int | None:
         """Return the token of an object that came with the bundle, None for others."""
-        index = self._known.get(id(obj))
+        index = self._memo_indices.get(id(obj))
         if index is None or index in self._tokens:
             return index
         if index in self._copied or isinstance(obj, VALUE_TYPES):
@@ -159,10 +159,10 @@ class _ResultPickler(BundlePickler):
         if before is None or not contents_unchanged(obj, before):
             return False
         self._tokens.add(index)  # before its items: it may contain itself
-        told = {*map(type, before)} <= PLAIN_TYPES or all(map(self._is_reported, before))
-        if not told:
+        reported = {*map(type, before)} <= PLAIN_TYPES or all(map(self._is_reported, before))
+        if not reported:
             self._tokens.discard(index)
-        return told
+        return reported
 
     def _is_reported(self, item: Any) -> bool:
         """Return whether ``item`` needs no copy: it is plain, or sent by its own token."""
@@ -198,7 +198,7 @@ class _ResultPickler(BundlePickler):
         bound = {
             n: v for n, v in result.values.items() if n not in result.unchanged or self._is_copy(v)
         }
-        came = {n: v for n, v in bound.items() if id(v) in self._known}
+        came = {n: v for n, v in bound.items() if id(v) in self._memo_indices}
         new = {n: v for n, v in bound.items() if n not in came}
         self.dump((result.header, result.lost))
         for values in (came, new):
@@ -235,7 +235,7 @@ class _ResultPickler(BundlePickler):
         while self._queue:
             index, obj, state = self._queue.popleft()
             try:
-                if not self._flat.take(index, state, self.persistent_id):
+                if not self._flat.add(index, state, self.persistent_id):
                     self.dump((index, state))
             except Exception:
                 if index in result.partial_states:

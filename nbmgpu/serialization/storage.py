@@ -112,24 +112,24 @@ def allocate_storage(folder: Path, name: str, size: int) -> Storage:
     Raises:
         LaunchError: neither memory nor the disk has enough space.
     """
-    room = available_memory() - RESERVED_BYTES
-    if hasattr(os, "memfd_create") and size <= room:
+    free_memory = available_memory() - RESERVED_BYTES
+    if hasattr(os, "memfd_create") and size <= free_memory:
         fd = os.memfd_create(f"nbmgpu-{name}")
         return Storage(f"/proc/{os.getpid()}/fd/{fd}", fd)
     folder.mkdir(parents=True, exist_ok=True)
-    free = psutil.disk_usage(str(folder)).free
-    if size > free:
+    free_disk = psutil.disk_usage(str(folder)).free
+    if size > free_disk:
         raise LaunchError(
             format_message(
                 f"The cell's data needs {size / 2**30:.1f} GiB",
-                f"There is {max(room, 0) / 2**30:.1f} GiB of memory and "
-                f"{free / 2**30:.1f} GiB on disk at {folder}",
+                f"There is {max(free_memory, 0) / 2**30:.1f} GiB of memory and "
+                f"{free_disk / 2**30:.1f} GiB on disk at {folder}",
                 "set NBMGPU_RUNS to a folder with enough space, or read less in the cell",
             )
         )
     notice = (
         f"The data ({size / 2**30:.2f} GiB) does not fit into free memory "
-        f"({max(room, 0) / 2**30:.2f} GiB): it is written to disk, which is slower."
+        f"({max(free_memory, 0) / 2**30:.2f} GiB): it is written to disk, which is slower."
     )
     path = folder / name
     path.touch(mode=0o600)  # readers may open it before it is written

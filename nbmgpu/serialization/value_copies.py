@@ -41,10 +41,12 @@ def read_copies(path: str, namespace: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: nothing was written.
     """
-    box = container.read(path)
-    entries, buffers = load_table(box.table)
-    regions = [OwnedRegion(raw, entry.low) for entry, raw in zip(entries, box.blocks, strict=True)]
+    opened = container.read(path)
+    entries, buffers = load_table(opened.table)
+    regions = [
+        OwnedRegion(raw, entry.low) for entry, raw in zip(entries, opened.blocks, strict=True)
+    ]
     memory = AddressSpace(entries, regions)
     with load_context(memory, namespace):
-        values: dict[str, Any] = TolerantUnpickler(box.stream, memory.buffers(buffers)).load()
+        values: dict[str, Any] = TolerantUnpickler(opened.stream, memory.buffers(buffers)).load()
     return values

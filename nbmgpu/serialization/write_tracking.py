@@ -79,7 +79,7 @@ class WriteTracker:
 
         Returns:
             The written parts of those spans that were tracked since the last call; all of a span if
-            its memory has been replaced.  Spans that were not tracked are missing.
+            its memory has been replaced.  ByteRanges that were not tracked are missing.
         """
         large = [span for span in spans if span[1] >= MIN_TRACKED_BYTES][:MAX_SPANS]
         if large and self._open():
@@ -107,7 +107,7 @@ class WriteTracker:
     def _reprotect(self, spans: Sequence[Span], private: _PrivateMemory) -> dict[Span, list[Span]]:
         """Track ``spans`` where possible; return written parts of those tracked before."""
         assert self._fd is not None
-        told = {}
+        written_parts = {}
         for span in self._spans - {*spans}:  # first, because it may overlap a span that stays
             self.untrack(span)
         with open("/proc/self/pagemap", "rb", buffering=0) as pages:
@@ -129,8 +129,8 @@ class WriteTracker:
                     self._spans.add(span)
                     written = [*_edges(span, inner), *_scan(pages.fileno(), inner)]
                     if known:
-                        told[span] = written
-        return told
+                        written_parts[span] = written
+        return written_parts
 
     def _open(self) -> bool:
         if self._fd is None:
