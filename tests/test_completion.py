@@ -168,6 +168,7 @@ def test_subcommands_and_run_ids_are_completed(shell, tmp_path, monkeypatch):
     assert added(shell, "%mgpu |") == list(COMMANDS)
     assert added(shell, "%mgpu s|") == ["show", "stop"]
     assert added(shell, "x = 1\n  %mgpu at|") == ["attach"]
+    assert added(shell, "%mgpu info |") == ["--patches"]
     assert added(shell, "%mgpu show |") == both
     assert added(shell, "%mgpu attach 20260101-10|") == both[1:]
     assert added(shell, "%mgpu stop |") == both[:1]

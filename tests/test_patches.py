@@ -13,7 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 import nbmgpu
-from nbmgpu.errors import LibraryError
+from nbmgpu.errors import LibraryError, OptionError
+from nbmgpu.frontend import commands
 from nbmgpu.patches import (
     TABLE,
     Kind,
@@ -24,7 +25,7 @@ from nbmgpu.patches import (
     stack,
     versions,
 )
-from nbmgpu.patches.report import LEGEND, table_text
+from nbmgpu.patches.report import LEGEND, patch_report, table_text
 from nbmgpu.patches.table.libraries import PYTHON, TORCH
 from nbmgpu.patches.target import Library, PatchTarget, older
 from nbmgpu.runs.run import list_runs
@@ -277,6 +278,25 @@ def test_the_printed_table_has_reason_versions_and_state() -> None:
     assert TABLE["builtins.open"].why in text
     assert "  missing  patched  os: gone\n" in text
     assert "It is needed. Without it, nothing happens." in text
+
+
+def test_info_takes_the_option_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(commands, "patch_report", lambda: "the table")
+    commands.info("--patches")
+    assert capsys.readouterr().out == "the table\n"
+    with pytest.raises(OptionError, match="%mgpu info has no option --patch"):
+        commands.info("--patch")
+
+
+@pytest.mark.slow
+def test_another_process_checks_the_libraries() -> None:
+    text = patch_report()
+    assert text.startswith(LEGEND)
+    for library in LIBRARIES:
+        assert f"\n{library or 'python'}  tested with: " in text
+    assert "  missing  " not in text
 
 
 # nbmgpu's own source

@@ -14,6 +14,7 @@ ONE_DEVICE = "A Trainer stays on the rank's device; ranks distribute its loops."
 GLOBAL = "What a training step logs is reduced over ranks."
 ONCE = "Ranks run the same Trainer; files are written and decisions are made by rank 0."
 READS_AHEAD = "A fetcher reads batches ahead; a batch's step begins when it is handed out."
+TRAINS = "Training loops are distinguished from others."
 PATCHED = "Its methods are patched."
 STEP = "A step follows its backward pass, as in a plain loop."
 
@@ -96,11 +97,11 @@ ENTRIES = (
         LIGHTNING, LOGGER, "on_batch_end update_train_epoch_metrics log_eval_end_metrics",
         "What is logged is shown as curves.",
     ),
-    *private(LIGHTNING, f"{LOOPS}.loop", "_Loop", "Training loops are told from others."),
-    *private(LIGHTNING, f"{LOOPS}.fit_loop", "_FitLoop", "Training loops are told from others."),
+    *private(LIGHTNING, f"{LOOPS}.loop", "_Loop", TRAINS),
+    *private(LIGHTNING, f"{LOOPS}.fit_loop", "_FitLoop", TRAINS),
     *private(
         LIGHTNING, f"{LOOPS}.training_epoch_loop", "_TrainingEpochLoop",
-        "Training loops are told from others.",
+        TRAINS,
     ),
     *private(
         LIGHTNING, f"{LOOPS}.fit_loop._FitLoop", "_skip_backward",

@@ -67,17 +67,17 @@ ENTRIES = (
         "_patch_step_function _optimizer_step_pre_hooks _optimizer_step_post_hooks "
         "_optimizer_state_dict_pre_hooks _optimizer_state_dict_post_hooks "
         "_optimizer_load_state_dict_pre_hooks _optimizer_load_state_dict_post_hooks",
-        "An optimizer's machinery is told from its settings when its step runs on shards.",
+        "An optimizer's bookkeeping is separated from its settings when its step runs on shards.",
         example=_optimizer,
     ),
     *private(
         FSDP, "torch.optim.Optimizer", "_warned_capturable_if_run_uncaptured",
-        "An optimizer's machinery is told from its settings when its step runs on shards.",
+        "An optimizer's bookkeeping is separated from its settings when its step runs on shards.",
         example=_optimizer,
     ),
     *private(
         FSDP, "torch.optim.Adagrad",
         "_need_device_dtype_check_for_fused _step_supports_amp_scaling",
-        "An optimizer's machinery is told from its settings when its step runs on shards.",
+        "An optimizer's bookkeeping is separated from its settings when its step runs on shards.",
     ),
 )  # fmt: skip

@@ -62,7 +62,7 @@ ENTRIES = (
         READS_LOSS, example=_node("nll"),
     ),
     *private(
-        TORCH, NODE, "_input_metadata", "The shape that a node computes tells what it averages.",
+        TORCH, NODE, "_input_metadata", "The shape that a node computes shows what it averages.",
         example=_node("mean"),
     ),
     *private(
@@ -93,8 +93,7 @@ ENTRIES = (
     ),
     *private(
         TORCH, "torch.Tensor", "_version _base _use_count _is_view _is_zerotensor _typed_storage",
-        "A tensor's version counter tells whether it was written to, and its base whose view it "
-        "is.",
+        "Writes are detected by a tensor's version counter, and views by its base.",
     ),
     *private(
         TORCH, "torch.Tensor", "_make_subclass _make_wrapper_subclass",
@@ -104,7 +103,7 @@ ENTRIES = (
         TORCH, "torch.UntypedStorage", "_cdata",
         "A storage is identified by its address, which a wrapper object does not keep.",
     ),
-    *private(TORCH, "torch._C", "_storage_Use_Count", "Memory that nobody else uses is reused."),
+    *private(TORCH, "torch._C", "_storage_Use_Count", "Memory that has no other user is reused."),
     *private(
         TORCH, "torch._C", "DisableTorchFunctionSubclass _len_torch_dispatch_stack",
         "Tensor subclasses and dispatch modes step aside for torch's own functions.",
@@ -137,7 +136,7 @@ ENTRIES = (
     ),
     *private(
         TORCH, "torch.utils.data._utils.collate", "default_collate default_convert",
-        "A collate_fn of the user's is told from torch's.",
+        "A user's collate_fn is distinguished from torch's.",
     ),
     *private(
         TORCH, "torch.utils.data.DataLoader", "_iterator",
@@ -153,7 +152,7 @@ ENTRIES = (
     ),
     *private(
         TORCH, "torch.optim.Optimizer", "_zero_grad_profile_name",
-        "An optimizer's own attributes are told from those of its state.", example=_optimizer,
+        "An optimizer's bookkeeping is not sent back to the notebook.", example=_optimizer,
     ),
     *private(
         TORCH, "torch.optim.Optimizer", "_opt_called",

@@ -6,7 +6,7 @@ from .build import added, patched, private
 from .libraries import IPYTHON, TORCHMETRICS, TQDM, WANDB
 
 RUN = "wandb.Run"
-LOGS_ONCE = "What a cell logs is logged by rank 0, to the run that the notebook has begun."
+LOGS_ONCE = "Rank 0 logs for all ranks, to the run that the notebook has started."
 
 ENTRIES = (
     *patched(

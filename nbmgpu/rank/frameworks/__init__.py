@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nbmgpu.rank.session import Session
+    from nbmgpu.rank.session import TrainingSession
 
 PATCHED_BY = {
     "accelerate": "accelerate",
@@ -35,7 +35,7 @@ PATCHED_BY = {
 """Modules of libraries, and the module of this package that patches each."""
 
 
-def install(session: Session) -> None:
+def install(session: TrainingSession) -> None:
     """Patch the libraries that are imported already, and others when they are imported."""
     after: dict[str, Callable[[], None]] = {
         module: partial(_install, patched_by, session) for module, patched_by in PATCHED_BY.items()
@@ -45,7 +45,7 @@ def install(session: Session) -> None:
     sys.meta_path.insert(0, AfterImport(after))
 
 
-def _install(patched_by: str, session: Session) -> None:
+def _install(patched_by: str, session: TrainingSession) -> None:
     importlib.import_module(f"{__name__}.{patched_by}").install(session)
 
 

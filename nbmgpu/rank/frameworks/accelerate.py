@@ -19,7 +19,7 @@ from nbmgpu.patches import PatchStack
 from nbmgpu.rank.data.loader_events import EventQueue
 from nbmgpu.rank.files import writes
 from nbmgpu.rank.reporting import notices
-from nbmgpu.rank.session import Session
+from nbmgpu.rank.session import TrainingSession
 from nbmgpu.rank.store.broadcast import wait_for_rank_0
 
 OWN_DISTRIBUTION = ("deepspeed_plugin", "fsdp_plugin", "megatron_lm_plugin", "parallelism_config")
@@ -34,7 +34,7 @@ SINGLE_PROCESS = {
 """accelerate's state in a process without a process group."""
 
 
-def install(session: Session) -> None:
+def install(session: TrainingSession) -> None:
     """Patch accelerate for the strategy of ``session``."""
     from accelerate import state
 
@@ -57,7 +57,7 @@ def install(session: Session) -> None:
         _begin_steps_in_order(session, patches, f"accelerate.data_loader.{loader}.__iter__")
 
 
-def distributes_by_itself(session: Session) -> bool:
+def distributes_by_itself(session: TrainingSession) -> bool:
     """Return whether the cell distributes its training on its own."""
     return session.strategy.profile.name == "none"
 
@@ -69,7 +69,7 @@ class _States:
     entries that describe the process (and not the training) are the notebook's again.
     """
 
-    def __init__(self, session: Session, patches: PatchStack) -> None:
+    def __init__(self, session: TrainingSession, patches: PatchStack) -> None:
         self.session = session
         self.patches = patches
         self.device: Any = None
@@ -134,7 +134,7 @@ OF_A_PROCESS = frozenset({"device", "distributed_type", "debug", "fork_launched"
 """Entries of a state that describe its process; a rank has its own."""
 
 
-def _refuse_other_distributions(session: Session, patches: PatchStack) -> None:
+def _refuse_other_distributions(session: TrainingSession, patches: PatchStack) -> None:
     def checked(init: Any) -> Any:
         @functools.wraps(init)
         def check(accelerator: Any, *args: Any, **kwargs: Any) -> None:
@@ -148,7 +148,7 @@ def _refuse_other_distributions(session: Session, patches: PatchStack) -> None:
     patches.wrap("accelerate.Accelerator.__init__", checked)
 
 
-def refuse(session: Session, what: str) -> None:
+def refuse(session: TrainingSession, what: str) -> None:
     """Refuse a distribution that the cell chooses in addition to the strategy.
 
     Raises:
@@ -186,15 +186,15 @@ def _dividing_gradients(divided: Any) -> Any:
     return backward
 
 
-def _report_sharded_metrics(session: Session, patches: PatchStack) -> None:
+def _report_sharded_metrics(session: TrainingSession, patches: PatchStack) -> None:
     """Report metrics that are gathered in a training step: they cover the rank's shard alone."""
     import torch
 
     def reporting(gather: Any) -> Any:
         @functools.wraps(gather)
         def reported(accelerator: Any, *args: Any, **kwargs: Any) -> Any:
-            share = session.share
-            if share is not None and share.is_partial and torch.is_grad_enabled():
+            shard = session.progress.shard
+            if shard is not None and shard.is_partial and torch.is_grad_enabled():
                 session.recorder.notice("metric-share", notices.SHARDED_METRIC)
             return gather(accelerator, *args, **kwargs)
 
@@ -204,20 +204,20 @@ def _report_sharded_metrics(session: Session, patches: PatchStack) -> None:
         patches.wrap(f"accelerate.Accelerator.{name}", reporting)
 
 
-def _save_on_rank_0(session: Session, patches: PatchStack) -> None:
+def _save_on_rank_0(session: TrainingSession, patches: PatchStack) -> None:
     """Let ``save_state`` return when rank 0 has written the files, in the folder that it chose."""
     patches.wrap("accelerate.Accelerator.save_state", lambda save: _saved(session, save))
 
 
-def _saved(session: Session, save: Any) -> Any:
+def _saved(session: TrainingSession, save: Any) -> Any:
     @functools.wraps(save)
     def saved(accelerator: Any, output_dir: Any = None, *args: Any, **kwargs: Any) -> Any:
         chosen = accelerator.project_configuration
         named = chosen.automatic_checkpoint_naming
         alone: AbstractContextManager[None] = nullcontext()
-        if named and session.distributes:
-            alone = _naming_a_folder(accelerator) if session.rank == 0 else nullcontext()
-        if session.rank and named:  # accelerate would fail on rank 0's folder
+        if named and session.rank_info.shards_data:
+            alone = _naming_a_folder(accelerator) if session.rank_info.rank == 0 else nullcontext()
+        if session.rank_info.rank and named:  # accelerate would fail on rank 0's folder
             wait_for_rank_0("folder")
             folder = f"checkpoint_{accelerator.save_iteration}"
             output_dir = os.path.join(accelerator.project_dir, "checkpoints", folder)
@@ -227,7 +227,7 @@ def _saved(session: Session, save: Any) -> Any:
                 result = save(accelerator, output_dir, *args, **kwargs)
         finally:
             chosen.automatic_checkpoint_naming = named
-        if session.distributes:
+        if session.rank_info.shards_data:
             wait_for_rank_0("state")
         return result
 
@@ -252,15 +252,15 @@ def _naming_a_folder(accelerator: Any) -> Iterator[None]:
         yield
 
 
-def _begin_steps_in_order(session: Session, patches: PatchStack, iterate: str) -> None:
+def _begin_steps_in_order(session: TrainingSession, patches: PatchStack, iterate: str) -> None:
     """Let a loader that reads a batch ahead begin a batch's step when it yields the batch."""
     patches.wrap(iterate, lambda original: _in_order(session, original))
 
 
-def _in_order(session: Session, iterate: Any) -> Any:
+def _in_order(session: TrainingSession, iterate: Any) -> Any:
     @functools.wraps(iterate)
     def in_order(loader: Any) -> Iterator[Any]:
-        queue, ahead = EventQueue(), session.ahead
+        queue, ahead = EventQueue(), session.loader_events
         batches = iterate(loader)
         unused = getattr(loader, "skip_batches", 0)
         try:

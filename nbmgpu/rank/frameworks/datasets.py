@@ -13,7 +13,7 @@ from typing import Any
 
 from nbmgpu.patches import PatchStack, is_declared
 from nbmgpu.rank.files import writes
-from nbmgpu.rank.session import Session
+from nbmgpu.rank.session import TrainingSession
 from nbmgpu.rank.store.broadcast import wait_for_rank_0
 
 LOADING = ("load_dataset", "load_dataset_builder")
@@ -24,11 +24,11 @@ WRITING = ("save_to_disk", "push_to_hub", "to_csv", "to_json", "to_parquet", "to
 DOWNLOADING = ("hf_hub_download", "snapshot_download")
 
 
-def install(session: Session) -> None:
+def install(session: TrainingSession) -> None:
     """Let rank 0 make calls that leave files first; not where the cell distributes by itself."""
-    if not session.distributes:
+    if not session.rank_info.shards_data:
         return
-    order = Rank0First(session.rank)
+    order = Rank0First(session.rank_info.rank)
     if (datasets := sys.modules.get("datasets")) is not None and hasattr(datasets, "Dataset"):
         for name in LOADING:
             _wrap_function("datasets", datasets, name, order.rank_0_first)

@@ -20,7 +20,7 @@ from nbmgpu.patches import PatchStack
 from nbmgpu.rank.data.batch_shard import BatchShard
 from nbmgpu.rank.data.loader_events import EventQueue
 from nbmgpu.rank.reporting import notices
-from nbmgpu.rank.session import Session
+from nbmgpu.rank.session import TrainingSession
 from nbmgpu.rank.source_analysis import training_loops
 from nbmgpu.rank.store.broadcast import broadcast_from_rank_0, sum_over_ranks, wait_for_rank_0
 
@@ -33,7 +33,7 @@ OWN_DISTRIBUTION = ("fsdp", "deepspeed", "parallelism_config")
 TRAINER = "transformers.trainer.Trainer"
 
 
-def install(session: Session) -> None:
+def install(session: TrainingSession) -> None:
     """Patch the Trainer class, so that every Trainer of this process trains in ``session``."""
     patches = PatchStack()
     Reports(session).install(patches)
@@ -57,7 +57,7 @@ def _at_most_one(n_gpu: Any) -> property:
 class TrainerPatch:
     """Wrappers of a Trainer's methods."""
 
-    def __init__(self, session: Session, patches: PatchStack) -> None:
+    def __init__(self, session: TrainingSession, patches: PatchStack) -> None:
         """Train in ``session``; ``patches`` holds the wrappers."""
         self.session = session
         self.patches = patches
@@ -108,7 +108,7 @@ class TrainerPatch:
     def keep_batch_size(self, original: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
         """Skip the search for a batch size: ranks would not find the same one."""
         wanted = trainer.args.auto_find_batch_size
-        if not wanted or not self.session.distributes:
+        if not wanted or not self.session.rank_info.shards_data:
             return original(trainer, *args, **kwargs)
         self.session.recorder.notice("auto-batch-size", notices.AUTO_BATCH_SIZE)
         trainer.args.auto_find_batch_size = False
@@ -126,7 +126,7 @@ class TrainerPatch:
 
     def follow_training(self, original: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
         """Follow the training loop from its first loader to its end."""
-        self.session.accumulation.leave_to(
+        self.session.step_options.accumulation.refuse_in(
             "a Trainer", "TrainingArguments(..., gradient_accumulation_steps={})"
         )
         with TrainingLoop(self.session, trainer).followed():
@@ -138,30 +138,32 @@ class TrainerPatch:
         The metrics of the other ranks may differ in the last digit.
         """
         before, self.evaluating = self.evaluating, True
-        share, self.session.share = self.session.share, None  # its batches are not split
+        progress = self.session.progress
+        shard, progress.shard = progress.shard, None  # evaluation batches are not sharded
         try:
             output = original(trainer, *args, **kwargs)
         finally:
-            self.evaluating, self.session.share = before, share
-        if not trainer.is_in_train or not self.session.distributes:
+            self.evaluating, progress.shard = before, shard
+        if not trainer.is_in_train or not self.session.rank_info.shards_data:
             return output
         return output._replace(metrics=broadcast_from_rank_0(output.metrics))
 
     def sum_flos(self, original: Any, trainer: Any) -> None:
         """Count the floating point operations of all ranks, as on one device."""
-        if self.session.distributes and trainer.is_in_train:
-            (trainer.current_flos,) = sum_over_ranks([trainer.current_flos], self.session.dp_group)
+        if self.session.rank_info.shards_data and trainer.is_in_train:
+            group = self.session.rank_info.dp_group
+            (trainer.current_flos,) = sum_over_ranks([trainer.current_flos], group)
         original(trainer)
 
     def sum_tokens(self, original: Any, trainer: Any, inputs: Any) -> None:
         """Count the tokens of all ranks; those of a padding batch do not count."""
         before = trainer.state.num_input_tokens_seen
         original(trainer, inputs)
-        share = self.session.share
-        if share is None or trainer.args.include_num_input_tokens_seen == "no":
+        shard = self.session.progress.shard
+        if shard is None or trainer.args.include_num_input_tokens_seen == "no":
             return
-        mine = 0 if share.is_padding else trainer.state.num_input_tokens_seen - before
-        seen, weights = sum_over_ranks([mine, share.weight], self.session.dp_group)
+        mine = 0 if shard.is_padding else trainer.state.num_input_tokens_seen - before
+        seen, weights = sum_over_ranks([mine, shard.weight], self.session.rank_info.dp_group)
         trainer.state.num_input_tokens_seen = before + round(seen / weights)
 
     def use_notebook_stream(self, original: Any, trainer: Any, *args: Any) -> None:
@@ -172,14 +174,14 @@ class TrainerPatch:
     def wait_for_save(self, original: Any, trainer: Any, *args: Any, **kwargs: Any) -> None:
         """Return when rank 0 has written the files."""
         original(trainer, *args, **kwargs)
-        if self.session.distributes:
+        if self.session.rank_info.shards_data:
             wait_for_rank_0("saved")
 
 
 class TrainingLoop:
     """One training loop of a Trainer."""
 
-    def __init__(self, session: Session, trainer: Any) -> None:
+    def __init__(self, session: TrainingSession, trainer: Any) -> None:
         """Follow ``trainer``."""
         self.session = session
         self.trainer = trainer
@@ -204,23 +206,24 @@ class TrainingLoop:
             trainer._train_batch_size = max(1, batch_size // gpus)
         for name, make in wrappers.items():
             patches.wrap(f"{TRAINER}.{name}", make, trainer)
-        session.draws_losses = False
+        session.losses.state.are_recorded = False
         try:
             yield
         finally:
-            session.draws_losses = True
+            session.losses.state.are_recorded = True
             patches.remove()
             trainer._train_batch_size = batch_size
-            session.ahead.finish(self.queue)
-            session.totals.clear()
+            session.loader_events.finish(self.queue)
+            session.losses.state.global_counts.clear()
 
     def _splitting(self, original: Callable[[], Any]) -> Callable[[], Any]:
         """Mark the loader as split: a Trainer asks for its length before it iterates."""
 
         def get_train_dataloader() -> Any:
             loader = original()
-            if self.session.distributes:
-                self.session.loaders.was_sharded[getattr(loader, "base_dataloader", loader)] = True
+            if self.session.rank_info.shards_data:
+                inner = getattr(loader, "base_dataloader", loader)
+                self.session.loaders.expect_sharded(inner)
             return loader
 
         return get_train_dataloader
@@ -230,31 +233,31 @@ class TrainingLoop:
 
         def get_batch_samples(*args: Any, **kwargs: Any) -> Any:
             session = self.session
-            session.ahead.finish(self.queue)
+            session.loader_events.finish(self.queue)
             # A Trainer calls it after it has the batch; the loader checks it before.
             self.trainer.model.train()
-            with session.ahead.collect(self.queue):
+            with session.loader_events.collect(self.queue):
                 batches, count = original(*args, **kwargs)
-            shares = [event.shard for event in self.queue if event.shard is not None]
-            if count is not None and session.distributes and shares:
-                count = self._count(batches, shares, count)
-                session.totals[:] = [count]
+            shards = [event.shard for event in self.queue if event.shard is not None]
+            if count is not None and session.rank_info.shards_data and shards:
+                count = self._count(batches, shards, count)
+                session.losses.state.global_counts[:] = [count]
             self.left = len(batches)
             return Batches(batches, session, self.queue), count
 
         return get_batch_samples
 
-    def _count(self, batches: list[Any], shares: list[BatchShard], local: Any) -> Any:
+    def _count(self, batches: list[Any], shards: list[BatchShard], local: Any) -> Any:
         """Return the number of targets that one device would count in the batches of a step.
 
         The losses of all ranks, divided by it, add up to that of one device.
         """
         one = functools.partial(self.trainer._get_num_items_in_batch, device=torch.device("cpu"))
         counts = [
-            0.0 if s.is_padding else float(one([b])) for b, s in zip(batches, shares, strict=True)
+            0.0 if s.is_padding else float(one([b])) for b, s in zip(batches, shards, strict=True)
         ]
-        weights = [share.weight for share in shares]
-        sums = sum_over_ranks([*counts, *weights], self.session.dp_group)
+        weights = [shard.weight for shard in shards]
+        sums = sum_over_ranks([*counts, *weights], self.session.rank_info.dp_group)
         pairs = zip(sums[: len(counts)], sums[len(counts) :], strict=True)
         total = sum(count / weight for count, weight in pairs)
         return local.new_tensor(total) if torch.is_tensor(local) else round(total)
@@ -264,11 +267,11 @@ class TrainingLoop:
 
         def training_step(*args: Any, **kwargs: Any) -> Any:
             session = self.session
-            session.step = self.trainer.state.global_step + 1
+            session.progress.step = self.trainer.state.global_step + 1
             loss = original(*args, **kwargs)
             self.loss, self.left = self.loss + loss, self.left - 1
             if self.left <= 0:
-                session.recorder.metric("loss", session.step, self.loss)
+                session.recorder.metric("loss", session.progress.step, self.loss)
                 self.loss = 0.0
             return loss
 
@@ -278,10 +281,10 @@ class TrainingLoop:
         """Skip the operations of a padding batch, and count once what all ranks compute."""
 
         def floating_point_ops(inputs: Any) -> Any:
-            session, share = self.session, self.session.share
-            if share is None:
-                return original(inputs) / (session.dp_size if session.distributes else 1)
-            return 0 if share.is_padding else original(inputs)
+            rank_info, shard = self.session.rank_info, self.session.progress.shard
+            if shard is None:
+                return original(inputs) / (rank_info.dp_size if rank_info.shards_data else 1)
+            return 0 if shard.is_padding else original(inputs)
 
         return floating_point_ops
 
@@ -289,15 +292,15 @@ class TrainingLoop:
 class Batches(list[Any]):
     """The batches of a step: a batch's step begins when it is yielded."""
 
-    def __init__(self, batches: list[Any], session: Session, queue: EventQueue) -> None:
+    def __init__(self, batches: list[Any], session: TrainingSession, queue: EventQueue) -> None:
         """Hold ``batches``, whose steps are queued in ``queue``."""
         super().__init__(batches)
         self._session, self._queue = session, queue
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield each batch when its step has begun; end the pass with the last one's."""
+        """Begin each batch's step and yield it; end the pass after the last batch."""
         for batch in super().__iter__():
-            self._session.ahead.dispatch_next_batch(self._queue)
+            self._session.loader_events.dispatch_next_batch(self._queue)
             yield batch
         if not any(event.begins_step for event in self._queue):
-            self._session.ahead.finish(self._queue)
+            self._session.loader_events.finish(self._queue)

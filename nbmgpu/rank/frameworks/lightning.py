@@ -30,7 +30,7 @@ import torch
 from nbmgpu.errors import StrategyError, format_message
 from nbmgpu.rank.data.loader_events import EventQueue
 from nbmgpu.rank.reporting import notices
-from nbmgpu.rank.session import Session
+from nbmgpu.rank.session import TrainingSession
 from nbmgpu.rank.source_analysis import batch_size_use, training_loops
 
 from .lightning_copy import Copy
@@ -47,7 +47,7 @@ TRAINED = (
 _patched: set[str] = set()
 
 
-def install(session: Session) -> None:
+def install(session: TrainingSession) -> None:
     """Patch the copies of Lightning that have been imported, each once.
 
     Under ``--strategy none`` Lightning finds the environment that torchrun would give it,
@@ -67,14 +67,14 @@ def install(session: Session) -> None:
 class LightningPatch:
     """The patches of one copy of Lightning."""
 
-    def __init__(self, session: Session, copy: Copy) -> None:
+    def __init__(self, session: TrainingSession, copy: Copy) -> None:
         """Patch ``copy`` for ``session``."""
         self.session = session
         self.copy = copy
         self.of = copy.of
         self.queues: weakref.WeakKeyDictionary[Any, deque[EventQueue]] = weakref.WeakKeyDictionary()
         self.evaluated = 0
-        self.coordination = Coordination(session.rank, copy)
+        self.coordination = Coordination(session.rank_info.rank, copy, session.strategy.join_save)
 
     def install(self) -> None:
         """Install all patches, for the rest of this process."""
@@ -119,7 +119,7 @@ class LightningPatch:
 
         def run(original: Any) -> Any:
             def call(trainer: Any, *args: Any, **kwargs: Any) -> Any:
-                self.session.accumulation.leave_to(
+                self.session.step_options.accumulation.refuse_in(
                     "a Trainer", "Trainer(..., accumulate_grad_batches={})"
                 )
                 with self._on_one_device(trainer._accelerator_connector):
@@ -176,7 +176,7 @@ class LightningPatch:
                     return original(fetcher)
                 queue = EventQueue()
                 queues.setdefault(fetcher, deque()).append(queue)
-                with session.ahead.collect(queue):
+                with session.loader_events.collect(queue):
                     return original(fetcher)
 
             return next_
@@ -186,7 +186,7 @@ class LightningPatch:
                 batch = original(fetcher)
                 queue = queues[fetcher].popleft()
                 while queue:
-                    session.ahead.dispatch_next_batch(queue)
+                    session.loader_events.dispatch_next_batch(queue)
                 return batch
 
             return next_
@@ -204,7 +204,7 @@ class LightningPatch:
 
     def _end_passes(self, fetcher: Any) -> None:
         for queue in self.queues.pop(fetcher, ()):
-            self.session.ahead.finish(queue)
+            self.session.loader_events.finish(queue)
 
     def _patch_training(self) -> None:
         """End an epoch's passes with the epoch, and call a step after its backward pass."""
@@ -244,7 +244,7 @@ class LightningPatch:
                 earlier = [*strategy.optimizers, *getattr(strategy, "_lightning_optimizers", [])]
                 original(strategy, trainer)
                 kept = {id(optimizer) for optimizer in strategy.optimizers}
-                self.session.watch.forget(o for o in earlier if id(o) not in kept)
+                self.session.trained.registry.forget(o for o in earlier if id(o) not in kept)
 
             return setup_optimizers
 
@@ -282,7 +282,7 @@ class LightningPatch:
     def _evaluation(self, loop: Any) -> Iterator[None]:
         """Leave the training step for the duration of an evaluation."""
         session = self.session
-        outer, session.share = session.share, None
+        outer, session.progress.shard = session.progress.shard, None
         mode, loop.inference_mode = loop.inference_mode, False  # collectives refuse such tensors
         self.evaluated = 0
         try:
@@ -290,7 +290,7 @@ class LightningPatch:
                 yield
         finally:
             loop.inference_mode = mode
-            session.share = outer
+            session.progress.shard = outer
             if self.evaluated:
                 self._progress(loop, done=True)
 

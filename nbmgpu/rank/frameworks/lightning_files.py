@@ -7,9 +7,9 @@ would number a logger's folder, and check for, write and remove a checkpoint.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
-from nbmgpu.rank import session
 from nbmgpu.rank.store.broadcast import barrier, broadcast_from_rank_0
 
 from .lightning_copy import Copy
@@ -23,11 +23,12 @@ class Coordination:
     rank 0 calls what Lightning marks as ``rank_zero_only``: loggers, warnings, logs.
     """
 
-    def __init__(self, rank: int, copy: Copy) -> None:
-        """Patch ``copy`` on ``rank``."""
+    def __init__(self, rank: int, copy: Copy, join_save: Callable[[Any], None]) -> None:
+        """Patch ``copy`` on ``rank``; ``join_save`` takes part in the gathers of a checkpoint."""
         self.rank = rank
         self.copy = copy
         self.of = copy.of
+        self.join_save = join_save
 
     def install(self) -> None:
         """Install the patches, for the rest of this process."""
@@ -69,8 +70,7 @@ class Coordination:
 
     def _gather(self, _: Any, checkpoint: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         """Take part in the gathers of rank 0's pickling, where a model is sharded."""
-        assert session.current is not None
-        session.current.strategy.join_save(checkpoint)
+        self.join_save(checkpoint)
 
     def _rank_0_first(self, original: Any) -> Any:
         """Let rank 0 prepare the data, and the others find the result."""

@@ -27,7 +27,7 @@ from nbmgpu.rank.loss.divisors import Meaning
 from nbmgpu.rank.loss.graph_reader import AgreeOnDivisors, local_meanings, read_graph
 from nbmgpu.rank.loss.loss_graph import LossGraph
 from nbmgpu.rank.reporting import notices
-from nbmgpu.rank.session import Session
+from nbmgpu.rank.session import TrainingSession
 
 from .lightning_copy import Copy
 
@@ -40,7 +40,7 @@ STATE = ("value", "cumulated_batch_size", "_forward_cache", "_computed")
 """Attributes of Lightning's record of a logged value that an update changes."""
 
 _SKIPPED = format_message(
-    "training_step returned None on some ranks and a loss on others, each for its share of the "
+    "training_step returned None on some ranks and a loss on others, each for its shard of the "
     "batch",
     "All ranks must skip a batch, or none",
     "return 0.0 * loss instead of None",
@@ -72,7 +72,7 @@ class Logged:
 class LoggedValues:
     """Reduces the values that one copy of Lightning logs."""
 
-    def __init__(self, session: Session, copy: Copy) -> None:
+    def __init__(self, session: TrainingSession, copy: Copy) -> None:
         """Patch ``copy`` for ``session``."""
         self.session = session
         self.copy = copy
@@ -97,14 +97,14 @@ class LoggedValues:
         wrap(f"{logger}.log_eval_end_metrics", self._recording_evaluations)
 
     @property
-    def share(self) -> BatchShard | None:
-        """The share of the step under way, where data is split."""
-        return self.session.share if self.session.distributes else None
+    def shard(self) -> BatchShard | None:
+        """The rank's shard of the batch of the current step; None where data is not split."""
+        return self.session.progress.shard if self.session.rank_info.shards_data else None
 
     def _step(self, original: Function) -> Function:
         def step(loop: Any, *args: Any, **kwargs: Any) -> Any:
             self.stepping = True
-            self.session.held_losses = {}
+            self.session.losses.state.returned = {}
             self.logged.clear()
             try:
                 return original(loop, *args, **kwargs)
@@ -116,10 +116,10 @@ class LoggedValues:
     def _log(self, original: Function) -> Any:
         def log(module: Any, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
             # Lightning detaches the value; its graph shows how it averages samples.
-            if self.stepping and self.share is not None and isinstance(value, torch.Tensor):
-                settled = any(loss() is value for loss in self.session.settled)
+            if self.stepping and self.shard is not None and isinstance(value, torch.Tensor):
+                settled = self.session.losses.state.is_reduced(value)
                 # A loss after backward() is global already.
-                self.counting = Counting() if settled else self._read(value, self.share)
+                self.counting = Counting() if settled else self._read(value, self.shard)
             try:
                 original(module, name, value, *args, **kwargs)
             finally:
@@ -129,16 +129,16 @@ class LoggedValues:
 
     def _forward(self, original: Function) -> Any:
         def forward(metric: Any, value: Any, batch_size: int) -> None:
-            share = self.share
-            if share is not None and metric.is_tensor:
+            shard = self.shard
+            if shard is not None and metric.is_tensor:
                 if self.stepping:
                     before = {k: v for k, v in vars(metric).items() if k in STATE}
                     counting = _reduced(metric.meta, self.counting)
                     self.logged.append(
                         Logged(metric, value.detach().clone(), batch_size, counting, before)
                     )
-                elif batch_size == share.samples:  # a hook of the training loop
-                    batch_size = share.global_samples
+                elif batch_size == shard.samples:  # a hook of the training loop
+                    batch_size = shard.global_samples
             original(metric, value, batch_size)
 
         self.update = original
@@ -148,13 +148,13 @@ class LoggedValues:
         def end(cls: Any, output: Any, normalize: int = 1) -> Any:
             result = original.__func__(cls, output, normalize)
             losses = output if isinstance(output, dict) else {"loss": output}
-            self.session.held_losses = {
+            self.session.losses.state.returned = {
                 name: value
                 for name, value in losses.items()
                 if isinstance(value, torch.Tensor) and value.dim() == 0 and value.requires_grad
             }
             self.stepping = False
-            if self.share is not None:
+            if self.shard is not None:
                 value = self._make_global(losses.get("loss"), skips=output is None)
                 if value is not None:
                     result.loss = (value / normalize).to(result.loss.dtype)
@@ -165,7 +165,7 @@ class LoggedValues:
     def _manual_end(self, original: Any) -> Any:
         def end(cls: Any, output: Any) -> Any:
             self.stepping = False
-            if self.share is not None:
+            if self.shard is not None:
                 self._make_global(None)
             return original.__func__(cls, output)
 
@@ -180,8 +180,8 @@ class LoggedValues:
         Raises:
             StrategyError: some ranks skip the batch, and others do not.
         """
-        share, logged = self.share, list(self.logged)
-        assert share is not None
+        shard, logged = self.shard, list(self.logged)
+        assert shard is not None
         self.logged.clear()
         names = "\n".join(f"{entry.metric.meta.fx}.{entry.metric.meta.name}" for entry in logged)
         same = sum(_is_same(entry.value, loss) << place for place, entry in enumerate(logged[:60]))
@@ -194,14 +194,16 @@ class LoggedValues:
         same = functools.reduce(operator.and_, (mask for _, _, mask in ranks))
         entries = [(entry.value, entry.batch_size, entry.counting) for entry in logged]
         if loss is not None:
-            counting = self._read(loss, share, self.session.agree_on_divisors)
+            counting = self._read(loss, shard, self.session.losses.divisors.agree)
             for place, (value, size, _) in enumerate(entries):
                 if same >> place & 1:  # the loss as a number, or detached
                     entries[place] = value, size, _reduced(logged[place].metric.meta, counting)
-            entries.append((loss.detach(), share.samples, counting))
+            entries.append((loss.detach(), shard.samples, counting))
         if not entries:
             return None
-        values, sizes = combine(entries, share, self.session.strategy.device, self.session.dp_group)
+        values, sizes = combine(
+            entries, shard, self.session.strategy.device, self.session.rank_info.dp_group
+        )
         for entry in reversed(logged):
             vars(entry.metric).update(entry.before)
         for entry, value, total in zip(logged, values, sizes, strict=False):
@@ -212,12 +214,12 @@ class LoggedValues:
         return values[-1] if loss is not None else None
 
     def _read(
-        self, value: Tensor, share: BatchShard, agree: AgreeOnDivisors = local_meanings
+        self, value: Tensor, shard: BatchShard, agree: AgreeOnDivisors = local_meanings
     ) -> Counting:
         with (
-            self.session.batch_dependence.paused()
+            self.session.losses.batch_dependence.paused()
         ):  # it may be watching the step, and this is none of it
-            return _counting(value, share, agree)
+            return _counting(value, shard, agree)
 
     def _recording_steps(self, original: Function) -> Any:
         def end(connector: Any) -> None:
@@ -246,16 +248,16 @@ class LoggedValues:
         """Record logged values as curves; they are the same on all ranks."""
         session = self.session
         if "loss" in metrics:
-            session.draws_losses = False  # the user logs a curve of that name
-        if session.rank == 0:
+            session.losses.state.are_recorded = False  # the user logs a curve of that name
+        if session.rank_info.rank == 0:
             for name, value in metrics.items():
                 if not isinstance(value, torch.Tensor) or value.numel() == 1:
-                    session.recorder.metric(name, session.step, value)
+                    session.recorder.metric(name, session.progress.step, value)
 
 
 def combine(
     entries: list[tuple[Tensor, int, Counting]],
-    share: BatchShard,
+    shard: BatchShard,
     device: str,
     dp_group: Any = None,
 ) -> tuple[list[Tensor], list[Tensor]]:
@@ -263,7 +265,7 @@ def combine(
 
     Args:
         entries: for each, the rank's value (shape ()), its batch size and its counting.
-        share: the rank's share of the batch.
+        shard: the rank's shard of the batch.
         device: where the ranks exchange the numbers.
         dp_group: process group of the data-parallel ranks; None for all ranks.
 
@@ -272,7 +274,7 @@ def combine(
     """
     mine = torch.zeros(len(entries) + 1, 3, dtype=torch.float64, device=device)
     mine[-1] = torch.tensor(
-        [share.weight, not share.is_padding, share.global_samples], dtype=torch.float64
+        [shard.weight, not shard.is_padding, shard.global_samples], dtype=torch.float64
     )
     for place, (value, size, counting) in enumerate(entries):
         mine[place, 0] = value
@@ -303,7 +305,7 @@ def combine(
 
 
 def _counting(
-    value: Tensor, share: BatchShard, agree: AgreeOnDivisors = local_meanings
+    value: Tensor, shard: BatchShard, agree: AgreeOnDivisors = local_meanings
 ) -> Counting:
     """Read from a loss's graph how the ranks' values combine; collective if ``agree`` is."""
     agreed = False
@@ -316,7 +318,7 @@ def _counting(
     graph = LossGraph()
     if value.grad_fn is not None and value.numel() == 1:
         try:
-            graph = read_graph(value, share.samples, share.global_samples, agree=once)
+            graph = read_graph(value, shard.samples, shard.global_samples, agree=once)
         except RuntimeError:  # its saved tensors are freed: it has been through a backward pass
             if agreed:
                 raise

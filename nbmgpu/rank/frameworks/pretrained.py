@@ -9,14 +9,14 @@ import functools
 from typing import Any
 
 from nbmgpu.patches import PatchStack
-from nbmgpu.rank.session import Session
+from nbmgpu.rank.session import TrainingSession
 
 MODEL = "transformers.modeling_utils.PreTrainedModel"
 
 
-def install(session: Session) -> None:
+def install(session: TrainingSession) -> None:
     """Let every rank take part when a model is saved; only rank 0 uploads."""
-    if not session.distributes:
+    if not session.rank_info.shards_data:
         return
 
     def on_all_ranks(save: Any) -> Any:
@@ -24,7 +24,9 @@ def install(session: Session) -> None:
         def save_pretrained(
             model: Any, *args: Any, push_to_hub: bool = False, **kwargs: Any
         ) -> Any:
-            return save(model, *args, push_to_hub=push_to_hub and session.rank == 0, **kwargs)
+            return save(
+                model, *args, push_to_hub=push_to_hub and session.rank_info.rank == 0, **kwargs
+            )
 
         return save_pretrained
 

@@ -14,12 +14,12 @@ import torch
 
 from nbmgpu.patches import PatchStack
 from nbmgpu.rank.reporting import notices
-from nbmgpu.rank.session import Session
+from nbmgpu.rank.session import TrainingSession
 
 
-def install(session: Session) -> None:
+def install(session: TrainingSession) -> None:
     """Report updates of metrics in a training loop, and never synchronise metrics."""
-    if not session.distributes:
+    if not session.rank_info.shards_data:
         return
     patches = PatchStack()
     patches.wrap("torchmetrics.Metric._wrap_update", functools.partial(_reporting, session))
@@ -30,7 +30,7 @@ def _no_sync(*args: Any, **kwargs: Any) -> None:
     """Do nothing: the metrics of other ranks are not parts of this one."""
 
 
-def _reporting(session: Session, wrap: Any) -> Any:
+def _reporting(session: TrainingSession, wrap: Any) -> Any:
     """Return a ``_wrap_update``, which is called when a metric is created or unpickled."""
 
     @functools.wraps(wrap)
@@ -41,8 +41,8 @@ def _reporting(session: Session, wrap: Any) -> Any:
 
         @functools.wraps(counted)
         def reported(*args: Any, **kwargs: Any) -> None:
-            share = session.share
-            if share is not None and share.is_partial and torch.is_grad_enabled():
+            shard = session.progress.shard
+            if shard is not None and shard.is_partial and torch.is_grad_enabled():
                 session.recorder.notice("metric-share", notices.SHARDED_METRIC)
             counted(*args, **kwargs)
 

@@ -10,7 +10,7 @@ import functools
 from typing import Any
 
 from nbmgpu.patches import PatchStack
-from nbmgpu.rank.session import Session
+from nbmgpu.rank.session import TrainingSession
 
 SHOWN = ("on_train_begin", "on_step_end", "on_prediction_step", "on_evaluate", "on_predict",
          "on_log", "on_train_end")  # fmt: skip
@@ -23,7 +23,7 @@ TIMINGS = ("_runtime", "_per_second", "_preparation_time")
 """Suffixes of entries of a log that are durations and rates."""
 
 
-def install(session: Session) -> None:
+def install(session: TrainingSession) -> None:
     """Silence the tables that Trainers show in notebooks: the panel shows the same."""
     silence("transformers.utils.notebook.NotebookProgressCallback", PatchStack())
 
@@ -31,7 +31,7 @@ def install(session: Session) -> None:
 class Reports:
     """Shows what Trainers log, and the progress of evaluations, in the panel."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: TrainingSession) -> None:
         """Report for ``session``."""
         self.session = session
         self.evaluated = 0
@@ -63,7 +63,7 @@ class Reports:
             return "tokens/s"
         if name == "learning_rate":
             return ""  # recorded at every step of the optimizer
-        if name in ("loss", "grad_norm") and not self.session.draws_losses:
+        if name in ("loss", "grad_norm") and not self.session.losses.state.are_recorded:
             return ""  # recorded at every step of the Trainer
         left_out = name in LEFT_OUT or name.startswith("train_") or name.endswith(TIMINGS)
         return "" if left_out else name

@@ -26,7 +26,7 @@ from nbmgpu.environment.tracker_run import (
 )
 from nbmgpu.patches import PatchStack
 from nbmgpu.rank.files import writes
-from nbmgpu.rank.session import Session
+from nbmgpu.rank.session import TrainingSession
 from nbmgpu.rank.store import broadcast
 
 OFFERED = (
@@ -44,7 +44,7 @@ ANSWER_TIMEOUT = 10.0
 NO_ANSWER = "wandb does not respond: the last values that the cell has logged may be lost."
 
 
-def install(session: Session) -> None:
+def install(session: TrainingSession) -> None:
     """Let ranks log as one process, unless the cell distributes by itself."""
     wandb = sys.modules["wandb"]
     if all(hasattr(wandb, name) for name in ("init", "_attach", "Run")):  # not a folder wandb/
@@ -54,7 +54,7 @@ def install(session: Session) -> None:
 class WandbPatch:
     """The patches of wandb in this rank."""
 
-    def __init__(self, session: Session, wandb: Any) -> None:
+    def __init__(self, session: TrainingSession, wandb: Any) -> None:
         """Patch the module ``wandb`` for ``session``."""
         self.session = session
         self.trackers = session.trackers
@@ -69,7 +69,7 @@ class WandbPatch:
     def silent(self) -> bool:
         """Whether this rank logs nothing."""
         begun = self.trackers.begun
-        other = self.session.distributes and self.session.rank > 0
+        other = self.session.rank_info.shards_data and self.session.rank_info.rank > 0
         return other or (begun is not None and begun.muted)
 
     def install(self) -> None:
@@ -163,8 +163,12 @@ class WandbPatch:
 
     def _rank_0s(self, describe: Callable[[], TrackerRun]) -> TrackerRun:
         """Return rank 0's description of the run that it has started."""
-        about = describe() if self.session.rank == 0 else TrackerRun()
-        return broadcast.broadcast_keyed("wandb", about) if self.session.distributes else about
+        about = describe() if self.session.rank_info.rank == 0 else TrackerRun()
+        return (
+            broadcast.broadcast_keyed("wandb", about)
+            if self.session.rank_info.shards_data
+            else about
+        )
 
     def _joining(self, attach: Any) -> Any:
         """Complete the settings of an attached run, and let the notebook finish it."""
