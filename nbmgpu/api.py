@@ -10,7 +10,7 @@ from typing import Any
 from .errors import OptionError, format_message
 from .kernel.execution import Execution
 from .kernel.executor import execute, monitor, take_over, wait_for_results
-from .kernel.in_rank import session_here
+from .kernel.in_rank import metrics_log
 from .kernel.interrupts import interrupts_to
 from .kernel.notebook_context import NotebookContext
 from .options.run_options import RunOptions
@@ -127,5 +127,5 @@ def log(**values: Any) -> None:
     Raises:
         TypeError: in a run, a value is not a single number.
     """
-    if (session := session_here()) is not None:
-        session.log(values)
+    if (metrics := metrics_log()) is not None:
+        metrics.log(values)

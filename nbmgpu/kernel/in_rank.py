@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING
-
 from nbmgpu.errors import LaunchError, format_message
-
-if TYPE_CHECKING:
-    from nbmgpu.rank.session import Session
+from nbmgpu.rank import current
 
 
-def session_here() -> Session | None:
-    """Return the session of this rank, None in a notebook.
-
-    It is looked up in ``sys.modules``, for importing its module would import torch.
-    """
-    module = sys.modules.get("nbmgpu.rank.session")
-    return None if module is None else module.current
+def metrics_log() -> current.MetricsLog | None:
+    """Return what records the metrics of this rank; None in a notebook."""
+    return current.metrics_log
 
 
 def refuse_inside_a_rank() -> None:
     """Raise LaunchError in a rank: runs do not nest."""
-    if session_here() is not None:
+    if metrics_log() is not None:
         what = "This is a rank of a run already"
         allowed = "A run cannot start another one"
         raise LaunchError(

@@ -37,7 +37,7 @@ from .reporting.failures import CELL_FILE_MARK, hide_own_frames
 from .reporting.recorder import Recorder
 from .reporting.stdio import MarkedStderr, log_size
 from .store.broadcast import broadcast_from_rank_0
-from .training.step_limit import BudgetSpentError
+from .training.step_limit import StepLimitReachedError
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class RankShell(InteractiveShell):
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
         """Format the exception, except for one that only ends the cell: nobody will read it."""
         error = sys.exc_info()[1]
-        if isinstance(error, KeyboardInterrupt | BudgetSpentError):
+        if isinstance(error, KeyboardInterrupt | StepLimitReachedError):
             return
         if isinstance(error, NbmgpuError):
             hide_own_frames(error)  # its message says it all
@@ -206,7 +206,7 @@ class RankShell(InteractiveShell):
         result = run(cell, store_history=False, silent=False)
         ignore_interrupts()  # what has been done shall come back
         error = result.error_before_exec or result.error_in_exec
-        if isinstance(error, BudgetSpentError):
+        if isinstance(error, StepLimitReachedError):
             error = None
         for stream in (sys.stdout, sys.stderr):
             try:

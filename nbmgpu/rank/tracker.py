@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from nbmgpu.environment.tracker_run import TrackerRunUpdate, TrackerRun
+from nbmgpu.environment.tracker_run import TrackerRun, TrackerRunUpdate
 
 
 @dataclass

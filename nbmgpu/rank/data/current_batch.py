@@ -23,7 +23,11 @@ MAX_QUEUED = 64
 
 
 class CurrentBatch:
-    """Queues the events of loaders until the batch they belong to is trained on."""
+    """Queues the events of loaders until the batch they belong to is trained on.
+
+    Attributes:
+        has_queued: whether events have ever been queued.
+    """
 
     def __init__(self, on_queued: Callable[[], None], on_ambiguous: Callable[[], None]) -> None:
         """Create a tracker without a current batch.
@@ -33,6 +37,7 @@ class CurrentBatch:
                 called with the inputs of every forward pass.
             on_ambiguous: called when the inputs do not identify one of several different batches.
         """
+        self.has_queued = False
         self._on_queued = on_queued
         self._on_ambiguous = on_ambiguous
         self._current: LoaderEvent | None = None
@@ -48,6 +53,7 @@ class CurrentBatch:
             self._apply(event)
             return
         if not self._queue:
+            self.has_queued = True
             self._on_queued()
         self._queue.append(event)
         while len(self._queue) > MAX_QUEUED:

@@ -1,6 +1,6 @@
 """Events of sharded loaders, dispatched when their batch is used instead of when it is loaded.
 
-A sharded loader reports to the session which shard of the global batch comes next.  Some loops
+A sharded loader announces which shard of the global batch comes next.  Some loops
 fetch batches from it before they train on earlier ones: accelerate's loaders fetch one batch ahead
 to detect the last one, and a Trainer fetches all batches of an accumulated step.  A patch of such a
 prefetcher collects the loader's events in a queue and dispatches them as the prefetcher yields its
@@ -72,6 +72,11 @@ class LoaderEventDispatcher:
     def is_prefetching(self) -> bool:
         """Whether a patched prefetcher is fetching batches at the moment."""
         return bool(self._queues)
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether batches have so far been used in the order in which they were loaded."""
+        return not (self.is_prefetching or self.current_batch.has_queued)
 
     def dispatch(self, event: LoaderEvent) -> None:
         """Apply ``event`` when its batch is used, or add it to the innermost prefetcher's queue."""

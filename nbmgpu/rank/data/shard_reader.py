@@ -27,7 +27,7 @@ from .batch_split import count_rows, select_batch, slice_rows, split_batch, spli
 from .worker_draws import WorkerDrawDetector
 
 if TYPE_CHECKING:
-    from .loader_patch import LoaderPatch
+    from .loader_context import LoaderContext
 
 MinSamples = Callable[[int, int | None], int]
 """Returns the minimum shard size for a batch of so many samples, given the loader's batch size."""
@@ -54,10 +54,9 @@ class IndexedShardReader:
         has_random_samples: whether loading samples was seen to draw random numbers.
     """
 
-    def __init__(self, loader: DataLoader[Any], patch: LoaderPatch) -> None:
+    def __init__(self, loader: DataLoader[Any], context: LoaderContext) -> None:
         """Prepare to read ``loader``, without keeping a reference to it."""
-        self._patch = patch
-        self._session = patch.session
+        self._context = context
         self._sampler = _IndexLists()
         self._generator = torch.Generator()
         self._inner = self._shard_loader(loader)
@@ -95,7 +94,7 @@ class IndexedShardReader:
         self._update_collate(loader)
         batches = iter(loader.batch_sampler)  # type: ignore[arg-type]
         seed = self._draw_seed(loader)
-        batches = sample_batches(loader, batches, self._patch.streams)
+        batches = sample_batches(loader, batches, self._context.streams)
         lists = functools.partial(self._index_lists, batches, loader.batch_size, min_samples)
         return seed, self._load(lists, seed, uses_torch_sampler(loader))
 
@@ -131,14 +130,14 @@ class IndexedShardReader:
         """
         shards: collections.deque[BatchShard] = collections.deque()
         self._sampler.lists = index_lists(shards)
-        self._generator.manual_seed((seed + self._session.dp_rank) % 2**63)
-        loaded = self._patch.original_iter(self._inner)
+        self._generator.manual_seed((seed + self._context.rank_info.dp_rank) % 2**63)
+        loaded = self._context.original_iter(self._inner)
         attributes = getattr(self._inner.dataset, "__dict__", {}) if torch_sampler else {}
-        own = generators_in(attributes, excluded=self._patch.sampler_generators)
+        own = generators_in(attributes, excluded=self._context.sampler_generators)
         for batch, drew in loaded if self._inner.num_workers else self._load_here(loaded, own):
             if drew:
                 self.has_random_samples = True
-                self._session.recorder.notice("random-data", notices.RANDOM_DATA)
+                self._context.recorder.notice("random-data", notices.RANDOM_DATA)
             yield batch, shards.popleft()
 
     def _load_here(self, loaded: Iterator[Any], own: list[Any]) -> Iterator[tuple[Any, bool]]:
@@ -147,7 +146,7 @@ class IndexedShardReader:
         They draw from the rank's own host stream, or from the generators ``own``.  The first batch
         of a pass is checked, and the 1st, 2nd, 4th, 8th ... of all.
         """
-        host = self._patch.streams.host
+        host = self._context.streams.host
         assert host is not None
         check = True
         while True:
@@ -174,17 +173,17 @@ class IndexedShardReader:
 
         All ``batches`` but the last have ``batch_size`` samples.
         """
-        dp_rank, dp_size = self._session.dp_rank, self._session.dp_size
-        if self._session.batch == "per-rank":
-            while group := list(itertools.islice(batches, dp_size)):
-                indices, shard = select_batch(group, dp_rank)
+        info = self._context.rank_info
+        if info.batch == "per-rank":
+            while group := list(itertools.islice(batches, info.dp_size)):
+                indices, shard = select_batch(group, info.dp_rank)
                 shards.append(shard)
                 yield indices
             return
-        least = self._session.least_samples()
+        least = self._context.trained.min_samples()
         for batch in batches:
             fewest = max(least, min_samples(len(batch), batch_size))
-            indices, shard = split_indices(batch, dp_rank, dp_size, fewest)
+            indices, shard = split_indices(batch, info.dp_rank, info.dp_size, fewest)
             shards.append(shard)
             yield indices
 
@@ -194,19 +193,18 @@ class StreamShardReader:
 
     has_random_samples = False
 
-    def __init__(self, patch: LoaderPatch) -> None:
+    def __init__(self, context: LoaderContext) -> None:
         """Prepare to read a stream."""
-        self._patch = patch
-        self._session = patch.session
+        self._context = context
 
     def read(
         self, loader: DataLoader[Any], min_samples: MinSamples
     ) -> tuple[int, Iterator[tuple[Any, BatchShard]]]:
         """Begin a pass: return a seed, and the rank's rows of the batches one device would read."""
-        loaded = self._patch.original_iter(loader)
+        loaded = self._context.original_iter(loader)
         # Workers have their own generators; without workers, the stream draws from this process's.
         before = RandomStreams.broadcast_host_states if loader.num_workers == 0 else None
-        batches = draw_each(self._patch.streams, loaded, before)
+        batches = draw_each(self._context.streams, loaded, before)
         return torch.initial_seed(), self._slice(batches, loader.batch_size, min_samples)
 
     def _slice(
@@ -217,14 +215,14 @@ class StreamShardReader:
         An item counts as a batch of samples if it has ``batch_size`` rows, or fewer after such an
         item.  Other items are yielded whole.
         """
-        session, batch_size_seen = self._session, False
+        context, info, batch_size_seen = self._context, self._context.rank_info, False
         for batch in batches:
             num_rows = count_rows(batch)
             batch_size_seen = batch_size_seen or num_rows == batch_size
             if num_rows is None or not batch_size_seen or num_rows > (batch_size or 0):
-                session.recorder.notice("whole-batches", notices.UNSPLITTABLE_BATCHES)
+                context.recorder.notice("whole-batches", notices.UNSPLITTABLE_BATCHES)
                 yield batch, BatchShard(1, 1)
                 continue
-            least = max(session.least_samples(), min_samples(num_rows, batch_size))
-            part, shard = split_batch(num_rows, session.dp_rank, session.dp_size, least)
+            least = max(context.trained.min_samples(), min_samples(num_rows, batch_size))
+            part, shard = split_batch(num_rows, info.dp_rank, info.dp_size, least)
             yield slice_rows(batch, part), shard

@@ -6,7 +6,6 @@ with the random numbers that one device would draw, and load only the samples of
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -20,15 +19,13 @@ from nbmgpu.rank.rng.generators import reachable_generators
 from nbmgpu.rank.source_analysis.training_loops import loop_trains
 
 from .batch_sampling import repeat_forever, uses_torch_sampler
-from .batch_shard import BatchShard, EnclosingPass
+from .batch_shard import BatchShard
 from .batch_split import adjust_to_collated, count_rows, min_samples_of_remainder
-from .batch_tensors import weak_tensors
 from .collated_shapes import CollatedShapes
-from .loader_events import LoaderEvent
 from .shard_reader import IndexedShardReader, StreamShardReader
 
 if TYPE_CHECKING:
-    from .loader_patch import LoaderPatch
+    from .loader_context import LoaderContext
 
 STEPS_CHECKED = 3
 """Backward passes up to which random draws are reported at once, later ones after the pass."""
@@ -46,16 +43,15 @@ class ShardedLoader:
             identified.
     """
 
-    def __init__(self, loader: DataLoader[Any], patch: LoaderPatch) -> None:
+    def __init__(self, loader: DataLoader[Any], context: LoaderContext) -> None:
         """Prepare to shard ``loader``."""
-        self.patch = patch
-        self.session = patch.session
+        self._context = context
         self.epoch = 0
         self.is_zipped = False
         self.iterates_manually = False
         self._is_indexed = not isinstance(loader.dataset, IterableDataset)
         self._reader = (
-            IndexedShardReader(loader, patch) if self._is_indexed else StreamShardReader(patch)
+            IndexedShardReader(loader, context) if self._is_indexed else StreamShardReader(context)
         )
         self._unreported_draws: DrawDetector | None = None
 
@@ -68,12 +64,13 @@ class ShardedLoader:
         ``itertools.cycle`` would repeat them without calling the loader.
         """
         self.report_remaining_draws()
-        self.patch.streams.sync_from_rank_0()
-        self.patch.session.divisors.restart()
-        with self.patch.streams.notebook_stream():
+        context = self._context
+        context.streams.sync_from_rank_0()
+        context.losses.divisors.divisors.restart()
+        with context.streams.notebook_stream():
             seed, shards = self._reader.read(loader, self._min_samples_of_remainder)
         num_batches = 0 if cycled else _length(loader)
-        own = reachable_generators(frame, excluded=self.patch.sampler_generators)
+        own = reachable_generators(frame, excluded=context.sampler_generators)
         self.iterates_manually = loop_trains(frame) is None
         shards = repeat_forever(shards) if cycled else shards
         return self._pass(loader, seed, shards, num_batches, own)
@@ -95,97 +92,73 @@ class ShardedLoader:
             num_batches: number of batches, or 0 if unknown.
             own: the generators that the loop may draw from.
         """
-        session = self.session
+        context, steps, losses = self._context, self._context.steps, self._context.losses
+        progress, per_shard = steps.progress, context.rank_info.batch == "global"
         self.epoch += 1
-        before, steps, enclosing = session.backwards, 0, session.enter(self)
-        streams, this_pass = self.patch.streams, object()
+        before, num_steps, enclosing = progress.backwards, 0, progress.begin_pass(self)
+        streams, this_pass = context.streams, object()
         streams.enter_step(this_pass, seed)
         self._check_batch_norm()
         pass_draws: DrawDetector | None = None
-        shapes = CollatedShapes(loader, per_shard=self._is_indexed and session.batch == "global")
+        shapes = CollatedShapes(loader, per_shard=self._is_indexed and per_shard)
         try:
-            for (batch, planned), last in session.accumulation.with_last(shards):
-                session.split_passes += steps == 0
-                steps += 1
+            for (batch, planned), last in steps.with_last(shards):
+                progress.sharded_passes += num_steps == 0
+                num_steps += 1
                 num_rows = count_rows(batch)
                 shard = adjust_to_collated(planned, batch, num_rows)
-                begin = functools.partial(
-                    self._begin_step, shard, last, steps, num_batches, tokens_in(batch)
-                )
-                session.ahead.dispatch(
-                    LoaderEvent(begin, True, self, weak_tensors(batch), shard, last)
-                )
+                bar = {"step": num_steps, "total": num_batches, "epoch": self.epoch}
+                steps.queue_batch(self, batch, shard, last, tokens_in(batch), **bar)
                 if shard.is_partial and not shard.is_padding:
                     # Otherwise some tensors may have other lengths.
                     known = num_rows in (shard.samples, None)
-                    session.batch_dependence.add_batch(
+                    losses.batch_dependence.add_batch(
                         batch, shard.samples if known else 0, shard.global_samples
                     )
                 shapes.add(batch, num_rows, planned)
-                session.joined |= shapes.has_variable_rows
+                losses.diagnostics.has_ragged_samples |= shapes.has_variable_rows
                 pass_draws = self._unreported_draws = pass_draws or DrawDetector(own)
-                step_draws = DrawDetector(own) if session.backwards < STEPS_CHECKED else None
+                step_draws = DrawDetector(own) if progress.backwards < STEPS_CHECKED else None
                 yield batch
-                if step_draws is not None and session.backwards > before:
+                if step_draws is not None and progress.backwards > before:
                     self._report_draws(step_draws)
         finally:
             self._unreported_draws = None
-            trained = session.backwards > before
+            trained = progress.backwards > before
             if pass_draws is not None and trained and not self._reader.has_random_samples:
                 # A custom sampler, or a stream, may have drawn as on one device.
                 host = self._is_indexed and uses_torch_sampler(loader)
                 self._report_draws(pass_draws, host)
             if shapes.has_variable_shapes:
-                session.recorder.notice("padded", notices.PADDED)
+                context.recorder.notice("padded", notices.PADDED)
             streams.leave_step(this_pass)
-            session.batch_dependence.stop_if_done()
-            if steps > 1 and not session.ahead.is_prefetching:  # otherwise training may follow
-                self._check_trained(before)
-            end = functools.partial(self._end_pass, enclosing, before if steps else None)
-            session.ahead.dispatch(LoaderEvent(end, begins_step=False, source=self))
-
-    def _begin_step(
-        self, shard: BatchShard, last: bool, step: int, total: int, tokens: int
-    ) -> None:
-        """Begin the step of a batch, of which this rank holds ``tokens`` tokens."""
-        if tokens and not shard.is_padding:
-            self.session.throughput.add_tokens(tokens * shard.global_samples / shard.samples)
-        self.session.take(shard, self, last)
-        self.session.recorder.progress(
-            "loader", label="epoch", step=step, total=total, epoch=self.epoch
-        )
-
-    def _end_pass(self, enclosing: EnclosingPass, backwards: int | None) -> None:
-        """End the pass, before whose first batch there had been ``backwards`` backward passes."""
-        self.session.leave(self, enclosing)
-        self._check_trained(backwards)
-
-    def _check_trained(self, backwards: int | None) -> None:
-        """Record a pass without any backward pass."""
-        self.session.untrained |= self.session.backwards == backwards
+            losses.batch_dependence.stop_if_done()
+            if num_steps > 1 and not steps.events.is_prefetching:  # otherwise training may follow
+                progress.note_untrained_pass(before)
+            steps.queue_end(self, enclosing, before if num_steps else None)
 
     def _check_batch_norm(self) -> None:
-        if self.session.has_batch_norm():
-            self.session.recorder.notice("batch-norm", notices.BATCH_NORM)
+        if self._context.trained.has_batch_norm():
+            self._context.recorder.notice("batch-norm", notices.BATCH_NORM)
 
     def report_remaining_draws(self) -> None:
         """Report draws since the first batch of a pass that has not been iterated to its end."""
         if self._unreported_draws is not None and self._unreported_draws.torch_drew:
-            self.session.recorder.notice("random-step", notices.RANDOM_STEP)
+            self._context.recorder.notice("random-step", notices.RANDOM_STEP)
 
     def _report_draws(self, draws: DrawDetector, host: bool = True) -> None:
         """Give a notice for ``draws``; without ``host``, those of Python and NumPy are ignored."""
         if draws.torch_drew:
-            self.session.recorder.notice("random-step", notices.RANDOM_STEP)
-        elif self.patch.streams.drew_in_fork or (host and draws.host_drew):
-            self.session.recorder.notice("random-host", notices.RANDOM_HOST)
+            self._context.recorder.notice("random-step", notices.RANDOM_STEP)
+        elif self._context.streams.drew_in_fork or (host and draws.host_drew):
+            self._context.recorder.notice("random-host", notices.RANDOM_HOST)
 
     def _min_samples_of_remainder(self, samples: int, batch_size: int | None) -> int:
         """Return the minimum shard size of a batch; 1 if the loop reads several loaders."""
         # Workers receive their first batches before the other loader's pass begins.
-        if self.is_zipped or self.session.reads_others(self):
+        if self.is_zipped or self._context.steps.progress.is_inside_other_pass(self):
             return 1
-        return min_samples_of_remainder(samples, batch_size, self.session.dp_size)
+        return min_samples_of_remainder(samples, batch_size, self._context.rank_info.dp_size)
 
 
 def _length(loader: DataLoader[Any]) -> int:

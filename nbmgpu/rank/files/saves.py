@@ -22,7 +22,6 @@ from typing import Any
 
 import torch.distributed as dist
 
-from nbmgpu.rank import session
 from nbmgpu.rank.store.rendezvous import MISMATCH, Rendezvous, Save, default_store, is_rank_0_ahead
 
 NAMES = ("f", "filename", "path")
@@ -47,6 +46,7 @@ class Saves:
         self._rank = rank
         self._is_own = is_own
         self._forget = forget
+        self.join_save: Callable[[Any], None] = lambda value: None
         self._process = os.getpid()
         self._rename, self._unlink = os.replace, os.unlink  # before they are patched
         self._rendezvous = Rendezvous(rank)
@@ -115,8 +115,8 @@ class Saves:
             store.set(_owned(path), b"")
             return whole() if os.path.isfile(path) or not os.path.lexists(path) else plain()
         self.mine.discard(path)
-        if pickled is not None and session.current is not None and (met or not is_rank_0_ahead()):
-            session.current.strategy.join_save(pickled)
+        if pickled is not None and (met or not is_rank_0_ahead()):
+            self.join_save(pickled)
         if met:  # otherwise the file that rank 0 wrote there earlier counts
             with suppress(OSError):  # rank 0 raises it too, which ends the run if not caught
                 self._rendezvous.wait_until_done(save.path_key)

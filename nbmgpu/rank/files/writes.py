@@ -79,8 +79,13 @@ class FilePatch:
         self.temporary: set[str] = set()
         self.patches = PatchStack()
 
-    def install(self) -> None:
-        """Install the patches."""
+    def install(self, join_save: Callable[[Any], None]) -> None:
+        """Install the patches.
+
+        Args:
+            join_save: takes part in the gathers of rank 0 while that pickles a value.
+        """
+        self.saves.join_save = join_save
         wrap = self.patches.wrap
         wrap("torch.save", functools.partial(self.saves.wrap, place=1, pickles=True))
         self._install_for_rust()

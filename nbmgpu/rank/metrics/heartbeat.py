@@ -16,23 +16,27 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from nbmgpu.devices.probe import probe
-from nbmgpu.rank import session
 from nbmgpu.rank.reporting.stdio import FLUSH_INTERVAL, flush_partial_line, log_size
-from nbmgpu.runs.events import EventWriter, Vitals
+from nbmgpu.runs.events import EventWriter, Heartbeat
 from nbmgpu.system.limits import usable_cores, usable_memory
 
 from .step_time import StepTimerWindow
+
+if TYPE_CHECKING:
+    from nbmgpu.rank.progress import TrainingProgress
+
+    from .step_time import StepTimer
 
 INTERVAL = 1.0
 """Seconds between heartbeats."""
 
 
-class Heartbeat:
+class HeartbeatThread:
     """Emits heartbeats while the context is entered."""
 
     def __init__(self, events: EventWriter, log: Path, device: str) -> None:
@@ -51,8 +55,13 @@ class Heartbeat:
         self._process.cpu_percent()  # the next call measures from here
         self._machine = {"cores": usable_cores(), "memory_total": usable_memory()}
         self._window = StepTimerWindow()
+        self._training: tuple[TrainingProgress, StepTimer] | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="nbmgpu-heartbeat", daemon=True)
+
+    def follow(self, progress: TrainingProgress, timer: StepTimer) -> None:
+        """Report the steps of ``progress`` and their times from now on."""
+        self._training = progress, timer
 
     def __enter__(self) -> None:
         """Start the thread."""
@@ -82,19 +91,19 @@ class Heartbeat:
             self._emit()
 
     def _emit(self) -> None:
-        current = session.current
-        step_time, own_time = self._window.take(current.pace) if current else (0.0, 0.0)
+        progress, timer = self._training or (None, None)
+        step_time, own_time = self._window.take(timer) if timer else (0.0, 0.0)
         self._events.emit(
-            Vitals,
-            step=current.step if current else 0,
+            Heartbeat,
+            step=progress.step if progress else 0,
             step_time=step_time,
             own_time=own_time,
             cpu=self._process.cpu_percent(),
             memory=self._process.memory_info().rss,
             logged=log_size(self._log),
-            passes=current.begun if current else 0,
+            passes=progress.backwards_begun if progress else 0,
             **self._machine,
-            **self._gpu(current is not None),
+            **self._gpu(progress is not None),
         )
 
     def _gpu(self, ready: bool) -> dict[str, float]:

@@ -1,69 +1,110 @@
-"""Measurements and notices that are reported once, after the cell has finished."""
+"""Measurements, digests and notices that are reported once, after the cell has finished."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbmgpu.rank.batch_dependence import SPLIT_BY_COUNT
-from nbmgpu.rank.metrics.memory import MemoryUsage
-from nbmgpu.rank.session import Session
 from nbmgpu.rank.source_analysis.notebook_code import NotebookCode
 from nbmgpu.runs.events import EventWriter, Measurements, StepDigest
 from nbmgpu.strategies.replication import bit_checksums, digest
 
 from . import notices
 
+if TYPE_CHECKING:
+    from nbmgpu.rank.loss.loss_analysis import LossAnalysis
+    from nbmgpu.rank.metrics.memory import MemoryUsage
+    from nbmgpu.rank.metrics.optimizer_step_times import OptimizerStepTimer
+    from nbmgpu.rank.progress import TrainingProgress
+    from nbmgpu.rank.rank_info import RankInfo
+    from nbmgpu.rank.training.step_limit import StepLimit
+    from nbmgpu.rank.training.trained_objects import TrainedObjects
+    from nbmgpu.strategies.base import Unit
 
-def emit_measurements(events: EventWriter, session: Session, memory_usage: MemoryUsage) -> None:
+    from .recorder import Recorder
+
+
+def emit_measurements(
+    events: EventWriter, limit: StepLimit, timer: OptimizerStepTimer, memory_usage: MemoryUsage
+) -> None:
     """Emit the time and memory that the steps of a comparison's run have taken."""
     events.emit(
         Measurements,
-        steps=session.budget.taken,
-        seconds=session.stopwatch.seconds(),
-        samples=session.stopwatch.samples(),
+        steps=limit.taken,
+        seconds=timer.seconds(),
+        samples=timer.samples(),
         held=memory_usage.tensor_bytes(),
         memory=memory_usage.peak(),
         gpu_memory=memory_usage.gpu_peak(),
     )
 
 
-def emit_final_report(
-    events: EventWriter, session: Session, cell: str, namespace: Mapping[str, Any]
-) -> None:
-    """Emit the digests and notices of ``cell``, which has finished in ``namespace``."""
-    if session.budget.on:
-        session.recorder.notice("steps", session.budget.words)
-    if session.distributes and session.backwards:
-        _emit_step_digest(events, session)
-    _emit_notices(session, cell, namespace)
+class FinalReport:
+    """Reports what is known of the training after a cell that has succeeded."""
+
+    def __init__(
+        self,
+        rank_info: RankInfo,
+        progress: TrainingProgress,
+        trained: TrainedObjects,
+        losses: LossAnalysis,
+        recorder: Recorder,
+    ) -> None:
+        """Report on the training of ``trained``."""
+        self._rank_info = rank_info
+        self._progress = progress
+        self._trained = trained
+        self._losses = losses
+        self._recorder = recorder
+
+    def emit_digest(self, events: EventWriter) -> None:
+        """Emit digests of what is equal on all ranks: batches, reductions, replicated weights."""
+        progress, steps = self._progress, self._losses.diagnostics.digest
+        if not self._rank_info.shards_data or not progress.backwards:
+            return
+        weights, buffers = "", {}
+        if progress.sharded_passes:
+            with suppress(RuntimeError):  # out of memory: a check must not cost the results
+                weights = digest(self._trained.strategy.replicated_parameters())
+                buffers = _buffer_digests(self._trained.units)
+        events.emit(
+            StepDigest,
+            passes=progress.backwards,
+            batches=steps.steps,
+            losses=steps.reductions,
+            weights=weights,
+            buffers=buffers,
+        )
+
+    def emit_notices(self, cell: str, namespace: Mapping[str, Any]) -> None:
+        """Emit the notices that need the whole ``cell``, which ran in ``namespace``."""
+        progress, recorder = self._progress, self._recorder
+        trains = self._rank_info.shards_data and progress.backwards > 0
+        if trains and progress.sharded_passes == 0:
+            recorder.notice("not-sharded", notices.NOT_SHARDED)
+        if progress.had_untrained_pass:
+            recorder.notice("not-trained", notices.NOT_TRAINED)
+        if self._rank_info.rank:
+            return  # rank 0 has the largest shards: another size would have been reported there
+        code = NotebookCode.from_cell(cell, namespace)
+        diagnostics = self._losses.diagnostics
+        text = diagnostics.size_inference.notice_text(code)
+        if text and not recorder.has_notice("late-count"):
+            recorder.notice("by-chance", text)
+        splits = self._losses.batch_dependence.splits_batches
+        if splits and not NotebookCode.without_models(cell, namespace).names & SPLIT_BY_COUNT:
+            recorder.notice("in-pieces", notices.CHUNKED_BATCH)
+        if diagnostics.has_other_gradients and code.reads_gradients:
+            recorder.notice("own-gradient", notices.LOCAL_GRADIENT)
+        if diagnostics.size_inference.has_penalty_by_size(code):
+            recorder.notice("scaled-penalty", notices.SCALED_PENALTY)
 
 
-def _emit_step_digest(events: EventWriter, session: Session) -> None:
-    """Emit digests of what must be equal on all ranks.
-
-    These are the batches, how losses reduce, and replicated weights and buffers.
-    """
-    batches, losses = session.walk.hexdigest(), session.reductions.hexdigest()
-    known = losses if session.losses_known else ""
-    weights, buffers = "", {}
-    if session.split_passes:
-        with suppress(RuntimeError):  # out of memory: a digest must not cost the results
-            weights, buffers = digest(session.strategy.replicated_parameters()), _buffers(session)
-    events.emit(
-        StepDigest,
-        passes=session.backwards,
-        batches=batches,
-        losses=known,
-        weights=weights,
-        buffers=buffers,
-    )
-
-
-def _buffers(session: Session) -> dict[str, str]:
-    """Return a digest of each persistent buffer of the trained modules."""
-    roots = [root for unit in session.units for root in unit.modules]
+def _buffer_digests(units: list[Unit]) -> dict[str, str]:
+    """Return a digest of each persistent buffer of the modules in ``units``, by name."""
+    roots = [root for unit in units for root in unit.modules]
     found = [
         (".".join(filter(None, (type(root).__name__, path, name))), buffer)
         for root in roots
@@ -75,27 +116,3 @@ def _buffers(session: Session) -> dict[str, str]:
     for (name, _), bits in zip(found, bit_checksums([b for _, b in found]), strict=True):
         digests[name] = digests.get(name, "") + bits.hex()  # models may have the same class
     return digests
-
-
-def _emit_notices(session: Session, cell: str, namespace: Mapping[str, Any]) -> None:
-    """Emit the notices that depend on the whole cell."""
-    recorder = session.recorder
-    if session.worked_alone():
-        recorder.notice("not-sharded", notices.NOT_SHARDED)
-    if session.split_in_vain():
-        recorder.notice("not-trained", notices.NOT_TRAINED)
-    if session.rank:
-        return  # rank 0 has the largest shards: another size would have been reported
-    code = NotebookCode.from_cell(cell, namespace)
-    text = session.chances.notice_text(code)
-    if text and not recorder.has_notice("late-count"):
-        recorder.notice("by-chance", text)
-    if (
-        session.batch_dependence.splits_batches
-        and not NotebookCode.without_models(cell, namespace).names & SPLIT_BY_COUNT
-    ):
-        recorder.notice("in-pieces", notices.CHUNKED_BATCH)
-    if session.own_gradients and code.reads_gradients:
-        recorder.notice("own-gradient", notices.LOCAL_GRADIENT)
-    if session.chances.has_penalty_by_size(code):
-        recorder.notice("scaled-penalty", notices.SCALED_PENALTY)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 
-class StepDigest:
+class StepDigestBuilder:
     """What must be the same on all ranks: the steps with a backward pass, and their reductions."""
 
     def __init__(self) -> None:

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch.distributed as dist
 
 from nbmgpu.errors import RankError, step_mismatch_message
-from nbmgpu.rank import session
 from nbmgpu.strategies import all_reduce
 
-from .desync import backward_passes_begun, desync_error
+from . import desync
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -87,12 +86,12 @@ def rank_0_sets(key: str) -> bool:
     while not _wait(store, key):
         if store.check([RANK_0_FINISHED]) and not store.check([key]):  # in this order: no race
             return False
-        current = session.current
-        if current is None:
+        detector = desync.detector
+        if detector is None:
             continue
-        begun = backward_passes_begun(current.recorder.events.path.with_name("rank-0.jsonl"))
-        if begun > current.begun and not store.check([key]):  # no race either
-            raise desync_error(current.begun, begun)
+        begun = detector.begun_by_rank_0()
+        if begun > detector.begun() and not store.check([key]):  # no race either
+            raise desync.desync_error(detector.begun(), begun)
     return True
 
 

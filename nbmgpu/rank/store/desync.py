@@ -7,13 +7,35 @@ there.  If rank 0 has begun more backward passes than this rank, it waits in one
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from nbmgpu.errors import RankError, format_message
-from nbmgpu.runs.events import Vitals, decode
+from nbmgpu.runs.events import Heartbeat, decode
 
 TAIL_BYTES = 1 << 16
 """Size of the end of an events file that surely contains a heartbeat, of which one is a second."""
+
+
+class DesyncDetector:
+    """Compares how many backward passes this rank and rank 0 have begun."""
+
+    def __init__(self, rank_0_events: Path, begun: Callable[[], int]) -> None:
+        """Read rank 0's number from ``rank_0_events``; ``begun`` returns this rank's."""
+        self._rank_0_events = rank_0_events
+        self.begun = begun
+
+    def begun_by_rank_0(self) -> int:
+        """Return how many backward passes rank 0 had begun at its last heartbeat."""
+        return backward_passes_begun(self._rank_0_events)
+
+    def is_rank_0_ahead(self) -> bool:
+        """Return whether rank 0 has begun more passes, and so does not come to this place again."""
+        return self.begun_by_rank_0() > self.begun()
+
+
+detector: DesyncDetector | None = None
+"""Set by ``main`` before the cell runs."""
 
 
 def backward_passes_begun(events: Path) -> int:
@@ -29,7 +51,7 @@ def backward_passes_begun(events: Path) -> int:
     except FileNotFoundError:  # the run folder was removed
         return 0
     for line in reversed(lines):
-        if isinstance(event := decode(line.decode()), Vitals):
+        if isinstance(event := decode(line.decode()), Heartbeat):
             return event.passes
     return 0
 

@@ -17,10 +17,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from nbmgpu.rank import session
-
+from . import desync
 from .broadcast import RANK_0_FINISHED
-from .desync import backward_passes_begun
 
 TIMEOUT = 10.0
 """Seconds for which a rank waits for another one to reach the same operation."""
@@ -64,7 +62,8 @@ class Rendezvous:
     def next_key(self, name: str) -> str:
         """Return the key of the next operation ``name`` of this rank in this step."""
         main = threading.current_thread() is threading.main_thread()
-        step = f"{0 if session.current is None else session.current.begun}" if main else "thread"
+        begun = 0 if desync.detector is None else desync.detector.begun()
+        step = f"{begun}" if main else "thread"
         with self._lock:
             self._counts[f"{name} {step}"] += 1
             return f"nbmgpu/{name}/{step}/{self._counts[f'{name} {step}']}"
@@ -154,12 +153,8 @@ class Rendezvous:
 
 
 def is_rank_0_ahead() -> bool:
-    """Tell whether rank 0 has begun more steps than this rank: it has passed this operation."""
-    current = session.current
-    if current is None:
-        return False
-    of_rank_0 = backward_passes_begun(current.recorder.events.path.with_name("rank-0.jsonl"))
-    return of_rank_0 > current.begun
+    """Return whether rank 0 has begun more steps than this rank: it has passed this operation."""
+    return desync.detector is not None and desync.detector.is_rank_0_ahead()
 
 
 def default_store() -> Any:

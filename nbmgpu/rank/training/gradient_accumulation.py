@@ -1,14 +1,14 @@
 """``--accumulate N``: an optimizer step on every N batches, as if they were one batch.
 
-The gradient of a group of batches is that of the mean over all of their samples, so
-N batches of B leave the weights that one batch of N * B leaves.  A group ends after N
-batches, or with the last batch of a pass over the loader.  Until then the cell's
-``step``, ``zero_grad``, gradient clipping and schedulers' ``step`` do nothing.
+The gradient of a group of batches is that of the mean over all of their samples, so N batches of B
+samples give the same weights as one batch of N * B.  A group ends after N batches, or with the last
+batch of a pass over the loader.  Until then the cell's ``step``, ``zero_grad``, gradient clipping
+and the ``step`` of schedulers do nothing.
 
-A gradient of batch k weighs T_k / S while a group is open, T_k being the samples (or
-targets) behind its loss and S the samples of the first batch; all are multiplied by
-S / sum(T) when the group closes, for nobody knows sum(T) before.  Numbers near 1 keep
-half precision from overflowing.
+Until the group ends, the gradient of batch k has the weight T_k / S.  T_k is the number of samples
+(or targets) behind its loss, and S the number of samples of the first batch.  At the end all are
+multiplied by S / sum(T), because sum(T) is not known before.  Weights near 1 keep half precision
+from overflowing.
 """
 
 from __future__ import annotations
@@ -28,15 +28,22 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Accumulation:
-    """The group of batches under way.  With ``size`` 1 every batch is a group."""
+class GradientAccumulation:
+    """The current group of batches.  With ``size`` 1 every batch is a group.
+
+    Attributes:
+        size: number of batches per step.
+        batches: number of batches of the group that are complete.
+        is_last_batch: whether the current batch is the last of a pass over its loader.
+        skipped_step: whether the cell's last call of ``step`` was skipped.
+    """
 
     def __init__(self, size: int) -> None:
         """Take a step on every ``size`` batches."""
         self.size = size
         self.batches = 0
-        self.last = False
-        self.skipped = False
+        self.is_last_batch = False
+        self.skipped_step = False
         self._parts = 0
         self._unit: Tensor | float | None = None
         self._batch: Tensor | float = 0.0
@@ -49,13 +56,13 @@ class Accumulation:
         return self.size > 1
 
     @property
-    def closes(self) -> bool:
-        """Whether the group ends with the batch under way; always, when batches are not grouped."""
-        return self.last or self.batches + 1 >= self.size
+    def is_step_due(self) -> bool:
+        """Whether the group ends with the current batch; always, when batches are not grouped."""
+        return self.is_last_batch or self.batches + 1 >= self.size
 
     @property
-    def open(self) -> bool:
-        """Whether gradients of earlier batches are kept for the step to come."""
+    def keeps_gradients(self) -> bool:
+        """Whether gradients of earlier batches are kept for the next step."""
         return self.on and self.batches > 0
 
     def with_last(self, items: Iterable[T]) -> Iterator[tuple[T, bool]]:
@@ -71,9 +78,9 @@ class Accumulation:
         yield from ((item, True) for item in waiting)
 
     def weigh(self, total: Tensor | float, samples: float) -> Tensor | float:
-        """Return what a backward pass counts for while its group is open.
+        """Return the weight of a backward pass until its group ends.
 
-        Several passes of one batch add up; the first tells what the batch counts for.
+        Several passes on one batch add up; the first one sets the weight of the batch.
 
         Args:
             total: the sum of all ranks' weights behind the loss.
@@ -90,7 +97,7 @@ class Accumulation:
         return self._batch / self._unit
 
     def check(self, units: list[Unit]) -> None:
-        """Refuse what cannot be accumulated; called before each backward pass.
+        """Refuse a cell whose gradients cannot accumulate; called before each backward pass.
 
         Raises:
             StrategyError: there are several optimizers, or gradients of the group are gone.
@@ -101,23 +108,23 @@ class Accumulation:
             what = "--accumulate works for one optimizer; this cell has several"
             raise StrategyError(format_message(what, instead="accumulating in the cell itself"))
         gone = self._holding - {id(p) for p in _with_gradient(units)}
-        if self.open and gone:
+        if self.keeps_gradients and gone:
             what = "--accumulate keeps gradients between steps, but the cell has removed some"
             raise StrategyError(format_message(what, instead="optimizer.zero_grad()"))
 
-    def settle(self, units: list[Unit]) -> None:
-        """Bring the gradients to the mean over the group, if it ends; after a backward pass."""
+    def rescale(self, units: list[Unit]) -> None:
+        """Scale the gradients to the mean over the group, if it ends; after a backward pass."""
         if not self.on:
             return
         parameters = _with_gradient(units)
         self._holding = {id(p) for p in parameters}
-        if self.closes and self._unit is not None:
+        if self.is_step_due and self._unit is not None:
             scale = float(self._unit / self._sum) if self._sum else 0.0
             torch._foreach_mul_([local(p.grad) for p in parameters if p.grad is not None], scale)
-            self._unit = self._sum  # for a second pass of this batch
+            self._unit = self._sum  # for a second pass on this batch
 
     def begin_batch(self, last: bool) -> None:
-        """Know whether the batch is the loader's last; refuse a cell that leaves out steps.
+        """Begin a batch, perhaps the last of its pass; refuse a cell that does not step on each.
 
         Raises:
             StrategyError: the batch before had a backward pass and no step.
@@ -126,10 +133,10 @@ class Accumulation:
             what = f"--accumulate {self.size} needs a cell that steps on every batch"
             allowed = "This one accumulates by itself"
             raise StrategyError(format_message(what, allowed, "%%mgpu without --accumulate"))
-        self.last = last
+        self.is_last_batch = last
 
-    def leave_to(self, trainer: str, option: str) -> None:
-        """Refuse to accumulate in a library's loop, which counts steps and has its own ``option``.
+    def refuse_in(self, trainer: str, option: str) -> None:
+        """Refuse to accumulate in the loop of ``trainer``, which has an ``option`` of its own.
 
         Raises:
             StrategyError: batches are grouped.
@@ -139,9 +146,9 @@ class Accumulation:
             raise StrategyError(format_message(what, instead=option.format(self.size)))
 
     def takes_step(self) -> bool:
-        """Count the cell's step; return whether it is to be done."""
-        done = not self.on or self.closes
-        self.skipped = not done
+        """Count a step of the cell; return whether to take it."""
+        done = not self.on or self.is_step_due
+        self.skipped_step = not done
         self._parts = 0
         self.batches = 0 if done else self.batches + 1
         if done:
@@ -151,7 +158,7 @@ class Accumulation:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Return this rank's part of a sharded tensor, in place; a plain tensor is its own."""
+    """Return the local tensor of a DTensor, which shares its memory; a plain tensor as it is."""
     part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return part
 

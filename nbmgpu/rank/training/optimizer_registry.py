@@ -1,4 +1,4 @@
-"""Which objects train: optimizers as they appear, and the modules that own their parameters."""
+"""Finds the optimizers of a process, and the modules that own their parameters."""
 
 from __future__ import annotations
 
@@ -17,66 +17,72 @@ from nbmgpu.patches import PatchStack
 from nbmgpu.strategies.base import Unit
 
 
-class OptimizerWatch:
-    """Knows every optimizer of this process, wherever it was made or unpickled.
+class OptimizerRegistry:
+    """Every optimizer of this process, wherever it was made or unpickled.
 
-    ``changed`` is set when one appears or gets a new parameter group, until
-    ``units`` is asked for.  ``on_class`` is called with the class of each.
+    Attributes:
+        order: the optimizers, in order of appearance.
+        changed: whether an optimizer has appeared or got a new parameter group since the last
+            call of ``units``.
+        on_class: called with the class of each new optimizer.
     """
 
     def __init__(self) -> None:
-        """See nothing until ``install``."""
-        self.seen: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        """Register nothing until ``install``."""
+        self._seen: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self.order: list[weakref.ref[Optimizer]] = []
         self.changed = False
         self.on_class: Callable[[type[Optimizer]], None] = lambda cls: None
-        self._few = 0
+        self._baseline = 0
 
     def install(self) -> None:
-        """Hook the creation, unpickling and growth of optimizers."""
+        """Patch the creation, unpickling and extension of optimizers."""
         for method in ("__init__", "__setstate__", "add_param_group"):
-            PatchStack().wrap(f"torch.optim.Optimizer.{method}", self._noting)
+            PatchStack().wrap(f"torch.optim.Optimizer.{method}", self._registering)
 
-    def _noting(self, function: Any) -> Any:
+    def _registering(self, function: Any) -> Any:
         @functools.wraps(function)
-        def noted(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        def registered(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
             result = function(optimizer, *args, **kwargs)
-            if hasattr(optimizer, "of_engine"):  # a strategy's own, behind one of the cell
+            if hasattr(optimizer, "of_engine"):  # a strategy's own, for one of the cell
                 return result
-            if optimizer not in self.seen:
+            if optimizer not in self._seen:
                 self.on_class(type(optimizer))
-                self.seen.add(optimizer)
+                self._seen.add(optimizer)
                 self.order.append(weakref.ref(optimizer))
             self.changed = True
             return result
 
-        return noted
+        return registered
 
     @property
     def has_doubled(self) -> bool:
-        """Whether there are twice as many as when that was asked first, or after ``prune``."""
-        self._few = self._few or max(len(self.order), 1)
-        return len(self.order) >= 2 * self._few
+        """Whether there are twice as many as when this was first read, or after ``prune``."""
+        self._baseline = self._baseline or max(len(self.order), 1)
+        return len(self.order) >= 2 * self._baseline
 
     def prune(self, agree: Callable[[torch.Tensor], Any]) -> list[Optimizer]:
-        """Leave out those that are gone on any rank; ``agree`` keeps the flags that all ranks have.
+        """Remove optimizers that are dead on any rank, and return the others.
 
-        What the code cannot reach any more on one rank, it cannot on another, where the collector
-        has not come by yet.  Those that are left are returned: until ``units`` has been asked, none
-        of them may go.
+        An optimizer that the code cannot reach on one rank is unreachable on all, even where the
+        garbage collector has not run yet.  Keep the result until ``units`` has been called, so
+        that none of them dies before.
+
+        Args:
+            agree: sets flags of shape (n,), in place, to those that are 1 on all ranks.
         """
         gone = sum(ref() is None for ref in self.order)
         if 2 * gone < len(self.order):
-            gc.collect()  # a scheduler and its optimizer hold one another
+            gc.collect()  # a scheduler and its optimizer refer to each other
         held = [ref() for ref in self.order]
         alive = torch.tensor([float(optimizer is not None) for optimizer in held])
         agree(alive)
         self.order = list(itertools.compress(self.order, alive.tolist()))
-        self._few = max(len(self.order), 1)
+        self._baseline = max(len(self.order), 1)
         return [each for each in itertools.compress(held, alive.tolist()) if each is not None]
 
     def forget(self, gone: Iterable[Optimizer]) -> None:
-        """Leave out optimizers that will not step any more, though something keeps them."""
+        """Remove optimizers that will not step any more, although they are alive."""
         known = {id(optimizer) for optimizer in gone}
         self.order = [ref for ref in self.order if id(ref()) not in known]
         self.changed = True
@@ -84,7 +90,7 @@ class OptimizerWatch:
     def optimizers(self) -> list[Optimizer]:
         """Return the live optimizers that have parameters, in order of appearance.
 
-        A wrapper that shares the groups of another one counts with it.
+        A wrapper that has the parameter groups of another optimizer is one of them.
         """
         alive = [o for ref in self.order if (o := ref()) is not None]
         return [o for o in alive if any(g["params"] for g in getattr(o, "param_groups", []))]
@@ -95,17 +101,17 @@ class OptimizerWatch:
         return self.peek()
 
     def peek(self) -> list[Unit]:
-        """Return what ``units`` would, without having asked."""
+        """Return the result of ``units`` without resetting ``changed``."""
         optimizers = self.optimizers()
         return group_units(optimizers, owners(optimizers))
 
 
 def owners(optimizers: Iterable[Optimizer]) -> list[nn.Module]:
-    """Return the outermost modules that hold a parameter of ``optimizers``, in the order of these.
+    """Return the outermost modules that have a parameter of ``optimizers``, in their order.
 
-    Found among all objects of the process, so they may live in a function's frame or in
-    an attribute just as well as in the notebook's namespace.  The collector, which lists
-    them, does so by their generations, and these are not the same on all ranks.
+    All objects of the process are searched, so a module may be in a function's frame or in an
+    attribute as well as in the notebook's namespace.  ``gc`` lists objects by generation, which
+    is not the same order on all ranks.
     """
     parameters = (p for o in optimizers for g in o.param_groups for p in g["params"])
     wanted = {id(p): at for at, p in reversed([*enumerate(parameters)])}
@@ -120,7 +126,7 @@ def owners(optimizers: Iterable[Optimizer]) -> list[nn.Module]:
 
 
 def group_units(optimizers: list[Optimizer], modules: list[nn.Module]) -> list[Unit]:
-    """Join what shares a parameter into one unit, in the order of the optimizers."""
+    """Group objects that share a parameter into units, in the order of the optimizers."""
     parts: list[tuple[set[int], Unit]] = []
     for optimizer in optimizers:
         keys = {id(p) for g in optimizer.param_groups for p in g["params"]}
@@ -144,7 +150,7 @@ def group_units(optimizers: list[Optimizer], modules: list[nn.Module]) -> list[U
 
 
 def training(units: Iterable[Unit]) -> bool:
-    """Tell whether gradients are on and some module of ``units`` is in training mode.
+    """Return whether gradients are enabled and some module of ``units`` is in training mode.
 
     A unit without modules (an optimizer over bare tensors) counts as training.
     """

@@ -1,8 +1,8 @@
-"""The cell's optimizer steps, wherever they are called: the strategy's and the options' turn.
+"""Patches of ``Optimizer.step`` and what belongs to it: strategy and options act at each step.
 
-Steps, ``zero_grad``, schedulers' steps and ``clip_grad_norm_`` are met at the classes and
-functions of torch, not at the user's objects, so that these stay what they are: a
-scheduler or a gradient scaler may wrap ``optimizer.step`` as it likes.
+``step``, ``zero_grad``, ``step`` of schedulers and ``clip_grad_norm_`` are patched in torch's
+classes and modules, not on the user's objects.  A scheduler or a gradient scaler may still wrap
+``optimizer.step``.
 """
 
 from __future__ import annotations
@@ -24,43 +24,58 @@ from nbmgpu.patches import PatchStack
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from nbmgpu.rank.session import Session
+    from nbmgpu.rank.loss.diagnostics import LossDiagnostics
+    from nbmgpu.rank.metrics.step_metrics import StepMetrics
+
+    from .step_options import StepOptions
+    from .trained_objects import TrainedObjects
 
 CLIP = "torch.nn.utils.clip_grad.clip_grad_norm_"
 
 
-class StepTap:
-    """Stands before every step of the cell, for the rest of this process."""
+class StepPatch:
+    """Wraps every optimizer step of the cell."""
 
-    def __init__(self, session: Session) -> None:
-        """Serve ``session``."""
-        self.session = session
+    def __init__(
+        self,
+        trained: TrainedObjects,
+        options: StepOptions,
+        diagnostics: LossDiagnostics,
+        metrics: StepMetrics,
+    ) -> None:
+        """Apply the strategy of ``trained`` and ``options`` to each step."""
+        self.trained = trained
+        self.strategy = trained.strategy
+        self.accumulation = options.accumulation
+        self.clip_norm = options.clip_norm
+        self.diagnostics = diagnostics
+        self.metrics = metrics
         self.inside = False
         self.patches = PatchStack()
-        self.clip: Callable[..., Tensor] = nn.utils.clip_grad_norm_
+        self.original_clip: Callable[..., Tensor] = nn.utils.clip_grad_norm_
 
     def install(self) -> None:
-        """Put the tap in place."""
-        self.session.watch.on_class = self._meet
-        self._install_zero_grad()
-        self._install_clip()
-        if self.session.accumulation.on:
-            self._install_pauses()
+        """Install the patches."""
+        self.trained.registry.on_class = self._patch_step
+        self._patch_zero_grad()
+        self._patch_clip()
+        if self.accumulation.on:
+            self._patch_for_accumulation()
 
     def remove(self) -> None:
-        """Give classes their own ``step`` back: those of the cell travel to the notebook."""
+        """Restore the classes: those of the cell are sent to the notebook."""
         self.patches.remove()
 
-    def _meet(self, cls: type[Optimizer]) -> None:
-        """Stand before ``step`` of a class of optimizers."""
+    def _patch_step(self, cls: type[Optimizer]) -> None:
+        """Wrap ``step`` of a class of optimizers."""
         hooked = cls.step
-        if hasattr(hooked, "tapped"):
+        if hasattr(hooked, "is_patched"):
             return
 
         @functools.wraps(hooked)
         def step(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
             plain = functools.partial(hooked, optimizer, *args, **kwargs)
-            if self.inside or not self._is_cells(optimizer):
+            if self.inside or not self._is_of_cell(optimizer):
                 return plain()
             self.inside = True
             try:
@@ -68,30 +83,28 @@ class StepTap:
             finally:
                 self.inside = False
 
-        vars(step)["tapped"] = True
+        vars(step)["is_patched"] = True
         self.patches.replace("torch.optim.Optimizer.step", step, cls)
 
-    def _is_cells(self, optimizer: Optimizer) -> bool:
-        """Tell the cell's optimizers from those that an engine makes for itself."""
-        session = self.session
-        session.activate()
-        return any(o is optimizer for unit in session.units for o in unit.optimizers)
+    def _is_of_cell(self, optimizer: Optimizer) -> bool:
+        """Return whether the cell, and not an engine, has made ``optimizer``."""
+        self.trained.prepare_new()
+        return any(o is optimizer for unit in self.trained.units for o in unit.optimizers)
 
     def _step(self, optimizer: Optimizer, plain: Callable[[], Any]) -> Any:
-        session = self.session
-        if not session.accumulation.takes_step():
+        if not self.accumulation.takes_step():
             return None
-        if not session.shaping.scale.takes_step(optimizer, plain):
+        if not self.trained.options.loss_scale.takes_step(optimizer, plain):
             return None
-        clip = session.clips_at
-        if clip is not None:
-            self._clip([p for u in session.units if optimizer in u.optimizers
-                        for p in u.parameters()], clip)  # fmt: skip
-        result = session.strategy.step(optimizer, plain)
-        session.note_step(optimizer)
+        if self.clip_norm is not None:
+            units = (unit for unit in self.trained.units if optimizer in unit.optimizers)
+            self._clip([p for unit in units for p in unit.parameters()], self.clip_norm)
+        result = self.strategy.step(optimizer, plain)
+        self.diagnostics.check_repeated_step(optimizer)
+        self.metrics.record_optimizer_step(optimizer, self.trained.number_of(optimizer))
         return result
 
-    def _install_zero_grad(self) -> None:
+    def _patch_zero_grad(self) -> None:
         plain = Optimizer.zero_grad
 
         @functools.wraps(plain)
@@ -99,13 +112,13 @@ class StepTap:
             call = functools.partial(plain, optimizer, set_to_none)
             if self.inside:
                 call()
-            elif not self.session.accumulation.open:
-                self.session.strategy.zero_grad(optimizer, call)
+            elif not self.accumulation.keeps_gradients:
+                self.strategy.zero_grad(optimizer, call)
 
         self.patches.replace("torch.optim.Optimizer.zero_grad", zero_grad)
 
-    def _install_clip(self) -> None:
-        plain = self.clip
+    def _patch_clip(self) -> None:
+        plain = self.original_clip
 
         @functools.wraps(plain)
         def clip_grad_norm_(
@@ -122,47 +135,50 @@ class StepTap:
         self, parameters: list[Any], max_norm: float, norm_type: float = 2.0,
         error_if_nonfinite: bool = False, foreach: bool | None = None,
     ) -> Tensor:  # fmt: skip
-        # While gradients accumulate they are looked at, and left as they are.
-        limit = float(max_norm) if self.session.accumulation.closes else float("inf")
-        return self.session.strategy.clip_grad_norm(
-            parameters, limit, norm_type,
-            lambda chosen: self.clip(chosen, limit, norm_type, error_if_nonfinite, foreach),
+        # While gradients accumulate, their norm is computed and they stay as they are.
+        limit = float(max_norm) if self.accumulation.is_step_due else float("inf")
+        clip = functools.partial(
+            self.original_clip, max_norm=limit, norm_type=norm_type,
+            error_if_nonfinite=error_if_nonfinite, foreach=foreach,
         )  # fmt: skip
+        return self.strategy.clip_grad_norm(parameters, limit, norm_type, clip)
 
-    def _install_pauses(self) -> None:
-        """Let what follows a step, or goes with it, wait while gradients accumulate."""
-        accumulation = self.session.accumulation
+    def _patch_for_accumulation(self) -> None:
+        """Skip ``Module.zero_grad`` and schedulers' steps while gradients accumulate."""
+        accumulation = self.accumulation
         clear, scaled = nn.Module.zero_grad, torch.amp.GradScaler.step
 
         @functools.wraps(clear)
         def zero_grad(module: nn.Module, set_to_none: bool = True) -> None:
-            if not accumulation.open:
+            if not accumulation.keeps_gradients:
                 clear(module, set_to_none)
 
         @functools.wraps(scaled)
         def scaler_step(scaler: torch.amp.GradScaler, *args: Any, **kwargs: Any) -> Any:
             if scaler.is_enabled():
                 what = "--accumulate does not go with a GradScaler of the cell's own"
-                raise StrategyError(format_message(what, instead="--precision fp16, without a GradScaler"))
+                raise StrategyError(
+                    format_message(what, instead="--precision fp16, without a GradScaler")
+                )
             return scaled(scaler, *args, **kwargs)
 
         self.patches.replace("torch.nn.Module.zero_grad", zero_grad)
         self.patches.replace("torch.amp.GradScaler.step", scaler_step)
         for cls in _schedulers(LRScheduler):
             if "step" in vars(cls):
-                self.patches.wrap("torch.optim.lr_scheduler.LRScheduler.step", self._paused, cls)
+                self.patches.wrap("torch.optim.lr_scheduler.LRScheduler.step", self._skipping, cls)
 
-    def _paused(self, step: Callable[..., None]) -> Callable[..., None]:
+    def _skipping(self, step: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(step)
-        def paused(scheduler: LRScheduler, *args: Any, **kwargs: Any) -> None:
-            if not self.session.accumulation.skipped:
+        def scheduler_step(scheduler: LRScheduler, *args: Any, **kwargs: Any) -> None:
+            if not self.accumulation.skipped_step:
                 step(scheduler, *args, **kwargs)
 
-        return paused
+        return scheduler_step
 
 
 def _schedulers(cls: type[LRScheduler]) -> list[type[LRScheduler]]:
-    """Return ``cls`` and all classes below it."""
+    """Return ``cls`` and all of its subclasses."""
     return [cls, *(inner for child in cls.__subclasses__() for inner in _schedulers(child))]
 
 

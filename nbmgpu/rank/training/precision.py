@@ -1,10 +1,10 @@
-"""``--precision``: what the forward pass computes in.
+"""``--precision``: the dtype of the forward pass.
 
-The outermost modules that train run under autocast and return float32, as accelerate's
-do; what the cell computes from that, the loss above all, stays float32.  With fp16
-gradients may be too small for the format, so the gradient that starts a backward pass is
-multiplied by a scale, and gradients are divided by it right after the pass.  The scale is a
-power of two, hence the cell finds in ``.grad`` what it would find without.
+The outermost trained modules run under autocast and return float32, as with accelerate.  What the
+cell computes from their outputs, such as the loss, stays float32.  With fp16 gradients may
+underflow, so the gradient that starts a backward pass is multiplied by a scale, and gradients are
+divided by it right after the pass.  The scale is a power of two, so ``.grad`` has the same values
+as without it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GROWS_AFTER = 2000
 
 
 class Autocast:
-    """Stands around a forward pass."""
+    """Wraps a forward pass of a module."""
 
     def __init__(self, precision: str, device: str, recorder: Recorder) -> None:
         """Compute in ``precision`` (fp32, bf16 or fp16) on ``device``."""
@@ -46,7 +46,7 @@ class Autocast:
     def __call__(
         self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Run ``forward``, and return what it returns in float32."""
+        """Run ``forward`` and return its output in float32."""
         if self.dtype is not None:
             with torch.autocast(self.device, self.dtype):
                 return to_float32(forward(*args, **kwargs))
@@ -58,7 +58,7 @@ class Autocast:
 
 
 def to_float32(value: Any) -> Any:
-    """Return ``value`` with its tensors of half precision, also inside containers, in float32."""
+    """Convert tensors of half precision in ``value`` to float32, also inside containers."""
     if isinstance(value, Tensor):
         return value.float() if value.dtype in DTYPES.values() else value
     if isinstance(value, Mapping):
@@ -71,35 +71,39 @@ def to_float32(value: Any) -> Any:
 
 
 class LossScale:
-    """The scale of losses under fp16, and which steps it has spoilt.
+    """The scale of losses under fp16, and the steps to skip because of an overflow.
 
-    Beginning, growth and backing off are those of ``torch.amp.GradScaler``.
+    Initial value, growth and backoff are those of ``torch.amp.GradScaler``.
+
+    Attributes:
+        on: whether losses are scaled at all.
+        value: the factor of losses; 1 if they are not scaled.
     """
 
     def __init__(self, on: bool) -> None:
         """Scale nothing unless ``on``."""
         self.on = on
         self.value = 2.0**16 if on else 1.0
-        self._good = 0
+        self._steps_without_overflow = 0
         self._stepped: bool | None = None
         self._overflows: dict[int, Tensor] = {}
 
     def begin(self, units: list[Unit]) -> None:
-        """Bring gradients that are there already to the scale; before a backward pass."""
+        """Scale gradients that exist already; before a backward pass."""
         if not self.on:
             return
         if self._stepped is False:
-            self.value, self._good = self.value / 2, 0
+            self.value, self._steps_without_overflow = self.value / 2, 0
         elif self._stepped:
-            self._good += 1
-            if self._good == GROWS_AFTER:
-                self.value, self._good = self.value * 2, 0
+            self._steps_without_overflow += 1
+            if self._steps_without_overflow == GROWS_AFTER:
+                self.value, self._steps_without_overflow = self.value * 2, 0
         self._stepped = None
         for unit in units:
             _multiply(_gradients(unit.parameters()), self.value)
 
     def end(self, units: list[Unit]) -> None:
-        """Take the scale off again, and note where there is no number left."""
+        """Divide gradients by the scale, and note which are not finite; after a backward pass."""
         if not self.on:
             return
         for unit in units:
@@ -112,10 +116,10 @@ class LossScale:
                 self._overflows[id(optimizer)] = found if known is None else found | known
 
     def takes_step(self, optimizer: Optimizer, step: Callable[[], Any]) -> bool:
-        """Tell whether the cell's ``step`` is to be done: not after an overflow on any rank.
+        """Return whether to take the cell's ``step``: not after an overflow on any rank.
 
         Raises:
-            StrategyError: it has a closure, so that its backward pass is still to come.
+            StrategyError: it has a closure, which would run the backward pass only now.
         """
         if self.on and _has_closure(step):
             what = "--precision fp16 cannot step with a closure: it could not be left out anymore"
@@ -125,13 +129,13 @@ class LossScale:
             return True
         anywhere = found.float()
         dist.all_reduce(anywhere, dist.ReduceOp.MAX)
-        fine = anywhere.item() == 0
-        self._stepped = fine and self._stepped is not False
-        return fine
+        is_finite = anywhere.item() == 0
+        self._stepped = is_finite and self._stepped is not False
+        return is_finite
 
 
 def _has_closure(step: Callable[[], Any]) -> bool:
-    """Tell whether a step, an optimizer's own with its arguments, brings a function along."""
+    """Return whether a step, a partial of an optimizer's own, has a function as argument."""
     if not isinstance(step, functools.partial):
         return False
     return any(callable(value) for value in (*step.args[1:], *step.keywords.values()))
@@ -158,7 +162,7 @@ def _overflows(grads: list[Tensor]) -> Tensor:
 
 
 def refuse_scalers() -> None:
-    """Refuse a ``GradScaler`` of the cell's own, for the rest of this process."""
+    """Refuse a ``GradScaler`` of the cell, for the rest of this process."""
     scale = torch.amp.GradScaler.scale
 
     @functools.wraps(scale)

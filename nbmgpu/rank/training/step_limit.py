@@ -1,45 +1,47 @@
 """``--steps N``: the cell ends after N optimizer steps, on all ranks after the same one.
 
-Ranks walk in step, so each may count for itself.  The cell is not torn out of its last step:
-what the loop does after it (schedulers, prints, lists) is done, and the cell ends where it
-would begin another one, which is where it asks a training loader for the next batch, or
-begins a backward pass on none.
+All ranks take the same steps, so each one counts for itself.  What the loop does after its last
+step (schedulers, prints, lists) is completed.  The cell ends where it would begin another step:
+where it asks a training loader for the next batch, or begins a backward pass without a batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
-
-import torch
-
-from .optimizer_registry import training
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from nbmgpu.rank.session import Session
+    from nbmgpu.rank.progress import TrainingProgress
 
 ENDED = "The cell was ended after {steps}, as --steps {limit} asks."
 SHORT = "The cell took {steps} and ended by itself: --steps {limit} had nothing to end."
 
 
-class BudgetSpentError(BaseException):
-    """Ends a cell that has taken its steps; like an interrupt, it is not the cell's to catch."""
+class StepLimitReachedError(BaseException):
+    """Ends a cell that has taken its steps.  No Exception, so that the cell does not catch it."""
 
 
-class Budget:
+class StepLimit:
     """The optimizer steps that a cell may take, and those that it has taken.
 
-    Steps of several optimizers on the same batch, as of a generator and its critic, are one.
+    Steps of several optimizers on one batch, such as those of a generator and a discriminator,
+    count as one.
+
+    Attributes:
+        limit: number of steps; None for any number.
+        taken: number of steps so far.
+        reached: whether the cell was ended.
     """
 
-    def __init__(self, limit: int | None) -> None:
-        """Allow ``limit`` steps; without one, any number."""
+    def __init__(self, limit: int | None, progress: TrainingProgress) -> None:
+        """Allow ``limit`` steps."""
         self.limit = limit
         self.taken = 0
-        self.batch = 0
-        self.spent = False
+        self.reached = False
+        self._progress = progress
+        self._step_of_last = 0
         self._stepped: list[Optimizer] = []
 
     @property
@@ -47,46 +49,51 @@ class Budget:
         """Whether steps are counted at all."""
         return self.limit is not None
 
-    def note(self, optimizer: Optimizer, session: Session) -> bool:
-        """Count a step of ``optimizer``; return whether it is the first on its batch."""
-        moved = session.share is not None and session.step != self.batch
+    def count(self, optimizer: Optimizer) -> bool:
+        """Count a step of ``optimizer``; return whether it is the first one on its batch."""
+        progress = self._progress
+        new_batch = progress.shard is not None and progress.step != self._step_of_last
         again = any(other is optimizer for other in self._stepped)
-        self.batch = session.step
-        if self._stepped and not again and not moved:
+        self._step_of_last = progress.step
+        if self._stepped and not again and not new_batch:
             self._stepped.append(optimizer)
             return False
         self._stepped = [optimizer]
         self.taken += 1
         return True
 
-    def watched(self, batches: Iterator[Any], session: Session) -> Iterator[Any]:
-        """Hand ``batches`` on, and end the cell where a training loop wants one too many."""
+    def end_after_last(
+        self, batches: Iterator[Any], is_training: Callable[[], bool]
+    ) -> Iterator[Any]:
+        """Yield ``batches``; end the cell where a loop that ``is_training`` asks for one too many.
+
+        An evaluation continues to its end.
+        """
         try:
             for batch in batches:
                 yield batch
-                # Else it is an evaluation, which goes on to its end.
-                if torch.is_grad_enabled() and training(session.units):
-                    self._end_if_spent()
+                if is_training():
+                    self._end_if_reached()
         finally:
             if isinstance(batches, Generator):
-                batches.close()  # the pass is over now, and not when somebody forgets it
+                batches.close()  # ends the pass now, and not when it is garbage collected
 
-    def before_backward(self, session: Session) -> None:
-        """End the cell that goes on without asking a loader.
+    def before_backward(self) -> None:
+        """End a cell that continues without asking a loader.
 
         Raises:
-            BudgetSpentError: all steps are taken, and this pass is not of the last one's batch.
+            StepLimitReachedError: all steps are taken, and the pass is not on the last one's batch.
         """
-        if session.share is None or session.step != self.batch:
-            self._end_if_spent()
+        if self._progress.shard is None or self._progress.step != self._step_of_last:
+            self._end_if_reached()
 
-    def _end_if_spent(self) -> None:
+    def _end_if_reached(self) -> None:
         if self.limit is not None and self.taken >= self.limit:
-            self.spent = True
-            raise BudgetSpentError
+            self.reached = True
+            raise StepLimitReachedError
 
     @property
-    def words(self) -> str:
-        """How the cell ended."""
+    def summary(self) -> str:
+        """How the cell ended, for a notice."""
         steps = f"{self.taken} optimizer step" + ("" if self.taken == 1 else "s")
-        return (ENDED if self.spent else SHORT).format(steps=steps, limit=self.limit)
+        return (ENDED if self.reached else SHORT).format(steps=steps, limit=self.limit)

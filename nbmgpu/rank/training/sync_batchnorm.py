@@ -1,8 +1,8 @@
 """``--sync-batchnorm``: batch statistics over the global batch, on CPU and GPU.
 
 ``torch.nn.SyncBatchNorm`` works on GPUs only.  Here sums, counts and sums of squares
-around the global mean are added up over ranks, by operations that autograd can follow
-back.  So shares may be uneven, and the numbers are one device's.
+around the global mean are summed over ranks by differentiable operations.  Shards may be uneven,
+and the results are those of one device.
 """
 
 from __future__ import annotations
@@ -18,42 +18,55 @@ from nbmgpu.patches import PatchStack
 from nbmgpu.strategies.mesh import new_dp_group
 
 if TYPE_CHECKING:
-    from nbmgpu.rank.session import Session
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from nbmgpu.rank.batch_dependence import BatchDependenceDetector
+    from nbmgpu.rank.progress import TrainingProgress
 
 
-class BatchNormTap:
-    """Takes the place of ``forward`` of torch's batch normalisation."""
+class BatchNormPatch:
+    """Replaces ``forward`` of torch's batch normalisation."""
 
-    def __init__(self, session: Session) -> None:
-        """Serve ``session``.  Collective: statistics have a process group of their own.
-
-        In that group their order in the backward pass is all that counts, wherever
-        buckets of gradients leave in between.
-        """
-        self.session = session
-        self.group: Any = new_dp_group(session.strategy.mesh)
+    def __init__(
+        self,
+        mesh: DeviceMesh,
+        progress: TrainingProgress,
+        batch_dependence: BatchDependenceDetector,
+    ) -> None:
+        """Normalise over the data-parallel ranks of ``mesh``."""
+        self.mesh = mesh
+        self.progress = progress
+        self.batch_dependence = batch_dependence
+        self.group: Any = None
         self.patches = PatchStack()
 
     def install(self) -> None:
-        """Put the tap in place."""
+        """Install the patch, unless it is installed; collective.
+
+        Statistics have a process group of their own.  There only their own order in the backward
+        pass matters, wherever buckets of gradients are reduced in between.
+        """
+        if self.group is not None:
+            return
+        self.group = new_dp_group(self.mesh)
         for cls in ("torch.nn.modules.batchnorm._BatchNorm", "torch.nn.SyncBatchNorm"):
             self.patches.wrap(f"{cls}.forward", self._forward)
 
     def remove(self) -> None:
-        """Give the classes their own ``forward`` back."""
+        """Restore the classes."""
         self.patches.remove()
 
     def _forward(self, plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
         @torch.compiler.disable  # type: ignore[untyped-decorator]
         def forward(module: Any, input: Tensor) -> Any:
-            share = self.session.share
+            shard = self.progress.shard
             # Where no batch is split, every rank has all of it.
-            if not module.training or share is None or not share.is_partial:
+            if not module.training or shard is None or not shard.is_partial:
                 return plain(module, input)
             module._check_input_dim(input)
-            with self.session.batch_dependence.paused():
-                out = normalise(module, input, self.group, counts=not share.is_padding)
-            self.session.batch_dependence.copy_tag(out, input)
+            with self.batch_dependence.paused():
+                out = normalise(module, input, self.group, counts=not shard.is_padding)
+            self.batch_dependence.copy_tag(out, input)
             return out
 
         forward.over_global_batch = True
@@ -61,18 +74,19 @@ class BatchNormTap:
 
 
 def is_synchronised(module: nn.Module) -> bool:
-    """Tell whether ``module`` normalises over the global batch; False for classes of the user's."""
+    """Return whether ``module`` normalises over the global batch; False for the user's classes."""
     return hasattr(type(module).forward, "over_global_batch")
 
 
 def normalise(module: Any, input: Tensor, group: Any, counts: bool) -> Tensor:
-    """Normalise ``input``, the rank's share of shape (samples, channels, ...), as one device would.
+    """Normalise ``input``, the rank's shard, as one device would.
 
     Args:
         module: batch normalisation in training mode; its running statistics are updated.
-        input: floating point; half precision is computed in float32.
+        input: shape (samples, channels, ...), floating point; half precision is computed in
+            float32.
         group: the ranks that hold the global batch.
-        counts: whether the share is part of it, or stands in for an empty one.
+        counts: whether the shard is part of it, and not padding.
 
     Raises:
         ValueError: there is one value per channel, so no variance.
@@ -82,8 +96,8 @@ def normalise(module: Any, input: Tensor, group: Any, counts: bool) -> Tensor:
     weight = float(counts)
     with torch.autocast(input.device.type, enabled=False):
         x = input.float() if input.element_size() < 4 else input
-        mine = x.new_tensor([weight * x.numel() / x.shape[1]])
-        sums = sum_over_ranks(torch.cat([x.sum(axes) * weight, mine]), group)
+        local_count = x.new_tensor([weight * x.numel() / x.shape[1]])
+        sums = sum_over_ranks(torch.cat([x.sum(axes) * weight, local_count]), group)
         count = sums[-1].detach()
         if count <= 1:
             raise ValueError("Expected more than 1 value per channel when training")
@@ -101,7 +115,7 @@ def normalise(module: Any, input: Tensor, group: Any, counts: bool) -> Tensor:
 
 @torch.no_grad()
 def _track(module: Any, mean: Tensor, variance: Tensor) -> None:
-    """Update running statistics with those of a batch; ``variance`` is the unbiased one."""
+    """Update running statistics with the mean and the unbiased ``variance`` of a batch."""
     module.num_batches_tracked.add_(1)
     momentum = module.momentum
     if momentum is None:  # a cumulative average
@@ -111,12 +125,12 @@ def _track(module: Any, mean: Tensor, variance: Tensor) -> None:
 
 
 def sum_over_ranks(value: Tensor, group: Any) -> Tensor:
-    """Return the sum of ``value`` over ``group``, as autograd can follow back."""
+    """Return the sum of ``value`` over ``group``; differentiable."""
     return cast(Tensor, AllReduce.apply(value, group))  # type: ignore[no-untyped-call]
 
 
 class AllReduce(torch.autograd.Function):
-    """The sum over ranks.  Its gradient is the sum of theirs, as each rank's result counts."""
+    """Sum over ranks.  Its gradient is the sum of the ranks' gradients."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, group: Any) -> Tensor:
@@ -128,5 +142,5 @@ class AllReduce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        """Return the sum of the gradients over the group, which can be followed back again."""
+        """Return the sum of the gradients over the group; differentiable again."""
         return sum_over_ranks(grads[0].contiguous(), ctx.group), None

@@ -1,0 +1,23 @@
+"""The rank that this process is, for functions that both notebooks and cells call.
+
+Imports nothing heavy: a notebook asks here whether it is a rank, before torch is imported.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+
+class MetricsLog(Protocol):
+    """Accepts the metrics of ``nbmgpu.log``."""
+
+    def log(self, values: dict[str, Any]) -> None:
+        """Record ``values`` by name at the current step.
+
+        Raises:
+            TypeError: a value is not one number.
+        """
+
+
+metrics_log: MetricsLog | None = None
+"""Set while this process is a rank; None in a notebook."""

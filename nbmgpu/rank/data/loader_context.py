@@ -1,0 +1,41 @@
+"""What loaders need of a rank, to yield its shards and begin its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nbmgpu.rank.loss.loss_analysis import LossAnalysis
+    from nbmgpu.rank.rank_info import RankInfo
+    from nbmgpu.rank.reporting.recorder import Recorder
+    from nbmgpu.rank.rng.streams import RandomStreams
+    from nbmgpu.rank.training.trained_objects import TrainedObjects
+
+    from .loader_steps import LoaderSteps
+
+
+@dataclass(frozen=True)
+class LoaderContext:
+    """What loaders need of a rank.
+
+    Attributes:
+        rank_info: which shard of each batch is the rank's.
+        trained: the models that batches are for.
+        steps: begins and ends steps and passes.
+        losses: follows the samples of batches.
+        recorder: takes notices.
+        streams: the rank's random streams.
+        original_iter: ``DataLoader.__iter__`` without the patch.
+        sampler_generators: ids of the generators that samplers draw from, alike on all ranks.
+    """
+
+    rank_info: RankInfo
+    trained: TrainedObjects
+    steps: LoaderSteps
+    losses: LossAnalysis
+    recorder: Recorder
+    streams: RandomStreams
+    original_iter: Callable[[Any], Iterator[Any]]
+    sampler_generators: set[int] = field(default_factory=set)

@@ -1,0 +1,144 @@
+"""Finishes a rank after its cell: reports, restores the user's objects, sends the results."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import time
+import traceback
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from nbmgpu.environment import random_state
+from nbmgpu.environment.headers import ResultHeader
+from nbmgpu.errors import StrategyError
+from nbmgpu.patches import explain_missing
+from nbmgpu.runs.events import Status
+from nbmgpu.runs.run import COLLECTING_FILE, write_atomically
+from nbmgpu.serialization import is_complete, save_result, write_copies
+
+from .files import open_files
+from .reporting import failures
+from .reporting.final_report import FinalReport, emit_measurements
+from .small_results import is_small
+from .store import broadcast
+
+if TYPE_CHECKING:
+    from nbmgpu.environment.tracker_run import TrackerRunUpdate
+    from nbmgpu.runs.run import RunRecord
+    from nbmgpu.strategies.base import Strategy
+
+    from .session import TrainingSession
+    from .shell import Outcome
+    from .startup import PreparedRank
+
+NEW_MEMORY = 3 << 30
+"""Bytes per second at which memory is written that the process did not have before."""
+
+
+def finish(rank: PreparedRank, outcome: Outcome) -> int:
+    """Report how the cell ended, and send the results, also after a failure.
+
+    Returns:
+        The exit code.
+    """
+    session, events = rank.session, rank.session.recorder.events
+    limit, timer = session.step_options.limit, session.metrics.optimizer_timer
+    stopped = isinstance(outcome.error, KeyboardInterrupt)
+    if limit.on:
+        emit_measurements(events, limit, timer, rank.memory_usage)
+    if outcome.error is None:
+        broadcast.mark_finished()  # first: ranks may be waiting for this one
+        outcome = _finish_strategy(session.strategy, outcome)
+    if session.rank_info.rank == 0:
+        with suppress(OSError):  # disk full, or folder deleted: results depend on neither
+            write_atomically(rank.run.folder / COLLECTING_FILE, "")
+    if stopped and rank.interrupts is not None and rank.interrupts.together:
+        session.strategy.finish()
+    with suppress(OSError):
+        _report_end(rank, outcome, stopped)
+    session.close()
+    rank.step_patch.remove()
+    session.streams.leave_all_steps()
+    open_files.flush()
+    rank.files.remove()
+    _save_result(rank, outcome, session.trackers.leaving())
+    for end in session.trackers.at_end:
+        end(int(outcome.error is not None))
+    session.recorder.flush()
+    state = "stopped" if stopped else "failed" if outcome.error else "finished"
+    place = failures.location_in_cell(outcome.error, rank.run.cell) if outcome.error else ""
+    events.emit(Status, state=state, detail=place if stopped else "")
+    return int(outcome.error is not None)
+
+
+def _finish_strategy(strategy: Strategy, outcome: Outcome) -> Outcome:
+    """Gather what is sharded; return how the cell ended, because this may fail too."""
+    try:
+        strategy.finish()
+    except StrategyError as error:
+        lines = traceback.format_exception(error)
+        return dataclasses.replace(outcome, error=error, traceback=lines)
+    return outcome
+
+
+def _report_end(rank: PreparedRank, outcome: Outcome, stopped: bool) -> None:
+    """Report the failure, or what is known only after the whole cell."""
+    session, cell = rank.session, rank.run.cell
+    events = session.recorder.events
+    if outcome.error is not None and not stopped:
+        hint = session.strategy.explain(outcome.error) or explain_missing(outcome.error)
+        lines = [*outcome.traceback, *([f"\n{hint}"] if hint else [])]
+        failures.report(events, outcome.error, cell, lines)
+    events.emit(Status, state="collecting")
+    if outcome.error is None:
+        _emit_final_report(session, cell, rank)
+
+
+def _emit_final_report(session: TrainingSession, cell: str, rank: PreparedRank) -> None:
+    limit = session.step_options.limit
+    if limit.on:
+        session.recorder.notice("steps", limit.summary)
+    report = FinalReport(
+        session.rank_info, session.progress, session.trained, session.losses, session.recorder
+    )
+    report.emit_digest(session.recorder.events)
+    session.loader_events.current_batch.flush()  # passes that have ended count
+    report.emit_notices(cell, rank.shell.user_ns)
+
+
+def _save_result(rank: PreparedRank, outcome: Outcome, tracked: TrackerRunUpdate | None) -> None:
+    """Save the variables of the cell: all from rank 0, small ones from others for comparison."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    record, number, namespace = rank.run.record, rank.session.rank_info.rank, rank.shell.user_ns
+    path = record.results[number]
+    variables = {name: namespace[name] for name in outcome.names if name in namespace}
+    if number:
+        small = {name: value for name, value in variables.items() if is_small(value)}
+        write_copies(path, small | outcome.values(), namespace)
+        return
+    failed = outcome.error is not None
+    save_result(
+        path,
+        variables | outcome.values(),
+        ResultHeader(random_state.capture(), outcome.deleted, sorted(outcome.kept), tracked),
+        rank.received,
+        namespace,
+        outcome.kept,
+        lambda nbytes: _others_are_done(record, 0 if failed else nbytes / NEW_MEMORY),
+    )
+
+
+def _others_are_done(record: RunRecord, timeout: float) -> bool:
+    """Return whether all other ranks have saved their results, and so do not read the bundle.
+
+    Args:
+        record: of the run.
+        timeout: seconds to wait for them.
+    """
+    deadline = time.monotonic() + timeout
+    while not (done := all(map(is_complete, record.results[1:]))):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.002)
+    return done

@@ -1,0 +1,219 @@
+"""Prepares a rank: process group, strategy, patches, shell, and the objects of the notebook."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from threadpoolctl import threadpool_limits
+
+from nbmgpu.environment import logging_state, random_state, torch_settings
+from nbmgpu.runs.run import SHADOWS
+from nbmgpu.serialization import load_bundle
+from nbmgpu.strategies import StrategyOptions, load_strategy
+from nbmgpu.strategies.base import RankContext
+from nbmgpu.strategies.mesh import make_mesh
+
+from . import current, frameworks
+from .device import enter_device
+from .files import writes
+from .interrupts import AgreedInterrupts
+from .metrics import tqdm_progress
+from .metrics.memory import MemoryUsage
+from .rank_info import RankInfo
+from .rng.seeding import SeedSource
+from .session import TrainingSession, make_session
+from .shell import RankShell, make_shell
+from .source_analysis.notebook_code import NotebookCode
+from .store import desync
+from .training import user_hooks
+from .training.backward import BackwardPatch
+from .training.optimizer_registry import OptimizerRegistry
+from .training.optimizer_steps import StepPatch
+
+if TYPE_CHECKING:
+    from nbmgpu.environment.headers import BundleHeader
+    from nbmgpu.runs.run import Run, RunRecord
+    from nbmgpu.serialization import ReceivedBundle
+    from nbmgpu.strategies.base import Strategy
+
+    from .metrics.heartbeat import HeartbeatThread
+    from .rank_environment import RankEnvironment
+    from .reporting.recorder import Recorder
+
+
+@dataclass(frozen=True)
+class PreparedRank:
+    """A rank that is ready to run its cell.
+
+    Attributes:
+        run: the run.
+        session: the parts of the training session.
+        shell: runs the cell.
+        received: the objects of the notebook.
+        files: the patch by which rank 0 writes the cell's files.
+        step_patch: the patch of optimizer steps.
+        interrupts: lets ranks stop at the same step; None where each one may stop by itself.
+        memory_usage: memory used since just before the objects were loaded.
+    """
+
+    run: Run
+    session: TrainingSession
+    shell: RankShell
+    received: ReceivedBundle
+    files: writes.FilePatch
+    step_patch: StepPatch
+    interrupts: AgreedInterrupts | None
+    memory_usage: MemoryUsage
+
+
+def prepare(
+    run: Run,
+    environment: RankEnvironment,
+    recorder: Recorder,
+    log: Path,
+    heartbeat: HeartbeatThread,
+) -> PreparedRank:
+    """Prepare everything that the cell needs, in order.
+
+    Libraries are patched before the notebook's objects are loaded, which may import them.
+    """
+    record, rank = run.record, environment.rank
+    device = enter_device(record, rank)
+    registry = OptimizerRegistry()
+    registry.install()
+    _join_process_group(record, environment, device)
+    shell = make_shell(recorder.events, recorder, log, rank)
+    session = _open_session(record, rank, device, recorder, registry)
+    session.losses.diagnostics.size_inference.load_code = lambda: NotebookCode.from_cell(
+        run.cell, shell.user_ns
+    )
+    progress = session.progress
+    heartbeat.follow(progress, session.metrics.timer)
+    desync.detector = desync.DesyncDetector(
+        run.events_path("rank-0"), lambda: progress.backwards_begun
+    )
+    interrupts = _share_interrupts(session, run.folder)
+    step_patch = _install_patches(session, interrupts, f"{run.id} {record.created}")
+    current.metrics_log = session.metrics
+    memory_usage = MemoryUsage()
+    received = load_bundle(
+        record.bundle, shell.user_ns, device, run.id, partial(_apply_header, session)
+    )
+    if session.step_options.limit.on:
+        memory_usage.exclude_loaded_data()
+    _restore_environment(record, received.header, shell)
+    files = writes.FilePatch(rank, run.folder / SHADOWS / f"rank-{rank}")
+    if session.rank_info.shards_data:
+        _write_on_rank_0(files, shell, session)
+    return PreparedRank(run, session, shell, received, files, step_patch, interrupts, memory_usage)
+
+
+def _join_process_group(record: RunRecord, environment: RankEnvironment, device: str) -> None:
+    backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
+    dist.init_process_group(
+        backend, environment.init_method, rank=environment.rank, world_size=record.world_size
+    )
+
+
+def _open_session(
+    record: RunRecord, rank: int, device: str, recorder: Recorder, registry: OptimizerRegistry
+) -> TrainingSession:
+    strategy = _make_strategy(record, rank, device, recorder)
+    rank_info = RankInfo(
+        rank,
+        record.world_size,
+        strategy.dp_rank,
+        strategy.dp_size,
+        "per-rank" if record.batch == "per-rank" else "global",
+        shards_data=record.world_size > 1 and strategy.profile.shards_data,
+        dp_group=strategy.dp_group,
+    )
+    return make_session(rank_info, strategy, recorder, registry, record.options.get("steps"))
+
+
+def _make_strategy(record: RunRecord, rank: int, device: str, recorder: Recorder) -> Strategy:
+    strategy = load_strategy(record.strategy)
+    options = StrategyOptions.from_mapping(record.options)
+    mesh = make_mesh(strategy.mesh_shape(record.world_size, options), device)
+    return strategy(RankContext(rank, record.world_size, mesh, device, options, recorder.notice))
+
+
+def _share_interrupts(session: TrainingSession, folder: Path) -> AgreedInterrupts | None:
+    """Let ranks agree on interrupts if they hold shards of one model."""
+    if not (session.rank_info.shards_data and session.strategy.shards_state):
+        return None
+    interrupts = AgreedInterrupts(folder)
+    interrupts.install()
+    return interrupts
+
+
+def _install_patches(
+    session: TrainingSession, interrupts: AgreedInterrupts | None, seed: str
+) -> StepPatch:
+    """Install the patches of torch and of other libraries; return that of optimizer steps.
+
+    Args:
+        session: the parts that the patches act on.
+        interrupts: checked before each backward pass.
+        seed: the same on all ranks of a run, and another one in each run.
+    """
+    trained, losses, options = session.trained, session.losses, session.step_options
+    session.loaders.install()
+    if session.rank_info.shards_data:
+        SeedSource(session.streams, seed).install()
+    before_backward = [
+        options.limit.before_backward,
+        session.metrics.timer.begin_backward,
+        trained.prepare_new,
+        *([interrupts.agree] if interrupts is not None else []),
+        session.loader_events.current_batch.begin_backward,
+    ]
+    BackwardPatch(
+        session.rank_info,
+        session.progress,
+        trained,
+        options.accumulation,
+        losses,
+        session.metrics,
+        session.recorder,
+        before_backward,
+    ).install()
+    user_hooks.install(session.progress, session.recorder)
+    step_patch = StepPatch(trained, options, losses.diagnostics, session.metrics)
+    step_patch.install()
+    tqdm_progress.install(session.recorder)
+    frameworks.install(session)
+    return step_patch
+
+
+def _apply_header(session: TrainingSession, header: BundleHeader) -> None:
+    """Restore what objects may depend on while they are unpickled."""
+    logging_state.apply(header.verbosity)
+    session.trackers.begun = header.tracked
+
+
+def _restore_environment(record: RunRecord, header: BundleHeader, shell: RankShell) -> None:
+    """Restore the settings and random states of the notebook."""
+    logging_state.apply(header.verbosity)  # some libraries change it when they are imported
+    shell.take_sources(header)
+    torch_settings.apply(header.settings)
+    if (threads := torch.get_num_threads()) > 1:  # NumPy was imported by a server with one thread
+        threadpool_limits(threads, user_api="blas")
+    random_state.restore(header.random)
+    if record.seed is not None:
+        random_state.seed(record.seed)
+
+
+def _write_on_rank_0(files: writes.FilePatch, shell: RankShell, session: TrainingSession) -> None:
+    """Let files, shell commands and trackers of the cell act once, on rank 0."""
+    rank = session.rank_info.rank
+    files.install(session.strategy.join_save)
+    shell.share_commands(rank, files.forget_written)
+    if rank:
+        os.environ["WANDB_MODE"] = "disabled"
