@@ -68,14 +68,17 @@ SAME_STEPS_HINT = (
 """Suggestion for cells whose ranks do different numbers of steps."""
 
 
-def step_mismatch_message(finished: str = "Another rank", waiting: str = "this one") -> str:
+def step_mismatch_message(
+    finished: str = "Another rank", waiting: str = "this one", where: str = ""
+) -> str:
     """Return the message for a rank that waited for another one, which had finished the cell.
 
     Args:
         finished: the rank that had finished.
         waiting: the rank that was waiting.
+        where: the place in the cell, such as `` in line 3``, or empty.
     """
-    what = f"{finished} had finished the cell while {waiting} was still waiting for it"
+    what = f"{finished} had finished the cell while {waiting} was still waiting for it{where}"
     return format_message(f"{what}: they did different numbers of steps", instead=SAME_STEPS_HINT)
 
 

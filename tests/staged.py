@@ -18,7 +18,7 @@ from nbmgpu.runs.events import (
     Started,
     Status,
     Stderr,
-    Vitals,
+    Heartbeat,
     encode,
 )
 from nbmgpu.runs.run import Run, RunRecord, new_run_id
@@ -83,7 +83,7 @@ class StagedRun:
     def notice(self, text: str, topic: str = "topic", rank: int = 0) -> None:
         self.ranks[rank].emit(Notice, topic=topic, text=text)
 
-    def vitals(self, rank: int, step: int = 0, **fields: Any) -> None:
+    def heartbeat(self, rank: int, step: int = 0, **fields: Any) -> None:
         """A beat of a rank, with the size its log has now."""
         self.vitals_at(time.time(), rank, step, **fields)
 
@@ -95,7 +95,7 @@ class StagedRun:
             "memory": 1 << 28, "memory_total": 1 << 32,
             "logged": log.stat().st_size if log.exists() else 0,
         }  # fmt: skip
-        self.write(rank, Vitals(time=time, rank=rank, step=step, **(known | fields)))
+        self.write(rank, Heartbeat(time=time, rank=rank, step=step, **(known | fields)))
 
     def fail(
         self,

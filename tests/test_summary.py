@@ -116,7 +116,7 @@ def test_says_how_fast_it_was_and_who_was_slow(staged):
     run.points("samples/s", [0], [1234.0])
     for beat in range(3):
         for rank, own in enumerate([0.002, 0.008]):
-            run.vitals(rank, step=beat + 1, step_time=0.01, own_time=own)
+            run.heartbeat(rank, step=beat + 1, step_time=0.01, own_time=own)
     run.finish()
     (pace,) = [t for t in summary_text(run.polled()).splitlines() if t.startswith("speed")]
     assert pace.startswith("speed     1,234 samples/s, 10 ms per step; Rank 1 is the slowest: ")

@@ -10,13 +10,13 @@ from nbmgpu.runs.events import (
     Ended,
     Exited,
     Failure,
+    Heartbeat,
     Metrics,
     Notice,
     Progress,
     Started,
     Status,
     Stderr,
-    Vitals,
 )
 from nbmgpu.runs.view import Curve, RunView
 
@@ -92,7 +92,7 @@ class TestState:
         assert view.state == "starting"
         assert view.ending is None
         assert view.failure is None
-        assert view.culprit is None
+        assert view.failed_rank is None
 
     def test_is_running_once_a_rank_runs(self):
         view = RunView(2)
@@ -137,7 +137,7 @@ class TestCulprit:
         view.add(failure(2, 5.0, "closed by peer"))
         view.add(failure(1, 4.0, "cause"))
         assert view.failure.message == "cause"
-        assert view.culprit == 1
+        assert view.failed_rank == 1
 
     def test_is_the_first_bad_exit_without_one(self):
         view = RunView(3)
@@ -145,13 +145,13 @@ class TestCulprit:
         view.add(Exited(1.0, LAUNCHER, of_rank=0, code=0))
         view.add(Exited(3.0, LAUNCHER, of_rank=1, code=-15))
         view.add(Exited(2.0, LAUNCHER, of_rank=2, code=-9))
-        assert view.culprit == 2
+        assert view.failed_rank == 2
 
     def test_nobody_fails_in_a_stopped_run(self):
         view = RunView(2)
         view.add(Exited(1.0, LAUNCHER, of_rank=0, code=-2))
         view.add(Ended(2.0, LAUNCHER, "stopped"))
-        assert view.culprit is None
+        assert view.failed_rank is None
 
 
 class TestNoticesAndProgress:
@@ -178,20 +178,20 @@ class TestNoticesAndProgress:
         assert (track.first.time, track.begun.time, track.now.time) == (1.0, 3.0, 4.0)
 
 
-def vitals(time, rank, step, step_time=0.5, logged=0):
-    return Vitals(time, rank, step, step_time, step_time / 2, 90.0, 2, 1, 2, logged=logged)
+def heartbeat(time, rank, step, step_time=0.5, logged=0):
+    return Heartbeat(time, rank, step, step_time, step_time / 2, 90.0, 2, 1, 2, logged=logged)
 
 
 class TestRanks:
     def test_health_is_the_newest_beats(self):
         view = RunView(2)
-        view.add(vitals(1.0, 1, 10))
-        view.add(vitals(2.0, 1, 12))
-        view.add(vitals(3.0, 1, 12, step_time=0.0))  # no step since
+        view.add(heartbeat(1.0, 1, 10))
+        view.add(heartbeat(2.0, 1, 12))
+        view.add(heartbeat(3.0, 1, 12, step_time=0.0))  # no step since
         seen = view.ranks[1]
-        assert (seen.step, seen.last_time, seen.vitals.time) == (12, 3.0, 3.0)
-        assert seen.paces == [(10, 0.5, 0.25), (12, 0.5, 0.25)]
-        assert view.ranks[0].vitals is None
+        assert (seen.step, seen.last_time, seen.heartbeat.time) == (12, 3.0, 3.0)
+        assert seen.step_times == [(10, 0.5, 0.25), (12, 0.5, 0.25)]
+        assert view.ranks[0].heartbeat is None
 
     def test_each_rank_has_its_own_recent_values(self):
         view = RunView(2)
@@ -204,8 +204,8 @@ class TestRanks:
     def test_knows_what_was_stderr_and_when_the_log_was_how_long(self):
         view = RunView(1)
         view.add(Stderr(1.0, 0, 10, 20))
-        view.add(vitals(2.0, 0, 1, logged=20))
-        view.add(vitals(3.0, 0, 1, logged=35))
+        view.add(heartbeat(2.0, 0, 1, logged=20))
+        view.add(heartbeat(3.0, 0, 1, logged=35))
         seen = view.ranks[0]
         assert [n for n in (9, 10, 19, 20) if n in seen.stderr] == [10, 19]
         assert (seen.marks.offsets, seen.marks.times) == ([20, 35], [1.0, 3.0])

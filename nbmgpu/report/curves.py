@@ -191,7 +191,7 @@ def throughput(run: Run) -> Throughput:
     rank = slowest.rank if slowest else -1
     return Throughput(
         rate=", ".join(newest),
-        step_time=span(_newest_step_time(view)) if any(r.paces for r in view.ranks) else "",
+        step_time=span(_newest_step_time(view)) if any(r.step_times for r in view.ranks) else "",
         slowest=rank,
         words=slowest.sentence if slowest else "",
         rates=[curve_line(name, view.curves[name]) for name in rates],
@@ -200,19 +200,21 @@ def throughput(run: Run) -> Throughput:
 
 
 def _newest_step_time(view: RunView) -> float:
-    return float(np.median([rank.paces[-1].step_time for rank in view.ranks if rank.paces]))
+    newest = [rank.step_times[-1] for rank in view.ranks if rank.step_times]
+    return float(np.median([each.step_time for each in newest]))
 
 
 def _step_times(view: RunView, slowest: int) -> list[CurveLine]:
-    paces = {n: np.array(rank.paces).T for n, rank in enumerate(view.ranks) if rank.paces}
-    if not paces:
+    ranks = enumerate(view.ranks)
+    times = {n: np.array(rank.step_times).T for n, rank in ranks if rank.step_times}
+    if not times:
         return []
-    drawn = list(paces) if len(paces) <= RANK_LINES else [slowest] if slowest >= 0 else []
+    drawn = list(times) if len(times) <= RANK_LINES else [slowest] if slowest >= 0 else []
     limit = POINTS // (len(drawn) + 1)
-    steps, step_times, _ = next(iter(paces.values()))
+    steps, step_times, _ = next(iter(times.values()))
     lines = [_line("step", steps, step_times, limit)]
     for rank in drawn if len(view.ranks) > 1 else ():
-        steps, _, own_times = paces[rank]
+        steps, _, own_times = times[rank]
         lines.append(_line(f"rank {rank}", steps, own_times, limit))
     return lines
 
@@ -267,10 +269,11 @@ def straggler(run: Run) -> Straggler | None:
     asynchronously to its rank's Python code.
     """
     view, record = run.view, run.record
-    known = [rank.paces[-HEARTBEATS:] for rank in view.ranks if len(rank.paces) >= MIN_HEARTBEATS]
+    times = [rank.step_times[-HEARTBEATS:] for rank in view.ranks]
+    known = [each for each in times if len(each) >= MIN_HEARTBEATS]
     if len(known) < len(view.ranks) or len(known) < 2:
         return None
-    own = np.array([np.median([pace.own_time for pace in paces]) for paces in known])
+    own = np.array([np.median([pace.own_time for pace in step_times]) for step_times in known])
     worst = int(own.argmax())
     found = Straggler(
         rank=worst,

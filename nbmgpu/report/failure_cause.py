@@ -68,7 +68,7 @@ def cause(run: Run, state: RunState) -> Cause | None:
     view = run.view
     if state == "stopped":
         return None
-    if state != "timeout" and (failure := view.failure) and view.culprit == failure.rank:
+    if state != "timeout" and (failure := view.failure) and view.failed_rank == failure.rank:
         return _from_exception(run, failure)
     if state == "lost":
         why = "The kernel or the machine was restarted, or somebody killed the launcher."
@@ -77,8 +77,8 @@ def cause(run: Run, state: RunState) -> Cause | None:
         )
     if view.ended is None or TONES.get(state) != "bad":
         return None
-    culprit = view.culprit
-    who = "" if culprit is None else f"rank {culprit}"
+    failed_rank = view.failed_rank
+    who = "" if failed_rank is None else f"rank {failed_rank}"
     what = plain(view.ended.detail)
     if state == "timeout":
         why = (
@@ -89,7 +89,7 @@ def cause(run: Run, state: RunState) -> Cause | None:
         return _without_exception(
             run, who, what or state_word(state), why, "a larger --timeout, or none"
         )
-    exited = None if culprit is None else view.ranks[culprit].exited
+    exited = None if failed_rank is None else view.ranks[failed_rank].exited
     if what and exited is not None and exited.code < 0:  # the detail says why ranks were terminated
         return _without_exception(run, "", *split_remedy(what))
     if exited is None:

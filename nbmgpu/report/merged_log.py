@@ -58,7 +58,7 @@ class MergedLog:
             return float("inf")
         last = [rank.marks.times[-1] if rank.marks.times else 0.0
                 for rank in self._view.ranks if rank.exited is None]  # fmt: skip
-        beats = [rank.vitals.time if rank.vitals else 0.0 for rank in self._view.ranks]
+        beats = [rank.heartbeat.time if rank.heartbeat else 0.0 for rank in self._view.ranks]
         known = [max(pair) for pair in zip(last, beats, strict=False)] or [0.0]
         return max(min(known), max(beats) - PATIENCE)
 

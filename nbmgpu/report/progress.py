@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nbmgpu.runs.events import Progress
-from nbmgpu.runs.view import RunView, Track
+from nbmgpu.runs.view import ProgressTrack, RunView
 
 from .text_format import clock, plain
 
@@ -109,7 +109,7 @@ def remaining(view: RunView, now: float, epochs: int = 0) -> str:
     return f"about {clock(max(left, 0.0), tenths=False)} left{estimate.what}"
 
 
-def _outer(view: RunView, loader: Track | None) -> Track | None:
+def _outer(view: RunView, loader: ProgressTrack | None) -> ProgressTrack | None:
     """Return the bar that began first, other than one that duplicates the loader's."""
     known = [
         track

@@ -60,12 +60,12 @@ UNKNOWN = Meter("", -1)
 def rows(run: Run, now: float, stopping: bool = False) -> list[RankRow]:
     """Return a row per rank; in a run that is ``stopping``, a signal is not a failure."""
     view = run.view
-    culprit = None if stopping and not view.failure else view.culprit
+    failed_rank = None if stopping and not view.failure else view.failed_rank
     slowest = straggler(run)
     warned = warnings(view, now, slowest)
     return [
         replace(
-            _row(rank, seen, device, rank == culprit),
+            _row(rank, seen, device, rank == failed_rank),
             slowest=slowest is not None and rank == slowest.rank,
             warning=warning,
         )
@@ -84,7 +84,7 @@ def _row(rank: int, seen: RankView, device: str, failed: bool) -> RankRow:
         word, tone = "ended", "calm"
     if seen.exit_code and word != "stopped":
         word = f"{word} ({exit_word(seen.exit_code)})"
-    step_time = span(seen.paces[-1].step_time) if seen.paces else ""
+    step_time = span(seen.step_times[-1].step_time) if seen.step_times else ""
     return RankRow(
         rank, device, word, tone, plain(seen.detail), seen.step, step_time, False,
         _cpu(seen), _memory(seen), *_gpu(seen), "",
@@ -92,25 +92,27 @@ def _row(rank: int, seen: RankView, device: str, failed: bool) -> RankRow:
 
 
 def _cpu(seen: RankView) -> Meter:
-    if seen.vitals is None:
+    if seen.heartbeat is None:
         return UNKNOWN
-    used = seen.vitals.cpu
-    return Meter(f"{used:.0f} %", min(used / (100 * seen.vitals.cores), 1.0))
+    used = seen.heartbeat.cpu
+    return Meter(f"{used:.0f} %", min(used / (100 * seen.heartbeat.cores), 1.0))
 
 
 def _memory(seen: RankView) -> Meter:
-    if seen.vitals is None:
+    if seen.heartbeat is None:
         return UNKNOWN
-    return _usage(seen.vitals.memory, seen.vitals.memory_total)
+    return _usage(seen.heartbeat.memory, seen.heartbeat.memory_total)
 
 
 def _gpu(seen: RankView) -> tuple[Meter | None, Meter | None]:
-    vitals = seen.vitals
-    if vitals is None or (vitals.gpu < 0 and vitals.gpu_memory < 0 and vitals.gpu_allocated < 0):
+    heartbeat = seen.heartbeat
+    if heartbeat is None:
         return None, None
-    busy = Meter(f"{vitals.gpu:.0f} %", vitals.gpu / 100) if vitals.gpu >= 0 else UNKNOWN
-    used = vitals.gpu_memory if vitals.gpu_memory >= 0 else vitals.gpu_allocated
-    return busy, _usage(used, vitals.gpu_memory_total)
+    if max(heartbeat.gpu, heartbeat.gpu_memory, heartbeat.gpu_allocated) < 0:
+        return None, None
+    busy = Meter(f"{heartbeat.gpu:.0f} %", heartbeat.gpu / 100) if heartbeat.gpu >= 0 else UNKNOWN
+    used = heartbeat.gpu_memory if heartbeat.gpu_memory >= 0 else heartbeat.gpu_allocated
+    return busy, _usage(used, heartbeat.gpu_memory_total)
 
 
 def _usage(used: int, total: int) -> Meter:
@@ -139,7 +141,7 @@ def _silent(view: RunView, rank: int, now: float) -> str:
     seen = view.ranks[rank]
     quiet = now - seen.last_time
     beats = any(now - other.last_time < SILENT / 2 for other in _others(view, rank))
-    if seen.vitals is None or quiet < SILENT or not beats:
+    if seen.heartbeat is None or quiet < SILENT or not beats:
         return ""
     why = "it hangs, is suspended, or is busy in compiled code"
     return f"silent for {quiet:.0f} s while others continue: {why}"
@@ -149,7 +151,7 @@ def _behind(view: RunView, rank: int) -> str:
     seen = view.ranks[rank]
     first = max(view.ranks, key=lambda other: other.step)
     missing = first.step - seen.step
-    if missing < 2 or not first.paces or missing * first.paces[-1].step_time < BEHIND:
+    if missing < 2 or not first.step_times or missing * first.step_times[-1].step_time < BEHIND:
         return ""
     return f"{missing:,} steps behind rank {view.ranks.index(first)}"
 

@@ -6,7 +6,7 @@ import math
 import time
 from dataclasses import dataclass
 
-from nbmgpu.runs.events import GOING, RunState
+from nbmgpu.runs.events import ACTIVE_STATES, RunState
 from nbmgpu.runs.run import Run
 from nbmgpu.runs.view import RunView
 from nbmgpu.system.processes import process_is_alive
@@ -72,7 +72,7 @@ def run_line(run: Run) -> RunLine:
     """Return the list entry of ``run``."""
     state = run.state
     record, view = run.record, run.view
-    epochs = epochs_in(run.cell) if state in GOING else 0
+    epochs = epochs_in(run.cell) if state in ACTIVE_STATES else 0
     status = run_status(run, state, time.time(), epochs)
     metric, curve, last = mini_curve(view)
     estimate = None if status.over else estimate_progress(view, epochs)

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from nbmgpu.runs.events import GOING, RunState
+from nbmgpu.runs.events import ACTIVE_STATES, RunState
 from nbmgpu.runs.run import STOP_FILE, Run
 
 from . import text_format
@@ -141,7 +141,7 @@ def about(run: Run) -> About:
 
 def run_status(run: Run, state: RunState, now: float, epochs: int = 0) -> RunStatus:
     """Return the status of a run in ``state`` with a total of ``epochs`` (0 when unknown)."""
-    over = state not in GOING
+    over = state not in ACTIVE_STATES
     stopping = "" if over else stop_asked(run)
     end = run.view.last_time if over else now
     return RunStatus(

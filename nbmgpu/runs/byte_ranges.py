@@ -1,4 +1,4 @@
-"""Stretches of a file, in order: which bytes of a log were written to stderr."""
+"""Ranges of bytes in a file: which parts of a log were written to stderr."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import bisect
 from collections.abc import Iterator
 
 
-class Spans:
-    """Stretches ``start`` to ``end`` that come in order and do not overlap."""
+class ByteRanges:
+    """Half-open ranges ``start`` to ``end``, in order and without overlap."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Start empty."""
         self._starts: list[int] = []
         self._ends: list[int] = []
 
     def add(self, start: int, end: int) -> None:
-        """Add a stretch; one that begins where the last ends makes that longer."""
+        """Add a range; merge it with the last one if they touch."""
         if self._ends and self._ends[-1] == start:
             self._ends[-1] = end
         else:
@@ -23,14 +23,14 @@ class Spans:
             self._ends.append(end)
 
     def __contains__(self, position: int) -> bool:
-        """Tell whether the byte at ``position`` lies in a stretch."""
+        """Tell whether the byte at ``position`` is in a range."""
         after = bisect.bisect_right(self._starts, position)
         return after > 0 and position < self._ends[after - 1]
 
-    def cut(self, start: int, stop: int) -> Iterator[tuple[int, bool]]:
-        """Cut ``start`` to ``stop`` where stretches begin and end.
+    def split(self, start: int, stop: int) -> Iterator[tuple[int, bool]]:
+        """Split ``start`` to ``stop`` at the ends of ranges.
 
-        Yields the end of each piece, and whether it lies in a stretch.
+        Yields the end of each part, and whether the part is in a range.
         """
         while start < stop:
             after = bisect.bisect_right(self._starts, start)

@@ -1,8 +1,8 @@
-"""What ranks and launchers say: typed events, one JSON object a line.
+"""Typed events of ranks, launcher and kernel, as JSON lines.
 
-Each process appends to a file of its own (``events/rank-0.jsonl``,
-``events/launcher.jsonl``); readers tail them.  Nobody shares memory or a
-socket.  A reader tolerates a half-written last line: it waits for the rest.
+Each process appends to its own file (``events/rank-0.jsonl``, ``events/launcher.jsonl``), and
+readers tail these files. Processes share neither memory nor sockets. A reader waits for the rest of
+an incomplete last line.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
-from .preallocation import Reserve
+from .preallocation import ReservedSpace
 
 RankState = Literal["starting", "loading", "running", "collecting", "finished", "failed", "stopped"]
-"""A rank's life: started, reads the bundle, runs the cell, writes the result, and how it ended."""
+"""The states of a rank: loading reads the bundle, collecting writes the result."""
 
 RunEnding = Literal["finished", "failed", "stopped", "timeout"]
 
 RunState = Literal["starting", "running", "finished", "failed", "stopped", "timeout", "lost"]
-"""A run's life.  Lost: the launcher is gone without having said how the run ended."""
+"""The states of a run. Lost: the launcher disappeared without recording how the run ended."""
 
-GOING: frozenset[RunState] = frozenset({"starting", "running"})
+ACTIVE_STATES: frozenset[RunState] = frozenset({"starting", "running"})
 """States of a run that is not over."""
 
 LAUNCHER = KERNEL = -1
-"""The ``rank`` of an event that the launcher or the kernel wrote."""
+"""The ``rank`` of events of the launcher and the kernel."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """Common to all events: ``time`` in seconds since the epoch, ``rank`` of the writer."""
+    """The base of all events: ``time`` in seconds since the epoch, ``rank`` of the writer."""
 
     kind: ClassVar[str]
     time: float
@@ -44,7 +44,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Started(Event):
-    """A process of the run exists.  ``create_time`` guards against a reused pid."""
+    """A process of the run has started; ``create_time`` guards against reused pids."""
 
     kind: ClassVar[str] = "started"
     pid: int
@@ -54,7 +54,7 @@ class Started(Event):
 
 @dataclass(frozen=True)
 class Status(Event):
-    """A rank entered a state; ``detail`` is one short sentence for people."""
+    """A rank entered a state; ``detail`` is a short sentence for display."""
 
     kind: ClassVar[str] = "status"
     state: RankState
@@ -65,8 +65,8 @@ class Status(Event):
 class Metrics(Event):
     """New points of one curve, in step order.
 
-    ``weights`` holds what each value counts for when ranks are averaged: the
-    number of samples behind it.  A rank with an empty share has weight 0.
+    ``weights`` are the numbers of samples behind each value, for the average over ranks. A rank
+    with an empty shard has weight 0.
     """
 
     kind: ClassVar[str] = "metrics"
@@ -78,10 +78,10 @@ class Metrics(Event):
 
 @dataclass(frozen=True)
 class Progress(Event):
-    """How far a loop is: ``step`` of ``total`` (0 when unknown), shown as ``label``.
+    """The progress of a loop: ``step`` of ``total`` (0 when unknown), shown as ``label``.
 
-    ``key`` names the bar: the training loader's is ``"loader"``, a tqdm bar's its own.
-    ``epoch`` counts passes over the loader from 1, or is 0 where that has no meaning.
+    ``key`` identifies the bar: ``"loader"`` for the training loader, another one for a tqdm bar.
+    ``epoch`` counts passes over the loader from 1; 0 if not applicable.
     """
 
     kind: ClassVar[str] = "progress"
@@ -95,7 +95,7 @@ class Progress(Event):
 
 @dataclass(frozen=True)
 class Display(Event):
-    """A rich output of the cell, to be shown where ``offset`` bytes of log lie before it.
+    """A rich output of the cell, shown after ``offset`` bytes of the log.
 
     ``action`` is ``show``, ``update`` (of ``display_id``) or ``clear`` (the output area).
     """
@@ -118,18 +118,22 @@ class Stderr(Event):
 
 
 @dataclass(frozen=True)
-class Vitals(Event):
-    """How a rank is, about once a second: the rank beats, whatever its cell does meanwhile.
+class Heartbeat(Event):
+    """The health of a rank, sent about once a second whatever its cell does.
 
-    ``step`` is the last one it has taken.  ``step_time`` are the seconds per step since the
-    event before, and ``own_time`` those of them that it was not in a backward pass, where
-    ranks wait for one another; both are 0 when it took no step.  ``cpu`` is in percent of
-    one core.  Memory is in bytes; ``gpu`` is in percent.  What cannot be known is -1.
-    ``logged`` is the size of its log at this moment, ``passes`` how many backward passes it has
-    begun.
+    Attributes:
+        step: the last step taken.
+        step_time: seconds per step since the last heartbeat; 0 without a step.
+        own_time: the part of it outside backward passes, where ranks wait for one another.
+        cpu, cores: usage in percent of one core, and the number of usable cores.
+        memory, memory_total: of the process and of the machine, in bytes.
+        gpu: utilization in percent; -1 when unknown, as all below.
+        gpu_memory, gpu_memory_total, gpu_allocated: in bytes.
+        logged: size of the rank's log, in bytes.
+        passes: backward passes started.
     """
 
-    kind: ClassVar[str] = "vitals"
+    kind: ClassVar[str] = "heartbeat"
     step: int
     step_time: float
     own_time: float
@@ -146,13 +150,16 @@ class Vitals(Event):
 
 
 @dataclass(frozen=True)
-class Measured(Event):
-    """What a cell that was given a number of ``--steps`` has taken and needed on this rank.
+class Measurements(Event):
+    """Time and memory of a cell that ran with ``--steps``, on this rank.
 
-    ``seconds`` and ``samples`` (of all ranks, 0 when unknown) are of each step but the first.
-    In bytes: ``held`` is what its tensors take between steps, ``memory`` the most that the
-    process had beyond what it had before the cell's data came, ``gpu_memory`` the most that torch
-    had on its GPU, -1 without one; see ``nbmgpu.rank.metrics.memory``.
+    Attributes:
+        steps: optimizer steps taken.
+        seconds, samples: of each step but the first; samples of all ranks, 0 when unknown.
+        held: bytes of tensors between steps.
+        memory: peak bytes of the process, above those before the cell's data arrived.
+        gpu_memory: peak bytes that torch allocated on the GPU, -1 without one; see
+            ``nbmgpu.rank.metrics.memory``.
     """
 
     kind: ClassVar[str] = "measured"
@@ -165,17 +172,18 @@ class Measured(Event):
 
 
 @dataclass(frozen=True)
-class Walked(Event):
-    """A rank has run its cell to the end, with so many backward ``passes``.
+class StepDigest(Event):
+    """Digests of what a rank has done when its cell is finished, to be compared over ranks.
 
-    ``batches`` is a digest of the numbers of the batches that they were on: ranks that have
-    walked in step have the same.  ``losses`` is one of how their losses reduce over samples,
-    or empty where that is not known.  ``weights`` is one of the weights of which every rank has
-    a whole copy, or empty if there are none: while ranks train one model, copies are equal.
-    ``buffers`` has one of each buffer that a module's state has, by its module's class and name.
+    Attributes:
+        passes: backward passes.
+        batches: digest of the batches that they used; equal on ranks that stepped together.
+        losses: digest of how losses reduce over samples; empty if unknown.
+        weights: digest of replicated weights; empty if there are none.
+        buffers: digests of persistent buffers, by module class and name.
     """
 
-    kind: ClassVar[str] = "walked"
+    kind: ClassVar[str] = "step_digest"
     passes: int
     batches: str
     losses: str = ""
@@ -185,10 +193,10 @@ class Walked(Event):
 
 @dataclass(frozen=True)
 class Notice(Event):
-    """Something the user must know, above all where numbers differ from one device.
+    """A message for the user, above all where numbers differ from one device.
 
-    ``topic`` is a stable identifier (``random-step``, ``batch-norm``, ...): a reader shows
-    each topic once, whatever the number of ranks that said it.
+    ``topic`` is a stable identifier (``random-step``, ``batch-norm``, ...); each topic is shown
+    once, however many ranks emit it.
     """
 
     kind: ClassVar[str] = "notice"
@@ -200,8 +208,8 @@ class Notice(Event):
 class Failure(Event):
     """An exception ended the cell on this rank.
 
-    ``line`` is the cell's own line (1-based, 0 when unknown); ``traceback`` is ANSI
-    coloured; ``pickled`` is the exception itself in base64, or empty.
+    ``line`` is the line of the cell (1-based, 0 when unknown); ``traceback`` has ANSI colors;
+    ``pickled`` is the exception in base64, or empty.
     """
 
     kind: ClassVar[str] = "failure"
@@ -214,10 +222,10 @@ class Failure(Event):
 
 @dataclass(frozen=True)
 class Exited(Event):
-    """The launcher saw a rank end.
+    """The launcher observed that a rank exited.
 
-    ``code`` is negative for a signal, as in subprocess; ``asked`` says that the launcher
-    was ending the run by then, so that the signal may be its own.
+    ``code`` is negative for a signal, as in subprocess. ``asked`` tells that the launcher was
+    already terminating the run, so that the signal may be its own.
     """
 
     kind: ClassVar[str] = "exited"
@@ -228,7 +236,7 @@ class Exited(Event):
 
 @dataclass(frozen=True)
 class Ended(Event):
-    """The launcher's last word: every rank is gone."""
+    """The last event of the launcher: all ranks have exited."""
 
     kind: ClassVar[str] = "ended"
     ending: RunEnding
@@ -238,19 +246,19 @@ class Ended(Event):
 EVENT_TYPES: dict[str, type[Event]] = {
     cls.kind: cls
     for cls in (
-        Started, Status, Metrics, Progress, Display, Stderr, Vitals, Measured, Walked, Notice,
-        Failure, Exited, Ended,
+        Started, Status, Metrics, Progress, Display, Stderr, Heartbeat, Measurements, StepDigest,
+        Notice, Failure, Exited, Ended,
     )
 }  # fmt: skip
 
-MANY = (Metrics, Progress, Display, Stderr, Vitals)
-"""Events without number: on a full disk they leave the last room to those that say why."""
+HIGH_VOLUME = (Metrics, Progress, Display, Stderr, Heartbeat)
+"""Frequent events; on a full disk they leave the reserved space to events that explain why."""
 
 E = TypeVar("E", bound=Event)
 
 
 def encode(event: Event) -> str:
-    """Return the event as one line of JSON, without the newline."""
+    """Return the event as a line of JSON, without the newline."""
     fields = {f.name: getattr(event, f.name) for f in dataclasses.fields(event)}
     return json.dumps({"kind": event.kind, **fields}, separators=(",", ":"))
 
@@ -263,29 +271,29 @@ def decode(line: str) -> Event | None:
         known = {f.name for f in dataclasses.fields(cls)}
         return cls(**{k: v for k, v in fields.items() if k in known})
     except (ValueError, KeyError, TypeError, AttributeError):
-        return None  # cut short by a full disk, or of a version with other events
+        return None  # truncated by a full disk, or of another version
 
 
 class EventWriter:
-    """Appends one process's events to its file.  Each event is one ``write`` call."""
+    """Appends the events of one process to its file, with one ``write`` call per event."""
 
     def __init__(self, path: Path, rank: int) -> None:
         """Open ``path`` for appending; ``rank`` is stamped on every event."""
         self.path = path
         self.rank = rank
         self._file = path.open("ab", buffering=0)
-        self._reserve = Reserve(self._file.fileno())
+        self._reserve = ReservedSpace(self._file.fileno())
 
     def emit(self, cls: type[E], **fields: Any) -> E:
-        """Write an event of type ``cls`` with the time of now; return it.
+        """Write an event of type ``cls`` with the current time; return it.
 
         Raises:
-            OSError: the disk is full.  Nothing of the event has been written.
+            OSError: the disk is full; nothing of the event was written.
         """
         event = cls(time=time.time(), rank=self.rank, **fields)
         line = encode(event).encode() + b"\n"
-        if cls in MANY:
-            self._reserve.spare(len(line))
+        if cls in HIGH_VOLUME:
+            self._reserve.ensure(len(line))
         written = self._file.write(line)
         if written < len(line):
             self._file.truncate(self._file.seek(0, os.SEEK_END) - written)
@@ -293,14 +301,14 @@ class EventWriter:
         return event
 
     def close(self) -> None:
-        """Close the file; later events would raise ValueError."""
+        """Close the file; later events raise ValueError."""
         if not self._file.closed:
             self._reserve.release()
         self._file.close()
 
 
 class EventTail:
-    """Reads what was appended to an event file since the last look."""
+    """Reads what was appended to an event file since the last read."""
 
     def __init__(self, path: Path) -> None:
         """Follow ``path``, which need not exist yet."""
@@ -309,9 +317,9 @@ class EventTail:
         self._rest = b""
 
     def read(self) -> list[Event]:
-        """Return the new whole events, oldest first; none when nothing was added."""
+        """Return new complete events, oldest first."""
         try:
-            if self.path.stat().st_size <= self._offset:  # several looks a turn find nothing new
+            if self.path.stat().st_size <= self._offset:  # the common case
                 return []
             with self.path.open("rb") as file:
                 file.seek(self._offset)

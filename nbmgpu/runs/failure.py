@@ -79,8 +79,8 @@ def exception_of(run: Run) -> BaseException | None:
         )
     if view.ended and view.ended.detail:
         return plain(LaunchError(f"{view.ended.detail}\nFolder: {run.folder}"))
-    if view.silent is not None:
-        return plain(_silent(run, view.silent))
+    if view.exited_silently is not None:
+        return plain(_silent(run, view.exited_silently))
     if view.failure is not None:
         return _raised(run, view.failure)
     return plain(
@@ -162,7 +162,7 @@ def _raised(run: Run, failure: Failure) -> BaseException:
 
 def left_behind(run: Run, failure: Failure) -> str:
     """Say so where a rank waited for others that had come to the end of the cell; else nothing."""
-    through = [rank for rank, seen in enumerate(run.view.ranks) if seen.walked]
+    through = [rank for rank, seen in enumerate(run.view.ranks) if seen.step_digest]
     if not through or not re.search(LOST_CONNECTION, failure.message):
         return ""
     where = f" in line {failure.line}" if failure.line else ""

@@ -1,7 +1,7 @@
-"""How closely a run is watched: less and less, the longer it goes on.
+"""How often a run is polled: less often the longer it runs.
 
-A look takes a millisecond or more of a core, and that core may be a rank's, for which all ranks
-wait.  A run that is young may be over in a moment; one that has lasted a minute is not.
+A poll takes a millisecond or more of a core, which may be a rank's, and all ranks wait for it. A
+new run may be over in a moment; one that has lasted a minute is not.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from .run import Run
 
 
 @dataclass(frozen=True)
-class Rhythm:
-    """Seconds between two looks: so many, or a part of the run's age, within limits."""
+class PollingInterval:
+    """Seconds between two polls: a fraction of the run's age, within limits."""
 
     shortest: float
     longest: float
-    part: float
+    fraction: float
 
     def pause(self, run: Run) -> float:
-        """Return the seconds until the next look at ``run``."""
+        """Return the seconds until the next poll of ``run``."""
         age = time.time() - run.record.created
-        return min(self.longest, max(self.shortest, self.part * age))
+        return min(self.longest, max(self.shortest, self.fraction * age))
 
 
-EVENTS = Rhythm(shortest=0.01, longest=0.25, part=1 / 40)
-"""Of looks at what the ranks have said, and printed."""
+EVENTS = PollingInterval(shortest=0.01, longest=0.25, fraction=1 / 40)
+"""For events and output of the ranks."""
 
-PANEL = Rhythm(shortest=0.2, longest=1.0, part=1 / 20)
-"""Of updates of the panel, each of which takes several milliseconds."""
+PANEL = PollingInterval(shortest=0.2, longest=1.0, fraction=1 / 20)
+"""For updates of the panel, which take several milliseconds each."""

@@ -1,7 +1,7 @@
-"""Room on the disk that a file has before it needs it, so that last words fit on a full one.
+"""Reserves disk space for a file in advance, so that the last events fit on a full disk.
 
-``fallocate`` with ``FALLOC_FL_KEEP_SIZE`` takes blocks beyond a file's end, which readers do not
-see (fallocate(2); Linux alone, and not every file system: without it there is no reserve).
+``fallocate`` with ``FALLOC_FL_KEEP_SIZE`` allocates blocks beyond a file's end, which readers do
+not see (fallocate(2)). It exists on Linux only, and not on every file system.
 """
 
 from __future__ import annotations
@@ -13,46 +13,46 @@ from collections.abc import Callable
 from contextlib import suppress
 
 RESERVE = 1 << 16
-"""Bytes beyond the end of a file that ordinary writing leaves alone."""
+"""Bytes beyond the end of a file that frequent events do not use."""
 
 KEEP_SIZE = 0x01
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class Reserve:
-    """The blocks beyond the end of one file that is written to at its end."""
+class ReservedSpace:
+    """The blocks beyond the end of an append-only file."""
 
     def __init__(self, fd: int) -> None:
-        """Take the first of them for ``fd``, if there are any."""
+        """Reserve the first blocks for ``fd``, if possible."""
         self._fd = fd
-        self._taken = 0
-        with suppress(OSError):  # the first who needs more is told
-            self.spare(0)
+        self._allocated = 0
+        with suppress(OSError):  # the first write that needs more raises
+            self.ensure(0)
 
-    def spare(self, nbytes: int) -> None:
-        """See to it that ``nbytes`` can be written without the reserve.
+    def ensure(self, nbytes: int) -> None:
+        """Ensure that ``nbytes`` can be written without the reserve.
 
         Raises:
-            OSError: they cannot, the disk is full.
+            OSError: the disk is full.
         """
         end = os.fstat(self._fd).st_size + nbytes
-        if end + RESERVE <= self._taken:
+        if end + RESERVE <= self._allocated:
             return
         wanted = end + 2 * RESERVE
-        if take(self._fd, wanted):
-            self._taken = wanted
+        if allocate(self._fd, wanted):
+            self._allocated = wanted
 
     def release(self) -> None:
-        """Give back what the file did not need."""
+        """Free the unused blocks."""
         with suppress(OSError):
             os.ftruncate(self._fd, os.fstat(self._fd).st_size)
 
 
-def take(fd: int, end: int) -> bool:
-    """Take blocks for the first ``end`` bytes of ``fd``; return whether its file system can.
+def allocate(fd: int, end: int) -> bool:
+    """Allocate blocks for the first ``end`` bytes of ``fd``; return whether that is supported.
 
     Raises:
-        OSError: the disk, or the user's share of it, is full.
+        OSError: the disk, or the user's quota, is full.
     """
     if _fallocate is None:
         return False
@@ -63,11 +63,11 @@ def take(fd: int, end: int) -> bool:
     return False
 
 
-def _found() -> Callable[[int, int, int, int], int] | None:
+def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
     function = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
     if function is not None:
         function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
     return function
 
 
-_fallocate = _found()
+_fallocate = _find_fallocate()

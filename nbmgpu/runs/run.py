@@ -43,7 +43,7 @@ from nbmgpu.errors import LaunchError, OptionError, format_message
 from nbmgpu.system.processes import process_is_alive
 
 from .engine_plugins import DEFAULT_ENGINE, run_control
-from .events import GOING, Event, EventTail, RunState
+from .events import ACTIVE_STATES, Event, EventTail, RunState
 from .view import RunView
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ class Run:
     @property
     def over(self) -> bool:
         """Whether no process of the run is left."""
-        return self.state not in GOING
+        return self.state not in ACTIVE_STATES
 
     def _is_alive(self) -> bool:
         """Return what the run's engine says; without it, only events tell how the run ends."""
@@ -292,7 +292,7 @@ class Run:
     def duration(self) -> float:
         """Seconds from the request to the end, to now, or to the last word of a lost run."""
         state = self.state
-        now = time.time() if state in GOING else self.view.last_time
+        now = time.time() if state in ACTIVE_STATES else self.view.last_time
         return max(now - self.record.created, 0.0)
 
     @property

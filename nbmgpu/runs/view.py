@@ -1,7 +1,6 @@
-"""What a run looks like: the sum of its events, for panels, summaries and tests.
+"""The state of a run, aggregated from its events, for panels, summaries and tests.
 
-A ``RunView`` is fed events in time order and can be asked at any moment.  It
-knows neither files nor widgets.
+A ``RunView`` consumes events in time order. It knows neither files nor widgets.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from .byte_ranges import Spans
+from .byte_ranges import ByteRanges
 from .events import (
     LAUNCHER,
     Display,
@@ -19,7 +18,8 @@ from .events import (
     Event,
     Exited,
     Failure,
-    Measured,
+    Heartbeat,
+    Measurements,
     Metrics,
     Notice,
     Progress,
@@ -28,8 +28,7 @@ from .events import (
     Started,
     Status,
     Stderr,
-    Vitals,
-    Walked,
+    StepDigest,
 )
 
 if TYPE_CHECKING:
@@ -40,17 +39,17 @@ if TYPE_CHECKING:
 class Curve:
     """One metric over steps, averaged over the ranks that reported the step.
 
-    The average is weighted by the samples behind each rank's value, so that a
-    loss is the one a single device would have shown.  No collective is needed.
+    The average is weighted by the samples behind each value, so that a loss is that of one device,
+    without a collective.
     """
 
     sums: dict[int, float] = field(default_factory=dict)
     weights: dict[int, float] = field(default_factory=dict)
 
     def add(self, points: Metrics) -> None:
-        """Take in points of one rank."""
+        """Add points of one rank."""
         for step, value, weight in zip(points.steps, points.values, points.weights, strict=True):
-            if weight:  # an empty share counts nothing, and its value may be nan
+            if weight:  # an empty shard has no weight, and its value may be nan
                 self.sums[step] = self.sums.get(step, 0.0) + weight * value
                 self.weights[step] = self.weights.get(step, 0.0) + weight
 
@@ -60,7 +59,7 @@ class Curve:
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
         """Return steps (int64) and values (float64) in step order."""
-        # Both dictionaries got their keys in the same order, which is nearly always step order.
+        # Both dictionaries have the same order of keys, nearly always that of steps.
         count = len(self.sums)
         steps = np.fromiter(self.sums, np.int64, count)
         with np.errstate(invalid="ignore", over="ignore"):
@@ -91,45 +90,45 @@ class Curve:
 
 
 RECENT = 20
-"""Points over which a rank's own value of a metric is averaged."""
+"""Points of the moving average of a rank's own metric."""
 
 
 @dataclass
-class Recent:
-    """A rank's own values of one metric: the newest, and the mean of about the last ``RECENT``."""
+class RecentMean:
+    """A rank's newest value of a metric, and the mean of about the last ``RECENT`` values."""
 
     last: float
     mean: float
     count: int = 1
 
     def add(self, value: float) -> None:
-        """Take in the next value."""
+        """Add the next value."""
         self.last = value
         self.count += 1
         self.mean += (value - self.mean) / min(self.count, RECENT)
 
 
 @dataclass
-class LogMarks:
-    """What is known of when a log was written: before ``times[i]`` it had ``offsets[i]`` bytes."""
+class LogTimes:
+    """When a log was written: at ``times[i]`` it had ``offsets[i]`` bytes."""
 
     offsets: list[int] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
 
     def add(self, offset: int, time: float) -> None:
-        """Note that ``offset`` bytes were there at ``time``."""
-        if not self.offsets or offset > self.offsets[-1]:  # else nothing was written since
+        """Record that the log had ``offset`` bytes at ``time``."""
+        if not self.offsets or offset > self.offsets[-1]:  # otherwise nothing was written
             self.offsets.append(offset)
             self.times.append(time)
 
 
-class StepPace(NamedTuple):
-    """How fast a rank was at a beat.
+class StepTime(NamedTuple):
+    """The speed of a rank at a heartbeat.
 
     Attributes:
-        step: the last one it has taken.
-        step_time: seconds per step since the beat before.
-        own_time: those of them that it was not in a backward pass, where it meets the others.
+        step: the last step taken.
+        step_time: seconds per step since the last heartbeat.
+        own_time: the part of it outside backward passes, where ranks synchronize.
     """
 
     step: int
@@ -139,9 +138,9 @@ class StepPace(NamedTuple):
 
 @dataclass
 class RankView:
-    """One rank: its process, state and health and, if it failed, why.
+    """The state of one rank.
 
-    ``paces`` has one of each beat in which it took a step.
+    ``step_times`` has an item for each heartbeat with a step.
     """
 
     process: Started | None = None
@@ -151,16 +150,16 @@ class RankView:
     failure: Failure | None = None
     step: int = 0
     last_time: float = 0.0
-    vitals: Vitals | None = None
-    measured: Measured | None = None
-    walked: Walked | None = None
-    paces: list[StepPace] = field(default_factory=list)
-    recent: dict[str, Recent] = field(default_factory=dict)
-    stderr: Spans = field(default_factory=Spans)
-    marks: LogMarks = field(default_factory=LogMarks)
+    heartbeat: Heartbeat | None = None
+    measured: Measurements | None = None
+    step_digest: StepDigest | None = None
+    step_times: list[StepTime] = field(default_factory=list)
+    recent: dict[str, RecentMean] = field(default_factory=dict)
+    stderr: ByteRanges = field(default_factory=ByteRanges)
+    marks: LogTimes = field(default_factory=LogTimes)
 
     def add(self, event: Event) -> None:
-        """Take in one event of this rank."""
+        """Apply an event of this rank."""
         self.last_time = max(self.last_time, event.time)
         match event:
             case Started():
@@ -171,16 +170,16 @@ class RankView:
                 self.failure = event
             case Metrics():
                 self._add_points(event)
-            case Measured():
+            case Measurements():
                 self.measured = event
-            case Walked():
-                self.walked = event
-            case Vitals():
-                self.vitals = event
+            case StepDigest():
+                self.step_digest = event
+            case Heartbeat():
+                self.heartbeat = event
                 self.step = max(self.step, event.step)
                 self.marks.add(event.logged, event.time)
                 if event.step_time:
-                    self.paces.append(StepPace(event.step, event.step_time, event.own_time))
+                    self.step_times.append(StepTime(event.step, event.step_time, event.own_time))
             case Stderr():
                 self.stderr.add(event.start, event.end)
                 self.marks.add(event.end, event.time)
@@ -195,7 +194,7 @@ class RankView:
             if (recent := self.recent.get(points.name)) is not None:
                 recent.add(value)
             else:
-                self.recent[points.name] = Recent(value, value)
+                self.recent[points.name] = RecentMean(value, value)
 
     @property
     def exit_code(self) -> int | None:
@@ -204,45 +203,45 @@ class RankView:
 
 
 @dataclass
-class Track:
-    """A progress bar as it moved: its first state, where it began anew, and its newest."""
+class ProgressTrack:
+    """The history of a progress bar: its first state, the start of its current pass, its newest."""
 
     first: Progress
     begun: Progress
     now: Progress
 
     @classmethod
-    def of(cls, event: Progress) -> Track:
-        """Begin with a bar's first state."""
+    def of(cls, event: Progress) -> ProgressTrack:
+        """Start with a bar's first state."""
         return cls(event, event, event)
 
     def add(self, event: Progress) -> None:
-        """Take in the bar's next state."""
+        """Apply the bar's next state."""
         if event.epoch != self.now.epoch or event.step < self.now.step:
             self.begun = event
         self.now = event
 
 
 class RunView:
-    """Everything known of a run.
+    """The state of a run.
 
-    ``notices`` holds each topic once.  ``tracks`` maps a bar's key to how it moved on
-    rank 0: ranks walk in step, so one bar stands for all of them.
+    ``notices`` has each topic once. ``tracks`` maps a bar's key to its history on rank 0, which
+    stands for all ranks.
     """
 
     def __init__(self, world_size: int) -> None:
-        """Start with nothing known about ``world_size`` ranks."""
+        """Start with ``world_size`` ranks and no events."""
         self.ranks = [RankView() for _ in range(world_size)]
         self.launcher: Started | None = None
         self.curves: dict[str, Curve] = {}
-        self.tracks: dict[str, Track] = {}
+        self.tracks: dict[str, ProgressTrack] = {}
         self.notices: dict[str, Notice] = {}
         self.ended: Ended | None = None
         self.first_time: float | None = None
         self.last_time: float = 0.0
 
     def add(self, event: Event) -> None:
-        """Take in one event."""
+        """Apply an event."""
         self.first_time = event.time if self.first_time is None else self.first_time
         self.last_time = max(self.last_time, event.time)
         match event:
@@ -256,7 +255,7 @@ class RunView:
                 if track := self.tracks.get(event.key):
                     track.add(event)
                 else:
-                    self.tracks[event.key] = Track.of(event)
+                    self.tracks[event.key] = ProgressTrack.of(event)
             case Notice():
                 self.notices.setdefault(event.topic, event)
             case Ended():
@@ -270,37 +269,37 @@ class RunView:
         return {key: track.now for key, track in self.tracks.items()}
 
     @property
-    def walked_apart(self) -> bool:
-        """Whether ranks have trained on different batches of their loaders."""
-        return len({rank.walked.batches for rank in self.ranks if rank.walked}) > 1
+    def trained_on_different_batches(self) -> bool:
+        """Whether ranks trained on different batches of their loaders."""
+        return len({rank.step_digest.batches for rank in self.ranks if rank.step_digest}) > 1
 
     @property
-    def chose_apart(self) -> bool:
-        """Whether the losses of ranks reduce in different ways in some step."""
-        told = {rank.walked.losses for rank in self.ranks if rank.walked}
-        return len(told - {""}) > 1
+    def losses_reduce_differently(self) -> bool:
+        """Whether losses of ranks reduced differently in some step."""
+        digests = {rank.step_digest.losses for rank in self.ranks if rank.step_digest}
+        return len(digests - {""}) > 1
 
     @property
-    def came_apart(self) -> bool:
-        """Whether ranks' copies of the weights differ in the end."""
-        told = {rank.walked.weights for rank in self.ranks if rank.walked}
-        return len(told - {""}) > 1
+    def weights_differ(self) -> bool:
+        """Whether the ranks' replicated weights differ at the end."""
+        digests = {rank.step_digest.weights for rank in self.ranks if rank.step_digest}
+        return len(digests - {""}) > 1
 
     @property
-    def parted_buffers(self) -> list[str]:
-        """Names of buffers of which ranks hold different values in the end."""
-        told = [rank.walked.buffers for rank in self.ranks if rank.walked]
-        first = told[0] if told else {}
-        return [n for n in first if any(other.get(n, first[n]) != first[n] for other in told)]
+    def differing_buffers(self) -> list[str]:
+        """Names of buffers with different values on ranks at the end."""
+        digests = [rank.step_digest.buffers for rank in self.ranks if rank.step_digest]
+        first = digests[0] if digests else {}
+        return [n for n in first if any(other.get(n, first[n]) != first[n] for other in digests)]
 
     @property
     def ending(self) -> str | None:
-        """How the run ended, or None while it goes on."""
+        """How the run ended, or None while it is active."""
         return self.ended.ending if self.ended else None
 
     @property
     def state(self) -> RunState:
-        """The run's state in one word."""
+        """The state of the run."""
         if self.ended:
             return self.ended.ending
         begun = any(rank.state not in ("starting", "loading") for rank in self.ranks)
@@ -308,9 +307,9 @@ class RunView:
 
     @property
     def failure(self) -> Failure | None:
-        """The cause: the earliest failure by time, whatever failed afterwards because of it.
+        """The earliest failure by time, which is the cause of later ones.
 
-        When rank 0 raised the same exception itself, it is rank 0's that counts.
+        If rank 0 raised the same exception, rank 0's is returned.
         """
         failures = [rank.failure for rank in self.ranks if rank.failure]
         cause = min(failures, key=lambda f: f.time, default=None)
@@ -320,7 +319,7 @@ class RunView:
 
     @property
     def killed(self) -> list[int]:
-        """Ranks that a signal ended which the launcher had not sent."""
+        """Ranks ended by a signal that the launcher did not send."""
         return [
             number
             for number, rank in enumerate(self.ranks)
@@ -328,10 +327,10 @@ class RunView:
         ]
 
     @property
-    def silent(self) -> int | None:
-        """The rank that left first of its own, if it left no exception.
+    def exited_silently(self) -> int | None:
+        """The rank that exited first without being asked and without an exception, if any.
 
-        What other ranks raised then, such as a connection that broke, came of it.
+        Later exceptions of other ranks, such as a lost connection, are consequences.
         """
         exits = [
             rank.exited
@@ -344,13 +343,13 @@ class RunView:
         return None if first is None or self.ranks[first].failure else first
 
     @property
-    def culprit(self) -> int | None:
-        """The rank that the run failed by: one that left without a word, or the first to raise.
+    def failed_rank(self) -> int | None:
+        """The rank that caused the failure: it exited without an exception, or raised first.
 
-        None while nothing failed, and for a run that was stopped.
+        None while nothing has failed, and for a run that was stopped.
         """
-        if self.ending in (None, "failed") and self.silent is not None:
-            return self.silent
+        if self.ending in (None, "failed") and self.exited_silently is not None:
+            return self.exited_silently
         if self.failure:
             return self.failure.rank
         if self.ending not in (None, "failed"):

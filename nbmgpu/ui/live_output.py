@@ -150,7 +150,7 @@ class LogPrinter:
             file.seek(self._position)
             data = _whole(file.read(length))
         begin = self._position
-        for end, is_error in self._stderr.cut(begin, begin + len(data)):
+        for end, is_error in self._stderr.split(begin, begin + len(data)):
             piece = data[self._position - begin : end - begin]
             stream = sys.stderr if is_error else sys.stdout
             stream.write(piece.decode("utf-8", "replace"))

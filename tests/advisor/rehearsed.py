@@ -158,20 +158,20 @@ def advised(model: Model, precision: Precision | None = None) -> Any:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurements:
     """``peak`` bytes of tensors at most, and ``base`` of the process before there were any."""
 
     peak: int
     base: int
 
 
-def measured(model: Model, strategy: str, precision: Precision | None = None) -> Measured:
+def measured(model: Model, strategy: str, precision: Precision | None = None) -> Measurements:
     names = {"torch": torch, "make": model.make, "loss_of": model.loss_of, "loader": model.loader()}
     options = {"strategy": strategy, "precision": precision, "pull": ("peak", "base")}
     run = nbmgpu.run(CELL, names, gpus=RANKS, cpu=True, **options)
     assert run is not None
     ranks = [run.results[rank] for rank in range(RANKS)]
-    return Measured(max(r["peak"] for r in ranks), max(r["base"] for r in ranks))
+    return Measurements(max(r["peak"] for r in ranks), max(r["base"] for r in ranks))
 
 
 def tensors_of(row: Any) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import nbmgpu
 from nbmgpu.advisor.advisor import Consultation, Question
-from nbmgpu.devices.devices import Gpu, Machine
+from nbmgpu.devices.probe import Gpu, Machine
 from nbmgpu.errors import OptionError
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.strategies import strategy_names

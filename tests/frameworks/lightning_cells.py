@@ -343,7 +343,7 @@ def fits_a_loss_divided_by_a_count():
 
 
 def fits_with_metrics():
-    class Measured(Module):
+    class Measurements(Module):
         def __init__(self):
             super().__init__()
             kinds = {"task": "multiclass", "num_classes": 4}
@@ -373,7 +373,7 @@ def fits_with_metrics():
             self.confusion.reset()
             self.total.reset()
 
-    return train(Measured(), val_check_interval=3)
+    return train(Measurements(), val_check_interval=3)
 
 
 def fits_skipping_batches():

@@ -12,10 +12,10 @@ import torch
 import nbmgpu
 from nbmgpu.devices.probe import Gpu, Machine
 from nbmgpu.rank.metrics import heartbeat
-from nbmgpu.rank.metrics.heartbeat import GpuMonitor, Heartbeat, allocated_memory
+from nbmgpu.rank.metrics.heartbeat import GpuMonitor, HeartbeatThread, allocated_memory
 from nbmgpu.rank.metrics.step_time import StepTimer, StepTimerWindow, tokens_in
 from nbmgpu.report.curves import straggler
-from nbmgpu.runs.events import EventTail, EventWriter, Vitals
+from nbmgpu.runs.events import EventTail, EventWriter, Heartbeat
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def fast_heartbeat(tmp_path, monkeypatch):
     log = tmp_path / "log"
     log.write_text("five!")
     tail = EventTail(tmp_path / "events")
-    yield lambda device="cpu": (Heartbeat(writer, log, device), tail)
+    yield lambda device="cpu": (HeartbeatThread(writer, log, device), tail)
     writer.close()
 
 
@@ -43,7 +43,7 @@ def test_it_beats_during_the_cell_and_once_at_the_end(fast_heartbeat):
     assert threading.active_count() == before
     beats += tail.read()
     assert len(beats) >= 4
-    assert {type(beat) for beat in beats} == {Vitals}
+    assert {type(beat) for beat in beats} == {Heartbeat}
     last = beats[-1]
     assert (last.rank, last.step, last.logged) == (3, 0, 5)
     assert last.gpu == last.gpu_memory == -1
@@ -59,7 +59,7 @@ def test_a_full_disk_does_not_stop_it(tmp_path, monkeypatch):
     tried = []
     emit = writer.emit
     monkeypatch.setattr(writer, "emit", lambda *a, **k: [tried.append(a), emit(*a, **k)])
-    with Heartbeat(writer, tmp_path / "log", "cpu"):
+    with HeartbeatThread(writer, tmp_path / "log", "cpu"):
         deadline = time.monotonic() + 10
         while len(tried) < 3 and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -206,9 +206,9 @@ def test_a_run_whose_second_rank_is_slow(monkeypatch, tmp_path):
     }
     run = nbmgpu.run(SLOW_SECOND_RANK, namespace, gpus=2)
     for seen in run.view.ranks:
-        assert seen.vitals.step == seen.step == 100
-        assert seen.vitals.logged == 0
-        assert seen.paces[-1][1] > 0.05
+        assert seen.heartbeat.step == seen.step == 100
+        assert seen.heartbeat.logged == 0
+        assert seen.step_times[-1][1] > 0.05
     found = straggler(run)
     assert found.awaited
     assert found.rank == 1

@@ -132,4 +132,4 @@ def test_an_unknown_reduction_is_named(loss, unknown_function):
 
 def test_gathered_parameters_of_fsdp_are_views() -> None:
     """The name of an autograd function of the strategy, which the reader compares."""
-    assert f"{CUSTOM}{row_shards.Whole.__name__}" in VIEW_OPS
+    assert f"{CUSTOM}{row_shards.GatherFull.__name__}" in VIEW_OPS

@@ -1,4 +1,4 @@
-"""Workers tell whether samples draw random numbers."""
+"""Workers detect whether samples draw random numbers."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ class Samples(Dataset[float]):
         return KINDS[self.kind](self) if i >= 6 else 0.0
 
 
-def told(loader: DataLoader[Any]) -> list[bool]:
+def detected(loader: DataLoader[Any]) -> list[bool]:
     draws = WorkerDrawDetector(loader)
     loader.collate_fn, loader.worker_init_fn = draws, draws.init_worker
     return [drew for _, drew in loader]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_draws_of_samples_are_seen_in_the_next_batch_that_is_looked_at(kind: str) -> None:
+def test_draws_of_samples_are_detected_at_the_next_check(kind: str) -> None:
     loader = DataLoader(Samples(kind), batch_size=2, num_workers=1)
-    assert told(loader) == [False, False, False, kind != "nothing", False, False]
+    assert detected(loader) == [False, False, False, kind != "nothing", False, False]
 
 
-def test_a_seed_that_the_user_sets_in_workers_is_no_draw() -> None:
+def test_seeding_in_worker_init_fn_is_no_draw() -> None:
     loader = DataLoader(Samples("nothing"), 4, num_workers=1, worker_init_fn=np.random.seed)
-    assert told(loader) == [False, False, False]
+    assert detected(loader) == [False, False, False]
 
 
-def test_both_parts_stay_together_on_the_way_to_a_worker_that_is_not_forked() -> None:
+def test_both_callables_share_one_detector_after_pickling() -> None:
     draws = WorkerDrawDetector(DataLoader([1.0], collate_fn=None))
-    collate, begin = pickle.loads(pickle.dumps((draws, draws.init_worker)))
-    assert begin.__self__ is collate
+    collate, init = pickle.loads(pickle.dumps((draws, draws.init_worker)))
+    assert init.__self__ is collate

@@ -151,7 +151,7 @@ class TestThroughput:
     def beats(self, run, own, step_time=0.01, count=5):
         for beat in range(1, count + 1):
             for rank, seconds in enumerate(own):
-                run.vitals(rank, step=100 * beat, step_time=step_time, own_time=seconds)
+                run.heartbeat(rank, step=100 * beat, step_time=step_time, own_time=seconds)
         return throughput(run.polled())
 
     def test_of_nothing_is_nothing(self, staged):

@@ -125,7 +125,7 @@ class TestAllRanks:
         for beat in range(3):
             for rank in (1, 0):
                 run.log(rank, f"beat {beat}\n")
-                run.vitals(rank)
+                run.heartbeat(rank)
         shown = page(LogReader(run.polled()), ALL)
         assert texts(shown) == [f"beat {n // 2}" for n in range(6)]
         assert self.ranks(shown) == "101010"
@@ -134,16 +134,16 @@ class TestAllRanks:
         run = staged(2)
         reader = LogReader(run.run)
         run.log(0, "a\n")
-        run.vitals(0)
+        run.heartbeat(0)
         run.log(1, "b\n")
-        run.vitals(1)
-        run.vitals(0)
+        run.heartbeat(1)
+        run.heartbeat(0)
         run.polled()
         before = texts(page(reader, ALL))
         run.log(1, "c\nd\n")
         run.log(0, "e\n")
         for rank in range(2):
-            run.vitals(rank)
+            run.heartbeat(rank)
         run.polled()
         assert texts(page(reader, ALL))[:2] == before == ["a", "b"]
         assert sorted(texts(page(reader, ALL))[2:]) == ["c", "d", "e"]
@@ -158,7 +158,7 @@ class TestAllRanks:
                     run.log(rank, f"{rank}:{turn}\n", stderr=turn % 7 == 0)
                     written += 1
                 if (turn * rank) % 4 == 0:
-                    run.vitals(rank)
+                    run.heartbeat(rank)
             run.polled()
             shown = page(reader, ALL, count=1000)
             assert len({(line.rank, line.number) for line in shown.lines}) == written
@@ -193,7 +193,7 @@ class TestSpeed:
         for rank in range(2):
             lines = (f"rank {rank} step {n} loss 0.{n}\n" for n in range(100_000))
             run.log(rank, "".join(lines))
-            run.vitals(rank)
+            run.heartbeat(rank)
         run.polled()
         return run
 

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from nbmgpu.report.rank_rows import SILENT, rows
-from nbmgpu.runs.events import Vitals
+from nbmgpu.runs.events import Heartbeat
 
 
 def now_of(run):
@@ -15,14 +15,14 @@ def now_of(run):
 
 def beat(run, rank, ago, step=10, **fields):
     known = {"step_time": 0.5, "own_time": 0.1, "cpu": 1.0, "cores": 1, "memory": 1}
-    event = Vitals(time=time.time() - ago, rank=rank, step=step, memory_total=1, **known | fields)
+    event = Heartbeat(time=time.time() - ago, rank=rank, step=step, memory_total=1, **known | fields)
     run.write(rank, event)
 
 
 def test_says_what_a_rank_does_and_uses(staged):
     run = staged(1, devices=["cuda:3"])
     run.start()
-    run.vitals(
+    run.heartbeat(
         0, step=1234, step_time=0.0123, cpu=150.0, cores=4, memory=1 << 30, memory_total=4 << 30,
         gpu=87.0, gpu_memory=30 << 30, gpu_memory_total=40 << 30,
     )  # fmt: skip
@@ -38,7 +38,7 @@ def test_says_what_a_rank_does_and_uses(staged):
 
 def test_shows_what_tensors_hold_where_the_driver_is_not_asked(staged):
     run = staged(1, devices=["cuda:0"])
-    run.vitals(0, gpu_allocated=3 << 30)
+    run.heartbeat(0, gpu_allocated=3 << 30)
     (row,) = now_of(run)
     assert row.gpu.text == ""
     assert (row.gpu_memory.text, row.gpu_memory.fraction) == ("3.0 GiB", -1)
@@ -102,8 +102,8 @@ class TestWarnings:
     def test_a_rank_that_the_others_wait_for(self, staged):
         run = staged(2)
         for _ in range(3):
-            run.vitals(0, step=10, step_time=0.01, own_time=0.002)
-            run.vitals(1, step=10, step_time=0.01, own_time=0.008)
+            run.heartbeat(0, step=10, step_time=0.01, own_time=0.002)
+            run.heartbeat(1, step=10, step_time=0.01, own_time=0.008)
         shown = now_of(run)
         assert [row.slowest for row in shown] == [False, True]
         assert shown[1].warning == "slow: the others wait for it 60 % of the time"
@@ -111,8 +111,8 @@ class TestWarnings:
     def test_a_slow_rank_for_which_others_may_not_wait(self, staged):
         run = staged(2, strategy="fsdp")
         for _ in range(3):
-            run.vitals(0, step=10, step_time=0.01, own_time=0.002)
-            run.vitals(1, step=10, step_time=0.01, own_time=0.008)
+            run.heartbeat(0, step=10, step_time=0.01, own_time=0.002)
+            run.heartbeat(1, step=10, step_time=0.01, own_time=0.008)
         assert now_of(run)[1].warning == "spends the most time outside backward passes"
 
     @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -35,7 +35,7 @@ def test_is_plain_data(staged):
     run = staged(2)
     run.start()
     run.points("loss", [0, 1], [1.0, float("nan")])
-    run.vitals(0)
+    run.heartbeat(0)
     run.fail(1)
     whole = Snapshot(run.polled()).whole()
     assert json.loads(json.dumps(whole)) == whole

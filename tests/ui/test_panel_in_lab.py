@@ -45,7 +45,7 @@ for step in range({steps}):
         staged.points("loss", [step], [math.exp(-step / 20)], rank)
         staged.log(rank, f"rank {{rank}} at step {{step}}\\n")
         if step % 20 == 0:
-            staged.vitals(rank, step, own_time=0.002 + 0.005 * rank)
+            staged.heartbeat(rank, step, own_time=0.002 + 0.005 * rank)
     staged.progress(step + 1, {steps})
     await live_on(0.05)
     if True in clicks:
@@ -174,7 +174,7 @@ for rank in range(2):
     staged.log(rank, "".join(f"rank {rank} line {n}\\n" for n in range(100_000)))
     staged.log(rank, "UserWarning: look out\\n", stderr=True)
     staged.log(rank, "\\x1b[31mred\\x1b[0m and done\\n")
-    staged.vitals(rank)
+    staged.heartbeat(rank)
 """
 
 
@@ -255,7 +255,7 @@ for start in range(0, 100_000, 1000):
 staged.points("lr", list(range(100)), [1e-3] * 100)
 for step in range(1, 6):
     for rank in range(2):
-        staged.vitals(rank, 20_000 * step, own_time=0.002 + 0.005 * rank)
+        staged.heartbeat(rank, 20_000 * step, own_time=0.002 + 0.005 * rank)
 """
 
 
@@ -330,7 +330,7 @@ def test_the_failure_card(lab, page):
     failing = card.locator("[data-failing]")
     expect(failing).to_have_text("2    loss = criterion(model(x), y)")
     expect(card).to_contain_text("for x, y in loader:")  # among its neighbours
-    expect(card).to_contain_text("Likely cause: A label is no class of the model")
+    expect(card).to_contain_text("Likely cause: A label exceeds the model")
     expect(card).to_contain_text("Try: as many outputs")
     trace = card.get_by_text("----> 2 loss")
     expect(trace).to_be_hidden()

@@ -1,9 +1,6 @@
 // Made from Python by tools/typescript_types.py; a change here is lost.
 
-/**
- * A rank's life: started, reads the bundle, runs the cell, writes the result, and how it
- * ended.
- */
+/** The states of a rank: loading reads the bundle, collecting writes the result. */
 export type RankState =
   | 'starting'
   | 'loading'
@@ -15,7 +12,10 @@ export type RankState =
 
 export type RunEnding = 'finished' | 'failed' | 'stopped' | 'timeout';
 
-/** A run's life. Lost: the launcher is gone without having said how the run ended. */
+/**
+ * The states of a run. Lost: the launcher disappeared without recording how the run
+ * ended.
+ */
 export type RunState =
   | 'starting'
   | 'running'
@@ -25,14 +25,14 @@ export type RunState =
   | 'timeout'
   | 'lost';
 
-/** Common to all events: `time` in seconds since the epoch, `rank` of the writer. */
+/** The base of all events: `time` in seconds since the epoch, `rank` of the writer. */
 export interface Event {
   kind: string;
   time: number;
   rank: number;
 }
 
-/** A process of the run exists. `create_time` guards against a reused pid. */
+/** A process of the run has started; `create_time` guards against reused pids. */
 export interface Started extends Event {
   kind: 'started';
   pid: number;
@@ -40,7 +40,7 @@ export interface Started extends Event {
   device: string;
 }
 
-/** A rank entered a state; `detail` is one short sentence for people. */
+/** A rank entered a state; `detail` is a short sentence for display. */
 export interface Status extends Event {
   kind: 'status';
   state: RankState;
@@ -50,8 +50,8 @@ export interface Status extends Event {
 /**
  * New points of one curve, in step order.
  *
- * `weights` holds what each value counts for when ranks are averaged: the number of
- * samples behind it. A rank with an empty share has weight 0.
+ * `weights` are the numbers of samples behind each value, for the average over ranks. A
+ * rank with an empty shard has weight 0.
  */
 export interface Metrics extends Event {
   kind: 'metrics';
@@ -62,10 +62,10 @@ export interface Metrics extends Event {
 }
 
 /**
- * How far a loop is: `step` of `total` (0 when unknown), shown as `label`.
+ * The progress of a loop: `step` of `total` (0 when unknown), shown as `label`.
  *
- * `key` names the bar: the training loader's is `"loader"`, a tqdm bar's its own. `epoch`
- * counts passes over the loader from 1, or is 0 where that has no meaning.
+ * `key` identifies the bar: `"loader"` for the training loader, another one for a tqdm
+ * bar. `epoch` counts passes over the loader from 1; 0 if not applicable.
  */
 export interface Progress extends Event {
   kind: 'progress';
@@ -78,7 +78,7 @@ export interface Progress extends Event {
 }
 
 /**
- * A rich output of the cell, to be shown where `offset` bytes of log lie before it.
+ * A rich output of the cell, shown after `offset` bytes of the log.
  *
  * `action` is `show`, `update` (of `display_id`) or `clear` (the output area).
  */
@@ -98,74 +98,79 @@ export interface Stderr extends Event {
   end: number;
 }
 
-/**
- * How a rank is, about once a second: the rank beats, whatever its cell does meanwhile.
- *
- * `step` is the last one it has taken. `step_time` are the seconds per step since the
- * event before, and `own_time` those of them that it was not in a backward pass, where
- * ranks wait for one another; both are 0 when it took no step. `cpu` is in percent of one
- * core. Memory is in bytes; `gpu` is in percent. What cannot be known is -1. `logged` is
- * the size of its log at this moment, `passes` how many backward passes it has begun.
- */
-export interface Vitals extends Event {
-  kind: 'vitals';
+/** The health of a rank, sent about once a second whatever its cell does. */
+export interface Heartbeat extends Event {
+  kind: 'heartbeat';
+  /** the last step taken. */
   step: number;
+  /** seconds per step since the last heartbeat; 0 without a step. */
   step_time: number;
+  /** the part of it outside backward passes, where ranks wait for one another. */
   own_time: number;
+  /** usage in percent of one core, and the number of usable cores. */
   cpu: number;
+  /** usage in percent of one core, and the number of usable cores. */
   cores: number;
+  /** of the process and of the machine, in bytes. */
   memory: number;
+  /** of the process and of the machine, in bytes. */
   memory_total: number;
+  /** utilization in percent; -1 when unknown, as all below. */
   gpu: number;
+  /** in bytes. */
   gpu_memory: number;
+  /** in bytes. */
   gpu_memory_total: number;
+  /** in bytes. */
   gpu_allocated: number;
+  /** size of the rank's log, in bytes. */
   logged: number;
+  /** backward passes started. */
   passes: number;
 }
 
-/**
- * What a cell that was given a number of `--steps` has taken and needed on this rank.
- *
- * `seconds` and `samples` (of all ranks, 0 when unknown) are of each step but the first.
- * In bytes: `held` is what its tensors take between steps, `memory` the most that the
- * process had beyond what it had before the cell's data came, `gpu_memory` the most that
- * torch had on its GPU, -1 without one; see `nbmgpu.rank.metrics.memory`.
- */
-export interface Measured extends Event {
+/** Time and memory of a cell that ran with `--steps`, on this rank. */
+export interface Measurements extends Event {
   kind: 'measured';
+  /** optimizer steps taken. */
   steps: number;
+  /** of each step but the first; samples of all ranks, 0 when unknown. */
   seconds: number[];
+  /** of each step but the first; samples of all ranks, 0 when unknown. */
   samples: number[];
+  /** bytes of tensors between steps. */
   held: number;
+  /** peak bytes of the process, above those before the cell's data arrived. */
   memory: number;
+  /**
+   * peak bytes that torch allocated on the GPU, -1 without one; see
+   * `nbmgpu.rank.metrics.memory`.
+   */
   gpu_memory: number;
 }
 
 /**
- * A rank has run its cell to the end, with so many backward `passes`.
- *
- * `batches` is a digest of the numbers of the batches that they were on: ranks that have
- * walked in step have the same. `losses` is one of how their losses reduce over samples,
- * or empty where that is not known. `weights` is one of the weights of which every rank
- * has a whole copy, or empty if there are none: while ranks train one model, copies are
- * equal. `buffers` has one of each buffer that a module's state has, by its module's
- * class and name.
+ * Digests of what a rank has done when its cell is finished, to be compared over ranks.
  */
-export interface Walked extends Event {
-  kind: 'walked';
+export interface StepDigest extends Event {
+  kind: 'step_digest';
+  /** backward passes. */
   passes: number;
+  /** digest of the batches that they used; equal on ranks that stepped together. */
   batches: string;
+  /** digest of how losses reduce over samples; empty if unknown. */
   losses: string;
+  /** digest of replicated weights; empty if there are none. */
   weights: string;
+  /** digests of persistent buffers, by module class and name. */
   buffers: Record<string, string>;
 }
 
 /**
- * Something the user must know, above all where numbers differ from one device.
+ * A message for the user, above all where numbers differ from one device.
  *
- * `topic` is a stable identifier (`random-step`, `batch-norm`, ...): a reader shows each
- * topic once, whatever the number of ranks that said it.
+ * `topic` is a stable identifier (`random-step`, `batch-norm`, ...); each topic is shown
+ * once, however many ranks emit it.
  */
 export interface Notice extends Event {
   kind: 'notice';
@@ -176,8 +181,8 @@ export interface Notice extends Event {
 /**
  * An exception ended the cell on this rank.
  *
- * `line` is the cell's own line (1-based, 0 when unknown); `traceback` is ANSI coloured;
- * `pickled` is the exception itself in base64, or empty.
+ * `line` is the line of the cell (1-based, 0 when unknown); `traceback` has ANSI colors;
+ * `pickled` is the exception in base64, or empty.
  */
 export interface Failure extends Event {
   kind: 'failure';
@@ -189,10 +194,10 @@ export interface Failure extends Event {
 }
 
 /**
- * The launcher saw a rank end.
+ * The launcher observed that a rank exited.
  *
- * `code` is negative for a signal, as in subprocess; `asked` says that the launcher was
- * ending the run by then, so that the signal may be its own.
+ * `code` is negative for a signal, as in subprocess. `asked` tells that the launcher was
+ * already terminating the run, so that the signal may be its own.
  */
 export interface Exited extends Event {
   kind: 'exited';
@@ -201,7 +206,7 @@ export interface Exited extends Event {
   asked: boolean;
 }
 
-/** The launcher's last word: every rank is gone. */
+/** The last event of the launcher: all ranks have exited. */
 export interface Ended extends Event {
   kind: 'ended';
   ending: RunEnding;

@@ -2,12 +2,12 @@
 
 import pytest
 
-from nbmgpu.runs.byte_ranges import Spans
+from nbmgpu.runs.byte_ranges import ByteRanges
 
 
 @pytest.fixture
 def spans():
-    found = Spans()
+    found = ByteRanges()
     for start, end in [(2, 4), (4, 6), (9, 10)]:
         found.add(start, end)
     return found
@@ -28,8 +28,8 @@ def test_knows_what_lies_in_a_stretch(spans):
     ],
 )
 def test_cuts_where_stretches_begin_and_end(spans, start, stop, pieces):
-    assert list(spans.cut(start, stop)) == pieces
+    assert list(spans.split(start, stop)) == pieces
 
 
 def test_without_any_everything_is_outside():
-    assert list(Spans().cut(0, 5)) == [(5, False)]
+    assert list(ByteRanges().split(0, 5)) == [(5, False)]

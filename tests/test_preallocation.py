@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nbmgpu.runs.events import EventTail, EventWriter, Notice, Vitals
-from nbmgpu.runs.preallocation import RESERVE, Reserve, take
+from nbmgpu.runs.events import EventTail, EventWriter, Heartbeat, Notice
+from nbmgpu.runs.preallocation import RESERVE, ReservedSpace, allocate
 
 
 def held(path: Path) -> int:
@@ -18,7 +18,7 @@ def held(path: Path) -> int:
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "events"
     with path.open("wb") as file:
-        if not take(file.fileno(), 1):
+        if not allocate(file.fileno(), 1):
             pytest.skip("this file system has no fallocate")
     path.unlink()
     return path
@@ -37,7 +37,7 @@ def test_ordinary_events_leave_it_alone(path: Path) -> None:
     writer = EventWriter(path, 0)
     for step in range(1000):
         writer.emit(
-            Vitals, step=step, step_time=0, own_time=0, cpu=0, cores=1, memory=0, memory_total=0
+            Heartbeat, step=step, step_time=0, own_time=0, cpu=0, cores=1, memory=0, memory_total=0
         )
         assert held(path) >= path.stat().st_size + RESERVE
     writer.close()
@@ -45,7 +45,7 @@ def test_ordinary_events_leave_it_alone(path: Path) -> None:
 
 def test_what_was_not_needed_goes_back(path: Path) -> None:
     with path.open("ab", buffering=0) as file:
-        reserve = Reserve(file.fileno())
+        reserve = ReservedSpace(file.fileno())
         file.write(b"a line\n")
         reserve.release()
     assert path.read_bytes() == b"a line\n"
