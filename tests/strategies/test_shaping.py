@@ -11,7 +11,7 @@ from torch import nn
 
 import nbmgpu
 from nbmgpu.errors import StrategyError
-from nbmgpu.rank.training.model_options import blocks
+from nbmgpu.strategies.repeated_blocks import blocks
 
 NOISY = {"rank-0-values"}
 
