@@ -20,17 +20,16 @@ import functools
 import importlib
 import os
 import shutil
-import site
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, TypeVar
 
 from nbmgpu.patches import PatchStack
 
+from .paths import is_in, is_within, library_folders
 from .saves import Saves, place_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -69,7 +68,7 @@ class FilePatch:
         self.shadows = Path(os.path.realpath(shadows))
         self.saves = Saves(rank, self._is_temporary, self._forget)
         self.working_folder = os.path.realpath(os.getcwd())
-        self.library_folders = [os.path.realpath(p) for p in _library_folders()]
+        self.library_folders = [os.path.realpath(p) for p in library_folders()]
         self.open: Callable[..., Any] = builtins.open
         self.rmtree: Callable[..., Any] = shutil.rmtree
         self.unlink: Callable[..., Any] = os.unlink
@@ -195,7 +194,7 @@ class FilePatch:
             try:
                 mkdir(path, mode)
             except FileExistsError:
-                gone = _is_in(place, self.gone)  # rank 0 has not deleted it yet
+                gone = is_in(place, self.gone)  # rank 0 has not deleted it yet
                 if not gone:
                     new = os.path.isdir(place) and os.stat(place).st_ctime >= self.began
                     if place in self.made or not new:
@@ -218,7 +217,7 @@ class FilePatch:
 
     def _is_temporary(self, path: str) -> bool:
         """Return whether ``tempfile`` has made ``path`` or a folder that contains it."""
-        return _is_in(path, self.temporary)
+        return is_in(path, self.temporary)
 
     def _is_own(self, path: str) -> bool:
         """Return whether this rank has written the file ``path`` itself, not a shadow of it."""
@@ -334,11 +333,11 @@ class FilePatch:
             shutil.copyfile(path, shadow)
 
     def _belongs_to_cell(self, path: str) -> bool:
-        if path.startswith(("/dev/", "/proc/", "/sys/")) or _within(path, str(self.shadows)):
+        if path.startswith(("/dev/", "/proc/", "/sys/")) or is_within(path, str(self.shadows)):
             return False
-        if _within(path, self.working_folder):
+        if is_within(path, self.working_folder):
             return True
-        return not any(_within(path, folder) for folder in self.library_folders)
+        return not any(is_within(path, folder) for folder in self.library_folders)
 
 
 def _as_capable(function: Function) -> Function:
@@ -346,22 +345,3 @@ def _as_capable(function: Function) -> Function:
     for capable in (os.supports_dir_fd, os.supports_follow_symlinks):
         capable.add(function)
     return function
-
-
-def _library_folders() -> list[str]:
-    """Return folders in which libraries keep caches, code and temporary files."""
-    cache = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
-    variables = ("HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
-    chosen = [os.environ[name] for name in variables if name in os.environ]
-    packages = [*site.getsitepackages(), site.getusersitepackages()]
-    triton = os.path.expanduser("~/.triton")
-    return [tempfile.gettempdir(), cache, triton, *chosen, *packages]
-
-
-def _is_in(path: str, places: set[str]) -> bool:
-    parts = (path, *map(str, PurePath(path).parents)) if places else ()
-    return any(part in places for part in parts)
-
-
-def _within(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")

@@ -19,17 +19,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 
 from nbmgpu.errors import StrategyError, format_message
 from nbmgpu.rank.data.batch_shard import BatchShard
-from nbmgpu.rank.loss.divisors import Meaning
-from nbmgpu.rank.loss.graph_reader import AgreeOnDivisors, local_meanings, read_graph
-from nbmgpu.rank.loss.loss_graph import LossGraph
+from nbmgpu.rank.loss.graph_reader import AgreeOnDivisors, local_meanings
 from nbmgpu.rank.reporting import notices
 from nbmgpu.rank.session import TrainingSession
 
 from .lightning_copy import Copy
+from .logged_reduction import (
+    Reduction,
+    gather_numbers,
+    is_same_number,
+    read_reduction,
+    reduce_over_ranks,
+    requested_reduction,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,17 +52,6 @@ _SKIPPED = format_message(
 )
 
 
-@dataclass(frozen=True)
-class Counting:
-    """How the ranks' values combine: ``kind`` of reduction, and the weight of a mean.
-
-    ``weight`` is None for a mean over the samples of the shard.
-    """
-
-    kind: str = "mean"
-    weight: Tensor | None = None
-
-
 @dataclass
 class Logged:
     """A value that a training step has logged, and Lightning's record before that."""
@@ -65,7 +59,7 @@ class Logged:
     metric: Any
     value: Tensor
     batch_size: int
-    counting: Counting
+    reduction: Reduction
     before: dict[str, Any]
 
 
@@ -78,7 +72,7 @@ class LoggedValues:
         self.copy = copy
         self.stepping = False
         self.logged: list[Logged] = []
-        self.counting = Counting()
+        self.reduction = Reduction()
 
     def install(self) -> None:
         """Install the patches, for the rest of this process."""
@@ -119,11 +113,11 @@ class LoggedValues:
             if self.stepping and self.shard is not None and isinstance(value, torch.Tensor):
                 settled = self.session.losses.state.is_reduced(value)
                 # A loss after backward() is global already.
-                self.counting = Counting() if settled else self._read(value, self.shard)
+                self.reduction = Reduction() if settled else self._read(value, self.shard)
             try:
                 original(module, name, value, *args, **kwargs)
             finally:
-                self.counting = Counting()
+                self.reduction = Reduction()
 
         return log
 
@@ -133,9 +127,9 @@ class LoggedValues:
             if shard is not None and metric.is_tensor:
                 if self.stepping:
                     before = {k: v for k, v in vars(metric).items() if k in STATE}
-                    counting = _reduced(metric.meta, self.counting)
+                    reduction = requested_reduction(metric.meta, self.reduction)
                     self.logged.append(
-                        Logged(metric, value.detach().clone(), batch_size, counting, before)
+                        Logged(metric, value.detach().clone(), batch_size, reduction, before)
                     )
                 elif batch_size == shard.samples:  # a hook of the training loop
                     batch_size = shard.global_samples
@@ -184,24 +178,30 @@ class LoggedValues:
         assert shard is not None
         self.logged.clear()
         names = "\n".join(f"{entry.metric.meta.fx}.{entry.metric.meta.name}" for entry in logged)
-        same = sum(_is_same(entry.value, loss) << place for place, entry in enumerate(logged[:60]))
-        ranks = _compared([skips, zlib.crc32(names.encode()), same])
+        same = sum(
+            is_same_number(entry.value, loss) << place for place, entry in enumerate(logged[:60])
+        )
+        ranks = gather_numbers([skips, zlib.crc32(names.encode()), same])
         if len({skipped for skipped, _, _ in ranks}) > 1:
             raise StrategyError(_SKIPPED)
         if len({logs for _, logs, _ in ranks}) > 1:
             self.session.recorder.notice("logged-on-some", notices.LOGGED_ON_SOME)
             logged = []
         same = functools.reduce(operator.and_, (mask for _, _, mask in ranks))
-        entries = [(entry.value, entry.batch_size, entry.counting) for entry in logged]
+        entries = [(entry.value, entry.batch_size, entry.reduction) for entry in logged]
         if loss is not None:
-            counting = self._read(loss, shard, self.session.losses.divisors.agree)
+            reduction = self._read(loss, shard, self.session.losses.divisors.agree)
             for place, (value, size, _) in enumerate(entries):
                 if same >> place & 1:  # the loss as a number, or detached
-                    entries[place] = value, size, _reduced(logged[place].metric.meta, counting)
-            entries.append((loss.detach(), shard.samples, counting))
+                    entries[place] = (
+                        value,
+                        size,
+                        requested_reduction(logged[place].metric.meta, reduction),
+                    )
+            entries.append((loss.detach(), shard.samples, reduction))
         if not entries:
             return None
-        values, sizes = combine(
+        values, sizes = reduce_over_ranks(
             entries, shard, self.session.strategy.device, self.session.rank_info.dp_group
         )
         for entry in reversed(logged):
@@ -215,11 +215,10 @@ class LoggedValues:
 
     def _read(
         self, value: Tensor, shard: BatchShard, agree: AgreeOnDivisors = local_meanings
-    ) -> Counting:
-        with (
-            self.session.losses.batch_dependence.paused()
-        ):  # it may be watching the step, and this is none of it
-            return _counting(value, shard, agree)
+    ) -> Reduction:
+        # The operations below are not the step's.
+        with self.session.losses.batch_dependence.paused():
+            return read_reduction(value, shard, agree)
 
     def _recording_steps(self, original: Function) -> Any:
         def end(connector: Any) -> None:
@@ -253,106 +252,3 @@ class LoggedValues:
             for name, value in metrics.items():
                 if not isinstance(value, torch.Tensor) or value.numel() == 1:
                     session.recorder.metric(name, session.progress.step, value)
-
-
-def combine(
-    entries: list[tuple[Tensor, int, Counting]],
-    shard: BatchShard,
-    device: str,
-    dp_group: Any = None,
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Combine the ranks' values; collective.
-
-    Args:
-        entries: for each, the rank's value (shape ()), its batch size and its counting.
-        shard: the rank's shard of the batch.
-        device: where the ranks exchange the numbers.
-        dp_group: process group of the data-parallel ranks; None for all ranks.
-
-    Returns:
-        The global values (float64) and batch sizes (int64), of shape ().
-    """
-    mine = torch.zeros(len(entries) + 1, 3, dtype=torch.float64, device=device)
-    mine[-1] = torch.tensor(
-        [shard.weight, not shard.is_padding, shard.global_samples], dtype=torch.float64
-    )
-    for place, (value, size, counting) in enumerate(entries):
-        mine[place, 0] = value
-        mine[place, 1] = size
-        mine[place, 2] = 0.0 if counting.weight is None else counting.weight
-    ranks = _gathered(mine, dp_group)
-    weights, real, whole = ranks[:, -1].T
-    values: list[Tensor] = []
-    sizes: list[Tensor] = []
-    for place, (_, _, counting) in enumerate(entries):
-        value, size, count = ranks[:, place].T
-        value = torch.where(real > 0, value, 0.0)  # a padding batch may give nan
-        alike = (size == size[0]).all()
-        if counting.kind == "mean":
-            by_size = torch.where(alike, weights, size * real)
-            by = count * real if counting.weight is not None else by_size
-            values.append((value * by).sum() / by.sum())
-        elif counting.kind == "sum":
-            values.append(value.sum())
-        else:
-            off = torch.where(real > 0, value, float("-inf" if counting.kind == "max" else "inf"))
-            values.append(off.max() if counting.kind == "max" else off.min())
-        # A padding batch has samples of rank 0.  A size that is the same on all ranks, whatever
-        # their shards, is a constant, which counts once per rank.
-        constant = alike & (size[0] != whole[0])
-        sizes.append(torch.where(constant, size.sum(), (size * real).sum()).long())
-    return values, sizes
-
-
-def _counting(
-    value: Tensor, shard: BatchShard, agree: AgreeOnDivisors = local_meanings
-) -> Counting:
-    """Read from a loss's graph how the ranks' values combine; collective if ``agree`` is."""
-    agreed = False
-
-    def once(*loss: Any) -> list[Meaning]:
-        nonlocal agreed
-        agreed = True
-        return agree(*loss)
-
-    graph = LossGraph()
-    if value.grad_fn is not None and value.numel() == 1:
-        try:
-            graph = read_graph(value, shard.samples, shard.global_samples, agree=once)
-        except RuntimeError:  # its saved tensors are freed: it has been through a backward pass
-            if agreed:
-                raise
-    if not agreed:
-        agree((), [], False)
-    if graph.reduction == "sum":
-        return Counting("sum")
-    if graph.counts:
-        return Counting("mean", torch.as_tensor(graph.counts[0][0]).detach())
-    return Counting()
-
-
-def _reduced(meta: Any, counting: Counting) -> Counting:
-    """Return ``counting`` unless the user has chosen how values of steps are reduced."""
-    for kind in ("sum", "max", "min"):
-        if getattr(meta, f"is_{kind}_reduction"):
-            return Counting(kind)
-    return counting
-
-
-def _is_same(value: Tensor, loss: Tensor | None) -> bool:
-    """Return whether a logged number is the loss; false on a GPU, where reading would block."""
-    if loss is None or value.device.type != "cpu" or loss.numel() != 1:
-        return False
-    return float(value) == float(loss.detach())
-
-
-def _compared(numbers: list[int]) -> list[tuple[int, ...]]:
-    """Return the numbers of every rank; on the CPU, without a device synchronisation."""
-    return [tuple(row) for row in _gathered(torch.tensor(numbers)).tolist()]
-
-
-def _gathered(mine: Tensor, group: Any = None) -> Tensor:
-    """Return the tensors of the ranks in ``group``, None for all, stacked; collective."""
-    ranks = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(ranks, mine, group)
-    return torch.stack(ranks)

@@ -1,0 +1,29 @@
+"""Which folder a path is in, and which folders belong to libraries."""
+
+from __future__ import annotations
+
+import os
+import site
+import tempfile
+from pathlib import PurePath
+
+
+def library_folders() -> list[str]:
+    """Return folders in which libraries keep caches, code and temporary files."""
+    cache = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
+    variables = ("HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+    chosen = [os.environ[name] for name in variables if name in os.environ]
+    packages = [*site.getsitepackages(), site.getusersitepackages()]
+    triton = os.path.expanduser("~/.triton")
+    return [tempfile.gettempdir(), cache, triton, *chosen, *packages]
+
+
+def is_in(path: str, folders: set[str]) -> bool:
+    """Return whether ``path`` is one of ``folders`` or in one of them."""
+    parts = (path, *map(str, PurePath(path).parents)) if folders else ()
+    return any(part in folders for part in parts)
+
+
+def is_within(path: str, folder: str) -> bool:
+    """Return whether ``path`` is ``folder`` or in it."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
