@@ -14,7 +14,7 @@ from nbmgpu.errors import RankError, format_message
 from nbmgpu.runs.events import Heartbeat, decode
 
 TAIL_BYTES = 1 << 16
-"""Size of the end of an events file that surely contains a heartbeat, of which one is a second."""
+"""Size of the part at the end of an events file to read: it contains heartbeats, one a second."""
 
 
 class DesyncDetector:
