@@ -1,7 +1,7 @@
 """Detects ranks that wait for each other at different points of the cell, forever.
 
 A rank that waits for rank 0 at the beginning of a loop joins no backward pass until rank 0 gets
-there.  If rank 0 has begun more backward passes than this rank, it waits in one and never does.
+there.  If rank 0 has begun more backward passes than this rank, it waits in one for this rank.
 """
 
 from __future__ import annotations
