@@ -98,6 +98,7 @@ class BackwardPatch:
     def _backward(self, tensors: Any, grad_tensors: Any, options: dict[str, Any]) -> None:
         """Read how the losses reduce, plan the reduction of gradients, and run autograd."""
         self._progress.backwards_begun += 1
+        self._trained.strategy.check_backward()
         for prepare in self._before:
             prepare()
         roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
