@@ -28,7 +28,7 @@ class Units:
 
 def find_units(model: nn.Module, named: tuple[str, ...] = ()) -> Units:
     """Find out in which pieces ``model`` would be gathered, with the classes ``named``."""
-    from nbmgpu.strategies.fsdp.wrap_policy import plans
+    from nbmgpu.strategies.fsdp.wrap_policy import sharding_plans
 
     first = next(model.parameters(), None)
     if first is None:
@@ -37,7 +37,7 @@ def find_units(model: nn.Module, named: tuple[str, ...] = ()) -> Units:
     sizes: list[int] = []
     root = 0
     seen: set[int] = set()
-    for plan in plans([model], first.device, named):
+    for plan in sharding_plans([model], first.device, named):
         seen |= {id(p) for p in plan.keep}
         for module in (*plan.units, plan.root):
             mine = {id(p) for p in module.parameters()} - seen

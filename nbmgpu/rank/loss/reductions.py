@@ -39,7 +39,7 @@ NONLINEAR_OPS = NONLINEAR_REDUCTIONS | {
 
 VIEW_OPS = {
     "View", "Reshape", "ReshapeAlias", "UnsafeView", "T", "Permute", "Transpose", "Cat", "Stack",
-    f"{CUSTOM}Whole", "Squeeze", "Unsqueeze", "Slice", "Select", "Unbind",
+    f"{CUSTOM}GatherFull", "Squeeze", "Unsqueeze", "Slice", "Select", "Unbind",
 }  # fmt: skip
 
 ELEMENTWISE_OPS = {

@@ -1,8 +1,14 @@
-"""``fsdp`` and ``zero2``: torch's FSDP2, below a cell that sees its own objects.
+"""Strategies ``fsdp`` and ``zero2``: FSDP2, while the cell sees full tensors.
 
-``strategy`` is what the rank talks to.  ``sharding`` decides what is sharded piece by piece,
-``engine`` holds FSDP2 itself, ``faces`` what the cell sees of a shard, ``elementwise`` the
-optimizer's step on it, and ``homecoming`` makes all of it whole again.
+- ``strategy``: the ``Strategy`` classes that a rank calls.
+- ``wrap_policy``: which modules become units of FSDP2.
+- ``wrapper``, ``module_call``, ``fsdp_param``, ``fsdp_param_group``: FSDP2 itself, which leaves no
+  traces on the user's modules.
+- ``row_shards``, ``full_tensor_view``, ``view_operations``, ``view_attributes``: what the cell sees
+  of a sharded tensor.
+- ``sharded_steps``: optimizer steps on a rank's rows.
+- ``parameter_storage``, ``unshard``: the memory of full parameters, freed and restored.
+- ``call_order``: checks that ranks issue the same collectives.
 """
 
 from .strategy import FullyShardedDataParallel, ZeroStage2

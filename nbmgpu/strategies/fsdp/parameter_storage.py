@@ -1,7 +1,7 @@
-"""The memory of whole parameters while their model is sharded: given up, and had again.
+"""The memory of full parameters while their model is sharded: freed, and allocated again.
 
-Other tensors of the cell may share it, such as a ``state_dict()`` taken earlier; these
-follow the parameter, as they do on one device.
+Other tensors of the cell may share it, such as those of an earlier ``state_dict()``.  They become
+views of the sharded parameter, so that they follow its values as on one device.
 """
 
 from __future__ import annotations
@@ -12,90 +12,96 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .row_shards import Shard
-from .sharded_tensors import Face
+from .full_tensor_view import FullTensorView
+from .row_shards import RowShard
 
 if TYPE_CHECKING:
-    from .wrapper import Slot
+    from .fsdp_param import FSDPParamState
 
 
-class Follower(Face, Tensor):  # type: ignore[misc]
+class AliasView(FullTensorView, Tensor):  # type: ignore[misc]
     """A tensor that shares memory with a parameter, while that is sharded."""
 
 
-class Lent:
-    """What the memory of sharded parameters has become."""
+class FreedStorage:
+    """The storages of sharded parameters.
+
+    Attributes:
+        aliases: tensors that share memory with a parameter, and are views of it meanwhile.
+        freed: freed storages with their sizes in bytes, by ``id``.
+    """
 
     def __init__(self) -> None:
-        """Have nothing."""
-        self.followers: list[Any] = []
+        """Start without storages."""
+        self.aliases: list[Any] = []
         self.freed: dict[int, tuple[Any, int]] = {}
 
-    def take(self, slots: list[Slot]) -> None:
-        """Let tensors that share parameters' memory follow them, and free what nobody else has.
+    def free(self, param_states: list[FSDPParamState]) -> None:
+        """Free the parameters' storages that no other tensor uses, and make aliases views.
 
-        Memory that is mapped from the notebook's bundle is not this process's own and stays.
+        Memory that is mapped from the notebook's bundle does not belong to this process and stays.
         """
-        homes = {id(s.home) for s in slots}
-        by_place = {_place(s.home): s for s in slots if s.home is not None}
-        storages = {_start(s.home): s.home.untyped_storage() for s in slots if s.home is not None}
+        data = [(s, s.original_data) for s in param_states if s.original_data is not None]
+        originals = {id(d) for _, d in data}
+        by_layout = {_layout(d): s for s, d in data}
+        storages = {_address(d): d.untyped_storage() for _, d in data}
         shared: set[int] = set()
         for tensor in _tensors_over(storages.keys()):
-            if id(tensor) in homes:
+            if id(tensor) in originals:
                 continue
-            slot = by_place.get(_place(tensor))
-            if slot is not None and type(tensor) is Tensor and tensor.is_leaf:
-                self._follow(tensor, slot.shard)
-            shared.add(_start(tensor))
+            param_state = by_layout.get(_layout(tensor))
+            if param_state is not None and type(tensor) is Tensor and tensor.is_leaf:
+                self._make_view(tensor, param_state.shard)
+            shared.add(_address(tensor))
         used: dict[int, int] = {}
-        for slot in slots:
-            if slot.home is not None:
-                start = _start(slot.home)
-                used[start] = used.get(start, 0) + slot.home.nbytes
-        for start, storage in storages.items():
-            alone = start not in shared and used[start] == storage.nbytes()
-            if alone and storage.resizable():
+        for _, original in data:
+            address = _address(original)
+            used[address] = used.get(address, 0) + original.nbytes
+        for address, storage in storages.items():
+            is_exclusive = address not in shared and used[address] == storage.nbytes()
+            if is_exclusive and storage.resizable():
                 self.freed[id(storage)] = storage, storage.nbytes()
                 storage.resize_(0)
 
-    def _follow(self, tensor: Any, shard: Shard) -> None:
-        tensor.__class__ = Follower
+    def _make_view(self, tensor: Any, shard: RowShard) -> None:
+        tensor.__class__ = AliasView
         tensor._shard = shard
-        self.followers.append(tensor)
+        self.aliases.append(tensor)
 
-    def give_back(self, lost: bool = False) -> None:
-        """Allocate what was freed, and let followers be plain; their memory is the parameter's.
+    def restore(self, lost: bool = False) -> None:
+        """Allocate the freed storages again, and make aliases plain tensors.
 
-        With ``lost``, nobody will fill what was freed: then it holds NaN.
+        Args:
+            lost: whether the values are lost; the storages are then filled with NaN.
         """
         for storage, nbytes in self.freed.values():
             storage.resize_(nbytes)
             if lost:
                 storage.fill_(0xFF)  # all bits set are NaN in every format
         self.freed.clear()
-        for tensor in self.followers:
+        for tensor in self.aliases:
             del tensor._shard
             tensor.__class__ = Tensor
-        self.followers.clear()
+        self.aliases.clear()
 
 
-def _start(tensor: Any) -> int:
+def _address(tensor: Any) -> int:
     return int(tensor.untyped_storage().data_ptr())
 
 
-def _place(tensor: Any) -> tuple[int, torch.Size, torch.dtype, Any]:
+def _layout(tensor: Any) -> tuple[int, torch.Size, torch.dtype, Any]:
     return tensor.data_ptr(), tensor.shape, tensor.dtype, tensor.stride()
 
 
-def _tensors_over(starts: Any) -> list[Any]:
-    """Return all strided tensors of the process whose memory begins at one of ``starts``."""
+def _tensors_over(addresses: Any) -> list[Any]:
+    """Return all strided tensors of the process whose storage is at one of ``addresses``."""
     found = []
     for obj in gc.get_objects():
         if type(obj) not in (Tensor, torch.nn.Parameter) or obj.layout is not torch.strided:
             continue
         try:
-            if _start(obj) in starts:
+            if _address(obj) in addresses:
                 found.append(obj)
-        except RuntimeError:  # a tensor without memory
+        except RuntimeError:  # a tensor without storage
             continue
     return found

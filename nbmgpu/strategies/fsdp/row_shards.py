@@ -1,4 +1,4 @@
-"""Tensors dealt out over ranks by rows: gathered, put back, and what autograd sees of that."""
+"""Tensors that are sharded over ranks by rows, like FSDP2's ``Shard(0)``."""
 
 from __future__ import annotations
 
@@ -13,69 +13,72 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils._pytree import tree_map
 
-# Torch before 2.12 knows them by other names.
+# Torch before 2.12 has them under other names.
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
-class Shard:
-    """One tensor of which each rank has some rows, as ``torch.chunk`` deals them out.
+class RowShard:
+    """A tensor of which each rank holds some rows, split as by ``torch.chunk``.
 
     Attributes:
-        local: this rank's rows, maybe none; shape (rows, ...).
-        shape: of the whole tensor.
-        device: where the whole tensor is to be; ``local`` may lie in the host's memory.
-        home: the whole tensor, once it has come home; from then on nothing is collective.
-        origin: a whole tensor of the cell that the rows were taken from, to come home to.
-        written: called when rows have changed.
-        together: of all shards; False once ranks may be gone, and what is not home is lost.
+        local: this rank's rows, possibly none; shape (rows, ...).
+        shape: shape of the full tensor.
+        device: device of the full tensor; ``local`` may be in host memory.
+        unsharded: the full tensor after the cell; from then on nothing is collective.
+        original: the cell's tensor that the rows were copied from, which is filled after the cell.
+        on_change: called when the rows have changed.
+        can_gather: class attribute; False after a failure, when other ranks may have exited.
     """
 
-    together: ClassVar[bool] = True
+    can_gather: ClassVar[bool] = True
 
     def __init__(self, local: Tensor, shape: torch.Size, device: torch.device) -> None:
-        """Take ``local``, which is not copied, for this rank's part."""
+        """Hold ``local``, without copying it."""
         self.local = local
         self.shape = shape
         self.device = device
-        self.home: Tensor | None = None
-        self.origin: Tensor | None = None
-        self.written: Callable[[], None] = _nothing
+        self.unsharded: Tensor | None = None
+        self.original: Tensor | None = None
+        self.on_change: Callable[[], None] = _nothing
         self._snapshot: weakref.ref[Tensor] | None = None
 
     @property
-    def height(self) -> int:
-        """Rows of the first ranks; the last ones may have less."""
+    def rows_per_rank(self) -> int:
+        """Number of rows on the first ranks; the last ranks may hold fewer."""
         return -(-self.shape[0] // dist.get_world_size())
 
-    def rows(self, whole: Tensor) -> Tensor:
-        """Return the view of ``whole`` that is this rank's."""
-        start = min(dist.get_rank() * self.height, self.shape[0])
-        return whole[start : start + self.height]
+    def local_rows(self, full: Tensor) -> Tensor:
+        """Return a view of this rank's rows of ``full``."""
+        start = min(dist.get_rank() * self.rows_per_rank, self.shape[0])
+        return full[start : start + self.rows_per_rank]
 
-    def whole(self) -> Tensor:
-        """Gather the tensor; collective until it is home."""
-        if self.home is not None:
-            return self.home
-        if not Shard.together:
+    def full_tensor(self) -> Tensor:
+        """Return the full tensor; collective unless it is unsharded.
+
+        After a failure it cannot be gathered, and is filled with NaN.
+        """
+        if self.unsharded is not None:
+            return self.unsharded
+        if not RowShard.can_gather:
             return torch.full(self.shape, float("nan"), dtype=self.local.dtype, device=self.device)
         with torch.no_grad():
-            return gather(self.local.detach(), self.shape, self.device)
+            return all_gather_rows(self.local.detach(), self.shape, self.device)
 
-    def put(self, whole: Tensor) -> None:
-        """Take this rank's rows from ``whole``."""
+    def copy_from(self, full: Tensor) -> None:
+        """Copy this rank's rows from ``full``."""
         with torch.no_grad():
-            if self.home is not None:
-                self.home.copy_(whole)
+            if self.unsharded is not None:
+                self.unsharded.copy_(full)
             else:
-                self.local.detach().copy_(self.rows(whole))
-                self.written()
+                self.local.detach().copy_(self.local_rows(full))
+                self.on_change()
 
     def snapshot(self) -> Tensor:
-        """Return a whole copy for those who look at memory; one for all who hold it now."""
+        """Return a full copy for code that reads memory directly; shared while anyone holds it."""
         kept = self._snapshot() if self._snapshot else None
         if kept is None:
-            kept = self.whole()
+            kept = self.full_tensor()
             self._snapshot = weakref.ref(kept)
         return kept
 
@@ -84,81 +87,93 @@ def _nothing() -> None:
     pass
 
 
-def gather(local: Tensor, shape: torch.Size, device: torch.device) -> Tensor:
-    """Put all ranks' rows together; collective."""
+def all_gather_rows(local: Tensor, shape: torch.Size, device: torch.device) -> Tensor:
+    """Gather the rows of all ranks to a tensor of ``shape`` on ``device``; collective."""
     world_size = dist.get_world_size()
-    height = -(-shape[0] // world_size)
+    rows_per_rank = -(-shape[0] // world_size)
     part = local.to(device)
-    if part.shape[0] < height:
-        padding = part.new_zeros((height - part.shape[0], *shape[1:]))
+    if part.shape[0] < rows_per_rank:
+        padding = part.new_zeros((rows_per_rank - part.shape[0], *shape[1:]))
         part = torch.cat([part, padding])
-    whole = part.new_empty((height * world_size, *shape[1:]))
-    all_gather_single(whole, part.contiguous())
-    return whole if whole.shape == shape else whole[: shape[0]].clone()
+    full = part.new_empty((rows_per_rank * world_size, *shape[1:]))
+    all_gather_single(full, part.contiguous())
+    return full if full.shape == shape else full[: shape[0]].clone()
 
 
 @dataclass(frozen=True)
-class View:
-    """How a view came about: ``function``, called with the tensor in place of ``of``."""
+class ViewOp:
+    """The operation that created a view, to apply it again.
+
+    Attributes:
+        function, args, kwargs: the call.
+        base: the argument that is replaced by the tensor to view.
+        item: index of the view in the result, if that is a sequence.
+    """
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    of: Any
+    base: Any
     item: int | None = None
 
-    def on(self, tensor: Tensor) -> Tensor:
-        """Take the view of ``tensor``."""
+    def apply(self, tensor: Tensor) -> Tensor:
+        """Return the view of ``tensor``."""
 
-        def put(value: Any) -> Any:
-            return tensor if value is self.of else value
+        def replace(value: Any) -> Any:
+            return tensor if value is self.base else value
 
-        args, kwargs = tree_map(put, (self.args, self.kwargs))
+        args, kwargs = tree_map(replace, (self.args, self.kwargs))
         result: Any = self.function(*args, **kwargs)
         return result if self.item is None else result[self.item]  # type: ignore[no-any-return]
 
 
-class ParameterSlot:
-    """What a ``ShardedParameter`` needs of the engine that shards it."""
+class ParamState:
+    """What a ``ShardedParameter`` needs to know about its parameter under FSDP2.
+
+    Attributes:
+        gathered: full tensors that stand for the parameter in autograd graphs.
+        unreduced_grad: the full gradient of this rank that FSDP2 has not reduced.
+    """
 
     def __init__(self) -> None:
-        """Have seen nothing."""
+        """Start without gathered tensors and gradients."""
         self.gathered: list[weakref.ref[Tensor]] = []
-        self.late: Tensor | None = None
+        self.unreduced_grad: Tensor | None = None
 
-    def add_late(self, grad: Tensor) -> None:
-        """Keep a gradient that arrived outside of the engine."""
-        self.late = grad.clone() if self.late is None else self.late + grad
+    def add_unreduced(self, grad: Tensor) -> None:
+        """Accumulate a full gradient that FSDP2 does not reduce."""
+        before = self.unreduced_grad
+        self.unreduced_grad = grad.clone() if before is None else before + grad
 
-    def sharded(self) -> Tensor:
-        """Return the engine's sharded parameter, a DTensor."""
+    def sharded_param(self) -> Tensor:
+        """Return FSDP2's sharded parameter, a DTensor."""
         raise NotImplementedError
 
-    def unsharded(self) -> Tensor | None:
-        """Return the whole parameter that the engine shows to a forward pass, if it has one."""
+    def unsharded_param(self) -> Tensor | None:
+        """Return FSDP2's unsharded parameter, which forward passes use, if there is one."""
         raise NotImplementedError
 
-    def grad_face(self) -> Tensor | None:
-        """Return the gradient as the cell may see it."""
+    def grad_view(self) -> Tensor | None:
+        """Return the gradient as the cell sees it."""
         raise NotImplementedError
 
     def set_grad(self, grad: Tensor | None) -> None:
-        """Take a whole tensor, or a face, for the gradient."""
+        """Set the gradient from a full tensor, or a full tensor view."""
         raise NotImplementedError
 
 
-class Whole(torch.autograd.Function):
-    """A whole parameter outside of FSDP's forward; its gradient waits for the end of the pass."""
+class GatherFull(torch.autograd.Function):
+    """Gathers a parameter outside of FSDP2's forward pass; its gradient is reduced afterwards."""
 
     @staticmethod
-    def forward(ctx: Any, leaf: Tensor, slot: ParameterSlot, shard: Shard) -> Tensor:
-        """Gather ``shard``; ``leaf`` is what makes the result require a gradient."""
-        ctx.slot = slot
-        return shard.whole()
+    def forward(ctx: Any, leaf: Tensor, param_state: ParamState, shard: RowShard) -> Tensor:
+        """Gather ``shard``; ``leaf`` makes the result require a gradient."""
+        ctx.param_state = param_state
+        return shard.full_tensor()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None]:
-        """Keep the gradient, for the strategy to reduce."""
-        ctx.slot.add_late(grad)
+        """Keep the gradient until the strategy reduces it at the end of the backward pass."""
+        ctx.param_state.add_unreduced(grad)
         return None, None, None

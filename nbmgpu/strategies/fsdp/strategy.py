@@ -1,8 +1,8 @@
-"""``fsdp`` and ``zero2``: FSDP2 ``fully_shard`` in place.
+"""The strategies ``fsdp`` and ``zero2``, which use FSDP2's ``fully_shard``.
 
-Parameters, gradients and optimizer states are dealt out over the ranks by rows; the
-cell's own objects stay where they are and look whole (``faces``).  What FSDP2 cannot
-shard stays whole on every rank, and its gradients are averaged as under ``ddp``.
+Parameters, gradients and optimizer states are sharded by rows.  The cell keeps its own objects,
+which look like full tensors (``full_tensor_view``).  Parameters that FSDP2 cannot shard are
+replicated, and their gradients are averaged as under ``ddp``.
 """
 
 from __future__ import annotations
@@ -26,44 +26,46 @@ from nbmgpu.strategies.replication import RunningStatistics, broadcast_unless_eq
 from nbmgpu.strategies.trainable import Trainable
 
 from .call_order import BACKWARD, END_OF_CELL
-from .sharded_steps import LocalSteps, elementwise_states
-from .sharded_tensors import Face, ShardedParameter, stand_ins
-from .unshard import bring_home, put_back_unfinished
-from .wrap_policy import plans
-from .wrapper import Engine, Slot
+from .fsdp_param import FSDPParamState
+from .full_tensor_view import FullTensorView, ShardedParameter
+from .sharded_steps import LocalStep, elementwise_state_names
+from .unshard import restore_after_failure, unshard_all
+from .view_attributes import graph_tensors
+from .wrap_policy import sharding_plans
+from .wrapper import FSDPWrapper
 
-WHOLE_STEPS = (
-    "{name} does not update each element of a parameter by itself, so it steps on whole "
-    "parameters, gathered for it, and its states are whole on every rank. "
+FULL_STEPS = (
+    "{name} does not update each element of a parameter by itself, so it steps on full "
+    "parameters, gathered for it, and its states are replicated on every rank. "
     "Under ddp it would do the same with less communication."
 )
 
 
-class Rest(Unit):
-    """Parameters that stay whole on every rank."""
+class ReplicatedUnit(Unit):
+    """Parameters that are replicated on every rank."""
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
-        """Hold ``parameters``, without their modules: statistics are another's business."""
+        """Hold ``parameters`` without modules, whose running statistics are averaged elsewhere."""
         super().__init__([], [])
-        self.kept = parameters
+        self._parameters = parameters
 
     def parameters(self) -> list[nn.Parameter]:
-        """Return them."""
-        return self.kept
+        """Return the replicated parameters."""
+        return self._parameters
 
 
-class GatheringAttendance(CollectivePickle):
-    """The same, gathering sharded tensors."""
+class GatheringPickle(CollectivePickle):
+    """Pickles nothing, and takes part in gathering the sharded tensors that rank 0 pickles."""
 
     def __init__(self) -> None:
-        """Have met none."""
+        """Start without tensors."""
         super().__init__()
-        self.met: dict[int, Any] = {}
+        self._gathered: dict[int, Any] = {}
 
     def persistent_id(self, obj: Any) -> str | None:
-        """Gather a sharded tensor, once; leave all tensors out."""
-        if isinstance(obj, Face) and id(obj) not in self.met:
-            self.met[id(obj)] = obj
+        """Gather a sharded tensor, once; do not pickle any tensor."""
+        if isinstance(obj, FullTensorView) and id(obj) not in self._gathered:
+            self._gathered[id(obj)] = obj
             obj.__reduce_ex__(2)
         return super().persistent_id(obj)
 
@@ -77,136 +79,137 @@ class FullyShardedDataParallel(Strategy):
     reshards: ClassVar[bool] = True
 
     def __init__(self, context: RankContext) -> None:
-        """Start without any unit."""
+        """Start without units."""
         super().__init__(context)
-        self._engine: Engine | None = None
+        self._wrapper: FSDPWrapper | None = None
         self._units: list[Unit] = []
         self._reducers: list[Reducer] = []
-        self._resting: list[Trainable] = []
+        self._frozen_units: list[Trainable] = []
         self._statistics: list[RunningStatistics] = []
-        self._steps: WeakKeyDictionary[Optimizer, LocalSteps | None] = WeakKeyDictionary()
+        self._steps: WeakKeyDictionary[Optimizer, LocalStep | None] = WeakKeyDictionary()
         self._frozen: list[bool] = []
-        self._waits = False
+        self._shards_later = False
         self._finished = False
 
     @property
-    def engine(self) -> Engine:
-        """FSDP2, over all ranks."""
-        if self._engine is None:
+    def wrapper(self) -> FSDPWrapper:
+        """The sharded modules."""
+        if self._wrapper is None:
             mesh = init_device_mesh(torch.device(self.device).type, (self.world_size,))
-            self._engine = Engine(mesh, self.options, self.reshards, self.profile.name)
-        return self._engine
+            self._wrapper = FSDPWrapper(mesh, self.options, self.reshards, self.profile.name)
+        return self._wrapper
 
     def prepare(self, units: list[Unit]) -> None:
-        """Give all ranks rank 0's values, then shard what is not sharded yet.
+        """Broadcast rank 0's values, and shard modules that are not sharded yet.
 
         Raises:
-            StrategyError: ``--fsdp-units`` names a class that is nowhere in the models.
+            StrategyError: ``--fsdp-units`` names a class that no model contains.
         """
         for unit in units:
             fresh = [p for p in unit.parameters() if not isinstance(p, ShardedParameter)]
             broadcast_unless_equal([*fresh, *unit.buffers()])
         self._units = units
         self._shard()
-        self._watch()
+        self._record_units()
 
     def _shard(self) -> None:
-        """Shard modules that are not, but for those whose forward pass is still to be undone."""
+        """Shard modules that are not, except those that await a backward pass."""
         modules = [m for unit in self._units for m in unit.modules if not _is_sharded(m)]
-        waiting = torch.tensor([_is_under_way(m) for m in modules], dtype=torch.int32)
+        awaiting = torch.tensor([_awaits_backward(m) for m in modules], dtype=torch.int32)
         if modules:
-            dist.all_reduce(waiting, dist.ReduceOp.MAX)
-        self._waits = bool(waiting.any())
-        ready = [m for m, wait in zip(modules, waiting.tolist(), strict=True) if not wait]
-        for plan in plans(ready, torch.device(self.device), self.options.fsdp_units):
-            self.engine.shard(plan)
+            dist.all_reduce(awaiting, dist.ReduceOp.MAX)
+        self._shards_later = bool(awaiting.any())
+        ready = [m for m, awaits in zip(modules, awaiting.tolist(), strict=True) if not awaits]
+        for plan in sharding_plans(ready, torch.device(self.device), self.options.fsdp_units):
+            self.wrapper.shard(plan)
 
-    def _watch(self) -> None:
-        """Watch what is not FSDP2's: statistics, and parameters that stay whole."""
+    def _record_units(self) -> None:
+        """Record running statistics, frozen parameters, and replicated parameters."""
         units = self._units
         self._statistics = [RunningStatistics(unit) for unit in units]
-        self._frozen = [not s.original.requires_grad for s in self.slots]
-        self._hook_rest()
+        self._frozen = [not s.parameter.requires_grad for s in self.param_states]
+        self._reduce_replicated()
 
     @property
-    def slots(self) -> list[Slot]:
-        """All sharded parameters."""
-        return self._engine.slots if self._engine is not None else []
+    def param_states(self) -> list[FSDPParamState]:
+        """The states of all sharded parameters."""
+        return self._wrapper.param_states if self._wrapper is not None else []
 
-    def _hook_rest(self) -> None:
-        """Reduce as ``ddp`` does what is not sharded."""
+    def _reduce_replicated(self) -> None:
+        """Create reducers for replicated parameters, as under ``ddp``."""
         for reducer in self._reducers:
             reducer.close()
-        rests = [
-            Rest([p for p in unit.parameters() if not isinstance(p, ShardedParameter)])
+        replicated = [
+            ReplicatedUnit([p for p in unit.parameters() if not isinstance(p, ShardedParameter)])
             for unit in self._units
         ]
-        trainable = [rest for rest in rests if rest.trains]
-        # Buckets leave at the end: FSDP2's own collectives are under way in between.
-        self._reducers = [Reducer(rest, overlap=False) for rest in trainable]
-        self._resting = [Trainable(rest) for rest in rests if not rest.trains]
+        trainable = [unit for unit in replicated if unit.trains]
+        # Buckets are reduced at the end: FSDP2 issues its own collectives in between.
+        self._reducers = [Reducer(unit, overlap=False) for unit in trainable]
+        self._frozen_units = [Trainable(unit) for unit in replicated if not unit.trains]
 
     def check_backward(self) -> None:
         """Check that no rank is in a forward pass, whose all-gathers would wait for this rank."""
-        if self.slots:
-            self.engine.call_order.check(BACKWARD)
+        if self.param_states:
+            self.wrapper.call_order.check(BACKWARD)
 
     def begin_backward(self, backward: Backward) -> None:
-        """Wait for gradients, also of parameters that the cell has unfrozen meanwhile."""
-        frozen = [not s.original.requires_grad for s in self.slots]
+        """Prepare for gradients, also of parameters that the cell has unfrozen meanwhile."""
+        frozen = [not s.parameter.requires_grad for s in self.param_states]
         if frozen != self._frozen:
             self._frozen = frozen
-            for group in dict.fromkeys(s.group for s in self.slots):
+            for group in dict.fromkeys(s.group for s in self.param_states):
                 group._init_mp_dtypes()
-        watched = (*(reducer.trainable for reducer in self._reducers), *self._resting)
+        watched = (*(reducer.trainable for reducer in self._reducers), *self._frozen_units)
         if any(each.changed() for each in watched):
-            self._hook_rest()
-        for slot in self.slots:
-            slot.used = False
-            slot.empty = slot.sharded().grad is None
+            self._reduce_replicated()
+        for param_state in self.param_states:
+            param_state.has_grad = False
+            param_state.had_no_grad = param_state.sharded_param().grad is None
         for reducer in self._reducers:
             reducer.begin(backward)
 
     def end_backward(self, backward: Backward) -> None:
-        """Reduce what FSDP2 has not, and agree on which parameters have a gradient at all."""
-        for slot in self.slots:
-            slot.collect()
+        """Reduce gradients that FSDP2 has not, and agree on which parameters have one."""
+        for param_state in self.param_states:
+            param_state.collect_unreduced()
         reduce_all(self._reducers)
-        if self.slots:
-            self.engine.agree_on_reductions()
-            # On the host, where reading the answer waits for no GPU.
-            flags = torch.tensor([[s.used, s.late is not None] for s in self.slots]).int()
+        if self.param_states:
+            self.wrapper.check_reductions()
+            # On the CPU, where reading the result does not wait for the GPU.
+            states = self.param_states
+            flags = torch.tensor([[s.has_grad, s.unreduced_grad is not None] for s in states]).int()
             dist.all_reduce(flags, dist.ReduceOp.MAX)
-            for slot, (used, late) in zip(self.slots, flags.tolist(), strict=True):
-                if not used and slot.empty:
-                    slot.set_grad(None)  # FSDP2 has reduced zeros
-                if late:
-                    slot.reduce_late()
+            for state, (has_grad, has_unreduced) in zip(states, flags.tolist(), strict=True):
+                if not has_grad and state.had_no_grad:
+                    state.set_grad(None)  # FSDP2 has reduced zeros
+                if has_unreduced:
+                    state.reduce_unreduced()
         for statistics in self._statistics:
             statistics.average(backward.weight)
 
     def backward_inputs(self, inputs: list[Tensor]) -> list[Tensor]:
-        """Return what stands in the graph for the parameters among ``inputs``."""
-        return [t for given in inputs for t in stand_ins(given)]
+        """Return the tensors that represent ``inputs`` in the autograd graph."""
+        return [t for given in inputs for t in graph_tensors(given)]
 
     def step(self, optimizer: Optimizer, plain: Callable[[], Any]) -> Any:
-        """Step on this rank's rows if the optimizer works element by element."""
-        if self._waits:
+        """Step on this rank's rows if the optimizer updates each element by itself."""
+        if self._shards_later:
             self._shard()
-            self._watch()
+            self._record_units()
         sharded = any(
             isinstance(p, ShardedParameter) for g in optimizer.param_groups for p in g["params"]
         )
         steps = self._steps_of(optimizer) if sharded else None
         return plain() if steps is None else steps.step(optimizer, plain)
 
-    def _steps_of(self, optimizer: Optimizer) -> LocalSteps | None:
+    def _steps_of(self, optimizer: Optimizer) -> LocalStep | None:
         if optimizer not in self._steps:
-            keys = elementwise_states(optimizer)
+            keys = elementwise_state_names(optimizer)
             name = type(optimizer).__name__
             if keys is None:
-                self.notice(f"whole-steps-{name}", WHOLE_STEPS.format(name=name))
-            self._steps[optimizer] = None if keys is None else LocalSteps(keys)
+                self.notice(f"whole-steps-{name}", FULL_STEPS.format(name=name))
+            self._steps[optimizer] = None if keys is None else LocalStep(keys)
         return self._steps[optimizer]
 
     def clip_grad_norm(
@@ -216,66 +219,68 @@ class FullyShardedDataParallel(Strategy):
         norm_type: float,
         plain: Callable[[list[Tensor]], Tensor],
     ) -> Tensor:
-        """Clip by the norm of all gradients, of which each rank adds up its rows."""
-        faces: list[Any] = [p for p in parameters if isinstance(p, ShardedParameter)]
-        rows = [s.grad.to_local() for s in (f._slot.sharded() for f in faces) if s.grad is not None]
+        """Clip by the norm of all gradients, to which each rank contributes its rows."""
+        views: list[Any] = [p for p in parameters if isinstance(p, ShardedParameter)]
+        sharded_params = [view._param_state.sharded_param() for view in views]
+        rows = [p.grad.to_local() for p in sharded_params if p.grad is not None]
         if not rows:
             return plain(parameters)
-        others = [p for p in parameters if not isinstance(p, Face)]
+        others = [p for p in parameters if not isinstance(p, FullTensorView)]
         norm_type = float(norm_type)
         device = torch.device(self.device)
         norms = torch.stack([torch.linalg.vector_norm(r, norm_type) for r in rows if r.numel()]
                             or [torch.zeros((), device=rows[0].device)]).to(device)  # fmt: skip
         infinite = norm_type == float("inf")
-        mine = norms.max() if infinite else (norms**norm_type).sum()
-        dist.all_reduce(mine, dist.ReduceOp.MAX if infinite else dist.ReduceOp.SUM)
-        # A parameter whose gradient is the norm of all that is sharded stands for it.
-        stand_in = nn.Parameter(torch.zeros(1, dtype=mine.dtype, device=device))
-        before = (mine if infinite else mine ** (1 / norm_type)).reshape(1)
-        stand_in.grad = before.clone()
-        total = plain([stand_in, *others])
-        factor = torch.where(before > 0, stand_in.grad / before, torch.ones_like(before))
+        power = norms.max() if infinite else (norms**norm_type).sum()
+        dist.all_reduce(power, dist.ReduceOp.MAX if infinite else dist.ReduceOp.SUM)
+        # One parameter, with their norm for its gradient, represents all sharded ones.
+        proxy = nn.Parameter(torch.zeros(1, dtype=power.dtype, device=device))
+        before = (power if infinite else power ** (1 / norm_type)).reshape(1)
+        proxy.grad = before.clone()
+        total = plain([proxy, *others])
+        factor = torch.where(before > 0, proxy.grad / before, torch.ones_like(before))
         for part in rows:
             part.mul_(factor.to(part.device, part.dtype))
         return total
 
     def join_save(self, value: Any) -> None:
-        """Gather with rank 0 what it pickles, in the order in which it is met."""
-        GatheringAttendance().dump(value)
+        """Gather the sharded tensors that rank 0 pickles, in the same order; collective."""
+        GatheringPickle().dump(value)
 
     def finish(self) -> None:
-        """Make every object of the cell whole again; collective."""
-        if self.slots:
-            self.engine.call_order.check(END_OF_CELL)
+        """Gather all objects of the cell; collective."""
+        if self.param_states:
+            self.wrapper.call_order.check(END_OF_CELL)
         self._finished = True
         optimizers = [o for unit in self._units for o in unit.optimizers]
-        if self.slots:
-            bring_home(self.slots, optimizers, self.engine.lent, self.rank)
+        if self.param_states:
+            unshard_all(self.param_states, optimizers, self.wrapper.freed_storage, self.rank)
         self._close()
 
     def release(self) -> None:
-        """Take all hooks off; what has not come home gets the values it came with."""
-        if not self._finished and self.slots:
+        """Remove all hooks; after a failure, restore the values from before the cell."""
+        if not self._finished and self.param_states:
             optimizers = [o for unit in self._units for o in unit.optimizers]
-            put_back_unfinished(self.slots, optimizers, self.engine.lent, self.notice)
+            storage = self.wrapper.freed_storage
+            restore_after_failure(self.param_states, optimizers, storage, self.notice)
         self._close()
 
     def _close(self) -> None:
         for reducer in self._reducers:
             reducer.close()
         self._reducers = []
-        if self._engine is not None:
-            self._engine.close()
-            self._engine.slots = []
+        if self._wrapper is not None:
+            self._wrapper.close()
+            self._wrapper.param_states = []
 
 
 def _is_sharded(module: nn.Module) -> bool:
     return any(isinstance(p, ShardedParameter) for p in module.parameters())
 
 
-def _is_under_way(module: nn.Module) -> bool:
-    """Tell whether autograd keeps a parameter for a backward pass, whose values it will need."""
-    # One reference is the object's own, one may be the node that adds up its gradient.
+def _awaits_backward(module: nn.Module) -> bool:
+    """Whether autograd holds a parameter for a backward pass that will need its values."""
+    # One reference is the object's own, one may be its AccumulateGrad node.
     return any(_use_count(p) > 2 for p in module.parameters())
 
 
@@ -284,7 +289,7 @@ def _use_count(parameter: Any) -> int:
 
 
 class ZeroStage2(FullyShardedDataParallel):
-    """FSDP2 that keeps gathered parameters from forward to backward: ZeRO stage 2."""
+    """Parameters stay unsharded from forward to backward: ZeRO stage 2."""
 
     profile: ClassVar[Profile] = profiles.ZERO2
     reshards: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""The end of a sharded cell: every object of the notebook is whole and plain again."""
+"""The end of a sharded cell: all objects of the notebook become full and plain again."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .parameter_storage import Lent
-from .row_shards import Shard
-from .sharded_tensors import Face
-from .wrapper import Slot
+from .fsdp_param import FSDPParamState
+from .full_tensor_view import FullTensorView
+from .parameter_storage import FreedStorage
+from .row_shards import RowShard
 
 SMALL = 10_000
-"""Elements up to which other ranks keep a whole parameter too, for comparison."""
+"""Up to so many elements, other ranks keep full tensors too, to be compared with rank 0's."""
 
 UNFINISHED = (
     "The cell failed while its model was sharded over ranks: parameters and optimizer states "
@@ -23,86 +23,100 @@ UNFINISHED = (
 )
 
 
-def bring_home(slots: list[Slot], optimizers: list[Optimizer], lent: Lent, rank: int) -> None:
-    """Gather parameters, gradients and states; collective, the same order on all ranks.
+def unshard_all(
+    param_states: list[FSDPParamState],
+    optimizers: list[Optimizer],
+    freed_storage: FreedStorage,
+    rank: int,
+) -> None:
+    """Gather parameters, gradients and optimizer states; collective.
 
-    Rank 0 has all whole afterwards.  The others have what is small, and nothing of the rest.
+    Afterwards rank 0 has all full tensors, and the other ranks only small ones.
+
+    Args:
+        param_states: the sharded parameters, in the same order on all ranks.
+        optimizers: their optimizers.
+        freed_storage: the memory of the parameters.
+        rank: this rank.
     """
     if rank == 0:
-        lent.give_back()
-    for slot in slots:
-        slot.group.refresh()
-        grad_face: Any = slot.grad_face()
-        whole = slot.shard.whole()
-        grad = None if grad_face is None else grad_face._shard.whole()
-        keeps = rank == 0 or slot.shape.numel() <= SMALL
-        _restore(slot, whole if keeps else None, grad if keeps else None)
-        if grad_face is not None and slot.original.grad is not None:
-            grad_face._shard.home = slot.original.grad
+        freed_storage.restore()
+    for param_state in param_states:
+        param_state.group.reshard_stale()
+        grad_view: Any = param_state.grad_view()
+        full = param_state.shard.full_tensor()
+        grad = None if grad_view is None else grad_view._shard.full_tensor()
+        keeps = rank == 0 or param_state.shape.numel() <= SMALL
+        _restore(param_state, full if keeps else None, grad if keeps else None)
+        if grad_view is not None and param_state.parameter.grad is not None:
+            grad_view._shard.unsharded = param_state.parameter.grad
     for optimizer in optimizers:
         for state in list(optimizer.state.values()):
             if isinstance(state, dict):
                 for name, value in list(state.items()):
-                    if isinstance(value, Face):
-                        state[name] = _whole_state(value, rank)
+                    if isinstance(value, FullTensorView):
+                        state[name] = _unshard_state(value, rank)
 
 
-def _whole_state(face: Any, rank: int) -> Tensor:
-    shard = face._shard
-    whole: Tensor = shard.whole()
-    if shard.origin is not None and shard.home is None:
-        whole = shard.origin.copy_(whole)
+def _unshard_state(view: Any, rank: int) -> Tensor:
+    shard = view._shard
+    full: Tensor = shard.full_tensor()
+    if shard.original is not None and shard.unsharded is None:
+        full = shard.original.copy_(full)
     elif rank and shard.shape.numel() > SMALL:
-        whole = torch.empty(0, dtype=whole.dtype)
-    shard.home = whole
-    return whole
+        full = torch.empty(0, dtype=full.dtype)
+    shard.unsharded = full
+    return full
 
 
-def _restore(slot: Slot, whole: Tensor | None, grad: Tensor | None) -> None:
-    """Make the cell's parameter what it was: its class, its memory, its place in modules."""
-    parameter: Any = slot.original
-    slot.inner.show(False)
+def _restore(param_state: FSDPParamState, full: Tensor | None, grad: Tensor | None) -> None:
+    """Restore the cell's parameter: its class, its memory, and its registration on modules."""
+    parameter: Any = param_state.parameter
+    param_state.fsdp_param.register(unsharded=False)
+    original = param_state.original_data
     with torch.no_grad():
-        if whole is None:
-            home = torch.empty(0, dtype=slot.dtype, device=slot.device)
-        elif slot.home is not None and slot.home.untyped_storage().nbytes():
-            home = slot.home.copy_(whole)
+        if full is None:
+            data = torch.empty(0, dtype=param_state.dtype, device=param_state.device)
+        elif original is not None and original.untyped_storage().nbytes():
+            data = original.copy_(full)
         else:
-            home = whole
-    requires_grad = parameter.requires_grad
-    become_plain(slot, home, requires_grad)
+            data = full
+    _make_plain(param_state, data)
     parameter.grad = grad
-    slot.shard.home = home
-    slot.sharded().grad = None
+    param_state.shard.unsharded = data
+    param_state.sharded_param().grad = None
 
 
-def become_plain(slot: Slot, home: Tensor, requires_grad: bool) -> None:
-    """Give the parameter its class and ``home`` for memory."""
-    parameter: Any = slot.original
-    del parameter._shard, parameter._slot
+def _make_plain(param_state: FSDPParamState, data: Tensor) -> None:
+    """Make the cell's parameter an ``nn.Parameter`` with ``data``."""
+    parameter: Any = param_state.parameter
+    requires_grad = parameter.requires_grad
+    del parameter._shard, parameter._param_state
     parameter.__class__ = nn.Parameter
-    parameter.data = home
+    parameter.data = data
     parameter.requires_grad_(requires_grad)
 
 
-def put_back_unfinished(
-    slots: list[Slot], optimizers: list[Optimizer], lent: Lent, say: Callable[[str, str], None]
+def restore_after_failure(
+    param_states: list[FSDPParamState],
+    optimizers: list[Optimizer],
+    freed_storage: FreedStorage,
+    notice: Callable[[str, str], None],
 ) -> None:
-    """Make parameters plain without talking to other ranks, which may be gone."""
-    Shard.together = False
-    lent.give_back(lost=True)
-    for slot in slots:
-        requires_grad = slot.original.requires_grad
-        slot.inner.show(False)
-        home = slot.home
-        assert home is not None
-        become_plain(slot, home, requires_grad)
-        slot.shard.home = home
+    """Restore parameters and states from before the cell, without collectives."""
+    RowShard.can_gather = False
+    freed_storage.restore(lost=True)
+    for param_state in param_states:
+        param_state.fsdp_param.register(unsharded=False)
+        data = param_state.original_data
+        assert data is not None
+        _make_plain(param_state, data)
+        param_state.shard.unsharded = data
     for optimizer in optimizers:
         for parameter, state in list(optimizer.state.items()):
             if isinstance(state, dict):
-                faces = {k: v for k, v in state.items() if isinstance(v, Face)}
-                state.update({k: v._shard.origin for k, v in faces.items()})
-                if any(v._shard.origin is None for v in faces.values()):
+                views = {k: v for k, v in state.items() if isinstance(v, FullTensorView)}
+                state.update({k: v._shard.original for k, v in views.items()})
+                if any(v._shard.original is None for v in views.values()):
                     del optimizer.state[parameter]
-    say("unfinished", UNFINISHED)
+    notice("unfinished", UNFINISHED)

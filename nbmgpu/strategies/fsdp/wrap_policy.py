@@ -1,4 +1,4 @@
-"""Which modules are sharded, and as which units: what is gathered together and freed together."""
+"""Which modules are sharded, and which are units: unsharded and resharded as one group."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from torch.nn.parameter import is_lazy
 
 from nbmgpu.errors import StrategyError, format_message
 
-SMALL = 1 << 16
-"""Parameters from which on a guessed unit is worth a gather of its own."""
+MIN_UNIT_ELEMENTS = 1 << 16
+"""Number of elements from which a child of a container becomes a unit of its own."""
 
 NOT_UNITS = frozenset({"BertEmbeddings"})
-"""Classes in ``_no_split_modules`` whose weights others use directly (BERT's tied decoder)."""
+"""Classes in ``_no_split_modules`` whose weights other modules use (BERT's tied decoder)."""
 
 
 @dataclass
-class Plan:
-    """What is to be done with one outermost module.
+class ShardingPlan:
+    """How one outermost module is sharded.
 
     Attributes:
-        root: sharded last, with all that no unit has.
-        units: sharded on their own, inner ones first.
-        keep: parameters in it that stay whole on every rank.
+        root: the outermost module, with all parameters that no unit has.
+        units: modules with a parameter group of their own, inner ones first.
+        keep: parameters that are replicated on every rank.
     """
 
     root: nn.Module
@@ -35,37 +35,36 @@ class Plan:
     keep: set[nn.Parameter] = field(default_factory=set)
 
 
-def plans(
-    modules: list[nn.Module], device: torch.device, named: tuple[str, ...], hooked: bool = True
-) -> list[Plan]:
-    """Plan how ``modules``, and all they hold, are sharded.
+def sharding_plans(
+    modules: list[nn.Module], device: torch.device, named: tuple[str, ...]
+) -> list[ShardingPlan]:
+    """Plan how ``modules`` are sharded, with all modules inside them.
 
     Args:
         modules: outermost modules, not sharded yet.
-        device: what is elsewhere is kept whole.
-        named: classes that the user wants as units; found by itself if empty.
-        hooked: whether to leave parameters with hooks whole.
+        device: parameters on other devices are replicated.
+        named: names of the classes that become units; chosen automatically if empty.
 
     Raises:
         StrategyError: no module is of a class in ``named``.
     """
-    roots = [root for module in modules for root in _entries(module)]
+    roots = [root for module in modules for root in _called_modules(module)]
     if named:
         _check_names(roots, named)
     counts = collections.Counter(id(p) for root in roots for p in root.parameters())
     made = []
     for root in roots:
         keep = {p for p in root.parameters() if counts[id(p)] > 1 or not _can_shard(p, device)}
-        keep |= _of_odd_modules(root)
+        keep |= _unsupported_parameters(root)
         units = list(_units(root, named))
-        keep |= _of_rare_dtypes(root, units, keep)
+        keep |= _rare_dtypes(root, units, keep)
         if any(p not in keep for p in root.parameters()):
-            made.append(Plan(root, units, keep))
+            made.append(ShardingPlan(root, units, keep))
     return made
 
 
-def _entries(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the outermost modules that are called: a container or LightningModule is not."""
+def _called_modules(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the outermost modules that are called: containers and LightningModules are not."""
     forward = getattr(type(module), "forward", None)
     uncalled = forward is getattr(nn.Module, "forward", None) or any(
         cls.__name__ == "LightningModule" for cls in type(module).__mro__
@@ -75,11 +74,11 @@ def _entries(module: nn.Module) -> Iterator[nn.Module]:
         yield module
         return
     for child in module.children():
-        yield from _entries(child)
+        yield from _called_modules(child)
 
 
 def _can_shard(parameter: nn.Parameter, device: torch.device) -> bool:
-    """Tell whether FSDP2 can deal out ``parameter`` and nothing of it would be lost."""
+    """Whether FSDP2 can shard ``parameter``, and hooks and layout survive."""
     return (
         type(parameter) is nn.Parameter
         and not is_lazy(parameter)
@@ -93,30 +92,30 @@ def _can_shard(parameter: nn.Parameter, device: torch.device) -> bool:
     )
 
 
-def _of_odd_modules(root: nn.Module) -> set[nn.Parameter]:
-    """Return the parameters with sparse gradients, and those of compiled TorchScript."""
-    odd: set[nn.Parameter] = set()
+def _unsupported_parameters(root: nn.Module) -> set[nn.Parameter]:
+    """Return the parameters with sparse gradients, and those of TorchScript modules."""
+    unsupported: set[nn.Parameter] = set()
     for module in root.modules():
         if getattr(module, "sparse", False) is True or isinstance(module, torch.jit.ScriptModule):
-            odd.update(module.parameters())
-    return odd
+            unsupported.update(module.parameters())
+    return unsupported
 
 
-def _of_rare_dtypes(
+def _rare_dtypes(
     root: nn.Module, units: list[nn.Module], keep: set[nn.Parameter]
 ) -> set[nn.Parameter]:
-    """Return what has not its group's dtype: FSDP2 gathers and reduces a group as one piece."""
+    """Return parameters without their group's dtype: FSDP2 communicates a group as one buffer."""
     rare: set[nn.Parameter] = set()
     seen: set[nn.Parameter] = set(keep)
     for group in (*units, root):
-        mine = [p for p in group.parameters() if p not in seen]
-        seen.update(mine)
-        if mine:
+        own = [p for p in group.parameters() if p not in seen]
+        seen.update(own)
+        if own:
             sizes: collections.Counter[torch.dtype] = collections.Counter()
-            for parameter in mine:
+            for parameter in own:
                 sizes[parameter.dtype] += parameter.numel()
             common = sizes.most_common(1)[0][0]
-            rare.update(p for p in mine if p.dtype != common)
+            rare.update(p for p in own if p.dtype != common)
     return rare
 
 
@@ -147,22 +146,24 @@ def _chosen(root: nn.Module, named: tuple[str, ...]) -> Iterator[nn.Module]:
     for module in root.modules():
         if isinstance(module, nn.ModuleList | nn.Sequential):
             for child in module.children():
-                if sum(p.numel() for p in child.parameters()) >= SMALL and _is_called(child):
+                if sum(p.numel() for p in child.parameters()) >= MIN_UNIT_ELEMENTS and _is_called(
+                    child
+                ):
                     yield child
 
 
 def _no_split(root: nn.Module) -> set[str]:
-    """Return the classes that a model of transformers, or one inside, names as its blocks."""
+    """Return the classes that models of transformers declare as blocks."""
     lists = (getattr(m, "_no_split_modules", None) or () for m in root.modules())
     return set(itertools.chain.from_iterable(lists))
 
 
 def _is_called(module: nn.Module) -> bool:
-    return list(_entries(module)) == [module]
+    return list(_called_modules(module)) == [module]
 
 
 def _check_names(roots: Iterable[nn.Module], named: tuple[str, ...]) -> None:
-    """Refuse names of classes that are nowhere in the models."""
+    """Refuse names of classes that no model contains."""
     present = {type(m).__name__ for root in roots for m in root.modules()}
     missing = [name for name in named if name not in present]
     if missing:

@@ -1,0 +1,71 @@
+"""FSDP2's parameter groups, which register unsharded parameters for forward passes only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp._fully_shard._fsdp_common import is_bw
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+
+from .fsdp_param import CellFSDPParam
+
+
+class CellFSDPParamGroup(FSDPParamGroup):
+    """The parameters of one unit.
+
+    Attributes:
+        position: number of the group, the same on all ranks.
+        reduced: positions of the groups that this backward pass has reduced, in order; shared by
+            all groups.
+    """
+
+    fsdp_params: list[CellFSDPParam]  # type: ignore[assignment]
+    position: int
+    reduced: list[int]
+
+    def _register_state_dict_hooks(self) -> None:
+        pass  # the cell saves and loads full tensor views
+
+    def pre_forward(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Unshard, and register the unsharded parameters."""
+        result = super().pre_forward(module, args, kwargs)
+        self._register(unsharded=True)
+        return result
+
+    def post_forward(self, module: nn.Module, input: Any, output: Any) -> Any:
+        """Register the cell's parameters again, also of a group that stays unsharded."""
+        output = super().post_forward(module, input, output)
+        if not is_bw():
+            self._register(unsharded=False)
+        return output
+
+    def pre_backward(self, default_prefetch: bool, *unused: Any) -> None:
+        """Unshard, and register the unsharded parameters for recomputation."""
+        super().pre_backward(default_prefetch, *unused)
+        if self.is_unsharded:
+            self._register(unsharded=True)
+
+    def post_backward(self, *unused: Any) -> None:
+        """Record which parameters have a gradient, as other ranks may not have it, and reduce."""
+        if torch.is_grad_enabled():  # create_graph: unsharded parameters are needed once more
+            return
+        for param in self.fsdp_params:
+            unsharded = getattr(param, "_unsharded_param", None)
+            has_grad = unsharded is not None and unsharded.grad is not None
+            if has_grad and param.param_state is not None:
+                param.param_state.has_grad = True
+        self.reduced.append(self.position)
+        super().post_backward(*unused)
+
+    def _register(self, unsharded: bool) -> None:
+        for param in self.fsdp_params:
+            param.register(unsharded and self.is_unsharded)
+
+    def reshard_stale(self) -> None:
+        """Reshard after the rows have changed, so that they are gathered anew."""
+        if self.is_unsharded and not is_bw():
+            self._to_sharded()  # type: ignore[no-untyped-call]

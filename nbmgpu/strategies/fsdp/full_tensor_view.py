@@ -1,0 +1,134 @@
+"""Sharded tensors that look like full tensors to the cell.
+
+While a model is sharded, the cell keeps its own objects: its parameters change their class to
+``ShardedParameter``, and ``__torch_function__`` handles every operation on them.  An elementwise
+in-place operation runs on this rank's rows; any other one runs on the full tensor, which is
+gathered for it, and changes are copied back into the rows (``view_operations``).  So ``p.norm()``,
+``p.data[0] = 1``, an average of weights or a penalty on them have the results of one device, and no
+alias in the cell becomes stale.  Gathering may be collective because all ranks run the same cell.
+
+A view of such a tensor (``p[0]``, ``p.T``) is a ``ShardedTensor`` that is computed anew each time
+it is used.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from .row_shards import GatherFull, ParamState, RowShard, ViewOp
+
+
+class FullTensorView:
+    """Base class of ``ShardedParameter`` and ``ShardedTensor``.
+
+    Attributes:
+        _shard: the rows of this rank.
+        _views: operations that lead from the full tensor to this view of it.
+        _leaf: the parameter whose gradient this view contributes to, if any.
+    """
+
+    _shard: RowShard
+    _views: tuple[ViewOp, ...] = ()
+    _leaf: ShardedParameter | None = None
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run ``func`` with the result of one device."""
+        from .view_operations import dispatch
+
+        return dispatch(func, args, kwargs or {})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """Return a full, plain copy."""
+        if id(self) not in memo:
+            memo[id(self)] = _plain(self, clone=True)
+        return memo[id(self)]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle as a full, plain tensor, which can be loaded without this package."""
+        return _plain(self, clone=False).__reduce_ex__(protocol)
+
+    def __repr__(self, **options: Any) -> str:
+        """Show the full tensor."""
+        return repr(_plain(self, clone=False))
+
+    __hash__ = Tensor.__hash__
+
+
+class ShardedParameter(FullTensorView, nn.Parameter):  # type: ignore[misc]
+    """A parameter of the cell while its model is sharded.  Its own memory holds NaN."""
+
+    _param_state: ParamState
+
+
+class ShardedTensor(FullTensorView, Tensor):  # type: ignore[misc]
+    """A sharded gradient, optimizer state, alias or view."""
+
+    __slots__: list[str] = []
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Handle code that bypasses ``__torch_function__``, such as torch.func."""
+        return func(*tree_map(full_tensor_of, args), **tree_map(full_tensor_of, kwargs or {}))
+
+
+def full_view_of(shard: RowShard, like: Tensor | None = None) -> ShardedTensor:
+    """Return a tensor that represents ``shard``, or a view of it that is shaped like ``like``."""
+    shape = shard.shape if like is None else like.shape
+    strides = None if like is None else like.stride()
+    view: ShardedTensor = Tensor._make_wrapper_subclass(
+        ShardedTensor, shape, strides, dtype=shard.local.dtype if like is None else like.dtype,
+        device=shard.device, requires_grad=False,
+    )  # fmt: skip
+    view._shard = shard
+    return view
+
+
+def full_tensor_of(value: Any) -> Any:
+    """Return the full tensor of a view, and any other value unchanged; collective for views."""
+    return resolve(value)[1] if isinstance(value, FullTensorView) else value
+
+
+def _plain(view: Any, clone: bool) -> Tensor:
+    """Return the full tensor of ``view``, as a parameter if it is one."""
+    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+        requires_grad = view.requires_grad
+    with torch.no_grad():
+        full = resolve(view)[1].detach()
+    full = full.clone() if clone and view._shard.unsharded is not None else full
+    if isinstance(view, ShardedParameter):
+        kept = {k: v for k, v in vars(view).items() if k not in ("_shard", "_param_state")}
+        parameter = nn.Parameter(full, requires_grad)
+        parameter.__dict__.update(kept)
+        return parameter
+    return full
+
+
+def resolve(view: Any) -> tuple[Tensor, Tensor]:
+    """Gather the tensor that ``view`` represents; collective.
+
+    Returns:
+        The full base tensor, and the view of it, which is the base itself if ``_views`` is empty.
+    """
+    leaf = view if isinstance(view, ShardedParameter) else view._leaf
+    if leaf is not None and torch.is_grad_enabled() and leaf.requires_grad:
+        state = leaf._param_state
+        with torch._C.DisableTorchFunctionSubclass():
+            base: Tensor = GatherFull.apply(leaf, state, view._shard)  # type: ignore[no-untyped-call]
+        state.gathered = [ref for ref in state.gathered if ref() is not None]
+        state.gathered.append(weakref.ref(base))
+    else:
+        base = view._shard.full_tensor()
+    tensor = base
+    for view_op in view._views:
+        tensor = view_op.apply(tensor)
+    return base, tensor

@@ -1,0 +1,60 @@
+"""Calls of sharded modules, with FSDP2's forward hooks around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+from torch.distributed.fsdp._fully_shard._fsdp_common import is_bw
+from torch.distributed.utils import _apply_to_tensors
+
+from .call_order import CallOrderCheck
+from .fsdp_param_group import CellFSDPParamGroup
+
+
+class ModuleCall:
+    """Calls one module that ``fully_shard`` was applied to."""
+
+    def __init__(
+        self, module: nn.Module, state: Any, root: Any, position: int, call_order: CallOrderCheck
+    ) -> None:
+        """Initialize the call.
+
+        Args:
+            module: the module.
+            state: its ``FSDPState``.
+            root: the ``FSDPState`` of its root.
+            position: number of the module, the same on all ranks.
+            call_order: compares positions over the ranks.
+        """
+        self.module = module
+        self.state = state
+        self.root = root
+        self.position = position
+        self.call_order = call_order
+        self.groups: list[CellFSDPParamGroup] = state._fsdp_param_groups
+
+    def call(self, original_call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call the module between FSDP2's pre-forward and post-forward hooks."""
+        if not all(p.is_registered() for group in self.groups for p in group.fsdp_params):
+            return original_call(self.module, *args, **kwargs)  # torch.func.functional_call
+        name = type(self.module).__name__
+        if not is_bw():
+            self.call_order.check(2 * self.position, f"the start of {name}.forward")
+        is_outermost = self.state._state_ctx.iter_forward_root is None
+        args, kwargs = self.state._pre_forward(self.module, args, kwargs)
+        try:
+            output = original_call(self.module, *args, **kwargs)
+        except BaseException:
+            if not is_bw():  # a checkpoint ends its recomputation by an exception
+                self.root._reset_iter_state()
+            raise
+        if is_outermost and not is_bw():
+            self.call_order.check(2 * self.position + 1, f"the end of {name}.forward")
+        # FSDP2 warns of views: an in-place change would remove its hook.
+        return self.state._post_forward(self.module, args, _apply_to_tensors(_copy_view, output))
+
+
+def _copy_view(tensor: Tensor) -> Tensor:
+    return tensor.clone() if tensor.requires_grad and tensor._base is not None else tensor
