@@ -1,19 +1,21 @@
-"""What lives inside a rank: one process per device.
+"""One rank of a run: the process that runs the cell on one device.
 
-- ``main``: a rank's life, from the bundle to what it sends back; ``shell`` runs the cell.
-- ``session``: what all of them share while the cell runs.
-- ``data/``: loaders that train are split, each batch into the ranks' shares.
-- ``losses/``: how a loss counts samples, read from its autograd graph.
-- ``source_analysis/``: what the user's code does with its loops and batch sizes, from its source.
-- ``batch_dependence/``: detects losses that depend on several samples at once.
-- ``training/``: what stands around forward passes, backward passes and optimizer steps.
-- ``frameworks/``: Hugging Face, accelerate, Lightning and others, each in a room of its own.
-- ``store/``: broadcasts, barriers and rendezvous of ranks through the process group's store.
-- ``metrics/``: step times, throughput, memory, heartbeats, progress bars.
-- ``files``, ``saves``: one file, written by rank 0.
-- ``rng/``: random streams and seeds that reproduce those of one device.
-- ``trackers``: the notebook's run of wandb, and what the cell has done with it.
-- ``recorder``, ``notices``, ``output``, ``failures``: what a rank says, and how.
-- ``interruption``, ``last_words``, ``left_open``: the end of a cell, and what is said of it.
-- ``comparable``: what of each rank comes back.
+- ``main``: entry point; ``command_line`` and ``rank_environment`` are its input.
+- ``startup``, ``shutdown``: what happens before and after the cell; ``shell`` runs it.
+- ``session``: creates and connects the parts of a training session: ``rank_info``, ``progress``
+  and objects of the packages below.
+- ``data/``: shards the loaders that a training loop reads.
+- ``loss/``: how losses reduce over samples, read from their autograd graphs.
+- ``batch_dependence/``: whether the samples of a batch affect one another in a step.
+- ``training/``: patches of backward passes, optimizer steps and forward passes.
+- ``source_analysis/``: loops and batch sizes in the code of the cell.
+- ``frameworks/``: patches of training libraries: Hugging Face, accelerate, Lightning and others.
+- ``store/``: small values that ranks exchange through the process group's store.
+- ``files/``: files of the cell, which rank 0 writes.
+- ``rng/``: random numbers that are those of one device.
+- ``metrics/``: times, memory, heartbeat, progress bars.
+- ``reporting/``: notices, failures, output, and the final report.
+- ``current``: whether this process is a rank, for ``nbmgpu.log``.
+- ``interrupts``: signal handlers; ``tracker``: the notebook's run of wandb.
+- ``small_results``: what ranks other than 0 return.
 """

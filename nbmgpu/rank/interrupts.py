@@ -1,15 +1,14 @@
-"""What a rank does when it is interrupted.
+"""Signal handlers of a rank: SIGINT and SIGTERM raise KeyboardInterrupt in the cell.
 
-The cell gets a KeyboardInterrupt.  While it handles that, in an ``except``, a ``finally`` or a
-``with``, it may be saving what it has: it is not interrupted again for as long as the launcher
-waits for it.  Nor is it while Python makes shared memory, which nobody would remove if the
-interrupt came before it is registered; the next one is not far.
+While the cell handles a KeyboardInterrupt, in an ``except``, a ``finally`` or a ``with``, it may be
+saving its state.  It is not interrupted again for as long as the launcher waits for it.  Nor is it
+interrupted while Python allocates shared memory, which would leak if the interrupt came before it
+is registered for removal; the launcher soon sends another signal.
 
-Where a model is spread over ranks, its weights can only come home if all ranks stop at the
-same point: one that has left its collective leaves the others with half a parameter.  So
-the first SIGINT is only noted.  With every backward pass ranks tell each other whether they
-have noted one, and all of them raise KeyboardInterrupt at the next.  A step that takes
-too long is interrupted where it is.
+A sharded model can only be gathered if all ranks stop at the same step: a rank that leaves a
+collective leaves the others with part of a parameter.  There the first SIGINT is only recorded.
+With every backward pass the ranks all-reduce whether one has recorded a SIGINT, and all of them
+raise KeyboardInterrupt at the next one.  A step that takes too long is interrupted where it is.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ import os
 import signal
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,91 +28,120 @@ import torch.distributed as dist
 
 from nbmgpu.runs.run import HANDLING_FILE, HOLDING_FILE, INTERRUPT_GRACE
 
-PATIENCE = 1.0
-"""Seconds to wait for the next step; the launcher's third SIGINT comes later than that."""
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
-MAKERS = ("multiprocessing.shared_memory", "multiprocessing.resource_tracker")
-"""Modules that make shared memory, and have it removed."""
+STEP_TIMEOUT = 1.0
+"""Seconds to wait for the next step; the launcher sends its third SIGINT later than that."""
+
+SHARED_MEMORY_MODULES = ("multiprocessing.shared_memory", "multiprocessing.resource_tracker")
+"""Modules that allocate shared memory, and register it for removal."""
 
 
-class Interrupts:
-    """SIGINT as the cell sees it."""
+class InterruptHandler:
+    """Raises KeyboardInterrupt in the cell, unless it handles one already."""
 
     def __init__(self, folder: Path) -> None:
-        """Let the launcher know through ``folder`` that a moment is needed."""
+        """Create a handler; files in the run's ``folder`` ask the launcher to wait."""
         self._folder = folder
-        self._handled: float | None = None
+        self._handled_since: float | None = None
 
     def install(self) -> None:
-        """Listen to SIGINT from now on, and to SIGTERM, which says the same."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._hear)
-        # A Pool ends its workers by SIGTERM, and they are to end, without a word.
+        """Handle SIGINT and SIGTERM from now on."""
+        for number in INTERRUPTS:
+            signal.signal(number, self._handle)
+        # A multiprocessing.Pool ends its workers by SIGTERM, which must end them silently.
         os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
-        once = number == signal.SIGTERM  # torchrun's, whose other ranks have ended
-        if once or not (self._is_handled() or _makes_shared_memory(frame)):
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        at_once = number == signal.SIGTERM  # from torchrun, whose other ranks have ended
+        if at_once or not (self._is_being_handled() or _allocates_shared_memory(frame)):
             raise KeyboardInterrupt
 
-    def _is_handled(self) -> bool:
-        """Tell whether the last one is being handled, and has been for no longer than may be."""
+    def _is_being_handled(self) -> bool:
+        """Return whether the cell handles a KeyboardInterrupt, within the time it has for that."""
         error = sys.exc_info()[1]
         while error is not None and not isinstance(error, KeyboardInterrupt):
             error = error.__context__
         if error is None:
             return False
         now = time.monotonic()
-        self._handled = self._handled or now
+        self._handled_since = self._handled_since or now
         with suppress(OSError):
             (self._folder / HANDLING_FILE).touch()
-        return now - self._handled < INTERRUPT_GRACE
+        return now - self._handled_since < INTERRUPT_GRACE
 
 
-def _makes_shared_memory(frame: FrameType | None) -> bool:
+def _allocates_shared_memory(frame: FrameType | None) -> bool:
     while frame is not None:
-        if frame.f_globals.get("__name__") in MAKERS:
+        if frame.f_globals.get("__name__") in SHARED_MEMORY_MODULES:
             return True
         frame = frame.f_back
     return False
 
 
-class AgreedInterrupts(Interrupts):
-    """SIGINT where a model is spread over ranks: all of them stop at the step they agree on."""
+class SynchronizedInterruptHandler(InterruptHandler):
+    """Interrupts all ranks at the same step, for models that are sharded over ranks.
+
+    Attributes:
+        stopped_together: whether all ranks were interrupted at the same step.
+    """
 
     def __init__(self, folder: Path) -> None:
-        """Let the launcher know through ``folder`` that a moment is needed."""
+        """Create a handler; files in the run's ``folder`` ask the launcher to wait."""
         super().__init__(folder)
-        self._asked: float | None = None
-        self._answer: torch.Tensor | None = None
+        self._received_at: float | None = None
+        self._any_received: torch.Tensor | None = None
         self._work: Any = None
-        self.together = False
+        self.stopped_together = False
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGTERM:
             raise KeyboardInterrupt
-        if self._is_handled() or _makes_shared_memory(frame):
+        if self._is_being_handled() or _allocates_shared_memory(frame):
             return
-        steps = self._work is not None  # else nothing will come by at which to stop
         now = time.monotonic()
-        if not steps or (self._asked is not None and now - self._asked > PATIENCE):
+        has_steps = self._work is not None  # otherwise there is no step to stop at
+        waited = 0.0 if self._received_at is None else now - self._received_at
+        if not has_steps or waited > STEP_TIMEOUT:
             raise KeyboardInterrupt
-        if self._asked is None:
-            self._asked = now
+        if self._received_at is None:
+            self._received_at = now
             (self._folder / HOLDING_FILE).touch()
 
-    def agree(self) -> None:
-        """Tell the others, and hear what they said a step ago; collective.
+    def synchronize(self) -> None:
+        """Raise if a rank had received a SIGINT one step ago; all-reduce it for this step.
 
         Raises:
-            KeyboardInterrupt: on all ranks, when one of them was interrupted.
+            KeyboardInterrupt: on all ranks, after one of them was interrupted.
         """
         if self._work is not None:
             self._work.wait()
-            assert self._answer is not None
-            if self._answer.item():
-                self.together = True
+            assert self._any_received is not None
+            if self._any_received.item():
+                self.stopped_together = True
                 raise KeyboardInterrupt
-        # On the host: reading it waits for no GPU.
-        self._answer = torch.tensor(int(self._asked is not None), dtype=torch.int32)
-        self._work = dist.all_reduce(self._answer, dist.ReduceOp.MAX, async_op=True)
+        # On the CPU, so that reading it does not synchronize a GPU.
+        self._any_received = torch.tensor(int(self._received_at is not None), dtype=torch.int32)
+        self._work = dist.all_reduce(self._any_received, dist.ReduceOp.MAX, async_op=True)
+
+
+def ignore_interrupts() -> list[Any]:
+    """Ignore the signals that interrupt a cell; return their earlier handlers."""
+    return [signal.signal(number, signal.SIG_IGN) for number in INTERRUPTS]
+
+
+@contextmanager
+def interrupts_ignored() -> Iterator[None]:
+    """Ignore the signals that interrupt a cell, while an exception is handled that ends it."""
+    handlers = ignore_interrupts()
+    try:
+        yield
+    finally:
+        for number, handler in zip(INTERRUPTS, handlers, strict=True):
+            signal.signal(number, handler)
+
+
+def report_unraisable(unraisable: sys.UnraisableHookArgs) -> None:
+    """Report an exception in a finalizer, except an interrupt: the launcher sends another one."""
+    if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(unraisable)

@@ -17,7 +17,7 @@ from nbmgpu.system.parent_death import die_with_parent
 from nbmgpu.system.processes import own_process
 
 from . import command_line
-from .interrupts import Interrupts
+from .interrupts import InterruptHandler
 from .metrics.heartbeat import HeartbeatThread
 from .reporting import failures, stdio
 from .reporting.recorder import Recorder
@@ -51,7 +51,7 @@ def run_rank(run: Run, environment: RankEnvironment) -> NoReturn:
     try:
         if environment.parent is not None:
             die_with_parent(environment.parent, signal.SIGKILL)
-        Interrupts(run.folder).install()
+        InterruptHandler(run.folder).install()
         log = run.log_path(rank)
         stdio.redirect(log)
         events = EventWriter(run.events_path(f"rank-{rank}"), rank)

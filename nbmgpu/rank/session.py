@@ -23,7 +23,7 @@ from .progress import TrainingProgress
 from .rank_info import RankInfo
 from .reporting import notices
 from .rng.streams import RandomStreams
-from .tracker import Trackers
+from .tracker import TrackerState
 from .training.gradient_accumulation import GradientAccumulation
 from .training.model_options import ModelOptions
 from .training.step_limit import StepLimit
@@ -55,7 +55,7 @@ class TrainingSession:
         metrics: records losses, learning rates and speed.
         loaders: shards the loaders of the cell.
         loader_events: begins the steps of batches in the order in which they are used.
-        trackers: the notebook's run of an experiment tracker.
+        tracker: the notebook's run of an experiment tracker.
     """
 
     rank_info: RankInfo
@@ -68,7 +68,7 @@ class TrainingSession:
     metrics: StepMetrics
     loaders: LoaderPatch
     loader_events: LoaderEventDispatcher
-    trackers: Trackers
+    tracker: TrackerState
 
     @property
     def streams(self) -> RandomStreams:
@@ -153,5 +153,5 @@ def make_session(
         metrics=metrics,
         loaders=LoaderPatch(context, limit),
         loader_events=events,
-        trackers=Trackers(),
+        tracker=TrackerState(),
     )

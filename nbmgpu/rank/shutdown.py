@@ -53,7 +53,7 @@ def finish(rank: PreparedRank, outcome: Outcome) -> int:
     if session.rank_info.rank == 0:
         with suppress(OSError):  # disk full, or folder deleted: results depend on neither
             write_atomically(rank.run.folder / COLLECTING_FILE, "")
-    if stopped and rank.interrupts is not None and rank.interrupts.together:
+    if stopped and rank.interrupts is not None and rank.interrupts.stopped_together:
         session.strategy.finish()
     with suppress(OSError):
         _report_end(rank, outcome, stopped)
@@ -62,9 +62,9 @@ def finish(rank: PreparedRank, outcome: Outcome) -> int:
     session.streams.leave_all_steps()
     open_files.flush()
     rank.files.remove()
-    _save_result(rank, outcome, session.trackers.leaving())
-    for end in session.trackers.at_end:
-        end(int(outcome.error is not None))
+    _save_result(rank, outcome, session.tracker.run_update())
+    for end_runs in session.tracker.at_exit:
+        end_runs(int(outcome.error is not None))
     session.recorder.flush()
     state = "stopped" if stopped else "failed" if outcome.error else "finished"
     place = failures.location_in_cell(outcome.error, rank.run.cell) if outcome.error else ""

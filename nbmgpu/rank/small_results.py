@@ -1,4 +1,4 @@
-"""What comes back from ranks other than 0, to be compared with what rank 0 has: little data."""
+"""Which values ranks other than 0 return, for a comparison with rank 0's: small ones."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 
 import torch
 
-SMALL = 100_000
-"""Elements up to which a value of a rank other than 0 comes back, for comparison."""
+MAX_ELEMENTS = 100_000
+"""Elements that a value may have to be returned."""
 
 
 def is_small(value: Any) -> bool:
-    """Tell whether ``value`` is a number, a string, or little data made of these."""
-    return _elements(value, SMALL, depth=3) <= SMALL
+    """Return whether ``value`` is a number, a string, or a small container of these."""
+    return _count_elements(value, MAX_ELEMENTS, depth=3) <= MAX_ELEMENTS
 
 
-def _elements(value: Any, most: int, depth: int) -> float:
-    """Return how many elements ``value`` has: more than ``most`` if that many or no plain data.
+def _count_elements(value: Any, limit: int, depth: int) -> float:
+    """Return the number of elements of ``value``, infinite if it is not plain data.
 
-    Each item of a container counts there, also if it is empty.
+    Stops counting above ``limit``.  Each item of a container counts as one, plus its own elements.
     """
     if value is None or isinstance(value, bool | int | float | complex):
         return 0
@@ -34,7 +34,7 @@ def _elements(value: Any, most: int, depth: int) -> float:
         return math.inf
     total = float(len(value))
     for item in value.values() if isinstance(value, dict) else value:
-        total += _elements(item, most, depth - 1)
-        if total > most:
+        total += _count_elements(item, limit, depth - 1)
+        if total > limit:
             break
     return total

@@ -22,7 +22,7 @@ from nbmgpu.strategies.mesh import make_mesh
 from . import current, frameworks
 from .device import enter_device
 from .files import writes
-from .interrupts import AgreedInterrupts
+from .interrupts import SynchronizedInterruptHandler
 from .metrics import tqdm_progress
 from .metrics.memory import MemoryUsage
 from .rank_info import RankInfo
@@ -68,7 +68,7 @@ class PreparedRank:
     received: ReceivedBundle
     files: writes.FilePatch
     step_patch: StepPatch
-    interrupts: AgreedInterrupts | None
+    interrupts: SynchronizedInterruptHandler | None
     memory_usage: MemoryUsage
 
 
@@ -98,7 +98,7 @@ def prepare(
     desync.detector = desync.DesyncDetector(
         run.events_path("rank-0"), lambda: progress.backwards_begun
     )
-    interrupts = _share_interrupts(session, run.folder)
+    interrupts = _synchronize_interrupts(session, run.folder)
     step_patch = _install_patches(session, interrupts, f"{run.id} {record.created}")
     current.metrics_log = session.metrics
     memory_usage = MemoryUsage()
@@ -144,17 +144,19 @@ def _make_strategy(record: RunRecord, rank: int, device: str, recorder: Recorder
     return strategy(RankContext(rank, record.world_size, mesh, device, options, recorder.notice))
 
 
-def _share_interrupts(session: TrainingSession, folder: Path) -> AgreedInterrupts | None:
-    """Let ranks agree on interrupts if they hold shards of one model."""
+def _synchronize_interrupts(
+    session: TrainingSession, folder: Path
+) -> SynchronizedInterruptHandler | None:
+    """Let all ranks stop at the same step if they hold shards of one model."""
     if not (session.rank_info.shards_data and session.strategy.shards_state):
         return None
-    interrupts = AgreedInterrupts(folder)
+    interrupts = SynchronizedInterruptHandler(folder)
     interrupts.install()
     return interrupts
 
 
 def _install_patches(
-    session: TrainingSession, interrupts: AgreedInterrupts | None, seed: str
+    session: TrainingSession, interrupts: SynchronizedInterruptHandler | None, seed: str
 ) -> StepPatch:
     """Install the patches of torch and of other libraries; return that of optimizer steps.
 
@@ -171,7 +173,7 @@ def _install_patches(
         options.limit.before_backward,
         session.metrics.timer.begin_backward,
         trained.prepare_new,
-        *([interrupts.agree] if interrupts is not None else []),
+        *([interrupts.synchronize] if interrupts is not None else []),
         session.loader_events.current_batch.begin_backward,
     ]
     BackwardPatch(
@@ -195,13 +197,13 @@ def _install_patches(
 def _apply_header(session: TrainingSession, header: BundleHeader) -> None:
     """Restore what objects may depend on while they are unpickled."""
     logging_state.apply(header.verbosity)
-    session.trackers.begun = header.tracked
+    session.tracker.notebook_run = header.tracked
 
 
 def _restore_environment(record: RunRecord, header: BundleHeader, shell: RankShell) -> None:
     """Restore the settings and random states of the notebook."""
     logging_state.apply(header.verbosity)  # some libraries change it when they are imported
-    shell.take_sources(header)
+    shell.register_sources(header)
     torch_settings.apply(header.settings)
     if (threads := torch.get_num_threads()) > 1:  # NumPy was imported by a server with one thread
         threadpool_limits(threads, user_api="blas")
@@ -214,6 +216,6 @@ def _write_on_rank_0(files: writes.FilePatch, shell: RankShell, session: Trainin
     """Let files, shell commands and trackers of the cell act once, on rank 0."""
     rank = session.rank_info.rank
     files.install(session.strategy.join_save)
-    shell.share_commands(rank, files.forget_written)
+    shell.run_commands_on_rank_0(rank, files.forget_written)
     if rank:
         os.environ["WANDB_MODE"] = "disabled"

@@ -1,4 +1,4 @@
-"""What a rank knows of trackers of experiments, such as wandb."""
+"""The notebook's run of an experiment tracker, such as wandb, while a cell runs in ranks."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from nbmgpu.environment.tracker_run import TrackerRun, TrackerRunUpdate
 
 
 @dataclass
-class Trackers:
-    """The run that the notebook has ``begun``, and what the cell has made of it.
+class TrackerState:
+    """The notebook's tracker run, and what to do with it when the cell has ended.
 
-    ``leaving`` tells that, when the cell is over; ``at_end`` are called with the cell's exit code
-    once its results are on their way.
+    Attributes:
+        notebook_run: the run that the notebook has started; None if it has started none.
+        run_update: returns how the cell has left that run.
+        at_exit: called with the exit code of the cell, after its results have been saved.
     """
 
-    begun: TrackerRun | None = None
-    leaving: Callable[[], TrackerRunUpdate | None] = lambda: None
-    at_end: list[Callable[[int], None]] = field(default_factory=list)
+    notebook_run: TrackerRun | None = None
+    run_update: Callable[[], TrackerRunUpdate | None] = lambda: None
+    at_exit: list[Callable[[int], None]] = field(default_factory=list)

@@ -57,7 +57,7 @@ class WandbPatch:
     def __init__(self, session: TrainingSession, wandb: Any) -> None:
         """Patch the module ``wandb`` for ``session``."""
         self.session = session
-        self.trackers = session.trackers
+        self.tracker = session.tracker
         self.wandb = wandb
         self.patches = PatchStack()
         self.joined: Any = None
@@ -68,7 +68,7 @@ class WandbPatch:
     @property
     def silent(self) -> bool:
         """Whether this rank logs nothing."""
-        begun = self.trackers.begun
+        begun = self.tracker.notebook_run
         other = self.session.rank_info.shards_data and self.session.rank_info.rank > 0
         return other or (begun is not None and begun.muted)
 
@@ -84,8 +84,8 @@ class WandbPatch:
         if watching is not None:  # wandb.watch() imports torch; unpickled hooks need it before
             patches.add("wandb.integration.torch.wandb_torch.torch", torch, watching)
         self._join_at_first_use()
-        self.trackers.leaving = self.leaving
-        self.trackers.at_end.append(self.end)
+        self.tracker.run_update = self.leaving
+        self.tracker.at_exit.append(self.end)
 
     def _join_at_first_use(self) -> None:
         plain = vars(self.wandb).get("__getattr__")
@@ -112,7 +112,7 @@ class WandbPatch:
         if "run" in vars(self.wandb):
             return
         self._refuse()
-        begun = self.trackers.begun
+        begun = self.tracker.notebook_run
         if begun is None:
             return
         if self.silent or begun.disabled:
@@ -138,7 +138,7 @@ class WandbPatch:
 
         @functools.wraps(init)
         def starting(*args: Any, **kwargs: Any) -> Any:
-            begun, reinit = self.trackers.begun, _reinit(**kwargs)
+            begun, reinit = self.tracker.notebook_run, _reinit(**kwargs)
             if begun is not None and (reinit not in FINISHING or kwargs.get("id") == begun.id):
                 self._join()  # it may be the one that is asked for
                 if kwargs.get("id") == begun.id:
@@ -176,7 +176,7 @@ class WandbPatch:
         @functools.wraps(attach)
         def joining(*args: Any, **kwargs: Any) -> Any:
             run = attach(*args, **kwargs)
-            begun = self.trackers.begun
+            begun = self.tracker.notebook_run
             if begun is not None and run.id == begun.id:
                 self.joined = run
                 update = getattr(run.config, "_update", run.config.update)  # which sends no message
@@ -200,7 +200,7 @@ class WandbPatch:
 
     def leaving(self) -> TrackerRunUpdate | None:
         """Return the state of the notebook's run, to be sent back."""
-        begun, run = self.trackers.begun, self.joined
+        begun, run = self.tracker.notebook_run, self.joined
         if begun is None or begun.id is None or self.silent:
             return None
         config = dict(run.config) if run is not None else {}

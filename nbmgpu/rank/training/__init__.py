@@ -1,10 +1,13 @@
-"""What stands around the cell's forward passes, backward passes and optimizer steps.
+"""Forward passes, backward passes and optimizer steps of a cell, and options that change them.
 
-- ``units``: which objects train: optimizers, and the modules whose parameters they have.
-- ``forwards``: before and after the forward pass of chosen modules.
-- ``backward``: every backward pass; the loss is read and weighed here.
-- ``hooks``: those of the user's that gradients pass through.
-- ``steps``: every optimizer step: the strategy's turn, and the options'.
-- ``shaping``: options that change modules, in their order; ``precision`` and ``batchnorm`` for it.
-- ``accumulation``, ``budget``: options that change how many batches and steps there are.
+- ``optimizer_registry``: the optimizers of the process, and the modules whose parameters they have.
+- ``trained_objects``: passes these to the strategy.
+- ``backward``: the patch of ``torch.autograd.backward``; ``loss_reader`` reads the losses of a pass
+  and ``reduction_plan`` plans the reduction of gradients.
+- ``optimizer_steps``: the patches of ``Optimizer.step`` and gradient clipping.
+- ``forward_hooks``: wrappers around the forward pass of chosen modules.
+- ``user_hooks``: finds hooks of the user that see gradients.
+- ``model_options``: options that change modules: ``sync_batchnorm``, ``activation_checkpointing``,
+  ``precision``, ``compilation``.
+- ``step_options``: options that change steps: ``gradient_accumulation``, ``step_limit``.
 """
