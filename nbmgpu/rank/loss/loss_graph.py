@@ -121,17 +121,17 @@ class LossGraph:
         return len(self.terms) > 1 and not averaged
 
     def mixes_counts(self, samples: int) -> bool:
-        """Return whether one mean is over other elements than the shard's ``samples``, one is not.
+        """Return whether means are over different numbers of elements, not all per sample.
 
-        Where shards are uneven, one of the two gets the weight of the other.
+        Where shards are uneven, one mean is then weighted by the count of another.
         """
         numels = {n for _, n in self.counts if n is not None}
         return len(numels) > 1 and any(n % samples for n in numels)
 
     def other_row_counts(self, samples: int) -> tuple[int, ...]:
-        """Return the number of rows of each mean that is not over the shard's ``samples``.
+        """Return the number of elements of each mean that is not over the shard's ``samples``.
 
-        Empty if there is no other term that might need a different weight.
+        Empty if no other term might need a different weight.
         """
         numels = [n for _, n in self.counts if n is not None]
         several = "mean" in self.kinds or len(set(numels)) > 1

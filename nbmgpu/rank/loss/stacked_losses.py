@@ -53,7 +53,7 @@ def _earlier_write(node: Any) -> Any | None:
 
 
 def _scalar_elements(node: Any) -> list[Any]:
-    """Return the nodes of the scalars of which a tensor consists; these are usually losses."""
+    """Return the nodes of the scalars that a tensor is made of, usually losses."""
     if op_name(node) not in CONCATENATIONS | INPLACE_WRITES:
         return []
     found: list[Any] = []
