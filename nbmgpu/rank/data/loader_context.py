@@ -1,4 +1,4 @@
-"""What loaders need of a rank, to yield its shards and begin its steps."""
+"""The parts of a rank that loaders use to yield its shards and begin its steps."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LoaderContext:
-    """What loaders need of a rank.
+    """The parts of a rank that loaders use.
 
     Attributes:
-        rank_info: which shard of each batch is the rank's.
-        trained: the models that batches are for.
+        rank_info: determines the rank's shard of each batch.
+        trained: the models and optimizers that train on batches.
         steps: begins and ends steps and passes.
         losses: follows the samples of batches.
         recorder: takes notices.

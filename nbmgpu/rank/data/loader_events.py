@@ -1,10 +1,10 @@
 """Events of sharded loaders, dispatched when their batch is used instead of when it is loaded.
 
-A sharded loader announces which shard of the global batch comes next.  Some loops
-fetch batches from it before they train on earlier ones: accelerate's loaders fetch one batch ahead
-to detect the last one, and a Trainer fetches all batches of an accumulated step.  A patch of such a
-prefetcher collects the loader's events in a queue and dispatches them as the prefetcher yields its
-batches.  Loops of the cell that prefetch by themselves cannot be patched; for those, see
+A sharded loader announces which shard of the global batch comes next.  Some loops fetch batches
+from it before they train on earlier ones: accelerate's loaders fetch one batch ahead to detect the
+last one, and a Trainer fetches all batches of an accumulated step.  A patch of such a prefetcher
+collects the loader's events in a queue and dispatches them as the prefetcher yields its batches.
+Loops of the cell that prefetch by themselves cannot be patched; for those, see
 ``nbmgpu.rank.data.current_batch``.
 """
 

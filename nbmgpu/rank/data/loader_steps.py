@@ -36,7 +36,7 @@ class LoaderSteps:
         recorder: Recorder,
         events: LoaderEventDispatcher,
     ) -> None:
-        """Keep ``progress`` up to date."""
+        """Update ``progress`` and ``accumulation`` as batches are used."""
         self.progress = progress
         self.accumulation = accumulation
         self.losses = losses
@@ -60,11 +60,11 @@ class LoaderSteps:
         """Begin the step of ``batch`` when it is used.
 
         Args:
-            loader: what yields the batch.
-            batch: the rank's part of it, collated.
-            shard: the samples of the part.
+            loader: the loader or iterator that yields the batch.
+            batch: the rank's shard of it, collated.
+            shard: number of samples in the shard and in the global batch.
             last: whether the pass ends with it.
-            tokens: tokens in the part.
+            tokens: number of tokens in the shard.
             progress: fields of the loader's progress bar; no bar without any.
         """
         begin = functools.partial(self._begin_batch, loader, shard, last, tokens, progress)
@@ -90,8 +90,8 @@ class LoaderSteps:
         """End a pass over ``loader`` after its batches have been used.
 
         Args:
-            loader: what yielded the batches.
-            enclosing: what ``TrainingProgress.begin_pass`` returned.
+            loader: the loader or iterator that yielded the batches.
+            enclosing: the result of ``TrainingProgress.begin_pass``.
             backwards_before: backward passes before the first batch; None without a batch.
         """
         end = functools.partial(self._end_pass, loader, enclosing, backwards_before)

@@ -6,8 +6,11 @@
 - ``autograd_nodes``, ``reductions``: single nodes of an autograd graph.
 - ``stacked_losses``: several losses in one tensor: of tasks, or of single samples.
 - ``saved_sizes``: numbers in the graph that equal sizes of the shard.
-- ``divisors``, ``size_inference``: whether such a number is a size or a constant.
+- ``divisors``, ``size_inference``: whether such a number is a size or a constant;
+  ``divisor_agreement`` asks the other ranks.
 - ``masked_sums``: sums whose mask excludes everything.
 - ``loss_weights``: weights losses before the backward pass, for engines that average by themselves.
 - ``readable_losses``: losses that the cell reads afterwards.
+- ``loss_analysis``: groups ``loss_state``, the losses of the current step, and ``diagnostics``, the
+  notices about losses that ranks cannot reproduce.
 """

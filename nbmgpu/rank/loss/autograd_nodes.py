@@ -14,7 +14,7 @@ from torch.autograd.function import BackwardCFunction
 
 NLL_NODES = ("NllLossBackward0", "NllLoss2DBackward0", "NllLossNdBackward0")
 MAX_VISITS = 16
-"""Nodes visited by one local search.  ReadableLosses are shorter than this, models are longer."""
+"""Nodes visited by one local search.  Losses are shorter than this, models are longer."""
 
 REDUCTION_MEAN = 1
 """Value of ``_saved_reduction`` in autograd's loss nodes (ATen's Reduction enum)."""

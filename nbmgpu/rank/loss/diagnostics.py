@@ -1,4 +1,4 @@
-"""Checks of the losses of a run: can one weight per rank make them those of one device?"""
+"""Checks whether one weight per rank can make the losses of a run equal those of one device."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class LossDiagnostics:
         self.has_ragged_samples = False
         self.has_other_gradients = False
         self._pending: list[Any] = []
-        self._rows_of_others: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._other_row_counts: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def check(self, graph: LossGraph) -> None:
         """Check whether the loss of ``graph`` has a single weight per rank.
@@ -72,7 +72,7 @@ class LossDiagnostics:
             # A term with the same number of rows for any samples has the same weight on all ranks.
             if rows := graph.other_row_counts(shard.samples):
                 key = shard.samples, len(graph.nodes)
-                mixed = self._rows_of_others.setdefault(key, rows) != rows or mixed
+                mixed = self._other_row_counts.setdefault(key, rows) != rows or mixed
         if mixed is not False:
             self._pending.append(mixed)
         if len(self._pending) >= MAX_PENDING:
@@ -108,10 +108,8 @@ class LossDiagnostics:
         Only for batches that were not taken by a ``for`` loop.
         """
         progress = self._progress
-        shard, iterates_manually = (
-            progress.shard,
-            getattr(progress.loader, "iterates_manually", False),
-        )
+        shard = progress.shard
+        iterates_manually = getattr(progress.loader, "iterates_manually", False)
         again = id(optimizer) in progress.stepped
         progress.stepped.add(id(optimizer))
         if not again or not iterates_manually or shard is None or not shard.is_partial:

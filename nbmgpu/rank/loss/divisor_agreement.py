@@ -1,4 +1,4 @@
-"""The ranks' agreement on what numbers mean that divide sums in a loss."""
+"""Agreement of the ranks on the meaning of numbers that divide sums in a loss."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ class DivisorAgreement:
         self.divisors = divisors
 
     def agree(
-        self, kinds: tuple[str, ...], found: Sequence[Divisor], counts: bool
+        self, op_names: tuple[str, ...], found: Sequence[Divisor], by_tensor: bool
     ) -> list[Meaning]:
         """Return what each divisor means; collective once a loader has been sharded.
 
         Args:
-            kinds: kinds of the loss's autograd nodes.
+            op_names: operations of the loss's autograd nodes.
             found: the numbers that divide sums.
-            counts: whether tensors divide some, too.
+            by_tensor: whether tensors divide some sums.
         """
-        alone = [divisor.local_meaning for divisor in found]
+        local = [divisor.local_meaning for divisor in found]
         if not self._rank_info.shards_data or not self._progress.sharded_passes:
-            return alone
-        # Independent of the shard that this rank has: with batches that are read ahead, ranks may
-        # have assigned this step to different batches.
+            return local
+        # Independent of the shard that this rank has: with prefetched batches, ranks may have
+        # assigned this step to different batches.
         shard = self._progress.shard
         even = (
             shard is not None
@@ -51,7 +51,9 @@ class DivisorAgreement:
             and shard.is_even(self._rank_info.dp_size)
         )
         split = shard is not None and shard.is_partial
-        loss = (*kinds, self._progress.backwards_of_batch)
+        signature = (*op_names, self._progress.backwards_of_batch)
         certain = self._events.is_in_order
-        meanings = self.divisors.agree(loss, found if split else (), counts, even and certain)
-        return meanings if split else alone
+        meanings = self.divisors.agree(
+            signature, found if split else (), by_tensor, even and certain
+        )
+        return meanings if split else local

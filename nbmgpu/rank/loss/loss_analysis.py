@@ -1,4 +1,4 @@
-"""What analyses the losses of a cell, together."""
+"""Groups the objects that analyse the losses of a cell."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .loss_state import LossState
 
 @dataclass(frozen=True)
 class LossAnalysis:
-    """What analyses the losses of a cell.
+    """The objects that analyse the losses of a cell.
 
     Attributes:
         state: losses of the current step.

@@ -1,4 +1,4 @@
-"""ReadableLosses of the current step, as backward passes and Trainer integrations share them."""
+"""The losses of the current step, shared by backward passes and Trainer integrations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class LossState:
-    """What is known of the losses of the current step.
+    """State of the losses of the current step.
 
     Attributes:
         is_sum: whether the last loss was a sum over samples, not a mean.
@@ -18,7 +18,7 @@ class LossState:
         global_counts: counts over the global batch, the same on all ranks, that a Trainer divides
             its losses by.
         returned: losses that a Lightning ``training_step`` has returned, by name; no variable of
-            the user's holds them.
+            the user's code refers to them.
         reduced: losses of this batch that have the value of the global batch since their
             backward pass.
     """

@@ -78,7 +78,7 @@ class LossReader:
             self._losses.diagnostics.note_reduction(graph)
             return graph, found
         if collective:  # other ranks may have a loss of one number, for a shard of one sample
-            agree((), (), counts=False)
+            agree((), (), by_tensor=False)
         if any(root.numel() > 1 for root in roots):
             self._losses.diagnostics.check_vector()
         return LossGraph(), None
