@@ -223,7 +223,7 @@ def test_memory_that_is_another_runs_by_now_is_not_read(notebook, tmp_path):
     made = notebook.serialize().allocate(tmp_path)
     notebook.serialize().write(made, "the later run")
     namespace = {"__name__": "__main__"}
-    with pytest.raises(ValueError, match="another run's"):
+    with pytest.raises(ValueError, match="another run"):
         load_bundle(made.path, namespace, "cpu", "the earlier run")
     assert "x" not in namespace
     load_bundle(made.path, namespace, "cpu", "the later run")
