@@ -38,7 +38,7 @@ def find_units(model: nn.Module, named: tuple[str, ...] = ()) -> Units:
     root = 0
     seen: set[int] = set()
     for plan in sharding_plans([model], first.device, named):
-        seen |= {id(p) for p in plan.keep}
+        seen |= {id(p) for p in plan.replicated}
         for module in (*plan.units, plan.root):
             mine = {id(p) for p in module.parameters()} - seen
             seen |= mine

@@ -14,12 +14,12 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.optim import Optimizer
 
 from nbmgpu.strategies import profiles
 from nbmgpu.strategies.base import Backward, RankContext, Strategy, Unit
 from nbmgpu.strategies.collective_pickle import CollectivePickle
+from nbmgpu.strategies.mesh import DP
 from nbmgpu.strategies.profiles import Profile
 from nbmgpu.strategies.reducer import Reducer, reduce_all
 from nbmgpu.strategies.replication import RunningStatistics, broadcast_unless_equal
@@ -95,7 +95,7 @@ class FullyShardedDataParallel(Strategy):
     def wrapper(self) -> FSDPWrapper:
         """The sharded modules."""
         if self._wrapper is None:
-            mesh = init_device_mesh(torch.device(self.device).type, (self.world_size,))
+            mesh = self.mesh[DP]
             self._wrapper = FSDPWrapper(mesh, self.options, self.reshards, self.profile.name)
         return self._wrapper
 
@@ -128,14 +128,14 @@ class FullyShardedDataParallel(Strategy):
         units = self._units
         self._statistics = [RunningStatistics(unit) for unit in units]
         self._frozen = [not s.parameter.requires_grad for s in self.param_states]
-        self._reduce_replicated()
+        self._create_reducers()
 
     @property
     def param_states(self) -> list[FSDPParamState]:
         """The states of all sharded parameters."""
         return self._wrapper.param_states if self._wrapper is not None else []
 
-    def _reduce_replicated(self) -> None:
+    def _create_reducers(self) -> None:
         """Create reducers for replicated parameters, as under ``ddp``."""
         for reducer in self._reducers:
             reducer.close()
@@ -162,7 +162,7 @@ class FullyShardedDataParallel(Strategy):
                 group._init_mp_dtypes()
         watched = (*(reducer.trainable for reducer in self._reducers), *self._frozen_units)
         if any(each.changed() for each in watched):
-            self._reduce_replicated()
+            self._create_reducers()
         for param_state in self.param_states:
             param_state.has_grad = False
             param_state.had_no_grad = param_state.sharded_param().grad is None

@@ -27,12 +27,12 @@ class ShardingPlan:
     Attributes:
         root: the outermost module, with all parameters that no unit has.
         units: modules with a parameter group of their own, inner ones first.
-        keep: parameters that are replicated on every rank.
+        replicated: parameters that are replicated on every rank.
     """
 
     root: nn.Module
     units: list[nn.Module]
-    keep: set[nn.Parameter] = field(default_factory=set)
+    replicated: set[nn.Parameter] = field(default_factory=set)
 
 
 def sharding_plans(
@@ -54,12 +54,14 @@ def sharding_plans(
     counts = collections.Counter(id(p) for root in roots for p in root.parameters())
     made = []
     for root in roots:
-        keep = {p for p in root.parameters() if counts[id(p)] > 1 or not _can_shard(p, device)}
-        keep |= _unsupported_parameters(root)
+        replicated = {
+            p for p in root.parameters() if counts[id(p)] > 1 or not _can_shard(p, device)
+        }
+        replicated |= _unsupported_parameters(root)
         units = list(_units(root, named))
-        keep |= _rare_dtypes(root, units, keep)
-        if any(p not in keep for p in root.parameters()):
-            made.append(ShardingPlan(root, units, keep))
+        replicated |= _rare_dtypes(root, units, replicated)
+        if any(p not in replicated for p in root.parameters()):
+            made.append(ShardingPlan(root, units, replicated))
     return made
 
 
@@ -102,11 +104,11 @@ def _unsupported_parameters(root: nn.Module) -> set[nn.Parameter]:
 
 
 def _rare_dtypes(
-    root: nn.Module, units: list[nn.Module], keep: set[nn.Parameter]
+    root: nn.Module, units: list[nn.Module], replicated: set[nn.Parameter]
 ) -> set[nn.Parameter]:
     """Return parameters without their group's dtype: FSDP2 communicates a group as one buffer."""
     rare: set[nn.Parameter] = set()
-    seen: set[nn.Parameter] = set(keep)
+    seen: set[nn.Parameter] = set(replicated)
     for group in (*units, root):
         own = [p for p in group.parameters() if p not in seen]
         seen.update(own)

@@ -91,8 +91,10 @@ class FSDPWrapper:
         }
         classes = {id(m): type(m) for m in plan.root.modules()}
         for unit in plan.units:
-            self._fully_shard(unit, plan.keep, self.policy, self.reshard)
-        root = self._fully_shard(plan.root, plan.keep, self.root_policy, self.reshard and None)
+            self._fully_shard(unit, plan.replicated, self.policy, self.reshard)
+        root = self._fully_shard(
+            plan.root, plan.replicated, self.root_policy, self.reshard and None
+        )
         states = [*(self._remove_traces(m, classes) for m in (*plan.units, plan.root))]
         for module in plan.root.modules():
             for name in ("_is_fsdp_managed_module", "_fsdp_use_orig_params"):
@@ -107,7 +109,7 @@ class FSDPWrapper:
                     fsdp_param.__class__ = CellFSDPParam
                     info = fsdp_param._module_info
                     original = originals[id(info.module), info.param_name]
-                    assert original not in plan.keep
+                    assert original not in plan.replicated
                     fsdp_param._post_load_hook_handle.remove()
                     fsdp_param.param_state = FSDPParamState(original, fsdp_param, group)
                     param_states.append(fsdp_param.param_state)
@@ -122,12 +124,12 @@ class FSDPWrapper:
         return param_states
 
     def _fully_shard(
-        self, module: nn.Module, keep: set[nn.Parameter], policy: MixedPrecisionPolicy,
+        self, module: nn.Module, replicated: set[nn.Parameter], policy: MixedPrecisionPolicy,
         reshard: bool | None,
     ) -> Any:  # fmt: skip
         fully_shard(
             module, mesh=self.mesh, reshard_after_forward=reshard, mp_policy=policy,
-            offload_policy=self.offload, ignored_params=keep,
+            offload_policy=self.offload, ignored_params=replicated,
         )  # fmt: skip
         return fully_shard.state(module)  # type: ignore[attr-defined]
 
