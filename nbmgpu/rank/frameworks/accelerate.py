@@ -12,15 +12,21 @@ import functools
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbmgpu.errors import StrategyError, format_message
 from nbmgpu.patches import PatchStack
 from nbmgpu.rank.data.loader_events import EventQueue
 from nbmgpu.rank.files import writes
 from nbmgpu.rank.reporting import notices
-from nbmgpu.rank.session import TrainingSession
 from nbmgpu.rank.store.broadcast import wait_for_rank_0
+
+if TYPE_CHECKING:
+    from nbmgpu.rank.data.loader_events import LoaderEventDispatcher
+    from nbmgpu.rank.progress import TrainingProgress
+    from nbmgpu.rank.rank_info import RankInfo
+    from nbmgpu.rank.reporting.recorder import Recorder
+    from nbmgpu.rank.session import TrainingSession
 
 OWN_DISTRIBUTION = ("deepspeed_plugin", "fsdp_plugin", "megatron_lm_plugin", "parallelism_config")
 """Arguments of ``Accelerator`` that choose a distribution in the cell."""
@@ -43,7 +49,7 @@ def install(session: TrainingSession) -> None:
     if session.strategy.device == "cpu":
         # Without it accelerate ignores gloo under --strategy none, and ranks train separately.
         os.environ["ACCELERATE_USE_CPU"] = "true"
-    states = _States(session, patches)
+    states = _States(session.strategy.device, patches)
     for kind in (state.PartialState, state.AcceleratorState, state.GradientState):
         states.share(kind)
     if distributes_by_itself(session):
@@ -51,10 +57,11 @@ def install(session: TrainingSession) -> None:
     states.hide_process_group()
     _refuse_other_distributions(session, patches)
     patches.wrap("accelerate.Accelerator.backward", _dividing_gradients)
-    _report_sharded_metrics(session, patches)
-    _save_on_rank_0(session, patches)
+    _report_sharded_metrics(session.progress, session.recorder, patches)
+    _save_on_rank_0(session.rank_info, patches)
     for loader in ("DataLoaderShard", "DataLoaderDispatcher", "SkipDataLoader"):
-        _begin_steps_in_order(session, patches, f"accelerate.data_loader.{loader}.__iter__")
+        target = f"accelerate.data_loader.{loader}.__iter__"
+        _begin_steps_in_order(session.loader_events, patches, target)
 
 
 def distributes_by_itself(session: TrainingSession) -> bool:
@@ -69,8 +76,8 @@ class _States:
     entries that describe the process (and not the training) are the notebook's again.
     """
 
-    def __init__(self, session: TrainingSession, patches: PatchStack) -> None:
-        self.session = session
+    def __init__(self, rank_device: str, patches: PatchStack) -> None:
+        self.rank_device = rank_device
         self.patches = patches
         self.device: Any = None
 
@@ -114,7 +121,7 @@ class _States:
         """Let new states report a single process."""
         from accelerate.utils import DistributedType
 
-        on_cpu = self.session.strategy.device == "cpu"
+        on_cpu = self.rank_device == "cpu"
 
         def alone(init: Any) -> Any:
             @functools.wraps(init)
@@ -186,16 +193,17 @@ def _dividing_gradients(divided: Any) -> Any:
     return backward
 
 
-def _report_sharded_metrics(session: TrainingSession, patches: PatchStack) -> None:
+def _report_sharded_metrics(
+    progress: TrainingProgress, recorder: Recorder, patches: PatchStack
+) -> None:
     """Report metrics that are gathered in a training step: they cover the rank's shard alone."""
     import torch
 
     def reporting(gather: Any) -> Any:
         @functools.wraps(gather)
         def reported(accelerator: Any, *args: Any, **kwargs: Any) -> Any:
-            shard = session.progress.shard
-            if shard is not None and shard.is_partial and torch.is_grad_enabled():
-                session.recorder.notice("metric-share", notices.SHARDED_METRIC)
+            if progress.has_part and torch.is_grad_enabled():
+                recorder.notice("metric-share", notices.SHARDED_METRIC)
             return gather(accelerator, *args, **kwargs)
 
         return reported
@@ -204,20 +212,20 @@ def _report_sharded_metrics(session: TrainingSession, patches: PatchStack) -> No
         patches.wrap(f"accelerate.Accelerator.{name}", reporting)
 
 
-def _save_on_rank_0(session: TrainingSession, patches: PatchStack) -> None:
+def _save_on_rank_0(rank_info: RankInfo, patches: PatchStack) -> None:
     """Let ``save_state`` return when rank 0 has written the files, in the folder that it chose."""
-    patches.wrap("accelerate.Accelerator.save_state", lambda save: _saved(session, save))
+    patches.wrap("accelerate.Accelerator.save_state", lambda save: _saved(rank_info, save))
 
 
-def _saved(session: TrainingSession, save: Any) -> Any:
+def _saved(rank_info: RankInfo, save: Any) -> Any:
     @functools.wraps(save)
     def saved(accelerator: Any, output_dir: Any = None, *args: Any, **kwargs: Any) -> Any:
         chosen = accelerator.project_configuration
         named = chosen.automatic_checkpoint_naming
         alone: AbstractContextManager[None] = nullcontext()
-        if named and session.rank_info.shards_data:
-            alone = _naming_a_folder(accelerator) if session.rank_info.rank == 0 else nullcontext()
-        if session.rank_info.rank and named:  # accelerate would fail on rank 0's folder
+        if named and rank_info.shards_data:
+            alone = _naming_a_folder(accelerator) if rank_info.rank == 0 else nullcontext()
+        if rank_info.rank and named:  # accelerate would fail on rank 0's folder
             wait_for_rank_0("folder")
             folder = f"checkpoint_{accelerator.save_iteration}"
             output_dir = os.path.join(accelerator.project_dir, "checkpoints", folder)
@@ -227,7 +235,7 @@ def _saved(session: TrainingSession, save: Any) -> Any:
                 result = save(accelerator, output_dir, *args, **kwargs)
         finally:
             chosen.automatic_checkpoint_naming = named
-        if session.rank_info.shards_data:
+        if rank_info.shards_data:
             wait_for_rank_0("state")
         return result
 
@@ -252,31 +260,31 @@ def _naming_a_folder(accelerator: Any) -> Iterator[None]:
         yield
 
 
-def _begin_steps_in_order(session: TrainingSession, patches: PatchStack, iterate: str) -> None:
+def _begin_steps_in_order(events: LoaderEventDispatcher, patches: PatchStack, iterate: str) -> None:
     """Let a loader that reads a batch ahead begin a batch's step when it yields the batch."""
-    patches.wrap(iterate, lambda original: _in_order(session, original))
+    patches.wrap(iterate, lambda original: _in_order(events, original))
 
 
-def _in_order(session: TrainingSession, iterate: Any) -> Any:
+def _in_order(events: LoaderEventDispatcher, iterate: Any) -> Any:
     @functools.wraps(iterate)
     def in_order(loader: Any) -> Iterator[Any]:
-        queue, ahead = EventQueue(), session.loader_events
+        queue = EventQueue()
         batches = iterate(loader)
         unused = getattr(loader, "skip_batches", 0)
         try:
             while True:
-                with ahead.collect(queue):
+                with events.collect(queue):
                     try:
                         batch = next(batches)
                     except StopIteration:
                         return
                 for _ in range(unused):
-                    ahead.discard_next_batch(queue)
+                    events.discard_next_batch(queue)
                 unused = 0
-                ahead.dispatch_next_batch(queue)
+                events.dispatch_next_batch(queue)
                 yield batch
         finally:
             batches.close()
-            ahead.finish(queue)
+            events.finish(queue)
 
     return in_order

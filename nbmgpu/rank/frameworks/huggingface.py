@@ -36,7 +36,7 @@ TRAINER = "transformers.trainer.Trainer"
 def install(session: TrainingSession) -> None:
     """Patch the Trainer class, so that every Trainer of this process trains in ``session``."""
     patches = PatchStack()
-    Reports(session).install(patches)
+    Reports(session.recorder, session.losses.state).install(patches)
     if distributes_by_itself(session):
         return
     # It would warn that a process group exists and is not used, which is intended.

@@ -85,7 +85,15 @@ class LightningPatch:
         self._patch_evaluation()
         self._disable_bars()
         self.coordination.install()
-        LoggedValues(self.session, self.copy).install()
+        session = self.session
+        LoggedValues(
+            session.rank_info,
+            session.progress,
+            session.losses,
+            session.recorder,
+            session.strategy.device,
+            self.copy,
+        ).install()
 
     def _trains(self, frame: types.FrameType | None) -> bool | None:
         """Return whether a loop of Lightning that begins in ``frame`` trains; None for others."""

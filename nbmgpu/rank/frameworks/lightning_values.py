@@ -24,7 +24,6 @@ from nbmgpu.errors import StrategyError, format_message
 from nbmgpu.rank.data.batch_shard import BatchShard
 from nbmgpu.rank.loss.graph_reader import AgreeOnDivisors, local_meanings
 from nbmgpu.rank.reporting import notices
-from nbmgpu.rank.session import TrainingSession
 
 from .lightning_copy import Copy
 from .logged_reduction import (
@@ -38,6 +37,11 @@ from .logged_reduction import (
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from nbmgpu.rank.loss.loss_analysis import LossAnalysis
+    from nbmgpu.rank.progress import TrainingProgress
+    from nbmgpu.rank.rank_info import RankInfo
+    from nbmgpu.rank.reporting.recorder import Recorder
 
 Function = Callable[..., Any]
 
@@ -66,9 +70,21 @@ class Logged:
 class LoggedValues:
     """Reduces the values that one copy of Lightning logs."""
 
-    def __init__(self, session: TrainingSession, copy: Copy) -> None:
-        """Patch ``copy`` for ``session``."""
-        self.session = session
+    def __init__(
+        self,
+        rank_info: RankInfo,
+        progress: TrainingProgress,
+        losses: LossAnalysis,
+        recorder: Recorder,
+        device: str,
+        copy: Copy,
+    ) -> None:
+        """Patch ``copy``; ranks exchange values on ``device``."""
+        self.rank_info = rank_info
+        self.progress = progress
+        self.losses = losses
+        self.recorder = recorder
+        self.device = device
         self.copy = copy
         self.stepping = False
         self.logged: list[Logged] = []
@@ -93,12 +109,12 @@ class LoggedValues:
     @property
     def shard(self) -> BatchShard | None:
         """The rank's shard of the batch of the current step; None where data is not split."""
-        return self.session.progress.shard if self.session.rank_info.shards_data else None
+        return self.progress.shard if self.rank_info.shards_data else None
 
     def _step(self, original: Function) -> Function:
         def step(loop: Any, *args: Any, **kwargs: Any) -> Any:
             self.stepping = True
-            self.session.losses.state.returned = {}
+            self.losses.state.returned = {}
             self.logged.clear()
             try:
                 return original(loop, *args, **kwargs)
@@ -111,7 +127,7 @@ class LoggedValues:
         def log(module: Any, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
             # Lightning detaches the value; its graph shows how it averages samples.
             if self.stepping and self.shard is not None and isinstance(value, torch.Tensor):
-                settled = self.session.losses.state.is_reduced(value)
+                settled = self.losses.state.is_reduced(value)
                 # A loss after backward() is global already.
                 self.reduction = Reduction() if settled else self._read(value, self.shard)
             try:
@@ -142,7 +158,7 @@ class LoggedValues:
         def end(cls: Any, output: Any, normalize: int = 1) -> Any:
             result = original.__func__(cls, output, normalize)
             losses = output if isinstance(output, dict) else {"loss": output}
-            self.session.losses.state.returned = {
+            self.losses.state.returned = {
                 name: value
                 for name, value in losses.items()
                 if isinstance(value, torch.Tensor) and value.dim() == 0 and value.requires_grad
@@ -185,12 +201,12 @@ class LoggedValues:
         if len({skipped for skipped, _, _ in ranks}) > 1:
             raise StrategyError(_SKIPPED)
         if len({logs for _, logs, _ in ranks}) > 1:
-            self.session.recorder.notice("logged-on-some", notices.LOGGED_ON_SOME)
+            self.recorder.notice("logged-on-some", notices.LOGGED_ON_SOME)
             logged = []
         same = functools.reduce(operator.and_, (mask for _, _, mask in ranks))
         entries = [(entry.value, entry.batch_size, entry.reduction) for entry in logged]
         if loss is not None:
-            reduction = self._read(loss, shard, self.session.losses.divisors.agree)
+            reduction = self._read(loss, shard, self.losses.divisors.agree)
             for place, (value, size, _) in enumerate(entries):
                 if same >> place & 1:  # the loss as a number, or detached
                     entries[place] = (
@@ -201,9 +217,7 @@ class LoggedValues:
             entries.append((loss.detach(), shard.samples, reduction))
         if not entries:
             return None
-        values, sizes = reduce_over_ranks(
-            entries, shard, self.session.strategy.device, self.session.rank_info.dp_group
-        )
+        values, sizes = reduce_over_ranks(entries, shard, self.device, self.rank_info.dp_group)
         for entry in reversed(logged):
             vars(entry.metric).update(entry.before)
         for entry, value, total in zip(logged, values, sizes, strict=False):
@@ -217,7 +231,7 @@ class LoggedValues:
         self, value: Tensor, shard: BatchShard, agree: AgreeOnDivisors = local_meanings
     ) -> Reduction:
         # The operations below are not the step's.
-        with self.session.losses.batch_dependence.paused():
+        with self.losses.batch_dependence.paused():
             return read_reduction(value, shard, agree)
 
     def _recording_steps(self, original: Function) -> Any:
@@ -245,10 +259,9 @@ class LoggedValues:
 
     def _record(self, metrics: dict[str, Any]) -> None:
         """Record logged values as curves; they are the same on all ranks."""
-        session = self.session
         if "loss" in metrics:
-            session.losses.state.are_recorded = False  # the user logs a curve of that name
-        if session.rank_info.rank == 0:
+            self.losses.state.are_recorded = False  # the user logs a curve of that name
+        if self.rank_info.rank == 0:
             for name, value in metrics.items():
                 if not isinstance(value, torch.Tensor) or value.numel() == 1:
-                    session.recorder.metric(name, session.progress.step, value)
+                    self.recorder.metric(name, self.progress.step, value)

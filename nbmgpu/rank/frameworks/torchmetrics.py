@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nbmgpu.patches import PatchStack
 from nbmgpu.rank.reporting import notices
-from nbmgpu.rank.session import TrainingSession
+
+if TYPE_CHECKING:
+    from nbmgpu.rank.progress import TrainingProgress
+    from nbmgpu.rank.reporting.recorder import Recorder
+    from nbmgpu.rank.session import TrainingSession
 
 
 def install(session: TrainingSession) -> None:
@@ -22,7 +26,8 @@ def install(session: TrainingSession) -> None:
     if not session.rank_info.shards_data:
         return
     patches = PatchStack()
-    patches.wrap("torchmetrics.Metric._wrap_update", functools.partial(_reporting, session))
+    reporting = functools.partial(_reporting, session.progress, session.recorder)
+    patches.wrap("torchmetrics.Metric._wrap_update", reporting)
     patches.replace("torchmetrics.Metric.sync", _no_sync)
 
 
@@ -30,7 +35,7 @@ def _no_sync(*args: Any, **kwargs: Any) -> None:
     """Do nothing: the metrics of other ranks are not parts of this one."""
 
 
-def _reporting(session: TrainingSession, wrap: Any) -> Any:
+def _reporting(progress: TrainingProgress, recorder: Recorder, wrap: Any) -> Any:
     """Return a ``_wrap_update``, which is called when a metric is created or unpickled."""
 
     @functools.wraps(wrap)
@@ -41,9 +46,8 @@ def _reporting(session: TrainingSession, wrap: Any) -> Any:
 
         @functools.wraps(counted)
         def reported(*args: Any, **kwargs: Any) -> None:
-            shard = session.progress.shard
-            if shard is not None and shard.is_partial and torch.is_grad_enabled():
-                session.recorder.notice("metric-share", notices.SHARDED_METRIC)
+            if progress.has_part and torch.is_grad_enabled():
+                recorder.notice("metric-share", notices.SHARDED_METRIC)
             counted(*args, **kwargs)
 
         return reported

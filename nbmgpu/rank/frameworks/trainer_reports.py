@@ -7,10 +7,14 @@ calls callbacks is patched, and the classes of its progress bars and tables are 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbmgpu.patches import PatchStack
-from nbmgpu.rank.session import TrainingSession
+
+if TYPE_CHECKING:
+    from nbmgpu.rank.loss.loss_state import LossState
+    from nbmgpu.rank.reporting.recorder import Recorder
+    from nbmgpu.rank.session import TrainingSession
 
 SHOWN = ("on_train_begin", "on_step_end", "on_prediction_step", "on_evaluate", "on_predict",
          "on_log", "on_train_end")  # fmt: skip
@@ -31,9 +35,10 @@ def install(session: TrainingSession) -> None:
 class Reports:
     """Shows what Trainers log, and the progress of evaluations, in the panel."""
 
-    def __init__(self, session: TrainingSession) -> None:
-        """Report for ``session``."""
-        self.session = session
+    def __init__(self, recorder: Recorder, losses: LossState) -> None:
+        """Report to ``recorder``; ``losses`` tells whether losses are recorded elsewhere."""
+        self.recorder = recorder
+        self.losses = losses
         self.evaluated = 0
 
     def install(self, patches: PatchStack) -> None:
@@ -56,14 +61,14 @@ class Reports:
         """Record logged values as curves."""
         for name, value in logs.items():
             if (shown := self._shown_as(name)) and isinstance(value, int | float):
-                self.session.recorder.metric(shown, state.global_step, value)
+                self.recorder.metric(shown, state.global_step, value)
 
     def _shown_as(self, name: str) -> str:
         if name == "train_tokens_per_second":
             return "tokens/s"
         if name == "learning_rate":
             return ""  # recorded at every step of the optimizer
-        if name in ("loss", "grad_norm") and not self.session.losses.state.are_recorded:
+        if name in ("loss", "grad_norm") and not self.losses.are_recorded:
             return ""  # recorded at every step of the Trainer
         left_out = name in LEFT_OUT or name.startswith("train_") or name.endswith(TIMINGS)
         return "" if left_out else name
@@ -85,7 +90,7 @@ class Reports:
     on_predict = on_evaluate
 
     def _progress(self, total: int, done: bool = False) -> None:
-        self.session.recorder.progress(
+        self.recorder.progress(
             "evaluation", label="evaluation", step=self.evaluated, total=total, done=done
         )
 

@@ -14,7 +14,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -26,8 +26,12 @@ from nbmgpu.environment.tracker_run import (
 )
 from nbmgpu.patches import PatchStack
 from nbmgpu.rank.files import writes
-from nbmgpu.rank.session import TrainingSession
 from nbmgpu.rank.store import broadcast
+
+if TYPE_CHECKING:
+    from nbmgpu.rank.rank_info import RankInfo
+    from nbmgpu.rank.session import TrainingSession
+    from nbmgpu.rank.tracker import TrackerState
 
 OFFERED = (
     "run", "config", "summary", "log", "watch", "unwatch", "save", "use_artifact", "log_artifact",
@@ -48,16 +52,16 @@ def install(session: TrainingSession) -> None:
     """Let ranks log as one process, unless the cell distributes by itself."""
     wandb = sys.modules["wandb"]
     if all(hasattr(wandb, name) for name in ("init", "_attach", "Run")):  # not a folder wandb/
-        WandbPatch(session, wandb).install()
+        WandbPatch(session.rank_info, session.tracker, wandb).install()
 
 
 class WandbPatch:
     """The patches of wandb in this rank."""
 
-    def __init__(self, session: TrainingSession, wandb: Any) -> None:
-        """Patch the module ``wandb`` for ``session``."""
-        self.session = session
-        self.tracker = session.tracker
+    def __init__(self, rank_info: RankInfo, tracker: TrackerState, wandb: Any) -> None:
+        """Patch the module ``wandb``; ``tracker`` has the notebook's run."""
+        self.rank_info = rank_info
+        self.tracker = tracker
         self.wandb = wandb
         self.patches = PatchStack()
         self.joined: Any = None
@@ -69,7 +73,7 @@ class WandbPatch:
     def silent(self) -> bool:
         """Whether this rank logs nothing."""
         begun = self.tracker.notebook_run
-        other = self.session.rank_info.shards_data and self.session.rank_info.rank > 0
+        other = self.rank_info.shards_data and self.rank_info.rank > 0
         return other or (begun is not None and begun.muted)
 
     def install(self) -> None:
@@ -163,12 +167,8 @@ class WandbPatch:
 
     def _rank_0s(self, describe: Callable[[], TrackerRun]) -> TrackerRun:
         """Return rank 0's description of the run that it has started."""
-        about = describe() if self.session.rank_info.rank == 0 else TrackerRun()
-        return (
-            broadcast.broadcast_keyed("wandb", about)
-            if self.session.rank_info.shards_data
-            else about
-        )
+        about = describe() if self.rank_info.rank == 0 else TrackerRun()
+        return broadcast.broadcast_keyed("wandb", about) if self.rank_info.shards_data else about
 
     def _joining(self, attach: Any) -> Any:
         """Complete the settings of an attached run, and let the notebook finish it."""
