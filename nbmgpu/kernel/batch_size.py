@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from nbmgpu.strategies import profile_of
+from nbmgpu.strategies import data_parallel_size, profile_of
 
 if TYPE_CHECKING:
     from nbmgpu.options.run_options import RunOptions
@@ -28,11 +28,13 @@ def _line(size: int, options: RunOptions, world_size: int) -> str:
         return alone if batches == 1 else f"global batch {size * batches} = {batches} x {alone}"
     if not profile_of(options.strategy).shards_data:
         return f"nothing is split: every rank reads every batch of {size}"
-    global_size = size * world_size if options.batch == "per-rank" else size
-    shard, longer = divmod(global_size, world_size)
+    shards = data_parallel_size(options.strategy, world_size, options)
+    unit = "ranks" if shards == world_size else "shards"
+    global_size = size * shards if options.batch == "per-rank" else size
+    shard, longer = divmod(global_size, shards)
     line = f"global batch {global_size * batches}"
     if longer:
-        line += f" on {world_size} ranks: {shard} or {shard + 1} each"
+        line += f" on {shards} {unit}: {shard} or {shard + 1} each"
         return line if batches == 1 else f"{line} of {batches} batches"
-    line += f" = {world_size} ranks x {shard}"
+    line += f" = {shards} {unit} x {shard}"
     return line if batches == 1 else f"{line} x {batches} batches"

@@ -32,6 +32,7 @@ __all__ = [
     "Profile",
     "StrategyOptions",
     "canonical",
+    "data_parallel_size",
     "load_strategy",
     "profile_of",
     "strategy_names",
@@ -121,3 +122,13 @@ def load_strategy(name: str) -> type[Strategy]:
         )
     strategy: type[Strategy] = found.load()
     return strategy
+
+
+def data_parallel_size(name: str, world_size: int, options: StrategyOptions) -> int:
+    """Return the number of shards that the strategy ``name`` splits a global batch into.
+
+    This imports strategies of other packages only: the built-in ones have no other mesh dimension.
+    """
+    if name in BUILT_IN:
+        return world_size
+    return load_strategy(name).mesh_shape(world_size, options).get("dp", 1)

@@ -13,9 +13,12 @@ from collections.abc import Iterator
 import pytest
 from idiom import TRAIN, Idiom, compare, idiom, notebook
 from installed import installed
+from torch.utils.data import DataLoader
 
 import nbmgpu
 from nbmgpu.errors import StrategyError
+from nbmgpu.kernel.batch_size import batch_line
+from nbmgpu.options.run_options import RunOptions
 
 # torch.distributed.optim compiles functions when it is imported, here by the kernel.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
@@ -199,6 +202,12 @@ def test_a_batch_per_rank_is_one_per_shard() -> None:
     assert run is not None
     assert names["length"] == 2
     assert len(names["losses"]) == 2
+
+
+def test_the_batch_is_described_by_its_shards() -> None:
+    options = RunOptions.parse("--strategy replicated")
+    loader = DataLoader(range(44), batch_size=8)
+    assert batch_line([loader], options, 4) == "global batch 8 = 2 shards x 4"
 
 
 def test_a_mesh_that_does_not_fit_is_refused() -> None:
