@@ -8,7 +8,7 @@ DOUBLE = "DeepSpeed's partitions are float32"
 CLOSURE = "LBFGS evaluates its closure several times in a step, and joins all parameters"
 OTHERS = "the loss does not reach the same parameters on all ranks, in one order"
 TWICE = "under a reentrant checkpoint a parameter gets its gradient twice in one backward pass"
-COPIES = "under stage 3 a model that trains cannot be copied: its parameters lie on all ranks"
+COPIES = "under stage 3 a model that trains cannot be copied: its parameters are partitioned"
 
 COMMON = {
     "learned uncertainties of two tasks": ("refused", LOOSE),

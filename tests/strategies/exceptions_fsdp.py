@@ -1,7 +1,6 @@
 """Idioms of tests/numerics that fsdp and zero2 do not train as one device does.
 
-LBFGS steps on whole parameters, gathered for it, and the notice ``whole-steps-LBFGS`` says
-what that costs.
+LBFGS steps on full parameters, gathered for it; the notice ``whole-steps-LBFGS`` states the cost.
 """
 
 MODULES = "a rank whose samples take it past a module is not there when that is gathered"

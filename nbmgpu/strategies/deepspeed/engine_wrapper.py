@@ -158,7 +158,7 @@ class EngineWrapper:
             StrategyError: the stage is 3, and the copy is the cell's.
         """
         if self.stage == 3 and not self.in_engine:
-            what = "Under stage 3 of DeepSpeed a model that trains cannot be copied or saved whole"
+            what = "Under stage 3 of DeepSpeed a model that trains cannot be copied or pickled"
             allowed = (
                 "Its parameters are partitioned over the ranks; model.state_dict() gathers them"
             )
