@@ -44,11 +44,11 @@ class GradientAccumulation:
         self.batches = 0
         self.is_last_batch = False
         self.skipped_step = False
-        self._parts = 0
-        self._unit: Tensor | float | None = None
-        self._batch: Tensor | float = 0.0
-        self._sum: Tensor | float = 0.0
-        self._holding: set[int] = set()
+        self._passes_of_batch = 0
+        self._reference: Tensor | float | None = None
+        self._batch_total: Tensor | float = 0.0
+        self._group_total: Tensor | float = 0.0
+        self._ids_with_gradient: set[int] = set()
 
     @property
     def on(self) -> bool:
@@ -88,13 +88,13 @@ class GradientAccumulation:
         """
         if not self.on:
             return 1.0
-        if self._parts == 0:
-            self._batch = total
-            self._sum = self._sum + total
-            self._unit = samples if self._unit is None else self._unit
-        self._parts += 1
-        assert self._unit is not None
-        return self._batch / self._unit
+        if self._passes_of_batch == 0:
+            self._batch_total = total
+            self._group_total = self._group_total + total
+            self._reference = samples if self._reference is None else self._reference
+        self._passes_of_batch += 1
+        assert self._reference is not None
+        return self._batch_total / self._reference
 
     def check(self, units: list[Unit]) -> None:
         """Refuse a cell whose gradients cannot accumulate; called before each backward pass.
@@ -107,7 +107,7 @@ class GradientAccumulation:
         if sum(len(unit.optimizers) for unit in units) > 1:
             what = "--accumulate works for one optimizer; this cell has several"
             raise StrategyError(format_message(what, instead="accumulating in the cell itself"))
-        gone = self._holding - {id(p) for p in _with_gradient(units)}
+        gone = self._ids_with_gradient - {id(p) for p in _with_gradient(units)}
         if self.keeps_gradients and gone:
             what = "--accumulate keeps gradients between steps, but the cell has removed some"
             raise StrategyError(format_message(what, instead="optimizer.zero_grad()"))
@@ -117,11 +117,11 @@ class GradientAccumulation:
         if not self.on:
             return
         parameters = _with_gradient(units)
-        self._holding = {id(p) for p in parameters}
-        if self.is_step_due and self._unit is not None:
-            scale = float(self._unit / self._sum) if self._sum else 0.0
+        self._ids_with_gradient = {id(p) for p in parameters}
+        if self.is_step_due and self._reference is not None:
+            scale = float(self._reference / self._group_total) if self._group_total else 0.0
             torch._foreach_mul_([local(p.grad) for p in parameters if p.grad is not None], scale)
-            self._unit = self._sum  # for a second pass on this batch
+            self._reference = self._group_total  # for a second pass on this batch
 
     def begin_batch(self, last: bool) -> None:
         """Begin a batch, perhaps the last of its pass; refuse a cell that does not step on each.
@@ -129,7 +129,7 @@ class GradientAccumulation:
         Raises:
             StrategyError: the batch before had a backward pass and no step.
         """
-        if self.on and self._parts:
+        if self.on and self._passes_of_batch:
             what = f"--accumulate {self.size} needs a cell that steps on every batch"
             allowed = "This one accumulates by itself"
             raise StrategyError(format_message(what, allowed, "%%mgpu without --accumulate"))
@@ -149,11 +149,11 @@ class GradientAccumulation:
         """Count a step of the cell; return whether to take it."""
         done = not self.on or self.is_step_due
         self.skipped_step = not done
-        self._parts = 0
+        self._passes_of_batch = 0
         self.batches = 0 if done else self.batches + 1
         if done:
-            self._unit, self._sum = None, 0.0
-            self._holding = set()
+            self._reference, self._group_total = None, 0.0
+            self._ids_with_gradient = set()
         return done
 
 

@@ -122,7 +122,9 @@ class LossScale:
             StrategyError: it has a closure, which would run the backward pass only now.
         """
         if self.on and _has_closure(step):
-            what = "--precision fp16 cannot step with a closure: it could not be left out anymore"
+            what = (
+                "--precision fp16 cannot step with a closure, as the step may have to be skipped"
+            )
             raise StrategyError(format_message(what, instead="%%mgpu --precision bf16"))
         found = self._overflows.pop(id(optimizer), None)
         if found is None:

@@ -15,10 +15,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from nbmgpu.patches import PatchStack
-from nbmgpu.strategies.mesh import new_dp_group
 
 if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed import ProcessGroup
 
     from nbmgpu.rank.batch_dependence import BatchDependenceDetector
     from nbmgpu.rank.progress import TrainingProgress
@@ -29,12 +28,12 @@ class BatchNormPatch:
 
     def __init__(
         self,
-        mesh: DeviceMesh,
+        new_dp_group: Callable[[], ProcessGroup],
         progress: TrainingProgress,
         batch_dependence: BatchDependenceDetector,
     ) -> None:
-        """Normalise over the data-parallel ranks of ``mesh``."""
-        self.mesh = mesh
+        """Normalise over the ranks of the group that ``new_dp_group`` makes."""
+        self._new_dp_group = new_dp_group
         self.progress = progress
         self.batch_dependence = batch_dependence
         self.group: Any = None
@@ -48,7 +47,7 @@ class BatchNormPatch:
         """
         if self.group is not None:
             return
-        self.group = new_dp_group(self.mesh)
+        self.group = self._new_dp_group()
         for cls in ("torch.nn.modules.batchnorm._BatchNorm", "torch.nn.SyncBatchNorm"):
             self.patches.wrap(f"{cls}.forward", self._forward)
 
