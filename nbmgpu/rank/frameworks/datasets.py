@@ -21,6 +21,8 @@ CACHING = ("map", "filter", "shuffle", "sort", "select", "train_test_split", "fl
            "cast", "cast_column", "class_encode_column")  # fmt: skip
 READING = ("from_csv", "from_json", "from_parquet", "from_text", "from_generator", "from_sql")
 WRITING = ("save_to_disk", "push_to_hub", "to_csv", "to_json", "to_parquet", "to_sql")
+COMPLETE = ("Dataset", "DatasetDict", "load_dataset")
+"""Names that datasets has when its import is over, and that a folder datasets/ does not have."""
 DOWNLOADING = ("hf_hub_download", "snapshot_download")
 
 
@@ -29,7 +31,8 @@ def install(session: TrainingSession) -> None:
     if not session.rank_info.shards_data:
         return
     order = Rank0First(session.rank_info.rank)
-    if (datasets := sys.modules.get("datasets")) is not None and hasattr(datasets, "Dataset"):
+    datasets = sys.modules.get("datasets")
+    if all(hasattr(datasets, name) for name in COMPLETE):
         for name in LOADING:
             _wrap_function("datasets", datasets, name, order.rank_0_first)
         for kind in ("Dataset", "DatasetDict"):
@@ -37,7 +40,7 @@ def install(session: TrainingSession) -> None:
                 _wrap_method(datasets, kind, name, order.rank_0_first)
             for name in WRITING:
                 _wrap_method(datasets, kind, name, order.rank_0_only)
-    if (hub := sys.modules.get("huggingface_hub")) is not None:
+    if hasattr(hub := sys.modules.get("huggingface_hub"), "__version__"):
         for name in DOWNLOADING:
             _wrap_function("huggingface_hub", hub, name, order.rank_0_first)
 
