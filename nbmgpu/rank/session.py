@@ -109,7 +109,7 @@ def make_session(
         return trained.buffers()
 
     batch_dependence = BatchDependenceDetector(recorder, buffers)
-    batch_norm = BatchNormPatch(strategy.mesh, progress, batch_dependence)
+    batch_norm = BatchNormPatch(strategy.new_dp_group, progress, batch_dependence)
     shards_data = rank_info.shards_data
     divisors = DivisorComparison(recorder, rank_info.dp_rank, rank_info.dp_size, rank_info.dp_group)
     trained = TrainedObjects(

@@ -17,7 +17,7 @@ from nbmgpu.runs.run import SHADOWS
 from nbmgpu.serialization import load_bundle
 from nbmgpu.strategies import StrategyOptions, load_strategy
 from nbmgpu.strategies.base import RankContext
-from nbmgpu.strategies.mesh import make_mesh
+from nbmgpu.strategies.mesh import RankMesh
 
 from . import current, frameworks
 from .device import enter_device
@@ -140,7 +140,8 @@ def _open_session(
 def _make_strategy(record: RunRecord, rank: int, device: str, recorder: Recorder) -> Strategy:
     strategy = load_strategy(record.strategy)
     options = StrategyOptions.from_mapping(record.options)
-    mesh = make_mesh(strategy.mesh_shape(record.world_size, options), device)
+    shape = strategy.mesh_shape(record.world_size, options)
+    mesh = RankMesh(shape, rank, record.world_size, device)
     return strategy(RankContext(rank, record.world_size, mesh, device, options, recorder.notice))
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .mesh import DP, dp_group_of, dp_size_of
+from .mesh import DP, RankMesh
 from .scalars import Scalar
 from .strategy_options import StrategyOptions
 
@@ -33,7 +33,7 @@ class RankContext:
     Attributes:
         rank: rank of this process, in 0 .. world_size - 1.
         world_size: number of ranks of the run.
-        mesh: all ranks, arranged in the dimensions that ``Strategy.mesh_shape`` returned.
+        mesh: place of the rank in the mesh that ``Strategy.mesh_shape`` describes.
         device: ``cpu`` or ``cuda:0``, the only GPU that the rank sees.
         options: the options that strategies take.
         notice: shows a text to the user, at most once per topic and run: ``notice(topic, text)``.
@@ -41,7 +41,7 @@ class RankContext:
 
     rank: int
     world_size: int
-    mesh: DeviceMesh
+    mesh: RankMesh
     device: str
     options: StrategyOptions
     notice: Callable[[str, str], None]
@@ -110,7 +110,7 @@ class Strategy(ABC):
     """Base class of all strategies.
 
     Attributes:
-        rank, world_size, mesh, device, options, notice: see ``RankContext``.
+        rank, world_size, device, options, notice: see ``RankContext``.
         dp_rank: rank along the data-parallel dimension ``dp`` of the mesh.
         dp_size: number of ranks along ``dp``; the global batch is split into as many shards.
         dp_group: process group of the ranks along ``dp``; None, the default group, if these are
@@ -146,10 +146,10 @@ class Strategy(ABC):
         """Initialize the strategy of one rank."""
         self.rank = context.rank
         self.world_size = context.world_size
-        self.mesh = context.mesh
-        self.dp_rank: int = context.mesh.get_local_rank(DP)
-        self.dp_size: int = dp_size_of(context.mesh)
-        self.dp_group: ProcessGroup | None = dp_group_of(context.mesh)
+        self._rank_mesh = context.mesh
+        self.dp_rank = context.mesh.dp_rank
+        self.dp_size = context.mesh.dp_size
+        self.dp_group = context.mesh.dp_group
         self.device = context.device
         self.options = context.options
         self.notice = context.notice
@@ -166,6 +166,15 @@ class Strategy(ABC):
             options: the options of the run.
         """
         return {DP: world_size}
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        """All ranks, arranged in the dimensions of ``mesh_shape``."""
+        return self._rank_mesh.device_mesh
+
+    def new_dp_group(self) -> ProcessGroup:
+        """Return another process group of the ranks along ``dp``; collective on all ranks."""
+        return self._rank_mesh.new_dp_group()
 
     @abstractmethod
     def prepare(self, units: list[Unit]) -> None:

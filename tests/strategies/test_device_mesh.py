@@ -211,5 +211,5 @@ def test_the_batch_is_described_by_its_shards() -> None:
 
 
 def test_a_mesh_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(StrategyError, match="dp=1 x tp=2, does not have the 3 ranks"):
+    with pytest.raises(StrategyError, match="dp=1 x tp=2, does not have the run's 3 ranks"):
         nbmgpu.run("pass", {}, gpus=3, cpu=True, strategy="replicated")
