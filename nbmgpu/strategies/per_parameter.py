@@ -33,7 +33,7 @@ matrices from 32 or 128 rows and columns on, and keep states in blocks from 4096
 def unhooked_step(optimizer: Optimizer) -> Callable[..., Any]:
     """Return the function ``step`` of the optimizer's class, without what fires hooks around it."""
     step: Any = type(optimizer).step
-    while hasattr(step, "tapped") or hasattr(step, "hooked"):  # ``hooked`` is torch's own mark
+    while hasattr(step, "is_patched") or hasattr(step, "hooked"):  # ``hooked`` is torch's own mark
         step = step.__wrapped__
     return step  # type: ignore[no-any-return]
 
