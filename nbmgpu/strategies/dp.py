@@ -1,11 +1,10 @@
 """``dp``: one process, which copies the model to every GPU at each step (``nn.DataParallel``).
 
-For teaching: it is how several GPUs were used before DistributedDataParallel, and it needs
-no ranks.  The forward pass of each outermost module is taken apart as in
-``nn.parallel.data_parallel``: inputs are cut along dimension 0, copies of the module run in
-threads, outputs are put together on the first GPU.  The backward pass follows the graph
-back, so gradients are one device's as they are.  With fewer than two GPUs the cell runs
-as it would in the notebook.
+For teaching: it is how several GPUs were used before DistributedDataParallel, and it needs no
+ranks.  The forward pass of each outermost module is replaced as in ``nn.parallel.data_parallel``:
+inputs are scattered along dimension 0, replicas of the module run in threads, outputs are gathered
+on the first GPU.  The backward pass follows the graph, so gradients are those of one device.  With
+fewer than two GPUs the cell runs as in the notebook.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from .base import Backward, RankContext, Strategy, Unit
 from .profiles import Profile
 
 WHY_DDP = (
-    "ddp is better nearly always: a process per GPU, so that Python's global lock does not hold "
-    "them up; the model stays where it is instead of being copied at each step; and gradients "
-    "travel while the backward pass runs."
+    "ddp is nearly always better: it has a process per GPU, so Python's global lock does not block "
+    "them; the model is not copied at each step; and gradients are communicated while the backward "
+    "pass runs."
 )
 ALONE = (
     "dp is nn.DataParallel: one process that splits each batch over the GPUs it sees. Here it "
@@ -38,7 +37,7 @@ PARALLEL = (
     "dp is nn.DataParallel: one process splits each batch over {count} GPUs, and copies the model "
     "to all of them at each step. A loss computed inside the model is averaged over the GPUs by "
     "their samples, which is not exact if it counts something else; batch normalisation sees one "
-    "GPU's share. "
+    "GPU's part. "
 )
 
 
@@ -55,7 +54,7 @@ class DataParallel(Strategy):
         self.patches = PatchStack()
 
     def prepare(self, units: list[Unit]) -> None:
-        """Spread the forward pass of modules over the GPUs, and say what dp is."""
+        """Replace the forward pass of modules, and emit a notice on what dp is."""
         count = len(self.devices)
         if count < 2:
             seen = "one GPU" if count else "none"
@@ -63,56 +62,56 @@ class DataParallel(Strategy):
             return
         self.notice("dp", PARALLEL.format(count=count) + WHY_DDP)
         for module in (module for unit in units for module in unit.modules):
-            if "forward" not in vars(module):  # one that is patched already has its own ways
+            if "forward" not in vars(module):  # not where it is replaced already
                 parallel = functools.partial(forward, module, self.devices)
                 self.patches.replace("torch.nn.Module.forward", parallel, module)
 
     def begin_backward(self, backward: Backward) -> None:
-        """Do nothing: gradients flow back through the copies by themselves."""
+        """Do nothing: autograd follows the graph through the replicas."""
 
     def end_backward(self, backward: Backward) -> None:
         """Do nothing."""
 
     def release(self) -> None:
-        """Give modules their own forward back."""
+        """Restore the modules' own forward."""
         self.patches.remove()
 
 
-class Body(nn.Module):
-    """The forward pass of a module, without the module's hooks: these are the whole batch's."""
+class UnhookedModule(nn.Module):
+    """The forward pass of a module without its hooks, which are called with the whole batch."""
 
     def __init__(self, module: nn.Module) -> None:
-        """Stand for ``module``."""
+        """Wrap ``module``."""
         super().__init__()
         self.module = module
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """Do what the class of the module does."""
+        """Call ``forward`` of the module's class."""
         return type(self.module).forward(self.module, *inputs, **kwargs)
 
 
 def forward(module: nn.Module, devices: list[int], *inputs: Any, **kwargs: Any) -> Any:
-    """Run the forward pass of ``module`` on shares of ``inputs``, on all ``devices`` at once.
+    """Run the forward pass of ``module`` on parts of ``inputs``, on all ``devices`` at once.
 
     Returns:
-        The outputs, joined on the first device.
+        The outputs, gathered on the first device.
     """
-    shares, named = scatter_kwargs(inputs, kwargs, devices, 0)
-    body = Body(module)
-    if len(shares) < 2:
-        return body(*inputs, **kwargs)
-    used = devices[: len(shares)]
-    outputs = parallel_apply(replicate(body, used), shares, named, used)
+    parts, named = scatter_kwargs(inputs, kwargs, devices, 0)
+    wrapped = UnhookedModule(module)
+    if len(parts) < 2:
+        return wrapped(*inputs, **kwargs)
+    used = devices[: len(parts)]
+    outputs = parallel_apply(replicate(wrapped, used), parts, named, used)
     sizes = [next((t.shape[0] for t in _tensors(part) if t.dim()), 1)
-             for part in zip(shares, named, strict=True)]  # fmt: skip
-    return join(outputs, sizes, torch.device("cuda", devices[0]))
+             for part in zip(parts, named, strict=True)]  # fmt: skip
+    return gather(outputs, sizes, torch.device("cuda", devices[0]))
 
 
-def join(outputs: list[Any], sizes: list[int], device: torch.device) -> Any:
-    """Put outputs of shares together on ``device``.
+def gather(outputs: list[Any], sizes: list[int], device: torch.device) -> Any:
+    """Gather the outputs of all parts on ``device``.
 
-    Tensors are joined along dimension 0; those of shape (), such as losses, are averaged
-    by ``sizes``, the samples of each share.
+    Tensors are concatenated along dimension 0; those of shape (), such as losses, are averaged,
+    weighted by ``sizes``, the samples of each part.
     """
     first = outputs[0]
     if isinstance(first, Tensor):
@@ -122,10 +121,10 @@ def join(outputs: list[Any], sizes: list[int], device: torch.device) -> Any:
         weighed = [part * size for part, size in zip(parts, sizes, strict=True)]
         return torch.stack(weighed).sum() / sum(sizes)
     if isinstance(first, dict):
-        items = [(key, join([o[key] for o in outputs], sizes, device)) for key in first]
+        items = [(key, gather([o[key] for o in outputs], sizes, device)) for key in first]
         return type(first)(items)
     if isinstance(first, list | tuple):
-        joined = [join(list(members), sizes, device) for members in zip(*outputs, strict=True)]
+        joined = [gather(list(members), sizes, device) for members in zip(*outputs, strict=True)]
         return type(first)(*joined) if hasattr(first, "_fields") else type(first)(joined)
     return first
 

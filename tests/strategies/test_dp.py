@@ -46,7 +46,7 @@ def test_dp_on_cpu_is_one_device_and_says_so(case) -> None:
     assert result.notices == {"dp"}
     text = result.run.view.notices["dp"].text
     assert "nothing is parallel" in text
-    assert "ddp is better" in text
+    assert "ddp is nearly always better" in text
     assert result.run.record.world_size == 1
 
 
@@ -69,18 +69,18 @@ Pair = namedtuple("Pair", "logits mask")
 
 def test_outputs_of_slices_are_joined() -> None:
     a, b = torch.randn(3, 2), torch.randn(1, 2)
-    joined = dp.join([(a, [a.sum()], None), (b, [b.sum()], None)], [3, 1], CPU)
+    joined = dp.gather([(a, [a.sum()], None), (b, [b.sum()], None)], [3, 1], CPU)
     assert torch.equal(joined[0], torch.cat([a, b]))
     assert torch.allclose(joined[1][0], (3 * a.sum() + b.sum()) / 4)
     assert joined[2] is None
-    pair = dp.join([Pair(a, a > 0), Pair(b, b > 0)], [3, 1], CPU)
+    pair = dp.gather([Pair(a, a > 0), Pair(b, b > 0)], [3, 1], CPU)
     assert torch.equal(pair.mask, torch.cat([a, b]) > 0)
 
 
 def test_outputs_of_transformers_are_joined() -> None:
     parts = [SequenceClassifierOutput(loss=torch.tensor(1.0), logits=torch.ones(3, 2)),
              SequenceClassifierOutput(loss=torch.tensor(3.0), logits=torch.ones(1, 2))]  # fmt: skip
-    joined = dp.join(parts, [3, 1], CPU)
+    joined = dp.gather(parts, [3, 1], CPU)
     assert isinstance(joined, SequenceClassifierOutput)
     assert joined.loss == 1.5
     assert joined.logits.shape == (4, 2)
