@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from dataclasses import dataclass
 
@@ -22,6 +23,9 @@ from .text_format import Tone
 POINTS = 60
 """Maximum points of an entry's curve."""
 
+TITLE_LENGTH = 80
+"""Maximum characters of an entry's title."""
+
 
 @dataclass(frozen=True)
 class RunLine:
@@ -30,6 +34,7 @@ class RunLine:
     Attributes:
         state: starting, running, finished, failed, stopped, timeout or lost.
         word: the displayed state: ``stopping`` after a request to stop.
+        title: the first line of the cell that says what it does; empty if the cell is gone.
         headline: strategy, world size and devices.
         notebook: path of the notebook, if the kernel knew it.
         created: in seconds since the epoch.
@@ -52,6 +57,7 @@ class RunLine:
     strategy: str
     world_size: int
     devices: list[str]
+    title: str
     headline: str
     notebook: str
     created: float
@@ -72,7 +78,8 @@ def run_line(run: Run) -> RunLine:
     """Return the list entry of ``run``."""
     state = run.state
     record, view = run.record, run.view
-    epochs = epochs_in(run.cell) if state in ACTIVE_STATES else 0
+    cell = run.cell
+    epochs = epochs_in(cell) if state in ACTIVE_STATES else 0
     status = run_status(run, state, time.time(), epochs)
     metric, curve, last = mini_curve(view)
     estimate = None if status.over else estimate_progress(view, epochs)
@@ -84,6 +91,7 @@ def run_line(run: Run) -> RunLine:
         strategy=text_format.plain(record.strategy),
         world_size=record.world_size,
         devices=[text_format.plain(device) for device in record.devices],
+        title=cell_title(cell),
         headline=text_format.headline(record),
         notebook=text_format.plain(record.notebook),
         created=record.created,
@@ -99,6 +107,16 @@ def run_line(run: Run) -> RunLine:
         last=last,
         failure=failure_sentence(run, state),
     )
+
+
+def cell_title(cell: str) -> str:
+    """Return the first line of ``cell`` with content: a comment, or code that is not an import."""
+    lines = [line.strip() for line in cell.splitlines()]
+    lines = [line for line in lines if line.strip("#%- ") and not line.startswith("%")]
+    is_import = re.compile(r"(import|from)\s")
+    first = next((line for line in lines if not is_import.match(line)), "".join(lines[:1]))
+    title = text_format.plain(first).lstrip("#").strip()
+    return title if len(title) <= TITLE_LENGTH else f"{title[: TITLE_LENGTH - 1]}…"
 
 
 def mini_curve(view: RunView) -> tuple[str, list[tuple[float, float]], str]:

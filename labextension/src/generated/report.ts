@@ -177,6 +177,8 @@ export interface RunLine {
   strategy: string;
   world_size: number;
   devices: string[];
+  /** the first line of the cell that says what it does; empty if the cell is gone. */
+  title: string;
   /** strategy, world size and devices. */
   headline: string;
   /** path of the notebook, if the kernel knew it. */

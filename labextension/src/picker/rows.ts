@@ -27,6 +27,7 @@ export class Rows {
       'div',
       'picker-strategies',
       { role: 'radiogroup', 'aria-label': trans.__('Strategy') },
+      this.columns(),
       this.first,
       this.more
     );
@@ -51,6 +52,23 @@ export class Rows {
     if (focused) {
       [...this.node.querySelectorAll('input')].find(i => i.value === focused)?.focus();
     }
+  }
+
+  /** The header row. The radio buttons are labelled by their rows, so it is for the eye only. */
+  private columns(): HTMLElement {
+    const { trans } = this;
+    const titles = [
+      trans.__('Strategy'),
+      trans.__('Memory per rank'),
+      trans.__('Speed'),
+      trans.__('Cost')
+    ];
+    return make(
+      'div',
+      'picker-columns',
+      { 'aria-hidden': 'true' },
+      ...titles.map(title => make('span', '', {}, title))
+    );
   }
 
   private draw(

@@ -34,6 +34,9 @@ import { BESIDE, LINE, STRIKING, paletteOf, type IPalette } from './theme';
 
 const FAINTER = '59';
 
+/** Pixels between two points from which on each point is drawn, not only the line. */
+const POINT_SPACING = 12;
+
 /** What one chart shows. */
 export interface IChart {
   key: string;
@@ -220,10 +223,9 @@ export class Chart implements IShows<IChart> {
 
   private options(): uPlot.Options {
     const { scaling } = this;
-    const series = this.points.flatMap((points, line): uPlot.Series[] => {
+    const series = this.points.flatMap((_, line): uPlot.Series[] => {
       const colour = this.colour(line);
       const width = line === 0 || line === this.spec.striking ? 1.5 : 1;
-      const single = points.x.length === 1;
       const spanGaps = this.points.length > 1;
       return [
         {
@@ -231,7 +233,8 @@ export class Chart implements IShows<IChart> {
           stroke: () => (scaling.smoothing ? colour + FAINTER : colour),
           width,
           spanGaps,
-          points: { show: single, size: 5 }
+          // uPlot decides at each draw: points are drawn if they are this many pixels apart.
+          points: { size: 5, width: 0, space: POINT_SPACING, fill: colour }
         },
         { stroke: colour, width: width + 0.5, spanGaps, points: { show: false } }
       ];

@@ -14,6 +14,7 @@ const RUN: RunLine = {
   strategy: 'ddp',
   world_size: 2,
   devices: ['cpu', 'cpu'],
+  title: 'for epoch in range(3):',
   headline: 'ddp on 2 ranks (cpu)',
   notebook: '/home/me/work/train.ipynb',
   created: 1000,

@@ -49,7 +49,7 @@ function card(run: RunLine, context: IListContext): VirtualElement {
           title: trans.__('Open run %1', run.id),
           onclick: () => execute(CommandIDs.openRun, run.id)
         },
-        run.headline
+        run.title || run.headline
       ),
       h.span({ className: 'nbmgpu-RunCard-state' }, run.word)
     ),
@@ -57,7 +57,8 @@ function card(run: RunLine, context: IListContext): VirtualElement {
       { className: 'nbmgpu-RunCard-body' },
       h.div(
         { className: 'nbmgpu-RunCard-facts' },
-        h.div({ className: 'nbmgpu-RunCard-where' }, where(run, trans)),
+        h.div({ className: 'nbmgpu-RunCard-where' }, where(run, context)),
+        h.div({ className: 'nbmgpu-RunCard-headline' }, run.headline),
         h.div({ className: 'nbmgpu-RunCard-when' }, when(run, context))
       ),
       curve(run, trans)
@@ -68,8 +69,14 @@ function card(run: RunLine, context: IListContext): VirtualElement {
   );
 }
 
-function where(run: RunLine, trans: TranslationBundle): string {
-  return run.notebook.split('/').pop() || trans.__('not from a notebook');
+/** Notebook and start time; the date as well if the run did not start today. */
+function where(run: RunLine, { trans, now }: IListContext): string {
+  const name = run.notebook.split('/').pop() || trans.__('not from a notebook');
+  const [start, today] = [run.created, now].map(seconds => new Date(seconds * 1000));
+  const time = start.toLocaleTimeString([], { timeStyle: 'medium' });
+  const sameDay = start.toDateString() === today.toDateString();
+  const date = start.toLocaleDateString([], { dateStyle: 'short' });
+  return `${name} · ${sameDay ? time : `${date} ${time}`}`;
 }
 
 function when(run: RunLine, { trans, now }: IListContext): string {
