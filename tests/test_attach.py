@@ -1,4 +1,4 @@
-"""Runs in the background of this process: what came back is not lost before it is taken."""
+"""Background runs of this process: results are kept until they are written back."""
 
 import random
 import shutil
@@ -14,8 +14,8 @@ CELL = "n = 3"
 
 
 @pytest.fixture
-def begun(monkeypatch, tmp_path):
-    """A real run in the background that is over, and where its results belong."""
+def background_run(monkeypatch, tmp_path):
+    """A background run that has finished, and the namespace that its results belong to."""
     monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
     namespace = {"n": 0}
     run = nbmgpu.run(CELL, namespace, gpus=1, cpu=True, background=True)
@@ -23,8 +23,8 @@ def begun(monkeypatch, tmp_path):
     return run, namespace
 
 
-def test_a_run_is_kept_until_its_results_are_home(begun):
-    run, namespace = begun
+def test_a_run_is_kept_until_its_results_are_written_back(background_run):
+    run, namespace = background_run
     with pytest.raises(OptionError, match="not in its notebook yet"):
         run.delete()
     nbmgpu.attach(run.id)
@@ -33,15 +33,15 @@ def test_a_run_is_kept_until_its_results_are_home(begun):
     assert not run.folder.exists()
 
 
-def test_what_is_in_the_background_is_attached_to_before_newer_runs(begun):
-    run, namespace = begun
+def test_attach_prefers_background_runs_to_newer_runs(background_run):
+    run, namespace = background_run
     nbmgpu.run("m = 4", {}, gpus=1, cpu=True)
     assert nbmgpu.attach().id == run.id
     assert namespace["n"] == 3
 
 
-def test_results_come_home_though_somebody_has_removed_the_folder(begun):
-    run, namespace = begun
+def test_results_are_written_back_even_if_the_folder_was_removed(background_run):
+    run, namespace = background_run
     shutil.rmtree(run.folder)
     nbmgpu.attach(run.id)
     assert namespace["n"] == 3

@@ -1,4 +1,4 @@
-"""Runs from plain Python: scripts that people start by hand, without IPython."""
+"""Runs from plain Python scripts, without IPython."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ print("the script begins")
 
 
 class Script(subprocess.Popen[str]):
-    """A script that runs, in folders of its own."""
+    """A running script with its own folders."""
 
     def __init__(self, folder: Path, source: str) -> None:
         path = folder / "script.py"
@@ -46,7 +46,7 @@ class Script(subprocess.Popen[str]):
         self.read = ""
 
     def until(self, line: str) -> None:
-        """Read until ``line`` comes, and note every process that there is then."""
+        """Read until ``line`` is printed, then record all child processes."""
         assert self.stdout is not None
         for text in self.stdout:
             self.read += text
@@ -58,7 +58,7 @@ class Script(subprocess.Popen[str]):
         self.processes = psutil.Process(self.pid).children(recursive=True)
 
     def end(self, code: int = 0) -> tuple[str, str]:
-        """Wait for the end; return what it wrote.  Nothing may be left."""
+        """Wait for the end; return stdout and stderr.  No process or shared memory may be left."""
         out, err = self.communicate(timeout=60)
         assert self.returncode == code, out + err
         _, alive = psutil.wait_procs(self.processes, timeout=5)
@@ -81,7 +81,7 @@ def script(tmp_path: Path) -> Iterator[Callable[[str], Script]]:
         process.communicate()
 
 
-def test_functions_and_source_run_and_leave_what_they_would_have_left_here(
+def test_functions_and_source_have_their_effects_in_the_script(
     script: Callable[[str], Script],
 ) -> None:
     out, _ = script("""
@@ -123,7 +123,7 @@ if __name__ == "__main__":
         assert out.count(line) == 1
 
 
-def test_an_exception_is_the_ranks_own_with_its_traceback_as_cause(
+def test_the_ranks_exception_is_raised_with_its_traceback_as_cause(
     script: Callable[[str], Script],
 ) -> None:
     out, err = script("""
@@ -163,7 +163,7 @@ print(nbmgpu.run("n + 1\\nn", gpus=2).results[0])
     process.end()
 
 
-def test_a_launcher_that_comes_when_its_run_is_over_starts_nothing(
+def test_a_launcher_that_starts_after_its_run_is_over_starts_no_ranks(
     script: Callable[[str], Script],
 ) -> None:
     process = script("""
@@ -191,7 +191,7 @@ print(late.state, [rank.process for rank in late.view.ranks], late.log(0))
     assert "finished 3.0\nstopped [None, None] \n" in out
 
 
-def test_ranks_whose_kernel_has_given_them_up_are_killed(script: Callable[[str], Script]) -> None:
+def test_ranks_of_an_abandoned_run_are_killed(script: Callable[[str], Script]) -> None:
     process = script("""
 from nbmgpu.runs.run import COLLECTED_FILE
 
@@ -205,7 +205,7 @@ print(run.wait(10))
     assert "stopped\n" in out
 
 
-def test_a_script_that_is_killed_takes_its_ranks_along(script: Callable[[str], Script]) -> None:
+def test_the_ranks_of_a_killed_script_are_killed(script: Callable[[str], Script]) -> None:
     process = script("nbmgpu.run(\"print('ready')\\nimport time; time.sleep(100)\", gpus=2)")
     process.until("ready")
     process.kill()

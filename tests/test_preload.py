@@ -1,4 +1,4 @@
-"""The fork server has what the notebook has imported, and stays what can be forked."""
+"""The fork server imports the libraries of the notebook, and stays fork safe."""
 
 import subprocess
 import sys
@@ -68,11 +68,11 @@ def test_a_library_that_starts_a_thread_is_left_to_the_ranks(script):
     )
 
 
-def test_a_library_that_ends_the_process_does_no_harm(script):
+def test_a_library_that_exits_the_process_does_no_harm(script):
     script("import os; os._exit(3)", "preloader.request(['lib'], {}); settle()")
 
 
-def test_a_library_that_was_installed_anew_is_forgotten(script):
+def test_a_reinstalled_library_is_dropped(script):
     script(
         "value = 1",
         """
@@ -111,7 +111,7 @@ def test_only_installed_libraries_of_cells_are_preloaded():
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
-def test_what_a_first_run_waits_for_has_not_torchs_compiler_in_it(script):
+def test_a_first_run_does_not_wait_for_torchs_compiler(script):
     script(
         "",
         """
@@ -126,7 +126,7 @@ def test_what_a_first_run_waits_for_has_not_torchs_compiler_in_it(script):
     )
 
 
-def test_a_rank_asks_whether_it_is_one_without_torch(script):
+def test_looking_for_a_rank_session_does_not_import_torch(script):
     script(
         "",
         """

@@ -14,9 +14,7 @@ def plan_text(execution: Execution) -> str:
     """Return what a prepared execution would do, as text."""
     placement, cell, bundle = execution.placement, execution.cell, execution.bundle
     width = max((len(name) for name in bundle.sizes), default=0)
-    sent = [
-        f"  {name:<{width}}  {format_bytes(size):>10}" for name, size in bundle.sizes.items()
-    ]
+    sent = [f"  {name:<{width}}  {format_bytes(size):>10}" for name, size in bundle.sizes.items()]
     options = execution.options
     names = [n for n in cell.writes if options.pull is None or n in options.pull]
     stars = [f"all of {module}" for module in cell.star_imports]

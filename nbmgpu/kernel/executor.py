@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from nbmgpu.engines.registry import get_engine
 from nbmgpu.report.digest import line_of
 from nbmgpu.runs import polling
-from nbmgpu.runs.events import GOING
+from nbmgpu.runs.events import ACTIVE_STATES
 from nbmgpu.runs.run import Run, find_run, list_runs
 
 from .dry_run import plan_text
@@ -183,7 +183,7 @@ def select_run(name: str = "") -> Run:
     """
     if name:
         return find_run(name)
-    going = [run for run in list_runs() if line_of(run).state in GOING]
+    going = [run for run in list_runs() if line_of(run).state in ACTIVE_STATES]
     own = [run for run in going if run.record.kernel_pid == os.getpid()]
     return [*own, *going, find_run()][0]
 

@@ -166,13 +166,13 @@ class WriteBack:
             return  # ranks that stopped somewhere differ for that reason
         manual = self.options.strategy == "none"  # ranks may differ on purpose
         unreliable = manual or "reads-ahead" in self.run.view.notices
-        if self.run.view.walked_apart and not unreliable:
+        if self.run.view.trained_on_different_batches and not unreliable:
             self.notice("walked-apart", DIFFERENT_BATCHES)
-        elif self.run.view.chose_apart and not unreliable:
+        elif self.run.view.losses_reduce_differently and not unreliable:
             self.notice("branches", DIFFERENT_REDUCTIONS)
-        elif self.run.view.came_apart and not manual:
+        elif self.run.view.weights_differ and not manual:
             self.notice("came-apart", DIFFERENT_WEIGHTS)
-        elif (buffers := self.run.view.parted_buffers) and not manual:
+        elif (buffers := self.run.view.differing_buffers) and not manual:
             names = ", ".join(f"`{name}`" for name in buffers[:MAX_NAMED_BUFFERS])
             more = (
                 f" and {len(buffers) - MAX_NAMED_BUFFERS} more"
