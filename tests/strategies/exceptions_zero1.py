@@ -1,6 +1,6 @@
 """Idioms of tests/numerics that zero1 does not train as one device does, and why."""
 
-LBFGS = "one line search over all parameters: a rank that knows its share cannot do it"
+LBFGS = "one line search over all parameters, of which a rank has only its own"
 
 EXCEPTIONS: dict[str, tuple[str, str]] = {
     "LBFGS": ("refused", LBFGS),

@@ -61,7 +61,7 @@ def without_zeros(samples):
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 @pytest.mark.parametrize(("ranks", "size"), [(1, 2), (2, 1), (2, 2)])
-def test_samples_that_a_collate_fn_leaves_out_count_nowhere(ranks, size, strategy):
+def test_samples_that_a_collate_fn_drops_do_not_count(ranks, size, strategy):
     alone, shared = notebook(12 * size), notebook(12)
     for each in (alone, shared):
         batch = each["loader"].batch_size
@@ -170,7 +170,7 @@ def test_several_optimizers_are_refused():
     assert "one optimizer" in refused(cell, other=other, second=second)
 
 
-def test_gradients_that_are_thrown_away_are_noticed():
+def test_discarded_gradients_are_noticed():
     cell = TRAIN.replace("opt.zero_grad()", "\n        for p in model.parameters(): p.grad = None")
     assert "removed some" in refused(cell)
 

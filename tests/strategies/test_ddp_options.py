@@ -1,4 +1,4 @@
-"""ddp's own options: bucket views, static graphs, compression, and the one that changes nothing."""
+"""ddp's own options: bucket views, static graphs, compression, and find_unused."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_gradients_that_are_views_have_the_same_values(case) -> None:
     assert not result.wrong, "\n".join(result.wrong)
 
 
-def test_views_share_one_memory_on_ranks_and_none_in_the_notebook() -> None:
+def test_views_share_a_storage_on_ranks_and_none_in_the_notebook() -> None:
     cell = (
         TRAIN
         + """
@@ -176,7 +176,7 @@ def test_a_graph_that_is_not_static_is_refused(cell, setup, why) -> None:
 
 @pytest.mark.parametrize("more", [{}, {"bucket_views": True}, {"strategy": "zero1"}], ids=str)
 @pytest.mark.parametrize("compress", ["bf16", "fp16"])
-def test_compressed_gradients_are_near_and_said_to_differ(compress, more) -> None:
+def test_compressed_gradients_are_close_and_noticed(compress, more) -> None:
     alone, shared = notebook(""), notebook("")
     start = torch.cat([p.detach().flatten().clone() for p in alone["model"].parameters()])
     exec(TRAIN, alone)
@@ -190,14 +190,14 @@ def test_compressed_gradients_are_near_and_said_to_differ(compress, more) -> Non
     assert alone["losses"] == pytest.approx(shared["losses"], rel=1e-2)
 
 
-def test_find_unused_changes_nothing_and_says_so() -> None:
+def test_find_unused_changes_nothing_and_is_noticed() -> None:
     result = compare(idiom("unused", CHANGING, setup=SOMETIMES), 2, find_unused=True)
     assert not result.wrong, "\n".join(result.wrong)
     assert result.notices - {"rank-0-values"} == {"find-unused"}
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero1"])
-def test_the_options_go_together(strategy) -> None:
+def test_the_options_can_be_combined(strategy) -> None:
     options = {"bucket_views": True, "static_graph": True, "clip": 0.1, "accumulate": 1}
     case = idiom("together", TRAIN, setup=ADAM)
     alone = idiom(

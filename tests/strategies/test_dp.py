@@ -1,4 +1,4 @@
-"""dp: one process; without several GPUs it is one device, and says so."""
+"""dp: one process; without several GPUs it is one device, and gives a notice."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_dp_on_cpu_is_one_device_and_says_so(case) -> None:
+def test_dp_on_cpu_is_one_device_and_is_noticed(case) -> None:
     result = compare(case, 2, strategy="dp")
     assert not result.wrong, "\n".join(result.wrong)
     assert result.error == 0
@@ -50,7 +50,7 @@ def test_dp_on_cpu_is_one_device_and_says_so(case) -> None:
     assert result.run.record.world_size == 1
 
 
-def test_the_model_stays_what_it_is() -> None:
+def test_the_model_keeps_its_type() -> None:
     namespace = notebook("")
     model = namespace["model"]
     cell = TRAIN + "kind, own = type(model).__name__, 'forward' in vars(model)\n"
@@ -67,7 +67,7 @@ def test_sync_batchnorm_is_refused() -> None:
 Pair = namedtuple("Pair", "logits mask")
 
 
-def test_outputs_of_slices_are_joined() -> None:
+def test_outputs_are_gathered() -> None:
     a, b = torch.randn(3, 2), torch.randn(1, 2)
     joined = dp.gather([(a, [a.sum()], None), (b, [b.sum()], None)], [3, 1], CPU)
     assert torch.equal(joined[0], torch.cat([a, b]))
@@ -77,7 +77,7 @@ def test_outputs_of_slices_are_joined() -> None:
     assert torch.equal(pair.mask, torch.cat([a, b]) > 0)
 
 
-def test_outputs_of_transformers_are_joined() -> None:
+def test_outputs_of_transformers_are_gathered() -> None:
     parts = [SequenceClassifierOutput(loss=torch.tensor(1.0), logits=torch.ones(3, 2)),
              SequenceClassifierOutput(loss=torch.tensor(3.0), logits=torch.ones(1, 2))]  # fmt: skip
     joined = dp.gather(parts, [3, 1], CPU)

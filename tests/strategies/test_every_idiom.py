@@ -1,4 +1,4 @@
-"""Every idiom under every strategy: the numbers of one device, or a refusal, never a silence.
+"""Every idiom under every strategy: the numbers of one device, or an error.
 
 The tables of exceptions name each idiom that is not equal, with the reason.
 """
@@ -18,14 +18,14 @@ TABLES = ("loaders", "evaluation", "losses", "optimizers", "models", "transforme
 IDIOMS = {table: importlib.import_module(f"cells_{table}").IDIOMS for table in TABLES}
 QUIET = {"rank-0-values"}
 
-WHOLE = ("zero1", "fsdp", "deepspeed_stage_3")
+COMPLETE = ("zero1", "fsdp", "deepspeed_stage_3")
 """Strategies that run every table."""
 
-KIN = ("zero2", "deepspeed_stage_1", "deepspeed_stage_2")
-"""Strategies that share their code with one of those; what touches parameters most, they run in
-turn, an idiom each."""
+RELATED = ("zero2", "deepspeed_stage_1", "deepspeed_stage_2")
+"""Strategies that share their code with one of those.  They take turns with the idioms that depend
+most on how parameters are stored, one each."""
 
-TOUCHING = [idiom for table in ("optimizers", "models", "transformers") for idiom in IDIOMS[table]]
+DEMANDING = [idiom for table in ("optimizers", "models", "transformers") for idiom in IDIOMS[table]]
 
 
 def exceptions(strategy: str) -> dict[str, tuple[str, str]]:
@@ -39,8 +39,8 @@ def exceptions(strategy: str) -> dict[str, tuple[str, str]]:
 
 
 PAIRS = [
-    *itertools.product(WHOLE, itertools.chain.from_iterable(IDIOMS.values())),
-    *zip(itertools.cycle(KIN), TOUCHING, strict=False),
+    *itertools.product(COMPLETE, itertools.chain.from_iterable(IDIOMS.values())),
+    *zip(itertools.cycle(RELATED), DEMANDING, strict=False),
 ]
 
 
@@ -56,8 +56,8 @@ def test_ranks_leave_what_one_device_leaves(strategy: str, idiom: Idiom) -> None
         return
     result = compare(idiom, 2, strategy=strategy)
     if kind == "differs":
-        assert result.wrong, f"{idiom} is equal now: strike it off the table"
-        assert result.notices - QUIET, "it differs, and nobody was told"
+        assert result.wrong, f"{idiom} is equal now: remove it from the table"
+        assert result.notices - QUIET, "it differs, and there is no notice"
         pytest.xfail(reason)
     assert not result.wrong, "\n".join(result.wrong)
     assert result.split() == idiom.split

@@ -1,4 +1,4 @@
-"""A model that is frozen as a whole while another one learns, and thawed again."""
+"""A model that is frozen as a whole while another one trains, and unfrozen again."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_it_is_trained_as_on_one_device(strategy: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["deepspeed_stage_1", "deepspeed_stage_3"])
-def test_deepspeed_says_that_it_cannot(strategy: str) -> None:
+def test_deepspeed_refuses_it(strategy: str) -> None:
     with pytest.raises(StrategyError, match="frozen as a whole"):
         compare(TURNS, 2, strategy=strategy)
 
@@ -56,7 +56,7 @@ WARM = idiom("an optimizer of whole matrices, its rate at 0 in the first step", 
     """, curve=False)  # fmt: skip
 
 
-def test_a_rate_of_0_does_not_hide_what_an_optimizer_does() -> None:
+def test_a_learning_rate_of_0_does_not_hide_the_update() -> None:
     result = compare(WARM, 2, strategy="fsdp")
     assert not result.wrong, "\n".join(result.wrong)
     assert "whole-steps-Muon" in result.notices

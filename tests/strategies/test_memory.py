@@ -58,7 +58,7 @@ FORMULAS: dict[str, Callable[[int], float]] = {
 
 @pytest.mark.parametrize("strategy", FORMULAS)
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_a_rank_holds_its_part(strategy: str, ranks: int, record_property) -> None:
+def test_a_rank_holds_its_shard(strategy: str, ranks: int, record_property) -> None:
     torch.manual_seed(0)
     data = TensorDataset(torch.randn(8, WIDTH), torch.randn(8, WIDTH))
     names = {"nn": nn, "torch": torch, "WIDTH": WIDTH, "LAYERS": LAYERS}
@@ -66,7 +66,7 @@ def test_a_rank_holds_its_part(strategy: str, ranks: int, record_property) -> No
     run = nbmgpu.run(CELL, names, gpus=ranks, cpu=True, strategy=strategy)
     held = [run.results[rank]["bytes_held"] / PARAMETERS for rank in range(1, ranks)]
     expected = FORMULAS[strategy](ranks)
-    buckets = 4 if strategy in ("ddp", "zero1") else 0  # in which gradients travel
+    buckets = 4 if strategy in ("ddp", "zero1") else 0  # the buckets of gradients
     record_property("bytes per parameter", held)
     print(f"{strategy} on {ranks} ranks: {max(held):.1f} bytes per parameter, formula {expected}")
     assert expected * 0.95 <= max(held) <= (expected + buckets) * 1.15 + 0.5

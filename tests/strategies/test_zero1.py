@@ -1,4 +1,4 @@
-"""zero1: numbers of one device, states in shares, and optimizers that cannot be shared out."""
+"""zero1: numbers of one device, sharded states, and optimizers that cannot be sharded."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_zero1_leaves_what_one_device_leaves(case) -> None:
     assert not result.wrong, "\n".join(result.wrong)
 
 
-def test_a_rank_holds_the_states_of_its_share_of_the_parameters() -> None:
+def test_a_rank_holds_the_states_of_its_own_parameters() -> None:
     cell = TRAIN + "held = sum(s['exp_avg'].numel() for s in dict.values(opt.state))\n"
     namespace = notebook(ADAM)
     run = nbmgpu.run(cell, namespace, gpus=2, cpu=True, strategy="zero1")
@@ -156,7 +156,7 @@ def test_a_rank_holds_the_states_of_its_share_of_the_parameters() -> None:
     assert len(namespace["opt"].state) == 4
 
 
-def test_warm_states_are_handed_over_and_dropped() -> None:
+def test_existing_states_are_sharded() -> None:
     cell = "for x, y in loader:\n    opt.zero_grad()\n    F.cross_entropy(model(x), y).backward()\n"
     cell += "    held = len(dict.keys(opt.state))\n    opt.step()\n"
     run = nbmgpu.run(cell, notebook(WARM), gpus=2, cpu=True, strategy="zero1")
@@ -176,7 +176,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("cell", "setup", "why"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_joins_parameters_is_refused(cell: str, setup: str, why: str) -> None:
+def test_cross_parameter_dependence_is_refused(cell: str, setup: str, why: str) -> None:
     namespace = notebook(setup)
     with pytest.raises(StrategyError, match=why) as caught:
         nbmgpu.run(cell, namespace, gpus=2, cpu=True, strategy="zero1")
@@ -196,7 +196,7 @@ opt = Twice(model.parameters(), lr=0.1)
         nbmgpu.run(WITH_CLOSURE, notebook(setup), gpus=2, cpu=True, strategy="zero1")
 
 
-def test_states_that_are_lost_with_a_failed_cell_are_named() -> None:
+def test_states_lost_with_a_failed_cell_are_noticed() -> None:
     with pytest.raises(ZeroDivisionError):
         nbmgpu.run(TRAIN + "1 / 0\n", notebook(ADAM), gpus=2, cpu=True, strategy="zero1")
     assert nbmgpu.last_run is not None
@@ -224,7 +224,7 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
-def test_torchs_optimizers_update_each_parameter_by_itself(make) -> None:
+def test_torchs_optimizers_update_each_parameter_independently(make) -> None:
     optimizer = make(list(PARAMETERS))
     values, state = [p.detach().clone() for p in PARAMETERS], torch.get_rng_state()
     before = len(optimizer.state)
@@ -249,5 +249,5 @@ def test_states_made_with_the_optimizer_are_part_of_the_trial() -> None:
     assert cross_parameter_dependence(Heavy(PARAMETERS)) == ""
 
 
-def test_lbfgs_joins_parameters() -> None:
+def test_lbfgs_combines_parameters() -> None:
     assert cross_parameter_dependence(torch.optim.LBFGS(PARAMETERS))

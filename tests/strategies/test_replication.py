@@ -1,4 +1,4 @@
-"""Copies of weights are told apart by their bits."""
+"""Digests distinguish copies of weights by their bits."""
 
 import pytest
 import torch
@@ -14,14 +14,14 @@ def made(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_alike_is_alike_and_the_last_bit_counts(kind):
+def test_equal_values_have_equal_digests_and_every_bit_counts(kind):
     ours, theirs = made(kind), made(kind)
     assert digest(ours) == digest(theirs) != ""
     theirs[1].view(-1).view(torch.uint8)[0] ^= 1
     assert digest(ours) != digest(theirs)
 
 
-def test_it_is_of_values_and_not_of_how_they_lie():
+def test_the_digest_does_not_depend_on_strides():
     weight = torch.randn(5, 7)
     assert digest([weight.T.contiguous().T]) == digest([weight])
     assert digest([weight[:, ::2]]) == digest([weight[:, ::2].contiguous()])
@@ -33,10 +33,10 @@ def test_it_is_of_values_and_not_of_how_they_lie():
     assert digest([flat[1:]]) == digest([flat[1:].clone()])
 
 
-def test_nan_is_like_itself():
+def test_nan_equals_nan():
     assert digest([torch.full((3,), torch.nan)]) == digest([torch.full((3,), torch.nan)])
 
 
-def test_of_nothing_there_is_none():
+def test_without_values_there_is_no_digest():
     lazy = torch.nn.LazyLinear(2).weight
     assert digest([]) == digest([torch.zeros(0), torch.ones(2, device="meta"), lazy]) == ""

@@ -123,12 +123,12 @@ def test_batch_statistics_are_one_devices(case, ranks) -> None:
     assert not result.notices - NOISY
 
 
-def test_batch_statistics_with_shared_out_optimizer_states() -> None:
+def test_batch_statistics_with_sharded_optimizer_states() -> None:
     result = compare(idiom("conv", setup=CONV), 2, strategy="zero1", sync_batchnorm=True)
     assert not result.wrong, "\n".join(result.wrong)
 
 
-def test_a_stand_in_counts_nothing() -> None:
+def test_a_padding_shard_does_not_count() -> None:
     setup = CONV + "X, Y = X[:40], Y[:40]\ndataset = TensorDataset(X, Y)\n"
     alone, shared = (notebook(setup + UNEVEN.format(size)) for size in (24, 8))
     exec(TRAIN, alone)
@@ -153,7 +153,7 @@ model[1] = Own(12)
     assert "batch-norm" in run.view.notices
 
 
-def test_the_layers_stay_what_they_are() -> None:
+def test_layers_keep_their_type() -> None:
     namespace = notebook(CONV)
     layer = namespace["model"][2]
     cell = TRAIN + "import pickle\nkind, size = type(model[2]).__name__, len(pickle.dumps(model))\n"
@@ -235,7 +235,7 @@ def test_checkpointing_leaves_the_numbers(case, strategy) -> None:
 
 
 @pytest.mark.parametrize(("option", "calls"), [(False, 12), (True, 24)])
-def test_blocks_are_computed_twice(option, calls) -> None:
+def test_blocks_are_recomputed(option, calls) -> None:
     namespace = notebook(BLOCKS)
     nbmgpu.run(CALLS + TRAIN, namespace, gpus=2, cpu=True, checkpointing=option)
     assert namespace["calls"] == calls
@@ -259,7 +259,7 @@ def test_a_model_without_blocks_is_named() -> None:
     assert "no-blocks" in run.view.notices
 
 
-def test_blocks_are_outermost_and_without_batch_normalisation() -> None:
+def test_blocks_are_outermost_and_have_no_batch_normalization() -> None:
     def part(*more):
         return nn.Sequential(nn.Linear(2, 2), *more)
 
@@ -283,7 +283,7 @@ def apart(a, b) -> float:
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero1", "dp"])
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_half_precision_is_near_one_device(precision, strategy) -> None:
+def test_half_precision_is_close_to_one_device(precision, strategy) -> None:
     full, two = notebook(""), notebook("")
     start = weights(full).clone()
     options = {"cpu": True, "precision": precision}
@@ -299,7 +299,7 @@ def test_half_precision_is_near_one_device(precision, strategy) -> None:
     assert two["loss"].dtype == torch.float32
 
 
-def test_one_rank_is_near_one_device_under_the_same_autocast() -> None:
+def test_one_rank_is_close_to_one_device_under_the_same_autocast() -> None:
     cell = """
 torch.set_num_threads(1)
 for x, y in loader:
@@ -318,7 +318,7 @@ for x, y in loader:
     assert apart(alone, shared) <= 1e-2
 
 
-def test_gradients_are_at_their_own_scale_in_the_cell() -> None:
+def test_gradients_are_unscaled_in_the_cell() -> None:
     cell = """
 norms = []
 for x, y in loader:
@@ -335,7 +335,7 @@ for x, y in loader:
     assert apart(two, full) <= 1e-2
 
 
-def test_a_step_without_numbers_is_left_out_on_all_ranks() -> None:
+def test_a_step_with_nan_is_skipped_on_all_ranks() -> None:
     cell = """
 moved, finite = [], []
 for i, (x, y) in enumerate(loader):
@@ -352,7 +352,7 @@ for i, (x, y) in enumerate(loader):
     assert weights(namespace).isfinite().all()
 
 
-def test_a_scaler_of_the_cell_is_refused_with_fp16_and_welcome_with_bf16() -> None:
+def test_a_scaler_of_the_cell_is_refused_with_fp16_and_allowed_with_bf16() -> None:
     cell = """
 for x, y in loader:
     opt.zero_grad()
@@ -383,7 +383,7 @@ for x, y in loader:
         nbmgpu.run(cell, notebook(""), gpus=2, cpu=True, precision="fp16")
 
 
-def test_fp32_switches_the_cells_autocast_off_and_says_so() -> None:
+def test_fp32_disables_the_cells_autocast_and_is_noticed() -> None:
     inside = "    with torch.autocast('cpu', torch.bfloat16):\n            loss = "
     cell = TRAIN.replace("    loss = ", inside)
     full, two = notebook(""), notebook("")

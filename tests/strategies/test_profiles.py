@@ -1,4 +1,4 @@
-"""Names, refusals and documentation of the strategies, without starting anything."""
+"""Names, options and documentation of the strategies, without starting ranks."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ REPOSITORY = Path(__file__).parents[2]
         ("nonsense", None),
     ],
 )  # fmt: skip
-def test_names_of_other_tools_are_understood(written, meant):
+def test_names_of_other_tools_are_aliases(written, meant):
     assert canonical(written) == meant
     if meant:
         assert RunOptions.parse(f"--strategy {written}").strategy == meant
@@ -45,7 +45,7 @@ def test_every_name_is_unique_and_every_class_loads():
         assert load_strategy(name).profile is profile_of(name)
 
 
-def test_tuning_is_found_among_options_as_a_run_keeps_them():
+def test_strategy_options_are_read_from_the_options_of_a_run():
     options = RunOptions(strategy="fsdp", clip=2, fsdp_units=["Block"])
     kept = json.loads(json.dumps(dataclasses.asdict(options)))
     assert StrategyOptions.from_mapping(kept) == StrategyOptions(clip=2.0, fsdp_units=("Block",))
@@ -66,7 +66,7 @@ def test_tuning_is_found_among_options_as_a_run_keeps_them():
         ("-s fsdp --find-unused", "ddp's reducer", "--strategy fsdp"),
     ],
 )
-def test_what_a_strategy_cannot_have_is_refused_with_a_line_that_works(line, reason, instead):
+def test_an_unsupported_option_is_refused_with_a_line_that_works(line, reason, instead):
     with pytest.raises(OptionError) as caught:
         RunOptions.parse(line)
     assert reason in str(caught.value)
@@ -74,7 +74,7 @@ def test_what_a_strategy_cannot_have_is_refused_with_a_line_that_works(line, rea
     RunOptions.parse(instead)
 
 
-def test_the_table_in_the_documentation_is_that_of_the_catalogue():
+def test_the_table_in_the_documentation_is_generated_from_the_profiles():
     table = runpy.run_path(str(REPOSITORY / "tools" / "strategy_table.py"))["table"]()
     assert table in (REPOSITORY / "docs" / "strategies.md").read_text(), "tools/strategy_table.py"
 
