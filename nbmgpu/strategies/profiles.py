@@ -123,7 +123,7 @@ DP = Profile(
     summary="nn.DataParallel: one process copies the model to every GPU at each step",
     aliases=("data_parallel", "dataparallel"),
     supports=COMMON_OPTIONS,
-    unsupported={"sync_batchnorm": "one process computes the statistics of each GPU's share alone"},
+    unsupported={"sync_batchnorm": "one process computes the statistics of each GPU's part alone"},
     alternatives={"sync_batchnorm": "ddp"},
     shards_data=False,
     in_one_process=True,
@@ -134,7 +134,7 @@ DP = Profile(
 
 ZERO1 = Profile(
     name="zero1",
-    summary="as ddp, and each rank keeps the optimizer states of its share of the parameters",
+    summary="as ddp, and each rank keeps the optimizer states of some of the parameters",
     aliases=("zero_1", "zero_stage_1", "ddp_sharded", "sharded_ddp", "zero_redundancy"),
     supports=COMMON_OPTIONS | DDP_OPTIONS | {"sync_batchnorm"},
     handles=DDP_OPTIONS,
