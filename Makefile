@@ -25,10 +25,10 @@ WATCHED := build/labextensions
 JLPM := cd labextension && PATH="$(CURDIR)/$(BIN):$$PATH" jlpm
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab env front watch test check format bench chromium clean
+.PHONY: help demo lab env front watch test test-all matrix check format bench chromium clean
 
 help:  ## show this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
 demo: $(DEMO)  ## run the quickstart notebook and print its result
 	@$(BIN)/python tools/demo.py $(QUICKSTART) build/quickstart.ipynb
@@ -47,10 +47,16 @@ watch: $(FRONT)  ## rebuild the front end on every change; `make lab` and a relo
 	@ln -sfn $(CURDIR)/nbmgpu/labextension $(WATCHED)/nbmgpu
 	@trap 'rm -f $(WATCHED)/nbmgpu' EXIT; $(JLPM) watch
 
-test: $(TEST) $(FRONT) chromium  ## run every test
+test: $(TEST) $(FRONT) chromium  ## run the tests, without the matrix (15 minutes on two cores)
 	$(JLPM) test
-	$(BIN)/python -m pytest -n $(WORKERS) $(ALONE:%=--ignore=%)
-	$(BIN)/python -m pytest $(ALONE)  # they time what they run: alone
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not matrix" $(ALONE:%=--ignore=%)
+	$(BIN)/python -m pytest -m "not matrix" $(ALONE)  # they time what they run: alone
+
+test-all: test matrix  ## run every test, with all combinations (another 45 minutes)
+
+# MATRIXFLAGS="--matrix-minutes 20" runs a part: see tests/conftest.py.
+matrix: $(TEST) $(FRONT)
+	$(BIN)/python -m pytest -n $(WORKERS) -m matrix $(MATRIXFLAGS)
 
 check: $(TEST) $(FRONT)  ## lint and check types
 	$(JLPM) check

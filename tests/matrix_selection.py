@@ -4,15 +4,38 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 DURATIONS = Path(__file__).with_name("durations.json")
 
 UNKNOWN = 5.0
 """Seconds that a test is assumed to need where none are recorded."""
+
+
+def sampled(
+    cases: Iterable[tuple[object, ...]], every: int, *paths: str, ids: bool = True
+) -> list[ParameterSet]:
+    """Return test parameters: ``make test`` runs each ``every``-th of them, the matrix the others.
+
+    Args:
+        cases: the arguments of one test each.
+        every: the distance of those that are not marked ``matrix``.
+        paths: what the tests exercise, for the mark.
+        ids: whether a case is called by its arguments; else pytest names it.
+    """
+    mark = pytest.mark.matrix(*paths)
+    return [
+        pytest.param(
+            *case,
+            id=": ".join(map(str, case)) if ids else None,
+            marks=[] if number % every == 0 else mark,
+        )
+        for number, case in enumerate(cases)
+    ]
 
 
 def select(

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
 import torch
 from matrix import STRATEGIES
+from matrix_selection import sampled
 from sides import both, gap, logged, notebook
 from test_huggingface import SETUP
 
 import nbmgpu
 from nbmgpu.errors import StrategyError
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore"),  # of transformers and Lightning, in this process
-]
+pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers and Lightning, in this process
+
+EXERCISED = ("nbmgpu/rank/frameworks", "nbmgpu/strategies")
 
 BUILD = """
 torch.manual_seed(3)
@@ -45,8 +46,10 @@ trainers = outputs = metrics = None
 """
 
 
-@pytest.mark.parametrize("built_in", ["kernel", "cell"])
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    ("strategy", "built_in"),
+    sampled(itertools.product(STRATEGIES, ("kernel", "cell")), 3, *EXERCISED),
+)
 def test_hugging_face(tmp_path: Path, strategy: str, built_in: str) -> None:
     setup, cell = (SETUP + MORE, BUILD + TRAIN)
     if built_in == "kernel":
@@ -116,8 +119,10 @@ best = trainer.checkpoint_callback.best_model_path
 """
 
 
-@pytest.mark.parametrize("built_in", ["kernel", "cell"])
-@pytest.mark.parametrize("strategy", [s for s in STRATEGIES if s != "dp"])
+@pytest.mark.parametrize(
+    ("strategy", "built_in"),
+    sampled(itertools.product(STRATEGIES[:-1], ("cell", "kernel")), 3, *EXERCISED),  # not dp
+)
 def test_lightning(tmp_path: Path, strategy: str, built_in: str) -> None:
     setup, cell = LIGHTNING, BUILD_LIGHTNING + FIT
     if built_in == "kernel":

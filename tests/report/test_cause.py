@@ -143,7 +143,11 @@ def test_what_an_error_proposes_itself_goes_before_what_is_known(staged):
 @pytest.mark.parametrize(
     ("type", "message", "begins"),
     [
-        ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB", "A GPU is out of memory"),
+        (
+            "OutOfMemoryError",
+            "CUDA out of memory. Tried to allocate 2 GiB",
+            "A GPU is out of memory",
+        ),
         ("RuntimeError", "CUDA error: device-side assert triggered", "Usually an index"),
         ("IndexError", "Target 17 is out of bounds.", "A label exceeds"),
         ("IndexError", "index out of range in self", "A label exceeds"),

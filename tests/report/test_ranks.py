@@ -15,8 +15,8 @@ def now_of(run):
 
 def beat(run, rank, ago, step=10, **fields):
     known = {"step_time": 0.5, "own_time": 0.1, "cpu": 1.0, "cores": 1, "memory": 1}
-    event = Heartbeat(time=time.time() - ago, rank=rank, step=step, memory_total=1, **known | fields)
-    run.write(rank, event)
+    at = {"time": time.time() - ago, "rank": rank, "step": step}
+    run.write(rank, Heartbeat(memory_total=1, **at, **known | fields))
 
 
 def test_says_what_a_rank_does_and_uses(staged):

@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 from idiom import Idiom, compare
+from matrix_selection import sampled
 
 from nbmgpu.errors import StrategyError
 
@@ -44,9 +45,8 @@ PAIRS = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("strategy", "idiom"), [pytest.param(*pair, id=": ".join(map(str, pair))) for pair in PAIRS]
+    ("strategy", "idiom"), sampled(PAIRS, 15, "nbmgpu/strategies", "nbmgpu/rank", "tests/numerics")
 )
 def test_ranks_leave_what_one_device_leaves(strategy: str, idiom: Idiom) -> None:
     kind, reason = exceptions(strategy).get(idiom.name, ("", ""))
