@@ -1,28 +1,28 @@
 import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
 
-import { keepingPlugin } from './lab/keeping';
+import { runOutputsPlugin } from './lab/runoutputs';
 import { notificationsPlugin } from './lab/notifications';
 import { pickingPlugin } from './lab/picking';
-import { runBoardPlugin } from './lab/runboard';
+import { runsModelPlugin } from './lab/runsmodelplugin';
 import { runCommandsPlugin } from './lab/runcommands';
 import { runTabsPlugin } from './lab/runtabs';
 import { settingsPlugin } from './lab/settings';
 import { sidebarPlugin } from './lab/sidebar';
 import { statusPlugin } from './lab/status';
-import { writingPlugin } from './lab/writing';
+import { cellLinePlugin } from './lab/cellline';
 
 /** Everything that nbmgpu adds to JupyterLab and Notebook 7. */
 const plugins: JupyterFrontEndPlugin<unknown>[] = [
   settingsPlugin,
-  runBoardPlugin,
+  runsModelPlugin,
   runCommandsPlugin,
   runTabsPlugin,
   sidebarPlugin,
   statusPlugin,
   notificationsPlugin,
-  keepingPlugin,
+  runOutputsPlugin,
   pickingPlugin,
-  writingPlugin
+  cellLinePlugin
 ];
 
 export default plugins;

@@ -1,6 +1,6 @@
-"""The Jupyter server extension: runs and devices, whatever the kernels are doing.
+"""The Jupyter server extension: serves runs and devices to the browser.
 
-It reads run folders (``nbmgpu.run``) and what there is to show of them (``nbmgpu.report``),
-and hands both to the browser, under ``<base url>nbmgpu/api/``.  Nothing but this package
-needs jupyter_server.
+It works while kernels are busy or dead, because it reads run folders (``nbmgpu.runs``) and builds
+their reports (``nbmgpu.report``) itself. All routes are below ``<base url>nbmgpu/api/``. Only this
+package requires jupyter_server.
 """

@@ -1,4 +1,4 @@
-"""The extension itself: every route, in one table."""
+"""The Jupyter server extension application and its table of routes."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from jupyter_server.extension.application import ExtensionApp
 from tornado import web
 
 from .base_handler import Handler
-from .choices import CatalogueHandler
+from .catalogue import CatalogueHandler
 from .curves import CurveHandler
-from .http_errors import Refusal
+from .http_errors import ApiError
 from .logs import LogFileHandler, LogsHandler
 from .picker import PickHandler
 from .runs import RunHandler, RunsHandler, StopHandler, SummaryHandler
 from .services import KEY, Services
 from .status import StatusHandler
-from .streams import NewsStream, RunStream
+from .streams import RunStream, UpdateStream
 
 API = "/nbmgpu/api"
 RUN = API + r"/runs/([^/]+)"
 
 
-class NoHandler(Handler):
-    """Whatever else is asked for."""
+class NotFoundHandler(Handler):
+    """Answers requests for unknown routes."""
 
     @web.authenticated
     @authorized
     async def get(self, *_path: str) -> None:
-        """Say that there is nothing here."""
-        raise Refusal(404, "nbmgpu has no such route.", "docs/server.md has a list of them.")
+        """Raise a 404 error."""
+        raise ApiError(404, "nbmgpu has no such route.", "See docs/server.md for the routes.")
 
     post = put = patch = delete = get
 
@@ -37,7 +37,7 @@ ROUTES = [
     (API + "/status", StatusHandler),
     (API + "/catalogue", CatalogueHandler),
     (API + "/pick", PickHandler),
-    (API + "/stream", NewsStream),
+    (API + "/stream", UpdateStream),
     (API + "/runs", RunsHandler),
     (RUN, RunHandler),
     (RUN + "/summary", SummaryHandler),
@@ -46,25 +46,25 @@ ROUTES = [
     (RUN + "/curve", CurveHandler),
     (RUN + "/logs", LogsHandler),
     (RUN + r"/logs/(\d{1,5})/download", LogFileHandler),
-    (API + "/.*", NoHandler),
+    (API + "/.*", NotFoundHandler),
 ]
-"""Every route, below the server's base URL."""
+"""All routes, relative to the server's base URL."""
 
 
 class NbmgpuServer(ExtensionApp):
-    """Runs and devices of this machine, for the pages of this server."""
+    """Serves the runs and devices of this machine."""
 
     name = "nbmgpu"
     load_other_extensions = True
 
     def initialize_settings(self) -> None:
-        """Make what the handlers share."""
+        """Create the services that all handlers share."""
         self.settings[KEY] = Services()
 
     def initialize_handlers(self) -> None:
-        """Add the routes."""
+        """Register the routes."""
         self.handlers.extend(ROUTES)
 
     async def stop_extension(self) -> None:
-        """Let threads and devices go."""
+        """Stop the threads and release the GPU driver."""
         self.settings[KEY].close()

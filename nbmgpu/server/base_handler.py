@@ -1,4 +1,4 @@
-"""What all REST handlers have in common: who may ask, and how answers and refusals look."""
+"""Base classes of the handlers: authentication, JSON responses and error responses."""
 
 from __future__ import annotations
 
@@ -10,81 +10,81 @@ from typing import Any, TypeVar
 from jupyter_server.base.handlers import APIHandler, JupyterHandler
 from tornado import web
 
-from .http_errors import Refusal, refusal_of
+from .http_errors import ApiError, api_error_of
 from .services import KEY, Services
 
 N = TypeVar("N", int, float)
 T = TypeVar("T")
 
 RESOURCE = "nbmgpu"
-"""The name under which an authorizer of the server knows all this."""
+"""The resource name passed to the server's authorizer."""
 
 
-class ForUsers(JupyterHandler):
-    """A route for those who are logged in; others do not even learn which methods it has."""
+class AuthenticatedHandler(JupyterHandler):
+    """A route that requires a logged-in user for every HTTP method, including unsupported ones."""
 
     auth_resource = RESOURCE
 
     async def prepare(self, **options: Any) -> None:
-        """Turn strangers away.  Only a browser's question before the question may pass."""
+        """Raise a 403 error without a user, except for CORS preflight requests."""
         await super().prepare(**options)
         if self.current_user is None and self.request.method != "OPTIONS":
             raise web.HTTPError(403)
 
     @property
     def services(self) -> Services:
-        """What the handlers of this server share."""
+        """The services that all handlers of this server share."""
         found: Services = self.settings[KEY]
         return found
 
 
-class Handler(ForUsers, APIHandler):
-    """A REST route.  Its methods carry ``web.authenticated`` and ``authorized`` as well."""
+class Handler(AuthenticatedHandler, APIHandler):
+    """A REST route. Its methods also need ``web.authenticated`` and ``authorized``."""
 
-    _track_activity = False  # a page that looks at runs is no reason to keep a server from resting
+    _track_activity = False  # an open page must not prevent culling of an idle server
 
     def answer(self, payload: Any, status: int = 200) -> None:
-        """Finish with a dataclass or plain data as JSON."""
+        """Send a dataclass or plain data as JSON and finish the response."""
         self.set_status(status)
         self.set_header("Cache-Control", "no-store")
         self.finish(to_json(payload))
 
     def number(self, name: str, default: N) -> N:
-        """Return a number of the query, of the kind of ``default``.
+        """Return a query argument as a number of the type of ``default``.
 
         Raises:
-            Refusal: it is none.
+            ApiError: The argument is not such a number.
         """
         text = self.get_query_argument(name, str(default))
         try:
             return type(default)(text)
         except ValueError:
-            kind = "whole number" if isinstance(default, int) else "number"
-            raise Refusal(400, f"{name}={text[:40]!r} is no {kind}.", f"{name}={default}") from None
+            kind = "an integer" if isinstance(default, int) else "a number"
+            what = f"{name}={text[:40]!r} is not {kind}."
+            raise ApiError(400, what, f"{name}={default}") from None
 
     def body(self, kind: type[T]) -> T | None:
-        """Return the body as a ``kind``, a dataclass of which it gives the fields; else None."""
+        """Return the JSON body as a dataclass ``kind``, or None if it has other fields."""
         try:
             return kind(**json.loads(self.request.body or b"{}"))
         except (ValueError, TypeError):
             return None
 
     def log_exception(self, *raised: Any) -> None:
-        """Keep tracebacks for what is nobody's wish; a refusal has its line in the log anyway."""
-        if refusal_of(raised[1]).status_code >= 500:
+        """Log tracebacks of internal errors only; other errors are in the access log."""
+        if api_error_of(raised[1]).status_code >= 500:
             super().log_exception(*raised)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Say what went wrong as ``{message, hint}``."""
-        error = kwargs.get("exc_info", (None, None, None))[1]
-        refusal = refusal_of(error)
-        if self.get_status() != refusal.status_code:
-            self.set_status(refusal.status_code)
-        self.finish(to_json(refusal.problem))
+        """Send the error as ``{message, hint}``."""
+        error = api_error_of(kwargs.get("exc_info", (None, None, None))[1])
+        if self.get_status() != error.status_code:
+            self.set_status(error.status_code)
+        self.finish(to_json(error.body))
 
 
 def to_json(payload: Any) -> str:
-    """Return dataclasses and plain data as JSON; what is no number to a browser becomes null."""
+    """Return dataclasses and plain data as JSON; infinities and NaN become null."""
     try:
         return json.dumps(payload, separators=(",", ":"), default=vars, allow_nan=False)
     except ValueError:

@@ -1,4 +1,4 @@
-"""``runs/<id>/curve``: a stretch of a metric in more detail than travels by itself."""
+"""``runs/<id>/curve``: a range of a metric at a higher resolution than streams send."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .base_handler import Handler
 
 
 class CurveHandler(Handler):
-    """A part of one metric."""
+    """A range of one metric."""
 
     @web.authenticated
     @authorized
@@ -24,4 +24,6 @@ class CurveHandler(Handler):
             first=self.number("first", -math.inf),
             last=self.number("last", math.inf),
         )
-        self.answer(await self.services.work(self.services.opened.curve_detail, name, request))
+        self.answer(
+            await self.services.run_in_thread(self.services.opened.curve_detail, name, request)
+        )

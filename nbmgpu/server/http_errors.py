@@ -1,4 +1,4 @@
-"""How a request is refused: a status, what happened, and what to do instead."""
+"""Error responses: a status, a message and a hint."""
 
 from __future__ import annotations
 
@@ -7,41 +7,43 @@ from tornado import web
 from nbmgpu.errors import NbmgpuError
 from nbmgpu.runs.run import runs_root
 
-from .payloads import Problem
+from .payloads import ErrorBody
 from .run_folders import NoSuchRunError
 
-LIST = "The list of runs has those that there are."
+LIST_HINT = "See the list of runs."
 
 
-class Refusal(web.HTTPError):
-    """An answer that is no success, in words for people."""
+class ApiError(web.HTTPError):
+    """An error response with a message for people."""
 
     def __init__(self, status: int, message: str, hint: str = "") -> None:
-        """Answer with ``status``, a sentence, and what to do, if anything can be done."""
+        """Create a response with ``status``, a sentence, and what to do about it, if known."""
         super().__init__(status)
-        self.problem = Problem(message, hint)
+        self.body = ErrorBody(message, hint)
 
 
-def refusal_of(error: BaseException | None) -> Refusal:
-    """Return how ``error``, whatever it is, is told to the browser."""
+def api_error_of(error: BaseException | None) -> ApiError:
+    """Convert any exception to an error response."""
     match error:
-        case Refusal():
+        case ApiError():
             return error
         case NoSuchRunError():
-            return Refusal(404, f"{error}.", LIST)
+            return ApiError(404, f"{error}.", LIST_HINT)
         case NbmgpuError():
             message, _, hint = str(error).partition("\nTry: ")
-            return Refusal(409, message, hint)
+            return ApiError(409, message, hint)
         case FileNotFoundError():
-            return Refusal(404, f"{error.filename} is gone: the run was deleted meanwhile.", LIST)
+            return ApiError(
+                404, f"{error.filename} does not exist: the run was deleted.", LIST_HINT
+            )
         case PermissionError():
-            what = f"{error.filename or runs_root()} may not be read by this user."
-            return Refusal(403, what, f"Look at who owns it: ls -ld '{runs_root()}'")
+            what = f"This user may not read {error.filename or runs_root()}."
+            return ApiError(403, what, f"Check its owner: ls -ld '{runs_root()}'")
         case OSError():
-            return Refusal(500, f"{error.filename or runs_root()}: {error.strerror or error}.")
+            return ApiError(500, f"{error.filename or runs_root()}: {error.strerror or error}.")
         case web.HTTPError(status_code=403):
-            return Refusal(403, "Nobody is logged in, or this user may not do that.",
+            return ApiError(403, "Not logged in, or this user may not do that.",
                            "Open the page again, with its token.")  # fmt: skip
         case web.HTTPError():
-            return Refusal(error.status_code, error.log_message or error.reason or str(error))
-    return Refusal(500, "The server extension of nbmgpu failed.", "The server's log has details.")
+            return ApiError(error.status_code, error.log_message or error.reason or str(error))
+    return ApiError(500, "The server extension of nbmgpu failed.", "The server's log has details.")

@@ -1,4 +1,4 @@
-"""``runs/<id>/logs``: pages of lines, and whole files to download."""
+"""``runs/<id>/logs``: pages of log lines, and downloads of log files."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from nbmgpu.report.log_pages import ALL, LogRequest
 from .base_handler import Handler
 from .run_folders import NoSuchRunError, open_run, own_file
 
-PAGE = 200
-"""Lines of a page unless another number is asked for."""
+PAGE_LINES = 200
+"""Default number of lines of a page."""
 
-CHUNK = 1 << 18
-"""Bytes of a download that are in memory at a time."""
+CHUNK_BYTES = 1 << 18
+"""Bytes of a download that are held in memory at a time."""
 
 
 class LogsHandler(Handler):
-    """The lines of a rank, or of all."""
+    """Log lines of one rank or of all ranks."""
 
     @web.authenticated
     @authorized
@@ -30,24 +30,24 @@ class LogsHandler(Handler):
         request = LogRequest(
             rank=self.number("rank", ALL),
             first=self.number("first", -1),
-            count=self.number("count", PAGE),
+            count=self.number("count", PAGE_LINES),
             search=self.get_query_argument("search", "", strip=False),
         )
-        self.answer(await self.services.work(self.services.opened.page, name, request))
+        self.answer(await self.services.run_in_thread(self.services.opened.page, name, request))
 
 
 class LogFileHandler(Handler):
-    """One rank's log, whole."""
+    """The log file of one rank."""
 
     @web.authenticated
     @authorized
     async def get(self, name: str, rank: str) -> None:
-        """Send the file, as an attachment and as plain text whatever it holds."""
-        path = await self.services.work(log_file, name, int(rank))
+        """Send the file as a plain text attachment."""
+        path = await self.services.run_in_thread(log_file, name, int(rank))
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         self.set_header("Content-Disposition", f'attachment; filename="{name}-rank-{rank}.log"')
-        with await self.services.work(path.open, "rb") as file:
-            while chunk := await self.services.work(file.read, CHUNK):
+        with await self.services.run_in_thread(path.open, "rb") as file:
+            while chunk := await self.services.run_in_thread(file.read, CHUNK_BYTES):
                 self.write(chunk)
                 try:
                     await self.flush()
@@ -60,7 +60,7 @@ def log_file(name: str, rank: int) -> Path:
     """Return the path of a rank's log.
 
     Raises:
-        NoSuchRunError: there is no such run or rank, or the log is a link.
+        NoSuchRunError: There is no such run or rank, or the log is a symbolic link.
     """
     run = open_run(name)
     if rank >= run.record.world_size:

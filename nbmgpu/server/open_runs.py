@@ -1,4 +1,4 @@
-"""Runs that somebody looks into: each stays open for a while, read as far as it has gone."""
+"""Caches open runs, so that their events are read only once."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from nbmgpu.runs.run import Run
 
 from .run_folders import open_run, own_file, run_folder
 
-KEPT = 8
-"""Runs that stay open: their curves, and where the lines of their logs begin."""
+MAX_CACHED = 8
+"""Maximum number of open runs, each with its curves and the line index of its logs."""
 
 
 class OpenRun:
-    """One run.  One request after the other is answered."""
+    """One open run. Requests are processed one at a time."""
 
     def __init__(self, run: Run) -> None:
-        """Read ``run``."""
+        """Open ``run``."""
         self._run = run
         self._logs = LogReader(run)
         self._lock = threading.Lock()
 
     def page(self, request: LogRequest) -> LogPage:
-        """Return the page of the logs that is asked for, as the files are now."""
+        """Return a page of the current logs."""
         with self._lock:
             for rank in range(self._run.record.world_size):
                 refuse_link(self._run, rank)
-            self._run.poll()  # it tells which bytes are stderr, and when they were written
+            self._run.poll()  # events say which bytes are stderr, and when they were written
             return self._logs.page(request)
 
     def curve_detail(self, request: CurveRequest) -> CurveLine | None:
-        """Return a part of a metric in more detail; None where there is none."""
+        """Return a range of a metric at a higher resolution, or None if it has no points."""
         with self._lock:
             self._run.poll()
             return curve_detail(self._run.view, request)
 
 
 class OpenRuns:
-    """The runs that were looked into last.  Threads may share it."""
+    """Cache of the most recently used runs. Thread-safe."""
 
     def __init__(self) -> None:
-        """Have none open."""
+        """Create an empty cache."""
         self._open: OrderedDict[str, OpenRun] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -51,15 +51,15 @@ class OpenRuns:
         """Return a page of the logs of the run ``name``.
 
         Raises:
-            NoSuchRunError: there is none, or its logs lead elsewhere.
+            NoSuchRunError: It does not exist, or its logs are symbolic links.
         """
         return self._get(name).page(request)
 
     def curve_detail(self, name: str, request: CurveRequest) -> CurveLine | None:
-        """Return a part of a metric of the run ``name``.
+        """Return a range of a metric of the run ``name``.
 
         Raises:
-            NoSuchRunError: there is none.
+            NoSuchRunError: It does not exist.
         """
         return self._get(name).curve_detail(request)
 
@@ -68,14 +68,14 @@ class OpenRuns:
         with self._lock:
             run = self._open.pop(name, None) or OpenRun(open_run(name))
             self._open[name] = run
-            while len(self._open) > KEPT:
+            while len(self._open) > MAX_CACHED:
                 self._open.popitem(last=False)
         return run
 
 
 def refuse_link(run: Run, rank: int) -> None:
-    """Raise NoSuchRunError if the log of ``rank`` is not a file of the run's own."""
+    """Raise NoSuchRunError if the log of ``rank`` is not a regular file in the run's folder."""
     try:
         own_file(run.folder, run.log_path(rank))
     except FileNotFoundError:
-        pass  # the rank has not begun
+        pass  # the rank has not started

@@ -1,6 +1,6 @@
-"""What the routes answer besides the parts of a run: plain data, in TypeScript as well.
+"""Requests and responses of the API, except for the parts of a run (``nbmgpu.report``).
 
-``tools/typescript_types.py`` makes labextension/src/generated/server.ts from this file.
+``tools/typescript_types.py`` generates labextension/src/generated/server.ts from this file.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ DeviceKind = Literal["cpu", "gpu"]
 
 
 @dataclass(frozen=True)
-class DeviceUse:
-    """A device and how busy it is at this moment.
+class DeviceUsage:
+    """A device and its current usage.
 
     Attributes:
-        name: what a run calls it: ``cpu``, ``cuda:0``.
-        kind: whether it is the processor with its memory, or a GPU.
-        label: what people call it: ``NVIDIA H100 80GB HBM3``, ``8 cores``.
-        use: from 0 to 1, -1 when unknown.
-        memory_used, memory_total: in bytes, -1 when unknown.
+        name: the name in runs: ``cpu``, ``cuda:0``.
+        kind: the CPU with its memory, or a GPU.
+        label: the display name: ``NVIDIA H100 80GB HBM3``, ``8 cores``.
+        use: utilization from 0 to 1, -1 if unknown.
+        memory_used, memory_total: in bytes, -1 if unknown.
     """
 
     name: str
@@ -36,18 +36,18 @@ class DeviceUse:
 
 @dataclass(frozen=True)
 class ServerStatus:
-    """The machine at this moment.
+    """The current state of the machine.
 
     Attributes:
-        version: of nbmgpu in the server's environment.
-        devices: all that runs could be on.
+        version: the version of nbmgpu in the server's environment.
+        devices: all devices.
         runs_root: the folder of all runs.
-        server_root: the folder whose files the server shows.
-        problems: what is missing or in the way, in sentences.
+        server_root: the root folder of the server's contents manager.
+        problems: configuration problems, in sentences.
     """
 
     version: str
-    devices: list[DeviceUse]
+    devices: list[DeviceUsage]
     runs_root: str
     server_root: str
     problems: list[str]
@@ -55,7 +55,7 @@ class ServerStatus:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What stays of a run in a notebook: HTML without a script, and text."""
+    """The summary of a finished run, as HTML without scripts and as text."""
 
     html: str
     text: str
@@ -63,25 +63,25 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class RunList:
-    """Runs, newest first; ``more`` says whether there are older ones."""
+    """Runs, newest first; ``more`` is whether older ones exist."""
 
     runs: list[RunLine]
     more: bool
 
 
 @dataclass(frozen=True)
-class News:
-    """What the stream says once a second.
+class Update:
+    """A message of the stream: the changes since the last message, at most once a second.
 
     Attributes:
-        devices: all of them.
-        runs: the lines that have changed; with the first word, the newest runs.
+        devices: all devices.
+        runs: the entries that changed; in the first message, the newest runs.
         gone: ids of runs whose folders were removed.
-        more: whether there are older runs than those told.
-        problems: what is missing or in the way, in sentences.
+        more: whether there are older runs than those sent.
+        problems: configuration problems, in sentences.
     """
 
-    devices: list[DeviceUse]
+    devices: list[DeviceUsage]
     runs: list[RunLine]
     gone: list[str]
     more: bool
@@ -90,38 +90,38 @@ class News:
 
 @dataclass(frozen=True)
 class Visibility:
-    """What a page tells a stream: while nobody looks, nothing is sent and nothing is read."""
+    """A message from the page to a stream: nothing is read or sent while the page is hidden."""
 
     visible: bool
 
 
 @dataclass(frozen=True)
 class StopRequest:
-    """How to stop a run: gently, so that results come back, or by force."""
+    """Whether to interrupt a run, so that its results are written back, or to kill it."""
 
     force: bool = False
 
 
 @dataclass(frozen=True)
 class PickRequest:
-    """The ``%%mgpu`` line that a cell has, or nothing, and those ``Controls`` that were set."""
+    """The ``%%mgpu`` line of a cell, or an empty string, and the ``Controls`` that were changed."""
 
     line: str = ""
     controls: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A strategy as people choose it.
+class StrategyInfo:
+    """A strategy, described for people.
 
     Attributes:
         name: what ``--strategy`` takes.
-        summary: one line for people.
-        needs, saves, costs: what it asks for, spares and takes.
-        options: the flags of ``%%mgpu`` that it can have.
-        shards_data: whether each rank takes a share of every global batch.
-        in_one_process: whether one rank holds all devices.
-        missing: what it lacks where the server runs, as a sentence; mostly empty.
+        summary: one sentence.
+        needs, saves, costs: its requirements, what it saves, and its cost.
+        options: the flags of ``%%mgpu`` that it supports.
+        shards_data: whether each rank processes a shard of every global batch.
+        in_one_process: whether one process uses all devices.
+        missing: packages missing in the server's environment, as a sentence; usually empty.
     """
 
     name: str
@@ -137,7 +137,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class FlagHelp:
-    """A flag of ``%%mgpu``: how it is written, what it does, and values to propose.
+    """A flag of ``%%mgpu``: its spelling, its help text, and values to suggest.
 
     A flag without ``metavar`` is a switch.
     """
@@ -151,22 +151,22 @@ class FlagHelp:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """What one can choose on the first line of a cell."""
+    """The strategies and flags of the ``%%mgpu`` line."""
 
-    strategies: list[Choice]
+    strategies: list[StrategyInfo]
     flags: list[FlagHelp]
 
 
 @dataclass(frozen=True)
-class Problem:
-    """Why something was not done, and what to do; ``hint`` may be empty."""
+class ErrorBody:
+    """The body of an error response; ``hint`` says what to do and may be empty."""
 
     message: str
     hint: str
 
 
 class CloseCode(IntEnum):
-    """How the server closes a stream for good; after any other code a page comes back."""
+    """Close codes of streams that have ended; after any other code, clients reconnect."""
 
     OVER = 4000
     GONE = 4404

@@ -1,4 +1,4 @@
-"""``pick``: the strategy picker of a cell while its kernel has no time, so without its model."""
+"""``pick``: the strategy picker of a cell whose kernel is busy, so without its model."""
 
 from __future__ import annotations
 
@@ -8,32 +8,36 @@ from jupyter_server.auth.decorator import authorized
 from tornado import web
 
 from .base_handler import Handler
-from .http_errors import Refusal
+from .http_errors import ApiError
 from .payloads import PickRequest
 
 
 class PickHandler(Handler):
-    """What there is to choose, for this machine."""
+    """The picker's state for this machine."""
 
     @web.authenticated
     @authorized
     async def post(self) -> None:
         """Answer a ``PickRequest`` with a ``PickerState``."""
-        self.answer(await self.services.work(pick, self._wish()))
+        self.answer(await self.services.run_in_thread(pick, self._request()))
 
-    def _wish(self) -> PickRequest:
-        wish = self.body(PickRequest)
-        if wish is None or not isinstance(wish.line, str) or not isinstance(wish.controls, dict):
-            what = "The body does not say what to pick from."
-            raise Refusal(400, what, '{"line": "%%mgpu --strategy ddp", "controls": {"gpus": 2}}')
-        return wish
+    def _request(self) -> PickRequest:
+        request = self.body(PickRequest)
+        if (
+            request is None
+            or not isinstance(request.line, str)
+            or not isinstance(request.controls, dict)
+        ):
+            what = "The body is not a PickRequest."
+            raise ApiError(400, what, '{"line": "%%mgpu --strategy ddp", "controls": {"gpus": 2}}')
+        return request
 
 
-def pick(wish: PickRequest) -> dict[str, Any]:
-    """Return what a picker shows that knows no model."""
+def pick(request: PickRequest) -> dict[str, Any]:
+    """Return the state of a picker without a model."""
     from nbmgpu.advisor.picker_state import describe
 
     try:
-        return describe(wish.line.partition("\n")[0], {}, wish.controls).plain()
+        return describe(request.line.partition("\n")[0], {}, request.controls).plain()
     except TypeError as error:
-        raise Refusal(400, f"The controls cannot be used: {error}.") from None
+        raise ApiError(400, f"The controls are invalid: {error}.") from None

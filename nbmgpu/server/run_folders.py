@@ -1,4 +1,4 @@
-"""Which folders are runs that this server may show: real ones, of this user, under the root."""
+"""Finds and validates run folders: real folders of this user, below the root of all runs."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 from nbmgpu.runs.run import Run, runs_root
 
 RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-z]{1,16}")
-"""What ``nbmgpu.runs.run.new_run_id`` makes, and nothing that means something to a file system."""
+"""The ids that ``nbmgpu.runs.run.new_run_id`` creates; none has a meaning in a path."""
 
 
 class NoSuchRunError(LookupError):
-    """There is no run of this name that this server may show."""
+    """There is no run of this name that this server may serve."""
 
 
 def run_ids() -> list[str]:
-    """Return the names that may be runs, the newest first.
+    """Return all names that are valid run ids, newest first.
 
     Raises:
-        OSError: the folder of all runs cannot be read; FileNotFoundError if there is none yet.
+        OSError: The folder of all runs cannot be read; FileNotFoundError if it does not exist yet.
     """
     with os.scandir(runs_root()) as entries:
         return sorted((e.name for e in entries if RUN_ID.fullmatch(e.name)), reverse=True)
@@ -31,10 +31,10 @@ def run_folder(name: str) -> Path:
     """Return the folder of the run ``name``.
 
     Raises:
-        NoSuchRunError: there is none, or it is a link, or somebody else's.
+        NoSuchRunError: It does not exist, is a symbolic link, or belongs to another user.
     """
     if not RUN_ID.fullmatch(name):
-        raise NoSuchRunError(f"{name[:80]!r} is not the name of a run")
+        raise NoSuchRunError(f"{name[:80]!r} is not a run id")
     folder = runs_root() / name
     for part in (folder, folder / "events", folder / "logs"):
         try:
@@ -42,31 +42,31 @@ def run_folder(name: str) -> Path:
         except OSError:
             raise NoSuchRunError(f"There is no run {name}; it may have been deleted") from None
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-            raise NoSuchRunError(f"The folder of run {name} is a link or belongs to somebody else")
+            raise NoSuchRunError(f"The folder of run {name} is a link or belongs to another user")
     return folder
 
 
 def open_run(name: str, ranks: bool = True) -> Run:
-    """Return the run ``name``, with nothing read of it yet but what was asked; see ``Run``.
+    """Open the run ``name``; no events are read yet. For ``ranks`` see ``Run``.
 
     Raises:
-        NoSuchRunError: there is none, or its folder cannot be read as a run.
+        NoSuchRunError: It does not exist, or its folder is not a valid run.
     """
     folder = run_folder(name)
     try:
         return Run(folder, ranks)
     except FileNotFoundError:
-        raise NoSuchRunError(f"Run {name} is only being made, or being deleted") from None
+        raise NoSuchRunError(f"Run {name} is being created or deleted") from None
     except (OSError, ValueError, TypeError) as error:
         raise NoSuchRunError(f"The folder of run {name} cannot be read: {error}") from None
 
 
 def own_file(folder: Path, path: Path) -> Path:
-    """Return ``path`` if it is a real file inside ``folder``.
+    """Return ``path`` if it is a regular file inside ``folder``.
 
     Raises:
-        NoSuchRunError: it is a link, or leads out.
-        FileNotFoundError: there is no such file.
+        NoSuchRunError: It is a symbolic link, or in a folder that is one.
+        FileNotFoundError: It does not exist.
     """
     if not stat.S_ISREG(path.lstat().st_mode) or path.resolve().parent != path.parent.resolve():
         raise NoSuchRunError(f"{path.name} of run {folder.name} is a link")

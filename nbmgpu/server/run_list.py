@@ -1,4 +1,4 @@
-"""The list of runs.  Lines of runs that are over are made once and remembered."""
+"""Builds the list of runs; the entries of finished runs are cached."""
 
 from __future__ import annotations
 
@@ -20,57 +20,57 @@ from .run_folders import NoSuchRunError, open_run, run_folder, run_ids
 
 logger = logging.getLogger(__name__)
 
-NEWEST = 200
-"""How many runs a list has unless more are asked for."""
+DEFAULT_LIMIT = 200
+"""Default number of runs in a list."""
 
-MOST = 500
-"""The most runs of one list."""
+MAX_LIMIT = 500
+"""Maximum number of runs in a list."""
 
-PATIENCE = 0.2
-"""Seconds after which runs that nobody has read yet are left for the next time somebody asks."""
+TIME_LIMIT = 0.2
+"""Seconds after which runs that were never read are left for the next request."""
 
-KEPT = 2000
-"""Runs whose lines are remembered; a line takes some kilobytes."""
+MAX_CACHED = 2000
+"""Maximum number of cached entries, of a few kilobytes each."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What is remembered of a run; it is kept open while it goes on, and no longer."""
+    """The cached entry of a run, and the open run until it is over."""
 
     seen: list[Any]
     line: RunLine
     open: Run | None = None
 
 
-class LateError(Exception):
-    """It has taken long enough, and here is a run of which all would have to be read."""
+class DeadlineError(Exception):
+    """The time limit is exceeded, and the next run was never read."""
 
 
-class RunLines:
-    """Makes the lines of runs and remembers them.  Threads may share it."""
+class RunListReader:
+    """Reads and caches the entries of runs. Thread-safe."""
 
     def __init__(self) -> None:
-        """Know no run yet."""
+        """Start with an empty cache."""
         self._entries: dict[str, Entry] = {}
         self._broken: dict[str, list[Any]] = {}
         self._lock = threading.Lock()
 
-    def newest(self, limit: int = NEWEST, before: str = "") -> RunList:
+    def newest(self, limit: int = DEFAULT_LIMIT, before: str = "") -> RunList:
         """Return the newest ``limit`` runs, or those whose names sort before ``before``.
 
-        There may be fewer, and more to be had, where much has to be read for the first time.
+        The list is shorter, with ``more`` set, if many runs are read for the first time.
 
         Raises:
-            OSError: the folder of all runs cannot be read.
+            OSError: The folder of all runs cannot be read.
         """
-        limit, deadline = max(0, min(limit, MOST)), time.monotonic() + PATIENCE
+        limit, deadline = max(0, min(limit, MAX_LIMIT)), time.monotonic() + TIME_LIMIT
         with self._lock:
             try:
                 names = run_ids()
             except FileNotFoundError:
-                names = []  # it comes with the first run
+                names = []  # the first run creates it
             self._forget(names)
-            kernels = Kernels()
+            kernels = KernelLiveness()
             lines: list[RunLine] = []
             for name in names:
                 if before and name >= before:
@@ -80,58 +80,58 @@ class RunLines:
                 late = bool(lines) and time.monotonic() > deadline
                 try:
                     lines.append(self._line(name, kernels, late))
-                except LateError:
+                except DeadlineError:
                     return RunList(lines, more=True)
                 except (NoSuchRunError, OSError):
-                    continue  # half made, half deleted, damaged, or not for this user
+                    continue  # being created or deleted, damaged, or of another user
             return RunList(lines, more=False)
 
-    def _line(self, name: str, kernels: Kernels, late: bool) -> RunLine:
+    def _line(self, name: str, kernels: KernelLiveness, late: bool) -> RunLine:
         folder = run_folder(name)
         entry, seen = self._entries.get(name), fingerprint(folder)
         if self._broken.get(name) == seen:
             raise NoSuchRunError(f"Run {name} could not be read before")
         if entry is None or entry.open or entry.seen != seen:
-            entry = self._entries[name] = self._look(folder, seen, entry, late)
+            entry = self._entries[name] = self._read(folder, seen, entry, late)
         if entry.line.kernel_alive != (alive := kernels.alive(entry.line)):
             line = dataclasses.replace(entry.line, kernel_alive=alive)
             entry = self._entries[name] = dataclasses.replace(entry, line=line)
         return entry.line
 
-    def _look(self, folder: Path, seen: list[Any], before: Entry | None, late: bool) -> Entry:
-        """Read what is new of a run that is open, or else its digest, or else all of it."""
+    def _read(self, folder: Path, seen: list[Any], before: Entry | None, late: bool) -> Entry:
+        """Read new events of an open run; otherwise the cached digest or, last, all events."""
         run = before.open if before else None
         if run is None and (kept := read_digest(folder, seen)) is not None:
             return Entry(seen, kept)
         if run is None and late:
-            raise LateError
+            raise DeadlineError
         name = folder.name
         run = run or open_run(name)
         try:
             line = write_digest(run)
-            run.poll()  # nobody else wants this reader's events
-        except Exception as error:  # one damaged folder must not hide the others
+            run.poll()  # discards the events; only the view is needed
+        except Exception as error:  # one damaged folder must not hide other runs
             self._broken[name] = seen
             logger.warning("Run %s cannot be read", name, exc_info=True)
             raise NoSuchRunError(f"Run {name} cannot be read: {error}") from error
         return Entry(seen, line, None if line.over else run)
 
     def _forget(self, names: list[str]) -> None:
-        """Drop runs that are gone, and the oldest beyond the limit."""
-        kept = set(names[:KEPT])
+        """Drop removed runs, and the oldest beyond the limit."""
+        kept = set(names[:MAX_CACHED])
         self._entries = {name: entry for name, entry in self._entries.items() if name in kept}
         self._broken = {name: seen for name, seen in self._broken.items() if name in kept}
 
 
-class Kernels:
-    """Which kernels live at this moment; each is looked at once."""
+class KernelLiveness:
+    """Checks which kernels are alive, once for each kernel."""
 
     def __init__(self) -> None:
-        """Know none yet."""
+        """Start with an empty cache."""
         self._alive: dict[tuple[int, float], bool] = {}
 
     def alive(self, line: RunLine) -> bool:
-        """Tell whether the kernel that started the run still runs."""
+        """Return whether the kernel that started the run is alive."""
         process = line.kernel_pid, line.kernel_create_time
         if process not in self._alive:
             self._alive[process] = process_is_alive(*process)

@@ -12,21 +12,21 @@ from nbmgpu.report.summary import summary_html, summary_text
 from nbmgpu.report.text_format import ending_sentence
 
 from .base_handler import Handler
-from .http_errors import Refusal
+from .http_errors import ApiError
 from .payloads import RunSummary, StopRequest
 from .run_folders import open_run
-from .run_list import NEWEST
+from .run_list import DEFAULT_LIMIT
 
 
 class RunsHandler(Handler):
-    """All runs."""
+    """The list of runs."""
 
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        """Answer with a ``RunList``: ``limit`` runs, those before the run ``before`` if given."""
-        limit, before = self.number("limit", NEWEST), self.get_query_argument("before", "")
-        self.answer(await self.services.work(self.services.lines.newest, limit, before))
+        """Answer with a ``RunList`` of ``limit`` runs, older than the run ``before`` if given."""
+        limit, before = self.number("limit", DEFAULT_LIMIT), self.get_query_argument("before", "")
+        self.answer(await self.services.run_in_thread(self.services.lines.newest, limit, before))
 
 
 class RunHandler(Handler):
@@ -35,73 +35,73 @@ class RunHandler(Handler):
     @web.authenticated
     @authorized
     async def get(self, name: str) -> None:
-        """Answer with all ``Parts`` of it."""
-        self.answer(await self.services.work(whole, name))
+        """Answer with all ``Parts`` of the run."""
+        self.answer(await self.services.run_in_thread(all_parts, name))
 
     @web.authenticated
     @authorized
     async def delete(self, name: str) -> None:
-        """Remove its folder, if it is over."""
-        await self.services.fulfil(delete, name)
+        """Delete the run's folder, if it is over."""
+        await self.services.run_action(delete, name)
         self.set_status(204)
         self.finish()
 
 
 class SummaryHandler(Handler):
-    """What stays of a run in its notebook."""
+    """The summary of a run."""
 
     @web.authenticated
     @authorized
     async def get(self, name: str) -> None:
-        """Answer with a ``RunSummary``, if it is over."""
-        self.answer(await self.services.work(summary, name))
+        """Answer with a ``RunSummary``, if the run is over."""
+        self.answer(await self.services.run_in_thread(summary, name))
 
 
 class StopHandler(Handler):
-    """The end of a run that goes on."""
+    """Stops a run."""
 
     @web.authenticated
     @authorized
     async def post(self, name: str) -> None:
-        """Ask the run to end; the body may be a ``StopRequest``."""
-        await self.services.fulfil(stop, name, self._wish())
+        """Request a stop; the body may be a ``StopRequest``."""
+        await self.services.run_action(stop, name, self._request())
         self.answer({}, 202)
 
-    def _wish(self) -> StopRequest:
-        wish = self.body(StopRequest)
-        if wish is None or not isinstance(wish.force, bool):
-            what = "The body says neither how to stop nor nothing."
-            raise Refusal(400, what, '{"force": false}')
-        return wish
+    def _request(self) -> StopRequest:
+        request = self.body(StopRequest)
+        if request is None or not isinstance(request.force, bool):
+            what = "The body is neither empty nor a StopRequest."
+            raise ApiError(400, what, '{"force": false}')
+        return request
 
 
-def whole(name: str) -> dict[str, Any]:
-    """Return all there is to show of a run."""
+def all_parts(name: str) -> dict[str, Any]:
+    """Return all parts of a run."""
     run = open_run(name)
     run.refresh()
     return Snapshot(run).whole()
 
 
 def summary(name: str) -> RunSummary:
-    """Return the summary of a run that is over."""
+    """Return the summary of a finished run."""
     run = open_run(name)
     run.refresh()
     if not run.over:
-        raise Refusal(409, f"Run {name} still goes on.", "Its summary comes when it is over.")
+        raise ApiError(409, f"Run {name} is still running.", "The summary follows at its end.")
     return RunSummary(summary_html(run), summary_text(run))
 
 
-def stop(name: str, wish: StopRequest) -> None:
-    """Ask the launcher of a run to end it.  It watches the folder, whatever the kernel does."""
+def stop(name: str, request: StopRequest) -> None:
+    """Ask the launcher of a run to stop it, through a file; the kernel need not respond."""
     run = open_run(name, ranks=False)
     if run.over:
-        raise Refusal(409, f"Run {name} is over already: {ending_sentence(run.state)}.")
-    run.stop(wish.force)
+        raise ApiError(409, f"Run {name} is already over: {ending_sentence(run.state)}.")
+    run.stop(request.force)
 
 
 def delete(name: str) -> None:
-    """Remove the folder of a run that is over and whose results have come home."""
+    """Delete the folder of a run that is over and whose results the kernel has read."""
     run = open_run(name, ranks=False)
     if not run.over:
-        raise Refusal(409, f"Run {name} still goes on.", "Stop it first.")
+        raise ApiError(409, f"Run {name} is still running.", "Stop it first.")
     run.delete()

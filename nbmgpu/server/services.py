@@ -1,4 +1,4 @@
-"""What all handlers of one server share, and the threads in which files are read."""
+"""The state that all handlers of one server share, and their thread pools."""
 
 from __future__ import annotations
 
@@ -9,48 +9,50 @@ from typing import ParamSpec, TypeVar
 
 from nbmgpu.runs.run import runs_root
 
-from .device_usage import Meters
+from .device_monitor import DeviceMonitor
 from .open_runs import OpenRuns
 from .run_folders import run_ids
-from .run_list import RunLines
+from .run_list import RunListReader
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 THREADS = 4
-"""Reading is short and mostly waits for the disk; a few threads serve many pages."""
+"""Threads that read files. Reads are short and mostly wait for the disk."""
 
-WISHES = 2
-"""Threads for what people click on, such as Stop: they wait for no list."""
+ACTION_THREADS = 2
+"""Threads for actions such as Stop, so that they never wait for reads."""
 
 KEY = "nbmgpu"
-"""Where the server's settings have the services."""
+"""The key of the services in the server's settings."""
 
 
 class Services:
-    """The lines of all runs, the devices, and the runs looked into, for one server."""
+    """The run list, the device monitor and the open runs of one server."""
 
     def __init__(self) -> None:
-        """Start no thread and read nothing yet."""
-        self.lines = RunLines()
-        self.meters = Meters()
+        """Create the services; threads start with the first request."""
+        self.lines = RunListReader()
+        self.devices = DeviceMonitor()
         self.opened = OpenRuns()
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="nbmgpu")
-        self._wishes = ThreadPoolExecutor(WISHES, thread_name_prefix="nbmgpu-wish")
+        self._threads = ThreadPoolExecutor(THREADS, "nbmgpu")
+        self._action_threads = ThreadPoolExecutor(
+            ACTION_THREADS, thread_name_prefix="nbmgpu-action"
+        )
 
-    async def work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call ``function`` in a thread: the server's event loop never waits for a file."""
+    async def run_in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call ``function`` in a thread, so that file access does not block the event loop."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
 
-    async def fulfil(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call ``function``, which changes something, in a thread that no reader keeps busy."""
+    async def run_action(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call ``function``, which changes something, in a thread that is not used for reads."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._wishes, lambda: function(*args, **kwargs))
+        return await loop.run_in_executor(self._action_threads, lambda: function(*args, **kwargs))
 
     def problems(self) -> list[str]:
-        """Return what is missing or in the way; that there is no folder of runs yet is not."""
-        found = list(self.meters.problems)
+        """Return configuration problems; a runs folder that does not exist yet is none."""
+        found = list(self.devices.problems)
         try:
             run_ids()
         except FileNotFoundError:
@@ -60,7 +62,7 @@ class Services:
         return found
 
     def close(self) -> None:
-        """Stop the threads and let the devices go."""
+        """Stop the threads and the device monitor."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-        self._wishes.shutdown(wait=False, cancel_futures=True)
-        self.meters.close()
+        self._action_threads.shutdown(wait=False, cancel_futures=True)
+        self.devices.close()

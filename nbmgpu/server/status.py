@@ -1,4 +1,4 @@
-"""``status``: versions, devices, and what is in the way."""
+"""``status``: versions, devices and configuration problems."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .services import Services
 
 
 class StatusHandler(Handler):
-    """The machine at this moment."""
+    """The current state of the machine."""
 
     @web.authenticated
     @authorized
     async def get(self) -> None:
         """Answer with a ``ServerStatus``."""
-        root = str(getattr(self.contents_manager, "root_dir", ""))  # remote ones have none
-        self.answer(await self.services.work(server_status, self.services, root))
+        root = str(getattr(self.contents_manager, "root_dir", ""))  # not on remote ones
+        self.answer(await self.services.run_in_thread(server_status, self.services, root))
 
 
 def server_status(services: Services, server_root: str) -> ServerStatus:
-    """Look at devices and folders."""
-    devices = services.meters.read()
+    """Return the current state of devices and folders."""
+    devices = services.devices.read()
     return ServerStatus(__version__, devices, str(runs_root()), server_root, services.problems())

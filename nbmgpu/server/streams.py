@@ -1,4 +1,4 @@
-"""``stream`` and ``runs/<id>/stream``: what changes, told as long as somebody listens and looks."""
+"""``stream`` and ``runs/<id>/stream``: websockets that send changes while the page is visible."""
 
 from __future__ import annotations
 
@@ -13,137 +13,137 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from nbmgpu.report.snapshot import Snapshot
 
-from .base_handler import ForUsers, to_json
-from .changes import NewsReader
+from .base_handler import AuthenticatedHandler, to_json
 from .payloads import CloseCode
 from .run_folders import NoSuchRunError, open_run, run_folder
+from .updates import UpdateReader
 
-NEWS_EVERY = 1.0
-"""Seconds between two words about machine and runs."""
+UPDATE_INTERVAL = 1.0
+"""Seconds between two updates of devices and runs."""
 
-PARTS_EVERY = 0.25
-"""Seconds between two words about one run."""
+RUN_INTERVAL = 0.25
+"""Seconds between two messages about one run."""
 
 REASON_BYTES = 120
-"""What a close frame has room for, nearly."""
+"""Maximum bytes of a close reason; the protocol allows 123."""
 
 
-class Stream(WebSocketMixin, WebSocketHandler, ForUsers):
-    """A websocket that tells something.  All it hears is whether somebody looks."""
+class Stream(WebSocketMixin, WebSocketHandler, AuthenticatedHandler):
+    """A websocket that sends data. It only receives whether the page is visible."""
 
     @ws_authenticated
     @authorized
     async def get(self, *args: Any, **kwargs: Any) -> None:
-        """Open the websocket for those who may read."""
+        """Open the websocket for users who may read."""
         await super().get(*args, **kwargs)
 
     def get_compression_options(self) -> dict[str, Any]:
-        """Compress: lines of runs look alike."""
+        """Enable compression: entries of runs are similar."""
         return {}
 
     def open(self, *args: str, **kwargs: str) -> None:
-        """Begin to tell."""
+        """Start sending."""
         super().open(*args, **kwargs)
-        self._looking = asyncio.Event()
-        self._looking.set()
-        self._telling = asyncio.ensure_future(self._tell())
+        self._visible = asyncio.Event()
+        self._visible.set()
+        self._sending = asyncio.ensure_future(self._run())
 
     def on_message(self, message: str | bytes) -> None:
-        """Hear ``Visibility``; whatever else somebody says means nothing."""
+        """Handle ``Visibility`` messages; ignore all others."""
         try:
             visible = json.loads(message)["visible"]
         except (ValueError, TypeError, KeyError):
             return
         if visible:
-            self._looking.set()
+            self._visible.set()
         else:
-            self._looking.clear()
+            self._visible.clear()
 
     def on_close(self) -> None:
-        """Stop to tell."""
+        """Stop sending."""
         super().on_close()
-        self._telling.cancel()
+        self._sending.cancel()
 
-    async def _tell(self) -> None:
+    async def _run(self) -> None:
         try:
-            await self.tell()
+            await self.send_changes()
         except WebSocketClosedError:
             pass
         except NoSuchRunError as error:
-            self.close(CloseCode.GONE, _cut(str(error)))
+            self.close(CloseCode.GONE, _truncate(str(error)))
         except Exception:
             self.log.exception("A stream of nbmgpu failed")
             self.close(1011, "the server extension of nbmgpu failed; the server's log has details")
 
     @abstractmethod
-    async def tell(self) -> None:
-        """Tell until there is nothing more to tell."""
+    async def send_changes(self) -> None:
+        """Send messages until the stream ends."""
 
-    async def looked_at(self) -> None:
-        """Wait until somebody looks."""
-        await self._looking.wait()
+    async def wait_until_visible(self) -> None:
+        """Wait until the page is visible."""
+        await self._visible.wait()
 
 
-class NewsStream(Stream):
-    """Devices and runs, once a second."""
+class UpdateStream(Stream):
+    """Sends devices and runs once a second."""
 
-    async def tell(self) -> None:
-        """Send ``News``, without end."""
-        reader = NewsReader(self.services)
+    async def send_changes(self) -> None:
+        """Send ``Update`` messages until the client disconnects."""
+        reader = UpdateReader(self.services)
 
-        def look() -> str:
-            news = reader.look()
-            return to_json(news) if news else ""
+        def read() -> str:
+            update = reader.read()
+            return to_json(update) if update else ""
 
         while True:
-            await self.looked_at()
-            if text := await self.services.work(look):
+            await self.wait_until_visible()
+            if text := await self.services.run_in_thread(read):
                 await self.write_message(text)
-            await asyncio.sleep(NEWS_EVERY)
+            await asyncio.sleep(UPDATE_INTERVAL)
 
 
 class RunStream(Stream):
-    """One run, four times a second, until it is over."""
+    """Sends one run four times a second until it is over."""
 
-    async def tell(self) -> None:
-        """Send those of the run's ``Parts`` that have changed: first all, at last the end."""
-        watch = await self.services.work(Watch, *self.path_args)
+    async def send_changes(self) -> None:
+        """Send the run's ``Parts`` that changed, at first all of them."""
+        reader = await self.services.run_in_thread(RunReader, *self.path_args)
         while True:
-            await self.looked_at()
-            text, over = await self.services.work(watch.look)
+            await self.wait_until_visible()
+            text, over = await self.services.run_in_thread(reader.read)
             if text:
                 await self.write_message(text)
             if over:
                 self.close(CloseCode.OVER, "the run is over")
                 return
-            await asyncio.sleep(PARTS_EVERY)
+            await asyncio.sleep(RUN_INTERVAL)
 
 
-class Watch:
-    """Reads one run for one listener."""
+class RunReader:
+    """Reads one run for one client."""
 
     def __init__(self, name: str) -> None:
         """Open the run ``name``.
 
         Raises:
-            NoSuchRunError: there is none.
+            NoSuchRunError: It does not exist.
         """
         self._name = name
         self._run = open_run(name)
         self._snapshot = Snapshot(self._run)
 
-    def look(self) -> tuple[str, bool]:
-        """Return the parts that have changed as JSON, if any, and whether those were the last.
+    def read(self) -> tuple[str, bool]:
+        """Return the parts that changed as JSON, if any, and whether the run is over.
 
         Raises:
-            NoSuchRunError: the run has been deleted.
+            NoSuchRunError: The run was deleted.
         """
         run_folder(self._name)
-        over = self._run.over  # asked first: what was said until then is in the parts
+        over = self._run.over  # read first, so that the last parts include all events
         self._run.poll()
         parts = self._snapshot.changed()
         return to_json(parts) if parts else "", over
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     return text.encode()[:REASON_BYTES].decode(errors="ignore")

@@ -102,7 +102,7 @@ def panel_mark(run: Run) -> dict[str, Any]:
     """Return what marks an output as the panel of ``run``.
 
     A page that was loaded again hears nothing of what this kernel does to its outputs; JupyterLab's
-    plugin finds the panel by this and puts the summary there (labextension/src/lab/keeping.ts).
+    plugin finds the panel by this and puts the summary there (labextension/src/lab/runoutputs.ts).
     """
     return {"nbmgpu": {"panel": run.id}}
 

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from serving import Server, serving
+from jupyter_server_process import Server, serving
 from staged import Stage
 
 
@@ -19,13 +19,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture
 def runs(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """The server, and no run yet."""
-    forget(server)
+    remove_runs(server)
     monkeypatch.setenv("NBMGPU_RUNS", str(server.runs))
     yield server
-    forget(server)
+    remove_runs(server)
 
 
-def forget(server: Server) -> None:
+def remove_runs(server: Server) -> None:
     """Remove all runs, or what a test has put in their place, and let the server notice."""
     if server.runs.is_file():
         server.runs.unlink()

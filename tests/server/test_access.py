@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import websocket
-from serving import BASE, serving
+from jupyter_server_process import BASE, serving
 from staged import Stage
 
 from nbmgpu.server.app import ROUTES
@@ -84,7 +84,7 @@ def test_the_routes_that_are_walked_are_all_that_the_server_has(tmp_path):
 def test_an_authorizer_of_the_server_is_asked(tmp_path, monkeypatch):
     """Whoever is logged in may be allowed to look and not to stop."""
     monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path / "home" / "runs"))
-    reading = "--ServerApp.authorizer_class=server.onlookers.Onlookers"
+    reading = "--ServerApp.authorizer_class=server.authorizers.ReadOnlyAuthorizer"
     with Stage() as stage, serving(tmp_path / "home", reading) as server:
         staged = stage(1, id=NAME)
         staged.start()
@@ -96,7 +96,7 @@ def test_an_authorizer_of_the_server_is_asked(tmp_path, monkeypatch):
         assert staged.run.folder.exists()
         with server.listen("stream") as stream:
             assert json.loads(stream.recv())["runs"][0]["id"] == NAME
-    nobody = "--ServerApp.authorizer_class=server.onlookers.Nobody"
+    nobody = "--ServerApp.authorizer_class=server.authorizers.DenyAllAuthorizer"
     with serving(tmp_path / "closed", nobody) as server:
         for pattern, _ in ROUTES:
             statuses = {server.ask(address(pattern), method).status for method in METHODS}
@@ -205,7 +205,7 @@ def test_a_folder_of_another_user_is_no_run(runs, stage):
     os.chown(staged.run.folder, 12345, 12345)
     answer = runs.ask(f"runs/{NAME}")
     assert answer.status == 404
-    assert "somebody else" in answer.json["message"]
+    assert "another user" in answer.json["message"]
     assert runs.ask("runs").json["runs"] == []
     assert runs.ask(f"runs/{NAME}", "DELETE").status == 404
     assert staged.run.folder.exists()

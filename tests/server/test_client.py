@@ -6,8 +6,8 @@ import signal
 import subprocess
 
 import pytest
-from playing import CELL, playing
-from serving import BASE, REPOSITORY
+from jupyter_server_process import BASE, REPOSITORY
+from real_kernel import CELL, real_run
 
 LABEXTENSION = REPOSITORY / "labextension"
 VITEST = LABEXTENSION / "node_modules" / "vitest" / "vitest.mjs"
@@ -17,7 +17,7 @@ VITEST = LABEXTENSION / "node_modules" / "vitest" / "vitest.mjs"
     not (shutil.which("node") and VITEST.exists()), reason="no node, or no jlpm install"
 )
 def test_the_client_sees_a_run_through(runs):
-    with playing(runs, CELL) as (name, kernel):
+    with real_run(runs, CELL) as (name, kernel):
         told = {
             "VITE_NBMGPU_PORT": str(runs.port),
             "VITE_NBMGPU_BASE": BASE,

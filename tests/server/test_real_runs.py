@@ -6,8 +6,8 @@ import re
 import subprocess
 import sys
 
-from playing import CELL, STUBBORN, playing
-from serving import until
+from jupyter_server_process import until
+from real_kernel import CELL, CELL_IGNORING_INTERRUPT, real_run
 
 from nbmgpu.report.digest import fingerprint, read_digest
 from nbmgpu.server.base_handler import to_json
@@ -44,7 +44,7 @@ def until_part(stream, parts, condition):
 
 
 def test_a_run_is_seen_stopped_and_deleted_while_its_kernel_is_busy(runs):
-    with playing(runs, CELL) as (name, kernel), runs.listen(f"runs/{name}/stream") as stream:
+    with real_run(runs, CELL) as (name, kernel), runs.listen(f"runs/{name}/stream") as stream:
         first = json.loads(stream.recv())
         assert first["about"]["id"] == name
         assert first["status"]["over"] is False
@@ -63,7 +63,10 @@ def test_a_run_is_seen_stopped_and_deleted_while_its_kernel_is_busy(runs):
 
         refused = runs.ask(f"runs/{name}", "DELETE")
         assert refused.status == 409
-        assert refused.json == {"message": f"Run {name} still goes on.", "hint": "Stop it first."}
+        assert refused.json == {
+            "message": f"Run {name} is still running.",
+            "hint": "Stop it first.",
+        }
 
         assert runs.ask(f"runs/{name}/stop", "POST", {"force": False}).status == 202
         last, code = until_closed(stream)
@@ -74,7 +77,7 @@ def test_a_run_is_seen_stopped_and_deleted_while_its_kernel_is_busy(runs):
         assert state_of(runs, name) == "stopped"
         again = runs.ask(f"runs/{name}/stop", "POST", {})
         assert again.status == 409
-        assert "is over already" in again.json["message"]
+        assert "is already over" in again.json["message"]
 
         text = runs.ask(f"runs/{name}/logs/0/download")
         assert text.body == (runs.runs / name / "logs" / "rank-0.log").read_bytes()
@@ -110,7 +113,7 @@ def test_a_kernel_leaves_the_line_of_a_run_that_is_over(runs):
 
 
 def test_a_run_that_does_not_heed_is_ended_by_force(runs):
-    with playing(runs, STUBBORN) as (name, _):
+    with real_run(runs, CELL_IGNORING_INTERRUPT) as (name, _):
         until(lambda: "begun" in runs.ask(f"runs/{name}/logs/0/download").body.decode())
         with runs.listen(f"runs/{name}/stream") as stream:
             assert runs.ask(f"runs/{name}/stop", "POST", {"force": False}).status == 202
@@ -124,7 +127,7 @@ def test_a_run_that_does_not_heed_is_ended_by_force(runs):
 
 
 def test_a_run_whose_kernel_was_killed_says_so_and_can_be_deleted(runs):
-    with playing(runs, CELL) as (name, kernel):
+    with real_run(runs, CELL) as (name, kernel):
         until(lambda: state_of(runs, name) == "running")
         kernel.kill()
         kernel.wait(10)
@@ -134,7 +137,7 @@ def test_a_run_whose_kernel_was_killed_says_so_and_can_be_deleted(runs):
         assert line["failure"]
         refused = runs.ask(f"runs/{name}/stop", "POST", {})
         assert refused.status == 409
-        assert "is over already" in refused.json["message"]
+        assert "is already over" in refused.json["message"]
         with runs.listen(f"runs/{name}/stream") as stream:
             whole, code = until_closed(stream)
         assert code == CloseCode.OVER

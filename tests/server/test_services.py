@@ -11,7 +11,7 @@ def test_a_stop_does_not_wait_while_all_readers_are_busy():
         services, read = Services(), threading.Event()
         readers = [asyncio.ensure_future(services.work(read.wait, 20)) for _ in range(THREADS)]
         try:
-            return await asyncio.wait_for(services.fulfil(lambda: "stopped"), 5)
+            return await asyncio.wait_for(services.run_action(lambda: "stopped"), 5)
         finally:
             read.set()
             await asyncio.gather(*readers)

@@ -8,23 +8,23 @@ import time
 import psutil
 import pytest
 import websocket
-from serving import until
+from jupyter_server_process import until
 
 from nbmgpu.report.snapshot import Parts
 from nbmgpu.runs.run import COLLECTED_FILE
-from nbmgpu.server.payloads import CloseCode, News, Visibility
+from nbmgpu.server.payloads import CloseCode, Update, Visibility
 
 CLOSED = 8
 FIRST, SECOND = "20260101-120000-000aa", "20260101-120001-000bb"
 
 
-def hear(stream, condition=lambda news: True):
-    """Return the next news that ``condition`` is true for; that of runs, since devices chatter."""
+def hear(stream, condition=lambda update: True):
+    """Return the next message that ``condition`` is true for; of runs, not devices."""
     for _ in range(15):
-        news = json.loads(stream.recv())
-        if condition(news):
-            return news
-    raise AssertionError(news)
+        update = json.loads(stream.recv())
+        if condition(update):
+            return update
+    raise AssertionError(update)
 
 
 def tell(stream, visible):
@@ -48,10 +48,10 @@ def test_only_lines_that_changed_are_told(runs, stage):
     first.finish()
     second.start()
     with runs.listen("stream") as stream:
-        news = hear(stream)
-        assert set(news) == {field.name for field in dataclasses.fields(News)}
-        assert [line["id"] for line in news["runs"]] == [SECOND, FIRST]
-        assert news["devices"][0]["name"] == "cpu"
+        update = hear(stream)
+        assert set(update) == {field.name for field in dataclasses.fields(Update)}
+        assert [line["id"] for line in update["runs"]] == [SECOND, FIRST]
+        assert update["devices"][0]["name"] == "cpu"
         assert hear(stream, lambda n: n["runs"])["runs"][0]["id"] == SECOND  # its time goes on
         second.fail(0, message="bad")
         second.end("failed")
@@ -59,8 +59,8 @@ def test_only_lines_that_changed_are_told(runs, stage):
         assert (line["id"], line["state"]) == (SECOND, "failed")
         (first.run.folder / COLLECTED_FILE).touch()  # as its kernel does
         assert runs.ask(f"runs/{FIRST}", "DELETE").status == 204
-        news = hear(stream, lambda n: n["gone"])
-        assert (news["gone"], news["runs"]) == ([FIRST], [])
+        update = hear(stream, lambda n: n["gone"])
+        assert (update["gone"], update["runs"]) == ([FIRST], [])
 
 
 def test_a_hidden_page_is_told_nothing_until_it_is_seen_again(runs, stage):

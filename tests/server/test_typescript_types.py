@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Any, ClassVar, Literal
 
 import pytest
-from serving import REPOSITORY
+from jupyter_server_process import REPOSITORY
 
 sys.path.append(str(REPOSITORY / "tools"))
 

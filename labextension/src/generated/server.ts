@@ -3,104 +3,106 @@ import type { RunLine } from './report';
 
 export type DeviceKind = 'cpu' | 'gpu';
 
-/** A device and how busy it is at this moment. */
-export interface DeviceUse {
-  /** what a run calls it: `cpu`, `cuda:0`. */
+/** A device and its current usage. */
+export interface DeviceUsage {
+  /** the name in runs: `cpu`, `cuda:0`. */
   name: string;
-  /** whether it is the processor with its memory, or a GPU. */
+  /** the CPU with its memory, or a GPU. */
   kind: DeviceKind;
-  /** what people call it: `NVIDIA H100 80GB HBM3`, `8 cores`. */
+  /** the display name: `NVIDIA H100 80GB HBM3`, `8 cores`. */
   label: string;
-  /** from 0 to 1, -1 when unknown. */
+  /** utilization from 0 to 1, -1 if unknown. */
   use: number;
-  /** in bytes, -1 when unknown. */
+  /** in bytes, -1 if unknown. */
   memory_used: number;
-  /** in bytes, -1 when unknown. */
+  /** in bytes, -1 if unknown. */
   memory_total: number;
 }
 
-/** The machine at this moment. */
+/** The current state of the machine. */
 export interface ServerStatus {
-  /** of nbmgpu in the server's environment. */
+  /** the version of nbmgpu in the server's environment. */
   version: string;
-  /** all that runs could be on. */
-  devices: DeviceUse[];
+  /** all devices. */
+  devices: DeviceUsage[];
   /** the folder of all runs. */
   runs_root: string;
-  /** the folder whose files the server shows. */
+  /** the root folder of the server's contents manager. */
   server_root: string;
-  /** what is missing or in the way, in sentences. */
+  /** configuration problems, in sentences. */
   problems: string[];
 }
 
-/** What stays of a run in a notebook: HTML without a script, and text. */
+/** The summary of a finished run, as HTML without scripts and as text. */
 export interface RunSummary {
   html: string;
   text: string;
 }
 
-/** Runs, newest first; `more` says whether there are older ones. */
+/** Runs, newest first; `more` is whether older ones exist. */
 export interface RunList {
   runs: RunLine[];
   more: boolean;
 }
 
-/** What the stream says once a second. */
-export interface News {
-  /** all of them. */
-  devices: DeviceUse[];
-  /** the lines that have changed; with the first word, the newest runs. */
+/** A message of the stream: the changes since the last message, at most once a second. */
+export interface Update {
+  /** all devices. */
+  devices: DeviceUsage[];
+  /** the entries that changed; in the first message, the newest runs. */
   runs: RunLine[];
   /** ids of runs whose folders were removed. */
   gone: string[];
-  /** whether there are older runs than those told. */
+  /** whether there are older runs than those sent. */
   more: boolean;
-  /** what is missing or in the way, in sentences. */
+  /** configuration problems, in sentences. */
   problems: string[];
 }
 
 /**
- * What a page tells a stream: while nobody looks, nothing is sent and nothing is read.
+ * A message from the page to a stream: nothing is read or sent while the page is hidden.
  */
 export interface Visibility {
   visible: boolean;
 }
 
-/** How to stop a run: gently, so that results come back, or by force. */
+/** Whether to interrupt a run, so that its results are written back, or to kill it. */
 export interface StopRequest {
   force: boolean;
 }
 
-/** The `%%mgpu` line that a cell has, or nothing, and those `Controls` that were set. */
+/**
+ * The `%%mgpu` line of a cell, or an empty string, and the `Controls` that were changed.
+ */
 export interface PickRequest {
   line: string;
   controls: Record<string, unknown>;
 }
 
-/** A strategy as people choose it. */
-export interface Choice {
+/** A strategy, described for people. */
+export interface StrategyInfo {
   /** what `--strategy` takes. */
   name: string;
-  /** one line for people. */
+  /** one sentence. */
   summary: string;
-  /** what it asks for, spares and takes. */
+  /** its requirements, what it saves, and its cost. */
   needs: string;
-  /** what it asks for, spares and takes. */
+  /** its requirements, what it saves, and its cost. */
   saves: string;
-  /** what it asks for, spares and takes. */
+  /** its requirements, what it saves, and its cost. */
   costs: string;
-  /** the flags of `%%mgpu` that it can have. */
+  /** the flags of `%%mgpu` that it supports. */
   options: string[];
-  /** whether each rank takes a share of every global batch. */
+  /** whether each rank processes a shard of every global batch. */
   shards_data: boolean;
-  /** whether one rank holds all devices. */
+  /** whether one process uses all devices. */
   in_one_process: boolean;
-  /** what it lacks where the server runs, as a sentence; mostly empty. */
+  /** packages missing in the server's environment, as a sentence; usually empty. */
   missing: string;
 }
 
 /**
- * A flag of `%%mgpu`: how it is written, what it does, and values to propose.
+ * A flag of `%%mgpu`: its spelling, its help text, and values to suggest.
  *
  * A flag without `metavar` is a switch.
  */
@@ -112,19 +114,19 @@ export interface FlagHelp {
   values: string[];
 }
 
-/** What one can choose on the first line of a cell. */
+/** The strategies and flags of the `%%mgpu` line. */
 export interface Catalogue {
-  strategies: Choice[];
+  strategies: StrategyInfo[];
   flags: FlagHelp[];
 }
 
-/** Why something was not done, and what to do; `hint` may be empty. */
-export interface Problem {
+/** The body of an error response; `hint` says what to do and may be empty. */
+export interface ErrorBody {
   message: string;
   hint: string;
 }
 
-/** How the server closes a stream for good; after any other code a page comes back. */
+/** Close codes of streams that have ended; after any other code, clients reconnect. */
 export const CloseCode = {
   OVER: 4000,
   GONE: 4404

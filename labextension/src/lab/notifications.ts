@@ -5,36 +5,36 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import type { RunLine } from '../generated/report';
 import { CommandIDs } from './commandids';
-import { within } from './paths';
-import { endingWords } from './sentences';
-import { IRunBoard, ISettings } from './tokens';
+import { pathBelow } from './paths';
+import { endedText } from './messages';
+import { IRunsModel, ISettings } from './tokens';
 
 /** Says that a run is over when its notebook is out of sight; who stopped it knows that already. */
 export const notificationsPlugin: JupyterFrontEndPlugin<void> = {
   id: 'nbmgpu:notifications',
   description: 'Says that a run has ended when its notebook is out of sight.',
   autoStart: true,
-  requires: [IRunBoard, ISettings],
+  requires: [IRunsModel, ISettings],
   optional: [INotebookTracker, ITranslator],
   activate: (
     app: JupyterFrontEnd,
-    board: IRunBoard,
+    model: IRunsModel,
     settings: ISettings,
     notebooks: INotebookTracker | null,
     translator: ITranslator | null
   ) => {
     const trans = (translator ?? nullTranslator).load('nbmgpu');
     const inSight = (run: RunLine): boolean => {
-      const path = within(board.ledger.serverRoot, run.notebook);
+      const path = pathBelow(model.state.serverRoot, run.notebook);
       const panel = notebooks?.find(candidate => candidate.context.path === path);
       return !document.hidden && !!panel?.isVisible;
     };
-    board.ended.connect((_, run) => {
+    model.ended.connect((_, run) => {
       if (!settings.notifications || run.word === 'stopped' || inSight(run)) {
         return;
       }
       const kind = { good: 'success', bad: 'error' }[run.tone as string] ?? 'info';
-      Notification.emit(endingWords(run, trans), kind as Notification.TypeOptions, {
+      Notification.emit(endedText(run, trans), kind as Notification.TypeOptions, {
         autoClose: run.tone === 'bad' ? false : 8000,
         actions: [
           {

@@ -1,7 +1,7 @@
 /** Paths on the server's machine, and what JupyterLab calls them. */
 
 /** The path by which JupyterLab knows a file or folder, or null when it lies outside `root`. */
-export function within(root: string, path: string): string | null {
+export function pathBelow(root: string, path: string): string | null {
   const base = root.replace(/\/+$/, '');
   if (!root || !path) {
     return null;

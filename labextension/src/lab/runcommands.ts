@@ -19,10 +19,10 @@ import {
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 
 import type { RunLine } from '../generated/report';
-import { troubleWords } from '../view/trouble';
+import { errorText } from '../view/errors';
 import { RunActions } from './actions';
 import { CommandIDs } from './commandids';
-import { IRunBoard } from './tokens';
+import { IRunsModel } from './tokens';
 
 /** The arguments of commands about a run, as JupyterLab wants them described. */
 export const RUN_ARGS = {
@@ -87,7 +87,7 @@ export const runCommandsPlugin: JupyterFrontEndPlugin<void> = {
   id: 'nbmgpu:run-commands',
   description: 'Commands about a run: stop, follow, notebook, folder, delete.',
   autoStart: true,
-  requires: [IRunBoard],
+  requires: [IRunsModel],
   optional: [
     ICommandPalette,
     IDefaultFileBrowser,
@@ -97,7 +97,7 @@ export const runCommandsPlugin: JupyterFrontEndPlugin<void> = {
   ],
   activate: (
     { commands, shell }: JupyterFrontEnd,
-    board: IRunBoard,
+    model: IRunsModel,
     palette: ICommandPalette | null,
     files: IDefaultFileBrowser | null,
     documents: IDocumentManager | null,
@@ -105,11 +105,11 @@ export const runCommandsPlugin: JupyterFrontEndPlugin<void> = {
     translator: ITranslator | null
   ) => {
     const trans = (translator ?? nullTranslator).load('nbmgpu');
-    const actions = new RunActions(board, { shell, files, documents, notebooks, trans });
+    const actions = new RunActions(model, { shell, files, documents, notebooks, trans });
     const added = runCommands(actions, trans);
     for (const { id: command, label, icon, act, fits } of added) {
       const chosen = ({ id }: ReadonlyPartialJSONObject): RunLine | undefined =>
-        board.ledger.runs.find(run => (!id || run.id === id) && (fits?.(run) ?? true));
+        model.state.runs.find(run => (!id || run.id === id) && (fits?.(run) ?? true));
       commands.addCommand(command, {
         label,
         icon: args => (args.isPalette ? undefined : icon),
@@ -128,14 +128,14 @@ export const runCommandsPlugin: JupyterFrontEndPlugin<void> = {
           try {
             await act(run);
           } catch (reason) {
-            Notification.error(troubleWords(reason));
+            Notification.error(errorText(reason));
           }
         }
       });
       palette?.addItem({ command, category: trans.__('mGPU') });
     }
     let known = '';
-    board.changed.connect((_, { runs }) => {
+    model.changed.connect((_, { runs }) => {
       const states = runs.map(run => `${run.id} ${run.over}`).join();
       if (states !== known) {
         known = states;

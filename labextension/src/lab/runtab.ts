@@ -5,7 +5,7 @@ import { Widget } from '@lumino/widgets';
 import { ServerRunSource, type RunsServer } from '../server';
 import { mountRunView } from '../view';
 import { mgpuIcon } from './icons';
-import { silenceWords } from './sentences';
+import { connectionLostText } from './messages';
 
 /** What a tab asks of the application around it. */
 export interface ITabActions {
@@ -32,10 +32,10 @@ export class RunTab extends Widget {
     this.notice.setAttribute('role', 'status');
     this.node.append(this.notice);
     this.say('');
-    const silence = silenceWords(trans);
+    const silence = connectionLostText(trans);
     this.source = new ServerRunSource(server, runId, {
       onProblem: actions.complain,
-      onLink: link => this.say(link === 'live' ? '' : silence),
+      onConnection: link => this.say(link === 'live' ? '' : silence),
       onGone: reason => this.say(reason)
     });
     const named = this.source.onChange(parts => {

@@ -14,20 +14,20 @@ import { IDefaultFileBrowser } from '@jupyterlab/filebrowser';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { RunsServer } from '../server';
-import { troubleWords } from '../view/trouble';
+import { errorText } from '../view/errors';
 import { RunActions } from './actions';
 import { CommandIDs } from './commandids';
 import { mgpuIcon } from './icons';
 import { RUN_ARGS } from './runcommands';
 import { RunTab } from './runtab';
-import { IRunBoard } from './tokens';
+import { IRunsModel } from './tokens';
 
 /** Tabs in which runs are looked at, whatever their kernels are doing. */
 export const runTabsPlugin: JupyterFrontEndPlugin<void> = {
   id: 'nbmgpu:run-tabs',
   description: 'Opens runs in tabs of the main area.',
   autoStart: true,
-  requires: [IRunBoard],
+  requires: [IRunsModel],
   optional: [
     ICommandPalette,
     IDefaultFileBrowser,
@@ -37,7 +37,7 @@ export const runTabsPlugin: JupyterFrontEndPlugin<void> = {
   ],
   activate: (
     { commands, serviceManager, shell }: JupyterFrontEnd,
-    board: IRunBoard,
+    model: IRunsModel,
     palette: ICommandPalette | null,
     files: IDefaultFileBrowser | null,
     labShell: ILabShell | null,
@@ -49,9 +49,9 @@ export const runTabsPlugin: JupyterFrontEndPlugin<void> = {
       namespace: 'nbmgpu-runs'
     });
     const server = new RunsServer(serviceManager.serverSettings);
-    const around = { shell, files, documents: null, notebooks: null, trans };
-    const actions = new RunActions(board, around);
-    const complain = (reason: unknown) => void Notification.error(troubleWords(reason));
+    const context = { shell, files, documents: null, notebooks: null, trans };
+    const actions = new RunActions(model, context);
+    const complain = (reason: unknown) => void Notification.error(errorText(reason));
     const tabActions = {
       openFolder: (folder: string) => void actions.openFolder(folder).catch(complain),
       complain
@@ -82,9 +82,9 @@ export const runTabsPlugin: JupyterFrontEndPlugin<void> = {
       caption: trans.__('Open a run in a tab, with its curves, ranks and logs'),
       icon: args => (args.isPalette ? undefined : mgpuIcon),
       describedBy: { args: RUN_ARGS },
-      isVisible: args => !!args.id || board.ledger.runs.length > 0,
+      isVisible: args => !!args.id || model.state.runs.length > 0,
       execute: async args => {
-        const id = (args.id as string | undefined) ?? board.ledger.runs[0]?.id;
+        const id = (args.id as string | undefined) ?? model.state.runs[0]?.id;
         if (!id) {
           return;
         }

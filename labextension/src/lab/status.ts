@@ -7,20 +7,20 @@ import { Widget } from '@lumino/widgets';
 
 import { CommandIDs } from './commandids';
 import { mgpuIcon } from './icons';
-import { going } from './ledger';
-import { statusWords } from './sentences';
-import { IRunBoard } from './tokens';
+import { runningRuns } from './runsstate';
+import { statusText } from './messages';
+import { IRunsModel } from './tokens';
 
 /** An item in the status bar while something runs. */
 export const statusPlugin: JupyterFrontEndPlugin<void> = {
   id: 'nbmgpu:status',
   description: 'Says in the status bar what runs.',
   autoStart: true,
-  requires: [IRunBoard],
+  requires: [IRunsModel],
   optional: [IStatusBar, ITranslator],
   activate: (
     app: JupyterFrontEnd,
-    board: IRunBoard,
+    model: IRunsModel,
     statusBar: IStatusBar | null,
     translator: ITranslator | null
   ) => {
@@ -31,7 +31,7 @@ export const statusPlugin: JupyterFrontEndPlugin<void> = {
     const item = new Widget();
     item.addClass('nbmgpu-Status');
     const draw = (): void => {
-      const words = statusWords(going(board.ledger), trans);
+      const words = statusText(runningRuns(model.state), trans);
       const button = h.button(
         {
           className: 'nbmgpu-Status-button',
@@ -43,13 +43,13 @@ export const statusPlugin: JupyterFrontEndPlugin<void> = {
       );
       VirtualDOM.render(words ? button : null, item.node);
     };
-    board.changed.connect(draw);
+    model.changed.connect(draw);
     statusBar.registerStatusItem(statusPlugin.id, {
       item,
       align: 'left',
       rank: 200,
-      isActive: () => going(board.ledger).length > 0,
-      activeStateChanged: board.changed as unknown as ISignal<IRunBoard, void>
+      isActive: () => runningRuns(model.state).length > 0,
+      activeStateChanged: model.changed as unknown as ISignal<IRunsModel, void>
     });
   }
 };

@@ -3,7 +3,7 @@ import type { ISignal } from '@lumino/signaling';
 
 import type { RunLine } from '../generated/report';
 import type { RunSummary } from '../generated/server';
-import type { ILedger } from './ledger';
+import type { IRunsState } from './runsstate';
 
 /** What a person has chosen in the settings editor. */
 export interface ISettings {
@@ -19,12 +19,12 @@ export const ISettings = new Token<ISettings>(
 );
 
 /** All runs and devices as the server tells them, and what can be done with a run. */
-export interface IRunBoard {
-  readonly ledger: ILedger;
+export interface IRunsModel {
+  readonly state: IRunsState;
   /** Emitted whenever the ledger is another. */
-  readonly changed: ISignal<IRunBoard, ILedger>;
+  readonly changed: ISignal<IRunsModel, IRunsState>;
   /** Emitted for each run that has come to its end. */
-  readonly ended: ISignal<IRunBoard, RunLine>;
+  readonly ended: ISignal<IRunsModel, RunLine>;
   /** Look for runs older than those in the ledger. */
   loadOlder(): Promise<void>;
   /** What stays of a run that is over in its notebook. */
@@ -35,7 +35,7 @@ export interface IRunBoard {
   remove(id: string): Promise<void>;
 }
 
-export const IRunBoard = new Token<IRunBoard>(
-  'nbmgpu:IRunBoard',
+export const IRunsModel = new Token<IRunsModel>(
+  'nbmgpu:IRunsModel',
   'All runs of nbmgpu and the devices of the machine, as the server tells them.'
 );

@@ -2,7 +2,7 @@
 //
 // A widget has no way to its notebook of its own, and a kernel can write cells only while one
 // is run.  So the picker asks the page, by an event: JupyterLab with nbmgpu's extension listens.
-import { withLine } from './firstline';
+import { withLine } from './magicline';
 
 /** The event by which a line is offered to the page; who takes it prevents its default. */
 export const WRITE_LINE = 'nbmgpu:write-line';
@@ -32,7 +32,7 @@ export interface INotebook {
 }
 
 /** Insert a cell with `line` below the one that contains `node`; tell whether that was possible. */
-export function insertBelow(notebook: INotebook, node: Node, line: string): boolean {
+export function insertCellBelow(notebook: INotebook, node: Node, line: string): boolean {
   const place = placeOf(notebook, node);
   if (place < 0 || !notebook.model) {
     return false;
@@ -45,7 +45,7 @@ export function insertBelow(notebook: INotebook, node: Node, line: string): bool
 }
 
 /** Put `line` on the next code cell below `node`; tell whether there is one. */
-export function putOnNext(notebook: INotebook, node: Node, line: string): boolean {
+export function setLineOfNextCell(notebook: INotebook, node: Node, line: string): boolean {
   const place = placeOf(notebook, node);
   const cells = notebook.model?.sharedModel.cells ?? [];
   const next = cells.find((cell, index) => index > place && cell.cell_type === 'code');
@@ -57,7 +57,7 @@ export function putOnNext(notebook: INotebook, node: Node, line: string): boolea
 }
 
 /** Put `line` on the cell that contains `node`; tell whether that was possible. */
-export function putOnOwn(notebook: INotebook, node: Node, line: string): boolean {
+export function setLineOfCell(notebook: INotebook, node: Node, line: string): boolean {
   const cell = notebook.model?.sharedModel.cells[placeOf(notebook, node)];
   cell?.setSource(withLine(cell.getSource(), line));
   return cell !== undefined;
@@ -68,7 +68,7 @@ function placeOf(notebook: INotebook, node: Node): number {
 }
 
 /** Write `line` where `where` says, if anybody can; tell whether it was done. */
-export function writeLine(
+export function requestLine(
   node: HTMLElement,
   line: string,
   where: IWriteLine['where']

@@ -1,9 +1,9 @@
 // The whole picker: who is asked about, what is recommended, controls, strategies, the line.
-import { button, make, write } from '../view/dom';
+import { button, make, setText } from '../view/dom';
 import { english, type ITranslate } from '../view';
 import { ControlBar } from './controls';
-import { Rows } from './rows';
-import { inWords } from './sizes';
+import { StrategyList } from './strategylist';
+import { formatBytes } from './format';
 import type { Advice, IPickerSource } from './source';
 
 /** Show the picker of `source` in `node`, until it is disposed of. */
@@ -32,7 +32,7 @@ class Picker {
   private problem = make('pre', 'picker-problem', { role: 'alert' });
   private reason = make('div', 'picker-reason');
   private controls: ControlBar;
-  private rows: Rows;
+  private rows: StrategyList;
   private legend = make('div', 'picker-legend', { 'aria-hidden': 'true' });
   private line = make('code', 'picker-line', { 'aria-live': 'polite' });
   private buttons: HTMLButtonElement[];
@@ -48,7 +48,7 @@ class Picker {
       this.node.setAttribute('aria-busy', 'true');
       source.choose(controls);
     });
-    this.rows = new Rows(trans, name => {
+    this.rows = new StrategyList(trans, name => {
       this.chosen = name;
       this.update();
     });
@@ -83,7 +83,7 @@ class Picker {
     const { advice } = state;
     this.node.removeAttribute('aria-busy');
     this.controls.update(state);
-    write(this.problem, state.problem);
+    setText(this.problem, state.problem);
     this.problem.hidden = state.problem === '';
     for (const part of [
       this.reason,
@@ -93,14 +93,14 @@ class Picker {
     ]) {
       part?.toggleAttribute('hidden', advice === null);
     }
-    write(this.subject, this.heading(state.subject, advice));
+    setText(this.subject, this.heading(state.subject, advice));
     if (advice) {
       this.show(advice, state.kinds);
     }
     const line = advice ? this.lineOf(advice) : '';
-    write(this.line, line || this.trans.__('Nothing that could run is chosen.'));
+    setText(this.line, line || this.trans.__('Nothing that could run is chosen.'));
     this.buttons.forEach(node => (node.disabled = line === ''));
-    write(this.said, '');
+    setText(this.said, '');
     this.source.onLine?.(line);
   }
 
@@ -147,7 +147,7 @@ class Picker {
   private heading(subject: string, advice: Advice | null): string {
     const parts = [subject, advice?.model, advice?.where];
     if (advice?.free) {
-      parts.push(this.trans.__('%1 free for each', inWords(advice.free)));
+      parts.push(this.trans.__('%1 free for each', formatBytes(advice.free)));
     }
     return parts.filter(Boolean).join(' · ');
   }
@@ -164,7 +164,7 @@ class Picker {
   }
 
   private async act(act: (line: string) => Promise<string>): Promise<void> {
-    write(this.said, await act(this.line.textContent ?? ''));
+    setText(this.said, await act(this.line.textContent ?? ''));
   }
 }
 

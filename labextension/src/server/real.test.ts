@@ -2,8 +2,8 @@
 import { ServerConnection } from '@jupyterlab/services';
 import { afterAll, describe, expect, it, vi } from 'vitest';
 
-import type { News } from '../generated/server';
-import { RunsServer, ServerRunSource, type ServerLink } from '.';
+import type { Update } from '../generated/server';
+import { RunsServer, ServerRunSource, type ServerConnectionState } from '.';
 
 declare const process: { kill(pid: number, signal: string): void };
 
@@ -27,8 +27,8 @@ const server = new RunsServer(
 );
 
 /** What was heard so far. */
-const news: News[] = [];
-const links: ServerLink[] = [];
+const news: Update[] = [];
+const links: ServerConnectionState[] = [];
 const ear = env.VITE_NBMGPU_RUN
   ? server.listen(
       word => news.push(word),

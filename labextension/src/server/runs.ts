@@ -10,7 +10,7 @@ import type {
 } from '../generated/report';
 import type {
   Catalogue,
-  News,
+  Update,
   PickRequest,
   RunList,
   RunSummary,
@@ -18,12 +18,12 @@ import type {
   StopRequest
 } from '../generated/server';
 import { address, runRoute, type Query } from './address';
-import { complete } from './news';
-import { ServerProblem } from './problem';
-import { Stream, type StreamLink } from './stream';
+import { withRemovedRuns } from './updates';
+import { ServerError } from './errors';
+import { Stream, type StreamState } from './stream';
 
 /** How the server stands; `missing` is one that has no part of nbmgpu. */
-export type ServerLink = StreamLink | 'missing';
+export type ServerConnectionState = StreamState | 'missing';
 
 /** All that nbmgpu's part of the server can be asked for. */
 export class RunsServer {
@@ -90,27 +90,27 @@ export class RunsServer {
 
   /** Hear what changes, once a second while somebody looks, until what it returns is disposed of. */
   listen(
-    onNews: (news: News) => void,
-    onLink: (link: ServerLink) => void = () => undefined
-  ): Stream<News> {
+    onUpdate: (news: Update) => void,
+    onConnection: (link: ServerConnectionState) => void = () => undefined
+  ): Stream<Update> {
     const known = new Set<string>();
     let heard = false;
     let turn = 0;
-    const stream = new Stream<News>(this.settings, 'stream', {
-      onWord: (word, first) => {
+    const stream = new Stream<Update>(this.settings, 'stream', {
+      onMessage: (word, first) => {
         heard = true;
-        onNews(complete(word, first, known));
+        onUpdate(withRemovedRuns(word, first, known));
       },
-      onLink: link => {
+      onConnection: link => {
         const asked = (turn += 1);
         if (link === 'live' || heard) {
-          onLink(link);
+          onConnection(link);
           return;
         }
-        void this.whyNot().then(why => {
+        void this.connectionFailure().then(why => {
           // Meanwhile the stream may have come up, or nobody listens any more.
           if (asked === turn && !stream.isDisposed) {
-            onLink(why);
+            onConnection(why);
           }
         });
       }
@@ -119,12 +119,12 @@ export class RunsServer {
   }
 
   /** Tell a server that has no part of nbmgpu from one that does not answer. */
-  private async whyNot(): Promise<ServerLink> {
+  private async connectionFailure(): Promise<ServerConnectionState> {
     try {
       await this.status();
       return 'lost';
     } catch (reason) {
-      return reason instanceof ServerProblem && reason.isMissing ? 'missing' : 'lost';
+      return reason instanceof ServerError && reason.isMissing ? 'missing' : 'lost';
     }
   }
 
@@ -143,10 +143,10 @@ export class RunsServer {
     try {
       response = await ServerConnection.makeRequest(url, init, this.settings);
     } catch (reason) {
-      throw new ServerProblem(0, `The server does not answer: ${String(reason)}`);
+      throw new ServerError(0, `The server does not answer: ${String(reason)}`);
     }
     if (!response.ok) {
-      throw await ServerProblem.of(response);
+      throw await ServerError.of(response);
     }
     return response;
   }

@@ -9,14 +9,14 @@ import type {
   Parts
 } from '../view/source';
 import type { RunsServer } from './runs';
-import { Stream, type StreamLink } from './stream';
+import { Stream, type StreamState } from './stream';
 
 /** What happens to a source besides the run itself. */
 export interface ISourceEvents {
   /** The server could not do what the view asked for. */
   onProblem?(reason: Error): void;
   /** The server went silent, or speaks again. */
-  onLink?(link: StreamLink): void;
+  onConnection?(link: StreamState): void;
   /** The run's folder is not there, or no longer; `reason` says it in words. */
   onGone?(reason: string): void;
 }
@@ -30,8 +30,8 @@ export class ServerRunSource implements IRunSource {
   ) {
     const route = `runs/${encodeURIComponent(runId)}/stream`;
     this.stream = new Stream<Partial<Parts>>(server.settings, route, {
-      onWord: parts => this.take(parts),
-      onLink: link => events.onLink?.(link),
+      onMessage: parts => this.take(parts),
+      onConnection: link => events.onConnection?.(link),
       onEnd: (code, reason) => {
         if (code === CloseCode.GONE) {
           events.onGone?.(reason);

@@ -58,7 +58,7 @@ describe('Stream', () => {
   beforeEach(async () => {
     there = new Peer();
     await new Promise(resolve => there.server.on('listening', resolve));
-    listener = { onWord: vi.fn(), onLink: vi.fn(), onEnd: vi.fn() };
+    listener = { onMessage: vi.fn(), onConnection: vi.fn(), onEnd: vi.fn() };
     stream = new Stream<number>(there.settings, 'stream', listener);
   });
 
@@ -79,20 +79,20 @@ describe('Stream', () => {
     peer.send('1');
     peer.send('2');
     await vi.waitFor(() =>
-      expect(listener.onWord.mock.calls).toEqual([
+      expect(listener.onMessage.mock.calls).toEqual([
         [1, true],
         [2, false]
       ])
     );
-    expect(listener.onLink.mock.calls).toEqual([['live']]);
+    expect(listener.onConnection.mock.calls).toEqual([['live']]);
   });
 
   it('comes back after it was lost', async () => {
     (await there.peer(0)).terminate();
     const peer = await there.peer(1);
     peer.send('7');
-    await vi.waitFor(() => expect(listener.onWord).toHaveBeenCalledWith(7, true));
-    expect(listener.onLink.mock.calls).toEqual([['live'], ['lost'], ['live']]);
+    await vi.waitFor(() => expect(listener.onMessage).toHaveBeenCalledWith(7, true));
+    expect(listener.onConnection.mock.calls).toEqual([['live'], ['lost'], ['live']]);
     expect(listener.onEnd).not.toHaveBeenCalled();
   });
 
@@ -106,7 +106,7 @@ describe('Stream', () => {
 
   it('says when nobody looks, and when somebody does again', async () => {
     await there.peer(0);
-    await vi.waitFor(() => expect(listener.onLink).toHaveBeenCalledWith('live'));
+    await vi.waitFor(() => expect(listener.onConnection).toHaveBeenCalledWith('live'));
     hide(true);
     stream?.setVisible(false); // that is known by now
     hide(false); // but what it feeds is not in view
@@ -118,10 +118,10 @@ describe('Stream', () => {
 
   it('stays away while nobody looks, and comes at once when somebody does', async () => {
     const peer = await there.peer(0);
-    await vi.waitFor(() => expect(listener.onLink).toHaveBeenCalledWith('live'));
+    await vi.waitFor(() => expect(listener.onConnection).toHaveBeenCalledWith('live'));
     hide(true);
     peer.terminate();
-    await vi.waitFor(() => expect(listener.onLink).toHaveBeenCalledWith('lost'));
+    await vi.waitFor(() => expect(listener.onConnection).toHaveBeenCalledWith('lost'));
     await new Promise(resolve => setTimeout(resolve, 900));
     expect(there.peers).toHaveLength(1);
     hide(false);
@@ -133,7 +133,7 @@ describe('Stream', () => {
     stream?.dispose();
     peer.send('1');
     await new Promise(resolve => setTimeout(resolve, 700));
-    expect(listener.onWord).not.toHaveBeenCalled();
+    expect(listener.onMessage).not.toHaveBeenCalled();
     expect(there.peers).toHaveLength(1);
   });
 });

@@ -5,14 +5,14 @@ import { CloseCode, type Visibility } from '../generated/server';
 import { streamAddress } from './address';
 
 /** How a stream stands: the server speaks, or is silent for now. */
-export type StreamLink = 'live' | 'lost';
+export type StreamState = 'live' | 'lost';
 
 /** Who listens to a stream. */
-export interface IListener<Word> {
+export interface IListener<Message> {
   /** Hear a word.  `first` is true for the first one after each time that the stream came up. */
-  onWord(word: Word, first: boolean): void;
+  onMessage(word: Message, first: boolean): void;
   /** Learn that the stream has come up, or has gone down and will be tried again. */
-  onLink?(link: StreamLink): void;
+  onConnection?(link: StreamState): void;
   /** Learn that there is nothing more to come, for a code of `CloseCode`. */
   onEnd?(code: number, reason: string): void;
 }
@@ -21,11 +21,11 @@ export interface IListener<Word> {
 const PATIENCE = { first: 500, most: 30_000 };
 
 /** A websocket that comes back after it was lost, and rests while nobody looks. */
-export class Stream<Word> implements IDisposable {
+export class Stream<Message> implements IDisposable {
   constructor(
     private readonly settings: ServerConnection.ISettings,
     private readonly route: string,
-    private readonly listener: IListener<Word>
+    private readonly listener: IListener<Message>
   ) {
     document.addEventListener('visibilitychange', this.onVisibility);
     window.addEventListener('online', this.retry);
@@ -69,14 +69,14 @@ export class Stream<Word> implements IDisposable {
     socket.onopen = () => {
       this.failures = 0;
       this.told = true; // what a stream takes for granted when it comes up
-      this.tellVisibility();
-      this.listener.onLink?.('live');
+      this.sendVisibility();
+      this.listener.onConnection?.('live');
     };
     socket.onmessage = event => {
       if (socket === this.socket) {
         const isFirst = first;
         first = false;
-        this.listener.onWord(JSON.parse(event.data as string) as Word, isFirst);
+        this.listener.onMessage(JSON.parse(event.data as string) as Message, isFirst);
       }
     };
     socket.onclose = event => {
@@ -97,7 +97,7 @@ export class Stream<Word> implements IDisposable {
     this.failures += 1;
     // Not all pages at the same moment: a server that comes back has enough to do.
     this.timer = setTimeout(this.retry, wait * (0.75 + Math.random() / 2));
-    this.listener.onLink?.('lost');
+    this.listener.onConnection?.('lost');
   }
 
   /** Come back now, if that is still to be done and somebody looks. */
@@ -108,13 +108,13 @@ export class Stream<Word> implements IDisposable {
   };
 
   private readonly onVisibility = (): void => {
-    this.tellVisibility();
+    this.sendVisibility();
     if (this.visible) {
       this.retry();
     }
   };
 
-  private tellVisibility(): void {
+  private sendVisibility(): void {
     const { socket, visible } = this;
     if (socket?.readyState === 1 && visible !== this.told) {
       const word: Visibility = { visible };

@@ -25,12 +25,12 @@
  */
 import uPlot from 'uplot';
 import type { CurveLine, CurveRequest } from '../generated/report';
-import { make, mark, write, type IShows } from './dom';
-import { readable, readableTime } from './numbers';
+import { make, setAttribute, setText, type IItemView } from './dom';
+import { formatNumber, formatSeconds } from './format';
 import { drawable, unpack, type IPoints } from './points';
-import { interpolated, smoothed } from './smooth';
+import { interpolated, smoothed } from './smoothing';
 import type { ITranslate } from './source';
-import { BESIDE, LINE, STRIKING, paletteOf, type IPalette } from './theme';
+import { OTHER_LINES, LINE, HIGHLIGHT, paletteOf, type IPalette } from './theme';
 
 const FAINTER = '59';
 
@@ -47,7 +47,7 @@ export interface IChart {
   /** Whether the values are seconds. */
   seconds: boolean;
   /** A line to strike the eye, by its index, or -1. */
-  striking: number;
+  highlighted: number;
 }
 
 const NO_CHART: IChart = {
@@ -57,7 +57,7 @@ const NO_CHART: IChart = {
   finite: true,
   lines: [],
   seconds: false,
-  striking: -1
+  highlighted: -1
 };
 
 /** What all charts of a view share; the zoom is a stretch of steps. */
@@ -73,7 +73,7 @@ export interface IScaling {
 export type Detail = (request: CurveRequest) => Promise<CurveLine | null>;
 
 /** One chart: its name, its newest or hovered values, the lines. */
-export class Chart implements IShows<IChart> {
+export class Chart implements IItemView<IChart> {
   readonly node: HTMLElement;
   private name = make('span', 'chart-name');
   private value = make('span', 'chart-value');
@@ -108,14 +108,14 @@ export class Chart implements IShows<IChart> {
     if (!this.detailed && packed(this.lines) !== packed(spec.lines)) {
       this.take(spec.lines);
     }
-    write(this.name, spec.title);
+    setText(this.name, spec.title);
     this.name.title = spec.title;
     this.explain();
     this.value.toggleAttribute('data-unsound', !spec.finite);
     this.tell();
     const steps = spec.lines[0]?.steps ?? 0;
     const label = this.trans.__('%1: %2 after %3 steps', spec.title, spec.last, steps);
-    mark(this.plot, 'aria-label', label);
+    setAttribute(this.plot, 'aria-label', label);
   }
 
   /** Draw with the scaling as it is now. */
@@ -130,7 +130,7 @@ export class Chart implements IShows<IChart> {
       return; // not in the page: drawn when it has a size
     }
     this.data = this.aligned();
-    const form = `${this.points.length} ${this.scaling.log} ${this.spec.striking}`;
+    const form = `${this.points.length} ${this.scaling.log} ${this.spec.highlighted}`;
     if (!this.drawn || form !== this.form) {
       this.form = form;
       this.drawn?.destroy();
@@ -199,8 +199,8 @@ export class Chart implements IShows<IChart> {
 
   /** Say which line is which. */
   private explain(): void {
-    const { lines, striking } = this.spec;
-    const form = `${lines.map(line => line.name).join()} ${striking}`;
+    const { lines, highlighted } = this.spec;
+    const form = `${lines.map(line => line.name).join()} ${highlighted}`;
     this.legend.hidden = lines.length < 2;
     if (this.legend.hidden || this.legend.dataset.form === form) {
       return;
@@ -218,14 +218,14 @@ export class Chart implements IShows<IChart> {
     if (line === 0) {
       return LINE;
     }
-    return line === this.spec.striking ? STRIKING : BESIDE[(line - 1) % BESIDE.length];
+    return line === this.spec.highlighted ? HIGHLIGHT : OTHER_LINES[(line - 1) % OTHER_LINES.length];
   }
 
   private options(): uPlot.Options {
     const { scaling } = this;
     const series = this.points.flatMap((_, line): uPlot.Series[] => {
       const colour = this.colour(line);
-      const width = line === 0 || line === this.spec.striking ? 1.5 : 1;
+      const width = line === 0 || line === this.spec.highlighted ? 1.5 : 1;
       const spanGaps = this.points.length > 1;
       return [
         {
@@ -299,7 +299,7 @@ export class Chart implements IShows<IChart> {
     if (value === null || value === undefined) {
       return '';
     }
-    return this.spec.seconds ? readableTime(value) : readable(value);
+    return this.spec.seconds ? formatSeconds(value) : formatNumber(value);
   }
 
   /** Say the newest value, or those under the cursor. */
@@ -307,7 +307,7 @@ export class Chart implements IShows<IChart> {
     const at = this.drawn?.cursor.idx;
     const steps = this.data[0];
     if (at === null || at === undefined || at >= steps.length) {
-      write(this.value, this.spec.last);
+      setText(this.value, this.spec.last);
       return;
     }
     const values = this.points.map((_, line) => {
@@ -315,7 +315,7 @@ export class Chart implements IShows<IChart> {
       const name = line ? `${this.lines[line].name} ` : ''; // the first is what the chart is called
       return typeof value === 'number' ? name + this.word(value) : '';
     });
-    write(
+    setText(
       this.value,
       this.trans.__('%1 at %2', values.filter(Boolean).join(' · ') || '–', steps[at])
     );

@@ -1,8 +1,8 @@
 import type { CurveLine, Parts } from '../generated/report';
 import { Chart, type IChart, type IScaling } from './chart';
-import { button, freshId, Kept, make, mark, walkable, write } from './dom';
-import { readableTime } from './numbers';
-import type { IContext, IPart } from './part';
+import { button, uniqueId, KeyedList, make, setAttribute, addArrowKeyNavigation, setText } from './dom';
+import { formatSeconds } from './format';
+import type { ISectionContext, ISection } from './section';
 import { unpack } from './points';
 import { onThemeChange } from './theme';
 
@@ -10,7 +10,7 @@ import { onThemeChange } from './theme';
 const FEW = 6;
 
 /** A chart for each metric, for the rates, and for the time of a step. */
-export function charts({ source, trans, memory, read }: IContext): IPart {
+export function charts({ source, trans, memory, read }: ISectionContext): ISection {
   const empty = make(
     'div',
     'empty',
@@ -18,10 +18,10 @@ export function charts({ source, trans, memory, read }: IContext): IPart {
     trans.__('Curves appear with the first training step.')
   );
   const grid = make('div', 'charts');
-  const straggler = make('div', 'more');
+  const slowestRank = make('div', 'more');
   const more = make('div', 'more');
   const scaling: IScaling = {
-    key: freshId(),
+    key: uniqueId(),
     smoothing: Number(memory.get('smoothing') ?? 0),
     log: memory.get('log') === true,
     zoom: null,
@@ -34,7 +34,7 @@ export function charts({ source, trans, memory, read }: IContext): IPart {
   const chosen = {
     ...((memory.get('charts') as Record<string, boolean> | undefined) ?? {})
   };
-  const drawn = new Kept<IChart>(
+  const drawn = new KeyedList<IChart>(
     grid,
     chart => chart.key,
     () => new Chart(scaling, trans, source.detail?.bind(source))
@@ -45,8 +45,8 @@ export function charts({ source, trans, memory, read }: IContext): IPart {
     role: 'group',
     'aria-label': trans.__('Metrics shown')
   });
-  walkable(chips, 'button');
-  const toggles = new Kept<{ chart: IChart; shown: boolean }>(
+  addArrowKeyNavigation(chips, 'button');
+  const toggles = new KeyedList<{ chart: IChart; shown: boolean }>(
     chips,
     ({ chart }) => chart.key,
     ({ chart }) => {
@@ -57,7 +57,7 @@ export function charts({ source, trans, memory, read }: IContext): IPart {
       });
       return {
         node,
-        update: item => mark(node, 'aria-pressed', String(item.shown))
+        update: item => setAttribute(node, 'aria-pressed', String(item.shown))
       };
     }
   );
@@ -76,11 +76,11 @@ export function charts({ source, trans, memory, read }: IContext): IPart {
   });
   const log = button('toggle', trans.__('Log scale'), () => {
     scaling.log = !scaling.log;
-    mark(log, 'aria-pressed', String(scaling.log));
+    setAttribute(log, 'aria-pressed', String(scaling.log));
     memory.set('log', scaling.log);
     redraw();
   });
-  mark(log, 'aria-pressed', String(scaling.log));
+  setAttribute(log, 'aria-pressed', String(scaling.log));
   const whole = button('toggle', trans.__('Whole run'), () => scaling.zoomTo(null));
   whole.hidden = true;
   const tools = make(
@@ -100,11 +100,11 @@ export function charts({ source, trans, memory, read }: IContext): IPart {
     drawn.update(all.filter((_, index) => shown[index]));
     tools.hidden = !all.length;
     empty.hidden = all.length > 0;
-    write(straggler, read('throughput').words);
-    straggler.hidden = !straggler.textContent;
+    setText(slowestRank, read('throughput').words);
+    slowestRank.hidden = !slowestRank.textContent;
     const hidden = read('curves').hidden;
     more.hidden = !hidden;
-    write(
+    setText(
       more,
       trans.__('%1 more in nbmgpu.find_run("%2").metrics', hidden, read('about').id)
     );
@@ -118,7 +118,7 @@ export function charts({ source, trans, memory, read }: IContext): IPart {
     { 'aria-label': trans.__('Curves') },
     tools,
     grid,
-    straggler,
+    slowestRank,
     empty,
     more
   );
@@ -138,7 +138,7 @@ function specs(curves: Parts['curves'], throughput: Parts['throughput']): IChart
     finite: line.finite,
     lines: [line],
     seconds: false,
-    striking: -1
+    highlighted: -1
   });
   const all = [...curves.shown, ...throughput.rates].map(single);
   if (throughput.step_times.length) {
@@ -150,14 +150,14 @@ function specs(curves: Parts['curves'], throughput: Parts['throughput']): IChart
 function stepTime(throughput: Parts['throughput']): IChart {
   const lines = throughput.step_times;
   const values = unpack(lines[0].points).y;
-  const striking = lines.findIndex(line => line.name === `rank ${throughput.slowest}`);
+  const highlighted = lines.findIndex(line => line.name === `rank ${throughput.slowest}`);
   return {
     key: 'step time',
     title: 'step time',
-    last: throughput.step_time || readableTime(values[values.length - 1]),
+    last: throughput.step_time || formatSeconds(values[values.length - 1]),
     finite: true,
     lines,
     seconds: true,
-    striking
+    highlighted
   };
 }

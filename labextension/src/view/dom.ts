@@ -6,7 +6,7 @@ export type Child = Node | string;
 let lastId = 0;
 
 /** An id that no other node of the page has. */
-export function freshId(): string {
+export function uniqueId(): string {
   lastId += 1;
   return `nbmgpu-${Date.now().toString(36)}-${lastId}`;
 }
@@ -37,34 +37,34 @@ export function button(name: string, label: string, act: (event: MouseEvent) => 
 }
 
 /** Change a node's text only where it differs, so that selections and live regions rest. */
-export function write(node: Element, text: string): void {
+export function setText(node: Element, text: string): void {
   if (node.textContent !== text) {
     node.textContent = text;
   }
 }
 
 /** Change an attribute only where it differs. */
-export function mark(node: Element, name: string, value: string): void {
+export function setAttribute(node: Element, name: string, value: string): void {
   if (node.getAttribute(name) !== value) {
     node.setAttribute(name, value);
   }
 }
 
 /** Something that shows one item. */
-export interface IShows<Item> {
+export interface IItemView<Item> {
   node: HTMLElement;
   update(item: Item, index: number): void;
   dispose?(): void;
 }
 
 /** Keeps one child per item: those with the same key stay and are updated in place. */
-export class Kept<Item> {
-  private children = new Map<string, IShows<Item>>();
+export class KeyedList<Item> {
+  private children = new Map<string, IItemView<Item>>();
 
   constructor(
     private parent: HTMLElement,
     private key: (item: Item, index: number) => string,
-    private create: (item: Item) => IShows<Item>
+    private create: (item: Item) => IItemView<Item>
   ) {}
 
   update(items: Item[]): void {
@@ -90,7 +90,7 @@ export class Kept<Item> {
     });
   }
 
-  values(): IShows<Item>[] {
+  values(): IItemView<Item>[] {
     return [...this.children.values()];
   }
 
@@ -100,7 +100,7 @@ export class Kept<Item> {
 }
 
 /** Arrow keys, Home and End walk along the children of `bar` that `selector` matches. */
-export function walkable(
+export function addArrowKeyNavigation(
   bar: HTMLElement,
   selector: string,
   arrive?: (node: HTMLElement) => void

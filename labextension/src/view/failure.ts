@@ -1,11 +1,11 @@
 import type { Cause, OtherRank } from '../generated/report';
 import { nodes } from './ansi';
 import { make } from './dom';
-import type { IContext, IPart } from './part';
+import type { ISectionContext, ISection } from './section';
 import type { ITranslate } from './source';
 
 /** Which rank failed, by what, in which line, why that may be, and what to try. */
-export function failure({ trans, read }: IContext): IPart {
+export function failure({ trans, read }: ISectionContext): ISection {
   const node = make('section', 'failure', { role: 'alert' });
   let shown = '';
   const update = () => {

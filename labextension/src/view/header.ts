@@ -1,8 +1,8 @@
-import { button, make, mark, write } from './dom';
-import type { IContext, IPart } from './part';
+import { button, make, setAttribute, setText } from './dom';
+import type { ISectionContext, ISection } from './section';
 
 /** State, what runs where, how long it takes, Stop; the batch and the folder. */
-export function header({ source, trans, read }: IContext): IPart {
+export function header({ source, trans, read }: ISectionContext): ISection {
   const dot = make('span', 'dot', { 'aria-hidden': 'true' });
   const word = make('span', 'state', { role: 'status', 'aria-live': 'polite' });
   const title = make('span', 'title');
@@ -24,34 +24,34 @@ export function header({ source, trans, read }: IContext): IPart {
       return;
     }
     const done = await copy(read('about').folder);
-    write(folder, done ? trans.__('Path copied') : read('about').folder);
+    setText(folder, done ? trans.__('Path copied') : read('about').folder);
     clearTimeout(timer);
-    timer = window.setTimeout(() => write(folder, trans.__('Run folder')), 2500);
+    timer = window.setTimeout(() => setText(folder, trans.__('Run folder')), 2500);
   };
 
   const update = () => {
     const status = read('status');
     const about = read('about');
     const asked = status.stopping !== '';
-    mark(dot, 'data-tone', status.tone);
-    mark(word, 'data-tone', status.tone);
-    write(word, status.word);
-    write(title, about.headline);
-    write(elapsed, status.elapsed);
-    write(remaining, status.remaining);
-    write(batch, about.batch);
+    setAttribute(dot, 'data-tone', status.tone);
+    setAttribute(word, 'data-tone', status.tone);
+    setText(word, status.word);
+    setText(title, about.headline);
+    setText(elapsed, status.elapsed);
+    setText(remaining, status.remaining);
+    setText(batch, about.batch);
     if (!folder.textContent || folder.title !== about.folder) {
-      write(folder, trans.__('Run folder'));
+      setText(folder, trans.__('Run folder'));
       folder.title = about.folder;
     }
     folder.hidden = !about.folder;
-    write(stop, asked ? trans.__('Force stop') : trans.__('Stop'));
+    setText(stop, asked ? trans.__('Force stop') : trans.__('Stop'));
     stop.title = asked
       ? trans.__('End the ranks at once: nothing comes back')
       : trans.__('Interrupt the ranks: weights and values so far come back');
     stop.hidden = status.over;
     stop.disabled = status.stopping === 'forced';
-    mark(stop, 'data-forced', String(asked));
+    setAttribute(stop, 'data-forced', String(asked));
   };
   const node = make(
     'div',

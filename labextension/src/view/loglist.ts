@@ -1,16 +1,16 @@
 import type { LogLine } from '../generated/report';
 import { nodes, uncoloured } from './ansi';
-import { make, write } from './dom';
+import { make, setText } from './dom';
 import { Pages, type ILogChoice } from './pages';
 import type { IRunSource, ITranslate } from './source';
-import { troubleWords } from './trouble';
-import { LINE, heightOf, inSight, scrollTo } from './window';
+import { errorText } from './errors';
+import { LINE, heightOf, inSight, scrollTo } from './visiblelines';
 
 /** Lines of all ranks that may still change places: the newest. */
-const UNSETTLED = 400;
+const REORDERED_LINES = 400;
 
 /** Milliseconds after a key, a wheel or a press in which scrolling is somebody's wish. */
-const BY_HAND = 1000;
+const USER_SCROLL_MS = 1000;
 
 /** What the list tells those around it. */
 export interface ILogListener {
@@ -32,7 +32,7 @@ export class LogList {
   /** The line to show as soon as there are so many. */
   private goal = -1;
   /** When somebody has last scrolled by hand; a page that is laid out anew scrolls as well. */
-  private touched = 0;
+  private lastInput = 0;
   /** What is said where there are no lines, and why they cannot be read. */
   private nothing = '';
   private trouble = '';
@@ -50,7 +50,7 @@ export class LogList {
     this.node.append(this.empty, this.room);
     this.node.addEventListener('scroll', () => this.onScroll());
     for (const input of ['wheel', 'touchmove', 'keydown', 'pointerdown']) {
-      this.node.addEventListener(input, () => (this.touched = Date.now()), {
+      this.node.addEventListener(input, () => (this.lastInput = Date.now()), {
         passive: true
       });
     }
@@ -84,7 +84,7 @@ export class LogList {
       return;
     }
     const { rank, search } = this.pages.choice;
-    this.pages.grown(rank < 0 ? this.total - UNSETTLED : this.total - 1);
+    this.pages.grown(rank < 0 ? this.total - REORDERED_LINES : this.total - 1);
     if (search) {
       void this.pages.count();
     } else {
@@ -137,27 +137,27 @@ export class LogList {
   }
 
   private complain(error: unknown): void {
-    this.trouble = this.trans.__('The log cannot be read: %1', troubleWords(error));
+    this.trouble = this.trans.__('The log cannot be read: %1', errorText(error));
     this.draw();
   }
 
   private onScroll(): void {
     const { scrollTop, clientHeight, scrollHeight } = this.node;
     const atEnd = scrollTop + clientHeight >= scrollHeight - LINE;
-    const byHand = Date.now() - this.touched < BY_HAND;
+    const byHand = Date.now() - this.lastInput < USER_SCROLL_MS;
     if (clientHeight && this.goal < 0 && atEnd !== this.following && (atEnd || byHand)) {
       this.following = atEnd;
       this.listener.changed();
     }
     if (byHand) {
-      this.touched = Date.now(); // dragging the scroll bar goes on
+      this.lastInput = Date.now(); // dragging the scroll bar goes on
     }
     this.draw();
   }
 
   /** Put the lines in sight into the page, and ask for those that are not here yet. */
   private draw(): void {
-    write(this.empty, this.trouble || this.nothing);
+    setText(this.empty, this.trouble || this.nothing);
     this.empty.hidden = this.total > 0 && !this.trouble;
     if (!this.node.clientHeight || !this.pages) {
       return; // not in the page

@@ -1,8 +1,8 @@
 import type { RankRow } from '../generated/report';
-import { button, freshId, Kept, make, mark, walkable, write } from './dom';
+import { button, uniqueId, KeyedList, make, setAttribute, addArrowKeyNavigation, setText } from './dom';
 import { LogList } from './loglist';
-import type { IContext, IPart } from './part';
-import { troubleWords } from './trouble';
+import type { ISectionContext, ISection } from './section';
+import { errorText } from './errors';
 
 const ALL = -1;
 const CLOSED = -2;
@@ -14,9 +14,9 @@ const FEW = 8;
 const PAUSE = 200;
 
 /** What the ranks have written: a tab for each and one for all, search, follow, download. */
-export function logs(context: IContext): IPart & { open(rank: number): void } {
+export function logs(context: ISectionContext): ISection & { open(rank: number): void } {
   const { source, trans, memory, read } = context;
-  const id = freshId();
+  const id = uniqueId();
   const list = new LogList(source, trans, {
     changed: () => told(),
     picked: line => {
@@ -27,8 +27,8 @@ export function logs(context: IContext): IPart & { open(rank: number): void } {
   let chosen = Number(memory.get('log rank') ?? CLOSED);
 
   const bar = make('div', 'tabs', { role: 'tablist', 'aria-label': trans.__('Logs') });
-  walkable(bar, '[role=tab]', tab => choose(Number(tab.dataset.rank)));
-  const tabs = new Kept<{ rank: number; tone: string; label: string; name: string }>(
+  addArrowKeyNavigation(bar, '[role=tab]', tab => choose(Number(tab.dataset.rank)));
+  const tabs = new KeyedList<{ rank: number; tone: string; label: string; name: string }>(
     bar,
     tab => String(tab.rank),
     ({ rank }) => {
@@ -37,10 +37,10 @@ export function logs(context: IContext): IPart & { open(rank: number): void } {
       node.setAttribute('aria-controls', id);
       node.dataset.rank = String(rank);
       const update = (tab: { tone: string; label: string; name: string }) => {
-        write(node, tab.label);
-        mark(node, 'aria-label', tab.name);
-        mark(node, 'data-tone', tab.tone);
-        mark(node, 'aria-selected', String(rank === chosen));
+        setText(node, tab.label);
+        setAttribute(node, 'aria-label', tab.name);
+        setAttribute(node, 'data-tone', tab.tone);
+        setAttribute(node, 'aria-selected', String(rank === chosen));
         node.tabIndex = rank === chosen || (chosen === CLOSED && rank === ALL) ? 0 : -1;
       };
       return { node, update };
@@ -80,11 +80,11 @@ export function logs(context: IContext): IPart & { open(rank: number): void } {
 
   const told = () => {
     const total = list.total.toLocaleString('en-US');
-    write(
+    setText(
       count,
       search.value ? trans.__('%1 found', total) : trans.__('%1 lines', total)
     );
-    mark(follow, 'aria-pressed', String(list.follow));
+    setAttribute(follow, 'aria-pressed', String(list.follow));
   };
   const named = (rank: number) =>
     rank === ALL ? trans.__('Log of all ranks') : trans.__('Log of rank %1', rank);
@@ -96,7 +96,7 @@ export function logs(context: IContext): IPart & { open(rank: number): void } {
 
   const show = (goal?: number) => {
     list.show({ rank: chosen, search: search.value }, lines(), goal);
-    mark(list.node, 'aria-label', named(chosen));
+    setAttribute(list.node, 'aria-label', named(chosen));
     told();
   };
 
@@ -125,7 +125,7 @@ export function logs(context: IContext): IPart & { open(rank: number): void } {
     if (!download.hasAttribute('href')) {
       event.preventDefault();
       save().catch(reason =>
-        write(count, trans.__('The log cannot be saved: %1', troubleWords(reason)))
+        setText(count, trans.__('The log cannot be saved: %1', errorText(reason)))
       );
     }
   });
@@ -145,8 +145,8 @@ export function logs(context: IContext): IPart & { open(rank: number): void } {
     panel.hidden = chosen === CLOSED;
     const url = chosen === CLOSED ? null : (source.downloadUrl?.(chosen) ?? null);
     if (url) {
-      mark(download, 'href', url);
-      mark(download, 'download', nameOf(chosen));
+      setAttribute(download, 'href', url);
+      setAttribute(download, 'download', nameOf(chosen));
     } else {
       download.removeAttribute('href');
     }

@@ -4,10 +4,10 @@ import { failure } from './failure';
 import { header } from './header';
 import { logs } from './logs';
 import { notices } from './notices';
-import type { IContext, IPart } from './part';
+import type { ISectionContext, ISection } from './section';
 import { progress } from './progress';
 import { ranks } from './ranks';
-import { NOTHING, type IMemory, type IRunSource, type ITranslate } from './source';
+import { EMPTY_PARTS, type IMemory, type IRunSource, type ITranslate } from './source';
 
 /** Show the run of `source` in `node`, until it is disposed of. */
 export function mountRunView(
@@ -15,21 +15,21 @@ export function mountRunView(
   source: IRunSource,
   trans: ITranslate
 ): { dispose(): void } {
-  const context: IContext = {
+  const context: ISectionContext = {
     source,
     trans,
     memory: source.memory ?? shortMemory(),
-    read: part => source.get(part) ?? NOTHING[part]
+    read: part => source.get(part) ?? EMPTY_PARTS[part]
   };
-  const logPart = logs(context);
-  const parts: IPart[] = [
+  const logSection = logs(context);
+  const parts: ISection[] = [
     header(context),
     notices(context),
     failure(context),
     progress(context),
     charts(context),
-    ranks(context, logPart.open),
-    logPart
+    ranks(context, logSection.open),
+    logSection
   ];
   const root = make('div', 'view', {
     role: 'region',

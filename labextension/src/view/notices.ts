@@ -1,15 +1,15 @@
-import { Kept, make, write } from './dom';
-import type { IContext, IPart } from './part';
+import { KeyedList, make, setText } from './dom';
+import type { ISectionContext, ISection } from './section';
 
 /** What people must know, above all where numbers differ from one device. */
-export function notices({ trans, read }: IContext): IPart {
+export function notices({ trans, read }: ISectionContext): ISection {
   const node = make('ul', 'notices', { 'aria-label': trans.__('Notices') });
-  const items = new Kept<string>(
+  const items = new KeyedList<string>(
     node,
     (_, index) => String(index),
     () => {
       const item = make('li', 'notice');
-      return { node: item, update: text => write(item, text) };
+      return { node: item, update: text => setText(item, text) };
     }
   );
   const update = () => {

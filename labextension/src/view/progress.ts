@@ -1,11 +1,11 @@
 import type { Bar } from '../generated/report';
-import { Kept, make, mark, write, type IShows } from './dom';
-import type { IContext, IPart } from './part';
+import { KeyedList, make, setAttribute, setText, type IItemView } from './dom';
+import type { ISectionContext, ISection } from './section';
 
 /** The bar of the training loader, and those of tqdm. */
-export function progress({ trans, read }: IContext): IPart {
+export function progress({ trans, read }: ISectionContext): ISection {
   const node = make('div', 'bars');
-  const bars = new Kept<Bar>(
+  const bars = new KeyedList<Bar>(
     node,
     bar => bar.key,
     () => progressBar(trans.__('progress'))
@@ -17,7 +17,7 @@ export function progress({ trans, read }: IContext): IPart {
   return { node, shows: ['progress', 'status'], update };
 }
 
-function progressBar(unnamed: string): IShows<Bar> {
+function progressBar(unnamed: string): IItemView<Bar> {
   const label = make('span', 'bar-label');
   const count = make('span', 'bar-count');
   const fill = make('div', 'bar-fill');
@@ -29,16 +29,16 @@ function progressBar(unnamed: string): IShows<Bar> {
   );
   const node = make('div', 'bar', {}, label, count, track);
   const update = (bar: Bar) => {
-    write(label, bar.label);
-    write(count, bar.count);
-    mark(track, 'aria-label', bar.label || unnamed);
-    mark(track, 'aria-valuetext', bar.count);
-    mark(track, 'aria-valuemax', '100');
+    setText(label, bar.label);
+    setText(count, bar.count);
+    setAttribute(track, 'aria-label', bar.label || unnamed);
+    setAttribute(track, 'aria-valuetext', bar.count);
+    setAttribute(track, 'aria-valuemax', '100');
     track.toggleAttribute('data-unknown', bar.fraction < 0);
     if (bar.fraction < 0) {
       track.removeAttribute('aria-valuenow');
     } else {
-      mark(track, 'aria-valuenow', String(Math.round(100 * bar.fraction)));
+      setAttribute(track, 'aria-valuenow', String(Math.round(100 * bar.fraction)));
     }
     fill.style.width = bar.fraction < 0 ? '' : `${100 * bar.fraction}%`;
   };

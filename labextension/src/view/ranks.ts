@@ -1,10 +1,10 @@
 import type { Meter, RankRow } from '../generated/report';
-import { button, Kept, make, mark, write, type IShows } from './dom';
-import type { IContext, IPart } from './part';
+import { button, KeyedList, make, setAttribute, setText, type IItemView } from './dom';
+import type { ISectionContext, ISection } from './section';
 import type { ITranslate } from './source';
 
 /** A row for each rank: what it does and how it fares.  `open` shows a rank's log. */
-export function ranks({ trans, read }: IContext, open: (rank: number) => void): IPart {
+export function ranks({ trans, read }: ISectionContext, open: (rank: number) => void): ISection {
   const titles: [string, string][] = [
     ['rank', trans.__('Rank')],
     ['word', trans.__('State')],
@@ -27,7 +27,7 @@ export function ranks({ trans, read }: IContext, open: (rank: number) => void): 
     body
   );
   const node = make('div', 'ranks', {}, table);
-  const rows = new Kept<RankRow>(
+  const rows = new KeyedList<RankRow>(
     body,
     row => String(row.rank),
     row => rankRow(row.rank, trans, () => open(row.rank))
@@ -48,7 +48,7 @@ export function ranks({ trans, read }: IContext, open: (rank: number) => void): 
   return { node, shows: ['ranks'], update };
 }
 
-function rankRow(rank: number, trans: ITranslate, open: () => void): IShows<RankRow> {
+function rankRow(rank: number, trans: ITranslate, open: () => void): IItemView<RankRow> {
   const dot = make('span', 'dot', { 'aria-hidden': 'true' });
   const device = make('span', 'device');
   const name = button('rank-button', trans.__('rank %1', rank), open);
@@ -77,16 +77,16 @@ function rankRow(rank: number, trans: ITranslate, open: () => void): IShows<Rank
     make('td', 'rank-gpu-memory', {}, gpuMemory.node)
   );
   const update = (row: RankRow) => {
-    mark(dot, 'data-tone', row.tone);
-    mark(word, 'data-tone', row.tone);
-    mark(name, 'aria-label', trans.__('Log of rank %1, %2', rank, row.word));
+    setAttribute(dot, 'data-tone', row.tone);
+    setAttribute(word, 'data-tone', row.tone);
+    setAttribute(name, 'aria-label', trans.__('Log of rank %1, %2', rank, row.word));
     name.title = trans.__('Open its log');
-    write(device, row.device);
-    write(word, row.detail ? `${row.word}: ${row.detail}` : row.word);
-    write(warning, row.warning);
+    setText(device, row.device);
+    setText(word, row.detail ? `${row.word}: ${row.detail}` : row.word);
+    setText(warning, row.warning);
     warning.hidden = !row.warning;
-    write(step, row.step ? row.step.toLocaleString('en-US') : '');
-    write(time, row.step_time);
+    setText(step, row.step ? row.step.toLocaleString('en-US') : '');
+    setText(time, row.step_time);
     node.toggleAttribute('data-slowest', row.slowest);
     time.title = row.slowest
       ? trans.__('Spends the most time outside backward passes')
@@ -103,14 +103,14 @@ function meter(label: string): { node: HTMLElement; update(meter: Meter): void }
   const text = make('span', 'meter-text');
   const fill = make('span', 'meter-fill');
   const node = make('span', 'meter', { role: 'meter', 'aria-label': label }, text, fill);
-  mark(node, 'aria-valuemin', '0');
-  mark(node, 'aria-valuemax', '100');
+  setAttribute(node, 'aria-valuemin', '0');
+  setAttribute(node, 'aria-valuemax', '100');
   const update = (value: Meter) => {
-    write(text, value.text);
+    setText(text, value.text);
     node.hidden = !value.text;
     const share = Math.max(value.fraction, 0);
-    mark(node, 'aria-valuenow', String(Math.round(100 * share)));
-    mark(node, 'aria-valuetext', value.text);
+    setAttribute(node, 'aria-valuenow', String(Math.round(100 * share)));
+    setAttribute(node, 'aria-valuetext', value.text);
     fill.style.width = `${100 * share}%`;
     fill.toggleAttribute('data-full', share > 0.92);
   };

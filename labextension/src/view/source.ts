@@ -64,7 +64,7 @@ export const english: ITranslate = {
 };
 
 /** What to show of a part that has not arrived. */
-export const NOTHING: Parts = {
+export const EMPTY_PARTS: Parts = {
   about: {
     id: '',
     headline: '',

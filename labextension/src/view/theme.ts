@@ -9,7 +9,7 @@ export interface IPalette {
 
 /** Colours of lines, that stand on light and dark: the line, those beside it, one to notice. */
 export const LINE = '#3b82f6';
-export const BESIDE = [
+export const OTHER_LINES = [
   '#8b93a1',
   '#0d9488',
   '#a855f7',
@@ -19,7 +19,7 @@ export const BESIDE = [
   '#a16b4f',
   '#6366f1'
 ];
-export const STRIKING = '#e08b00';
+export const HIGHLIGHT = '#e08b00';
 
 /** Read the colours that `node`, which is in the page, has now. */
 export function paletteOf(node: HTMLElement): IPalette {

@@ -3,7 +3,7 @@ import '../../style/frame.css';
 import '../../style/picker.css';
 import { english, type ITranslate } from '../view';
 import { mountPicker, type IPickerSource, type PickerState } from '../picker';
-import { writeLine, type IWriteLine } from '../picker/cells';
+import { requestLine, type IWriteLine } from '../picker/cells';
 
 /** The part of an anywidget model that is used here. */
 interface IModel {
@@ -18,7 +18,7 @@ interface IModel {
 function sourceOf(model: IModel, node: HTMLElement, trans: ITranslate): IPickerSource {
   const write = (where: IWriteLine['where'], done: string) => (line: string) =>
     Promise.resolve(
-      writeLine(node, line, where)
+      requestLine(node, line, where)
         ? done
         : trans.__('Widgets may not write cells here: copy the line instead.')
     );

@@ -7,7 +7,7 @@ import { RunsServer } from '../../server';
 import { CommandIDs } from '../commandids';
 import { mgpuIcon } from '../icons';
 import { hasLine, withLine } from '../../picker';
-import { troubleWords } from '../../view/trouble';
+import { errorText } from '../../view/errors';
 import { ISettings } from '../tokens';
 import { PickerBody } from './body';
 import { CellPickerSource, describe } from './source';
@@ -70,7 +70,7 @@ export const pickingPlugin: JupyterFrontEndPlugin<void> = {
       icon: args => (args.isPalette ? undefined : mgpuIcon),
       describedBy: NO_ARGS,
       isVisible,
-      execute: () => pick().catch(reason => void Notification.error(troubleWords(reason)))
+      execute: () => pick().catch(reason => void Notification.error(errorText(reason)))
     });
     commands.addCommand(CommandIDs.insertLine, {
       label: trans.__('Put the mGPU Line Above the Cell'),

@@ -2,20 +2,20 @@ import type { Kernel } from '@jupyterlab/services';
 import type { TranslationBundle } from '@jupyterlab/translation';
 
 import type { Controls, PickerState } from '../../generated/advisor';
-import { expression, stateOf } from './question';
+import { expression, stateOf } from './expression';
 
 /** Milliseconds after which an answer is no longer waited for. */
 const PATIENCE = 15_000;
 
 /** The kernel could not look at a cell; the message is for people. */
-export class KernelSilence extends Error {}
+export class KernelUnavailableError extends Error {}
 
 /**
  * Ask a kernel what can be picked for a cell.
  *
  * Nothing of the cell is run, and neither the history nor the cell's number notices.
  *
- * @throws KernelSilence
+ * @throws KernelUnavailableError
  */
 export async function askKernel(
   kernel: Kernel.IKernelConnection | null | undefined,
@@ -24,10 +24,10 @@ export async function askKernel(
   trans: TranslationBundle
 ): Promise<PickerState> {
   if (!kernel) {
-    throw new KernelSilence(trans.__('The notebook has no kernel'));
+    throw new KernelUnavailableError(trans.__('The notebook has no kernel'));
   }
   if (kernel.status === 'busy') {
-    throw new KernelSilence(
+    throw new KernelUnavailableError(
       trans.__('The kernel is busy and cannot look at your model now')
     );
   }
@@ -40,7 +40,7 @@ export async function askKernel(
   const reply = await Promise.race([future.done, silence(future.done)]);
   if (!reply) {
     future.dispose();
-    throw new KernelSilence(trans.__('The kernel takes too long to look at your model'));
+    throw new KernelUnavailableError(trans.__('The kernel takes too long to look at your model'));
   }
   const answer = reply.content.status === 'ok' && reply.content.user_expressions.picker;
   const said = answer as unknown as IAnswer | false | undefined;
@@ -48,7 +48,7 @@ export async function askKernel(
     return stateOf(said.data['text/plain']);
   }
   const reason = said ? `${said.ename}: ${said.evalue}` : reply.content.status;
-  throw new KernelSilence(
+  throw new KernelUnavailableError(
     trans.__('The kernel could not look at your model (%1)', reason)
   );
 }

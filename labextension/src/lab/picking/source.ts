@@ -9,11 +9,11 @@ import {
   type PickerState
 } from '../../picker';
 import type { RunsServer } from '../../server';
-import { troubleWords } from '../../view/trouble';
-import { askKernel, KernelSilence } from './kernel';
+import { errorText } from '../../view/errors';
+import { askKernel, KernelUnavailableError } from './kernel';
 
 /** Whom to ask about a cell. */
-export interface ICellQuestion {
+export interface ICell {
   readonly source: string;
   readonly kernel: Kernel.IKernelConnection | null | undefined;
   readonly server: RunsServer;
@@ -25,13 +25,13 @@ export interface ICellQuestion {
  * knows the machine, and it is said why there are no estimates.
  */
 export async function describe(
-  { source, kernel, server, trans }: ICellQuestion,
+  { source, kernel, server, trans }: ICell,
   controls: Partial<Controls> = {}
 ): Promise<PickerState> {
   try {
     return await askKernel(kernel, source, controls, trans);
   } catch (reason) {
-    if (!(reason instanceof KernelSilence)) {
+    if (!(reason instanceof KernelUnavailableError)) {
       throw reason;
     }
     const state = await server.pick({ line: lineOf(source), controls });
@@ -42,7 +42,7 @@ export async function describe(
 /** Feeds the picker view in JupyterLab. */
 export class CellPickerSource implements IPickerSource {
   constructor(
-    private readonly question: ICellQuestion,
+    private readonly question: ICell,
     public state: PickerState,
     readonly actions: readonly IPickerAction[]
   ) {}
@@ -55,7 +55,7 @@ export class CellPickerSource implements IPickerSource {
   choose(controls: Controls): void {
     const asked = (this.asked += 1);
     void describe(this.question, controls)
-      .catch(reason => ({ ...this.state, problem: troubleWords(reason) }))
+      .catch(reason => ({ ...this.state, problem: errorText(reason) }))
       .then(state => {
         // Of several questions, the answer to the last one counts.
         if (asked === this.asked) {

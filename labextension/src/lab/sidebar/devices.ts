@@ -1,12 +1,12 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { h, type VirtualElement } from '@lumino/virtualdom';
 
-import type { DeviceUse } from '../../generated/server';
-import { percent, share } from '../amounts';
+import type { DeviceUsage } from '../../generated/server';
+import { percent, share } from '../format';
 
 /** The machine's devices: for each, how busy it is and how much of its memory is taken. */
 export function deviceList(
-  devices: readonly DeviceUse[],
+  devices: readonly DeviceUsage[],
   trans: TranslationBundle
 ): VirtualElement {
   return h.ul(
@@ -15,7 +15,7 @@ export function deviceList(
   );
 }
 
-function deviceRow(device: DeviceUse, trans: TranslationBundle): VirtualElement {
+function deviceRow(device: DeviceUsage, trans: TranslationBundle): VirtualElement {
   const processor = device.kind === 'cpu';
   const { use, memory_used: used, memory_total: total } = device;
   const memory = used < 0 || total <= 0 ? -1 : used / total;

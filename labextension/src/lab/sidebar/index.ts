@@ -8,7 +8,7 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { CommandIDs } from '../commandids';
 import { mgpuIcon } from '../icons';
-import { IRunBoard } from '../tokens';
+import { IRunsModel } from '../tokens';
 import { Sidebar } from './panel';
 
 /** The right sidebar: devices and runs. */
@@ -16,18 +16,18 @@ export const sidebarPlugin: JupyterFrontEndPlugin<void> = {
   id: 'nbmgpu:sidebar',
   description: 'Shows devices and runs in the right sidebar.',
   autoStart: true,
-  requires: [IRunBoard],
+  requires: [IRunsModel],
   optional: [ICommandPalette, ILayoutRestorer, ITranslator],
   activate: (
     app: JupyterFrontEnd,
-    board: IRunBoard,
+    model: IRunsModel,
     palette: ICommandPalette | null,
     restorer: ILayoutRestorer | null,
     translator: ITranslator | null
   ) => {
     const trans = (translator ?? nullTranslator).load('nbmgpu');
     const { commands, shell } = app;
-    const sidebar = new Sidebar(board, commands, trans);
+    const sidebar = new Sidebar(model, commands, trans);
     shell.add(sidebar, 'right', { rank: 500, type: 'mGPU' });
     restorer?.add(sidebar, sidebar.id);
 

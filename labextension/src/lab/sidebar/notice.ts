@@ -1,18 +1,18 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { h, type VirtualElement } from '@lumino/virtualdom';
 
-import type { ILedger } from '../ledger';
-import { silenceWords } from '../sentences';
+import type { IRunsState } from '../runsstate';
+import { connectionLostText } from '../messages';
 
 /** What to say of the server, or nothing while all is well. */
-export function notice(ledger: ILedger, trans: TranslationBundle): string {
-  switch (ledger.link) {
+export function notice(state: IRunsState, trans: TranslationBundle): string {
+  switch (state.link) {
     case 'live':
       return '';
     case 'waiting':
       return trans.__('Asking the server for devices and runs …');
     case 'lost':
-      return silenceWords(trans);
+      return connectionLostText(trans);
     case 'missing':
       return trans.__(
         'The server that serves this page has no nbmgpu. Runs go on in their notebooks all the same. To see them here: pip install nbmgpu in the environment of the Jupyter server, then start the server anew.'
@@ -21,7 +21,7 @@ export function notice(ledger: ILedger, trans: TranslationBundle): string {
 }
 
 /** What to do to get a first run. */
-export function lesson(trans: TranslationBundle): VirtualElement[] {
+export function firstRunHelp(trans: TranslationBundle): VirtualElement[] {
   return [
     h.div(
       { key: 'lesson', className: 'nbmgpu-Lesson' },

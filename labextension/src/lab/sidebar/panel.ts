@@ -6,17 +6,17 @@ import { h, VirtualDOM, type VirtualElement } from '@lumino/virtualdom';
 import { Widget } from '@lumino/widgets';
 
 import { mgpuIcon } from '../icons';
-import type { ILedger } from '../ledger';
-import { troubleWords } from '../../view/trouble';
-import type { IRunBoard } from '../tokens';
+import type { IRunsState } from '../runsstate';
+import { errorText } from '../../view/errors';
+import type { IRunsModel } from '../tokens';
 import { deviceList } from './devices';
 import { runList } from './runs';
-import { lesson, notice } from './notice';
+import { firstRunHelp, notice } from './notice';
 
 /** The sidebar: what the machine does, and all runs of all notebooks. */
 export class Sidebar extends Widget {
   constructor(
-    private readonly board: IRunBoard,
+    private readonly model: IRunsModel,
     private readonly commands: CommandRegistry,
     private readonly trans: TranslationBundle
   ) {
@@ -27,7 +27,7 @@ export class Sidebar extends Widget {
     this.title.caption = trans.__('mGPU: devices and runs');
     this.node.setAttribute('role', 'region');
     this.node.setAttribute('aria-label', trans.__('Devices and runs'));
-    board.changed.connect(() => this.update(), this);
+    model.changed.connect(() => this.update(), this);
   }
 
   protected override onBeforeShow(message: Message): void {
@@ -38,40 +38,40 @@ export class Sidebar extends Widget {
   protected override onUpdateRequest(message: Message): void {
     super.onUpdateRequest(message);
     if (this.isVisible) {
-      VirtualDOM.render(this.content(this.board.ledger), this.node);
+      VirtualDOM.render(this.content(this.model.state), this.node);
     }
   }
 
-  private content(ledger: ILedger): VirtualElement[] {
+  private content(state: IRunsState): VirtualElement[] {
     const { trans } = this;
-    const said = notice(ledger, trans);
-    const notices = [said, ...ledger.problems]
+    const said = notice(state, trans);
+    const notices = [said, ...state.problems]
       .filter(Boolean)
       .map(words =>
         h.div({ key: words, className: 'nbmgpu-Notice', role: 'status' }, words)
       );
-    if (ledger.link === 'missing') {
+    if (state.link === 'missing') {
       return notices;
     }
     return [
       ...notices,
-      section('devices', trans.__('Devices'), deviceList(ledger.devices, trans)),
-      section('runs', trans.__('Runs'), ...this.runs(ledger))
+      section('devices', trans.__('Devices'), deviceList(state.devices, trans)),
+      section('runs', trans.__('Runs'), ...this.runs(state))
     ];
   }
 
-  private runs(ledger: ILedger): VirtualElement[] {
+  private runs(state: IRunsState): VirtualElement[] {
     const { commands, trans } = this;
-    if (!ledger.runs.length) {
-      return ledger.link === 'live' ? lesson(trans) : [];
+    if (!state.runs.length) {
+      return state.link === 'live' ? firstRunHelp(trans) : [];
     }
-    const list = runList(ledger.runs, {
+    const list = runList(state.runs, {
       trans,
       now: Date.now() / 1000,
       execute: (command, id) => void commands.execute(command, { id }),
       icon: command => commands.icon(command) as VirtualElement.IRenderer | undefined
     });
-    return ledger.more ? [list, this.older()] : [list];
+    return state.more ? [list, this.older()] : [list];
   }
 
   private older(): VirtualElement {
@@ -81,8 +81,8 @@ export class Sidebar extends Widget {
         className: 'nbmgpu-Sidebar-older',
         onclick: () => {
           const complain = (reason: unknown): string =>
-            Notification.error(troubleWords(reason));
-          this.board.loadOlder().catch(complain);
+            Notification.error(errorText(reason));
+          this.model.loadOlder().catch(complain);
         }
       },
       this.trans.__('Show older runs')

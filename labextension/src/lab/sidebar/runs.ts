@@ -2,11 +2,11 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { h, type VirtualElement } from '@lumino/virtualdom';
 
 import type { RunLine } from '../../generated/report';
-import { clock, readableTime } from '../../view/numbers';
+import { formatDuration, formatSeconds } from '../../view/format';
 import { CommandIDs } from '../commandids';
-import { isGoing } from '../ledger';
+import { isRunning } from '../runsstate';
 import { sparkline } from '../sparkline';
-import { ago, percent } from '../amounts';
+import { formatAge, percent } from '../format';
 
 /** What the list needs besides the runs. */
 export interface IListContext {
@@ -26,7 +26,7 @@ const CURVE = { width: 88, height: 24 };
 export function runList(runs: readonly RunLine[], context: IListContext): VirtualElement {
   return h.ul(
     { className: 'nbmgpu-Runs' },
-    [...runs.filter(isGoing), ...runs.filter(run => run.over)].map(run =>
+    [...runs.filter(isRunning), ...runs.filter(run => run.over)].map(run =>
       card(run, context)
     )
   );
@@ -80,14 +80,14 @@ function where(run: RunLine, { trans, now }: IListContext): string {
 }
 
 function when(run: RunLine, { trans, now }: IListContext): string {
-  if (!isGoing(run)) {
+  if (!isRunning(run)) {
     return trans.__(
       '%1 · took %2',
-      ago(run.created, now, trans),
-      readableTime(run.duration)
+      formatAge(run.created, now, trans),
+      formatSeconds(run.duration)
     );
   }
-  const parts = [clock(run.duration), run.remaining];
+  const parts = [formatDuration(run.duration), run.remaining];
   return [...parts, run.kernel_alive ? '' : trans.__('its kernel is gone')]
     .filter(Boolean)
     .join(' · ');
@@ -137,7 +137,7 @@ function svgElement(name: string, attributes: Record<string, string>): SVGElemen
 }
 
 function progress(run: RunLine, trans: TranslationBundle): VirtualElement | string {
-  if (!isGoing(run) || run.progress < 0) {
+  if (!isRunning(run) || run.progress < 0) {
     return '';
   }
   const words = percent(run.progress);
@@ -167,7 +167,7 @@ function actions(run: RunLine, { trans, execute, icon }: IListContext): VirtualE
       },
       h.span(icon(command) ?? NO_ICON)
     );
-  const end = isGoing(run)
+  const end = isRunning(run)
     ? action(
         CommandIDs.stopRun,
         run.word === 'stopping' ? trans.__('Stop at once, by force') : trans.__('Stop')

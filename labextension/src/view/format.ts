@@ -1,0 +1,38 @@
+/** A value for people, as `number` in nbmgpu/report/words.py writes it. */
+export function formatNumber(value: number): string {
+  const size = Math.abs(value);
+  if (!Number.isFinite(value)) {
+    return Number.isNaN(value) ? 'nan' : value > 0 ? 'inf' : '-inf';
+  }
+  if (size === 0 || (size >= 1e-3 && size < 1e3)) {
+    return String(Number(value.toPrecision(4)));
+  }
+  if (size >= 1e3 && size < 1e7) {
+    return Math.round(value).toLocaleString('en-US');
+  }
+  return value.toExponential(2).replace(/\.?0*e\+?/, 'e');
+}
+
+/** Whole seconds, as `clock` in nbmgpu/report/words.py writes them: `7 s`, `12:30`, `3:05:00`. */
+export function formatDuration(seconds: number): string {
+  const whole = Math.max(0, Math.floor(seconds));
+  const [hours, minutes, rest] = [
+    Math.floor(whole / 3600),
+    Math.floor(whole / 60) % 60,
+    whole % 60
+  ];
+  const two = (value: number): string => String(value).padStart(2, '0');
+  if (hours) {
+    return `${hours}:${two(minutes)}:${two(rest)}`;
+  }
+  return minutes ? `${minutes}:${two(rest)}` : `${rest} s`;
+}
+
+/** A short time in seconds, as `span` in nbmgpu/report/words.py writes it. */
+export function formatSeconds(seconds: number): string {
+  if (seconds < 1) {
+    const thousandths = seconds * 1e3;
+    return `${Number(thousandths.toPrecision(thousandths < 10 ? 2 : 3))} ms`;
+  }
+  return seconds < 60 ? `${Number(seconds.toPrecision(3))} s` : formatDuration(seconds);
+}

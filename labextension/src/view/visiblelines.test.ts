@@ -1,0 +1,45 @@
+import { describe, expect, it } from 'vitest';
+import { LINE, TALLEST, heightOf, inSight, scrollTo } from './visiblelines';
+
+const VIEW = 10 * LINE;
+
+describe('a list that fits', () => {
+  it('shows the lines that are in sight', () => {
+    expect(inSight(0, VIEW, 1000)).toEqual({ first: 0, count: 11, top: 0 });
+    expect(inSight(5.5 * LINE, VIEW, 1000)).toEqual({
+      first: 5,
+      count: 11,
+      top: 5 * LINE
+    });
+  });
+
+  it('ends with its last line', () => {
+    const { first, count } = inSight(heightOf(1000) - VIEW, VIEW, 1000);
+    expect(first + count).toBe(1000);
+  });
+
+  it('of nothing is nothing', () => {
+    expect(inSight(0, VIEW, 0).count).toBe(0);
+    expect(inSight(99, VIEW, 0).count).toBe(0);
+  });
+});
+
+describe('a list of a million lines', () => {
+  const total = 1_000_000;
+
+  it('is no taller than browsers can bear', () => {
+    expect(heightOf(total)).toBe(TALLEST);
+  });
+
+  it('can be scrolled to both ends', () => {
+    expect(inSight(0, VIEW, total).first).toBe(0);
+    const { first, count } = inSight(TALLEST - VIEW, VIEW, total);
+    expect(first + count).toBe(total);
+  });
+
+  it('reaches every line', () => {
+    for (const index of [1, 12_345, 500_000, 999_000]) {
+      expect(inSight(scrollTo(index, VIEW, total), VIEW, total).first).toBe(index);
+    }
+  });
+});

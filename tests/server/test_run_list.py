@@ -1,0 +1,282 @@
+"""The list of runs: what a line says, how fast two hundred come, and what is missing."""
+
+import json
+import shutil
+import threading
+import time
+
+import psutil
+import pytest
+
+import nbmgpu.server.run_list as run_list_module
+from nbmgpu.report.digest import DIGEST_FILE
+from nbmgpu.report.run_line import POINTS
+from nbmgpu.runs.run import Run
+from nbmgpu.server.run_list import RunListReader
+
+
+def name_of(number):
+    return f"20260101-{number // 3600:02d}{number // 60 % 60:02d}{number % 60:02d}-{number:05d}"
+
+
+def play(stage, number, steps=100):
+    """Make a run that trained well for some steps."""
+    staged = stage(2, id=name_of(number), notebook="books/train.ipynb", bundle="")
+    staged.start()
+    for first in range(0, steps, 10):
+        for rank in range(2):
+            taken = list(range(first, first + 10))
+            staged.points("loss", taken, [1 / (1 + step) for step in taken], rank=rank)
+        staged.progress(first + 10, steps)
+    staged.finish()
+    staged.close()
+    return staged.run
+
+
+def ids(answer):
+    return [line["id"] for line in answer.json["runs"]]
+
+
+def test_a_line_says_what_a_list_needs(runs, stage):
+    run = play(stage, 1)
+    (line,) = runs.ask("runs").json["runs"]
+    assert line["id"] == run.id
+    assert (line["state"], line["word"], line["tone"], line["over"]) == (
+        "finished", "finished", "good", True,
+    )  # fmt: skip
+    assert (line["strategy"], line["world_size"], line["devices"]) == ("ddp", 2, ["cpu", "cpu"])
+    assert line["notebook"] == "books/train.ipynb"
+    assert line["kernel_alive"] is True  # this process
+    assert line["failure"] == ""
+    assert line["metric"] == "loss"
+    assert line["last"] == "0.01"
+    assert 2 < len(line["curve"]) <= POINTS
+    assert line["curve"][0] == [0, 1]
+    assert line["curve"][-1] == [99, 0.01]
+
+
+def test_what_stays_in_a_notebook_is_to_be_had_when_the_run_is_over(runs, stage):
+    run = play(stage, 1)
+    summary = runs.ask(f"runs/{run.id}/summary").json
+    assert "finished" in summary["text"]
+    assert "finished" in summary["html"]
+    assert "<script" not in summary["html"]
+    going = stage(2, id=name_of(2))
+    going.start()
+    refused = runs.ask(f"runs/{going.run.id}/summary")
+    assert (refused.status, refused.json["message"]) == (409, f"Run {name_of(2)} is still running.")
+
+
+def test_a_run_that_failed_says_why_in_a_sentence(runs, stage):
+    staged = stage(2, id=name_of(1))
+    staged.start()
+    staged.fail(1, message="bad batch\nand more", line=2)
+    staged.end("failed")
+    (line,) = runs.ask("runs").json["runs"]
+    assert line["state"] == "failed"
+    assert line["failure"] == "rank 1, line 2: ValueError: bad batch"
+
+
+def test_a_run_whose_launcher_is_gone_is_lost(runs, stage):
+    staged = stage(1, id=name_of(1), kernel_create_time=1.0)
+    (line,) = runs.ask("runs").json["runs"]
+    assert (line["state"], line["kernel_alive"]) == ("lost", False)
+    assert line["failure"].startswith("The launcher is gone")
+    answer = runs.ask(f"runs/{staged.run.id}/stop", "POST")
+    assert answer.status == 409
+    assert "launcher is gone" in answer.json["message"]
+
+
+def test_a_run_that_has_said_much_is_stopped_at_once(runs, stage):
+    staged = stage(1, id=name_of(1))
+    staged.start()
+    for first in range(0, 300_000, 100):
+        staged.points("loss", list(range(first, first + 100)), [0.5] * 100)
+    process = psutil.Process(runs.process.pid)
+    before = process.cpu_times().user
+    assert runs.ask(f"runs/{staged.run.id}/stop", "POST", {}).status == 202
+    stopping = process.cpu_times().user - before
+    assert runs.ask(f"runs/{staged.run.id}").json["status"]["word"] == "stopping"
+    reading = process.cpu_times().user - before - stopping
+    assert stopping < reading / 3, (stopping, reading)
+
+
+def test_values_that_are_no_numbers_are_left_out(runs, stage):
+    staged = stage(1, id=name_of(1))
+    staged.points("loss", [1, 2, 3], [1.0, float("nan"), float("inf")])
+    (line,) = runs.ask("runs").json["runs"]
+    assert line["curve"] == [[1, 1]]
+    assert line["last"] == "inf"
+    assert runs.ask(f"runs/{staged.run.id}").json["curves"]["shown"][0]["sound"] is False
+
+
+def test_a_list_is_had_by_pieces_newest_first(runs, stage):
+    for number in range(5):
+        play(stage, number, steps=10)
+    first = runs.ask("runs?limit=2")
+    assert (ids(first), first.json["more"]) == ([name_of(4), name_of(3)], True)
+    rest = runs.ask(f"runs?limit=3&before={name_of(3)}")
+    assert (ids(rest), rest.json["more"]) == ([name_of(2), name_of(1), name_of(0)], False)
+    refused = runs.ask("runs?limit=many")
+    assert refused.status == 400
+    assert refused.json["message"] == "limit='many' is not an integer."
+
+
+def test_two_hundred_finished_runs_are_listed_in_less_than_a_third_of_a_second(runs, stage):
+    for number in range(200):
+        run = play(stage, number)
+        RunListReader().newest(1)  # whoever sees a run end leaves its line in the folder
+        assert (run.folder / DIGEST_FILE).exists()
+    process = psutil.Process(runs.process.pid)
+    walls, costs = [], []
+    for _ in range(3):  # the first time is that of a server that has just been started
+        before, begun = process.cpu_times(), time.perf_counter()
+        answer = runs.ask("runs")
+        walls.append(time.perf_counter() - begun)
+        after = process.cpu_times()
+        costs.append(after.user + after.system - before.user - before.system)
+        assert len(ids(answer)) == 200
+    assert max(costs) < 0.3, costs  # whatever else the machine does
+    assert min(walls) < 0.3, walls
+
+
+def test_runs_that_were_never_read_come_by_and_by(runs, stage):
+    """Their kernels were killed, or an older version ran them: no line is in their folders."""
+    for number in range(50):
+        play(stage, number, steps=2000)
+    begun = time.perf_counter()
+    first = runs.ask("runs")
+    assert time.perf_counter() - begun < 1.5  # all of them take some seconds
+    assert 0 < len(ids(first)) < 50
+    assert first.json["more"] is True
+    with runs.listen("stream") as stream:
+        told = []
+        while len(told) < 50:
+            update = json.loads(stream.recv())
+            told += [line["id"] for line in update["runs"]]
+            assert update["gone"] == []
+    assert sorted(told) == [name_of(number) for number in range(50)]
+    assert ids(runs.ask("runs")) == sorted(told, reverse=True)
+
+
+def test_runs_that_are_over_are_read_once(runs, stage, monkeypatch):
+    for number in range(3):
+        play(stage, number)
+    opened = []
+
+    class Counting(Run):
+        def __init__(self, folder, ranks=True):
+            opened.append(folder.name)
+            super().__init__(folder, ranks)
+
+    monkeypatch.setattr("nbmgpu.server.run_folders.Run", Counting)
+    known = RunListReader()
+    first = known.newest()
+    assert sorted(opened) == [name_of(number) for number in range(3)]
+    assert known.newest() == first
+    assert RunListReader().newest() == first  # another server finds the lines in the folders
+    assert len(opened) == 3
+
+
+def test_a_line_is_made_again_when_something_was_added(runs, stage):
+    staged = stage(1, id=name_of(1))
+    staged.start()
+    staged.fail(0, message="first")
+    staged.end("failed")
+    known = RunListReader()
+    assert known.newest().runs[0].failure.endswith("first")
+    staged.points("loss", [1], [0.5])
+    assert known.newest().runs[0].metric == "loss"
+    assert RunListReader().newest().runs[0].metric == "loss"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"seen": 1}', '{"seen": [], "line": {}}'])
+def test_a_digest_that_cannot_be_read_is_made_again(runs, stage, content):
+    run = play(stage, 1)
+    line = RunListReader().newest().runs[0]
+    good = (run.folder / DIGEST_FILE).read_text()
+    (run.folder / DIGEST_FILE).write_text(content)
+    assert RunListReader().newest().runs == [line]
+    assert (run.folder / DIGEST_FILE).read_text() == good
+
+
+def test_one_folder_that_cannot_be_understood_hides_no_other(runs, stage):
+    play(stage, 1)
+    broken = play(stage, 2)
+    nonsense = '{"kind": "status", "time": "noon", "rank": 1, "state": "running"}\n'
+    (broken.folder / "events" / "rank-1.jsonl").write_text(nonsense)
+    assert ids(runs.ask("runs")) == [name_of(1)]
+    answer = runs.ask(f"runs/{broken.id}")
+    assert answer.status == 500
+    assert "log has details" in answer.json["hint"]
+    assert ids(runs.ask("runs")) == [name_of(1)]
+    assert runs.log.read_text().count(f"Run {broken.id} cannot be read") == 1
+
+
+def test_what_is_remembered_of_runs_has_a_limit(runs, stage, monkeypatch):
+    monkeypatch.setattr(run_list_module, "MAX_CACHED", 3)
+    for number in range(5):
+        play(stage, number, steps=10)
+    known = RunListReader()
+    assert len(known.newest().runs) == 5
+    assert len(known.newest(2).runs) == 2
+    assert sorted(known._entries) == [name_of(2), name_of(3), name_of(4)]
+    shutil.rmtree(runs.runs / name_of(4))
+    assert [line.id for line in known.newest(2).runs] == [name_of(3), name_of(2)]
+    assert name_of(4) not in known._entries
+
+
+def test_runs_that_go_on_leave_no_line_behind(runs, stage):
+    staged = stage(1, id=name_of(1))
+    staged.start()
+    assert [line["state"] for line in runs.ask("runs").json["runs"]] == ["running"]
+    assert not (staged.run.folder / DIGEST_FILE).exists()
+
+
+def test_no_folder_of_runs_is_no_mistake(runs):
+    assert not runs.runs.exists()
+    assert runs.ask("runs").json == {"runs": [], "more": False}
+    assert runs.ask("status").json["problems"] == []
+
+
+def test_a_folder_of_runs_that_cannot_be_read_is_named(runs):
+    runs.runs.write_text("not a folder")  # root may read whatever has no permissions
+    (problem,) = runs.ask("status").json["problems"]
+    assert problem == f"The folder of runs, {runs.runs}, cannot be read: Not a directory."
+    assert runs.ask("runs").status == 500
+    with runs.listen("stream") as stream:
+        assert json.loads(stream.recv())["problems"] == [problem]
+    runs.runs.unlink()
+
+
+def test_runs_that_cannot_be_read_are_not_said_to_be_gone(runs, stage):
+    stage(1, id=name_of(1))
+    with runs.listen("stream") as stream:
+        assert [line["id"] for line in json.loads(stream.recv())["runs"]] == [name_of(1)]
+        aside = runs.runs.rename(runs.runs.with_name("aside"))
+        runs.runs.write_text("not a folder")
+        told = json.loads(stream.recv())
+        while not told["problems"]:
+            told = json.loads(stream.recv())
+        assert (told["runs"], told["gone"], told["more"]) == ([], [], False)
+    runs.runs.unlink()
+    aside.rename(runs.runs)
+
+
+def test_reading_much_keeps_nobody_waiting(runs, stage):
+    """While a big run is read, the server answers others."""
+    staged = stage(1, id=name_of(1))
+    for first in range(0, 100_000, 100):
+        staged.points("loss", list(range(first, first + 100)), [0.5] * 100)
+    big = threading.Thread(target=runs.ask, args=(f"runs/{name_of(1)}",))
+    started = time.perf_counter()
+    big.start()
+    waits = []
+    while big.is_alive():
+        begun = time.perf_counter()
+        assert runs.ask("/hub/user/x/api").status == 200
+        waits.append(time.perf_counter() - begun)
+    big.join()
+    took = time.perf_counter() - started
+    assert len(waits) > 3, (waits, took)
+    assert max(waits) < took / 2, (waits, took)
