@@ -14,7 +14,8 @@ it is used.
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -35,15 +36,15 @@ class FullTensorView:
     _shard: RowShard
     _views: tuple[ViewOp, ...] = ()
     _leaf: ShardedParameter | None = None
+    _dispatch: ClassVar[Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]]
+    """Runs operations; set by ``view_operations``, which imports this module."""
 
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run ``func`` with the result of one device."""
-        from .view_operations import dispatch
-
-        return dispatch(func, args, kwargs or {})
+        return cls._dispatch(func, args, kwargs or {})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """Return a full, plain copy."""

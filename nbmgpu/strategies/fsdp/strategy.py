@@ -25,6 +25,7 @@ from nbmgpu.strategies.reducer import Reducer, reduce_all
 from nbmgpu.strategies.replication import RunningStatistics, broadcast_unless_equal
 from nbmgpu.strategies.trainable import Trainable
 
+from . import view_operations  # noqa: F401 - sets how full tensor views run operations
 from .call_order import BACKWARD, END_OF_CELL
 from .fsdp_param import FSDPParamState
 from .full_tensor_view import FullTensorView, ShardedParameter

@@ -187,3 +187,6 @@ def _wrap_result(
             wrapped._leaf = leaf if result.requires_grad else None
             return wrapped
     return result
+
+
+FullTensorView._dispatch = staticmethod(dispatch)
