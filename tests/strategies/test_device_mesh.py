@@ -204,6 +204,22 @@ def test_a_batch_per_rank_is_one_per_shard() -> None:
     assert len(names["losses"]) == 2
 
 
+FIND_MESH = TRAIN + """
+import gc
+from torch.distributed.device_mesh import DeviceMesh
+built = any(isinstance(each, DeviceMesh) for each in gc.get_objects())
+groups = len(torch.distributed.distributed_c10d._world.pg_map)
+"""
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero1"])
+def test_a_mesh_of_one_dimension_takes_no_time_and_no_process_group(strategy: str) -> None:
+    names = notebook("")
+    nbmgpu.run(FIND_MESH, names, gpus=2, cpu=True, strategy=strategy)
+    assert not names["built"]
+    assert names["groups"] == 1
+
+
 def test_the_batch_is_described_by_its_shards() -> None:
     options = RunOptions.parse("--strategy replicated")
     loader = DataLoader(range(44), batch_size=8)
