@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nbmgpu.cell import Cell, read_cell
+from nbmgpu.cell.loop_targets import loop_targets
 from nbmgpu.cell.source import LEADING_BLANK_LINES
 from nbmgpu.devices.requirements import missing_requirement
 from nbmgpu.engines.registry import get_engine
@@ -236,7 +237,14 @@ class Execution:
         broken: Exception | None = None
         try:
             self.sync()
-            results = WriteBack(self.run, self.bundle, self.namespace, self.options, self._notice)
+            results = WriteBack(
+                self.run,
+                self.bundle,
+                self.namespace,
+                self.options,
+                loop_targets(self.cell.code),
+                self._notice,
+            )
             self.value = results.apply()
         except Exception as error:
             broken = error  # the reason why the run ended comes first

@@ -81,6 +81,7 @@ class WriteBack:
         bundle: what was sent to the ranks, with the notebook's own objects.
         namespace: the notebook's names.
         options: what was asked for.
+        loop_targets: names whose values after the cell are of no interest.
         notice: emits a notice about the results: a topic and a sentence.
     """
 
@@ -88,6 +89,7 @@ class WriteBack:
     bundle: Bundle
     namespace: dict[str, Any]
     options: RunOptions
+    loop_targets: frozenset[str]
     notice: Callable[[str, str], None]
 
     def apply(self) -> Any:
@@ -184,8 +186,8 @@ class WriteBack:
         others = [values for rank, values in self.run.results.items() if rank]
         own |= self._own_objects(others, on_rank_0)
         different = differing_names({n: v for n, v in own.items() if n != VALUE}, others)
-        if different and not manual:
-            listed = ", ".join(f"`{name}`" for name in different)
+        if (named := [n for n in different if n not in self.loop_targets]) and not manual:
+            listed = ", ".join(f"`{name}`" for name in named)
             self.notice(
                 "rank-0-values",
                 f"{listed}: rank 0's own value, other ranks hold another (their shard of the "

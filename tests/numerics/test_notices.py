@@ -882,6 +882,7 @@ def test_values_of_rank_0_alone_are_named() -> None:
     run = nbmgpu.run(cell, notebook(""), gpus=2, cpu=True)
     assert "`first`" in run.view.notices["rank-0-values"].text
     assert "`losses`" not in run.view.notices["rank-0-values"].text
+    assert "`x`" not in run.view.notices["rank-0-values"].text, "a loop's variable"
     assert run.results[1]["first"] != run.results[0]["first"]
 
 
