@@ -49,6 +49,12 @@ def test_ranks_leave_what_one_device_leaves(case: Idiom) -> None:
     assert result.split() == case.split
 
 
+def test_a_cell_may_train_nothing() -> None:
+    names: dict[str, object] = {}
+    nbmgpu.run("x = 1", names, gpus=2, cpu=True, strategy="flat_ddp")
+    assert names["x"] == 1
+
+
 def test_it_trains_on_a_mesh_of_two_dimensions(tmp_path: Path) -> None:
     (source,) = blocks("python")
     (other,) = re.findall(r"# the default; (\{.*?\}) has", source)
