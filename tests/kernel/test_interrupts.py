@@ -150,7 +150,7 @@ def test_a_timeout_is_an_interrupt_by_the_clock(notebook: Notebook) -> None:
     cell = notebook.send(f"%%mgpu --gpus 2 --timeout 3\n{TRAIN}time.sleep(100)")
     shown = cell.fails("RunTimeoutError")
     assert "--timeout 3" in shown
-    assert "Ranks 0, 1 were at line 8 of the cell: time.sleep(100)" in shown
+    assert "Ranks 0, 1 were at line 9 of the cell: time.sleep(100)" in shown
     assert cell.replied - cell.started < 3 + GONE
     assert notebook.value("steps") == 3
 

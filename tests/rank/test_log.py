@@ -36,7 +36,7 @@ def test_numbers_and_tensors_with_one_element_are_points():
 )
 def test_what_is_not_one_number_is_refused_at_the_line_that_logs_it(value, what):
     with pytest.raises(
-        TypeError, match=rf"log\(acc=...\): a metric is one number, this is (a )?{what}"
+        TypeError, match=rf"log\(acc=...\): a metric is one number, but this is (a )?{what}"
     ):
         logged(f"nbmgpu.log(fine=1.0, acc={value})")
     assert nbmgpu.last_run.metrics.empty  # half a call is not recorded
