@@ -22,6 +22,24 @@ for epoch in range(100):
         time.sleep(0.02)"""
 
 
+def assert_fits_beside_the_sidebar(page, output):
+    """Nothing is cut off at 1440 x 900: what is wider than the output can be scrolled."""
+    page.set_viewport_size({"width": 1440, "height": 900})
+    command(page, "nbmgpu:show-runs")
+    page.wait_for_timeout(1000)
+    if folder := os.environ.get("NBMGPU_SHOTS"):
+        page.screenshot(path=Path(folder) / "comparison-beside-sidebar.png")
+    cut_off = output.locator("table").evaluate("""table => {
+        for (let node = table; node && !node.matches(".jp-Notebook"); node = node.parentElement) {
+            const { overflowX } = getComputedStyle(node);
+            if (overflowX === "auto" || overflowX === "scroll") return false;
+            if (overflowX === "hidden" && node.scrollWidth > node.clientWidth) return true;
+        }
+        return false;
+    }""")
+    assert not cut_off
+
+
 def test_the_winners_line_is_put_on_the_cell_and_trains(lab, page):
     open_notebook(page, lab.write("compare.ipynb", LOAD, SETUP, COMPARE))
     run_all(page)
@@ -31,6 +49,7 @@ def test_the_winners_line_is_put_on_the_cell_and_trains(lab, page):
     expect(button).to_be_visible(timeout=90_000)
     expect(output.get_by_role("row")).to_have_count(4)
     expect(output.get_by_role("row", name=re.compile("^one device 1"))).to_be_visible()
+    assert_fits_beside_the_sidebar(page, output)
     line = output.locator("code").last.inner_text()
     assert re.fullmatch(r"%%mgpu --strategy (ddp|fsdp) --gpus 2", line)
     if folder := os.environ.get("NBMGPU_SHOTS"):

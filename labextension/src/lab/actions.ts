@@ -10,13 +10,13 @@ import {
 import type { TranslationBundle } from '@jupyterlab/translation';
 
 import type { RunLine } from '../generated/report';
-import { pathBelow } from './paths';
+import { relativePath } from './paths';
 import type { IRunsModel } from './tokens';
 
-/** What a kernel must have done before it knows `%mgpu`; it says nothing where it is done already. */
+/** Loads the `%mgpu` magic in a kernel; does nothing if it is loaded. */
 const LOAD = 'get_ipython().extension_manager.load_extension("nbmgpu")';
 
-/** What actions need of JupyterLab; Notebook 7 lacks some of it. */
+/** The parts of JupyterLab that actions use; Notebook 7 lacks some. */
 export interface IActionContext {
   readonly shell: JupyterFrontEnd.IShell;
   readonly files: IDefaultFileBrowser | null;
@@ -25,48 +25,48 @@ export interface IActionContext {
   readonly trans: TranslationBundle;
 }
 
-/** What can be done with a run. */
+/** The actions on a run. */
 export class RunActions {
   constructor(
     private readonly model: IRunsModel,
     private readonly context: IActionContext
   ) {}
 
-  /** Stop a run gently; once that was asked for, by force, if a person is sure. */
+  /** Stop a run; a second time, kill it after confirmation. */
   async stop(run: RunLine): Promise<void> {
     const { trans } = this.context;
     const force = run.word === 'stopping';
     const warning = trans.__(
-      'It has been asked to stop and is about to. By force its ranks are killed, and nothing that was trained comes back.'
+      'The run is stopping. A forced stop kills its ranks: no results are written back to the notebook.'
     );
-    const title = trans.__('Stop run %1 at once?', run.id);
-    if (!force || (await this.sure(title, warning, trans.__('Stop at once')))) {
+    const title = trans.__('Force run %1 to stop?', run.id);
+    if (!force || (await this.confirm(title, warning, trans.__('Force stop')))) {
       await this.model.stop(run.id, force);
     }
   }
 
-  /** Remove the folder of a run that is over, if a person is sure. */
+  /** Delete the folder of a finished run, after confirmation. */
   async remove(run: RunLine): Promise<void> {
     const { trans } = this.context;
     const warning = trans.__(
-      'Its folder goes, with its curves and the logs of all ranks. What came back into its notebook stays there.'
+      'This deletes its folder with its curves and the logs of all ranks. Results in the notebook are kept.'
     );
     if (
-      await this.sure(trans.__('Delete run %1?', run.id), warning, trans.__('Delete'))
+      await this.confirm(trans.__('Delete run %1?', run.id), warning, trans.__('Delete'))
     ) {
       await this.model.remove(run.id);
     }
   }
 
-  /** Show the run beneath a new cell of its notebook, or of the one in front. */
+  /** Attach to the run in a new cell of its notebook, or of the current one. */
   async follow(run: RunLine): Promise<void> {
     const { notebooks, shell, trans } = this.context;
     const line = `%mgpu attach ${run.id}`;
     const panel = this.notebookOf(run) ?? notebooks?.currentWidget;
     if (!panel) {
       Clipboard.copyToSystem(line);
-      this.say(
-        trans.__('Open a notebook and run this line in it; it is copied: %1', line)
+      this.notify(
+        trans.__('Open a notebook and run this line there. It was copied to the clipboard: %1', line)
       );
       return;
     }
@@ -74,10 +74,10 @@ export class RunActions {
     await appendAndRun(panel, line);
   }
 
-  /** Show the run's notebook. */
+  /** Open the run's notebook. */
   revealNotebook(run: RunLine): void {
     const { documents } = this.context;
-    const path = pathBelow(this.model.state.serverRoot, run.notebook);
+    const path = relativePath(this.model.state.serverRoot, run.notebook);
     if (documents && path !== null) {
       documents.openOrReveal(path);
     } else {
@@ -90,10 +90,10 @@ export class RunActions {
     return `${this.model.state.runsRoot}/${run.id}`;
   }
 
-  /** Show a run's folder among the files. */
+  /** Open a run's folder in the file browser. */
   async openFolder(folder: string): Promise<void> {
     const { files, shell } = this.context;
-    const path = pathBelow(this.model.state.serverRoot, folder);
+    const path = relativePath(this.model.state.serverRoot, folder);
     if (files && path !== null) {
       await files.model.cd(`/${path}`);
       shell.activateById(files.id);
@@ -103,22 +103,22 @@ export class RunActions {
   }
 
   private notebookOf(run: RunLine): NotebookPanel | undefined {
-    const path = pathBelow(this.model.state.serverRoot, run.notebook);
+    const path = relativePath(this.model.state.serverRoot, run.notebook);
     return this.context.notebooks?.find(panel => panel.context.path === path);
   }
 
   private copy(path: string): void {
     Clipboard.copyToSystem(path);
-    this.say(
-      this.context.trans.__('The path is copied; it cannot be opened from here: %1', path)
+    this.notify(
+      this.context.trans.__('The path is outside of the server\'s root folder. It was copied to the clipboard: %1', path)
     );
   }
 
-  private say(words: string): void {
-    Notification.info(words, { autoClose: 8000 });
+  private notify(message: string): void {
+    Notification.info(message, { autoClose: 8000 });
   }
 
-  private async sure(title: string, body: string, label: string): Promise<boolean> {
+  private async confirm(title: string, body: string, label: string): Promise<boolean> {
     const buttons = [
       Dialog.cancelButton({ label: this.context.trans.__('Cancel') }),
       Dialog.warnButton({ label })

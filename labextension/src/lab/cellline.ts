@@ -11,13 +11,13 @@ import {
   type IWriteLine
 } from '../picker';
 
-/** The button of a comparison in the output of its cell (nbmgpu/comparison/shown.py). */
+/** The button of a comparison in the output of its cell (nbmgpu/comparison/rendering.py). */
 const BUTTON = 'button.nbmgpu-write-line';
 
-/** Writes the lines into cells that a picker or a comparison in a notebook's output asks for. */
+/** Writes `%%mgpu` lines into cells, for pickers and comparisons in a notebook's output. */
 export const cellLinePlugin: JupyterFrontEndPlugin<void> = {
   id: 'nbmgpu:cell-line',
-  description: 'Lets the strategy picker and comparisons of a notebook write cells.',
+  description: 'Lets strategy pickers and comparisons write %%mgpu lines into cells.',
   autoStart: true,
   requires: [INotebookTracker],
   optional: [ITranslator],
@@ -34,7 +34,7 @@ export const cellLinePlugin: JupyterFrontEndPlugin<void> = {
       const line = button?.dataset.line ?? '';
       const notebook = button && hasLine(line) ? notebookOf(button) : undefined;
       if (button && notebook && setLineOfCell(notebook, button, line)) {
-        button.textContent = trans.__('The cell has it.');
+        button.textContent = trans.__('Line added.');
         button.disabled = true;
       }
     });

@@ -1,4 +1,4 @@
-/** The commands of nbmgpu; those about a run take its id. */
+/** The commands of nbmgpu; commands about a run take its id. */
 export namespace CommandIDs {
   export const showRuns = 'nbmgpu:show-runs';
   export const openRun = 'nbmgpu:open-run';

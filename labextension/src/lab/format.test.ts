@@ -1,7 +1,7 @@
 import { nullTranslator } from '@jupyterlab/translation';
 import { expect, test } from 'vitest';
 
-import { formatAge, percent, share } from './format';
+import { formatAge, formatPercent, formatUsage } from './format';
 
 const trans = nullTranslator.load('nbmgpu');
 
@@ -21,9 +21,9 @@ test.each([
   [1010 * 2 ** 20, 1010 * 2 ** 20, '1.0 of 1.0 GiB'],
   [17, 512, '17 of 512 bytes']
 ])('%d of %d bytes are %s', (used, total, expected) => {
-  expect(share(used, total, trans)).toBe(expected);
+  expect(formatUsage(used, total, trans)).toBe(expected);
 });
 
 test('a part is a percentage', () => {
-  expect(percent(0.634)).toBe('63 %');
+  expect(formatPercent(0.634)).toBe('63 %');
 });

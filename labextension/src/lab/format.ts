@@ -2,9 +2,9 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 
 import { UNITS } from '../picker/format';
 
-/** Numbers and moments as people read them in the narrow column of a sidebar. */
+/** Formats of numbers and times, short enough for the sidebar. */
 
-/** How long ago a moment was; both in seconds since the epoch. */
+/** The time from `then` to `now`, both in seconds since the epoch. */
 export function formatAge(then: number, now: number, trans: TranslationBundle): string {
   const minutes = Math.floor((now - then) / 60);
   const hours = Math.floor(minutes / 60);
@@ -21,8 +21,8 @@ export function formatAge(then: number, now: number, trans: TranslationBundle): 
   return trans._n('%1 day ago', '%1 days ago', days);
 }
 
-/** How much of something is used, in the unit of the whole: `1.4 of 24 GiB`. */
-export function share(used: number, total: number, trans: TranslationBundle): string {
+/** Used and total bytes, in the unit of the total: `1.4 of 24 GiB`. */
+export function formatUsage(used: number, total: number, trans: TranslationBundle): string {
   let unit = 0;
   while (total / 1024 ** unit >= 1000 && unit < UNITS.length - 1) {
     unit += 1;
@@ -34,7 +34,7 @@ export function share(used: number, total: number, trans: TranslationBundle): st
   return trans.__('%1 of %2 %3', short(used), short(total), UNITS[unit]);
 }
 
-/** A part of a whole, from 0 to 1, as a percentage. */
-export function percent(part: number): string {
+/** A fraction from 0 to 1 as a percentage. */
+export function formatPercent(part: number): string {
   return `${Math.round(100 * part)} %`;
 }

@@ -2,5 +2,5 @@ import { LabIcon } from '@jupyterlab/ui-components';
 
 import mgpuSvg from '../../style/icons/mgpu.svg';
 
-/** Two devices, one behind the other: everything of nbmgpu wears it. */
+/** The icon of nbmgpu: two devices. */
 export const mgpuIcon = new LabIcon({ name: 'nbmgpu:mgpu', svgstr: mgpuSvg });

@@ -3,7 +3,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import type { RunLine } from '../generated/report';
 import { formatDuration } from '../view/format';
 
-/** What the status bar says of the runs that go on, newest first; nothing when there are none. */
+/** The status bar text about the running runs, newest first; empty without runs. */
 export function statusText(runs: readonly RunLine[], trans: TranslationBundle): string {
   const [first, ...others] = runs;
   if (!first) {
@@ -14,22 +14,22 @@ export function statusText(runs: readonly RunLine[], trans: TranslationBundle): 
     : `${first.strategy} ${first.word} ${formatDuration(first.duration)}`;
 }
 
-/** What to say when a run is over. */
+/** The notification of a run that has ended. */
 export function endedText(run: RunLine, trans: TranslationBundle): string {
   const name = run.notebook.split('/').pop() || run.id;
-  const said = trans.__(
+  const text = trans.__(
     '%1: %2 %3 after %4',
     name,
     run.headline,
     run.word,
     formatDuration(run.duration)
   );
-  return run.failure ? `${said}. ${run.failure}` : said;
+  return run.failure ? `${text}. ${run.failure}` : text;
 }
 
-/** What to say while the server is silent. */
+/** The notice while the server does not respond. */
 export function connectionLostText(trans: TranslationBundle): string {
   return trans.__(
-    'The server does not answer. What is below was true a while ago; it goes on as soon as the server is back.'
+    'The server does not respond. The data below is out of date and is updated when the server responds.'
   );
 }

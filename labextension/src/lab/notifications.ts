@@ -5,14 +5,14 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import type { RunLine } from '../generated/report';
 import { CommandIDs } from './commandids';
-import { pathBelow } from './paths';
+import { relativePath } from './paths';
 import { endedText } from './messages';
 import { IRunsModel, ISettings } from './tokens';
 
-/** Says that a run is over when its notebook is out of sight; who stopped it knows that already. */
+/** Notifies when a run ends while its notebook is not visible, unless the user stopped it. */
 export const notificationsPlugin: JupyterFrontEndPlugin<void> = {
   id: 'nbmgpu:notifications',
-  description: 'Says that a run has ended when its notebook is out of sight.',
+  description: 'Notifies when a run ends while its notebook is not visible.',
   autoStart: true,
   requires: [IRunsModel, ISettings],
   optional: [INotebookTracker, ITranslator],
@@ -24,13 +24,13 @@ export const notificationsPlugin: JupyterFrontEndPlugin<void> = {
     translator: ITranslator | null
   ) => {
     const trans = (translator ?? nullTranslator).load('nbmgpu');
-    const inSight = (run: RunLine): boolean => {
-      const path = pathBelow(model.state.serverRoot, run.notebook);
+    const isVisible = (run: RunLine): boolean => {
+      const path = relativePath(model.state.serverRoot, run.notebook);
       const panel = notebooks?.find(candidate => candidate.context.path === path);
       return !document.hidden && !!panel?.isVisible;
     };
     model.ended.connect((_, run) => {
-      if (!settings.notifications || run.word === 'stopped' || inSight(run)) {
+      if (!settings.notifications || run.word === 'stopped' || isVisible(run)) {
         return;
       }
       const kind = { good: 'success', bad: 'error' }[run.tone as string] ?? 'info';

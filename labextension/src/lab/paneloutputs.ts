@@ -1,6 +1,6 @@
 import type { ICellModel, ICodeCellModel } from '@jupyterlab/cells';
 
-/** The part of an output that shows a widget, as long as its kernel has the widget. */
+/** The MIME type of a widget; it renders only while the kernel has the widget. */
 const WIDGET = 'application/vnd.jupyter.widget-view+json';
 
 /** The panel of a run in an output of a notebook. */
@@ -10,7 +10,12 @@ export interface IPanelOutput {
   readonly index: number;
 }
 
-/** The panels that stand in the outputs of cells: not those that have given way to a summary. */
+interface IDisplay {
+  data?: object;
+  metadata?: Record<string, unknown>;
+}
+
+/** Find the panels in the outputs of cells, without those already replaced by a summary. */
 export function* panelOutputs(cells: Iterable<ICellModel>): Generator<IPanelOutput> {
   for (const cell of cells) {
     if (cell.type !== 'code') {
@@ -18,17 +23,18 @@ export function* panelOutputs(cells: Iterable<ICellModel>): Generator<IPanelOutp
     }
     const { outputs } = cell as ICodeCellModel;
     for (let index = 0; index < outputs.length; index++) {
-      const { data, metadata } = outputs.get(index);
-      const run = runOf(metadata['nbmgpu']);
-      if (run && WIDGET in data) {
+      const run = panelRunOf(outputs.get(index));
+      if (run) {
         yield { run, outputs, index };
       }
     }
   }
 }
 
-/** The run that an output's mark names (nbmgpu/ui/live.py), or nothing. */
-function runOf(mark: unknown): string {
+/** The run whose panel an output is, from its metadata (nbmgpu/ui/live_output.py), or ''. */
+export function panelRunOf(output: object): string {
+  const { data = {}, metadata = {} } = output as IDisplay;
+  const mark = metadata['nbmgpu'];
   const panel = mark && typeof mark === 'object' && 'panel' in mark ? mark.panel : '';
-  return typeof panel === 'string' ? panel : '';
+  return typeof panel === 'string' && WIDGET in data ? panel : '';
 }

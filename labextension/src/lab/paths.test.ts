@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 
-import { pathBelow } from './paths';
+import { relativePath } from './paths';
 
 test.each([
   ['/home/me', '/home/me/a/b.ipynb', 'a/b.ipynb'],
@@ -13,5 +13,5 @@ test.each([
   ['/home/me', '', null],
   ['', '/home/me/b.ipynb', null]
 ])('in %s, %s is %s', (root, path, expected) => {
-  expect(pathBelow(root, path)).toBe(expected);
+  expect(relativePath(root, path)).toBe(expected);
 });

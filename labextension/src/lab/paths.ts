@@ -1,7 +1,7 @@
-/** Paths on the server's machine, and what JupyterLab calls them. */
+/** Converts paths on the server's machine to JupyterLab's paths. */
 
-/** The path by which JupyterLab knows a file or folder, or null when it lies outside `root`. */
-export function pathBelow(root: string, path: string): string | null {
+/** The path relative to `root`, as JupyterLab uses it, or null for a path outside of it. */
+export function relativePath(root: string, path: string): string | null {
   const base = root.replace(/\/+$/, '');
   if (!root || !path) {
     return null;

@@ -24,13 +24,13 @@ import { RunActions } from './actions';
 import { CommandIDs } from './commandids';
 import { IRunsModel } from './tokens';
 
-/** The arguments of commands about a run, as JupyterLab wants them described. */
+/** The JSON schema of the arguments of commands about a run. */
 export const RUN_ARGS = {
   type: 'object',
   properties: {
     id: {
       type: 'string',
-      description: 'The id of the run; without it, the newest run that the command fits.'
+      description: 'The id of the run; by default, the newest run to which the command applies.'
     }
   }
 } as const;
@@ -40,8 +40,8 @@ interface IRunCommand {
   readonly id: string;
   readonly label: string;
   readonly icon: LabIcon;
-  readonly act: (run: RunLine) => unknown;
-  readonly fits?: (run: RunLine) => boolean;
+  readonly action: (run: RunLine) => unknown;
+  readonly appliesTo?: (run: RunLine) => boolean;
 }
 
 function runCommands(actions: RunActions, trans: TranslationBundle): IRunCommand[] {
@@ -50,39 +50,39 @@ function runCommands(actions: RunActions, trans: TranslationBundle): IRunCommand
       id: CommandIDs.stopRun,
       label: trans.__('Stop the Run'),
       icon: stopIcon,
-      act: run => actions.stop(run),
-      fits: run => !run.over
+      action: run => actions.stop(run),
+      appliesTo: run => !run.over
     },
     {
       id: CommandIDs.attachRun,
       label: trans.__('Follow the Run in a Notebook'),
       icon: linkIcon,
-      act: run => actions.follow(run)
+      action: run => actions.follow(run)
     },
     {
       id: CommandIDs.revealNotebook,
       label: trans.__('Show the Notebook of the Run'),
       icon: notebookIcon,
-      act: run => actions.revealNotebook(run),
-      fits: run => !!run.notebook
+      action: run => actions.revealNotebook(run),
+      appliesTo: run => !!run.notebook
     },
     {
       id: CommandIDs.openFolder,
       label: trans.__('Open the Folder of the Run'),
       icon: folderIcon,
-      act: run => actions.openFolder(actions.folderOf(run))
+      action: run => actions.openFolder(actions.folderOf(run))
     },
     {
       id: CommandIDs.deleteRun,
       label: trans.__('Delete the Run…'),
       icon: closeIcon,
-      act: run => actions.remove(run),
-      fits: run => run.over
+      action: run => actions.remove(run),
+      appliesTo: run => run.over
     }
   ];
 }
 
-/** Commands about a run: the one that the arguments name, or the newest that fits. */
+/** Commands about a run: the one in the arguments, or the newest to which they apply. */
 export const runCommandsPlugin: JupyterFrontEndPlugin<void> = {
   id: 'nbmgpu:run-commands',
   description: 'Commands about a run: stop, follow, notebook, folder, delete.',
@@ -106,10 +106,10 @@ export const runCommandsPlugin: JupyterFrontEndPlugin<void> = {
   ) => {
     const trans = (translator ?? nullTranslator).load('nbmgpu');
     const actions = new RunActions(model, { shell, files, documents, notebooks, trans });
-    const added = runCommands(actions, trans);
-    for (const { id: command, label, icon, act, fits } of added) {
+    const runCommandList = runCommands(actions, trans);
+    for (const { id: command, label, icon, action, appliesTo } of runCommandList) {
       const chosen = ({ id }: ReadonlyPartialJSONObject): RunLine | undefined =>
-        model.state.runs.find(run => (!id || run.id === id) && (fits?.(run) ?? true));
+        model.state.runs.find(run => (!id || run.id === id) && (appliesTo?.(run) ?? true));
       commands.addCommand(command, {
         label,
         icon: args => (args.isPalette ? undefined : icon),
@@ -119,14 +119,14 @@ export const runCommandsPlugin: JupyterFrontEndPlugin<void> = {
         execute: async args => {
           const run = chosen(args);
           if (!run) {
-            const words = trans.__(
+            const message = trans.__(
               'Run %1 is not among the newest runs',
               args.id as string
             );
-            return void (args.id && Notification.warning(words));
+            return void (args.id && Notification.warning(message));
           }
           try {
-            await act(run);
+            await action(run);
           } catch (reason) {
             Notification.error(errorText(reason));
           }
@@ -139,7 +139,7 @@ export const runCommandsPlugin: JupyterFrontEndPlugin<void> = {
       const states = runs.map(run => `${run.id} ${run.over}`).join();
       if (states !== known) {
         known = states;
-        added.forEach(({ id }) => commands.notifyCommandChanged(id));
+        runCommandList.forEach(({ id }) => commands.notifyCommandChanged(id));
       }
     });
   }

@@ -1,36 +1,42 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { IDocumentManager } from '@jupyterlab/docmanager';
 import { INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
-import type { RunSummary } from '../generated/server';
-import { isRunning } from './runsstate';
+import { addReloadNotice, missingOutput, outputsAtEnd } from './reloadedoutput';
 import { panelOutputs, type IPanelOutput } from './paneloutputs';
+import { isRunning } from './runsstate';
 import { IRunsModel } from './tokens';
 
-/** For how long a kernel may put the summary of its run in place itself, in milliseconds. */
-const PATIENCE = 3000;
+/** Milliseconds that a kernel has for replacing the panel of its finished run by a summary. */
+const KERNEL_TIMEOUT = 3000;
 
 /**
- * Lets a notebook keep what it shows of a run, whatever becomes of its page and its kernel.
+ * Keeps the outputs of runs in notebooks complete after a page reload or a kernel restart.
  *
- * A page that is loaded again finds in the notebook's file what was saved, so the notebook is saved
- * when a run begins.  It hears nothing of what the kernel does to outputs from before; nor does a
- * kernel that was restarted do anything.  So the panel of a run that is over gives way here.
+ * A reloaded page shows the outputs in the notebook file, so the notebook is saved when a run
+ * starts. JupyterLab does not deliver a running cell's later messages to a reloaded page, and a
+ * restarted kernel sends none. So this plugin announces that output is missing, and adds it with
+ * the summary when the run ends.
  */
 export const runOutputsPlugin: JupyterFrontEndPlugin<void> = {
   id: 'nbmgpu:run-outputs',
   description:
-    'Saves a notebook when its run begins; leaves a summary where a run is over.',
+    'Saves a notebook when its run starts; adds missing outputs and the summary when it ends.',
   autoStart: true,
   requires: [INotebookTracker, IRunsModel],
-  optional: [IDocumentManager],
+  optional: [IDocumentManager, ITranslator],
   activate: (
     _app: JupyterFrontEnd,
     notebooks: INotebookTracker,
     model: IRunsModel,
-    documents: IDocumentManager | null
+    documents: IDocumentManager | null,
+    translator: ITranslator | null
   ) => {
+    const trans = (translator ?? nullTranslator).load('nbmgpu');
     const saved = new Set<string>();
+    /** Runs whose panels were restored from a notebook file. */
+    const restored = new Set<string>();
     const isOver = (id: string): boolean =>
       !model.state.runs.some(run => run.id === id && isRunning(run));
 
@@ -42,42 +48,56 @@ export const runOutputsPlugin: JupyterFrontEndPlugin<void> = {
         }
       }
     };
-    const settle = async (panel: NotebookPanel, run: string): Promise<void> => {
-      const summary = await model.summary(run);
-      for (const output of [...panelsOf(panel)]) {
-        if (output.run === run) {
-          replace(output, summary);
+    const addNotices = (panel: NotebookPanel): void => {
+      for (const { run, outputs } of [...panelsOf(panel)]) {
+        if (restored.has(run) && !isOver(run)) {
+          addReloadNotice(outputs, run, trans);
         }
       }
     };
-    const settleSoon = (panel: NotebookPanel): void => {
-      window.setTimeout(() => {
-        const left = new Set([...panelsOf(panel)].map(({ run }) => run));
-        [...left].filter(isOver).forEach(run => {
-          settle(panel, run).catch(reason => console.debug('nbmgpu: no summary', reason));
-        });
-      }, PATIENCE);
+    const addSummary = async (panel: NotebookPanel, run: string): Promise<void> => {
+      const summary = await model.summary(run);
+      for (const { run: id, outputs } of [...panelsOf(panel)]) {
+        if (id === run) {
+          const missing = restored.has(run)
+            ? await missingOutput(outputs, request => model.logs(run, request), trans)
+            : [];
+          outputs.fromJSON(outputsAtEnd(outputs.toJSON(), run, summary, missing));
+        }
+      }
     };
-    const watch = (panel: NotebookPanel): void => {
+    const addSummaries = (panel: NotebookPanel): void => {
+      window.setTimeout(() => {
+        const runs = new Set([...panelsOf(panel)].map(({ run }) => run));
+        [...runs].filter(isOver).forEach(run => {
+          addSummary(panel, run).catch(reason =>
+            console.debug('nbmgpu: no summary', reason)
+          );
+        });
+      }, KERNEL_TIMEOUT);
+    };
+    const onPanelAdded = (panel: NotebookPanel): void => {
       void panel.context.ready.then(() => {
-        // What stands in the file was saved before.
-        [...panelsOf(panel)].forEach(({ run }) => saved.add(run));
-        settleSoon(panel);
+        for (const { run } of panelsOf(panel)) {
+          saved.add(run);
+          restored.add(run);
+        }
+        addNotices(panel);
+        addSummaries(panel);
       });
     };
 
     model.changed.connect(() => {
-      if (documents?.autosave) {
-        notebooks.forEach(panel => {
-          if (panel.context.contentsModel?.writable) {
-            save(panel);
-          }
-        });
-      }
+      notebooks.forEach(panel => {
+        addNotices(panel);
+        if (documents?.autosave && panel.context.contentsModel?.writable) {
+          save(panel);
+        }
+      });
     });
-    model.ended.connect(() => notebooks.forEach(settleSoon));
-    notebooks.forEach(watch);
-    notebooks.widgetAdded.connect((_, panel) => watch(panel));
+    model.ended.connect(() => notebooks.forEach(addSummaries));
+    notebooks.forEach(onPanelAdded);
+    notebooks.widgetAdded.connect((_, panel) => onPanelAdded(panel));
   }
 };
 
@@ -86,12 +106,4 @@ function* panelsOf(panel: NotebookPanel): Generator<IPanelOutput> {
   if (model) {
     yield* panelOutputs(model.cells);
   }
-}
-
-function replace({ outputs, index }: IPanelOutput, { html, text }: RunSummary): void {
-  outputs.set(index, {
-    output_type: 'display_data',
-    data: { 'text/html': html, 'text/plain': text },
-    metadata: {}
-  });
 }

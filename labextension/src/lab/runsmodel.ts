@@ -1,45 +1,49 @@
 import type { IDisposable } from '@lumino/disposable';
 import { Signal } from '@lumino/signaling';
 
-import type { RunLine } from '../generated/report';
-import type { Update, RunSummary } from '../generated/server';
+import type { LogPage, LogRequest, RunLine } from '../generated/report';
+import type { RunSummary, Update } from '../generated/server';
 import type { RunsServer, ServerConnectionState, Stream } from '../server';
 import {
   EMPTY,
   endedRuns,
   withConnection,
-  withUpdate,
   withOlder,
   withoutRun,
   withStatus,
+  withUpdate,
   type IRunsState
 } from './runsstate';
 import type { IRunsModel } from './tokens';
 
-/** Keeps the ledger up to date. */
+/** Keeps the state of runs and devices up to date. */
 export class RunsModel implements IRunsModel, IDisposable {
   readonly changed = new Signal<this, IRunsState>(this);
   readonly ended = new Signal<this, RunLine>(this);
 
   constructor(private readonly server: RunsServer) {
     this.stream = server.listen(
-      news => this.take(withUpdate(this.state, news)),
-      link => this.onConnection(link)
+      update => this.setState(withUpdate(this.state, update)),
+      connection => this.onConnection(connection)
     );
   }
 
   get state(): IRunsState {
-    return this.kept;
+    return this.currentState;
   }
 
   async loadOlder(): Promise<void> {
     const oldest = this.state.runs.at(-1)?.id ?? '';
     const older = await this.server.runs(oldest);
-    this.take(withOlder(this.state, older));
+    this.setState(withOlder(this.state, older));
   }
 
   summary(id: string): Promise<RunSummary> {
     return this.server.summary(id);
+  }
+
+  logs(id: string, request: LogRequest): Promise<LogPage> {
+    return this.server.logs(id, request);
   }
 
   stop(id: string, force: boolean): Promise<void> {
@@ -48,7 +52,7 @@ export class RunsModel implements IRunsModel, IDisposable {
 
   async remove(id: string): Promise<void> {
     await this.server.remove(id);
-    this.take(withoutRun(this.state, id));
+    this.setState(withoutRun(this.state, id));
   }
 
   get isDisposed(): boolean {
@@ -60,24 +64,24 @@ export class RunsModel implements IRunsModel, IDisposable {
     Signal.clearData(this);
   }
 
-  private take(state: IRunsState): void {
-    const before = this.kept;
-    this.kept = state;
+  private setState(state: IRunsState): void {
+    const before = this.currentState;
+    this.currentState = state;
     endedRuns(before, state).forEach(run => this.ended.emit(run));
     this.changed.emit(state);
   }
 
-  private onConnection(link: ServerConnectionState): void {
-    this.take(withConnection(this.state, link));
-    if (link === 'live') {
-      // A server that was started anew may show another folder.
+  private onConnection(connection: ServerConnectionState): void {
+    this.setState(withConnection(this.state, connection));
+    if (connection === 'live') {
+      // A restarted server may have other folders.
       this.server.status().then(
-        status => this.take(withStatus(this.state, status)),
+        status => this.setState(withStatus(this.state, status)),
         reason => console.warn('nbmgpu: no status', reason)
       );
     }
   }
 
-  private kept = EMPTY;
+  private currentState = EMPTY;
   private readonly stream: Stream<Update>;
 }

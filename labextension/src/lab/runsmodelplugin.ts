@@ -4,10 +4,10 @@ import { RunsServer } from '../server';
 import { RunsModel } from './runsmodel';
 import { IRunsModel } from './tokens';
 
-/** Hears what the server says of runs and devices; the other plugins ask this one. */
+/** Provides the state of runs and devices to the other plugins. */
 export const runsModelPlugin: JupyterFrontEndPlugin<IRunsModel> = {
   id: 'nbmgpu:runs-model',
-  description: 'All runs and devices, as the server tells them.',
+  description: 'Provides the state of all runs and devices.',
   autoStart: true,
   provides: IRunsModel,
   activate: (app: JupyterFrontEnd): IRunsModel =>

@@ -8,41 +8,41 @@ function line(id: string, over: boolean, created = Number(id)): RunLine {
   return { id, over, created } as RunLine;
 }
 
-function news(runs: RunLine[], rest: Partial<Update> = {}): Update {
+function update(runs: RunLine[], rest: Partial<Update> = {}): Update {
   return { devices: [], runs, gone: [], more: false, problems: [], ...rest };
 }
 
 const ids = (runs: readonly RunLine[]): string[] => runs.map(run => run.id);
 
-test('runs stand newest first, and a line replaces the older one of its run', () => {
-  const first = withUpdate(EMPTY, news([line('1', true), line('3', false)]));
-  const second = withUpdate(first, news([line('4', false), line('3', true)]));
+test('runs are sorted newest first, and an entry replaces the older entry of its run', () => {
+  const first = withUpdate(EMPTY, update([line('1', true), line('3', false)]));
+  const second = withUpdate(first, update([line('4', false), line('3', true)]));
   expect(ids(second.runs)).toEqual(['4', '3', '1']);
   expect(second.runs[1].over).toBe(true);
-  expect(second.link).toBe('live');
+  expect(second.connection).toBe('live');
 });
 
-test('what is gone is forgotten', () => {
-  const state = withUpdate(EMPTY, news([line('1', true), line('2', true)]));
-  expect(ids(withUpdate(state, news([], { gone: ['2'] })).runs)).toEqual(['1']);
+test('removed runs are dropped', () => {
+  const state = withUpdate(EMPTY, update([line('1', true), line('2', true)]));
+  expect(ids(withUpdate(state, update([], { gone: ['2'] })).runs)).toEqual(['1']);
   expect(ids(withoutRun(state, '1').runs)).toEqual(['2']);
 });
 
-test('older runs are added beneath, and later news does not ask for them again', () => {
-  const state = withUpdate(EMPTY, news([line('5', true)], { more: true }));
+test('older runs are added beneath, and later updates do not change `more`', () => {
+  const state = withUpdate(EMPTY, update([line('5', true)], { more: true }));
   expect(state.more).toBe(true);
   const all = withOlder(state, {
     runs: [line('2', true), line('1', true)],
     more: false
   });
   expect(ids(all.runs)).toEqual(['5', '2', '1']);
-  expect(withUpdate(all, news([], { more: true })).more).toBe(false);
+  expect(withUpdate(all, update([], { more: true })).more).toBe(false);
 });
 
 test('a run ends once, and one that was over before it was known has not just ended', () => {
-  const before = withUpdate(EMPTY, news([line('1', false), line('2', false)]));
+  const before = withUpdate(EMPTY, update([line('1', false), line('2', false)]));
   expect(endedRuns(EMPTY, before)).toEqual([]);
-  const after = withUpdate(before, news([line('1', true), line('3', true)]));
+  const after = withUpdate(before, update([line('1', true), line('3', true)]));
   expect(ids(endedRuns(before, after))).toEqual(['1']);
   expect(endedRuns(after, after)).toEqual([]);
   expect(ids(runningRuns(after))).toEqual(['2']);

@@ -2,28 +2,28 @@ import type { RunLine } from '../generated/report';
 import type { DeviceUsage, Update, RunList, ServerStatus } from '../generated/server';
 import type { ServerConnectionState } from '../server';
 
-/** What is known of the machine and of all runs; each word of the server makes a new one of it. */
+/** The state of runs and devices; immutable, replaced by each update of the server. */
 export interface IRunsState {
-  readonly link: ConnectionState;
+  readonly connection: ConnectionState;
   readonly devices: readonly DeviceUsage[];
   /** Newest first. */
   readonly runs: readonly RunLine[];
   /** Whether there are older runs than those in `runs`. */
   readonly more: boolean;
-  /** Whether older runs than the server tells of by itself were asked for. */
+  /** Whether older runs were loaded than the server sends by itself. */
   readonly older: boolean;
-  /** What is missing on the machine, in sentences. */
+  /** Configuration problems, in sentences. */
   readonly problems: readonly string[];
   /** The folder of all runs, and the one whose files JupyterLab shows; empty until known. */
   readonly runsRoot: string;
   readonly serverRoot: string;
 }
 
-/** How the server stands; `waiting` until it was heard. */
+/** The state of the connection; `waiting` before it is known. */
 export type ConnectionState = ServerConnectionState | 'waiting';
 
 export const EMPTY: IRunsState = {
-  link: 'waiting',
+  connection: 'waiting',
   devices: [],
   runs: [],
   more: false,
@@ -33,31 +33,31 @@ export const EMPTY: IRunsState = {
   serverRoot: ''
 };
 
-/** Take in what holds as long as the server runs. */
+/** Set the folders that the server reported. */
 export function withStatus(state: IRunsState, status: ServerStatus): IRunsState {
   return { ...state, runsRoot: status.runs_root, serverRoot: status.server_root };
 }
 
-/** Note how the server stands. */
-export function withConnection(state: IRunsState, link: ConnectionState): IRunsState {
-  return { ...state, link };
+/** Set the state of the connection. */
+export function withConnection(state: IRunsState, connection: ConnectionState): IRunsState {
+  return { ...state, connection };
 }
 
-/** Take in what the stream says. */
-export function withUpdate(state: IRunsState, news: Update): IRunsState {
-  const told = state.runs.filter(run => !news.gone.includes(run.id));
+/** Apply an update of the stream. */
+export function withUpdate(state: IRunsState, update: Update): IRunsState {
+  const remaining = state.runs.filter(run => !update.gone.includes(run.id));
   return {
     ...state,
-    link: 'live',
-    devices: news.devices,
-    runs: merged(told, news.runs),
-    // Whoever has asked for older runs knows better whether there are still more.
-    more: state.older ? state.more : news.more,
-    problems: news.problems
+    connection: 'live',
+    devices: update.devices,
+    runs: merged(remaining, update.runs),
+    // Once older runs are loaded, their response says whether there are more.
+    more: state.older ? state.more : update.more,
+    problems: update.problems
   };
 }
 
-/** Take in older runs. */
+/** Add older runs. */
 export function withOlder(state: IRunsState, older: RunList): IRunsState {
   return {
     ...state,
@@ -67,25 +67,25 @@ export function withOlder(state: IRunsState, older: RunList): IRunsState {
   };
 }
 
-/** Forget a run. */
+/** Remove a run. */
 export function withoutRun(state: IRunsState, id: string): IRunsState {
   return { ...state, runs: state.runs.filter(run => run.id !== id) };
 }
 
-/** Whether processes of the run exist. */
+/** Whether the run has live processes. */
 export function isRunning(run: RunLine): boolean {
   return !run.over;
 }
 
-/** The runs that go on, newest first. */
+/** The running runs, newest first. */
 export function runningRuns(state: IRunsState): RunLine[] {
   return state.runs.filter(isRunning);
 }
 
-/** The runs that went on in `before` and are over in `after`. */
+/** The runs that were running in `before` and are over in `after`. */
 export function endedRuns(before: IRunsState, after: IRunsState): RunLine[] {
-  const went = new Set(runningRuns(before).map(run => run.id));
-  return after.runs.filter(run => went.has(run.id) && !isRunning(run));
+  const running = new Set(runningRuns(before).map(run => run.id));
+  return after.runs.filter(run => running.has(run.id) && !isRunning(run));
 }
 
 function merged(known: readonly RunLine[], lines: readonly RunLine[]): RunLine[] {

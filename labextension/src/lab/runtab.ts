@@ -7,15 +7,15 @@ import { mountRunView } from '../view';
 import { mgpuIcon } from './icons';
 import { connectionLostText } from './messages';
 
-/** What a tab asks of the application around it. */
+/** The callbacks of a tab. */
 export interface ITabActions {
-  /** Show the folder of the run among the files. */
+  /** Open the folder of the run in the file browser. */
   openFolder(folder: string): void;
-  /** Say what the server could not do. */
-  complain(reason: Error): void;
+  /** Show an error of the server. */
+  showError(reason: Error): void;
 }
 
-/** One run in a tab: the view that the notebook has, fed by the server. */
+/** A run in a tab: the same view as in the notebook, with data from the server. */
 export class RunTab extends Widget {
   constructor(
     readonly runId: string,
@@ -31,17 +31,17 @@ export class RunTab extends Widget {
     this.notice.className = 'nbmgpu-RunTab-notice';
     this.notice.setAttribute('role', 'status');
     this.node.append(this.notice);
-    this.say('');
-    const silence = connectionLostText(trans);
+    this.setNotice('');
+    const connectionLost = connectionLostText(trans);
     this.source = new ServerRunSource(server, runId, {
-      onProblem: actions.complain,
-      onConnection: link => this.say(link === 'live' ? '' : silence),
-      onGone: reason => this.say(reason)
+      onError: actions.showError,
+      onConnection: state => this.setNotice(state === 'live' ? '' : connectionLost),
+      onGone: reason => this.setNotice(reason)
     });
-    const named = this.source.onChange(parts => {
+    const stopListening = this.source.onChange(parts => {
       if (parts.includes('about')) {
-        this.name();
-        named();
+        this.setTitle();
+        stopListening();
       }
     });
     this.view = mountRunView(
@@ -76,19 +76,19 @@ export class RunTab extends Widget {
     this.source.setVisible(false);
   }
 
-  private name(): void {
+  private setTitle(): void {
     const about = this.source.get('about');
     if (about) {
-      const begun = new Date(about.created * 1000);
-      const time = begun.toLocaleTimeString([], { timeStyle: 'short' });
+      const start = new Date(about.created * 1000);
+      const time = start.toLocaleTimeString([], { timeStyle: 'short' });
       this.title.label = `${about.headline}, ${time}`;
       this.title.caption = `${about.headline}\n${about.notebook}\n${this.runId}`;
     }
   }
 
-  private say(words: string): void {
-    this.notice.textContent = words;
-    this.notice.hidden = !words;
+  private setNotice(text: string): void {
+    this.notice.textContent = text;
+    this.notice.hidden = !text;
   }
 
   private readonly notice = document.createElement('div');

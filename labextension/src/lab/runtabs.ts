@@ -22,7 +22,7 @@ import { RUN_ARGS } from './runcommands';
 import { RunTab } from './runtab';
 import { IRunsModel } from './tokens';
 
-/** Tabs in which runs are looked at, whatever their kernels are doing. */
+/** Tabs that show runs, independently of their kernels. */
 export const runTabsPlugin: JupyterFrontEndPlugin<void> = {
   id: 'nbmgpu:run-tabs',
   description: 'Opens runs in tabs of the main area.',
@@ -51,10 +51,10 @@ export const runTabsPlugin: JupyterFrontEndPlugin<void> = {
     const server = new RunsServer(serviceManager.serverSettings);
     const context = { shell, files, documents: null, notebooks: null, trans };
     const actions = new RunActions(model, context);
-    const complain = (reason: unknown) => void Notification.error(errorText(reason));
+    const showError = (reason: unknown) => void Notification.error(errorText(reason));
     const tabActions = {
-      openFolder: (folder: string) => void actions.openFolder(folder).catch(complain),
-      complain
+      openFolder: (folder: string) => void actions.openFolder(folder).catch(showError),
+      showError
     };
 
     const open = async (id: string): Promise<MainAreaWidget<RunTab>> => {
@@ -69,7 +69,7 @@ export const runTabsPlugin: JupyterFrontEndPlugin<void> = {
       if (labShell) {
         shell.add(tab, 'main', { type: 'mGPU' });
       } else {
-        // The main area of Notebook 7 has room for the notebook alone.
+        // The main area of Notebook 7 holds only the notebook.
         tab.addClass('nbmgpu-mod-below');
         shell.add(tab, 'down', { type: 'mGPU' });
       }

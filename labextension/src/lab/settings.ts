@@ -3,26 +3,26 @@ import { ISettingRegistry } from '@jupyterlab/settingregistry';
 
 import { ISettings } from './tokens';
 
-/** What holds until a person chooses otherwise; schema/settings.json says the same. */
+/** The defaults, as in schema/settings.json. */
 const DEFAULTS = { line: '%%mgpu --strategy ddp', notifications: true };
 
 class Settings implements ISettings {
   get line(): string {
-    return this.chosen('line') ?? DEFAULTS.line;
+    return this.value('line') ?? DEFAULTS.line;
   }
 
   get notifications(): boolean {
-    return this.chosen('notifications') ?? DEFAULTS.notifications;
+    return this.value('notifications') ?? DEFAULTS.notifications;
   }
 
   source: ISettingRegistry.ISettings | null = null;
 
-  private chosen<T>(key: keyof typeof DEFAULTS): T | undefined {
+  private value<T>(key: keyof typeof DEFAULTS): T | undefined {
     return this.source?.get(key).composite as T | undefined;
   }
 }
 
-/** What a person has chosen in the settings editor. */
+/** Provides the user settings. */
 export const settingsPlugin: JupyterFrontEndPlugin<ISettings> = {
   id: 'nbmgpu:settings',
   description: 'The settings of nbmgpu, with its menu and toolbar entries.',

@@ -1,4 +1,4 @@
-/** A curve as the `d` of an SVG path in a box of `width` by `height`; empty for less than two points. */
+/** A curve as the `d` of an SVG path of size `width` by `height`; empty below two points. */
 export function sparkline(
   points: readonly (readonly [number, number])[],
   width: number,
@@ -18,7 +18,7 @@ export function sparkline(
     .join('');
 }
 
-/** Map the values' own range to 0..1; values that are all alike to the middle. */
+/** Map the range of the values to 0..1; equal values to 0.5. */
 function span(values: number[]): (value: number) => number {
   const [low, high] = [Math.min(...values), Math.max(...values)];
   return high > low ? value => (value - low) / (high - low) : () => 0.5;

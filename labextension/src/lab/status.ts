@@ -11,10 +11,10 @@ import { runningRuns } from './runsstate';
 import { statusText } from './messages';
 import { IRunsModel } from './tokens';
 
-/** An item in the status bar while something runs. */
+/** The status bar item, visible while runs are in progress. */
 export const statusPlugin: JupyterFrontEndPlugin<void> = {
   id: 'nbmgpu:status',
-  description: 'Says in the status bar what runs.',
+  description: 'Shows the running runs in the status bar.',
   autoStart: true,
   requires: [IRunsModel],
   optional: [IStatusBar, ITranslator],
@@ -31,7 +31,7 @@ export const statusPlugin: JupyterFrontEndPlugin<void> = {
     const item = new Widget();
     item.addClass('nbmgpu-Status');
     const draw = (): void => {
-      const words = statusText(runningRuns(model.state), trans);
+      const text = statusText(runningRuns(model.state), trans);
       const button = h.button(
         {
           className: 'nbmgpu-Status-button',
@@ -39,9 +39,9 @@ export const statusPlugin: JupyterFrontEndPlugin<void> = {
           onclick: () => void app.commands.execute(CommandIDs.showRuns)
         },
         h.span({ className: 'nbmgpu-Status-icon' }, mgpuIcon),
-        h.span(words)
+        h.span(text)
       );
-      VirtualDOM.render(words ? button : null, item.node);
+      VirtualDOM.render(text ? button : null, item.node);
     };
     model.changed.connect(draw);
     statusBar.registerStatusItem(statusPlugin.id, {

@@ -1,41 +1,43 @@
 import { Token } from '@lumino/coreutils';
 import type { ISignal } from '@lumino/signaling';
 
-import type { RunLine } from '../generated/report';
+import type { LogPage, LogRequest, RunLine } from '../generated/report';
 import type { RunSummary } from '../generated/server';
 import type { IRunsState } from './runsstate';
 
-/** What a person has chosen in the settings editor. */
+/** The user settings. */
 export interface ISettings {
-  /** The line that is put before a cell which is to run on several GPUs. */
+  /** The `%%mgpu` line that the insert command writes. */
   readonly line: string;
-  /** Whether to say that a run is over when its notebook is out of sight. */
+  /** Whether to notify when a run ends while its notebook is not visible. */
   readonly notifications: boolean;
 }
 
 export const ISettings = new Token<ISettings>(
   'nbmgpu:ISettings',
-  'What a person has chosen in the settings of nbmgpu.'
+  'The user settings of nbmgpu.'
 );
 
-/** All runs and devices as the server tells them, and what can be done with a run. */
+/** All runs and devices that the server reports, and the actions on runs. */
 export interface IRunsModel {
   readonly state: IRunsState;
-  /** Emitted whenever the ledger is another. */
+  /** Emitted when the state has changed. */
   readonly changed: ISignal<IRunsModel, IRunsState>;
-  /** Emitted for each run that has come to its end. */
+  /** Emitted for each run that has ended. */
   readonly ended: ISignal<IRunsModel, RunLine>;
-  /** Look for runs older than those in the ledger. */
+  /** Load runs older than those in the state. */
   loadOlder(): Promise<void>;
-  /** What stays of a run that is over in its notebook. */
+  /** The summary of a finished run. */
   summary(id: string): Promise<RunSummary>;
-  /** Stop a run; with `force` at once, so that nothing comes back. */
+  /** A page of the logs of a run. */
+  logs(id: string, request: LogRequest): Promise<LogPage>;
+  /** Stop a run; with `force`, kill it without writing results back. */
   stop(id: string, force: boolean): Promise<void>;
-  /** Remove the folder of a run that is over. */
+  /** Delete the folder of a finished run. */
   remove(id: string): Promise<void>;
 }
 
 export const IRunsModel = new Token<IRunsModel>(
   'nbmgpu:IRunsModel',
-  'All runs of nbmgpu and the devices of the machine, as the server tells them.'
+  'All runs of nbmgpu and the devices of the machine.'
 );

@@ -3,10 +3,10 @@ import type { ServerConnection } from '@jupyterlab/services';
 
 const API = 'nbmgpu/api';
 
-/** What a route is asked for, such as `{ limit: 20 }`. */
+/** Query parameters, such as `{ limit: 20 }`. */
 export type Query = Record<string, string | number>;
 
-/** The address of a route, below the server's base URL. */
+/** The URL of a route, below the server's base URL. */
 export function address(
   settings: ServerConnection.ISettings,
   route: string,
@@ -15,7 +15,7 @@ export function address(
   return URLExt.join(settings.baseUrl, API, route) + queryOf(query);
 }
 
-/** The address of a stream.  A browser sends no headers with it, so the token may stand in it. */
+/** The URL of a stream.  A browser sends no headers with it, so the token may be part of the URL. */
 export function streamAddress(
   settings: ServerConnection.ISettings,
   route: string

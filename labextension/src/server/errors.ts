@@ -1,9 +1,9 @@
 import type { ErrorBody } from '../generated/server';
 
-/** Why the server did not do what it was asked, in its own words. */
+/** An error response of the server extension. */
 export class ServerError extends Error {
   constructor(
-    /** The status of HTTP; 0 when no answer came. */
+    /** The HTTP status; 0 without a response. */
     readonly status: number,
     message: string,
     /** What to do about it; may be empty. */
@@ -13,15 +13,15 @@ export class ServerError extends Error {
     this.name = 'ServerProblem';
   }
 
-  /** Whether the server has no part of nbmgpu: it is not installed there, or not enabled. */
+  /** Whether the server extension is not installed or not enabled. */
   get isMissing(): boolean {
     return this.status === 404 && !this.hint;
   }
 
-  /** Read what a refusal says; what did not come from nbmgpu itself has no words of its own. */
+  /** Read an error response; responses that are not from nbmgpu have no message and no hint. */
   static async of(response: Response): Promise<ServerError> {
-    const said: Partial<ErrorBody> = await response.json().catch(() => ({}));
-    const words = said.message ?? `${response.status} ${response.statusText}`;
-    return new ServerError(response.status, words, said.hint);
+    const body: Partial<ErrorBody> = await response.json().catch(() => ({}));
+    const message = body.message ?? `${response.status} ${response.statusText}`;
+    return new ServerError(response.status, message, body.hint);
   }
 }

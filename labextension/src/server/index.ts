@@ -1,5 +1,5 @@
-// nbmgpu's part of the Jupyter server, as pages see it.
+// The client of nbmgpu's Jupyter server extension.
 export { ServerError } from './errors';
 export { RunsServer, type ServerConnectionState } from './runs';
 export { ServerRunSource, type ISourceEvents } from './source';
-export { Stream, type IListener, type StreamState } from './stream';
+export { Stream, type IStreamListener, type StreamState } from './stream';

@@ -22,24 +22,24 @@ import { withRemovedRuns } from './updates';
 import { ServerError } from './errors';
 import { Stream, type StreamState } from './stream';
 
-/** How the server stands; `missing` is one that has no part of nbmgpu. */
+/** The state of the connection; `missing`: the server extension is not installed. */
 export type ServerConnectionState = StreamState | 'missing';
 
-/** All that nbmgpu's part of the server can be asked for. */
+/** The REST client of nbmgpu's server extension. */
 export class RunsServer {
   constructor(readonly settings = ServerConnection.makeSettings()) {}
 
-  /** The machine at this moment. */
+  /** The current state of the machine. */
   status(): Promise<ServerStatus> {
-    return this.ask('status');
+    return this.getJson('status');
   }
 
-  /** What one can choose on the first line of a cell. */
+  /** The strategies and flags of `%%mgpu`. */
   catalogue(): Promise<Catalogue> {
-    return this.ask('catalogue');
+    return this.getJson('catalogue');
   }
 
-  /** What a picker shows that knows no model, for a cell's line and what was set. */
+  /** The state of a picker without a model. */
   async pick(request: PickRequest): Promise<PickerState> {
     const init = { method: 'POST', body: JSON.stringify(request) };
     return (await this.send('pick', init)).json() as Promise<PickerState>;
@@ -47,70 +47,70 @@ export class RunsServer {
 
   /** The newest runs, or the newest of those before the run `before`. */
   runs(before = '', limit = 200): Promise<RunList> {
-    return this.ask('runs', { before, limit });
+    return this.getJson('runs', { before, limit });
   }
 
-  /** All there is to show of a run. */
+  /** All parts of a run. */
   run(id: string): Promise<Parts> {
-    return this.ask(runRoute(id));
+    return this.getJson(runRoute(id));
   }
 
-  /** What stays of a run that is over in its notebook. */
+  /** The summary of a finished run. */
   summary(id: string): Promise<RunSummary> {
-    return this.ask(runRoute(id, 'summary'));
+    return this.getJson(runRoute(id, 'summary'));
   }
 
-  /** A stretch of one of a run's metrics in more detail; null where there is none. */
+  /** A range of a metric at a higher resolution; null if it has no points. */
   curve(id: string, { name, first, last }: CurveRequest): Promise<CurveLine | null> {
-    return this.ask(runRoute(id, 'curve'), { name, first, last });
+    return this.getJson(runRoute(id, 'curve'), { name, first, last });
   }
 
   /** A page of a run's logs. */
   logs(id: string, { rank, first, count, search }: LogRequest): Promise<LogPage> {
-    return this.ask(runRoute(id, 'logs'), { rank, first, count, search });
+    return this.getJson(runRoute(id, 'logs'), { rank, first, count, search });
   }
 
-  /** Where a rank's whole log can be downloaded. */
+  /** The URL of a rank's log file. */
   downloadUrl(id: string, rank: number): string {
     const { token, appendToken } = this.settings;
     const query: Query = token && appendToken ? { token } : {};
     return address(this.settings, runRoute(id, 'logs', rank, 'download'), query);
   }
 
-  /** Ask a run to end; with `force`, at once and without its results. */
+  /** Stop a run; with `force`, kill it without writing results back. */
   async stop(id: string, force: boolean): Promise<void> {
     const body: StopRequest = { force };
     await this.send(runRoute(id, 'stop'), { method: 'POST', body: JSON.stringify(body) });
   }
 
-  /** Remove the folder of a run that is over. */
+  /** Delete the folder of a finished run. */
   async remove(id: string): Promise<void> {
     await this.send(runRoute(id), { method: 'DELETE' });
   }
 
-  /** Hear what changes, once a second while somebody looks, until what it returns is disposed of. */
+  /** Receive updates once a second while the page is visible, until the stream is disposed of. */
   listen(
-    onUpdate: (news: Update) => void,
-    onConnection: (link: ServerConnectionState) => void = () => undefined
+    onUpdate: (update: Update) => void,
+    onConnection: (state: ServerConnectionState) => void = () => undefined
   ): Stream<Update> {
     const known = new Set<string>();
-    let heard = false;
-    let turn = 0;
+    let hasUpdate = false;
+    let changes = 0;
     const stream = new Stream<Update>(this.settings, 'stream', {
-      onMessage: (word, first) => {
-        heard = true;
-        onUpdate(withRemovedRuns(word, first, known));
+      onMessage: (update, first) => {
+        hasUpdate = true;
+        onUpdate(withRemovedRuns(update, first, known));
       },
-      onConnection: link => {
-        const asked = (turn += 1);
-        if (link === 'live' || heard) {
-          onConnection(link);
+      onConnection: state => {
+        const change = (changes += 1);
+        if (state === 'live' || hasUpdate) {
+          onConnection(state);
           return;
         }
-        void this.connectionFailure().then(why => {
-          // Meanwhile the stream may have come up, or nobody listens any more.
-          if (asked === turn && !stream.isDisposed) {
-            onConnection(why);
+        void this.connectionFailure().then(failure => {
+          // The stream may have connected or been disposed of in the meantime.
+          if (change === changes && !stream.isDisposed) {
+            onConnection(failure);
           }
         });
       }
@@ -118,7 +118,7 @@ export class RunsServer {
     return stream;
   }
 
-  /** Tell a server that has no part of nbmgpu from one that does not answer. */
+  /** Find out whether the extension is missing or the server does not respond. */
   private async connectionFailure(): Promise<ServerConnectionState> {
     try {
       await this.status();
@@ -128,7 +128,7 @@ export class RunsServer {
     }
   }
 
-  private async ask<Answer>(route: string, query: Query = {}): Promise<Answer> {
+  private async getJson<Answer>(route: string, query: Query = {}): Promise<Answer> {
     const response = await this.send(route, {}, query);
     return (await response.json()) as Answer;
   }

@@ -11,17 +11,17 @@ import type {
 import type { RunsServer } from './runs';
 import { Stream, type StreamState } from './stream';
 
-/** What happens to a source besides the run itself. */
+/** The callbacks of a source. */
 export interface ISourceEvents {
-  /** The server could not do what the view asked for. */
-  onProblem?(reason: Error): void;
-  /** The server went silent, or speaks again. */
-  onConnection?(link: StreamState): void;
-  /** The run's folder is not there, or no longer; `reason` says it in words. */
+  /** A request of the view failed. */
+  onError?(reason: Error): void;
+  /** The connection was lost or restored. */
+  onConnection?(state: StreamState): void;
+  /** The run's folder does not exist; `reason` is a message for people. */
   onGone?(reason: string): void;
 }
 
-/** A run as the server tells it, whatever its kernel does. */
+/** A run whose parts come from the server, so that it does not depend on the kernel. */
 export class ServerRunSource implements IRunSource {
   constructor(
     private readonly server: RunsServer,
@@ -30,8 +30,8 @@ export class ServerRunSource implements IRunSource {
   ) {
     const route = `runs/${encodeURIComponent(runId)}/stream`;
     this.stream = new Stream<Partial<Parts>>(server.settings, route, {
-      onMessage: parts => this.take(parts),
-      onConnection: link => events.onConnection?.(link),
+      onMessage: parts => this.update(parts),
+      onConnection: state => events.onConnection?.(state),
       onEnd: (code, reason) => {
         if (code === CloseCode.GONE) {
           events.onGone?.(reason);
@@ -52,7 +52,7 @@ export class ServerRunSource implements IRunSource {
   stop(force: boolean): void {
     this.server
       .stop(this.runId, force)
-      .catch((reason: Error) => this.events.onProblem?.(reason));
+      .catch((reason: Error) => this.events.onError?.(reason));
   }
 
   logs(request: LogRequest): Promise<LogPage> {
@@ -67,7 +67,7 @@ export class ServerRunSource implements IRunSource {
     return this.server.downloadUrl(this.runId, rank);
   }
 
-  /** Say whether the view can be seen; while it cannot, nothing is sent. */
+  /** Set whether the view is visible; nothing is sent while it is not. */
   setVisible(visible: boolean): void {
     this.stream.setVisible(visible);
   }
@@ -77,7 +77,7 @@ export class ServerRunSource implements IRunSource {
     this.callbacks.clear();
   }
 
-  private take(parts: Partial<Parts>): void {
+  private update(parts: Partial<Parts>): void {
     Object.assign(this.parts, parts);
     const names = Object.keys(parts) as PartName[];
     this.callbacks.forEach(callback => callback(names));

@@ -4,7 +4,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { WebSocketServer } from 'ws';
 
 import { CloseCode } from '../generated/server';
-import { Stream, type IListener } from './stream';
+import { Stream, type IStreamListener } from './stream';
 
 interface IPeer {
   send(text: string): void;
@@ -53,7 +53,7 @@ const hide = (hidden: boolean): void => {
 describe('Stream', () => {
   let there: Peer;
   let stream: Stream<number> | null;
-  let listener: { [Name in keyof Required<IListener<number>>]: ReturnType<typeof vi.fn> };
+  let listener: { [Name in keyof Required<IStreamListener<number>>]: ReturnType<typeof vi.fn> };
 
   beforeEach(async () => {
     there = new Peer();
@@ -69,12 +69,12 @@ describe('Stream', () => {
     there.server.close();
   });
 
-  it('asks below the base URL, with its token', async () => {
+  it('connects below the base URL, with the token', async () => {
     await there.peer(0);
     expect(there.addresses).toEqual(['/hub/user/x/nbmgpu/api/stream?token=a%20b']);
   });
 
-  it('hands words on and marks the first', async () => {
+  it('delivers messages and flags the first', async () => {
     const peer = await there.peer(0);
     peer.send('1');
     peer.send('2');
@@ -87,7 +87,7 @@ describe('Stream', () => {
     expect(listener.onConnection.mock.calls).toEqual([['live']]);
   });
 
-  it('comes back after it was lost', async () => {
+  it('reconnects after the connection was lost', async () => {
     (await there.peer(0)).terminate();
     const peer = await there.peer(1);
     peer.send('7');
@@ -96,7 +96,7 @@ describe('Stream', () => {
     expect(listener.onEnd).not.toHaveBeenCalled();
   });
 
-  it.each([CloseCode.OVER, CloseCode.GONE])('does not come back after %i', async code => {
+  it.each([CloseCode.OVER, CloseCode.GONE])('does not reconnect after %i', async code => {
     (await there.peer(0)).close(code, 'words');
     await vi.waitFor(() => expect(listener.onEnd).toHaveBeenCalledWith(code, 'words'));
     expect(stream?.isDisposed).toBe(true);
@@ -104,7 +104,7 @@ describe('Stream', () => {
     expect(there.peers).toHaveLength(1);
   });
 
-  it('says when nobody looks, and when somebody does again', async () => {
+  it('sends changes of visibility', async () => {
     await there.peer(0);
     await vi.waitFor(() => expect(listener.onConnection).toHaveBeenCalledWith('live'));
     hide(true);
@@ -116,7 +116,7 @@ describe('Stream', () => {
     );
   });
 
-  it('stays away while nobody looks, and comes at once when somebody does', async () => {
+  it('does not reconnect while hidden, and reconnects when visible', async () => {
     const peer = await there.peer(0);
     await vi.waitFor(() => expect(listener.onConnection).toHaveBeenCalledWith('live'));
     hide(true);
@@ -128,7 +128,7 @@ describe('Stream', () => {
     await there.peer(1);
   });
 
-  it('is silent once it was disposed of', async () => {
+  it('delivers nothing after disposal', async () => {
     const peer = await there.peer(0);
     stream?.dispose();
     peer.send('1');

@@ -4,42 +4,42 @@ import type { IDisposable } from '@lumino/disposable';
 import { CloseCode, type Visibility } from '../generated/server';
 import { streamAddress } from './address';
 
-/** How a stream stands: the server speaks, or is silent for now. */
+/** The state of a stream: connected, or disconnected for now. */
 export type StreamState = 'live' | 'lost';
 
-/** Who listens to a stream. */
-export interface IListener<Message> {
-  /** Hear a word.  `first` is true for the first one after each time that the stream came up. */
-  onMessage(word: Message, first: boolean): void;
-  /** Learn that the stream has come up, or has gone down and will be tried again. */
-  onConnection?(link: StreamState): void;
-  /** Learn that there is nothing more to come, for a code of `CloseCode`. */
+/** The callbacks of a stream. */
+export interface IStreamListener<Message> {
+  /** A message arrived.  `first` is true for the first message after each connect. */
+  onMessage(message: Message, first: boolean): void;
+  /** The stream has connected, or has disconnected and will reconnect. */
+  onConnection?(state: StreamState): void;
+  /** The stream has ended, with a code of `CloseCode`. */
   onEnd?(code: number, reason: string): void;
 }
 
-/** Milliseconds before the first try to come back, and at most between two. */
-const PATIENCE = { first: 500, most: 30_000 };
+/** Milliseconds before the first attempt to reconnect, and the maximum between two. */
+const RECONNECT_DELAY = { first: 500, max: 30_000 };
 
-/** A websocket that comes back after it was lost, and rests while nobody looks. */
+/** A websocket that reconnects, and is paused while the page is hidden. */
 export class Stream<Message> implements IDisposable {
   constructor(
     private readonly settings: ServerConnection.ISettings,
     private readonly route: string,
-    private readonly listener: IListener<Message>
+    private readonly listener: IStreamListener<Message>
   ) {
     document.addEventListener('visibilitychange', this.onVisibility);
     window.addEventListener('online', this.retry);
     this.connect();
   }
 
-  /** Whether it was disposed of, or has come to its end. */
+  /** Whether it was disposed of, or has ended. */
   get isDisposed(): boolean {
     return this.disposed;
   }
 
-  /** Say whether what the stream feeds can be seen.  A hidden page is never looked at. */
+  /** Set whether the view of this stream is visible.  Nothing is visible on a hidden page. */
   setVisible(visible: boolean): void {
-    this.wanted = visible;
+    this.shown = visible;
     this.onVisibility();
   }
 
@@ -56,7 +56,7 @@ export class Stream<Message> implements IDisposable {
   }
 
   private get visible(): boolean {
-    return this.wanted && !document.hidden;
+    return this.shown && !document.hidden;
   }
 
   private connect(): void {
@@ -68,7 +68,7 @@ export class Stream<Message> implements IDisposable {
     this.socket = socket;
     socket.onopen = () => {
       this.failures = 0;
-      this.told = true; // what a stream takes for granted when it comes up
+      this.sentVisible = true; // the server's default for a new connection
       this.sendVisibility();
       this.listener.onConnection?.('live');
     };
@@ -93,14 +93,14 @@ export class Stream<Message> implements IDisposable {
       this.listener.onEnd?.(code, reason);
       return;
     }
-    const wait = Math.min(PATIENCE.first * 2 ** this.failures, PATIENCE.most);
+    const wait = Math.min(RECONNECT_DELAY.first * 2 ** this.failures, RECONNECT_DELAY.max);
     this.failures += 1;
-    // Not all pages at the same moment: a server that comes back has enough to do.
+    // Jitter, so that not all pages reconnect at once to a restarted server.
     this.timer = setTimeout(this.retry, wait * (0.75 + Math.random() / 2));
     this.listener.onConnection?.('lost');
   }
 
-  /** Come back now, if that is still to be done and somebody looks. */
+  /** Reconnect now, if disconnected and visible. */
   private readonly retry = (): void => {
     if (!this.disposed && !this.socket && this.visible) {
       this.connect();
@@ -116,10 +116,10 @@ export class Stream<Message> implements IDisposable {
 
   private sendVisibility(): void {
     const { socket, visible } = this;
-    if (socket?.readyState === 1 && visible !== this.told) {
-      const word: Visibility = { visible };
-      socket.send(JSON.stringify(word));
-      this.told = visible;
+    if (socket?.readyState === 1 && visible !== this.sentVisible) {
+      const message: Visibility = { visible };
+      socket.send(JSON.stringify(message));
+      this.sentVisible = visible;
     }
   }
 
@@ -127,6 +127,6 @@ export class Stream<Message> implements IDisposable {
   private failures = 0;
   private socket: WebSocket | null = null;
   private timer: ReturnType<typeof setTimeout> | undefined;
-  private told = true;
-  private wanted = true;
+  private sentVisible = true;
+  private shown = true;
 }

@@ -1,15 +1,16 @@
 import type { Update } from '../generated/server';
 
 /**
- * Add to the first news after a pause which runs went meanwhile: the server does not know what
- * this page had been told.  `known` are the ids that it was told, and is brought up to date.
+ * Add the runs that were removed while disconnected to the first update after a reconnect: the
+ * server does not know what this page received before.  `known` are the ids received so far, and
+ * is updated.
  */
-export function withRemovedRuns(news: Update, first: boolean, known: Set<string>): Update {
-  const there = new Set(news.runs.map(run => run.id));
-  const oldest = news.more ? (news.runs.at(-1)?.id ?? '') : '';
-  const missed = first ? [...known].filter(id => !there.has(id) && id > oldest) : [];
-  const gone = [...news.gone, ...missed];
+export function withRemovedRuns(update: Update, first: boolean, known: Set<string>): Update {
+  const present = new Set(update.runs.map(run => run.id));
+  const oldest = update.more ? (update.runs.at(-1)?.id ?? '') : '';
+  const removed = first ? [...known].filter(id => !present.has(id) && id > oldest) : [];
+  const gone = [...update.gone, ...removed];
   gone.forEach(id => known.delete(id));
-  there.forEach(id => known.add(id));
-  return { ...news, gone };
+  present.forEach(id => known.add(id));
+  return { ...update, gone };
 }

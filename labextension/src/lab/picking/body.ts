@@ -13,7 +13,7 @@ export class PickerBody extends Widget {
     super();
   }
 
-  /** Mount late: a dialog gives all inputs that it is made with its own looks. */
+  /** Mount late: a dialog styles all inputs that exist when it is created. */
   protected override onAfterAttach(message: Message): void {
     super.onAfterAttach(message);
     this.view = mountPicker(this.node, this.source, this.trans);

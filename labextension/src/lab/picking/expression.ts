@@ -1,10 +1,10 @@
-/** How a kernel is asked about a cell, and how its answer is read: pure strings, both ways. */
+/** Builds the Python expression that returns a picker state, and parses its value. */
 import type { Controls, PickerState } from '../../generated/advisor';
 
 /**
  * A Python expression whose value, a string, is the state of a picker in base64.
  *
- * JSON's strings are Python's as well, and the text of a string of base64 needs no escapes.
+ * JSON strings are valid Python strings, and the repr of a base64 string has no escapes.
  */
 export function expression(source: string, controls: Partial<Controls>): string {
   const module = (name: string): string =>
@@ -16,7 +16,7 @@ export function expression(source: string, controls: Partial<Controls>): string 
   return `${module('base64')}.b64encode(${bytes}).decode()`;
 }
 
-/** Read the text that a kernel gives for the value of the expression. */
+/** Parse the repr of the expression's value. */
 export function stateOf(text: string): PickerState {
   const bytes = Uint8Array.from(atob(text.slice(1, -1)), letter => letter.charCodeAt(0));
   return JSON.parse(new TextDecoder().decode(bytes)) as PickerState;

@@ -14,7 +14,7 @@ import { CellPickerSource, describe } from './source';
 
 const NO_ARGS = { args: { type: 'object', properties: {} } } as const;
 
-/** Chooses how the active cell is to run, and writes it as the cell's first line. */
+/** Chooses a strategy for the active cell, and writes the `%%mgpu` line. */
 export const pickingPlugin: JupyterFrontEndPlugin<void> = {
   id: 'nbmgpu:picking',
   description: 'Chooses a strategy for the active cell.',
@@ -43,16 +43,16 @@ export const pickingPlugin: JupyterFrontEndPlugin<void> = {
         return;
       }
       const kernel = notebooks.currentWidget?.sessionContext.session?.kernel;
-      const question = { source: cell.source, kernel, server, trans };
-      const write = {
-        label: trans.__('Put it above the cell'),
+      const request = { source: cell.source, kernel, server, trans };
+      const addLine = {
+        label: trans.__('Add to the cell'),
         act: (line: string): Promise<string> => {
           cell.setSource(withLine(cell.source, line));
           dialog.resolve();
           return Promise.resolve('');
         }
       };
-      const source = new CellPickerSource(question, await describe(question), [write]);
+      const source = new CellPickerSource(request, await describe(request), [addLine]);
       const dialog = new Dialog({
         title: trans.__('Run this cell on several GPUs'),
         body: new PickerBody(source, trans),
@@ -73,9 +73,9 @@ export const pickingPlugin: JupyterFrontEndPlugin<void> = {
       execute: () => pick().catch(reason => void Notification.error(errorText(reason)))
     });
     commands.addCommand(CommandIDs.insertLine, {
-      label: trans.__('Put the mGPU Line Above the Cell'),
+      label: trans.__('Add the mGPU Line to the Cell'),
       caption: trans.__(
-        'The line of the settings, with which the cell runs on several GPUs'
+        'Add the %%mgpu line of the settings, which runs the cell on several GPUs'
       ),
       icon: args => (args.isPalette ? undefined : mgpuIcon),
       describedBy: NO_ARGS,

@@ -4,16 +4,16 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Controls, PickerState } from '../../generated/advisor';
 import { expression, stateOf } from './expression';
 
-/** Milliseconds after which an answer is no longer waited for. */
-const PATIENCE = 15_000;
+/** Milliseconds to wait for a reply. */
+const TIMEOUT = 15_000;
 
-/** The kernel could not look at a cell; the message is for people. */
+/** The kernel cannot evaluate a cell; the message is for people. */
 export class KernelUnavailableError extends Error {}
 
 /**
- * Ask a kernel what can be picked for a cell.
+ * Request the picker state of a cell from its kernel.
  *
- * Nothing of the cell is run, and neither the history nor the cell's number notices.
+ * The cell is not run; the history and the execution count do not change.
  *
  * @throws KernelUnavailableError
  */
@@ -28,7 +28,7 @@ export async function askKernel(
   }
   if (kernel.status === 'busy') {
     throw new KernelUnavailableError(
-      trans.__('The kernel is busy and cannot look at your model now')
+      trans.__('The kernel is busy and cannot inspect the model')
     );
   }
   const future = kernel.requestExecute({
@@ -37,31 +37,31 @@ export async function askKernel(
     store_history: false,
     user_expressions: { picker: expression(source, controls) }
   });
-  const reply = await Promise.race([future.done, silence(future.done)]);
+  const reply = await Promise.race([future.done, timeout(future.done)]);
   if (!reply) {
     future.dispose();
-    throw new KernelUnavailableError(trans.__('The kernel takes too long to look at your model'));
+    throw new KernelUnavailableError(trans.__('The kernel did not reply in time'));
   }
   const answer = reply.content.status === 'ok' && reply.content.user_expressions.picker;
-  const said = answer as unknown as IAnswer | false | undefined;
-  if (said && said.status === 'ok') {
-    return stateOf(said.data['text/plain']);
+  const result = answer as unknown as IExpressionResult | false | undefined;
+  if (result && result.status === 'ok') {
+    return stateOf(result.data['text/plain']);
   }
-  const reason = said ? `${said.ename}: ${said.evalue}` : reply.content.status;
+  const reason = result ? `${result.ename}: ${result.evalue}` : reply.content.status;
   throw new KernelUnavailableError(
-    trans.__('The kernel could not look at your model (%1)', reason)
+    trans.__('The kernel could not inspect the model (%1)', reason)
   );
 }
 
-/** What a kernel says of an expression. */
-type IAnswer =
+/** The reply to a user expression. */
+type IExpressionResult =
   | { status: 'ok'; data: { 'text/plain': string } }
   | { status: 'error'; ename: string; evalue: string };
 
-/** Wait until an answer comes too late; null says that it does. */
-function silence(done: Promise<unknown>): Promise<null> {
+/** Resolve to null when the timeout has passed. */
+function timeout(done: Promise<unknown>): Promise<null> {
   return new Promise(resolve => {
-    const timer = setTimeout(() => resolve(null), PATIENCE);
+    const timer = setTimeout(() => resolve(null), TIMEOUT);
     const settle = () => clearTimeout(timer);
     done.then(settle, settle);
   });

@@ -12,8 +12,8 @@ import type { RunsServer } from '../../server';
 import { errorText } from '../../view/errors';
 import { askKernel, KernelUnavailableError } from './kernel';
 
-/** Whom to ask about a cell. */
-export interface ICell {
+/** A cell, and where its picker state comes from. */
+export interface ICellRequest {
   readonly source: string;
   readonly kernel: Kernel.IKernelConnection | null | undefined;
   readonly server: RunsServer;
@@ -21,11 +21,11 @@ export interface ICell {
 }
 
 /**
- * What can be picked for a cell: its kernel knows the model; while that has no time, the server
- * knows the machine, and it is said why there are no estimates.
+ * The picker state of a cell, from its kernel, which knows the model. If the kernel is unavailable,
+ * it comes from the server, without estimates, and says why.
  */
 export async function describe(
-  { source, kernel, server, trans }: ICell,
+  { source, kernel, server, trans }: ICellRequest,
   controls: Partial<Controls> = {}
 ): Promise<PickerState> {
   try {
@@ -39,10 +39,10 @@ export async function describe(
   }
 }
 
-/** Feeds the picker view in JupyterLab. */
+/** The data source of the picker view in JupyterLab. */
 export class CellPickerSource implements IPickerSource {
   constructor(
-    private readonly question: ICell,
+    private readonly request: ICellRequest,
     public state: PickerState,
     readonly actions: readonly IPickerAction[]
   ) {}
@@ -53,22 +53,22 @@ export class CellPickerSource implements IPickerSource {
   }
 
   choose(controls: Controls): void {
-    const asked = (this.asked += 1);
-    void describe(this.question, controls)
+    const current = (this.requests += 1);
+    void describe(this.request, controls)
       .catch(reason => ({ ...this.state, problem: errorText(reason) }))
       .then(state => {
-        // Of several questions, the answer to the last one counts.
-        if (asked === this.asked) {
-          this.take(state);
+        // Ignore replies to all but the last request.
+        if (current === this.requests) {
+          this.setState(state);
         }
       });
   }
 
-  private take(state: PickerState): void {
+  private setState(state: PickerState): void {
     this.state = state;
     this.callbacks.forEach(callback => callback());
   }
 
-  private asked = 0;
+  private requests = 0;
   private readonly callbacks = new Set<() => void>();
 }

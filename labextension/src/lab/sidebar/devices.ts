@@ -2,9 +2,9 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { h, type VirtualElement } from '@lumino/virtualdom';
 
 import type { DeviceUsage } from '../../generated/server';
-import { percent, share } from '../format';
+import { formatPercent, formatUsage } from '../format';
 
-/** The machine's devices: for each, how busy it is and how much of its memory is taken. */
+/** The machine's devices, each with its utilization and memory usage. */
 export function deviceList(
   devices: readonly DeviceUsage[],
   trans: TranslationBundle
@@ -23,12 +23,12 @@ function deviceRow(device: DeviceUsage, trans: TranslationBundle): VirtualElemen
     { key: device.name, className: 'nbmgpu-Device' },
     h.span({ className: 'nbmgpu-Device-name' }, processor ? 'CPU' : device.name),
     h.span({ className: 'nbmgpu-Device-label', title: device.label }, device.label),
-    meter(processor ? trans.__('cores') : trans.__('use'), use, percent(use), trans),
-    meter(trans.__('memory'), memory, share(used, total, trans), trans)
+    meter(processor ? trans.__('cores') : trans.__('use'), use, formatPercent(use), trans),
+    meter(trans.__('memory'), memory, formatUsage(used, total, trans), trans)
   );
 }
 
-/** A bar with its meaning before and its value behind it; `part` is negative when unknown. */
+/** A bar with its name and value; `part` is negative if unknown. */
 function meter(
   name: string,
   part: number,

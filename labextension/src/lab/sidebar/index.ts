@@ -11,7 +11,7 @@ import { mgpuIcon } from '../icons';
 import { IRunsModel } from '../tokens';
 import { Sidebar } from './panel';
 
-/** The right sidebar: devices and runs. */
+/** The right sidebar with devices and runs. */
 export const sidebarPlugin: JupyterFrontEndPlugin<void> = {
   id: 'nbmgpu:sidebar',
   description: 'Shows devices and runs in the right sidebar.',

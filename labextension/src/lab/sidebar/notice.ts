@@ -4,23 +4,23 @@ import { h, type VirtualElement } from '@lumino/virtualdom';
 import type { IRunsState } from '../runsstate';
 import { connectionLostText } from '../messages';
 
-/** What to say of the server, or nothing while all is well. */
+/** The notice about the server connection; empty while connected. */
 export function notice(state: IRunsState, trans: TranslationBundle): string {
-  switch (state.link) {
+  switch (state.connection) {
     case 'live':
       return '';
     case 'waiting':
-      return trans.__('Asking the server for devices and runs …');
+      return trans.__('Loading devices and runs …');
     case 'lost':
       return connectionLostText(trans);
     case 'missing':
       return trans.__(
-        'The server that serves this page has no nbmgpu. Runs go on in their notebooks all the same. To see them here: pip install nbmgpu in the environment of the Jupyter server, then start the server anew.'
+        'nbmgpu is not installed in the environment of the Jupyter server. Runs work in their notebooks. To see them here: pip install nbmgpu in that environment, then restart the server.'
       );
   }
 }
 
-/** What to do to get a first run. */
+/** Instructions for a first run. */
 export function firstRunHelp(trans: TranslationBundle): VirtualElement[] {
   return [
     h.div(
@@ -31,7 +31,7 @@ export function firstRunHelp(trans: TranslationBundle): VirtualElement[] {
       h.pre('%%mgpu --strategy ddp'),
       h.p(
         trans.__(
-          'The run appears here with its curve, whatever notebook it comes from. The button with this icon in the toolbar of a cell helps to choose a strategy.'
+          'The runs of all notebooks appear here. To choose a strategy, use the button with this icon in the toolbar of a cell.'
         )
       )
     )

@@ -13,7 +13,7 @@ import { deviceList } from './devices';
 import { runList } from './runs';
 import { firstRunHelp, notice } from './notice';
 
-/** The sidebar: what the machine does, and all runs of all notebooks. */
+/** The sidebar: the devices of the machine, and the runs of all notebooks. */
 export class Sidebar extends Widget {
   constructor(
     private readonly model: IRunsModel,
@@ -44,13 +44,13 @@ export class Sidebar extends Widget {
 
   private content(state: IRunsState): VirtualElement[] {
     const { trans } = this;
-    const said = notice(state, trans);
-    const notices = [said, ...state.problems]
+    const text = notice(state, trans);
+    const notices = [text, ...state.problems]
       .filter(Boolean)
       .map(words =>
         h.div({ key: words, className: 'nbmgpu-Notice', role: 'status' }, words)
       );
-    if (state.link === 'missing') {
+    if (state.connection === 'missing') {
       return notices;
     }
     return [
@@ -63,7 +63,7 @@ export class Sidebar extends Widget {
   private runs(state: IRunsState): VirtualElement[] {
     const { commands, trans } = this;
     if (!state.runs.length) {
-      return state.link === 'live' ? firstRunHelp(trans) : [];
+      return state.connection === 'live' ? firstRunHelp(trans) : [];
     }
     const list = runList(state.runs, {
       trans,
@@ -80,9 +80,9 @@ export class Sidebar extends Widget {
         key: 'older',
         className: 'nbmgpu-Sidebar-older',
         onclick: () => {
-          const complain = (reason: unknown): string =>
+          const showError = (reason: unknown): string =>
             Notification.error(errorText(reason));
-          this.model.loadOlder().catch(complain);
+          this.model.loadOlder().catch(showError);
         }
       },
       this.trans.__('Show older runs')

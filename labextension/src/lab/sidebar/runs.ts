@@ -6,14 +6,14 @@ import { formatDuration, formatSeconds } from '../../view/format';
 import { CommandIDs } from '../commandids';
 import { isRunning } from '../runsstate';
 import { sparkline } from '../sparkline';
-import { formatAge, percent } from '../format';
+import { formatAge, formatPercent } from '../format';
 
-/** What the list needs besides the runs. */
+/** The dependencies of the list. */
 export interface IListContext {
   readonly trans: TranslationBundle;
   /** In seconds since the epoch. */
   readonly now: number;
-  /** Do something with a run. */
+  /** Execute a command on a run. */
   readonly execute: (command: string, id: string) => void;
   /** The icon of a command. */
   readonly icon: (command: string) => VirtualElement.IRenderer | undefined;
@@ -22,7 +22,7 @@ export interface IListContext {
 const NO_ICON: VirtualElement.IRenderer = { render: () => undefined };
 const CURVE = { width: 88, height: 24 };
 
-/** A card for each run: those that go on first, and the newest first. */
+/** A card for each run: running ones first, then newest first. */
 export function runList(runs: readonly RunLine[], context: IListContext): VirtualElement {
   return h.ul(
     { className: 'nbmgpu-Runs' },
@@ -88,7 +88,7 @@ function when(run: RunLine, { trans, now }: IListContext): string {
     );
   }
   const parts = [formatDuration(run.duration), run.remaining];
-  return [...parts, run.kernel_alive ? '' : trans.__('its kernel is gone')]
+  return [...parts, run.kernel_alive ? '' : trans.__('kernel not running')]
     .filter(Boolean)
     .join(' · ');
 }
@@ -109,7 +109,7 @@ function curve(run: RunLine, trans: TranslationBundle): VirtualElement {
   );
 }
 
-/** Lumino's virtual nodes know no SVG: the drawing is put in by hand. */
+/** Lumino's virtual DOM does not support SVG, so the drawing is added to the DOM directly. */
 function draw(host: HTMLElement, path: string): void {
   if (host.dataset.path === path) {
     return;
@@ -140,12 +140,12 @@ function progress(run: RunLine, trans: TranslationBundle): VirtualElement | stri
   if (!isRunning(run) || run.progress < 0) {
     return '';
   }
-  const words = percent(run.progress);
+  const words = formatPercent(run.progress);
   return h.div(
     {
       className: 'nbmgpu-RunCard-progress',
       role: 'progressbar',
-      title: trans.__('%1 of the run, or of its epoch if no more is known', words),
+      title: trans.__('%1 of the run, or of its epoch if the number of epochs is unknown', words),
       'aria-label': trans.__('Progress'),
       'aria-valuemin': '0',
       'aria-valuemax': '100',
@@ -170,7 +170,7 @@ function actions(run: RunLine, { trans, execute, icon }: IListContext): VirtualE
   const end = isRunning(run)
     ? action(
         CommandIDs.stopRun,
-        run.word === 'stopping' ? trans.__('Stop at once, by force') : trans.__('Stop')
+        run.word === 'stopping' ? trans.__('Force stop') : trans.__('Stop')
       )
     : action(CommandIDs.deleteRun, trans.__('Delete'));
   return [
@@ -179,7 +179,7 @@ function actions(run: RunLine, { trans, execute, icon }: IListContext): VirtualE
       ? [action(CommandIDs.revealNotebook, trans.__('Show its notebook'))]
       : []),
     action(CommandIDs.openFolder, trans.__('Open its folder')),
-    // At the far end: what comes to lie where Stop was asks before it does anything.
+    // Delete takes the place of Stop, so it asks for confirmation.
     h.span({ key: 'gap', className: 'nbmgpu-RunCard-gap' }),
     end
   ];
