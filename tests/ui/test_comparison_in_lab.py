@@ -61,7 +61,7 @@ def test_the_winners_line_is_put_on_the_cell_and_trains(lab, page):
         output.screenshot(path=Path(folder) / "comparison-light.png")
 
     button.click()
-    expect(output.get_by_role("button", name="The cell has it.")).to_be_disabled()
+    expect(output.get_by_role("button", name="Line added.")).to_be_disabled()
     lines = page.locator(".jp-CodeCell").nth(2).locator(".cm-line")
     expect(lines.first).to_have_text(line)
     expect(lines.nth(1)).to_have_text("for epoch in range(100):")

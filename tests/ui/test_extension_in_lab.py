@@ -88,7 +88,7 @@ def test_the_sidebar_teaches_then_shows_a_run_and_stops_it(lab, page, shoot):
 
 def test_a_tab_shows_a_run_whose_kernel_was_restarted(lab, page, shoot):
     card = begin(page, lab.write("tab.ipynb", LOAD, SETUP, LONG))
-    card.get_by_role("button", name=re.compile("^ddp on 2 ranks")).click()
+    card.get_by_role("button", name="for epoch in range(5000):").click()
     tab = page.locator(".nbmgpu-RunTab")
     expect(tab.get_by_role("status").first).to_have_text("running")
     expect(tab).to_contain_text("global batch 8 = 2 ranks x 4")
@@ -196,7 +196,7 @@ def test_notebook_7_has_sidebar_and_run_view(notebook7, page, shoot):
     card = begin(page, notebook7.write("seven.ipynb", LOAD, SETUP, LONG))
     expect(state(page)).to_have_text("running")
     shoot("notebook-7")
-    card.get_by_role("button", name=re.compile("^ddp on 2 ranks")).click()
+    card.get_by_role("button", name="for epoch in range(5000):").click()
     tab = page.locator(".nbmgpu-RunTab")
     expect(tab.get_by_role("status").first).to_have_text("running")
     shoot("notebook-7-run")
@@ -224,7 +224,7 @@ def test_the_picker_writes_a_line_that_then_runs(lab, page, shoot):
     line = picker.locator("code")
     expect(line).to_have_text(re.compile("^%%mgpu --strategy zero1 "))
     written = line.text_content()
-    picker.get_by_role("button", name="Put it above the cell").click()
+    picker.get_by_role("button", name="Add to the cell").click()
     expect(page.get_by_role("dialog")).to_have_count(0)
     expect(cell.locator(".cm-line").first).to_have_text(written)
     page.get_by_role("button", name="Run this cell and advance").click()
@@ -243,7 +243,7 @@ def test_a_busy_kernel_leaves_the_machine_to_pick_for(lab, page, shoot):
     picker.get_by_role("combobox", name="CPU ranks").select_option("4")
     expect(picker.locator("code")).to_have_text("%%mgpu --strategy ddp --gpus 4")
     shoot("picker-busy")
-    picker.get_by_role("button", name="Put it above the cell").click()
+    picker.get_by_role("button", name="Add to the cell").click()
     expect(page.locator(".jp-CodeCell").nth(1).locator(".cm-line")).to_have_text(
         ["%%mgpu --strategy ddp --gpus 4", "x = 1"]
     )

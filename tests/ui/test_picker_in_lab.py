@@ -74,7 +74,7 @@ def test_the_line_follows_what_is_chosen_and_runs(lab, page):
     expect(line(page)).to_have_text("%%mgpu --strategy zero2 --gpus 2")
 
     picker(page).get_by_role("button", name="Apply to the next cell").click()
-    expect(picker(page)).to_contain_text("The next code cell has it.")
+    expect(picker(page)).to_contain_text("Added to the next code cell.")
     cell = page.locator(".jp-CodeCell").nth(3)
     expect(cell.locator(".cm-line").first).to_have_text("%%mgpu --strategy zero2 --gpus 2")
     expect(cell.locator(".cm-line").nth(1)).to_have_text("for x, y in loader:")

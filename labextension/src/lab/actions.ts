@@ -66,7 +66,10 @@ export class RunActions {
     if (!panel) {
       Clipboard.copyToSystem(line);
       this.notify(
-        trans.__('Open a notebook and run this line there. It was copied to the clipboard: %1', line)
+        trans.__(
+          'Open a notebook and run this line there. It was copied to the clipboard: %1',
+          line
+        )
       );
       return;
     }
@@ -110,7 +113,10 @@ export class RunActions {
   private copy(path: string): void {
     Clipboard.copyToSystem(path);
     this.notify(
-      this.context.trans.__('The path is outside of the server\'s root folder. It was copied to the clipboard: %1', path)
+      this.context.trans.__(
+        "The path is outside of the server's root folder. It was copied to the clipboard: %1",
+        path
+      )
     );
   }
 

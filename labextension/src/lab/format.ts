@@ -22,7 +22,11 @@ export function formatAge(then: number, now: number, trans: TranslationBundle): 
 }
 
 /** Used and total bytes, in the unit of the total: `1.4 of 24 GiB`. */
-export function formatUsage(used: number, total: number, trans: TranslationBundle): string {
+export function formatUsage(
+  used: number,
+  total: number,
+  trans: TranslationBundle
+): string {
   let unit = 0;
   while (total / 1024 ** unit >= 1000 && unit < UNITS.length - 1) {
     unit += 1;

@@ -30,7 +30,8 @@ export const RUN_ARGS = {
   properties: {
     id: {
       type: 'string',
-      description: 'The id of the run; by default, the newest run to which the command applies.'
+      description:
+        'The id of the run; by default, the newest run to which the command applies.'
     }
   }
 } as const;
@@ -109,7 +110,9 @@ export const runCommandsPlugin: JupyterFrontEndPlugin<void> = {
     const runCommandList = runCommands(actions, trans);
     for (const { id: command, label, icon, action, appliesTo } of runCommandList) {
       const chosen = ({ id }: ReadonlyPartialJSONObject): RunLine | undefined =>
-        model.state.runs.find(run => (!id || run.id === id) && (appliesTo?.(run) ?? true));
+        model.state.runs.find(
+          run => (!id || run.id === id) && (appliesTo?.(run) ?? true)
+        );
       commands.addCommand(command, {
         label,
         icon: args => (args.isPalette ? undefined : icon),

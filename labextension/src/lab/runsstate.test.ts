@@ -2,7 +2,14 @@ import { expect, test } from 'vitest';
 
 import type { RunLine } from '../generated/report';
 import type { Update } from '../generated/server';
-import { EMPTY, endedRuns, runningRuns, withUpdate, withOlder, withoutRun } from './runsstate';
+import {
+  EMPTY,
+  endedRuns,
+  runningRuns,
+  withUpdate,
+  withOlder,
+  withoutRun
+} from './runsstate';
 
 function line(id: string, over: boolean, created = Number(id)): RunLine {
   return { id, over, created } as RunLine;

@@ -39,7 +39,10 @@ export function withStatus(state: IRunsState, status: ServerStatus): IRunsState 
 }
 
 /** Set the state of the connection. */
-export function withConnection(state: IRunsState, connection: ConnectionState): IRunsState {
+export function withConnection(
+  state: IRunsState,
+  connection: ConnectionState
+): IRunsState {
   return { ...state, connection };
 }
 

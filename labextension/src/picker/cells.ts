@@ -1,13 +1,13 @@
-// Writing a `%%mgpu` line into the notebook that a widget is shown in.
+// Writes a `%%mgpu` line into the notebook that shows a widget.
 //
-// A widget has no way to its notebook of its own, and a kernel can write cells only while one
-// is run.  So the picker asks the page, by an event: JupyterLab with nbmgpu's extension listens.
+// A widget cannot access its notebook, and a kernel can write cells only while it runs one.  So the
+// picker dispatches a DOM event, which nbmgpu's JupyterLab extension handles.
 import { withLine } from './magicline';
 
-/** The event by which a line is offered to the page; who takes it prevents its default. */
+/** The event that requests to write a line; its handler calls `preventDefault`. */
 export const WRITE_LINE = 'nbmgpu:write-line';
 
-/** What the event says. */
+/** The detail of the event. */
 export interface IWriteLine {
   line: string;
   where: 'below' | 'next';
@@ -31,54 +31,58 @@ export interface INotebook {
   } | null;
 }
 
-/** Insert a cell with `line` below the one that contains `node`; tell whether that was possible. */
+/** Insert a cell with `line` below the one that contains `node`; return whether it succeeded. */
 export function insertCellBelow(notebook: INotebook, node: Node, line: string): boolean {
-  const place = placeOf(notebook, node);
-  if (place < 0 || !notebook.model) {
+  const position = indexOf(notebook, node);
+  if (position < 0 || !notebook.model) {
     return false;
   }
-  notebook.model.sharedModel.insertCell(place + 1, {
+  notebook.model.sharedModel.insertCell(position + 1, {
     cell_type: 'code',
     source: `${line}\n`
   });
   return true;
 }
 
-/** Put `line` on the next code cell below `node`; tell whether there is one. */
-export function setLineOfNextCell(notebook: INotebook, node: Node, line: string): boolean {
-  const place = placeOf(notebook, node);
+/** Add `line` to the next code cell below `node`; return whether there is one. */
+export function setLineOfNextCell(
+  notebook: INotebook,
+  node: Node,
+  line: string
+): boolean {
+  const position = indexOf(notebook, node);
   const cells = notebook.model?.sharedModel.cells ?? [];
-  const next = cells.find((cell, index) => index > place && cell.cell_type === 'code');
-  if (place < 0 || !next) {
+  const next = cells.find((cell, index) => index > position && cell.cell_type === 'code');
+  if (position < 0 || !next) {
     return false;
   }
   next.setSource(withLine(next.getSource(), line));
   return true;
 }
 
-/** Put `line` on the cell that contains `node`; tell whether that was possible. */
+/** Add `line` to the cell that contains `node`; return whether it succeeded. */
 export function setLineOfCell(notebook: INotebook, node: Node, line: string): boolean {
-  const cell = notebook.model?.sharedModel.cells[placeOf(notebook, node)];
+  const cell = notebook.model?.sharedModel.cells[indexOf(notebook, node)];
   cell?.setSource(withLine(cell.getSource(), line));
   return cell !== undefined;
 }
 
-function placeOf(notebook: INotebook, node: Node): number {
+function indexOf(notebook: INotebook, node: Node): number {
   return notebook.widgets.findIndex(cell => cell.node.contains(node));
 }
 
-/** Write `line` where `where` says, if anybody can; tell whether it was done. */
+/** Request to write `line` at `where`; return whether a handler did. */
 export function requestLine(
   node: HTMLElement,
   line: string,
   where: IWriteLine['where']
 ): boolean {
   const detail: IWriteLine = { line, where };
-  const offer = new CustomEvent(WRITE_LINE, {
+  const event = new CustomEvent(WRITE_LINE, {
     bubbles: true,
     composed: true,
     cancelable: true,
     detail
   });
-  return !node.dispatchEvent(offer);
+  return !node.dispatchEvent(event);
 }

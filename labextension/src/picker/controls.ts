@@ -1,11 +1,11 @@
-// What can be set beside the strategy.
+// The options besides the strategy.
 import { make } from '../view/dom';
 import type { ITranslate } from '../view';
 import type { Controls, PickerState } from './source';
 
 type Option = readonly [value: string, label: string];
 
-/** A row of fields; each change is told at once. */
+/** A row of fields; each change calls `choose`. */
 export class ControlBar {
   readonly node: HTMLElement;
   private gpus = make('select');
@@ -45,7 +45,7 @@ export class ControlBar {
     this.node.addEventListener('input', () => choose(this.read()));
   }
 
-  /** Show what is set. */
+  /** Show the current values. */
   update(state: PickerState): void {
     this.gpusLabel.textContent = state.devices;
     const { controls } = state;

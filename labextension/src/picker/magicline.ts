@@ -2,17 +2,17 @@
 
 const MAGIC = /^%%mgpu(?=\s|$)/;
 
-/** Tell whether the cell is run by `%%mgpu`. */
+/** Whether the cell has a `%%mgpu` line. */
 export function hasLine(source: string): boolean {
   return MAGIC.test(source);
 }
 
-/** The cell's `%%mgpu` line, or nothing. */
+/** The cell's `%%mgpu` line, or an empty string. */
 export function lineOf(source: string): string {
   return hasLine(source) ? source.split('\n', 1)[0].trimEnd() : '';
 }
 
-/** Put `line` first; it replaces a `%%mgpu` line that is there. */
+/** Add `line` as the first line, or replace an existing `%%mgpu` line. */
 export function withLine(source: string, line: string): string {
   const end = source.indexOf('\n');
   const rest = !hasLine(source) ? source : end < 0 ? '' : source.slice(end + 1);

@@ -1,11 +1,11 @@
-// What a rank would hold, as a bar: kinds of memory side by side up to what is certain, then
-// hatched up to what may be, against what is free.
+// The memory of a rank as a bar: the lower bound by kind of memory, hatched up to the upper bound,
+// relative to the free memory.
 import { make } from '../view/dom';
 import type { ITranslate } from '../view';
 import type { Estimate } from './source';
 import { formatBytes, formatByteRange } from './format';
 
-/** Draw one strategy; `full` bytes fill the bar, of which `free` are there. */
+/** Draw one strategy; `full` bytes fill the bar, `free` is the free memory. */
 export function memoryBar(
   row: Estimate,
   full: number,
@@ -20,12 +20,12 @@ export function memoryBar(
   });
   const perhaps = make('span', 'picker-segment nbmgpu-picker-perhaps');
   perhaps.style.width = percent(row.high - row.low, full);
-  perhaps.title = trans.__('perhaps up to %1', formatBytes(row.high));
+  perhaps.title = trans.__('up to %1', formatBytes(row.high));
   const track = make('span', 'picker-track', {}, ...certain, perhaps);
   const bar = make('span', 'picker-bar', { 'aria-hidden': 'true' }, track);
   if (free !== null && free < full) {
     const edge = make('span', 'picker-edge', {
-      title: trans.__('%1 are free', formatBytes(free))
+      title: trans.__('%1 free', formatBytes(free))
     });
     edge.style.left = percent(free, full);
     bar.append(edge);

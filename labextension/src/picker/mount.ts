@@ -1,4 +1,4 @@
-// The whole picker: who is asked about, what is recommended, controls, strategies, the line.
+// The picker view: the model, the recommendation, options, strategies, and the `%%mgpu` line.
 import { button, make, setText } from '../view/dom';
 import { english, type ITranslate } from '../view';
 import { ControlBar } from './controls';
@@ -26,7 +26,7 @@ export function mountPicker(
 
 class Picker {
   readonly node: HTMLElement;
-  /** The strategy that was chosen by hand; empty while the recommendation holds. */
+  /** The strategy that the user selected; empty for the recommendation. */
   private chosen: string;
   private subject = make('div', 'picker-subject');
   private problem = make('pre', 'picker-problem', { role: 'alert' });
@@ -36,7 +36,7 @@ class Picker {
   private legend = make('div', 'picker-legend', { 'aria-hidden': 'true' });
   private line = make('code', 'picker-line', { 'aria-live': 'polite' });
   private buttons: HTMLButtonElement[];
-  private said = make('span', 'picker-said', { role: 'status' });
+  private message = make('span', 'picker-message', { role: 'status' });
   private notes = make('ul');
 
   constructor(
@@ -72,12 +72,12 @@ class Picker {
       this.controls.node,
       this.rows.node,
       this.legend,
-      make('div', 'picker-result', {}, this.line, ...this.buttons, this.said),
+      make('div', 'picker-result', {}, this.line, ...this.buttons, this.message),
       make('details', 'picker-notes', {}, title, this.notes)
     );
   }
 
-  /** Show the newest state. */
+  /** Show the current state. */
   update(): void {
     const { state } = this.source;
     const { advice } = state;
@@ -98,9 +98,9 @@ class Picker {
       this.show(advice, state.kinds);
     }
     const line = advice ? this.lineOf(advice) : '';
-    setText(this.line, line || this.trans.__('Nothing that could run is chosen.'));
+    setText(this.line, line || this.trans.__('No available strategy is selected.'));
     this.buttons.forEach(node => (node.disabled = line === ''));
-    setText(this.said, '');
+    setText(this.message, '');
     this.source.onLine?.(line);
   }
 
@@ -164,7 +164,7 @@ class Picker {
   }
 
   private async act(act: (line: string) => Promise<string>): Promise<void> {
-    setText(this.said, await act(this.line.textContent ?? ''));
+    setText(this.message, await act(this.line.textContent ?? ''));
   }
 }
 
@@ -172,14 +172,16 @@ function speedOf(speed: Advice['rows'][number]['speed']): string {
   return `${speed.words}: ${speed.reason}.`;
 }
 
-/** Copy the line, or say that the page does not let one. */
+/** Copy the line to the clipboard; return a message with the result. */
 function copy(trans: ITranslate): (line: string) => Promise<string> {
   return async line => {
     try {
       await navigator.clipboard.writeText(line);
-      return trans.__('Copied: paste it as the first line of your cell.');
+      return trans.__('Copied. Paste it as the first line of your cell.');
     } catch {
-      return trans.__('This page may not copy: mark the line and copy it by hand.');
+      return trans.__(
+        'The browser does not allow copying here: select the line and copy it.'
+      );
     }
   };
 }

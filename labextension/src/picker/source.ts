@@ -1,31 +1,30 @@
-// Where the picker gets what it shows, and what may be done with the line that is chosen: by a
-// widget in a notebook, by a dialog in JupyterLab.
+// The data source of the picker: a widget in a notebook, or a dialog in JupyterLab.
 import type { Controls, PickerState } from '../generated/advisor';
 
 export type { Advice, Controls, Estimate, Part, PickerState } from '../generated/advisor';
 
-/** Something to do with the chosen line; copying it is always offered. */
+/** An action on the selected line; copying is always available. */
 export interface IPickerAction {
   label: string;
 
-  /** Do it, and say in a sentence what was done. */
+  /** Run the action, and return a message with the result. */
   act(line: string): Promise<string>;
 }
 
-/** One model's strategies, as the view needs them. */
+/** The strategies for one model. */
 export interface IPickerSource {
-  /** What to show now. */
+  /** The current state. */
   readonly state: PickerState;
 
-  /** Call `callback` when there is another state.  Returns what ends this. */
+  /** Call `callback` when the state changes.  Returns a function that unsubscribes. */
   onChange(callback: () => void): () => void;
 
-  /** Ask for the state with other controls; it comes when the kernel has time. */
+  /** Request the state with other options; it arrives when the kernel is idle. */
   choose(controls: Controls): void;
 
-  /** What can be done with the line here, the likeliest first. */
+  /** The available actions, most likely first. */
   readonly actions: readonly IPickerAction[];
 
-  /** Hear of the line that is chosen; empty while there is none. */
+  /** The selected line has changed; empty without one. */
   onLine?(line: string): void;
 }

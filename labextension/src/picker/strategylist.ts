@@ -1,14 +1,14 @@
-// The strategies: a row each, to choose one of them.
+// The table of strategies, one of which can be selected.
 import { make } from '../view/dom';
 import type { ITranslate } from '../view';
 import { memoryBar } from './memorybar';
 import { scaleOf, formatByteRange } from './format';
 import type { Advice, Estimate } from './source';
 
-/** What stands in the first list; the others are behind "More strategies". */
-const FIRST = new Set(['ddp', 'zero1', 'zero2', 'fsdp', 'fsdp --cpu-offload']);
+/** The strategies shown by default; the others are below "More strategies". */
+const DEFAULT_NAMES = new Set(['ddp', 'zero1', 'zero2', 'fsdp', 'fsdp --cpu-offload']);
 
-/** Strategies as a group of radio buttons. */
+/** The strategies as a group of radio buttons. */
 export class StrategyList {
   readonly node: HTMLElement;
   private more: HTMLDetailsElement;
@@ -34,7 +34,7 @@ export class StrategyList {
     this.node.addEventListener('keydown', event => this.move(event));
   }
 
-  /** Show the rows of `advice`, of which `chosen` is chosen. */
+  /** Show the rows of `advice`, with `chosen` selected. */
   update(advice: Advice, chosen: string): void {
     const focused = this.node.contains(document.activeElement)
       ? (document.activeElement as HTMLInputElement).value
@@ -42,8 +42,10 @@ export class StrategyList {
     const full = scaleOf(advice);
     const shown = (rows: Estimate[]) =>
       rows.map(row => this.draw(row, advice, full, row.name === chosen));
-    this.first.replaceChildren(...shown(advice.rows.filter(row => FIRST.has(row.name))));
-    const others = advice.rows.filter(row => !FIRST.has(row.name));
+    this.first.replaceChildren(
+      ...shown(advice.rows.filter(row => DEFAULT_NAMES.has(row.name)))
+    );
+    const others = advice.rows.filter(row => !DEFAULT_NAMES.has(row.name));
     this.rest.replaceChildren(...shown(others));
     this.more.hidden = others.length === 0;
     if (others.some(row => row.name === chosen)) {
@@ -78,7 +80,7 @@ export class StrategyList {
     chosen: boolean
   ): HTMLElement {
     const { trans } = this;
-    // Without a common name each is a stop of Tab: notebooks keep the arrows to themselves.
+    // Without a common name, Tab reaches each button: notebooks intercept the arrow keys.
     const radio = make('input', '', { type: 'radio', value: row.name });
     radio.checked = chosen;
     radio.disabled = row.line === '';
@@ -117,7 +119,7 @@ export class StrategyList {
     return label;
   }
 
-  /** Choose the strategy above or below, where arrows come through. */
+  /** Select the strategy above or below, if the arrow keys are not intercepted. */
   private move(event: KeyboardEvent): void {
     const step = { ArrowUp: -1, ArrowDown: 1 }[event.key];
     const shown = [...this.node.querySelectorAll('input')].filter(

@@ -53,7 +53,9 @@ const hide = (hidden: boolean): void => {
 describe('Stream', () => {
   let there: Peer;
   let stream: Stream<number> | null;
-  let listener: { [Name in keyof Required<IStreamListener<number>>]: ReturnType<typeof vi.fn> };
+  let listener: {
+    [Name in keyof Required<IStreamListener<number>>]: ReturnType<typeof vi.fn>;
+  };
 
   beforeEach(async () => {
     there = new Peer();

@@ -93,7 +93,10 @@ export class Stream<Message> implements IDisposable {
       this.listener.onEnd?.(code, reason);
       return;
     }
-    const wait = Math.min(RECONNECT_DELAY.first * 2 ** this.failures, RECONNECT_DELAY.max);
+    const wait = Math.min(
+      RECONNECT_DELAY.first * 2 ** this.failures,
+      RECONNECT_DELAY.max
+    );
     this.failures += 1;
     // Jitter, so that not all pages reconnect at once to a restarted server.
     this.timer = setTimeout(this.retry, wait * (0.75 + Math.random() / 2));

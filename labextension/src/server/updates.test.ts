@@ -30,6 +30,11 @@ describe('withRemovedRuns', () => {
   it('keeps runs that are only too old for the first update', () => {
     const known = new Set(['a', 'b', 'c']);
     expect(withRemovedRuns(update(['d', 'c'], true), true, known).gone).toEqual([]);
-    expect(withRemovedRuns(update([]), true, known).gone.sort()).toEqual(['a', 'b', 'c', 'd']);
+    expect(withRemovedRuns(update([]), true, known).gone.sort()).toEqual([
+      'a',
+      'b',
+      'c',
+      'd'
+    ]);
   });
 });

@@ -5,7 +5,11 @@ import type { Update } from '../generated/server';
  * server does not know what this page received before.  `known` are the ids received so far, and
  * is updated.
  */
-export function withRemovedRuns(update: Update, first: boolean, known: Set<string>): Update {
+export function withRemovedRuns(
+  update: Update,
+  first: boolean,
+  known: Set<string>
+): Update {
   const present = new Set(update.runs.map(run => run.id));
   const oldest = update.more ? (update.runs.at(-1)?.id ?? '') : '';
   const removed = first ? [...known].filter(id => !present.has(id) && id > oldest) : [];

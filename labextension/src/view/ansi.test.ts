@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { cssColour, nodes, pieces, uncoloured } from './ansi';
+import { cssColor, nodes, styledTexts, withoutColors } from './ansi';
 
 const E = '\u001b[';
 
@@ -9,10 +9,10 @@ function shown(line: string, search = ''): string {
   return node.innerHTML;
 }
 
-describe('pieces', () => {
+describe('styledTexts', () => {
   it('cuts a line where its style changes', () => {
-    const found = pieces(`a${E}31mred${E}1m bold${E}0m plain`);
-    expect(found.map(({ text, colour, bold }) => [text, colour, bold])).toEqual([
+    const found = styledTexts(`a${E}31mred${E}1m bold${E}0m plain`);
+    expect(found.map(({ text, color, bold }) => [text, color, bold])).toEqual([
       ['a', '', false],
       ['red', '1', false],
       [' bold', '1', true],
@@ -21,23 +21,23 @@ describe('pieces', () => {
   });
 
   it.each([
-    ['31', { colour: '1' }],
-    ['92', { colour: '10' }],
-    ['44', { ground: '4' }],
-    ['103', { ground: '11' }],
-    ['38;5;208', { colour: '208' }],
-    ['48;2;1;2;3', { ground: 'rgb(1, 2, 3)' }],
-    ['1;4;33', { bold: true, underlined: true, colour: '3' }],
+    ['31', { color: '1' }],
+    ['92', { color: '10' }],
+    ['44', { background: '4' }],
+    ['103', { background: '11' }],
+    ['38;5;208', { color: '208' }],
+    ['48;2;1;2;3', { background: 'rgb(1, 2, 3)' }],
+    ['1;4;33', { bold: true, underlined: true, color: '3' }],
     ['2', { faint: true }],
     ['3', { italic: true }],
-    ['31;39', { colour: '' }],
+    ['31;39', { color: '' }],
     ['1;2;22', { bold: false, faint: false }],
     ['3;4;23;24', { italic: false, underlined: false }],
-    ['31;', { colour: '' }],
-    ['7;9;55', { colour: '' }],
-    ['38', { colour: '' }]
+    ['31;', { color: '' }],
+    ['7;9;55', { color: '' }],
+    ['38', { color: '' }]
   ])('reads %s', (code, style) => {
-    expect(pieces(`${E}${code}mx`)[0]).toMatchObject(style);
+    expect(styledTexts(`${E}${code}mx`)[0]).toMatchObject(style);
   });
 });
 
@@ -47,7 +47,7 @@ describe('nodes', () => {
     expect(shown(`${E}31m<script>`)).toContain('&lt;script&gt;');
   });
 
-  it('marks what was searched for, whatever the case, also in colour', () => {
+  it('marks what was searched for, whatever the case, also in color', () => {
     expect(shown('Loss loss', 'LOSS')).toBe('<mark>Loss</mark> <mark>loss</mark>');
     expect(shown(`${E}1mloss 1`, 'loss')).toContain('<mark>loss</mark> 1');
     expect(shown('aaa', 'aa')).toBe('<mark>aa</mark>a');
@@ -63,11 +63,11 @@ describe('colours', () => {
     ['208', 'rgb(255, 135, 0)'],
     ['232', 'rgb(8, 8, 8)'],
     ['rgb(1, 2, 3)', 'rgb(1, 2, 3)']
-  ])('%s is %s', (colour, css) => {
-    expect(cssColour(colour)).toBe(css);
+  ])('%s is %s', (color, css) => {
+    expect(cssColor(color)).toBe(css);
   });
 
   it('can be left out', () => {
-    expect(uncoloured(`a${E}31;1mb${E}mc`)).toBe('abc');
+    expect(withoutColors(`a${E}31;1mb${E}mc`)).toBe('abc');
   });
 });

@@ -1,22 +1,22 @@
-// Colours of terminals.  Python leaves no other codes in the text, so this small reader is all
-// that is needed; libraries for it make markup, and a log must never become markup.
+// Renders ANSI colors.  Python removes all other escape codes, so this small parser suffices.
+// Libraries for it generate markup, and a log must never become markup.
 
-/** A stretch of text in one style; the colours are `0` to `255`, or `rgb(...)`, or empty. */
-export interface IPiece {
+/** Text in one style; the colors are `0` to `255`, or `rgb(...)`, or empty. */
+export interface IStyledText {
   text: string;
-  colour: string;
-  ground: string;
+  color: string;
+  background: string;
   bold: boolean;
   faint: boolean;
   italic: boolean;
   underlined: boolean;
 }
 
-type Style = Omit<IPiece, 'text'>;
+type Style = Omit<IStyledText, 'text'>;
 
 const PLAIN: Style = {
-  colour: '',
-  ground: '',
+  color: '',
+  background: '',
   bold: false,
   faint: false,
   italic: false,
@@ -25,22 +25,22 @@ const PLAIN: Style = {
 
 const CODE = /\u001b\[([0-9;:]*)m/; // eslint-disable-line no-control-regex
 
-/** A line without its colours. */
-export function uncoloured(line: string): string {
+/** A line without its colors. */
+export function withoutColors(line: string): string {
   return line
     .split(CODE)
     .filter((_, index) => index % 2 === 0)
     .join('');
 }
 
-/** Cut a line where its style changes. */
-export function pieces(line: string): IPiece[] {
+/** Split a line where its style changes. */
+export function styledTexts(line: string): IStyledText[] {
   const parts = line.split(CODE);
-  const found: IPiece[] = [];
+  const found: IStyledText[] = [];
   let style = PLAIN;
   parts.forEach((part, index) => {
     if (index % 2) {
-      style = changed(style, part);
+      style = applyCode(style, part);
     } else if (part) {
       found.push({ ...style, text: part });
     }
@@ -48,20 +48,20 @@ export function pieces(line: string): IPiece[] {
   return found;
 }
 
-function changed(before: Style, code: string): Style {
+function applyCode(before: Style, code: string): Style {
   const numbers = code.split(/[;:]/).map(Number);
   let style = { ...before };
   for (let n = numbers.shift(); n !== undefined; n = numbers.shift()) {
     if (n === 0) {
       style = { ...PLAIN };
     } else if (n === 38 || n === 48) {
-      style[n === 38 ? 'colour' : 'ground'] = extended(numbers);
+      style[n === 38 ? 'color' : 'background'] = extendedColor(numbers);
     } else if (n === 39 || n === 49) {
-      style[n === 39 ? 'colour' : 'ground'] = '';
+      style[n === 39 ? 'color' : 'background'] = '';
     } else if ((n >= 30 && n <= 37) || (n >= 90 && n <= 97)) {
-      style.colour = String(n >= 90 ? n - 82 : n - 30);
+      style.color = String(n >= 90 ? n - 82 : n - 30);
     } else if ((n >= 40 && n <= 47) || (n >= 100 && n <= 107)) {
-      style.ground = String(n >= 100 ? n - 92 : n - 40);
+      style.background = String(n >= 100 ? n - 92 : n - 40);
     } else if (n === 22) {
       style.bold = style.faint = false;
     } else if (n <= 4 || (n >= 23 && n <= 24)) {
@@ -74,8 +74,8 @@ function changed(before: Style, code: string): Style {
   return style;
 }
 
-/** Read what follows 38 or 48: `5;n` or `2;r;g;b`. */
-function extended(numbers: number[]): string {
+/** Parse the codes after 38 or 48: `5;n` or `2;r;g;b`. */
+function extendedColor(numbers: number[]): string {
   const kind = numbers.shift();
   if (kind === 5) {
     return String(numbers.shift() ?? '');
@@ -83,11 +83,11 @@ function extended(numbers: number[]): string {
   return kind === 2 ? `rgb(${numbers.splice(0, 3).join(', ')})` : '';
 }
 
-/** The colour in CSS: the first sixteen are the theme's, the rest the usual cube and greys. */
-export function cssColour(colour: string): string {
-  const n = Number(colour);
-  if (colour === '' || Number.isNaN(n)) {
-    return colour;
+/** The color in CSS: the first sixteen are the theme's, the rest the xterm color cube and grays. */
+export function cssColor(color: string): string {
+  const n = Number(color);
+  if (color === '' || Number.isNaN(n)) {
+    return color;
   }
   if (n < 16) {
     return `var(--nbmgpu-ansi-${n})`;
@@ -101,27 +101,27 @@ export function cssColour(colour: string): string {
   return `rgb(${level(36)}, ${level(6)}, ${level(1)})`;
 }
 
-/** A line as nodes: a text node where it is plain, else a span; what matches is marked. */
+/** A line as nodes: text nodes where it is unstyled, else spans; matches are highlighted. */
 export function nodes(line: string, search = ''): Node[] {
-  return pieces(line).flatMap(piece => {
-    const { text, ...style } = piece;
-    const inner = marked(text, search);
+  return styledTexts(line).flatMap(styledText => {
+    const { text, ...style } = styledText;
+    const inner = highlightMatches(text, search);
     if (Object.values(style).every(value => !value)) {
       return inner;
     }
     const span = document.createElement('span');
-    span.style.color = cssColour(piece.colour);
-    span.style.backgroundColor = cssColour(piece.ground);
-    span.style.fontWeight = piece.bold ? 'bold' : '';
-    span.style.opacity = piece.faint ? '0.7' : '';
-    span.style.fontStyle = piece.italic ? 'italic' : '';
-    span.style.textDecoration = piece.underlined ? 'underline' : '';
+    span.style.color = cssColor(styledText.color);
+    span.style.backgroundColor = cssColor(styledText.background);
+    span.style.fontWeight = styledText.bold ? 'bold' : '';
+    span.style.opacity = styledText.faint ? '0.7' : '';
+    span.style.fontStyle = styledText.italic ? 'italic' : '';
+    span.style.textDecoration = styledText.underlined ? 'underline' : '';
     span.append(...inner);
     return [span];
   });
 }
 
-function marked(text: string, search: string): Node[] {
+function highlightMatches(text: string, search: string): Node[] {
   const found: Node[] = [];
   const wanted = search.toLowerCase();
   let at = 0;

@@ -32,12 +32,12 @@ import { interpolated, smoothed } from './smoothing';
 import type { ITranslate } from './source';
 import { OTHER_LINES, LINE, HIGHLIGHT, paletteOf, type IPalette } from './theme';
 
-const FAINTER = '59';
+const FAINT_ALPHA = '59';
 
 /** Pixels between two points from which on each point is drawn, not only the line. */
 const POINT_SPACING = 12;
 
-/** What one chart shows. */
+/** The content of a chart. */
 export interface IChart {
   key: string;
   title: string;
@@ -46,7 +46,7 @@ export interface IChart {
   lines: CurveLine[];
   /** Whether the values are seconds. */
   seconds: boolean;
-  /** A line to strike the eye, by its index, or -1. */
+  /** The index of the highlighted line, or -1. */
   highlighted: number;
 }
 
@@ -60,7 +60,7 @@ const NO_CHART: IChart = {
   highlighted: -1
 };
 
-/** What all charts of a view share; the zoom is a stretch of steps. */
+/** The settings shared by all charts of a view; the zoom is a range of steps. */
 export interface IScaling {
   smoothing: number;
   log: boolean;
@@ -69,10 +69,10 @@ export interface IScaling {
   zoomTo(zoom: [number, number] | null): void;
 }
 
-/** Asks for a stretch of a metric in more detail. */
+/** Requests a range of a metric at a higher resolution. */
 export type Detail = (request: CurveRequest) => Promise<CurveLine | null>;
 
-/** One chart: its name, its newest or hovered values, the lines. */
+/** A chart with its title, its last or hovered values, and a legend. */
 export class Chart implements IItemView<IChart> {
   readonly node: HTMLElement;
   private name = make('span', 'chart-name');
@@ -80,14 +80,14 @@ export class Chart implements IItemView<IChart> {
   private legend = make('div', 'chart-legend', { 'aria-hidden': 'true' });
   private plot = make('div', 'chart-plot', { role: 'img', tabindex: '0' });
   private spec = NO_CHART;
-  /** The lines that are drawn: those of the whole run, or more detail of what is zoomed. */
+  /** The lines that are drawn: of the whole run, or of the zoomed range at a higher resolution. */
   private lines: CurveLine[] = [];
   private points: IPoints[] = [];
   private zoomed: IScaling['zoom'] = null;
-  private detailed = false;
+  private isDetailed = false;
   private data: uPlot.AlignedData = [[]];
   private drawn: uPlot | null = null;
-  private form = '';
+  private layout = '';
   private palette: IPalette = { text: '', muted: '', faint: '' };
   private sizes = new ResizeObserver(() => this.fit());
 
@@ -105,34 +105,34 @@ export class Chart implements IItemView<IChart> {
   update(spec: IChart): void {
     this.spec = spec;
     const packed = (lines: CurveLine[]) => lines.map(line => line.points).join(' ');
-    if (!this.detailed && packed(this.lines) !== packed(spec.lines)) {
-      this.take(spec.lines);
+    if (!this.isDetailed && packed(this.lines) !== packed(spec.lines)) {
+      this.setLines(spec.lines);
     }
     setText(this.name, spec.title);
     this.name.title = spec.title;
-    this.explain();
-    this.value.toggleAttribute('data-unsound', !spec.finite);
-    this.tell();
+    this.updateLegend();
+    this.value.toggleAttribute('data-nonfinite', !spec.finite);
+    this.updateValue();
     const steps = spec.lines[0]?.steps ?? 0;
     const label = this.trans.__('%1: %2 after %3 steps', spec.title, spec.last, steps);
     setAttribute(this.plot, 'aria-label', label);
   }
 
-  /** Draw with the scaling as it is now. */
+  /** Draw with the current settings. */
   draw(): void {
     if (this.zoomed !== this.scaling.zoom) {
       this.zoomed = this.scaling.zoom;
-      void this.look();
-      this.take(this.spec.lines);
+      void this.loadDetail();
+      this.setLines(this.spec.lines);
       return;
     }
     if (!this.points.length || !this.plot.clientWidth) {
-      return; // not in the page: drawn when it has a size
+      return; // not attached; drawn when it is resized
     }
     this.data = this.aligned();
-    const form = `${this.points.length} ${this.scaling.log} ${this.spec.highlighted}`;
-    if (!this.drawn || form !== this.form) {
-      this.form = form;
+    const layout = `${this.points.length} ${this.scaling.log} ${this.spec.highlighted}`;
+    if (!this.drawn || layout !== this.layout) {
+      this.layout = layout;
       this.drawn?.destroy();
       this.palette = paletteOf(this.plot);
       this.drawn = new uPlot(this.options(), this.data, this.plot);
@@ -141,31 +141,31 @@ export class Chart implements IItemView<IChart> {
     }
   }
 
-  private take(lines: CurveLine[]): void {
+  private setLines(lines: CurveLine[]): void {
     this.lines = lines;
     this.points = lines.map(line => unpack(line.points));
     this.draw();
   }
 
-  /** Ask for more detail of what is zoomed, if points were left out of it. */
-  private async look(): Promise<void> {
+  /** Request the zoomed range at a higher resolution, if the line was downsampled. */
+  private async loadDetail(): Promise<void> {
     const { zoomed } = this;
     const [line, ...others] = this.spec.lines;
-    this.detailed = false;
+    this.isDetailed = false;
     if (!this.detail || !zoomed || others.length || !line?.means) {
       return;
     }
     const request = { name: line.name, first: zoomed[0], last: zoomed[1] };
-    const finer = await this.detail(request).catch(() => null);
-    if (finer && zoomed === this.zoomed) {
-      this.detailed = true;
-      this.take([finer]);
+    const detailed = await this.detail(request).catch(() => null);
+    if (detailed && zoomed === this.zoomed) {
+      this.isDetailed = true;
+      this.setLines([detailed]);
     }
   }
 
-  /** Take the colours of a new theme. */
-  recolour(): void {
-    this.form = '';
+  /** Apply the colors of a new theme. */
+  updateTheme(): void {
+    this.layout = '';
     this.draw();
   }
 
@@ -183,7 +183,7 @@ export class Chart implements IItemView<IChart> {
     }
   }
 
-  /** Steps, then for each line its values, and its smoothed values where that is wished. */
+  /** Columns of steps and, for each line, values and smoothed values. */
   private aligned(): uPlot.AlignedData {
     const { smoothing, log } = this.scaling;
     const tables = this.points.map((raw, index): uPlot.AlignedData => {
@@ -197,46 +197,48 @@ export class Chart implements IItemView<IChart> {
     return tables.length === 1 ? tables[0] : uPlot.join(tables);
   }
 
-  /** Say which line is which. */
-  private explain(): void {
+  /** Update the legend. */
+  private updateLegend(): void {
     const { lines, highlighted } = this.spec;
-    const form = `${lines.map(line => line.name).join()} ${highlighted}`;
+    const layout = `${lines.map(line => line.name).join()} ${highlighted}`;
     this.legend.hidden = lines.length < 2;
-    if (this.legend.hidden || this.legend.dataset.form === form) {
+    if (this.legend.hidden || this.legend.dataset.layout === layout) {
       return;
     }
-    this.legend.dataset.form = form;
+    this.legend.dataset.layout = layout;
     const entries = lines.map(({ name }, index) => {
       const entry = make('span', 'chart-entry', {}, name);
-      entry.style.setProperty('--nbmgpu-line', this.colour(index));
+      entry.style.setProperty('--nbmgpu-line', this.color(index));
       return entry;
     });
     this.legend.replaceChildren(...entries);
   }
 
-  private colour(line: number): string {
+  private color(line: number): string {
     if (line === 0) {
       return LINE;
     }
-    return line === this.spec.highlighted ? HIGHLIGHT : OTHER_LINES[(line - 1) % OTHER_LINES.length];
+    return line === this.spec.highlighted
+      ? HIGHLIGHT
+      : OTHER_LINES[(line - 1) % OTHER_LINES.length];
   }
 
   private options(): uPlot.Options {
     const { scaling } = this;
     const series = this.points.flatMap((_, line): uPlot.Series[] => {
-      const colour = this.colour(line);
+      const color = this.color(line);
       const width = line === 0 || line === this.spec.highlighted ? 1.5 : 1;
       const spanGaps = this.points.length > 1;
       return [
         {
           label: this.spec.lines[line].name,
-          stroke: () => (scaling.smoothing ? colour + FAINTER : colour),
+          stroke: () => (scaling.smoothing ? color + FAINT_ALPHA : color),
           width,
           spanGaps,
           // uPlot decides at each draw: points are drawn if they are this many pixels apart.
-          points: { size: 5, width: 0, space: POINT_SPACING, fill: colour }
+          points: { size: 5, width: 0, space: POINT_SPACING, fill: color }
         },
-        { stroke: colour, width: width + 0.5, spanGaps, points: { show: false } }
+        { stroke: color, width: width + 0.5, spanGaps, points: { show: false } }
       ];
     });
     const muted = () => this.palette.muted;
@@ -277,33 +279,33 @@ export class Chart implements IItemView<IChart> {
           size: 20,
           gap: 4,
           space: 60,
-          values: (_, splits) => splits.map(steps)
+          values: (_, splits) => splits.map(formatStep)
         },
         {
           ...axis,
           size: 46,
           gap: 4,
           space: 26,
-          values: (_, splits) => splits.map(v => this.word(v))
+          values: (_, splits) => splits.map(v => this.formatValue(v))
         }
       ],
       series: [{}, ...series],
       hooks: {
-        setCursor: [() => this.tell()],
+        setCursor: [() => this.updateValue()],
         setSelect: [plot => this.onSelect(plot)]
       }
     };
   }
 
-  private word(value: number | null): string {
+  private formatValue(value: number | null): string {
     if (value === null || value === undefined) {
       return '';
     }
     return this.spec.seconds ? formatSeconds(value) : formatNumber(value);
   }
 
-  /** Say the newest value, or those under the cursor. */
-  private tell(): void {
+  /** Show the last value, or the values at the cursor. */
+  private updateValue(): void {
     const at = this.drawn?.cursor.idx;
     const steps = this.data[0];
     if (at === null || at === undefined || at >= steps.length) {
@@ -312,8 +314,8 @@ export class Chart implements IItemView<IChart> {
     }
     const values = this.points.map((_, line) => {
       const value = this.data[2 * line + 1]?.[at];
-      const name = line ? `${this.lines[line].name} ` : ''; // the first is what the chart is called
-      return typeof value === 'number' ? name + this.word(value) : '';
+      const name = line ? `${this.lines[line].name} ` : ''; // the title of the chart names the first
+      return typeof value === 'number' ? name + this.formatValue(value) : '';
     });
     setText(
       this.value,
@@ -331,7 +333,7 @@ export class Chart implements IItemView<IChart> {
     }
   }
 
-  /** Arrow keys walk along the points, Escape leaves them and shows the whole run again. */
+  /** Arrow keys move the cursor along the points; Escape removes it and resets the zoom. */
   private onKey(event: KeyboardEvent): void {
     const plot = this.drawn;
     const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
@@ -352,7 +354,7 @@ export class Chart implements IItemView<IChart> {
 }
 
 /** A step on the axis: `1200`, `12k`, `1.5M`. */
-function steps(step: number): string {
+function formatStep(step: number): string {
   if (!Number.isInteger(step)) {
     return '';
   }

@@ -1,15 +1,23 @@
 import type { CurveLine, Parts } from '../generated/report';
 import { Chart, type IChart, type IScaling } from './chart';
-import { button, uniqueId, KeyedList, make, setAttribute, addArrowKeyNavigation, setText } from './dom';
+import {
+  button,
+  uniqueId,
+  KeyedList,
+  make,
+  setAttribute,
+  addArrowKeyNavigation,
+  setText
+} from './dom';
 import { formatSeconds } from './format';
 import type { ISectionContext, ISection } from './section';
 import { unpack } from './points';
 import { onThemeChange } from './theme';
 
-/** Charts shown at first; the others are there as buttons. */
-const FEW = 6;
+/** Number of charts shown by default; buttons show the others. */
+const DEFAULT_CHARTS = 6;
 
-/** A chart for each metric, for the rates, and for the time of a step. */
+/** Charts of each metric, of the throughput, and of the step time. */
 export function charts({ source, trans, memory, read }: ISectionContext): ISection {
   const empty = make(
     'div',
@@ -27,19 +35,19 @@ export function charts({ source, trans, memory, read }: ISectionContext): ISecti
     zoom: null,
     zoomTo: zoom => {
       scaling.zoom = zoom;
-      whole.hidden = !zoom;
+      resetZoom.hidden = !zoom;
       redraw();
     }
   };
   const chosen = {
     ...((memory.get('charts') as Record<string, boolean> | undefined) ?? {})
   };
-  const drawn = new KeyedList<IChart>(
+  const shownCharts = new KeyedList<IChart>(
     grid,
     chart => chart.key,
     () => new Chart(scaling, trans, source.detail?.bind(source))
   );
-  const redraw = () => drawn.values().forEach(chart => (chart as Chart).draw());
+  const redraw = () => shownCharts.values().forEach(chart => (chart as Chart).draw());
 
   const chips = make('div', 'chips', {
     role: 'group',
@@ -81,8 +89,8 @@ export function charts({ source, trans, memory, read }: ISectionContext): ISecti
     redraw();
   });
   setAttribute(log, 'aria-pressed', String(scaling.log));
-  const whole = button('toggle', trans.__('Whole run'), () => scaling.zoomTo(null));
-  whole.hidden = true;
+  const resetZoom = button('toggle', trans.__('Whole run'), () => scaling.zoomTo(null));
+  resetZoom.hidden = true;
   const tools = make(
     'div',
     'tools',
@@ -90,14 +98,14 @@ export function charts({ source, trans, memory, read }: ISectionContext): ISecti
     chips,
     make('label', 'smooth', {}, trans.__('Smoothing'), smoothing),
     log,
-    whole
+    resetZoom
   );
 
   const update = () => {
     const all = specs(read('curves'), read('throughput'));
-    const shown = all.map((chart, index) => chosen[chart.key] ?? index < FEW);
+    const shown = all.map((chart, index) => chosen[chart.key] ?? index < DEFAULT_CHARTS);
     toggles.update(all.map((chart, index) => ({ chart, shown: shown[index] })));
-    drawn.update(all.filter((_, index) => shown[index]));
+    shownCharts.update(all.filter((_, index) => shown[index]));
     tools.hidden = !all.length;
     empty.hidden = all.length > 0;
     setText(slowestRank, read('throughput').words);
@@ -110,7 +118,7 @@ export function charts({ source, trans, memory, read }: ISectionContext): ISecti
     );
   };
   const endTheme = onThemeChange(() => {
-    drawn.values().forEach(chart => (chart as Chart).recolour());
+    shownCharts.values().forEach(chart => (chart as Chart).updateTheme());
   });
   const node = make(
     'section',
@@ -124,12 +132,12 @@ export function charts({ source, trans, memory, read }: ISectionContext): ISecti
   );
   const dispose = () => {
     endTheme();
-    drawn.dispose();
+    shownCharts.dispose();
   };
   return { node, shows: ['curves', 'throughput'], update, dispose };
 }
 
-/** The charts there are, in order. */
+/** All available charts, in order. */
 function specs(curves: Parts['curves'], throughput: Parts['throughput']): IChart[] {
   const single = (line: CurveLine): IChart => ({
     key: line.name,

@@ -1,17 +1,17 @@
-// Small helpers around the DOM.  All text of a run comes from notebooks and ranks: it only ever
-// becomes text nodes and attributes, never markup.
+// DOM helpers.  All text of a run comes from notebooks and ranks, so it only becomes text nodes and
+// attributes, never markup.
 
 export type Child = Node | string;
 
 let lastId = 0;
 
-/** An id that no other node of the page has. */
+/** An id that is unique in the page. */
 export function uniqueId(): string {
   lastId += 1;
   return `nbmgpu-${Date.now().toString(36)}-${lastId}`;
 }
 
-/** Make an HTML element of class `nbmgpu-<name>`, or without a class when the name is empty. */
+/** Create an HTML element of class `nbmgpu-<name>`, or without a class if the name is empty. */
 export function make<Tag extends keyof HTMLElementTagNameMap>(
   tag: Tag,
   name = '',
@@ -29,35 +29,39 @@ export function make<Tag extends keyof HTMLElementTagNameMap>(
   return node;
 }
 
-/** A button that does something in the page. */
-export function button(name: string, label: string, act: (event: MouseEvent) => void) {
+/** Create a button that is not a submit button. */
+export function button(
+  name: string,
+  label: string,
+  onClick: (event: MouseEvent) => void
+) {
   const node = make('button', name, { type: 'button' }, label);
-  node.addEventListener('click', act);
+  node.addEventListener('click', onClick);
   return node;
 }
 
-/** Change a node's text only where it differs, so that selections and live regions rest. */
+/** Set a node's text if it differs, so that selections and live regions are undisturbed. */
 export function setText(node: Element, text: string): void {
   if (node.textContent !== text) {
     node.textContent = text;
   }
 }
 
-/** Change an attribute only where it differs. */
+/** Set an attribute if it differs. */
 export function setAttribute(node: Element, name: string, value: string): void {
   if (node.getAttribute(name) !== value) {
     node.setAttribute(name, value);
   }
 }
 
-/** Something that shows one item. */
+/** The view of one item. */
 export interface IItemView<Item> {
   node: HTMLElement;
   update(item: Item, index: number): void;
   dispose?(): void;
 }
 
-/** Keeps one child per item: those with the same key stay and are updated in place. */
+/** One child node per item; items with the same key keep their node and update it. */
 export class KeyedList<Item> {
   private children = new Map<string, IItemView<Item>>();
 
@@ -99,11 +103,11 @@ export class KeyedList<Item> {
   }
 }
 
-/** Arrow keys, Home and End walk along the children of `bar` that `selector` matches. */
+/** Move the focus between the nodes that match `selector` with arrow keys, Home and End. */
 export function addArrowKeyNavigation(
   bar: HTMLElement,
   selector: string,
-  arrive?: (node: HTMLElement) => void
+  onFocus?: (node: HTMLElement) => void
 ) {
   bar.addEventListener('keydown', event => {
     const all = [...bar.querySelectorAll<HTMLElement>(selector)];
@@ -119,7 +123,7 @@ export function addArrowKeyNavigation(
     }
     const next = all[(to + all.length) % all.length];
     next.focus();
-    arrive?.(next);
+    onFocus?.(next);
     event.preventDefault();
   });
 }

@@ -2,11 +2,11 @@ import { expect, test } from 'vitest';
 
 import { errorText } from './errors';
 
-test('trouble is told with its way out', () => {
-  const problem = Object.assign(new Error('Run x still goes on.'), {
+test('an error text contains the hint', () => {
+  const problem = Object.assign(new Error('Run x is still running.'), {
     hint: 'Stop it first.'
   });
-  expect(errorText(problem)).toBe('Run x still goes on. Stop it first.');
+  expect(errorText(problem)).toBe('Run x is still running. Stop it first.');
   expect(errorText(new Error('oh'))).toBe('oh');
   expect(errorText('oh')).toBe('oh');
 });

@@ -4,7 +4,7 @@ import { make } from './dom';
 import type { ISectionContext, ISection } from './section';
 import type { ITranslate } from './source';
 
-/** Which rank failed, by what, in which line, why that may be, and what to try. */
+/** The failure of a run: rank, exception, line, likely cause and remedy. */
 export function failure({ trans, read }: ISectionContext): ISection {
   const node = make('section', 'failure', { role: 'alert' });
   let shown = '';
@@ -13,7 +13,7 @@ export function failure({ trans, read }: ISectionContext): ISection {
     node.hidden = !cause;
     const text = JSON.stringify(cause);
     if (text !== shown) {
-      shown = text; // drawn anew only when it differs: what was unfolded stays so
+      shown = text; // redrawn only if it differs, so that expanded details stay expanded
       node.replaceChildren(...(cause ? card(cause, trans) : []));
     }
   };
@@ -40,16 +40,18 @@ function card(cause: Cause, trans: ITranslate): Node[] {
     );
   }
   if (cause.traceback) {
-    parts.push(unfold(trans.__('Traceback of %1', cause.who), trace(cause.traceback)));
+    parts.push(details(trans.__('Traceback of %1', cause.who), trace(cause.traceback)));
   }
-  const told = cause.others.filter(other => other.word);
-  if (told.length) {
-    parts.push(unfold(trans.__('Other ranks (%1)', told.length), ...told.map(otherRank)));
+  const others = cause.others.filter(other => other.word);
+  if (others.length) {
+    parts.push(
+      details(trans.__('Other ranks (%1)', others.length), ...others.map(otherRank))
+    );
   }
   return parts;
 }
 
-/** The cell's lines around the one that failed. */
+/** The cell's lines around the failing line. */
 function excerpt(cause: Cause, trans: ITranslate): HTMLElement {
   const lines = cause.context.map(({ number, text, failing }) => {
     const row = make(
@@ -83,16 +85,16 @@ function trace(text: string): HTMLElement {
   return make('pre', 'trace', { tabindex: '0' }, ...lines);
 }
 
-function unfold(title: string, ...children: Node[]): HTMLElement {
+function details(title: string, ...children: Node[]): HTMLElement {
   return make('details', 'unfold', {}, make('summary', '', {}, title), ...children);
 }
 
 function otherRank(other: OtherRank): HTMLElement {
-  const told = [`rank ${other.rank}: ${other.word}`, other.what]
+  const text = [`rank ${other.rank}: ${other.word}`, other.what]
     .filter(Boolean)
     .join('. ');
   if (!other.traceback) {
-    return make('div', 'other', {}, told);
+    return make('div', 'other', {}, text);
   }
-  return unfold(told, trace(other.traceback));
+  return details(text, trace(other.traceback));
 }

@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest';
 import { formatDuration, formatNumber, formatSeconds } from './format';
 
-// The same as in tests/report/test_words.py, but for rounding: people see both side by side.
+// The same cases as in Python's tests of text_format, except for rounding: both are shown together.
 it.each([
   [0, '0'],
   [0.1, '0.1'],

@@ -1,4 +1,4 @@
-/** A value for people, as `number` in nbmgpu/report/words.py writes it. */
+/** Format a value, like `number` in nbmgpu/report/text_format.py. */
 export function formatNumber(value: number): string {
   const size = Math.abs(value);
   if (!Number.isFinite(value)) {
@@ -13,7 +13,7 @@ export function formatNumber(value: number): string {
   return value.toExponential(2).replace(/\.?0*e\+?/, 'e');
 }
 
-/** Whole seconds, as `clock` in nbmgpu/report/words.py writes them: `7 s`, `12:30`, `3:05:00`. */
+/** Format whole seconds, like `clock` in nbmgpu/report/text_format.py: `7 s`, `12:30`, `3:05:00`. */
 export function formatDuration(seconds: number): string {
   const whole = Math.max(0, Math.floor(seconds));
   const [hours, minutes, rest] = [
@@ -28,7 +28,7 @@ export function formatDuration(seconds: number): string {
   return minutes ? `${minutes}:${two(rest)}` : `${rest} s`;
 }
 
-/** A short time in seconds, as `span` in nbmgpu/report/words.py writes it. */
+/** Format a short time in seconds, like `span` in nbmgpu/report/text_format.py. */
 export function formatSeconds(seconds: number): string {
   if (seconds < 1) {
     const thousandths = seconds * 1e3;

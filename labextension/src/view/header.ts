@@ -1,7 +1,7 @@
 import { button, make, setAttribute, setText } from './dom';
 import type { ISectionContext, ISection } from './section';
 
-/** State, what runs where, how long it takes, Stop; the batch and the folder. */
+/** State, strategy and devices, times, the Stop button, batch and folder. */
 export function header({ source, trans, read }: ISectionContext): ISection {
   const dot = make('span', 'dot', { 'aria-hidden': 'true' });
   const word = make('span', 'state', { role: 'status', 'aria-live': 'polite' });
@@ -32,7 +32,7 @@ export function header({ source, trans, read }: ISectionContext): ISection {
   const update = () => {
     const status = read('status');
     const about = read('about');
-    const asked = status.stopping !== '';
+    const stopping = status.stopping !== '';
     setAttribute(dot, 'data-tone', status.tone);
     setAttribute(word, 'data-tone', status.tone);
     setText(word, status.word);
@@ -45,13 +45,13 @@ export function header({ source, trans, read }: ISectionContext): ISection {
       folder.title = about.folder;
     }
     folder.hidden = !about.folder;
-    setText(stop, asked ? trans.__('Force stop') : trans.__('Stop'));
-    stop.title = asked
-      ? trans.__('End the ranks at once: nothing comes back')
-      : trans.__('Interrupt the ranks: weights and values so far come back');
+    setText(stop, stopping ? trans.__('Force stop') : trans.__('Stop'));
+    stop.title = stopping
+      ? trans.__('Kill the ranks: no results are written back')
+      : trans.__('Interrupt the ranks: results so far are written back');
     stop.hidden = status.over;
     stop.disabled = status.stopping === 'forced';
-    setAttribute(stop, 'data-forced', String(asked));
+    setAttribute(stop, 'data-forced', String(stopping));
   };
   const node = make(
     'div',
@@ -64,7 +64,7 @@ export function header({ source, trans, read }: ISectionContext): ISection {
   return { node, shows: ['status', 'about'], update, dispose };
 }
 
-/** Put `text` on the clipboard; false where the browser does not allow it. */
+/** Copy `text` to the clipboard; false if the browser does not allow it. */
 async function copy(text: string): Promise<boolean> {
   try {
     await navigator.clipboard.writeText(text);

@@ -1,44 +1,44 @@
 import type { LogLine } from '../generated/report';
-import { nodes, uncoloured } from './ansi';
+import { nodes, withoutColors } from './ansi';
 import { make, setText } from './dom';
-import { Pages, type ILogChoice } from './pages';
+import { Pages, type ILogFilter } from './pages';
 import type { IRunSource, ITranslate } from './source';
 import { errorText } from './errors';
-import { LINE, heightOf, inSight, scrollTo } from './visiblelines';
+import { LINE, heightOf, visibleLines, scrollTo } from './visiblelines';
 
-/** Lines of all ranks that may still change places: the newest. */
+/** The number of newest lines of all ranks whose order may still change. */
 const REORDERED_LINES = 400;
 
-/** Milliseconds after a key, a wheel or a press in which scrolling is somebody's wish. */
+/** Milliseconds after user input during which scrolling is attributed to the user. */
 const USER_SCROLL_MS = 1000;
 
-/** What the list tells those around it. */
+/** The callbacks of the list. */
 export interface ILogListener {
   /** The number of lines, or whether the list follows, has changed. */
   changed(): void;
-  /** A line was chosen among those that were found. */
+  /** A search result was clicked. */
   picked(line: LogLine): void;
 }
 
 /**
- * The lines of a log.  However long it is, only those in sight are in the page, and only what
- * is in sight is asked for.  While it follows, it stays at the end as that moves on.
+ * A virtual list of log lines: only visible lines are in the DOM, and only they are requested.
+ * While it follows, it stays scrolled to the end.
  */
 export class LogList {
   readonly node = make('div', 'log', { tabindex: '0', role: 'region' });
   total = 0;
   private following = true;
   private pages: Pages | null = null;
-  /** The line to show as soon as there are so many. */
-  private goal = -1;
-  /** When somebody has last scrolled by hand; a page that is laid out anew scrolls as well. */
+  /** The line to scroll to once it is loaded, or -1. */
+  private target = -1;
+  /** The time of the last user input; layout changes scroll as well. */
   private lastInput = 0;
-  /** What is said where there are no lines, and why they cannot be read. */
-  private nothing = '';
-  private trouble = '';
+  /** The text of an empty list, and the error of the last request. */
+  private placeholder = '';
+  private error = '';
   private empty = make('div', 'log-empty');
-  private room = make('div', 'log-room');
-  private sheet = make('div', 'log-sheet');
+  private spacer = make('div', 'log-spacer');
+  private lines = make('div', 'log-lines');
   private sizes = new ResizeObserver(() => this.draw());
 
   constructor(
@@ -46,8 +46,8 @@ export class LogList {
     private trans: ITranslate,
     private listener: ILogListener
   ) {
-    this.room.append(this.sheet);
-    this.node.append(this.empty, this.room);
+    this.spacer.append(this.lines);
+    this.node.append(this.empty, this.spacer);
     this.node.addEventListener('scroll', () => this.onScroll());
     for (const input of ['wheel', 'touchmove', 'keydown', 'pointerdown']) {
       this.node.addEventListener(input, () => (this.lastInput = Date.now()), {
@@ -57,34 +57,36 @@ export class LogList {
     this.sizes.observe(this.node);
   }
 
-  /** Show other lines: from the end on, or from line `goal`. */
-  show(choice: ILogChoice, total: number, goal = -1): void {
+  /** Show another log: its end, or line `target`. */
+  show(filter: ILogFilter, total: number, target = -1): void {
     this.pages?.close();
     this.pages = new Pages(
-      choice,
+      filter,
       request => this.source.logs(request),
       found => {
-        this.trouble = '';
+        this.error = '';
         this.setTotal(found);
       },
-      error => this.complain(error)
+      reason => this.showError(reason)
     );
-    this.goal = goal;
-    this.following = goal < 0;
+    this.target = target;
+    this.following = target < 0;
     this.total = 0;
-    this.sheet.replaceChildren();
-    this.trouble = '';
-    this.nothing = choice.search ? '…' : this.trans.__('Nothing has been written yet');
-    this.grown(total);
+    this.lines.replaceChildren();
+    this.error = '';
+    this.placeholder = filter.search
+      ? '…'
+      : this.trans.__('Nothing has been written yet');
+    this.onGrowth(total);
   }
 
-  /** The logs have grown, to `total` lines before any search. */
-  grown(total: number): void {
+  /** The log has grown to `total` lines, before filtering by the search. */
+  onGrowth(total: number): void {
     if (!this.pages) {
       return;
     }
-    const { rank, search } = this.pages.choice;
-    this.pages.grown(rank < 0 ? this.total - REORDERED_LINES : this.total - 1);
+    const { rank, search } = this.pages.filter;
+    this.pages.invalidateFrom(rank < 0 ? this.total - REORDERED_LINES : this.total - 1);
     if (search) {
       void this.pages.count();
     } else {
@@ -107,13 +109,13 @@ export class LogList {
     this.pages?.close();
   }
 
-  /** Every line of a rank, for download. */
-  async whole(rank: number): Promise<string> {
+  /** All lines of a rank, for download. */
+  async allLines(rank: number): Promise<string> {
     const texts: string[] = [];
     for (;;) {
       const request = { rank, first: texts.length, count: 2000, search: '' };
       const page = await this.source.logs(request);
-      texts.push(...page.lines.map(line => uncoloured(line.text)));
+      texts.push(...page.lines.map(line => withoutColors(line.text)));
       if (!page.lines.length || texts.length >= page.total) {
         return texts.map(text => `${text}\n`).join('');
       }
@@ -123,54 +125,59 @@ export class LogList {
   private setTotal(total: number): void {
     if (total !== this.total) {
       this.total = total;
-      this.room.style.height = `${heightOf(total)}px`;
+      this.spacer.style.height = `${heightOf(total)}px`;
       this.listener.changed();
-    } else if (!total && this.pages?.choice.search) {
-      this.nothing = this.trans.__('No line contains this');
+    } else if (!total && this.pages?.filter.search) {
+      this.placeholder = this.trans.__('No line contains this');
     }
-    if (this.goal >= 0 && this.goal < total && this.node.clientHeight) {
-      const before = Math.max(this.goal - 3, 0);
-      this.goal = -1;
+    if (this.target >= 0 && this.target < total && this.node.clientHeight) {
+      const before = Math.max(this.target - 3, 0);
+      this.target = -1;
       this.node.scrollTop = scrollTo(before, this.node.clientHeight, total);
     }
     this.draw();
   }
 
-  private complain(error: unknown): void {
-    this.trouble = this.trans.__('The log cannot be read: %1', errorText(error));
+  private showError(reason: unknown): void {
+    this.error = this.trans.__('The log cannot be read: %1', errorText(reason));
     this.draw();
   }
 
   private onScroll(): void {
     const { scrollTop, clientHeight, scrollHeight } = this.node;
     const atEnd = scrollTop + clientHeight >= scrollHeight - LINE;
-    const byHand = Date.now() - this.lastInput < USER_SCROLL_MS;
-    if (clientHeight && this.goal < 0 && atEnd !== this.following && (atEnd || byHand)) {
+    const byUser = Date.now() - this.lastInput < USER_SCROLL_MS;
+    if (
+      clientHeight &&
+      this.target < 0 &&
+      atEnd !== this.following &&
+      (atEnd || byUser)
+    ) {
       this.following = atEnd;
       this.listener.changed();
     }
-    if (byHand) {
-      this.lastInput = Date.now(); // dragging the scroll bar goes on
+    if (byUser) {
+      this.lastInput = Date.now(); // the scroll bar is still dragged
     }
     this.draw();
   }
 
-  /** Put the lines in sight into the page, and ask for those that are not here yet. */
+  /** Render the visible lines, and request those that are missing. */
   private draw(): void {
-    setText(this.empty, this.trouble || this.nothing);
-    this.empty.hidden = this.total > 0 && !this.trouble;
+    setText(this.empty, this.error || this.placeholder);
+    this.empty.hidden = this.total > 0 && !this.error;
     if (!this.node.clientHeight || !this.pages) {
-      return; // not in the page
+      return; // not attached
     }
     if (this.following) {
       this.node.scrollTop = this.node.scrollHeight;
     }
     const { clientHeight, scrollTop } = this.node;
-    const { first, count, top } = inSight(scrollTop, clientHeight, this.total);
-    this.sheet.style.transform = `translateY(${top}px)`;
+    const { first, count, top } = visibleLines(scrollTop, clientHeight, this.total);
+    this.lines.style.transform = `translateY(${top}px)`;
     const rows = Array.from({ length: count }, (_, place) => this.row(first + place));
-    this.sheet.replaceChildren(...rows);
-    this.pages.want(first, count);
+    this.lines.replaceChildren(...rows);
+    this.pages.load(first, count);
   }
 
   private row(index: number): HTMLElement {
@@ -179,7 +186,7 @@ export class LogList {
     if (!line || !this.pages) {
       return row;
     }
-    const { rank, search } = this.pages.choice;
+    const { rank, search } = this.pages.filter;
     const where =
       rank < 0 ? `${line.rank} │ ${line.number + 1}` : String(line.number + 1);
     row.append(make('span', 'line-number', { 'aria-hidden': 'true' }, where));
@@ -189,7 +196,7 @@ export class LogList {
     }
     row.append(make('span', 'line-text', {}, ...nodes(line.text, search)));
     if (search) {
-      row.title = this.trans.__('Show it among its neighbours');
+      row.title = this.trans.__('Show this line in context');
       row.addEventListener('click', () => this.listener.picked(line));
     }
     return row;

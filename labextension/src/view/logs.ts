@@ -1,5 +1,13 @@
 import type { RankRow } from '../generated/report';
-import { button, uniqueId, KeyedList, make, setAttribute, addArrowKeyNavigation, setText } from './dom';
+import {
+  button,
+  uniqueId,
+  KeyedList,
+  make,
+  setAttribute,
+  addArrowKeyNavigation,
+  setText
+} from './dom';
 import { LogList } from './loglist';
 import type { ISectionContext, ISection } from './section';
 import { errorText } from './errors';
@@ -7,32 +15,32 @@ import { errorText } from './errors';
 const ALL = -1;
 const CLOSED = -2;
 
-/** Ranks up to which their tabs say "rank". */
-const FEW = 8;
+/** Maximum number of ranks whose tabs have the prefix "rank". */
+const MAX_LONG_LABELS = 8;
 
-/** Milliseconds between the last key of a search and the search. */
-const PAUSE = 200;
+/** Milliseconds between the last input and the search. */
+const DEBOUNCE = 200;
 
-/** What the ranks have written: a tab for each and one for all, search, follow, download. */
+/** The logs: a tab for each rank and one for all, with search, follow and download. */
 export function logs(context: ISectionContext): ISection & { open(rank: number): void } {
   const { source, trans, memory, read } = context;
   const id = uniqueId();
   const list = new LogList(source, trans, {
-    changed: () => told(),
+    changed: () => updateTools(),
     picked: line => {
       search.value = '';
       show(line.index);
     }
   });
-  let chosen = Number(memory.get('log rank') ?? CLOSED);
+  let selected = Number(memory.get('log rank') ?? CLOSED);
 
   const bar = make('div', 'tabs', { role: 'tablist', 'aria-label': trans.__('Logs') });
-  addArrowKeyNavigation(bar, '[role=tab]', tab => choose(Number(tab.dataset.rank)));
+  addArrowKeyNavigation(bar, '[role=tab]', tab => select(Number(tab.dataset.rank)));
   const tabs = new KeyedList<{ rank: number; tone: string; label: string; name: string }>(
     bar,
     tab => String(tab.rank),
     ({ rank }) => {
-      const node = button('tab', '', () => choose(rank === chosen ? CLOSED : rank));
+      const node = button('tab', '', () => select(rank === selected ? CLOSED : rank));
       node.setAttribute('role', 'tab');
       node.setAttribute('aria-controls', id);
       node.dataset.rank = String(rank);
@@ -40,8 +48,9 @@ export function logs(context: ISectionContext): ISection & { open(rank: number):
         setText(node, tab.label);
         setAttribute(node, 'aria-label', tab.name);
         setAttribute(node, 'data-tone', tab.tone);
-        setAttribute(node, 'aria-selected', String(rank === chosen));
-        node.tabIndex = rank === chosen || (chosen === CLOSED && rank === ALL) ? 0 : -1;
+        setAttribute(node, 'aria-selected', String(rank === selected));
+        node.tabIndex =
+          rank === selected || (selected === CLOSED && rank === ALL) ? 0 : -1;
       };
       return { node, update };
     }
@@ -55,7 +64,7 @@ export function logs(context: ISectionContext): ISection & { open(rank: number):
   let timer = 0;
   search.addEventListener('input', () => {
     clearTimeout(timer);
-    timer = window.setTimeout(() => show(), PAUSE);
+    timer = window.setTimeout(() => show(), DEBOUNCE);
   });
   const count = make('span', 'log-count');
   const follow = button('toggle', trans.__('Follow'), () => {
@@ -67,7 +76,7 @@ export function logs(context: ISectionContext): ISection & { open(rank: number):
     { role: 'button', tabindex: '0' },
     trans.__('Download')
   );
-  const close = button('toggle', trans.__('Close'), () => choose(CLOSED));
+  const close = button('toggle', trans.__('Close'), () => select(CLOSED));
   const tools = make('div', 'tools', {}, search, count, follow, download, close);
   const panel = make('div', 'log-panel', { id, role: 'tabpanel' }, tools, list.node);
   const node = make(
@@ -78,7 +87,7 @@ export function logs(context: ISectionContext): ISection & { open(rank: number):
     panel
   );
 
-  const told = () => {
+  const updateTools = () => {
     const total = list.total.toLocaleString('en-US');
     setText(
       count,
@@ -86,26 +95,28 @@ export function logs(context: ISectionContext): ISection & { open(rank: number):
     );
     setAttribute(follow, 'aria-pressed', String(list.follow));
   };
-  const named = (rank: number) =>
+  const labelOf = (rank: number) =>
     rank === ALL ? trans.__('Log of all ranks') : trans.__('Log of rank %1', rank);
 
   const lines = () => {
     const sizes = read('logs').map(({ lines }) => lines);
-    return chosen === ALL ? sizes.reduce((sum, n) => sum + n, 0) : (sizes[chosen] ?? 0);
+    return selected === ALL
+      ? sizes.reduce((sum, n) => sum + n, 0)
+      : (sizes[selected] ?? 0);
   };
 
-  const show = (goal?: number) => {
-    list.show({ rank: chosen, search: search.value }, lines(), goal);
-    setAttribute(list.node, 'aria-label', named(chosen));
-    told();
+  const show = (target?: number) => {
+    list.show({ rank: selected, search: search.value }, lines(), target);
+    setAttribute(list.node, 'aria-label', labelOf(selected));
+    updateTools();
   };
 
-  const choose = (rank: number) => {
-    if (rank !== chosen) {
-      chosen = rank;
+  const select = (rank: number) => {
+    if (rank !== selected) {
+      selected = rank;
       memory.set('log rank', rank);
       update();
-      if (chosen !== CLOSED) {
+      if (selected !== CLOSED) {
         show();
       }
     }
@@ -113,9 +124,9 @@ export function logs(context: ISectionContext): ISection & { open(rank: number):
 
   const save = async () => {
     const url = URL.createObjectURL(
-      new Blob([await list.whole(chosen)], { type: 'text/plain' })
+      new Blob([await list.allLines(selected)], { type: 'text/plain' })
     );
-    const link = make('a', '', { href: url, download: nameOf(chosen) });
+    const link = make('a', '', { href: url, download: nameOf(selected) });
     link.click();
     URL.revokeObjectURL(url);
   };
@@ -139,14 +150,14 @@ export function logs(context: ISectionContext): ISection & { open(rank: number):
   const update = () => {
     const rows = read('ranks');
     tabs.update([
-      { rank: ALL, tone: '', label: trans.__('all'), name: named(ALL) },
-      ...rows.map(row => ({ ...tabOf(row), name: named(row.rank) }))
+      { rank: ALL, tone: '', label: trans.__('all'), name: labelOf(ALL) },
+      ...rows.map(row => ({ ...tabOf(row), name: labelOf(row.rank) }))
     ]);
-    panel.hidden = chosen === CLOSED;
-    const url = chosen === CLOSED ? null : (source.downloadUrl?.(chosen) ?? null);
+    panel.hidden = selected === CLOSED;
+    const url = selected === CLOSED ? null : (source.downloadUrl?.(selected) ?? null);
     if (url) {
       setAttribute(download, 'href', url);
-      setAttribute(download, 'download', nameOf(chosen));
+      setAttribute(download, 'download', nameOf(selected));
     } else {
       download.removeAttribute('href');
     }
@@ -155,18 +166,21 @@ export function logs(context: ISectionContext): ISection & { open(rank: number):
   const tabOf = (row: RankRow) => ({
     rank: row.rank,
     tone: row.tone,
-    label: read('ranks').length <= FEW ? trans.__('rank %1', row.rank) : String(row.rank)
+    label:
+      read('ranks').length <= MAX_LONG_LABELS
+        ? trans.__('rank %1', row.rank)
+        : String(row.rank)
   });
 
   let size = '';
   const grow = () => {
     const now = JSON.stringify(read('logs'));
-    if (now !== size && chosen !== CLOSED) {
+    if (now !== size && selected !== CLOSED) {
       size = now;
-      list.grown(lines());
+      list.onGrowth(lines());
     }
   };
-  if (chosen !== CLOSED) {
+  if (selected !== CLOSED) {
     show();
   }
 
@@ -174,5 +188,5 @@ export function logs(context: ISectionContext): ISection & { open(rank: number):
     clearTimeout(timer);
     list.dispose();
   };
-  return { node, shows: ['ranks', 'logs', 'about'], update, dispose, open: choose };
+  return { node, shows: ['ranks', 'logs', 'about'], update, dispose, open: select };
 }

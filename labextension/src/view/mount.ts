@@ -18,11 +18,11 @@ export function mountRunView(
   const context: ISectionContext = {
     source,
     trans,
-    memory: source.memory ?? shortMemory(),
+    memory: source.memory ?? viewMemory(),
     read: part => source.get(part) ?? EMPTY_PARTS[part]
   };
   const logSection = logs(context);
-  const parts: ISection[] = [
+  const sections: ISection[] = [
     header(context),
     notices(context),
     failure(context),
@@ -34,29 +34,29 @@ export function mountRunView(
   const root = make('div', 'view', {
     role: 'region',
     'aria-label': trans.__('Run on several ranks'),
-    // Keys pressed in the view are not the notebook's commands.
+    // Do not run notebook shortcuts for keys pressed in the view.
     'data-lm-suppress-shortcuts': 'true'
   });
   root.classList.add('nbmgpu');
-  root.append(...parts.map(part => part.node));
+  root.append(...sections.map(section => section.node));
   node.append(root);
-  parts.forEach(part => part.update());
+  sections.forEach(section => section.update());
   const end = source.onChange(changed => {
-    parts
-      .filter(part => part.shows.some(name => changed.includes(name)))
-      .forEach(part => part.update());
+    sections
+      .filter(section => section.shows.some(name => changed.includes(name)))
+      .forEach(section => section.update());
   });
   return {
     dispose: () => {
       end();
-      parts.forEach(part => part.dispose?.());
+      sections.forEach(section => section.dispose?.());
       root.remove();
     }
   };
 }
 
-/** Remembers choices as long as the view is there. */
-function shortMemory(): IMemory {
+/** Keeps the user's choices while the view exists. */
+function viewMemory(): IMemory {
   const kept = new Map<string, unknown>();
   return { get: key => kept.get(key), set: (key, value) => void kept.set(key, value) };
 }

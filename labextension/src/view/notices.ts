@@ -1,7 +1,7 @@
 import { KeyedList, make, setText } from './dom';
 import type { ISectionContext, ISection } from './section';
 
-/** What people must know, above all where numbers differ from one device. */
+/** The notices of the run, such as where results differ from one device. */
 export function notices({ trans, read }: ISectionContext): ISection {
   const node = make('ul', 'notices', { 'aria-label': trans.__('Notices') });
   const items = new KeyedList<string>(

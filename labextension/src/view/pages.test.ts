@@ -38,10 +38,10 @@ function log(total: number) {
 describe('pages', () => {
   it('asks for what is in sight, once', async () => {
     const { asked, pages, totals, settled } = log(1000);
-    pages.want(PAGE - 5, 10);
-    pages.want(PAGE - 5, 10);
+    pages.load(PAGE - 5, 10);
+    pages.load(PAGE - 5, 10);
     await settled();
-    pages.want(PAGE - 5, 10);
+    pages.load(PAGE - 5, 10);
     expect(asked.map(({ first, count }) => [first, count])).toEqual([
       [0, PAGE],
       [PAGE, PAGE]
@@ -53,20 +53,20 @@ describe('pages', () => {
 
   it('asks again for what may have changed, and shows the old until then', async () => {
     const { asked, pages, settled } = log(1000);
-    pages.want(0, 10);
-    pages.want(PAGE, 10);
+    pages.load(0, 10);
+    pages.load(PAGE, 10);
     await settled();
-    pages.grown(PAGE + 7);
+    pages.invalidateFrom(PAGE + 7);
     expect(pages.line(PAGE)?.text).toBe(`line ${PAGE}`);
-    pages.want(0, 10);
-    pages.want(PAGE, 10);
+    pages.load(0, 10);
+    pages.load(PAGE, 10);
     expect(asked.map(({ first }) => first)).toEqual([0, PAGE, PAGE]);
   });
 
   it('keeps few', async () => {
     const { pages, settled } = log(1_000_000);
     for (let page = 0; page < 150; page += 1) {
-      pages.want(page * PAGE, 1);
+      pages.load(page * PAGE, 1);
     }
     await settled();
     expect(pages.line(0)).toBeUndefined();
@@ -75,7 +75,7 @@ describe('pages', () => {
 
   it('drops answers that come too late', async () => {
     const { pages, totals, settled } = log(10);
-    pages.want(0, 5);
+    pages.load(0, 5);
     pages.close();
     await settled();
     expect(totals).toEqual([]);
@@ -94,12 +94,12 @@ describe('pages', () => {
       () => undefined,
       error => errors.push(error)
     );
-    pages.want(0, 1);
+    pages.load(0, 1);
     await new Promise(done => setTimeout(done, 20));
-    pages.want(0, 1);
+    pages.load(0, 1);
     expect(calls).toBe(1);
-    pages.grown(0);
-    pages.want(0, 1);
+    pages.invalidateFrom(0);
+    pages.load(0, 1);
     expect(calls).toBe(2);
     expect(String(errors[0])).toContain('gone');
   });

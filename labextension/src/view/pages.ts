@@ -1,86 +1,86 @@
 import type { LogLine, LogPage, LogRequest } from '../generated/report';
 
-/** Lines asked for at once. */
+/** Lines of a page. */
 export const PAGE = 200;
 
-/** Pages kept; of more, those that were asked for first are dropped. */
-const KEPT = 100;
+/** Maximum number of cached pages; the oldest are dropped. */
+const MAX_PAGES = 100;
 
-/** What is read: a rank's lines or all (-1), perhaps only those with `search`. */
-export interface ILogChoice {
+/** The lines to read: of a rank or of all (-1), optionally only those containing `search`. */
+export interface ILogFilter {
   rank: number;
   search: string;
 }
 
-interface IKeptPage {
+interface ICachedPage {
   lines: LogLine[];
   /** Whether it may have changed since it was read. */
-  old: boolean;
+  stale: boolean;
 }
 
-/** The lines of one log that have been read, by the page; what is missing is asked for. */
+/** A cache of the pages of one log. */
 export class Pages {
-  private pages = new Map<number, IKeptPage>();
-  private asked = new Set<number>();
-  /** Pages that could not be read; they are asked for again when there is more. */
-  private missed = new Set<number>();
-  private over = false;
+  private pages = new Map<number, ICachedPage>();
+  private pending = new Set<number>();
+  /** Pages that could not be read; they are requested again when the log grows. */
+  private failedPages = new Set<number>();
+  private closed = false;
 
   constructor(
-    readonly choice: ILogChoice,
+    readonly filter: ILogFilter,
     private read: (request: LogRequest) => Promise<LogPage>,
     private arrived: (total: number) => void,
     private failed: (error: unknown) => void
   ) {}
 
-  /** A line, if it is here. */
+  /** A line, if it is cached. */
   line(index: number): LogLine | undefined {
     return this.pages.get(Math.floor(index / PAGE))?.lines[index % PAGE];
   }
 
-  /** Ask for what is missing, or may have changed, among `count` lines from `first` on. */
-  want(first: number, count: number): void {
+  /** Request missing and stale pages of `count` lines from `first` on. */
+  load(first: number, count: number): void {
     const last = Math.floor((first + count - 1) / PAGE);
     for (let page = Math.floor(first / PAGE); count > 0 && page <= last; page += 1) {
-      if (this.lacks(page)) {
-        void this.ask(page);
+      if (this.isMissing(page)) {
+        void this.loadPage(page);
       }
     }
   }
 
-  private lacks(page: number): boolean {
-    const old = this.pages.get(page)?.old ?? true;
-    return old && !this.asked.has(page) && !this.missed.has(page);
+  private isMissing(page: number): boolean {
+    const stale = this.pages.get(page)?.stale ?? true;
+    return stale && !this.pending.has(page) && !this.failedPages.has(page);
   }
 
-  /** Lines from `index` on may have changed, or there are more. */
-  grown(index: number): void {
-    this.missed.clear();
-    for (const [page, kept] of this.pages) {
-      kept.old ||= (page + 1) * PAGE > index;
+  /** Lines from `index` on may have changed, or lines were added. */
+  invalidateFrom(index: number): void {
+    this.failedPages.clear();
+    for (const [page, cached] of this.pages) {
+      cached.stale ||= (page + 1) * PAGE > index;
     }
   }
 
-  /** Ask how many lines there are. */
+  /** Request the number of lines. */
   async count(): Promise<void> {
     await this.request(-1, 1);
   }
 
-  /** Let answers that are still to come be for nothing. */
+  /** Ignore pending responses. */
   close(): void {
-    this.over = true;
+    this.closed = true;
   }
 
-  private async ask(page: number): Promise<void> {
-    this.asked.add(page);
+  private async loadPage(page: number): Promise<void> {
+    this.pending.add(page);
     const answer = await this.request(page * PAGE, PAGE);
-    this.asked.delete(page);
+    this.pending.delete(page);
     if (!answer) {
-      this.missed.add(page);
+      this.failedPages.add(page);
     } else {
       this.pages.delete(page);
-      this.pages.set(page, { lines: answer.lines, old: false });
-      if (this.pages.size > KEPT) {
+      this.pages.set(page, { lines: answer.lines, stale: false });
+      if (this.pages.size > MAX_PAGES) {
         this.pages.delete(this.pages.keys().next().value ?? 0);
       }
       this.arrived(answer.total);
@@ -89,8 +89,8 @@ export class Pages {
 
   private async request(first: number, count: number): Promise<LogPage | null> {
     try {
-      const answer = await this.read({ ...this.choice, first, count });
-      if (this.over) {
+      const answer = await this.read({ ...this.filter, first, count });
+      if (this.closed) {
         return null;
       }
       if (first < 0) {
@@ -98,8 +98,8 @@ export class Pages {
       }
       return answer;
     } catch (error) {
-      if (!this.over) {
-        // After whoever asked has noted it: being told, one may look for the page again.
+      if (!this.closed) {
+        // Deferred until the caller has recorded the failure: the callback may request the page again.
         setTimeout(() => this.failed(error));
       }
       return null;

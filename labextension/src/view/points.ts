@@ -4,7 +4,7 @@ export interface IPoints {
   y: number[];
 }
 
-/** Read points as Python packs them: base64 of little-endian float32 pairs. */
+/** Decode points: base64 of little-endian float32 pairs. */
 export function unpack(packed: string): IPoints {
   const bytes = Uint8Array.from(atob(packed), character => character.charCodeAt(0));
   const view = new DataView(bytes.buffer);
@@ -16,7 +16,7 @@ export function unpack(packed: string): IPoints {
   return points;
 }
 
-/** What a chart draws: a value that is no number, or cannot be on a log scale, is a gap. */
+/** Replace values that cannot be drawn, such as NaN or those invalid on a log scale, by null. */
 export function drawable(values: number[], log: boolean): (number | null)[] {
   return values.map(value =>
     Number.isFinite(value) && (!log || value > 0) ? value : null

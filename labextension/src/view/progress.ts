@@ -2,7 +2,7 @@ import type { Bar } from '../generated/report';
 import { KeyedList, make, setAttribute, setText, type IItemView } from './dom';
 import type { ISectionContext, ISection } from './section';
 
-/** The bar of the training loader, and those of tqdm. */
+/** The progress bars of the training loader and of tqdm. */
 export function progress({ trans, read }: ISectionContext): ISection {
   const node = make('div', 'bars');
   const bars = new KeyedList<Bar>(

@@ -3,8 +3,11 @@ import { button, KeyedList, make, setAttribute, setText, type IItemView } from '
 import type { ISectionContext, ISection } from './section';
 import type { ITranslate } from './source';
 
-/** A row for each rank: what it does and how it fares.  `open` shows a rank's log. */
-export function ranks({ trans, read }: ISectionContext, open: (rank: number) => void): ISection {
+/** A table of the ranks with their state and resource usage.  `open` shows a rank's log. */
+export function ranks(
+  { trans, read }: ISectionContext,
+  open: (rank: number) => void
+): ISection {
   const titles: [string, string][] = [
     ['rank', trans.__('Rank')],
     ['word', trans.__('State')],

@@ -1,16 +1,16 @@
 import type { IMemory, IRunSource, ITranslate, PartName } from './source';
 import type { Parts } from '../generated/report';
 
-/** What every part of the view works with. */
+/** The dependencies of the sections of the view. */
 export interface ISectionContext {
   source: IRunSource;
   trans: ITranslate;
   memory: IMemory;
-  /** A part of the run, or what stands for it until it arrives. */
+  /** A part of the run, or an empty part until it arrives. */
   read<Name extends PartName>(part: Name): Parts[Name];
 }
 
-/** A part of the view: its node, the parts of the run it shows, and how it takes them over. */
+/** A section of the view: its node, and the parts of the run that it shows. */
 export interface ISection {
   node: HTMLElement;
   shows: PartName[];

@@ -1,15 +1,15 @@
 import type { IPoints } from './points';
 
-/** The strongest smoothing spans this part of the run. */
-const WIDEST = 0.15;
+/** The widest smoothing window, as a fraction of the run. */
+const MAX_WINDOW = 0.15;
 
 /**
- * The points, smoothed: an exponential moving average over steps from both sides, so that it
- * neither lags behind nor clings to its first value.  `strength` goes from 0 (as it is) to 1.
+ * Smooth points by an exponential moving average in both directions, so that it neither lags nor
+ * is biased towards the first value.  `strength` is from 0 (unchanged) to 1.
  */
 export function smoothed(points: IPoints, strength: number): IPoints {
   const { x, y } = points;
-  const width = strength ** 2 * WIDEST * (x[x.length - 1] - x[0]);
+  const width = strength ** 2 * MAX_WINDOW * (x[x.length - 1] - x[0]);
   if (!(width > 0)) {
     return points;
   }
@@ -20,14 +20,14 @@ export function smoothed(points: IPoints, strength: number): IPoints {
     width
   ).reverse();
   const result = y.map((value, i) => {
-    const own = Number.isFinite(value) ? 1 : 0; // it is in both sums
+    const own = Number.isFinite(value) ? 1 : 0; // counted in both sums
     const weight = before[i].weight + after[i].weight - own;
     return (before[i].sum + after[i].sum - (own ? value : 0)) / weight;
   });
   return { x, y: result };
 }
 
-/** For each point, the sum of it and all before, fading with distance, and of their weights. */
+/** For each point, exponentially decaying sums of the values and weights up to it. */
 function decayingSums(
   x: number[],
   y: number[],
@@ -35,11 +35,11 @@ function decayingSums(
 ): { sum: number; weight: number }[] {
   let [sum, weight, last] = [0, 0, x[0]];
   return x.map((step, i) => {
-    const fade = Math.exp(-(step - last) / width);
-    const sound = Number.isFinite(y[i]);
+    const decay = Math.exp(-(step - last) / width);
+    const finite = Number.isFinite(y[i]);
     last = step;
-    sum = sum * fade + (sound ? y[i] : 0);
-    weight = weight * fade + (sound ? 1 : 0);
+    sum = sum * decay + (finite ? y[i] : 0);
+    weight = weight * decay + (finite ? 1 : 0);
     return { sum, weight };
   });
 }

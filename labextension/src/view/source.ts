@@ -1,5 +1,4 @@
-// Where the run view gets what it shows, and whom it tells: a widget's traits in a notebook,
-// the server in JupyterLab.
+// The data source of the run view: a widget's traits in a notebook, the server in JupyterLab.
 import type {
   CurveLine,
   CurveRequest,
@@ -19,51 +18,51 @@ export type {
 /** The parts of a run's snapshot; each arrives when it has changed. */
 export type PartName = keyof Parts;
 
-/** One run, as the view needs it. */
+/** The data and actions of one run. */
 export interface IRunSource {
   /** The newest state of a part; undefined until it has arrived. */
   get<Name extends PartName>(part: Name): Parts[Name] | undefined;
 
-  /** Call `callback` with the parts that have changed.  Returns what ends this. */
+  /** Call `callback` with the names of changed parts.  Returns a function that unsubscribes. */
   onChange(callback: (parts: PartName[]) => void): () => void;
 
-  /** Stop the run so that what was trained comes back; with `force`, at once and without it. */
+  /** Stop the run; with `force`, kill it without writing results back. */
   stop(force: boolean): void;
 
   /** A page of the logs. */
   logs(request: LogRequest): Promise<LogPage>;
 
-  /** A stretch of a metric in more detail; without it, a zoomed curve has the points it had. */
+  /** A range of a metric at a higher resolution; optional. */
   detail?(request: CurveRequest): Promise<CurveLine | null>;
 
-  /** Where a rank's whole log can be downloaded; without it, the view puts it together. */
+  /** The URL of a rank's log; without it, the view assembles the log from its pages. */
   downloadUrl?(rank: number): string | null;
 
-  /** Show the run's folder; without it, the view copies the path. */
+  /** Open the run's folder; without it, the view copies the path. */
   openFolder?(): void;
 
-  /** What was chosen in the view, where that outlives the page. */
+  /** Persistent storage of the choices in the view; optional. */
   readonly memory?: IMemory;
 }
 
-/** Keeps choices: which log is open, smoothing, the scale. */
+/** Stores choices: the open log, smoothing, the scale. */
 export interface IMemory {
   get(key: string): unknown;
   set(key: string, value: unknown): void;
 }
 
-/** Translates what the view itself says; JupyterLab's `TranslationBundle` is one. */
+/** Translates the texts of the view; JupyterLab's `TranslationBundle` implements it. */
 export interface ITranslate {
   __(text: string, ...values: (string | number)[]): string;
 }
 
-/** Says everything as it is written, with `%1`, `%2`, ... filled in. */
+/** Returns all texts untranslated, with `%1`, `%2`, ... replaced. */
 export const english: ITranslate = {
   __: (text, ...values) =>
     text.replace(/%(\d+)/g, (_, place) => String(values[place - 1]))
 };
 
-/** What to show of a part that has not arrived. */
+/** Parts before the first data arrives. */
 export const EMPTY_PARTS: Parts = {
   about: {
     id: '',

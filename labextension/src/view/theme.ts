@@ -1,13 +1,13 @@
-// Colours for canvases, which know no CSS variables, in whatever theme the page has.
+// Colors of the current theme for canvases, which do not support CSS variables.
 
-/** The colours of what is not data. */
+/** The colors of text and grid. */
 export interface IPalette {
   text: string;
   muted: string;
   faint: string;
 }
 
-/** Colours of lines, that stand on light and dark: the line, those beside it, one to notice. */
+/** Line colors for light and dark themes: the first line, further lines, the highlighted line. */
 export const LINE = '#3b82f6';
 export const OTHER_LINES = [
   '#8b93a1',
@@ -21,33 +21,33 @@ export const OTHER_LINES = [
 ];
 export const HIGHLIGHT = '#e08b00';
 
-/** Read the colours that `node`, which is in the page, has now. */
+/** Read the current colors of `node`, which must be attached. */
 export function paletteOf(node: HTMLElement): IPalette {
   const probe = document.createElement('span');
   node.append(probe);
-  const colour = (name: string) => {
+  const color = (name: string) => {
     probe.style.color = `var(--nbmgpu-${name})`;
     return getComputedStyle(probe).color;
   };
   const palette = {
-    text: colour('text'),
-    muted: colour('muted'),
-    faint: colour('faint')
+    text: color('text'),
+    muted: color('muted'),
+    faint: color('faint')
   };
   probe.remove();
   return palette;
 }
 
-/** Call `callback` when the page's theme changes; returns what ends this. */
+/** Call `callback` when the page's theme changes.  Returns a function that unsubscribes. */
 export function onThemeChange(callback: () => void): () => void {
   const dark = window.matchMedia('(prefers-color-scheme: dark)');
-  // The style sheets of a theme arrive after the page has announced it.
+  // The style sheets of a theme load after the attributes change.
   let timer = 0;
-  const later = () => {
+  const onChange = () => {
     clearTimeout(timer);
     timer = window.setTimeout(callback, 150);
   };
-  const observer = new MutationObserver(later);
+  const observer = new MutationObserver(onChange);
   const attributeFilter = [
     'class',
     'data-jp-theme-name',
@@ -57,10 +57,10 @@ export function onThemeChange(callback: () => void): () => void {
   for (const node of [document.documentElement, document.body]) {
     observer.observe(node, { attributes: true, attributeFilter });
   }
-  dark.addEventListener('change', later);
+  dark.addEventListener('change', onChange);
   return () => {
     clearTimeout(timer);
     observer.disconnect();
-    dark.removeEventListener('change', later);
+    dark.removeEventListener('change', onChange);
   };
 }

@@ -1,12 +1,12 @@
 import { describe, expect, it } from 'vitest';
-import { LINE, TALLEST, heightOf, inSight, scrollTo } from './visiblelines';
+import { LINE, MAX_HEIGHT, heightOf, visibleLines, scrollTo } from './visiblelines';
 
 const VIEW = 10 * LINE;
 
 describe('a list that fits', () => {
   it('shows the lines that are in sight', () => {
-    expect(inSight(0, VIEW, 1000)).toEqual({ first: 0, count: 11, top: 0 });
-    expect(inSight(5.5 * LINE, VIEW, 1000)).toEqual({
+    expect(visibleLines(0, VIEW, 1000)).toEqual({ first: 0, count: 11, top: 0 });
+    expect(visibleLines(5.5 * LINE, VIEW, 1000)).toEqual({
       first: 5,
       count: 11,
       top: 5 * LINE
@@ -14,13 +14,13 @@ describe('a list that fits', () => {
   });
 
   it('ends with its last line', () => {
-    const { first, count } = inSight(heightOf(1000) - VIEW, VIEW, 1000);
+    const { first, count } = visibleLines(heightOf(1000) - VIEW, VIEW, 1000);
     expect(first + count).toBe(1000);
   });
 
   it('of nothing is nothing', () => {
-    expect(inSight(0, VIEW, 0).count).toBe(0);
-    expect(inSight(99, VIEW, 0).count).toBe(0);
+    expect(visibleLines(0, VIEW, 0).count).toBe(0);
+    expect(visibleLines(99, VIEW, 0).count).toBe(0);
   });
 });
 
@@ -28,18 +28,18 @@ describe('a list of a million lines', () => {
   const total = 1_000_000;
 
   it('is no taller than browsers can bear', () => {
-    expect(heightOf(total)).toBe(TALLEST);
+    expect(heightOf(total)).toBe(MAX_HEIGHT);
   });
 
   it('can be scrolled to both ends', () => {
-    expect(inSight(0, VIEW, total).first).toBe(0);
-    const { first, count } = inSight(TALLEST - VIEW, VIEW, total);
+    expect(visibleLines(0, VIEW, total).first).toBe(0);
+    const { first, count } = visibleLines(MAX_HEIGHT - VIEW, VIEW, total);
     expect(first + count).toBe(total);
   });
 
   it('reaches every line', () => {
     for (const index of [1, 12_345, 500_000, 999_000]) {
-      expect(inSight(scrollTo(index, VIEW, total), VIEW, total).first).toBe(index);
+      expect(visibleLines(scrollTo(index, VIEW, total), VIEW, total).first).toBe(index);
     }
   });
 });

@@ -1,12 +1,12 @@
-// Which lines of a long list are in sight.
+// Computes which lines of a long list are visible.
 
 /** The height of a line in pixels; `.nbmgpu-line` has the same. */
 export const LINE = 18;
 
-/** The tallest that a node may be: browsers lose precision beyond. */
-export const TALLEST = 8_000_000;
+/** The maximum height of a node; browsers lose precision beyond. */
+export const MAX_HEIGHT = 8_000_000;
 
-/** The lines in sight, and where the first of them lies. */
+/** The visible lines, and the position of the first in pixels. */
 export interface IWindow {
   first: number;
   count: number;
@@ -15,16 +15,20 @@ export interface IWindow {
 
 /** The height of the whole list. */
 export function heightOf(total: number): number {
-  return Math.min(total * LINE, TALLEST);
+  return Math.min(total * LINE, MAX_HEIGHT);
 }
 
 /**
- * What is in sight of `total` lines.  A list that is too tall for one node is scrolled by
- * share: its scroll bar is coarser, and every line can still be reached.
+ * The visible lines of `total`.  The scroll position of a list above the maximum height is a
+ * fraction of the list: scrolling is coarser, but reaches every line.
  */
-export function inSight(scrollTop: number, viewHeight: number, total: number): IWindow {
+export function visibleLines(
+  scrollTop: number,
+  viewHeight: number,
+  total: number
+): IWindow {
   const count = Math.ceil(viewHeight / LINE) + 1;
-  if (total * LINE <= TALLEST) {
+  if (total * LINE <= MAX_HEIGHT) {
     const first = Math.min(
       Math.max(Math.floor(scrollTop / LINE), 0),
       Math.max(total - 1, 0)
@@ -32,15 +36,15 @@ export function inSight(scrollTop: number, viewHeight: number, total: number): I
     return { first, count: Math.min(count, total - first), top: first * LINE };
   }
   const fitting = Math.floor(viewHeight / LINE);
-  const share = scrollTop / (TALLEST - viewHeight);
+  const share = scrollTop / (MAX_HEIGHT - viewHeight);
   const first = Math.round(Math.min(share, 1) * (total - fitting));
   return { first, count: Math.min(count, total - first), top: scrollTop };
 }
 
-/** Where to scroll so that line `index` comes first. */
+/** The scroll position at which line `index` is the first. */
 export function scrollTo(index: number, viewHeight: number, total: number): number {
-  if (total * LINE <= TALLEST) {
+  if (total * LINE <= MAX_HEIGHT) {
     return index * LINE;
   }
-  return (index / (total - Math.floor(viewHeight / LINE))) * (TALLEST - viewHeight);
+  return (index / (total - Math.floor(viewHeight / LINE))) * (MAX_HEIGHT - viewHeight);
 }

@@ -1,4 +1,4 @@
-// The entry point of RunPanel (nbmgpu/ui/panel.py): the run view, fed by a widget's traits.
+// The entry point of RunPanel (nbmgpu/ui/panel.py): the run view with data from a widget's traits.
 import 'uplot/dist/uPlot.min.css';
 import '../../style/frame.css';
 import '../../style/view.css';
@@ -33,10 +33,10 @@ const PARTS: PartName[] = [
   'logs'
 ];
 
-/** Milliseconds after which a question is given up: the kernel is busy, or gone. */
-const PATIENCE = 15_000;
+/** Milliseconds to wait for a reply of the kernel, which may be busy or dead. */
+const TIMEOUT = 15_000;
 
-/** What the kernel answers. */
+/** A reply of the kernel. */
 interface IAnswer {
   kind: string;
   id: number;
@@ -47,7 +47,7 @@ class ModelSource implements IRunSource {
   private choices: Record<string, unknown>;
   private waiting = new Map<number, (answer: unknown) => void>();
   private timers = new Set<number>();
-  /** Other views of the same model ask as well, so that ids begin anywhere. */
+  /** Random start, because other views of the same model send requests as well. */
   private lastId = Math.floor(Math.random() * 1e9);
 
   constructor(private model: IModel) {
@@ -100,8 +100,8 @@ class ModelSource implements IRunSource {
       const timer = window.setTimeout(() => {
         this.timers.delete(timer);
         this.waiting.delete(id);
-        reject(new Error('the kernel does not answer'));
-      }, PATIENCE);
+        reject(new Error('the kernel does not respond'));
+      }, TIMEOUT);
       this.timers.add(timer);
       this.waiting.set(id, answer => {
         clearTimeout(timer);

@@ -1,4 +1,4 @@
-// The entry point of Picker (nbmgpu/ui/picker.py): the picker view, fed by a widget's traits.
+// The entry point of Picker (nbmgpu/ui/picker.py): the picker view with data from a widget's traits.
 import '../../style/frame.css';
 import '../../style/picker.css';
 import { english, type ITranslate } from '../view';
@@ -20,7 +20,7 @@ function sourceOf(model: IModel, node: HTMLElement, trans: ITranslate): IPickerS
     Promise.resolve(
       requestLine(node, line, where)
         ? done
-        : trans.__('Widgets may not write cells here: copy the line instead.')
+        : trans.__('Cells cannot be changed from here. Copy the line instead.')
     );
   return {
     get state() {
@@ -40,7 +40,7 @@ function sourceOf(model: IModel, node: HTMLElement, trans: ITranslate): IPickerS
       },
       {
         label: trans.__('Apply to the next cell'),
-        act: write('next', trans.__('The next code cell has it.'))
+        act: write('next', trans.__('Added to the next code cell.'))
       }
     ],
     onLine(line) {

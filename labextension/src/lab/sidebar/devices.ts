@@ -23,7 +23,12 @@ function deviceRow(device: DeviceUsage, trans: TranslationBundle): VirtualElemen
     { key: device.name, className: 'nbmgpu-Device' },
     h.span({ className: 'nbmgpu-Device-name' }, processor ? 'CPU' : device.name),
     h.span({ className: 'nbmgpu-Device-label', title: device.label }, device.label),
-    meter(processor ? trans.__('cores') : trans.__('use'), use, formatPercent(use), trans),
+    meter(
+      processor ? trans.__('cores') : trans.__('use'),
+      use,
+      formatPercent(use),
+      trans
+    ),
     meter(trans.__('memory'), memory, formatUsage(used, total, trans), trans)
   );
 }

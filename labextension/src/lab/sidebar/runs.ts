@@ -145,7 +145,10 @@ function progress(run: RunLine, trans: TranslationBundle): VirtualElement | stri
     {
       className: 'nbmgpu-RunCard-progress',
       role: 'progressbar',
-      title: trans.__('%1 of the run, or of its epoch if the number of epochs is unknown', words),
+      title: trans.__(
+        '%1 of the run, or of its epoch if the number of epochs is unknown',
+        words
+      ),
       'aria-label': trans.__('Progress'),
       'aria-valuemin': '0',
       'aria-valuemax': '100',
