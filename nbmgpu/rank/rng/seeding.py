@@ -5,8 +5,8 @@ would split data differently, and one would train on what another validates with
 derive these seeds from one seed and the line of the cell.
 
 Within a step, each rank draws for its own samples, so the seeds also depend on its data-parallel
-rank; those of a DataLoader worker depend on the worker's own seed.  Other child processes ask the
-system, and so does ``tempfile``, whose names must differ between ranks.
+rank; those of a DataLoader worker depend on that rank and on the worker's seed.  Other child
+processes ask the system, and so does ``tempfile``, whose names must differ between ranks.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ class SeedSource:
         """
         if os.getpid() != self._process:
             worker = get_worker_info()
-            return None if worker is None else f"worker {worker.seed}"
+            if worker is None:
+                return None
+            return f"worker {self._streams.dp_rank} {worker.seed}"
         return f"step {self._streams.dp_rank}" if self._streams.in_step else "all"
 
     def install(self) -> None:
