@@ -27,7 +27,7 @@ def shown(staged_run):
 
 def refresh(staged_run, view):
     """Refresh as if all pauses were over."""
-    view._rests_until = view._snapshot._heavy_after = 0.0
+    view._next_refresh = view._snapshot._heavy_after = 0.0
     staged_run.run.poll()
     view.refresh()
 

@@ -1,5 +1,5 @@
-"""What a notebook shows live: the panel of a run, a comparison, the strategy picker.
+"""Widgets of a notebook: the panel of a run and the strategy picker.
 
-They draw what ``nbmgpu.report``, ``nbmgpu.comparison`` and ``nbmgpu.advisor`` say, and do not
-know how ranks are launched.  Nothing is imported here, so that loading the extension stays light.
+They display reports (``nbmgpu.report``) and recommendations (``nbmgpu.advisor``), and do not
+depend on how ranks are launched. Nothing is imported here, so that the extension loads quickly.
 """

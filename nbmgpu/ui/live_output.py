@@ -1,4 +1,4 @@
-"""A run in the output of its cell, as it happens: rank 0's output, the panel, the summary."""
+"""Displays a run in its cell's output: rank 0's output, the panel, then the summary."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from nbmgpu.runs.run import Run
 if TYPE_CHECKING:
     from .panel import RunPanel
 
-PER_TURN = 1 << 16
-"""Bytes of output shown at most per turn; the rest follows in the next turns."""
+UPDATE_BYTES = 1 << 16
+"""Maximum bytes of output shown per update; the rest follows in the next updates."""
 
-IN_ALL = 1 << 20
-"""Bytes shown at most of a run; what is beyond stays in the log file, but for its end."""
+MAX_BYTES = 1 << 20
+"""Maximum bytes of output shown of a run, besides the end of the log; the log file has the rest."""
 
-END = 1 << 12
-"""Bytes of the log's end that are shown in any case."""
+TAIL_BYTES = 1 << 12
+"""Bytes of the log's end that are always shown."""
 
-PIECE = 256
-"""Bytes that a piece counts for at least: between stdout and stderr lies a message each."""
+MIN_CHUNK_BYTES = 256
+"""Minimum bytes counted per write: each change between stdout and stderr costs a message."""
 
 
 class LiveOutput:
-    """Shows one run where the call of ``%%mgpu`` stands."""
+    """Displays one run in the output of its ``%%mgpu`` cell."""
 
-    def __init__(self, run: Run, surroundings: NotebookContext) -> None:
-        """Show ``run``: with a panel in Jupyter, as text elsewhere."""
+    def __init__(self, run: Run, context: NotebookContext) -> None:
+        """Display ``run``: with a panel in Jupyter, as text elsewhere."""
         self.run = run
-        self.in_jupyter = surroundings.in_jupyter
+        self.in_jupyter = context.in_jupyter
         self.log = LogPrinter(run)
         self._panel: RunPanel | None = None
         self._handle: Any = None
         self._displays: dict[str, Any] = {}
 
     def start(self) -> None:
-        """Put the panel up; its Stop button stops the run."""
+        """Display the panel; its Stop button stops the run."""
         self.run.refresh()
         if not self.in_jupyter:
             for notice in self.run.view.notices.values():
@@ -51,21 +51,21 @@ class LiveOutput:
 
         self._panel = RunPanel(self.run)
         self._panel.on_stop(self.run.stop)
-        self._handle = display(self._panel, display_id=True, metadata=panel_mark(self.run))
+        self._handle = display(self._panel, display_id=True, metadata=panel_metadata(self.run))
 
     def update(self) -> None:
-        """Show what is new: rank 0's displays in their place among its prints, the panel."""
-        size = self.log.size()  # measured first: the events of all bytes before are there then
+        """Show new output of rank 0, prints and displays in order, and update the panel."""
+        size = self.log.size()  # read first, so that the events of all these bytes are available
         for event in self.run.poll():
             if event.rank == 0 and isinstance(event, Display):
                 self.log.show_until(event.offset)
                 self._show(event)
-        self.log.show_until(size, PER_TURN)
+        self.log.show_until(size, UPDATE_BYTES)
         if self._panel is not None:
             self._panel.refresh()
 
     def finish(self) -> None:
-        """Show the rest, and leave a summary that needs no widget."""
+        """Show the remaining output, and replace the panel by a summary without a widget."""
         self.update()
         self.log.show_end()
         if self._handle is None:
@@ -82,7 +82,7 @@ class LiveOutput:
         if event.action == "clear":
             clear_output(wait=True)
             if self._handle is not None and self._panel is not None:
-                self._handle.display(self._panel, metadata=panel_mark(self.run))
+                self._handle.display(self._panel, metadata=panel_metadata(self.run))
             return
         name = f"{self.run.id}-{event.display_id}" if event.display_id else None
         known = name in self._displays if name else False
@@ -98,72 +98,72 @@ class LiveOutput:
             )
 
 
-def panel_mark(run: Run) -> dict[str, Any]:
-    """Return what marks an output as the panel of ``run``.
+def panel_metadata(run: Run) -> dict[str, Any]:
+    """Return the output metadata that identifies the panel of ``run``.
 
-    A page that was loaded again hears nothing of what this kernel does to its outputs; JupyterLab's
-    plugin finds the panel by this and puts the summary there (labextension/src/lab/runoutputs.ts).
+    A reloaded page does not receive the kernel's updates of its outputs. JupyterLab's plugin finds
+    the panel by this metadata and adds the summary (labextension/src/lab/runoutputs.ts).
     """
     return {"nbmgpu": {"panel": run.id}}
 
 
 class LogPrinter:
-    """Prints rank 0's log as it grows, on the stream it was written to.
+    """Prints rank 0's log as it grows, to the stream it was written to.
 
-    A flood is let through a little per turn, and beyond a limit only its end is
-    shown, so that the front end stays alive; the file has everything.
+    The output per update is limited. Beyond a total limit only the end is shown, so that the front
+    end stays responsive; the log file is complete.
     """
 
     def __init__(self, run: Run) -> None:
-        """Print the log of rank 0 of ``run``."""
+        """Start at the beginning of rank 0's log."""
         self._path = run.log_path(0)
         self._position = 0
         self._shown = 0
         self._stderr = run.view.ranks[0].stderr
 
     def size(self) -> int:
-        """Return how much has been logged so far."""
+        """Return the size of the log in bytes."""
         return self._path.stat().st_size if self._path.exists() else 0
 
-    def show_until(self, offset: int, at_most: int = IN_ALL) -> None:
-        """Print what lies before ``offset``, within the limits."""
-        limit = min(self._shown + at_most, IN_ALL)
+    def show_until(self, offset: int, at_most: int = MAX_BYTES) -> None:
+        """Print up to ``offset``, within the limits."""
+        limit = min(self._shown + at_most, MAX_BYTES)
         while self._position < offset and self._shown < limit:
-            if not self._print(min(offset - self._position, PER_TURN), limit):
+            if not self._print(min(offset - self._position, UPDATE_BYTES), limit):
                 return
 
     def show_end(self) -> None:
-        """Print all that is left, or its end where the limit is passed."""
+        """Print the remaining output, or only its end if the limit is exceeded."""
         size = self.size()
         self.show_until(size)
         left = size - self._position
-        if left > END:
-            print(f"\n... {left - END:,} bytes of output more in {self._path} ...\n")
-            self._position = size - END
-        self._print(size - self._position, self._shown + 2 * END)
+        if left > TAIL_BYTES:
+            print(f"\n... {left - TAIL_BYTES:,} more bytes of output in {self._path} ...\n")
+            self._position = size - TAIL_BYTES
+        self._print(size - self._position, self._shown + 2 * TAIL_BYTES)
 
     def _print(self, length: int, limit: int) -> int:
-        """Print up to ``length`` bytes, whole characters; return how many."""
+        """Print up to ``length`` bytes of complete characters; return their number."""
         if length <= 0:
             return 0
         with self._path.open("rb") as file:
             file.seek(self._position)
-            data = _whole(file.read(length))
+            data = _complete_characters(file.read(length))
         begin = self._position
         for end, is_error in self._stderr.split(begin, begin + len(data)):
-            piece = data[self._position - begin : end - begin]
+            chunk = data[self._position - begin : end - begin]
             stream = sys.stderr if is_error else sys.stdout
-            stream.write(piece.decode("utf-8", "replace"))
-            stream.flush()  # the two streams are in order only if each is sent at once
-            self._position += len(piece)
-            self._shown += max(len(piece), PIECE)
+            stream.write(chunk.decode("utf-8", "replace"))
+            stream.flush()  # keeps the order of stdout and stderr
+            self._position += len(chunk)
+            self._shown += max(len(chunk), MIN_CHUNK_BYTES)
             if self._shown >= limit:
                 break
         return self._position - begin
 
 
-def _whole(data: bytes) -> bytes:
-    """Cut off a character that is not complete yet."""
+def _complete_characters(data: bytes) -> bytes:
+    """Remove an incomplete UTF-8 character from the end."""
     for back in range(1, min(4, len(data)) + 1):
         byte = data[-back]
         if byte >= 0xC0:

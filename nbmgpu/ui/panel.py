@@ -1,9 +1,8 @@
 """The live panel of a run, in the output of its cell.
 
-What it shows are the parts of ``nbmgpu.report.snapshot``, each a synced trait, so that a
-reloaded page has all of it; ``labextension/src/view`` draws them.  Messages come back from the
-browser: clicks on Stop, choices such as which log is open, requests for lines of a log and
-for a stretch of a curve in more detail.
+Each part of ``nbmgpu.report.snapshot`` is a synced trait, so that a reloaded page is complete;
+``labextension/src/view`` draws them. The browser sends messages: clicks on Stop, choices such as
+the open log, and requests for log lines and for ranges of a curve at a higher resolution.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from .assets import script, style
 
 
 class RunPanel(anywidget.AnyWidget):
-    """Shows one run while it goes on.
+    """Shows one run while it is in progress.
 
-    Feed it with ``refresh`` after each ``run.poll()``; replace it by
-    ``nbmgpu.report.summary`` when the run is over, since a saved notebook keeps no widgets.
+    Call ``refresh`` after each ``run.poll()``. Replace it by ``nbmgpu.report.summary`` when the run
+    is over, because saved notebooks do not contain widgets.
     """
 
     _esm = script("panel")
@@ -47,26 +46,26 @@ class RunPanel(anywidget.AnyWidget):
     choices = traitlets.Dict().tag(sync=True)
 
     def __init__(self, run: Run) -> None:
-        """Show ``run`` as its view knows it now."""
+        """Show the current state of ``run``."""
         self._run = run
         self._snapshot = Snapshot(run)
         self._stop_callbacks: list[Callable[[bool], object]] = []
-        self._rests_until = 0.0
+        self._next_refresh = 0.0
         super().__init__(**self._snapshot.changed())
         self.on_msg(self._receive)
 
     def on_stop(self, callback: Callable[[bool], object]) -> None:
-        """Call ``callback(force)`` when Stop is clicked: True once the run was asked already."""
+        """Call ``callback(force)`` when Stop is clicked; ``force`` from the second click."""
         self._stop_callbacks.append(callback)
 
     def refresh(self, now: bool = False) -> None:
-        """Send what has changed, if the last time is long enough ago; with ``now``, in any case.
+        """Send changed parts, if the update interval has passed or ``now`` is set.
 
-        Never polls the run: its events belong to the caller.
+        Does not poll the run; the caller handles its events.
         """
-        if not (now or self._run.view.ended or time.monotonic() >= self._rests_until):
+        if not (now or self._run.view.ended or time.monotonic() >= self._next_refresh):
             return
-        self._rests_until = time.monotonic() + PANEL.pause(self._run)
+        self._next_refresh = time.monotonic() + PANEL.pause(self._run)
         with self.hold_sync():
             for name, value in self._snapshot.changed().items():
                 setattr(self, name, value)
@@ -89,5 +88,5 @@ class RunPanel(anywidget.AnyWidget):
         self.send({"kind": "answer", "id": number, "answer": plain})
 
     def __repr__(self) -> str:
-        """Say what it is where widgets cannot be shown."""
+        """Return a text for front ends without widgets."""
         return f"RunPanel of run {self._run.id}"

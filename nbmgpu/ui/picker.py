@@ -1,4 +1,4 @@
-"""The strategy picker in the output of a cell; ``labextension/src/picker`` draws it."""
+"""The strategy picker widget; ``labextension/src/picker`` draws it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["Picker", "describe_cell", "picker"]
 
 
 class Picker(anywidget.AnyWidget):
-    """Shows strategies for one model, and what is to be written above the cell.
+    """Shows strategies for one model, and the ``%%mgpu`` line of the selected one.
 
-    ``state`` is a ``nbmgpu.advisor.picker_state.PickerState``; ``line`` is the line that is chosen
-    in the browser.  Messages ``{"kind": "choose", "controls": {...}}`` bring a new state.
+    ``state`` is a ``nbmgpu.advisor.picker_state.PickerState``; ``line`` is the line selected in the
+    browser. Messages ``{"kind": "choose", "controls": {...}}`` request a new state.
     """
 
     _esm = script("picker")
@@ -35,7 +35,7 @@ class Picker(anywidget.AnyWidget):
     line = traitlets.Unicode().tag(sync=True)
 
     def __init__(self, picking: Picking) -> None:
-        """Show what ``picking`` knows."""
+        """Show the state of ``picking``."""
         self._picking = picking
         state = picking.state()
         line = state.advice.line if state.advice else ""
@@ -48,7 +48,7 @@ class Picker(anywidget.AnyWidget):
                 self.state = self._picking.choose(controls).plain()
 
     def __repr__(self) -> str:
-        """Say what the picker says, where widgets cannot be shown."""
+        """Return the recommendation for front ends without widgets."""
         advice = self._picking.state().advice
         return repr(advice) if advice else "Picker"
 
@@ -60,30 +60,30 @@ def picker(
     *,
     loader: DataLoader[Any] | None = None,
 ) -> Picker:
-    """Show what each strategy would hold and cost for ``model``, to choose from.
+    """Show the memory and cost of each strategy for ``model``, and let the user select one.
 
     Args:
-        model: what is to be trained.
+        model: the model to train.
         optimizer: its optimizer; Adam is assumed without one.
-        batch: a batch, ``(samples, tokens)`` of a language model, or the DataLoader: activations
-            are counted with it.
-        loader: where a batch can be had from, instead.
+        batch: a batch, ``(samples, tokens)`` of a language model, or the DataLoader; required to
+            estimate activations.
+        loader: a DataLoader to take a batch from, instead of ``batch``.
 
     Returns:
-        The widget; ``line`` is the ``%%mgpu`` line of what is chosen.
+        The widget; ``line`` is the ``%%mgpu`` line of the selected strategy.
 
     Raises:
-        OptionError: an argument is not what it should be.
+        OptionError: An argument is invalid.
     """
     consultation = Consultation(model, optimizer, batch, loader)
     return Picker(Picking(consultation))
 
 
 def describe_cell(source: str, controls: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return what a picker shows for the cell ``source`` of this kernel's notebook, as JSON has it.
+    """Return the picker state for the cell ``source`` of this kernel's notebook, as plain data.
 
-    Nothing of the cell is run; the notebook's objects and random states stay as they are, and
-    torch is not imported if the notebook has not.
+    The cell is not run; the notebook's objects and random states do not change, and torch is not
+    imported if the notebook has not imported it.
     """
     from IPython import get_ipython
 

@@ -218,7 +218,7 @@ if dist.get_rank() == {rank}:
     assert len(cell.outputs) < 400
     assert cell.replied - cell.started < 30
     if rank == 0:
-        assert "bytes of output more in" in cell.text()
+        assert "more bytes of output in" in cell.text()
         assert cell.text().endswith("line number 99999\n")
     else:
         assert cell.text() == ""

@@ -218,4 +218,4 @@ def test_a_folder_that_is_no_run_is_said_to_be_none(runs, stage):
     assert answer.status == 404
     assert "cannot be read" in answer.json["message"]
     (staged.run.folder / "run.json").unlink()
-    assert "being deleted" in runs.ask(f"runs/{NAME}").json["message"]
+    assert "being created or deleted" in runs.ask(f"runs/{NAME}").json["message"]

@@ -152,7 +152,7 @@ def test_a_stretch_of_a_curve_has_all_its_points(runs, stage):
     assert points_of(near) == [(float(step), float(step)) for step in range(99, 112)]
     assert runs.ask(f"runs/{NAME}/curve?name=none").json is None
     refused = runs.ask(f"runs/{NAME}/curve?first=x")
-    assert (refused.status, refused.json["message"]) == (400, "first='x' is no number.")
+    assert (refused.status, refused.json["message"]) == (400, "first='x' is not a number.")
 
 
 def points_of(curve):

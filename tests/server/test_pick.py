@@ -22,7 +22,7 @@ def test_what_cannot_be_read_is_refused_in_words(runs):
     for body in ([], {"line": 3}, {"controls": "two"}, {"other": 1}):
         answer = runs.ask("pick", "POST", body)
         assert answer.status == 400
-        assert answer.json["message"] == "The body does not say what to pick from."
+        assert answer.json["message"] == "The body is not a PickRequest."
         assert "controls" in answer.json["hint"]
 
 

@@ -81,10 +81,10 @@ def test_a_run_whose_launcher_is_gone_is_lost(runs, stage):
     staged = stage(1, id=name_of(1), kernel_create_time=1.0)
     (line,) = runs.ask("runs").json["runs"]
     assert (line["state"], line["kernel_alive"]) == ("lost", False)
-    assert line["failure"].startswith("The launcher is gone")
+    assert line["failure"].startswith("The launcher has disappeared")
     answer = runs.ask(f"runs/{staged.run.id}/stop", "POST")
     assert answer.status == 409
-    assert "launcher is gone" in answer.json["message"]
+    assert "launcher has disappeared" in answer.json["message"]
 
 
 def test_a_run_that_has_said_much_is_stopped_at_once(runs, stage):
@@ -107,7 +107,7 @@ def test_values_that_are_no_numbers_are_left_out(runs, stage):
     (line,) = runs.ask("runs").json["runs"]
     assert line["curve"] == [[1, 1]]
     assert line["last"] == "inf"
-    assert runs.ask(f"runs/{staged.run.id}").json["curves"]["shown"][0]["sound"] is False
+    assert runs.ask(f"runs/{staged.run.id}").json["curves"]["shown"][0]["finite"] is False
 
 
 def test_a_list_is_had_by_pieces_newest_first(runs, stage):

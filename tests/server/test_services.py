@@ -9,7 +9,9 @@ from nbmgpu.server.services import THREADS, Services
 def test_a_stop_does_not_wait_while_all_readers_are_busy():
     async def clicked() -> str:
         services, read = Services(), threading.Event()
-        readers = [asyncio.ensure_future(services.work(read.wait, 20)) for _ in range(THREADS)]
+        readers = [
+            asyncio.ensure_future(services.run_in_thread(read.wait, 20)) for _ in range(THREADS)
+        ]
         try:
             return await asyncio.wait_for(services.run_action(lambda: "stopped"), 5)
         finally:

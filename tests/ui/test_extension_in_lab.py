@@ -260,7 +260,9 @@ def test_the_settings_line_is_put_above_a_cell(lab, page):
 def test_a_server_without_nbmgpu_is_named(tmp_path, built, page, shoot):
     with serving("lab", tmp_path, extended=False) as lab:
         open_with_sidebar(page, lab.write("alone.ipynb", "x = 1"))
-        expect(sidebar(page)).to_contain_text("The server that serves this page has no nbmgpu.")
+        expect(sidebar(page)).to_contain_text(
+            "nbmgpu is not installed in the environment"
+        )
         expect(sidebar(page)).to_contain_text("pip install nbmgpu")
         expect(sidebar(page).get_by_role("button")).to_have_count(0)
         shoot("sidebar-without-server")

@@ -58,7 +58,7 @@ describe.runIf(env.VITE_NBMGPU_RUN)('a real server', { timeout: 60_000 }, () => 
   it('refuses in words', async () => {
     await expect(server.run('nonsense')).rejects.toMatchObject({
       status: 404,
-      message: "'nonsense' is not the name of a run.",
+      message: "'nonsense' is not a run id.",
       isMissing: false
     });
     await expect(server.remove(id)).rejects.toMatchObject({
