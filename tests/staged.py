@@ -12,16 +12,18 @@ from nbmgpu.runs.events import (
     EventWriter,
     Exited,
     Failure,
+    Heartbeat,
     Metrics,
     Notice,
     Progress,
     Started,
     Status,
     Stderr,
-    Heartbeat,
     encode,
 )
-from nbmgpu.runs.run import Run, RunRecord, new_run_id
+from nbmgpu.runs.folder import new_run_id
+from nbmgpu.runs.record import RunRecord
+from nbmgpu.runs.run import Run
 from nbmgpu.system.processes import own_process
 
 CELL = "for x, y in loader:\n    loss = criterion(model(x), y)\n    loss.backward()\n"

@@ -14,7 +14,8 @@ from nbmgpu.frontend.completer import names_to_pull
 from nbmgpu.frontend.completion import MATCHER_ID, register, unregister
 from nbmgpu.options.flags import COMMANDS, FLAGS
 from nbmgpu.runs.events import LAUNCHER, EventWriter, Started
-from nbmgpu.runs.run import Run, RunRecord
+from nbmgpu.runs.record import RunRecord
+from nbmgpu.runs.run import Run
 from nbmgpu.strategies import strategy_names
 from nbmgpu.system.processes import own_process
 

@@ -193,7 +193,7 @@ print(late.state, [rank.process for rank in late.view.ranks], late.log(0))
 
 def test_ranks_of_an_abandoned_run_are_killed(script: Callable[[str], Script]) -> None:
     process = script("""
-from nbmgpu.runs.run import COLLECTED_FILE
+from nbmgpu.runs.folder import COLLECTED_FILE
 
 run = nbmgpu.run("print('ready')\\nimport time; time.sleep(100)", gpus=2, background=True)
 while "ready" not in run.log(0) + run.log(1):

@@ -16,8 +16,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import nbmgpu
-from nbmgpu.advisor.advisor import Consultation
-from nbmgpu.advisor.picker_state import Picking, describe, named
+from nbmgpu.advisor.model_advisor import ModelAdvisor
+from nbmgpu.advisor.picker_state import PickerController, describe
+from nbmgpu.advisor.training_objects import find_training_objects
 from nbmgpu.errors import OptionError
 from nbmgpu.frontend import commands
 from nbmgpu.frontend.completer import complete
@@ -184,19 +185,19 @@ def test_the_commands(shell):
 
 def test_names_are_checked(names):
     with pytest.raises(OptionError, match="There is no 'modle'") as refused:
-        named(["modle"], names)
+        find_training_objects(["modle"], names)
     assert "%mgpu advise model" in str(refused.value)
     with pytest.raises(OptionError, match="'model' has no 'modle'"):
-        named(["model.modle"], names)
+        find_training_objects(["model.modle"], names)
     with pytest.raises(OptionError, match=r"loader holds no torch\.nn\.Module"):
-        named(["loader"], names)
+        find_training_objects(["loader"], names)
     with pytest.raises(OptionError, match="has no model yet"):
-        named([], {})
+        find_training_objects([], {})
 
 
 def test_parts_have_names_too(names):
     holder = types.SimpleNamespace(inner=names["model"])
-    assert named(["holder.inner"], {"holder": holder}).words == "holder.inner"
+    assert find_training_objects(["holder.inner"], {"holder": holder}).description == "holder.inner"
 
 
 def test_a_trainer_is_asked_for_what_it_trains(tmp_path):
@@ -211,11 +212,14 @@ def test_a_trainer_is_asked_for_what_it_trains(tmp_path):
     assert state.subject == "trainer.model, trainer.get_train_dataloader()"
     assert state.advice.recommended == "ddp"
     assert not [each for each in state.advice.notes if "no batch" in each]
-    assert named(["trainer"], {"trainer": trainer}).consultation().model is model
+    assert find_training_objects(["trainer"], {"trainer": trainer}).advisor().model is model
     mine = types.SimpleNamespace(trainer=trainer)
-    assert named(["mine.trainer"], {"mine": mine}).loader == "mine.trainer.get_train_dataloader()"
+    assert (
+        find_training_objects(["mine.trainer"], {"mine": mine}).loader
+        == "mine.trainer.get_train_dataloader()"
+    )
     trainer.train_dataset = None
-    assert named(["trainer"], {"trainer": trainer}).words == "trainer.model"
+    assert find_training_objects(["trainer"], {"trainer": trainer}).description == "trainer.model"
 
 
 def test_a_trainers_data_are_for_its_own_model(tmp_path):
@@ -224,10 +228,11 @@ def test_a_trainers_data_are_for_its_own_model(tmp_path):
     asked = TrainingArguments(str(tmp_path), report_to="none", use_cpu=True)
     trainer = Trainer(nn.Linear(2, 2), asked, train_dataset=[{"x": 1.0}] * 4)
     names = {"trainer": trainer, "large": nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))}
-    assert named([], names).words == "large"
+    assert find_training_objects([], names).description == "large"
     del names["large"]
     assert (
-        named([], names | {"mine": trainer.model}).words == "mine, trainer.get_train_dataloader()"
+        find_training_objects([], names | {"mine": trainer.model}).description
+        == "mine, trainer.get_train_dataloader()"
     )
 
 
@@ -240,9 +245,11 @@ def test_tab_offers_what_trains(names):
     assert [c.text for c in found["completions"]] == ["optimizer"]
 
 
-def test_one_consultation_serves_many_questions(names):
-    picking = Picking(Consultation(names["model"], names["optimizer"], loader=names["loader"]))
-    first = picking.choose({"gpus": 2})
-    second = picking.choose({"gpus": 1})
+def test_one_advisor_answers_many_requests(names):
+    controller = PickerController(
+        ModelAdvisor(names["model"], names["optimizer"], loader=names["loader"])
+    )
+    first = controller.choose({"gpus": 2})
+    second = controller.choose({"gpus": 1})
     assert first.advice.line != second.advice.line
     assert "one device" in second.advice.reason

@@ -16,7 +16,8 @@ from nbmgpu.kernel import executor
 from nbmgpu.kernel.executor import select_run
 from nbmgpu.report.digest import line_of, write_digest
 from nbmgpu.runs.events import Display, Ended, Exited, Failure, Notice, Started
-from nbmgpu.runs.run import Run, find_run, list_runs, new_run_id
+from nbmgpu.runs.folder import new_run_id
+from nbmgpu.runs.run import Run, find_run, list_runs
 from nbmgpu.system.processes import process_is_alive
 
 

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from nbmgpu.runs.curve import Curve
 from nbmgpu.runs.events import (
     LAUNCHER,
     Ended,
@@ -18,7 +19,7 @@ from nbmgpu.runs.events import (
     Status,
     Stderr,
 )
-from nbmgpu.runs.view import Curve, RunView
+from nbmgpu.runs.view import RunView
 
 
 def metrics(steps, values, weights=None, rank=0):

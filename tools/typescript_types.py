@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parents[1] / "labextension" / "src" / "generated"
 
 ROOTS = (
     "nbmgpu.runs.events:EVENT_TYPES",
-    "nbmgpu.runs.run:RunRecord",
+    "nbmgpu.runs.record:RunRecord",
     "nbmgpu.report.snapshot:Parts",
     "nbmgpu.report.log_pages:LogRequest",
     "nbmgpu.report.log_pages:LogPage",

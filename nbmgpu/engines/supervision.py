@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nbmgpu.runs.events import LAUNCHER, Ended, EventWriter, Exited, Started
-from nbmgpu.runs.run import COLLECTED_FILE, STOP_FILE, Run
+from nbmgpu.runs.folder import COLLECTED_FILE, STOP_FILE
+from nbmgpu.runs.run import Run
 from nbmgpu.system.processes import own_process
 
 from .rank_processes import RankProcesses

@@ -26,7 +26,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from nbmgpu.runs.events import RunEnding
-from nbmgpu.runs.run import COLLECTING_FILE, HANDLING_FILE, HOLDING_FILE, INTERRUPT_GRACE
+from nbmgpu.runs.folder import COLLECTING_FILE, HANDLING_FILE, HOLDING_FILE, INTERRUPT_GRACE
 
 from .rank_processes import RankProcesses
 

@@ -24,7 +24,9 @@ from nbmgpu.patches.versions import untested_notice
 from nbmgpu.report.digest import write_digest
 from nbmgpu.runs.events import KERNEL, Ended, Event, EventWriter, Notice
 from nbmgpu.runs.failure import exception_of
-from nbmgpu.runs.run import COLLECTED_FILE, Run, RunRecord, new_run_id, runs_root
+from nbmgpu.runs.folder import COLLECTED_FILE, new_run_id, runs_root
+from nbmgpu.runs.record import RunRecord
+from nbmgpu.runs.run import Run
 from nbmgpu.serialization import Bundle, serialize
 from nbmgpu.strategies import profile_of
 from nbmgpu.strategies.profiles import COMPILER_MODULES

@@ -10,7 +10,7 @@ import torch
 from .metrics.allocator import keep_freed_memory
 
 if TYPE_CHECKING:
-    from nbmgpu.runs.run import RunRecord
+    from nbmgpu.runs.record import RunRecord
 
 
 def enter_device(record: RunRecord, rank: int) -> str:

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from nbmgpu.runs.run import HANDLING_FILE, HOLDING_FILE, INTERRUPT_GRACE
+from nbmgpu.runs.folder import HANDLING_FILE, HOLDING_FILE, INTERRUPT_GRACE
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 

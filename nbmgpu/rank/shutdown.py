@@ -14,7 +14,7 @@ from nbmgpu.environment.headers import ResultHeader
 from nbmgpu.errors import StrategyError
 from nbmgpu.patches import explain_missing
 from nbmgpu.runs.events import Status
-from nbmgpu.runs.run import COLLECTING_FILE, write_atomically
+from nbmgpu.runs.folder import COLLECTING_FILE, write_atomically
 from nbmgpu.serialization import is_complete, save_result, write_copies
 
 from .files import open_files
@@ -25,7 +25,7 @@ from .store import broadcast
 
 if TYPE_CHECKING:
     from nbmgpu.environment.tracker_run import TrackerRunUpdate
-    from nbmgpu.runs.run import RunRecord
+    from nbmgpu.runs.record import RunRecord
     from nbmgpu.strategies.base import Strategy
 
     from .session import TrainingSession

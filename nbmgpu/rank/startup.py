@@ -13,7 +13,7 @@ import torch.distributed as dist
 from threadpoolctl import threadpool_limits
 
 from nbmgpu.environment import logging_state, random_state, torch_settings
-from nbmgpu.runs.run import SHADOWS
+from nbmgpu.runs.folder import SHADOWS
 from nbmgpu.serialization import load_bundle
 from nbmgpu.strategies import StrategyOptions, load_strategy
 from nbmgpu.strategies.base import RankContext
@@ -38,7 +38,8 @@ from .training.optimizer_steps import StepPatch
 
 if TYPE_CHECKING:
     from nbmgpu.environment.headers import BundleHeader
-    from nbmgpu.runs.run import Run, RunRecord
+    from nbmgpu.runs.record import RunRecord
+    from nbmgpu.runs.run import Run
     from nbmgpu.serialization import ReceivedBundle
     from nbmgpu.strategies.base import Strategy
 

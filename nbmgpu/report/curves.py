@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nbmgpu.runs.curve import Curve
 from nbmgpu.runs.run import Run
-from nbmgpu.runs.view import Curve, RunView
+from nbmgpu.runs.view import RunView
 
 from .text_format import number, plain, span
 

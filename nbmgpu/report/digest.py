@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from nbmgpu._version import __version__
-from nbmgpu.runs.run import Run, write_atomically
+from nbmgpu.runs.folder import write_atomically
+from nbmgpu.runs.run import Run
 
 from .run_line import RunLine, run_line
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from nbmgpu.runs.view import RankView, RunView
+from nbmgpu.runs.rank_view import RankView
+from nbmgpu.runs.view import RunView
 
 PATIENCE = 5.0
 """Seconds for which a rank without heartbeats delays the lines of the others."""

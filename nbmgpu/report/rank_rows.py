@@ -7,8 +7,9 @@ import statistics
 from dataclasses import dataclass, replace
 
 from nbmgpu.formatting import format_bytes
+from nbmgpu.runs.rank_view import RankView
 from nbmgpu.runs.run import Run
-from nbmgpu.runs.view import RankView, RunView
+from nbmgpu.runs.view import RunView
 
 from .curves import Straggler, straggler
 from .text_format import TONES, Tone, exit_word, number, plain, span

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from nbmgpu.runs.events import ACTIVE_STATES, RunState
-from nbmgpu.runs.run import STOP_FILE, Run
+from nbmgpu.runs.folder import STOP_FILE
+from nbmgpu.runs.run import Run
 
 from . import text_format
 from .curves import Curves, Throughput, curves, throughput

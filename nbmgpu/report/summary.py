@@ -10,9 +10,9 @@ from html import escape
 
 import numpy as np
 
+from nbmgpu.runs.curve import Curve
 from nbmgpu.runs.events import RunState
 from nbmgpu.runs.run import Run
-from nbmgpu.runs.view import Curve
 
 from . import text_format
 from .curves import RATES, Throughput, curve_names, downsample, throughput

@@ -9,7 +9,7 @@ from typing import Literal
 
 from nbmgpu.formatting import format_count
 from nbmgpu.runs.events import RunState
-from nbmgpu.runs.run import RunRecord
+from nbmgpu.runs.record import RunRecord
 from nbmgpu.runs.view import RunView
 
 Tone = Literal["idle", "busy", "good", "bad", "calm"]

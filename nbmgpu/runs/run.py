@@ -1,127 +1,34 @@
-"""A run is a folder.
-
-Everything about one run of one cell lies in ``<runs root>/<run id>/``::
-
-    run.json              what was asked; written once, by the kernel
-    cell.py               the cell as written
-    events/rank-K.jsonl   typed events of rank K (see nbmgpu.runs.events)
-    events/launcher.jsonl which processes there are, and how they ended
-    events/kernel.jsonl   what the kernel had to say about the request
-    logs/rank-K.log       stdout and stderr of rank K, whole; logs/launcher.log and, with --fresh,
-                          logs/torchrun.log beside them
-    bundle, result-K      what goes through the disk because memory is short; removed at the end
-    shadows/rank-K/       what the cell has written on ranks other than 0; removed at the end
-    stop                  appears when somebody asked the run to stop
-    handling              is touched when a SIGINT comes while the cell handles one
-    holding               appears when ranks that hold parts of a model are about to stop together
-    collecting            appears when rank 0 has left the cell and writes its result
-    collected             appears when the kernel has taken what came back, or given it up
-    line.json             a digest of a run that is over (see nbmgpu.report.digest)
-
-The state of a run is what its events say; nothing is ever rewritten.  So the
-kernel, a terminal or a server may read a run at any time, and none of them
-needs another to be awake.
-"""
+"""``Run``: reads, stops and deletes one run; ``list_runs`` and ``find_run`` find them."""
 
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import itertools
 import json
-import os
-import secrets
 import shutil
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbmgpu.errors import LaunchError, OptionError, format_message
 from nbmgpu.system.processes import process_is_alive
 
-from .engine_plugins import DEFAULT_ENGINE, run_control
+from .engine_plugins import run_control
 from .events import ACTIVE_STATES, Event, EventTail, RunState
+from .folder import COLLECTED_FILE, STOP_FILE, runs_root, write_atomically
+from .record import RunRecord
 from .view import RunView
 
 if TYPE_CHECKING:
     import pandas as pd
 
-STOP_FILE = "stop"
-HANDLING_FILE = "handling"
-HOLDING_FILE = "holding"
-INTERRUPT_GRACE = 10.0
-"""Seconds that a cell has for handling a KeyboardInterrupt; ``HANDLING_FILE`` is new meanwhile."""
-
-COLLECTING_FILE = "collecting"
-COLLECTED_FILE = "collected"
-SHADOWS = "shadows"
-
 FIRST_RUN = "%%mgpu above a cell that trains"
 """What to type where there is no run yet."""
 
-ROOT_VARIABLE = "NBMGPU_RUNS"
-
 NAMED = 5
 """Runs that an error names where a prefix fits several."""
-
-
-def runs_root() -> Path:
-    """Return the folder of all runs: ``$NBMGPU_RUNS``, or one in Jupyter's runtime folder."""
-    if chosen := os.environ.get(ROOT_VARIABLE):
-        return Path(chosen)
-    from jupyter_core.paths import jupyter_runtime_dir
-
-    return Path(jupyter_runtime_dir()) / "nbmgpu"
-
-
-@dataclass(frozen=True)
-class RunRecord:
-    """What was asked: the content of ``run.json``.
-
-    Attributes:
-        id: the run's name.
-        created, kernel_create_time: seconds since the epoch, in UTC.
-        devices: one name per rank (``cuda:1``, ``cpu``).
-        strategy, batch, seed, fresh: as in ``RunOptions``.
-        timeout: seconds after which the run is ended; None for no limit.
-        options: all of these options, and the strategy's.
-        engine: the name of the engine that started it.
-        cwd, sys_path: the kernel's, which ranks take on.
-        bundle, results: paths to open while the run lives, one result per rank; they may be
-            memory files that vanish with it.
-        kernel_pid: the process that has asked for the run.
-        notebook: its path; empty where the kernel does not know it.
-        threads: of a rank, for computing on the CPU.
-        batch_line: the global batch in words.
-    """
-
-    id: str
-    created: float
-    strategy: str
-    devices: list[str]
-    batch: str
-    seed: int | None
-    timeout: float | None
-    fresh: bool
-    cwd: str
-    sys_path: list[str]
-    bundle: str
-    results: list[str]
-    kernel_pid: int
-    kernel_create_time: float
-    notebook: str = ""
-    threads: int = 1
-    batch_line: str = ""
-    options: dict[str, Any] = field(default_factory=dict)
-    engine: str = DEFAULT_ENGINE
-
-    @property
-    def world_size(self) -> int:
-        """Number of ranks."""
-        return len(self.devices)
 
 
 class Run:
@@ -325,16 +232,6 @@ class Run:
         )
 
 
-def new_run_id() -> str:
-    """Return a name that sorts by time and cannot collide in practice.
-
-    To the millisecond: of two runs within a second, the newest must be the later one.  In UTC:
-    so it must when the clocks are put back, or the notebook's time zone is another one now.
-    """
-    now = datetime.datetime.now(datetime.timezone.utc)
-    return f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03d}{secrets.token_hex(1)}"
-
-
 def list_runs(begins: str = "") -> Iterator[Run]:
     """Yield every run whose id ``begins`` so, newest first; what cannot be read is passed over."""
     folders = [folder for folder in runs_root().glob("*") if folder.name.startswith(begins)]
@@ -361,10 +258,3 @@ def find_run(name: str = "") -> Run:
             format_message(f"{name!r} names several runs: {ids}", instead="a longer prefix")
         )
     return found[0]
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write ``text`` so that a reader sees all of it or nothing."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(text)
-    beside.replace(path)

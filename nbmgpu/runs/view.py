@@ -5,201 +5,22 @@ A ``RunView`` consumes events in time order. It knows neither files nor widgets.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
 
-import numpy as np
-
-from .byte_ranges import ByteRanges
+from .curve import Curve
 from .events import (
     LAUNCHER,
-    Display,
     Ended,
     Event,
     Exited,
     Failure,
-    Heartbeat,
-    Measurements,
     Metrics,
     Notice,
     Progress,
-    RankState,
     RunState,
     Started,
-    Status,
-    Stderr,
-    StepDigest,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-
-@dataclass
-class Curve:
-    """One metric over steps, averaged over the ranks that reported the step.
-
-    The average is weighted by the samples behind each value, so that a loss is that of one device,
-    without a collective.
-    """
-
-    sums: dict[int, float] = field(default_factory=dict)
-    weights: dict[int, float] = field(default_factory=dict)
-
-    def add(self, points: Metrics) -> None:
-        """Add points of one rank."""
-        for step, value, weight in zip(points.steps, points.values, points.weights, strict=True):
-            if weight:  # an empty shard has no weight, and its value may be nan
-                self.sums[step] = self.sums.get(step, 0.0) + weight * value
-                self.weights[step] = self.weights.get(step, 0.0) + weight
-
-    def __len__(self) -> int:
-        """Return the number of steps."""
-        return len(self.sums)
-
-    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return steps (int64) and values (float64) in step order."""
-        # Both dictionaries have the same order of keys, nearly always that of steps.
-        count = len(self.sums)
-        steps = np.fromiter(self.sums, np.int64, count)
-        with np.errstate(invalid="ignore", over="ignore"):
-            values = np.fromiter(self.sums.values(), np.float64, count)
-            values /= np.fromiter(self.weights.values(), np.float64, count)
-        order = np.argsort(steps, kind="stable")
-        return steps[order], values[order]
-
-    def points(self) -> list[tuple[int, float]]:
-        """Return ``(step, value)`` in step order."""
-        steps, values = self.arrays()
-        return list(zip(steps.tolist(), values.tolist(), strict=True))
-
-    @property
-    def last(self) -> float | None:
-        """Return the newest value."""
-        if not self.sums:
-            return None
-        step = max(self.sums)
-        return self.sums[step] / self.weights[step]
-
-    def series(self) -> pd.Series[float]:
-        """Return the curve as a float64 series indexed by step."""
-        import pandas as pd
-
-        steps, values = self.arrays()
-        return pd.Series(values, index=steps, dtype="float64")
-
-
-RECENT = 20
-"""Points of the moving average of a rank's own metric."""
-
-
-@dataclass
-class RecentMean:
-    """A rank's newest value of a metric, and the mean of about the last ``RECENT`` values."""
-
-    last: float
-    mean: float
-    count: int = 1
-
-    def add(self, value: float) -> None:
-        """Add the next value."""
-        self.last = value
-        self.count += 1
-        self.mean += (value - self.mean) / min(self.count, RECENT)
-
-
-@dataclass
-class LogTimes:
-    """When a log was written: at ``times[i]`` it had ``offsets[i]`` bytes."""
-
-    offsets: list[int] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)
-
-    def add(self, offset: int, time: float) -> None:
-        """Record that the log had ``offset`` bytes at ``time``."""
-        if not self.offsets or offset > self.offsets[-1]:  # otherwise nothing was written
-            self.offsets.append(offset)
-            self.times.append(time)
-
-
-class StepTime(NamedTuple):
-    """The speed of a rank at a heartbeat.
-
-    Attributes:
-        step: the last step taken.
-        step_time: seconds per step since the last heartbeat.
-        own_time: the part of it outside backward passes, where ranks synchronize.
-    """
-
-    step: int
-    step_time: float
-    own_time: float
-
-
-@dataclass
-class RankView:
-    """The state of one rank.
-
-    ``step_times`` has an item for each heartbeat with a step.
-    """
-
-    process: Started | None = None
-    state: RankState = "starting"
-    detail: str = ""
-    exited: Exited | None = None
-    failure: Failure | None = None
-    step: int = 0
-    last_time: float = 0.0
-    heartbeat: Heartbeat | None = None
-    measured: Measurements | None = None
-    step_digest: StepDigest | None = None
-    step_times: list[StepTime] = field(default_factory=list)
-    recent: dict[str, RecentMean] = field(default_factory=dict)
-    stderr: ByteRanges = field(default_factory=ByteRanges)
-    marks: LogTimes = field(default_factory=LogTimes)
-
-    def add(self, event: Event) -> None:
-        """Apply an event of this rank."""
-        self.last_time = max(self.last_time, event.time)
-        match event:
-            case Started():
-                self.process = event
-            case Status():
-                self.state, self.detail = event.state, event.detail
-            case Failure():
-                self.failure = event
-            case Metrics():
-                self._add_points(event)
-            case Measurements():
-                self.measured = event
-            case StepDigest():
-                self.step_digest = event
-            case Heartbeat():
-                self.heartbeat = event
-                self.step = max(self.step, event.step)
-                self.marks.add(event.logged, event.time)
-                if event.step_time:
-                    self.step_times.append(StepTime(event.step, event.step_time, event.own_time))
-            case Stderr():
-                self.stderr.add(event.start, event.end)
-                self.marks.add(event.end, event.time)
-            case Display():
-                self.marks.add(event.offset, event.time)
-
-    def _add_points(self, points: Metrics) -> None:
-        self.step = max(self.step, max(points.steps, default=0))
-        for value, weight in zip(points.values, points.weights, strict=True):
-            if not weight:
-                continue
-            if (recent := self.recent.get(points.name)) is not None:
-                recent.add(value)
-            else:
-                self.recent[points.name] = RecentMean(value, value)
-
-    @property
-    def exit_code(self) -> int | None:
-        """The process's exit code, negative for a signal; None while it lives."""
-        return self.exited.code if self.exited else None
+from .rank_view import RankView
 
 
 @dataclass

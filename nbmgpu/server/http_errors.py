@@ -5,7 +5,7 @@ from __future__ import annotations
 from tornado import web
 
 from nbmgpu.errors import NbmgpuError
-from nbmgpu.runs.run import runs_root
+from nbmgpu.runs.folder import runs_root
 
 from .payloads import ErrorBody
 from .run_folders import NoSuchRunError

@@ -7,10 +7,11 @@ import re
 import stat
 from pathlib import Path
 
-from nbmgpu.runs.run import Run, runs_root
+from nbmgpu.runs.folder import runs_root
+from nbmgpu.runs.run import Run
 
 RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-z]{1,16}")
-"""The ids that ``nbmgpu.runs.run.new_run_id`` creates; none has a meaning in a path."""
+"""The ids that ``nbmgpu.runs.folder.new_run_id`` creates; none has a meaning in a path."""
 
 
 class NoSuchRunError(LookupError):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
-from nbmgpu.runs.run import runs_root
+from nbmgpu.runs.folder import runs_root
 
 from .device_monitor import DeviceMonitor
 from .open_runs import OpenRuns

@@ -6,7 +6,7 @@ from jupyter_server.auth.decorator import authorized
 from tornado import web
 
 from nbmgpu._version import __version__
-from nbmgpu.runs.run import runs_root
+from nbmgpu.runs.folder import runs_root
 
 from .base_handler import Handler
 from .payloads import ServerStatus

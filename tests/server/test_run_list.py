@@ -84,7 +84,7 @@ def test_a_run_whose_launcher_is_gone_is_lost(runs, stage):
     assert line["failure"].startswith("The launcher has disappeared")
     answer = runs.ask(f"runs/{staged.run.id}/stop", "POST")
     assert answer.status == 409
-    assert "launcher has disappeared" in answer.json["message"]
+    assert "launcher disappeared" in answer.json["message"]
 
 
 def test_a_run_that_has_said_much_is_stopped_at_once(runs, stage):

@@ -11,7 +11,7 @@ import websocket
 from jupyter_server_process import until
 
 from nbmgpu.report.snapshot import Parts
-from nbmgpu.runs.run import COLLECTED_FILE
+from nbmgpu.runs.folder import COLLECTED_FILE
 from nbmgpu.server.payloads import CloseCode, Update, Visibility
 
 CLOSED = 8

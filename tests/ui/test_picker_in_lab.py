@@ -23,16 +23,17 @@ config = transformers.GPT2Config(n_layer=12, n_embd=768, n_head=12)
 with torch.device("meta"):
     model = transformers.GPT2LMHeadModel(config)
 optimizer = torch.optim.AdamW(model.parameters())
-from nbmgpu.advisor.advisor import Consultation, Question
-from nbmgpu.advisor.picker_state import Picking
+from nbmgpu.advisor.model_advisor import ModelAdvisor
+from nbmgpu.advisor.picker_state import PickerController
+from nbmgpu.advisor.request import AdviceRequest
 from nbmgpu.ui.picker import Picker
-class OnGpus(Picking):
-    def question(self):
+class OnGpus(PickerController):
+    def request(self):
         import dataclasses
-        return dataclasses.replace(super().question(), memory="8 GB")
-Picker(OnGpus(Consultation(model, optimizer, (16, 512)), "model, optimizer"))
+        return dataclasses.replace(super().request(), memory="8 GB")
+Picker(OnGpus(ModelAdvisor(model, optimizer, (16, 512)), "model, optimizer"))
 """
-"""What the picker says of a machine with small GPUs, whose room is told and not found."""
+"""Shows the picker for a machine with small GPUs, whose memory is given and not probed."""
 
 
 def picker(page):

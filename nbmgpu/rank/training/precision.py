@@ -122,9 +122,7 @@ class LossScale:
             StrategyError: it has a closure, which would run the backward pass only now.
         """
         if self.on and _has_closure(step):
-            what = (
-                "--precision fp16 cannot step with a closure, as the step may have to be skipped"
-            )
+            what = "--precision fp16 cannot step with a closure, as the step may have to be skipped"
             raise StrategyError(format_message(what, instead="%%mgpu --precision bf16"))
         found = self._overflows.pop(id(optimizer), None)
         if found is None:

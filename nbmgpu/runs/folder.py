@@ -1,0 +1,68 @@
+"""The folder of a run: its files, its name, and atomic writes.
+
+Everything about one run of one cell is in ``<runs root>/<run id>/``::
+
+    run.json              the RunRecord; written once, by the kernel
+    cell.py               the cell as written
+    events/rank-K.jsonl   typed events of rank K (see nbmgpu.runs.events)
+    events/launcher.jsonl processes of the run, and how they ended
+    events/kernel.jsonl   notices of the kernel
+    logs/rank-K.log       stdout and stderr of rank K; logs/launcher.log and, with --fresh,
+                          logs/torchrun.log beside them
+    bundle, result-K      data sent through the disk because memory is short; removed at the end
+    shadows/rank-K/       files that the cell writes on ranks other than 0; removed at the end
+    stop                  created to ask the run to stop
+    handling              touched when a SIGINT arrives while the cell handles one
+    holding               created when ranks with shards of a model are about to stop together
+    collecting            created when rank 0 has finished the cell and writes its result
+    collected             created when the kernel has restored the results, or given up
+    line.json             the cached list entry of a run that is over (see nbmgpu.report.digest)
+
+The state of a run follows from its events; nothing is ever rewritten. Kernel, terminal and server
+may read a run at any time, independently of each other.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import secrets
+from pathlib import Path
+
+STOP_FILE = "stop"
+HANDLING_FILE = "handling"
+HOLDING_FILE = "holding"
+INTERRUPT_GRACE = 10.0
+"""Seconds that a cell has for handling a KeyboardInterrupt; ``HANDLING_FILE`` is new meanwhile."""
+
+COLLECTING_FILE = "collecting"
+COLLECTED_FILE = "collected"
+SHADOWS = "shadows"
+
+ROOT_VARIABLE = "NBMGPU_RUNS"
+
+
+def runs_root() -> Path:
+    """Return the folder of all runs: ``$NBMGPU_RUNS``, or one in Jupyter's runtime folder."""
+    if chosen := os.environ.get(ROOT_VARIABLE):
+        return Path(chosen)
+    from jupyter_core.paths import jupyter_runtime_dir
+
+    return Path(jupyter_runtime_dir()) / "nbmgpu"
+
+
+def new_run_id() -> str:
+    """Return a name that sorts by time and cannot collide in practice.
+
+    To the millisecond: of two runs within a second, the newest must be the later one.  In UTC:
+    so it must when the clocks are put back, or the notebook's time zone is another one now.
+    """
+    now = datetime.datetime.now(datetime.timezone.utc)
+    return f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03d}{secrets.token_hex(1)}"
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write ``text`` so that a reader sees all of it or nothing."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(text)
+    beside.replace(path)
