@@ -1,10 +1,10 @@
-"""The advisor: which strategy to take for a model, and why.
+"""The advisor: recommends a strategy for a model, with estimates of memory and speed.
 
-``consult`` is where a question comes in and an ``Advice`` goes out.  On the way: ``count``
-looks at model and optimizer, ``rehearsal`` plays a training step without memory,
-``memory`` says what a rank of each strategy would hold, ``machine`` what there is room for,
-``speed`` what is to be expected, ``recommendation`` chooses.  Nothing here knows notebooks
-or widgets, and nothing imports torch before it is asked something.
+``advise`` creates a ``ModelAdvisor``, which answers an ``AdviceRequest`` with an ``Advice``:
+``model_size`` measures the model and the optimizer, ``fake_step`` a training step on fake tensors;
+``memory_model`` estimates the memory of a rank under each strategy, ``speed_model`` its speed;
+``available_memory`` measures what is free, and ``recommendation`` chooses.  Nothing here depends
+on notebooks or widgets, and torch is not imported until a model is given.
 """
 
 from .advice import Advice, Estimate

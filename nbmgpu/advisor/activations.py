@@ -1,4 +1,4 @@
-"""What a step holds beside parameters, gradients and states: by rehearsal, or by formula."""
+"""Memory of a step besides parameters, gradients and states: by a fake step, or by formula."""
 
 from __future__ import annotations
 
@@ -6,63 +6,64 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from .interval import Span
+from .interval import Interval
 
 if TYPE_CHECKING:
     from torch import nn
 
     from nbmgpu.strategies.strategy_options import Precision
 
-    from .fake_step import Rehearsal
+    from .fake_step import FakeStep
 
-LESS, MORE = 0.95, 1.06
-"""How far a rehearsal may be off: kernels keep workspaces, allocators round sizes up."""
+LOW_MARGIN, HIGH_MARGIN = 0.95, 1.06
+"""Error margins of a fake step: kernels keep workspaces, and allocators round sizes up."""
 
 Recompute = Literal["none", "selective", "full"]
 
 
 @dataclass(frozen=True)
 class Activations:
-    """What a rank's step holds; bytes.
+    """Memory of one rank's step, in bytes.
 
     Attributes:
-        samples: rows of the batch on this rank.
-        kept: when the backward pass begins.
-        alone: at most, without gradients.
-        together: at most, with the gradients as they arrive while activations go.
-        bare_kept, bare_alone: as ``kept`` and ``alone``, without autocast's copies of parameters.
-        source: where the numbers come from, in words.
-        drawn_out: whether a few layers stand for a tall stack of them.
+        samples: number of samples on this rank.
+        kept: activations at the start of the backward pass.
+        peak: peak without gradients.
+        peak_with_gradients: peak with gradients, which arrive while activations are freed.
+        uncast_kept, uncast_peak: as ``kept`` and ``peak``, without the low-precision copies of
+            parameters that autocast caches.
+        source: the source of the numbers, as text.
+        extrapolated: whether the numbers are extrapolated from a few layers of a deep stack.
     """
 
     samples: int
-    kept: Span
-    alone: Span
-    together: Span
-    bare_kept: Span
-    bare_alone: Span
+    kept: Interval
+    peak: Interval
+    peak_with_gradients: Interval
+    uncast_kept: Interval
+    uncast_peak: Interval
     source: str
-    drawn_out: bool = False
+    extrapolated: bool = False
 
 
-def from_rehearsal(played: Rehearsal) -> Activations:
-    """Return what a rehearsal says, with its margin."""
+def from_fake_step(step: FakeStep) -> Activations:
+    """Return the measurements of a fake step with their error margins."""
 
-    def about(value: int) -> Span:
-        return Span((value - played.outputs) * LESS, value * MORE)
+    def with_margin(value: int) -> Interval:
+        return Interval((value - step.outputs) * LOW_MARGIN, value * HIGH_MARGIN)
 
-    source = "a forward and a backward pass, played on fake tensors"
-    if played.layers:
-        source += f" with a few of the {played.layers} layers"
+    source = "a forward and a backward pass on fake tensors"
+    if step.layers:
+        source += f", extrapolated from a few of the {step.layers} layers"
     return Activations(
-        played.samples,
-        kept=about(played.kept),
-        alone=about(played.alone),
-        together=about(played.together),
-        bare_kept=about(played.bare_kept),
-        bare_alone=about(played.bare_alone),
+        step.samples,
+        kept=with_margin(step.kept),
+        peak=with_margin(step.peak),
+        peak_with_gradients=with_margin(step.peak_with_gradients),
+        uncast_kept=with_margin(step.uncast_kept),
+        uncast_peak=with_margin(step.uncast_peak),
         source=source,
-        drawn_out=bool(played.layers),
+        extrapolated=bool(step.layers),
     )
 
 
@@ -70,21 +71,21 @@ def korthikanti(
     tokens: int, samples: int, width: int, layers: int, heads: int,
     tensor_parallel: int = 1, recompute: Recompute = "none",
 ) -> float:  # fmt: skip
-    """Return the bytes of activations of a transformer in 16 bits.
+    """Return the bytes of activations of a transformer in 16-bit precision.
 
     Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models
     (2205.05198), with s tokens, b samples, width h, L layers, a heads and t ranks of tensor
     parallelism: ``s*b*h*L * (10 + 24/t + 5*a*s/(h*t))``.  Selective recomputation, and
-    fused attention as in torch, keep nothing of the last term; full recomputation keeps
-    the layers' inputs alone, ``2*s*b*h*L``.
+    fused attention as in torch, drop the last term.  Full recomputation keeps only the
+    layers' inputs, ``2*s*b*h*L``.
     """
-    volume = tokens * samples * width * layers
+    elements = tokens * samples * width * layers
     if recompute == "full":
-        return 2.0 * volume
-    share = 10 + 24 / tensor_parallel
+        return 2.0 * elements
+    per_element = 10 + 24 / tensor_parallel
     if recompute == "none":
-        share += 5 * heads * tokens / (width * tensor_parallel)
-    return volume * share
+        per_element += 5 * heads * tokens / (width * tensor_parallel)
+    return elements * per_element
 
 
 def from_formula(
@@ -95,37 +96,50 @@ def from_formula(
     precision: Precision | None,
     checkpointing: bool,
 ) -> Activations | None:
-    """Return what Korthikanti's formula says of a transformer, if ``model`` is one that says so."""
-    shape = shape_of(model)
+    """Return the activations of a transformer by Korthikanti's formula.
+
+    Args:
+        model: a model whose config has the sizes of a transformer.
+        batch: a batch with ``input_ids`` of shape (samples, tokens).
+        samples: number of samples on this rank.
+        gradients: bytes of all gradients.
+        precision: as in ``--precision``.
+        checkpointing: whether activations are recomputed.
+
+    Returns:
+        None if the model or the batch does not have the sizes that the formula needs.
+    """
+    shape = transformer_shape(model)
     tokens = _tokens(batch)
     if shape is None or tokens is None:
         return None
-    width, layers, heads, words = shape
-    numbers = tokens, samples, width, layers, heads
-    # The formula is for 16 bits; dropout masks, which stay a byte, are within the range.
-    double = 1 if precision in ("bf16", "fp16") else 2
-    logits = 4 * tokens * samples * words
+    width, layers, heads, vocabulary = shape
+    sizes = tokens, samples, width, layers, heads
+    # The formula is for 16 bits. Dropout masks take one byte in any precision; the range
+    # covers them.
+    factor = 1 if precision in ("bf16", "fp16") else 2
+    logits = 4 * tokens * samples * vocabulary
     if checkpointing:
-        one = korthikanti(tokens, samples, width, 1, heads)
-        low = korthikanti(*numbers, recompute="full") * double
-        high = low + one * double
+        one_layer = korthikanti(tokens, samples, width, 1, heads)
+        low = korthikanti(*sizes, recompute="full") * factor
+        high = low + one_layer * factor
     else:
-        low = korthikanti(*numbers, recompute="selective") * double * 0.8
-        high = korthikanti(*numbers) * double * 1.2
-    kept = Span(low + logits, high + 2 * logits)
-    alone = Span(kept.low, kept.high + logits)
-    together = Span(max(alone.low, float(gradients)), alone.high + gradients)
+        low = korthikanti(*sizes, recompute="selective") * factor * 0.8
+        high = korthikanti(*sizes) * factor * 1.2
+    kept = Interval(low + logits, high + 2 * logits)
+    peak = Interval(kept.low, kept.high + logits)
+    with_gradients = Interval(max(peak.low, float(gradients)), peak.high + gradients)
     source = "the formula of Korthikanti et al., 2205.05198"
-    return Activations(samples, kept, alone, together, kept, alone, source)
+    return Activations(samples, kept, peak, with_gradients, kept, peak, source)
 
 
-def shape_of(model: nn.Module) -> tuple[int, int, int, int] | None:
-    """Return width, layers, heads and vocabulary of a transformer, as its config names them."""
+def transformer_shape(model: nn.Module) -> tuple[int, int, int, int] | None:
+    """Return width, layers, heads and vocabulary size from the config of a transformer."""
     config = getattr(model, "config", None)
 
     def first(*names: str) -> int:
-        found = (getattr(config, name, None) for name in names)
-        return next((v for v in found if isinstance(v, int) and v > 0), 0)
+        values = (getattr(config, name, None) for name in names)
+        return next((v for v in values if isinstance(v, int) and v > 0), 0)
 
     width = first("hidden_size", "n_embd", "d_model", "dim")
     layers = first("num_hidden_layers", "n_layer", "n_layers", "num_layers")

@@ -1,12 +1,13 @@
-"""The answer: what each strategy would hold and cost, and which one to take."""
+"""The result of ``advise``: an estimate for each strategy, and a recommendation."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from .interval import Span
+from .interval import Interval
 from .memory_model import Kind
+from .rendering import as_html, as_text
 from .speed_model import Speed
 
 Fit = Literal["fits", "tight", "no", "unknown"]
@@ -14,7 +15,7 @@ Fit = Literal["fits", "tight", "no", "unknown"]
 
 @dataclass(frozen=True)
 class Part:
-    """What one kind of memory takes on a rank; bytes."""
+    """Memory of one kind on one rank, in bytes."""
 
     kind: Kind
     low: int
@@ -23,19 +24,19 @@ class Part:
 
 @dataclass(frozen=True)
 class Estimate:
-    """One strategy for one model.
+    """The estimate for one strategy.
 
     Attributes:
-        name: the strategy, with an option where that makes it another.
-        summary: what it is, in one line.
-        parts: memory of a rank by kind; empty where it is unknown.
-        low, high: all of them together.
-        fits: ``fits`` with a reserve, ``tight`` if perhaps, ``no``, or ``unknown``.
-        why: why it cannot be had, or what the judgement leaves out; mostly empty.
-        speed: relative to ``ddp`` on the same ranks.
-        costs: what it costs, in words.
-        source: where the numbers come from.
-        line: the ``%%mgpu`` line that asks for it; empty if it cannot be had.
+        name: name of the strategy, with an option where the option makes a row of its own.
+        summary: one line that describes the strategy.
+        parts: memory of one rank by kind; empty if unknown.
+        low, high: bounds of the total memory of one rank, in bytes.
+        fits: ``fits`` with a reserve, ``tight`` if it may fit, ``no``, or ``unknown``.
+        why: why the strategy is unavailable or does not fit; usually empty.
+        speed: speed relative to ``ddp`` on the same ranks.
+        costs: the drawbacks of the strategy, as text.
+        source: the source of the memory estimate.
+        line: the ``%%mgpu`` line that selects the strategy; empty if it is unavailable.
     """
 
     name: str
@@ -51,26 +52,27 @@ class Estimate:
     line: str
 
     @property
-    def total(self) -> Span:
-        """All memory of a rank."""
-        return Span(self.low, self.high)
+    def total(self) -> Interval:
+        """Total memory of one rank."""
+        return Interval(self.low, self.high)
 
 
 @dataclass(frozen=True)
 class Advice:
-    """Which strategy to take, and all that it was chosen from.
+    """The recommended strategy, and the estimates that the recommendation is based on.
 
     Attributes:
-        model: what was asked about, in one line.
-        where: the ranks, in words.
-        ranks: how many.
-        free: bytes free for each; None where nobody knows.
-        rows: one for each strategy.
-        recommended: the name of the row to take.
-        reason: why, in one sentence.
+        model: one line that describes the model.
+        where: description of the devices, such as ``2 CPU ranks``.
+        ranks: number of ranks.
+        free: free memory for each rank in bytes; None if unknown.
+        rows: one estimate for each strategy.
+        recommended: name of the recommended row; empty if nothing fits.
+        reason: the reason for the recommendation, in one sentence.
         line: the ``%%mgpu`` line to put above the cell; empty if nothing fits.
-        largest_batch: samples of all ranks together that surely fit; None if unknown or no limit.
-        notes: what was assumed, left out, or is missing.
+        largest_batch: largest global batch, in samples, that should fit; None if unknown or
+            not limited by memory.
+        notes: assumptions, and what the estimates leave out.
     """
 
     model: str
@@ -85,16 +87,12 @@ class Advice:
     notes: tuple[str, ...]
 
     def row(self, name: str) -> Estimate:
-        """Return the row of the strategy ``name``."""
+        """Return the estimate for the strategy ``name``."""
         return next(row for row in self.rows if row.name == name)
 
     def __repr__(self) -> str:
         """Return a table for terminals."""
-        from .rendering import as_text
-
         return as_text(self)
 
     def _repr_html_(self) -> str:
-        from .rendering import as_html
-
         return as_html(self)

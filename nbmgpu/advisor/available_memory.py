@@ -1,4 +1,4 @@
-"""What room there is for each rank, now, and with this kernel still holding what it holds."""
+"""The memory that is free for each rank, with what this kernel holds already subtracted."""
 
 from __future__ import annotations
 
@@ -9,69 +9,74 @@ from typing import Any
 from nbmgpu.devices.placement import place_ranks
 from nbmgpu.devices.probe import Machine, probe
 from nbmgpu.errors import OptionError, format_message
-from nbmgpu.formatting import format_count, format_bytes
+from nbmgpu.formatting import format_bytes, format_count
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.system.limits import available_memory
 
-from .interval import read_bytes
+from .interval import parse_bytes
+
+MIN_MEMORY = 2**20
+"""Bytes.  A smaller ``memory=`` is taken for a number without its unit."""
 
 
 @dataclass(frozen=True)
-class Room:
-    """Where ranks would be, and what each may hold.
+class AvailableMemory:
+    """The devices of the ranks, and the memory that is free on them.
 
     Attributes:
-        ranks: how many.
-        on_gpu: whether each has a GPU.
-        free: bytes free for the rank that has the least; None where nobody knows.
-        words: where, as one says it: ``2 CPU ranks``.
-        host: bytes free on the host, for what is kept there; None where nobody knows.
-        notes: what lessens the room.
+        ranks: number of ranks.
+        on_gpu: whether each rank has a GPU.
+        free: bytes free for the rank with the least memory; None if unknown.
+        description: the devices as text, such as ``2 CPU ranks``.
+        host: bytes free on the host, for offloaded states; None if unknown.
+        notes: what reduces the free memory.
     """
 
     ranks: int
     on_gpu: bool
     free: int | None
-    words: str
+    description: str
     host: int | None = None
     notes: tuple[str, ...] = ()
 
 
-def look(options: RunOptions, machine: Machine | None = None) -> Room:
-    """Look at what is free where ``options`` would place the ranks.
+def probe_memory(options: RunOptions, machine: Machine | None = None) -> AvailableMemory:
+    """Return the free memory of the devices on which ``options`` place the ranks.
 
-    On a GPU, memory that is in use is taken off, that of this kernel as well: it stays
-    there while ranks train.  CPU ranks share the memory of the machine.
+    Memory of a GPU that is in use is subtracted.  This includes the memory of this kernel, which
+    stays allocated while the ranks train.  CPU ranks share the memory of the machine.
 
     Raises:
-        OptionError: the machine has not so many devices.
+        OptionError: the machine has too few devices.
     """
     machine = machine or probe()
     placement = place_ranks(options, machine)
     ranks = placement.world_size
     host = available_memory()
     if placement.devices[0] == "cpu":
-        return Room(ranks, False, host // ranks, format_count(ranks, "CPU rank"), host)
+        return AvailableMemory(ranks, False, host // ranks, format_count(ranks, "CPU rank"), host)
     indices = [int(d) for name in placement.devices for d in name.split(":")[1].split(",")]
     sizes = [_free(machine, index) for index in indices]
     known = [size for size in sizes if size is not None]
     least = min(known) if len(known) == len(sizes) else None
     name = machine.gpus[indices[0]].name
-    words = f"{format_count(len(indices), 'GPU')} ({name})"
-    return Room(len(indices), True, least, words, host, tuple(_held_by_kernel(indices)))
+    description = f"{format_count(len(indices), 'GPU')} ({name})"
+    notes = tuple(_kernel_memory_notes(indices))
+    return AvailableMemory(len(indices), True, least, description, host, notes)
 
 
-LEAST = 2**20
-"""Bytes: less than that is a number that lacks its unit."""
+def assume_memory(gpus: int, memory: float | str) -> AvailableMemory:
+    """Return the memory of a hypothetical machine of ``gpus`` GPUs with ``memory`` free on each.
 
-
-def imagined(gpus: int, memory: float | str) -> Room:
-    """Return a room of ``gpus`` GPUs with ``memory`` free on each, that need not be here."""
-    free = read_bytes(memory)
-    if free < LEAST:
+    Raises:
+        OptionError: ``memory`` is not a plausible amount of memory.
+    """
+    free = parse_bytes(memory)
+    if free < MIN_MEMORY:
         what = f"memory={memory!r} is {format_bytes(free)}, less than any GPU has"
         raise OptionError(format_message(what, instead=f"memory='{memory} GB'"))
-    return Room(gpus, True, free, f"{format_count(gpus, 'GPU')} with {format_bytes(free)} each")
+    description = f"{format_count(gpus, 'GPU')} with {format_bytes(free)} each"
+    return AvailableMemory(gpus, True, free, description)
 
 
 def _free(machine: Machine, index: int) -> int | None:
@@ -83,12 +88,12 @@ def _free(machine: Machine, index: int) -> int | None:
     return None
 
 
-def _held_by_kernel(indices: list[int]) -> list[str]:
+def _kernel_memory_notes(indices: list[int]) -> list[str]:
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return []
-    held = max(torch.cuda.memory_reserved(index) for index in indices)
-    if not held:
+    reserved = max(torch.cuda.memory_reserved(index) for index in indices)
+    if not reserved:
         return []
-    how = "del of its tensors and torch.cuda.empty_cache() give it to the ranks"
-    return [f"This kernel holds {format_bytes(held)} of a GPU; {how}."]
+    how = "to free it for the ranks, del its tensors and call torch.cuda.empty_cache()"
+    return [f"This kernel holds {format_bytes(reserved)} of a GPU; {how}."]

@@ -1,10 +1,10 @@
-"""A training step without memory: how much a forward and a backward pass would hold.
+"""Measures the memory of a forward and a backward pass on fake tensors.
 
-A copy of the model is made of fake tensors (``torch._subclasses.FakeTensorMode``), which
-have a shape and no numbers, and a batch of them goes forward and backward through it.
-Every tensor that comes into being is counted until it dies.  The model itself is not
-touched: not its parameters, gradients, modes or hooks, and no random number is drawn.
-A model of 70 billion parameters costs some seconds and no memory.
+The model is copied with fake tensors (``torch._subclasses.FakeTensorMode``), which have shapes
+but no data, and a batch of fake tensors is run forward and backward through the copy.
+``TensorMemoryTracker`` counts all allocations.  The model itself does not change: neither its
+parameters and gradients nor its modes and hooks, and no random number is drawn.  A model of
+70 billion parameters takes a few seconds and no memory.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import logging
 import warnings
-import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,140 +21,167 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from nbmgpu.environment import random_state
+
+from .forward_pass import batch_size, call_model, compute_loss, tensors_in
+from .memory_tracker import TensorMemoryTracker, attribute_tensors
 
 if TYPE_CHECKING:
     from nbmgpu.strategies.strategy_options import Precision
 
-TALL = 8
-"""Layers from which on a stack is not played in full."""
+DEEP_STACK = 8
+"""Minimum number of equal layers for which the memory is extrapolated from a few of them."""
 
-FEW = 2
-"""Layers that are played of a tall stack; and then twice as many."""
+FEW_LAYERS = 2
+"""Layers of a deep stack in the first fake step.  The second one has twice as many."""
 
-CAST = torch.ops.aten._to_copy.default
-
-HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class CannotRehearseError(Exception):
-    """The model does not run on fake tensors; the text says what it met."""
+class FakeStepError(Exception):
+    """The model does not run on fake tensors; the message has the reason."""
 
 
 @dataclass(frozen=True)
-class Rehearsal:
-    """What one step held at most; bytes.
+class FakeStep:
+    """Memory of one step, in bytes.
 
     Attributes:
-        samples: rows of the batch.
-        kept: activations and inputs when the backward pass begins.
-        alone: activations, inputs and what is on the way, beside parameters and gradients.
-        together: the same and the gradients, as these arrive while activations go.
-        outputs: what the model returns; a cell may let go of it before the backward pass.
-        bare_kept, bare_alone: as ``kept`` and ``alone``, without the copies of parameters in half
-            precision that autocast keeps; sharded parameters are cast as they are gathered.
-        layers: 0, or of how many layers the numbers of a few were drawn out to.
+        samples: number of samples in the batch.
+        kept: activations and inputs at the start of the backward pass.
+        peak: peak of activations, inputs and intermediate results, besides parameters and
+            gradients.
+        peak_with_gradients: the same with gradients, which arrive while activations are freed.
+        outputs: outputs of the model, which a cell may free before the backward pass.
+        uncast_kept, uncast_peak: as ``kept`` and ``peak``, without the low-precision copies of
+            parameters that autocast caches.  Sharded parameters are cast when they are gathered.
+        layers: number of layers that the values are extrapolated to; 0 if all layers ran.
     """
 
     samples: int
     kept: int
-    alone: int
-    together: int
+    peak: int
+    peak_with_gradients: int
     outputs: int
-    bare_kept: int
-    bare_alone: int
+    uncast_kept: int
+    uncast_peak: int
     layers: int = 0
 
 
-def rehearse(
+def run_fake_step(
     model: nn.Module,
     batch: Any,
     samples: int,
     precision: Precision | None = None,
     checkpointing: bool = False,
-) -> Rehearsal:
-    """Play a step of ``model`` with a batch like ``batch``, of ``samples`` rows.
+) -> FakeStep:
+    """Measure a step of ``model`` with a batch like ``batch``, resized to ``samples`` samples.
 
-    A long stack of equal layers is played with a few of them, and the rest drawn out.
+    A deep stack of equal layers runs with a few of them, and the rest is extrapolated.
 
     Raises:
-        CannotRehearseError: the model needs numbers, or cannot be called with the batch.
+        FakeStepError: the model needs the data of tensors, or cannot be called with the batch.
     """
-    part = functools.partial(_rehearse, model, batch, samples, precision, checkpointing)
+    run = functools.partial(_run_with_layers, model, batch, samples, precision, checkpointing)
     before = random_state.capture()
     try:
-        with warnings.catch_warnings(), _quiet():
+        with warnings.catch_warnings(), _fake_tensor_logging_disabled():
             warnings.simplefilter("ignore")
-            layers = _stack_height(model)
-            if layers >= TALL:
-                with contextlib.suppress(Exception):  # it counts its layers elsewhere, too
-                    return _drawn_out(part(FEW), part(2 * FEW), layers)
-            return part(0)
+            layers = _stack_depth(model)
+            if layers >= DEEP_STACK:
+                # Fails if the model also depends on its number of layers elsewhere.
+                with contextlib.suppress(Exception):
+                    return _extrapolate(run(FEW_LAYERS), run(2 * FEW_LAYERS), layers)
+            return run(0)
     except Exception as error:
-        said = str(error).strip().splitlines()
-        reason = f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
-        raise CannotRehearseError(reason) from error
+        lines = str(error).strip().splitlines()
+        reason = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+        raise FakeStepError(reason) from error
     finally:
         random_state.restore(before)
 
 
-def _rehearse(
+def _run_with_layers(
     model: nn.Module,
     batch: Any,
     samples: int,
     precision: Precision | None,
     checkpointing: bool,
     layers: int,
-) -> Rehearsal:
+) -> FakeStep:
+    """Run a fake step with the first ``layers`` layers of the stack, or with all if 0."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-    actor = _fake_copy(model, fake)
+    fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fake_model = _fake_copy(model, fake_mode)
     if layers:
-        stack = _stack(actor)
+        stack = _find_stack(fake_model)
         assert stack is not None
         del stack[layers:]
     if checkpointing:
-        _checkpoint(actor)
-    with fake, torch.enable_grad():
-        return _play(actor, _resized(batch, samples), samples, precision)
+        _enable_checkpointing(fake_model)
+    with fake_mode, torch.enable_grad():
+        return _forward_and_backward(fake_model, _resized(batch, samples), samples, precision)
 
 
-def _stack(model: nn.Module) -> nn.ModuleList | None:
-    """Return the only list of equal layers in ``model``, if there is one and no other."""
-    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) >= TALL]
+def _forward_and_backward(
+    model: nn.Module, batch: Any, samples: int, precision: str | None
+) -> FakeStep:
+    tracker = TensorMemoryTracker(model)
+    tracker.add(batch)
+    dtype = AUTOCAST_DTYPES.get(precision or "")
+    with tracker:
+        with torch.autocast("cpu", dtype, enabled=dtype is not None):
+            output, targets = call_model(model, batch)
+        loss = compute_loss(output, targets)
+        kept, uncast_kept = tracker.live, tracker.live - tracker.casts
+        outputs = sum(t.untyped_storage().nbytes() for t in tensors_in(output))
+        loss.backward()
+    return FakeStep(
+        samples, kept, tracker.peak, tracker.peak_with_gradients, outputs, uncast_kept,
+        tracker.uncast_peak,
+    )  # fmt: skip
+
+
+def _find_stack(model: nn.Module) -> nn.ModuleList | None:
+    """Return the deep stack of equal layers in ``model``, if there is exactly one."""
+    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) >= DEEP_STACK]
     if len(lists) != 1:
         return None
     shapes = {(type(m), tuple(p.shape for p in m.parameters())) for m in lists[0]}
     return lists[0] if len(shapes) == 1 else None
 
 
-def _stack_height(model: nn.Module) -> int:
-    stack = _stack(model)
+def _stack_depth(model: nn.Module) -> int:
+    stack = _find_stack(model)
     return 0 if stack is None else len(stack)
 
 
-def _drawn_out(few: Rehearsal, more: Rehearsal, layers: int) -> Rehearsal:
-    """Return what ``layers`` would hold, if ``FEW`` and twice as many hold this."""
+def _extrapolate(few: FakeStep, more: FakeStep, layers: int) -> FakeStep:
+    """Extrapolate steps with ``FEW_LAYERS`` and twice as many layers to ``layers``."""
 
-    def to(first: int, second: int) -> int:
-        return first + (second - first) * (layers - FEW) // FEW
+    def extrapolate(first: int, second: int) -> int:
+        return first + (second - first) * (layers - FEW_LAYERS) // FEW_LAYERS
 
-    alone = to(few.alone, more.alone)
-    together = max(alone, to(few.together, more.together))
-    kept, outputs = to(few.kept, more.kept), to(few.outputs, more.outputs)
-    bare = to(few.bare_kept, more.bare_kept), to(few.bare_alone, more.bare_alone)
-    return Rehearsal(few.samples, kept, alone, together, outputs, *bare, layers)
+    peak = extrapolate(few.peak, more.peak)
+    with_gradients = extrapolate(few.peak_with_gradients, more.peak_with_gradients)
+    return FakeStep(
+        samples=few.samples,
+        kept=extrapolate(few.kept, more.kept),
+        peak=peak,
+        peak_with_gradients=max(peak, with_gradients),
+        outputs=extrapolate(few.outputs, more.outputs),
+        uncast_kept=extrapolate(few.uncast_kept, more.uncast_kept),
+        uncast_peak=extrapolate(few.uncast_peak, more.uncast_peak),
+        layers=layers,
+    )
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep what fake tensors log about operators from the notebook: the advice says it."""
-    import logging
-
+def _fake_tensor_logging_disabled() -> Iterator[None]:
+    """Suppress the log messages of fake tensors about operators: the advice reports failures."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     before = logger.disabled
     logger.disabled = True
@@ -164,207 +191,58 @@ def _quiet() -> Iterator[None]:
         logger.disabled = before
 
 
-def _fake_copy(model: nn.Module, fake: Any) -> nn.Module:
-    """Copy ``model`` as it would train, with fake tensors on the CPU and without hooks."""
+def _fake_copy(model: nn.Module, fake_mode: Any) -> nn.Module:
+    """Copy ``model`` in training mode, with fake tensors on the CPU and without hooks."""
     if any(is_lazy(p) for p in model.parameters()):
-        raise ValueError("it has lazy modules, whose shapes are known after a forward pass")
+        raise ValueError("the model has lazy modules; run a forward pass to give them shapes")
     memo: dict[int, Any] = {}
-    with fake:
-        for tensor in (*model.parameters(), *model.buffers(), *_other_tensors(model)):
+    with fake_mode:
+        for tensor in (*model.parameters(), *model.buffers(), *attribute_tensors(model)):
             if id(tensor) not in memo:
                 memo[id(tensor)] = _fake_like(tensor)
-    actor: nn.Module = copy.deepcopy(model, memo)
-    for module in actor.modules():
+    fake_model: nn.Module = copy.deepcopy(model, memo)
+    for module in fake_model.modules():
         module._forward_hooks.clear()
         module._backward_hooks.clear()
         module._backward_pre_hooks.clear()
         for key, hook in list(module._forward_pre_hooks.items()):
-            if not type(hook).__module__.startswith("torch."):  # weight_norm and its like stay
+            if not type(hook).__module__.startswith("torch."):  # keep weight_norm and the like
                 del module._forward_pre_hooks[key]
-    return actor.train()
-
-
-def _other_tensors(model: nn.Module) -> Iterator[Tensor]:
-    """Yield tensors that modules hold as plain attributes, and gradients."""
-    for module in model.modules():
-        for value in vars(module).values():
-            if isinstance(value, Tensor):
-                yield value
+    return fake_model.train()
 
 
 def _fake_like(tensor: Tensor) -> Tensor:
-    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+    fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
     if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(made, requires_grad=tensor.requires_grad)
-    return made
+        return nn.Parameter(fake, requires_grad=tensor.requires_grad)
+    return fake
 
 
-def _checkpoint(actor: Any) -> None:
-    """Let blocks recompute, the same that ``--checkpointing`` finds."""
+def _enable_checkpointing(model: Any) -> None:
+    """Checkpoint the same blocks as ``--checkpointing`` does."""
     from torch.utils.checkpoint import checkpoint
 
     from nbmgpu.strategies.repeated_blocks import blocks
 
-    if getattr(actor, "supports_gradient_checkpointing", False):
-        actor.gradient_checkpointing_enable({"use_reentrant": False})
+    if getattr(model, "supports_gradient_checkpointing", False):
+        model.gradient_checkpointing_enable({"use_reentrant": False})
         return
-    for block in blocks(actor):
+    for block in blocks(model):
         block.forward = functools.partial(
             checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False
         )
 
 
 def _resized(batch: Any, samples: int) -> Any:
-    """Return a batch of fake tensors like ``batch``, with ``samples`` rows."""
-    rows = rows_of(batch)
+    """Return a batch of fake tensors like ``batch``, with ``samples`` samples."""
+    original = batch_size(batch)
 
     def resize(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
         shape = list(value.shape)
-        if shape and shape[0] == rows:
+        if shape and shape[0] == original:
             shape[0] = samples
         return torch.zeros(shape, dtype=value.dtype)
 
     return tree_map(resize, dict(batch) if isinstance(batch, Mapping) else batch)
-
-
-def rows_of(batch: Any) -> int:
-    """Return the number of samples in a batch: the first size of its first tensor."""
-    values = dict(batch) if isinstance(batch, Mapping) else batch
-    sizes = [int(t.shape[0]) for t in tree_leaves(values) if isinstance(t, Tensor) and t.dim()]
-    return sizes[0] if sizes else 1
-
-
-def _play(actor: nn.Module, batch: Any, samples: int, precision: str | None) -> Rehearsal:
-    ledger = Ledger(actor)
-    ledger.note(batch)
-    half = HALVES.get(precision or "")
-    with ledger:
-        with torch.autocast("cpu", half, enabled=half is not None):
-            output, targets = call(actor, batch)
-        loss = _loss(output, targets)
-        kept, bare = ledger.live, ledger.live - ledger.casts
-        outputs = sum(t.untyped_storage().nbytes() for t in tensors_in(output))
-        loss.backward()
-    return Rehearsal(samples, kept, ledger.alone, ledger.together, outputs, bare, ledger.bare)
-
-
-def call(model: Any, batch: Any) -> tuple[Any, Any]:
-    """Call ``model`` with ``batch`` as cells do; return its output, and the targets.
-
-    A Lightning module takes a training step; a mapping becomes keywords; of several
-    tensors the first is the input and the last the target, unless the model wants all.
-    """
-    if hasattr(model, "training_step") and hasattr(model, "configure_optimizers"):
-        model.log = model.log_dict = lambda *_, **__: None
-        return model.training_step(batch, 0), None
-    if isinstance(batch, Mapping):
-        return model(**batch), batch.get("labels")
-    if not isinstance(batch, list | tuple):
-        return model(batch), None
-    if len(batch) == 1:
-        return model(batch[0]), None
-    try:
-        return model(*batch[:-1]), batch[-1]
-    except TypeError:
-        return model(*batch), None
-
-
-def tensors_in(value: Any) -> list[Tensor]:
-    """Return the tensors inside ``value``, which may be an output of transformers."""
-    values = dict(value) if isinstance(value, Mapping) else value
-    return [t for t in tree_leaves(values) if isinstance(t, Tensor)]
-
-
-def _loss(output: Any, targets: Any) -> Tensor:
-    """Return a loss as a cell would compute it: the model's own, cross entropy, or squares."""
-    own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-    if isinstance(own, Tensor):
-        return own
-    found = [t for t in tensors_in(output) if t.requires_grad]
-    if not found:
-        raise ValueError("what it returns does not depend on anything that trains")
-    first = found[0].float()
-    if isinstance(targets, Tensor) and first.dim() > 0:
-        if not targets.is_floating_point() and first.dim() == targets.dim() + 1:
-            if first.dim() > 2 and first.shape[:-1] == targets.shape:  # classes come last
-                first, targets = first.flatten(0, -2), targets.flatten()
-            return nn.functional.cross_entropy(first, targets.long())
-        if first.shape == targets.shape:
-            return nn.functional.mse_loss(first, targets.float())
-    return torch.stack([t.float().square().mean() for t in found]).sum()
-
-
-class Ledger(TorchDispatchMode):
-    """Counts the bytes of all tensors that come into being, until they die.
-
-    ``live`` is what there is, without gradients; ``alone`` and ``together`` are the most
-    there was, without and with them.  ``casts`` are copies of parameters in another dtype,
-    of those that live, and ``bare`` is the most there was without gradients and these.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        """Know ``model``, whose own tensors do not count."""
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.alone = self.together = self.bare = 0
-        self.live = self.casts = self._gradients = 0
-        self._cast: set[int] = set()
-        self._parameters = {p.untyped_storage()._cdata for p in model.parameters()}
-        self._known: dict[int, bool] = {}
-        self._guards: list[Any] = []
-        for tensor in (*model.parameters(), *model.buffers(), *_other_tensors(model)):
-            self._known[tensor.untyped_storage()._cdata] = False
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(self._arrived)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Do what is asked, and count what comes of it."""
-        result = func(*args, **(kwargs or {}))
-        if func is CAST and args[0].untyped_storage()._cdata in self._parameters:
-            key = result.untyped_storage()._cdata
-            if key not in self._known:
-                self._cast.add(key)
-                self.casts += result.untyped_storage().nbytes()
-        self.note(result)
-        return result
-
-    def note(self, value: Any) -> None:
-        """Count the tensors in ``value`` that are new."""
-        for tensor in tree_leaves(value):
-            if isinstance(tensor, Tensor):
-                self._enter(tensor)
-        self.alone = max(self.alone, self.live)
-        self.together = max(self.together, self.live + self._gradients)
-        self.bare = max(self.bare, self.live - self.casts)
-
-    def _enter(self, tensor: Tensor) -> None:
-        storage = tensor.untyped_storage()
-        key = storage._cdata
-        if key in self._known:
-            return
-        size = storage.nbytes()
-        self._known[key] = False
-        self.live += size
-        self._guards.append(weakref.finalize(storage, self._leave, key, size))
-        self._guards[-1].atexit = False
-
-    def _leave(self, key: int, size: int) -> None:
-        if self._known.pop(key):
-            self._gradients -= size
-            return
-        self.live -= size
-        if key in self._cast:
-            self._cast.remove(key)
-            self.casts -= size
-
-    def _arrived(self, parameter: nn.Parameter) -> None:
-        """Count from now on among the gradients what has become one."""
-        if parameter.grad is None or parameter.grad.is_sparse:
-            return
-        storage = parameter.grad.untyped_storage()
-        if self._known.get(storage._cdata) is False:
-            self._known[storage._cdata] = True
-            self.live -= storage.nbytes()
-            self._gradients += storage.nbytes()

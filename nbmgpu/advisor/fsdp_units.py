@@ -1,4 +1,4 @@
-"""The pieces in which ``fsdp`` and ``zero2`` would gather a model; decided where they decide it."""
+"""Sizes of the units that ``fsdp`` and ``zero2`` gather, as their own wrap policy finds them."""
 
 from __future__ import annotations
 
@@ -10,42 +10,48 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Units:
-    """Bytes of parameters by what FSDP2 does with them.
+class UnitSizes:
+    """Bytes of parameters, grouped by how FSDP2 handles them.
 
     Attributes:
-        sharded: all that is dealt out to ranks.
-        root: of that, what no unit has; it stays gathered through a forward and backward pass.
-        largest: the largest unit, which comes and goes.
-        kept: what stays whole on every rank.
+        sharded: all parameters that are sharded over the ranks.
+        root: sharded parameters outside of all units.  They stay gathered from the forward
+            pass to the end of the backward pass.
+        largest: the largest unit, which is gathered and freed again.
+        replicated: parameters that every rank keeps in full.
     """
 
     sharded: int
     root: int
     largest: int
-    kept: int
+    replicated: int
 
 
-def find_units(model: nn.Module, named: tuple[str, ...] = ()) -> Units:
-    """Find out in which pieces ``model`` would be gathered, with the classes ``named``."""
+def measure_units(model: nn.Module, class_names: tuple[str, ...] = ()) -> UnitSizes:
+    """Return the sizes of the units of ``model``.
+
+    Args:
+        model: the model to shard.
+        class_names: module classes that form units, as in ``--fsdp-units``.
+    """
     from nbmgpu.strategies.fsdp.wrap_policy import sharding_plans
 
     first = next(model.parameters(), None)
     if first is None:
-        return Units(0, 0, 0, 0)
-    whole = {id(p): p.numel() * p.element_size() for p in model.parameters()}
-    sizes: list[int] = []
+        return UnitSizes(0, 0, 0, 0)
+    nbytes = {id(p): p.numel() * p.element_size() for p in model.parameters()}
+    unit_sizes: list[int] = []
     root = 0
     seen: set[int] = set()
-    for plan in sharding_plans([model], first.device, named):
+    for plan in sharding_plans([model], first.device, class_names):
         seen |= {id(p) for p in plan.replicated}
         for module in (*plan.units, plan.root):
-            mine = {id(p) for p in module.parameters()} - seen
-            seen |= mine
-            size = sum(whole[key] for key in mine)
+            new = {id(p) for p in module.parameters()} - seen
+            seen |= new
+            size = sum(nbytes[key] for key in new)
             if module is plan.root:
                 root += size
             else:
-                sizes.append(size)
-    sharded = root + sum(sizes)
-    return Units(sharded, root, max(sizes, default=0), sum(whole.values()) - sharded)
+                unit_sizes.append(size)
+    sharded = root + sum(unit_sizes)
+    return UnitSizes(sharded, root, max(unit_sizes, default=0), sum(nbytes.values()) - sharded)

@@ -1,21 +1,22 @@
-"""What one rank holds at most, by strategy and by kind.
+"""Estimates the peak memory of one rank, by strategy and by kind of memory.
 
 Rajbhandari et al., ZeRO (1910.02054), count for mixed precision with Adam, per parameter: 16
-bytes under data parallelism (2 the parameter, 2 its gradient, 12 the optimizer with a float32
-copy), 4 + 12/N when states are sharded (stage 1), 2 + 14/N with gradients as well (stage 2),
-16/N with all (stage 3); see ``zero``.
+bytes under data parallelism (2 for the parameter, 2 for its gradient, 12 for the optimizer with a
+float32 copy), 4 + 12/N when states are sharded (stage 1), 2 + 14/N with gradients as well (stage
+2), 16/N when everything is sharded (stage 3); see ``zero_model_states``.
 
-The strategies here are counted as they are.  Parameters stay in float32 under ``--precision``
-(autocast), so Adam makes 4 + 4 + 8 = 16 bytes again; ``ddp`` and ``zero1`` have 4 more for the
-buckets in which gradients travel; ``zero1`` deals out whole parameters; ``zero2`` and
-``fsdp`` are FSDP2, which gathers units and lets go of them.  tests/advisor compares all of this
-with what ranks have measured.
+The strategies of this package differ.  Parameters stay in float32 under ``--precision``
+(autocast), so Adam takes 4 + 4 + 8 = 16 bytes again.  ``ddp`` and ``zero1`` take 4 more for the
+gradient buckets.  ``zero1`` assigns whole parameters to ranks.  ``zero2`` and ``fsdp`` are FSDP2,
+which gathers units and frees them again.  tests/advisor compares these estimates with
+measurements on ranks.
 
 DeepSpeed documents 4 + 16/N bytes for its stage 2, while its estimator
 (``estimate_zero2_model_states_mem_needs``) computes 2 + 18/N: for the 2851 million parameters
-and 8 GPUs of its documentation 11.3 GiB, where that shows 15.93.  Both say 18/N and 4 for each
-number of the largest layer for stage 3.  Neither knows of training in float32, nor of the
-bucket in which gradients are reduced: here as large as the model, up to 500 million numbers.
+and 8 GPUs of its documentation 11.3 GiB, where the documentation has 15.93.  For stage 3 both have
+18/N, and 4 bytes for each element of the largest layer.  Neither accounts for training in float32,
+nor for the bucket in which gradients are reduced: here as large as the model, up to 500 million
+elements.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from .activations import MORE
-from .interval import KIB, Span, at_least
+from .activations import HIGH_MARGIN
+from .interval import KIB, Interval, maximum
 
 if TYPE_CHECKING:
     from nbmgpu.strategies.strategy_options import Precision
 
     from .activations import Activations
-    from .fsdp_units import Units
-    from .model_size import Counted
+    from .fsdp_units import UnitSizes
+    from .model_size import ModelSize
 
 Kind = Literal["parameters", "gradients", "optimizer", "activations", "buffers", "extra"]
 
@@ -40,34 +41,44 @@ KINDS: dict[Kind, str] = {
     "parameters": "parameters",
     "gradients": "gradients",
     "optimizer": "optimizer states",
-    "activations": "activations, and what a step computes on its way",
-    "buffers": "buffers of the model, gradients in transit and parameters gathered for a while",
-    "extra": "the process itself, and what the allocator loses",
+    "activations": "activations and intermediate results of the step",
+    "buffers": "model buffers, gradient buckets and gathered parameters",
+    "extra": "the process itself, and allocator overhead",
 }
-"""What memory is spent on, in the order in which it is shown."""
+"""Labels of the kinds of memory, in display order."""
 
-Held = Mapping[Kind, Span]
+MemoryByKind = Mapping[Kind, Interval]
 
 GIB = KIB**3
-OF_CPU_PROCESS = Span(0.015 * GIB, 0.3 * GIB)
-"""A CPU rank's own memory, libraries that ranks share not counted."""
+CPU_PROCESS = Interval(0.015 * GIB, 0.3 * GIB)
+"""Private memory of a CPU rank, without the libraries that ranks share."""
 
-OF_GPU_PROCESS = Span(0.4 * GIB, 1.5 * GIB)
-"""A CUDA context, NCCL's buffers and libraries' workspaces."""
+GPU_PROCESS = Interval(0.4 * GIB, 1.5 * GIB)
+"""A CUDA context, NCCL's buffers and library workspaces."""
 
-LOST = 0.06
-"""What an allocator for GPUs loses between tensors, at most."""
+FRAGMENTATION = 0.06
+"""Upper bound of the fraction that the CUDA caching allocator loses to fragmentation."""
 
 DEEPSPEED_BUCKET = 500_000_000
-"""Numbers in the bucket of DeepSpeed's gradients, at most."""
+"""Maximum number of elements in DeepSpeed's gradient bucket."""
 
 
 @dataclass(frozen=True)
-class Case:
-    """All that the memory of a rank depends on."""
+class TrainingSetup:
+    """Everything that the memory of a rank depends on, besides the strategy.
 
-    counted: Counted
-    units: Units
+    Attributes:
+        model_size: sizes of the model and its optimizer states.
+        units: sizes of the units that FSDP2 gathers.
+        activations: memory of one rank's step; None if unknown.
+        ranks: number of ranks.
+        on_gpu: whether each rank has a GPU.
+        accumulate: backward passes per optimizer step.
+        precision: as in ``--precision``.
+    """
+
+    model_size: ModelSize
+    units: UnitSizes
     activations: Activations | None
     ranks: int
     on_gpu: bool
@@ -75,186 +86,206 @@ class Case:
     precision: Precision | None = None
 
     @property
-    def half(self) -> float:
-        """How much of a gathered parameter there is: FSDP2 gathers in ``--precision bf16``."""
+    def gather_factor(self) -> float:
+        """Size of a gathered parameter relative to float32: FSDP2 gathers bf16 under bf16."""
         return 0.5 if self.precision == "bf16" else 1.0
 
-    def on_the_way(self, gradients: float, share: float = 1.0) -> Span:
-        """Return activations and what an optimizer's step computes, beside ``gradients``.
+    def activation_memory(self, gradients: float, fraction: float = 1.0) -> Interval:
+        """Return activations and temporaries of the optimizer step, besides full gradients.
 
-        ``share`` is the rank's share of the parameters that the optimizer steps on.
+        Args:
+            gradients: bytes of gradients, which are counted separately.
+            fraction: fraction of the parameters that this rank's optimizer updates.
         """
-        step = self._stepping(share)
+        step = self._optimizer_temporaries(fraction)
         acts = self.activations
         if acts is None:
             return step
         # A cell may clear gradients before its forward pass, or after it.
-        passing = Span(acts.together.low - gradients, acts.alone.high)
+        passes = Interval(acts.peak_with_gradients.low - gradients, acts.peak.high)
         if self.accumulate > 1:
-            passing = Span(acts.alone.low - self.counted.largest, acts.alone.high)
-        passing = Span(min(passing.low, passing.high), passing.high)
-        return at_least(passing, step, Span(0.0, 0.0))
+            passes = Interval(acts.peak.low - self.model_size.largest, acts.peak.high)
+        passes = Interval(min(passes.low, passes.high), passes.high)
+        return maximum(passes, step, Interval(0.0, 0.0))
 
-    def _stepping(self, share: float) -> Span:
-        # On GPUs torch steps on all parameters at once, and has room for each; else one by one.
-        at_once = self.counted.gradients * share if self.on_gpu else 3.0 * self.counted.largest
-        return Span(0.0, at_once * MORE)
+    def sharded_activation_memory(self, fraction: float) -> Interval:
+        """Return the same where gradients are sharded.
 
-    def beside_shards(self, share: float) -> Span:
-        """Return the same where gradients are shards; the low end is when the pass begins."""
+        The lower bound is the memory at the start of the backward pass.
+        """
         acts = self.activations
-        step = self._stepping(share)
+        step = self._optimizer_temporaries(fraction)
         if acts is None:
             return step
-        # FSDP2 and DeepSpeed compute all of a pass in half precision; autocast not quite all.
-        low = acts.bare_kept.low * (0.85 if self.half < 1 else 1.0)
-        return Span(low, max(step.high, acts.bare_alone.high))
+        # FSDP2 and DeepSpeed compute the whole pass in half precision, autocast only most of it.
+        low = acts.uncast_kept.low * (0.85 if self.gather_factor < 1 else 1.0)
+        return Interval(low, max(step.high, acts.uncast_peak.high))
+
+    def _optimizer_temporaries(self, fraction: float) -> Interval:
+        # On GPUs torch updates all parameters at once (foreach) and needs a temporary for each;
+        # on CPUs it updates them one by one.
+        gradients = self.model_size.gradients
+        size = gradients * fraction if self.on_gpu else 3.0 * self.model_size.largest
+        return Interval(0.0, size * HIGH_MARGIN)
 
 
-def zero(stage: int, ranks: int, parameters: float) -> float:
-    """Return the bytes of model states that the ZeRO paper gives for mixed precision with Adam."""
+def zero_model_states(stage: int, ranks: int, parameters: float) -> float:
+    """Return the bytes of model states in the ZeRO paper, for mixed precision with Adam."""
     return parameters * {
         0: 16.0, 1: 4 + 12 / ranks, 2: 2 + 14 / ranks, 3: 16 / ranks,
     }[stage]  # fmt: skip
 
 
-def of_ddp(case: Case) -> dict[Kind, Span]:
-    """Everything is whole; gradients travel in buckets that stay."""
-    counted = case.counted
-    gradients = counted.gradients
+def ddp_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
+    """Estimate ``ddp``: everything is replicated, and gradient buckets stay allocated."""
+    size = setup.model_size
+    gradients = size.gradients
     return {
-        "parameters": Span.exactly(counted.parameters),
-        "gradients": Span.exactly(gradients),
-        "optimizer": Span.exactly(counted.all_states),
-        "activations": case.on_the_way(gradients),
-        "buffers": Span.exactly(counted.buffers + gradients),
+        "parameters": Interval.exact(size.parameters),
+        "gradients": Interval.exact(gradients),
+        "optimizer": Interval.exact(size.all_states),
+        "activations": setup.activation_memory(gradients),
+        "buffers": Interval.exact(size.buffers + gradients),
     }
 
 
-def of_zero1(case: Case) -> dict[Kind, Span]:
-    """As ``ddp``; each rank has the states of the whole parameters that are dealt to it."""
-    counted = case.counted
-    share = counted.largest_share(case.ranks)
-    held = of_ddp(case)
-    held["optimizer"] = Span(min(share, counted.all_states / case.ranks), share)
-    return held
+def zero1_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
+    """Estimate ``zero1``: as ``ddp``, with states only for the parameters assigned to the rank."""
+    size = setup.model_size
+    largest = size.largest_state_shard(setup.ranks)
+    memory = ddp_memory(setup)
+    memory["optimizer"] = Interval(min(largest, size.all_states / setup.ranks), largest)
+    return memory
 
 
-def of_fsdp(case: Case, keeps: bool = False, offload: bool = False) -> dict[Kind, Span]:
-    """Rows of everything; units are gathered, and freed after the forward pass unless ``keeps``.
+def fsdp_memory(
+    setup: TrainingSetup, keep_gathered: bool = False, offload: bool = False
+) -> dict[Kind, Interval]:
+    """Estimate FSDP2: everything is sharded, and units are gathered.
 
-    What no unit has, the root's own, stays gathered until the backward pass is over, and so do
-    its gradients.  With ``offload`` the shards lie in the memory of the host.
+    The root's own parameters, outside of all units, and their gradients stay gathered until the
+    end of the backward pass.
+
+    Args:
+        setup: what is trained, and on what.
+        keep_gathered: units stay gathered after the forward pass.
+        offload: shards are kept in the memory of the host.
     """
-    counted, units, half, ranks = case.counted, case.units, case.half, case.ranks
-    whole = max(1, counted.parameters)
-    sharded, kept = units.sharded / whole, units.kept / whole
-    share = kept + (0 if offload else sharded / ranks)
+    size, units, factor, ranks = setup.model_size, setup.units, setup.gather_factor, setup.ranks
+    total = max(1, size.parameters)
+    sharded, replicated = units.sharded / total, units.replicated / total
+    fraction = replicated + (0 if offload else sharded / ranks)
     root, unit = float(units.root), float(units.largest)
-    gradients = counted.gradients * share
-    gathered = (units.sharded if keeps else root + unit) * half
-    # Beside the unit that computes: the next one gathered, gradients of three on their way.
-    most = gathered + (0 if keeps else unit * half) + root * (half + 1) + unit * (half + 3)
-    way = case.beside_shards(share)
-    # When the backward pass begins, or when it ends: all gradients, and the root not yet freed.
-    least = max(way.low + gathered, gradients + root * half) - gradients
-    transit = min(gathered, least)
+    gradients = size.gradients * fraction
+    gathered = (units.sharded if keep_gathered else root + unit) * factor
+    # Besides the unit that computes: the next unit is gathered, and the gradients of three units
+    # are in flight.
+    prefetched = 0 if keep_gathered else unit * factor
+    most = gathered + prefetched + root * (factor + 1) + unit * (factor + 3)
+    acts = setup.sharded_activation_memory(fraction)
+    # At the start of the backward pass, or at its end: all gradients, and the root still gathered.
+    least = max(acts.low + gathered, gradients + root * factor) - gradients
+    transient = min(gathered, least)
     return {
-        "parameters": Span.exactly(counted.parameters * share),
-        "gradients": Span.exactly(gradients),
-        "optimizer": Span.exactly(counted.all_states * share),
-        "activations": Span(least - transit, way.high),
-        "buffers": Span(transit, most) + Span.exactly(counted.buffers),
+        "parameters": Interval.exact(size.parameters * fraction),
+        "gradients": Interval.exact(gradients),
+        "optimizer": Interval.exact(size.all_states * fraction),
+        "activations": Interval(least - transient, acts.high),
+        "buffers": Interval(transient, most) + Interval.exact(size.buffers),
     }
 
 
-def of_zero2(case: Case) -> dict[Kind, Span]:
-    """As ``fsdp``, and all parameters stay gathered from the forward to the backward pass."""
-    return of_fsdp(case, keeps=True)
+def zero2_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
+    """Estimate ``zero2``: as ``fsdp``, with parameters gathered until the backward pass."""
+    return fsdp_memory(setup, keep_gathered=True)
 
 
-def of_offloaded_fsdp(case: Case) -> dict[Kind, Span]:
-    """As ``fsdp``, with shards in the memory of the host."""
-    return of_fsdp(case, offload=True)
+def offloaded_fsdp_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
+    """Estimate ``fsdp --cpu-offload``: as ``fsdp``, with shards in the memory of the host."""
+    return fsdp_memory(setup, offload=True)
 
 
-def of_deepspeed(case: Case, stage: int, offload: bool = False) -> dict[Kind, Span]:
-    """DeepSpeed's engine: what is sharded, and float32 copies of it as one flat piece."""
-    counted, ranks = case.counted, case.ranks
-    gradients = counted.gradients
-    half = 0.5 if case.precision in ("bf16", "fp16") else 1.0
-    bucket = min(gradients, 4 * DEEPSPEED_BUCKET) * half
-    part = gradients / ranks
-    held: dict[Kind, Span] = {
-        "parameters": Span.exactly(counted.parameters * half),
-        "gradients": Span(part * half, (gradients if stage == 1 else part) * half + part),
-        "optimizer": Span(counted.all_states / ranks, counted.all_states / ranks + 2 * part),
-        "activations": case.beside_shards(1 / ranks),
-        "buffers": Span(0.0, 2.0 * bucket) + Span.exactly(counted.buffers),
+def deepspeed_memory(
+    setup: TrainingSetup, stage: int, offload: bool = False
+) -> dict[Kind, Interval]:
+    """Estimate DeepSpeed: the sharded states, and flat float32 copies of the shards."""
+    size, ranks = setup.model_size, setup.ranks
+    gradients = size.gradients
+    factor = 0.5 if setup.precision in ("bf16", "fp16") else 1.0
+    bucket = min(gradients, 4 * DEEPSPEED_BUCKET) * factor
+    shard = gradients / ranks
+    memory: dict[Kind, Interval] = {
+        "parameters": Interval.exact(size.parameters * factor),
+        "gradients": Interval(
+            shard * factor, (gradients if stage == 1 else shard) * factor + shard
+        ),
+        "optimizer": Interval(size.all_states / ranks, size.all_states / ranks + 2 * shard),
+        "activations": setup.sharded_activation_memory(1 / ranks),
+        "buffers": Interval(0.0, 2.0 * bucket) + Interval.exact(size.buffers),
     }
     if stage == 3:
-        held["parameters"] = Span(1.0, 2.0) * (counted.parameters * half / ranks)
-        gathered = (case.units.root + case.units.largest) * half
-        held["buffers"] += Span(gathered, 3.0 * gathered)
+        memory["parameters"] = Interval(1.0, 2.0) * (size.parameters * factor / ranks)
+        gathered = (setup.units.root + setup.units.largest) * factor
+        memory["buffers"] += Interval(gathered, 3.0 * gathered)
     if offload:
-        host: tuple[Kind, ...] = ("optimizer", "gradients")
-        for kind in (*host, "parameters") if stage == 3 else host:
-            held[kind] = Span(0.0, held[kind].high if kind == "gradients" else 0.0)
-    return held
+        on_host: tuple[Kind, ...] = ("optimizer", "gradients")
+        for kind in (*on_host, "parameters") if stage == 3 else on_host:
+            memory[kind] = Interval(0.0, memory[kind].high if kind == "gradients" else 0.0)
+    return memory
 
 
-def of_dp(case: Case) -> dict[Kind, Span]:
-    """One process: the first GPU has everything, and what the others return."""
-    held = of_ddp(case)
-    held["buffers"] = Span.exactly(case.counted.buffers)
-    if not case.on_gpu:
-        held["activations"] *= case.ranks  # one process, the whole batch
-    return held
+def dp_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
+    """Estimate ``dp``: one process; the first GPU has all states and the outputs of the others."""
+    memory = ddp_memory(setup)
+    memory["buffers"] = Interval.exact(setup.model_size.buffers)
+    if not setup.on_gpu:
+        memory["activations"] *= setup.ranks  # one process runs the whole batch
+    return memory
 
 
-OF: dict[str, Callable[[Case], dict[Kind, Span]]] = {
-    "ddp": of_ddp,
-    "zero1": of_zero1,
-    "zero2": of_zero2,
-    "fsdp": of_fsdp,
-    "fsdp --cpu-offload": of_offloaded_fsdp,
-    "deepspeed_stage_1": lambda case: of_deepspeed(case, 1),
-    "deepspeed_stage_2": lambda case: of_deepspeed(case, 2),
-    "deepspeed_stage_3": lambda case: of_deepspeed(case, 3),
-    "deepspeed_stage_2_offload": lambda case: of_deepspeed(case, 2, True),
-    "deepspeed_stage_3_offload": lambda case: of_deepspeed(case, 3, True),
-    "dp": of_dp,
+ESTIMATORS: dict[str, Callable[[TrainingSetup], dict[Kind, Interval]]] = {
+    "ddp": ddp_memory,
+    "zero1": zero1_memory,
+    "zero2": zero2_memory,
+    "fsdp": fsdp_memory,
+    "fsdp --cpu-offload": offloaded_fsdp_memory,
+    "deepspeed_stage_1": lambda setup: deepspeed_memory(setup, 1),
+    "deepspeed_stage_2": lambda setup: deepspeed_memory(setup, 2),
+    "deepspeed_stage_3": lambda setup: deepspeed_memory(setup, 3),
+    "deepspeed_stage_2_offload": lambda setup: deepspeed_memory(setup, 2, True),
+    "deepspeed_stage_3_offload": lambda setup: deepspeed_memory(setup, 3, True),
+    "dp": dp_memory,
 }
-"""How each strategy of this package is counted; ``none`` holds what its cell makes it hold."""
+"""The estimator of each strategy.  ``none`` has none: its memory depends on the cell."""
 
 SOURCES = {
-    "ddp": "measured here: 16 bytes a parameter, 4 for buckets",
-    "zero1": "ZeRO 1910.02054, stage 1; measured here",
-    "zero2": "ZeRO 1910.02054, stage 2, by FSDP2; measured here",
-    "fsdp": "ZeRO 1910.02054, stage 3, by FSDP2; measured here",
-    "fsdp --cpu-offload": "as fsdp; FSDP2's CPUOffloadPolicy",
+    "ddp": "measured: 16 bytes per parameter, and 4 for gradient buckets",
+    "zero1": "ZeRO 1910.02054, stage 1; measured",
+    "zero2": "ZeRO 1910.02054, stage 2, with FSDP2; measured",
+    "fsdp": "ZeRO 1910.02054, stage 3, with FSDP2; measured",
+    "fsdp --cpu-offload": "as fsdp, with FSDP2's CPUOffloadPolicy",
     "dp": "nn.DataParallel",
 }
-DEEPSPEED = "ZeRO 1910.02054, and DeepSpeed's own estimators; a wide range"
+DEEPSPEED_SOURCE = "ZeRO 1910.02054, and DeepSpeed's own estimators; a wide range"
 
 
-def held_by(name: str, case: Case) -> Held | None:
-    """Return what a rank holds under the strategy ``name``; None where nobody can know."""
-    count = OF.get(name)
-    if count is None:
+def estimate_memory(name: str, setup: TrainingSetup) -> MemoryByKind | None:
+    """Return the memory of one rank under the strategy ``name``; None if unknown."""
+    estimator = ESTIMATORS.get(name)
+    if estimator is None:
         return None
-    held = count(case)
-    held["extra"] = OF_GPU_PROCESS if case.on_gpu else OF_CPU_PROCESS
-    if case.on_gpu:
-        held["extra"] += Span(0.0, LOST * total(held).high)
-    return {kind: held[kind] for kind in KINDS}
+    memory = estimator(setup)
+    memory["extra"] = GPU_PROCESS if setup.on_gpu else CPU_PROCESS
+    if setup.on_gpu:
+        memory["extra"] += Interval(0.0, FRAGMENTATION * total(memory).high)
+    return {kind: memory[kind] for kind in KINDS}
 
 
-def total(held: Held) -> Span:
-    """Return the sum of all kinds."""
-    return sum(held.values(), Span(0.0, 0.0))
+def total(memory: MemoryByKind) -> Interval:
+    """Return the sum over all kinds of memory."""
+    return sum(memory.values(), Interval(0.0, 0.0))
 
 
 def source_of(name: str) -> str:
-    """Return where the numbers of a strategy come from."""
-    return SOURCES.get(name, DEEPSPEED)
+    """Return the source of the memory estimate of a strategy."""
+    return SOURCES.get(name, DEEPSPEED_SOURCE)

@@ -1,14 +1,15 @@
-"""What there is to hold: parameters, buffers, and the states of the optimizer.
+"""Sizes of a model and its optimizer: parameters, gradients, buffers and optimizer states.
 
-States are those that the optimizer has; where it has none yet, a twin of it steps on tiny
-tensors of the same kinds, so that any class is counted as it is: Adam's two tensors,
-Adafactor's rows and columns, none for plain SGD.
+Existing optimizer states are measured.  Where the optimizer has none yet, a clone of it takes a
+step on tiny tensors of the same dtype and rank, so that any class is measured and not guessed:
+two tensors for Adam, rows and columns for Adafactor, none for plain SGD.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,78 +19,86 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-SIDES = (5, 7, 11, 13, 17, 19)
-"""Sides of a tiny tensor, all different: so the shape of a state tells what it follows."""
+PROBE_SIDES = (5, 7, 11, 13, 17, 19)
+"""Distinct sizes of the dimensions of a tiny parameter.
+
+The shape of a state then shows which dimensions of the parameter it follows.
+"""
 
 
 @dataclass(frozen=True)
-class Counted:
-    """A model and its optimizer in numbers; sizes in bytes.
+class ModelSize:
+    """Sizes of a model and its optimizer, in bytes unless noted otherwise.
 
     Attributes:
-        elements: numbers in all parameters.
-        trained: numbers in the parameters that train.
-        parameters: bytes of all parameters, each once.
-        gradients: bytes of the gradients, one for each parameter that trains.
+        elements: number of elements of all parameters.
+        trainable: number of elements of the trainable parameters.
+        parameters: bytes of all parameters; shared parameters count once.
+        gradients: bytes of the gradients of all trainable parameters.
         buffers: bytes of the buffers.
-        sizes: numbers in each parameter of the optimizer that trains, in its order.
-        states: bytes of optimizer states for each of them.
+        numels: number of elements of each trainable parameter, in the optimizer's order.
+        states: bytes of optimizer states of each of these parameters.
         largest: bytes of the largest parameter.
-        optimizer: the class of the optimizer, or what is assumed in its place.
-        guessed: whether the optimizer's states are assumed and not looked at.
+        optimizer: class name of the optimizer, or of the assumed one.
+        states_assumed: whether the optimizer states are assumed and not measured.
     """
 
     elements: int
-    trained: int
+    trainable: int
     parameters: int
     gradients: int
     buffers: int
-    sizes: tuple[int, ...]
+    numels: tuple[int, ...]
     states: tuple[int, ...]
     largest: int
     optimizer: str
-    guessed: bool
+    states_assumed: bool
 
     @property
     def all_states(self) -> int:
         """Bytes of all optimizer states."""
         return sum(self.states)
 
-    def largest_share(self, ranks: int) -> int:
-        """Return the bytes of states on the rank that has most of them under ``zero1``.
+    @property
+    def model_states(self) -> int:
+        """Bytes of parameters, gradients and optimizer states."""
+        return self.parameters + self.gradients + self.all_states
 
-        Whole parameters are dealt out, the largest first, each to the rank with the fewest
-        elements so far: what ``ZeroRedundancyOptimizer`` does.
+    def largest_state_shard(self, ranks: int) -> int:
+        """Return the bytes of states on the rank that has the most of them under ``zero1``.
+
+        As in ``ZeroRedundancyOptimizer``, whole parameters are assigned, the largest first, each
+        to the rank with the fewest elements so far.
         """
-        elements, held = [0] * ranks, [0] * ranks
-        order = sorted(range(len(self.sizes)), key=lambda i: -self.sizes[i])
-        for place in order:
+        elements, nbytes = [0] * ranks, [0] * ranks
+        order = sorted(range(len(self.numels)), key=lambda i: -self.numels[i])
+        for index in order:
             rank = elements.index(min(elements))
-            elements[rank] += self.sizes[place]
-            held[rank] += self.states[place]
-        return max(held)
+            elements[rank] += self.numels[index]
+            nbytes[rank] += self.states[index]
+        return max(nbytes)
 
 
-def count(model: nn.Module, optimizer: Optimizer | None = None) -> Counted:
-    """Count ``model`` and what ``optimizer`` keeps for it, or would; Adam's states without one."""
+def measure_model(model: nn.Module, optimizer: Optimizer | None = None) -> ModelSize:
+    """Return the sizes of ``model`` and of the states of ``optimizer``, by default of Adam."""
     parameters = list(model.parameters())
     if optimizer is not None:
         known = {id(p) for p in parameters}
-        groups = [p for group in optimizer.param_groups for p in group["params"]]
-        parameters += [p for p in groups if id(p) not in known]
-    trained = [p for p in parameters if p.requires_grad]
-    sizes, states, guessed = _states(optimizer, trained)
-    return Counted(
+        in_groups = [p for group in optimizer.param_groups for p in group["params"]]
+        parameters += [p for p in in_groups if id(p) not in known]
+    trainable = [p for p in parameters if p.requires_grad]
+    numels, states, assumed = _state_sizes(optimizer, trainable)
+    return ModelSize(
         elements=sum(map(_numel, parameters)),
-        trained=sum(map(_numel, trained)),
+        trainable=sum(map(_numel, trainable)),
         parameters=sum(map(_nbytes, parameters)),
-        gradients=sum(map(_nbytes, trained)),
+        gradients=sum(map(_nbytes, trainable)),
         buffers=sum(map(_nbytes, model.buffers())),
-        sizes=tuple(sizes),
+        numels=tuple(numels),
         states=tuple(states),
         largest=max(map(_nbytes, parameters), default=0),
         optimizer="Adam" if optimizer is None else type(optimizer).__name__,
-        guessed=guessed,
+        states_assumed=assumed,
     )
 
 
@@ -104,123 +113,135 @@ def _nbytes(tensor: Tensor) -> int:
 def _is_lazy(tensor: Tensor) -> bool:
     from torch.nn.parameter import is_lazy
 
-    return bool(is_lazy(tensor))  # its shape is known after the first forward pass
+    return bool(is_lazy(tensor))  # it has no shape before the first forward pass
 
 
-def _states(
-    optimizer: Optimizer | None, trained: list[nn.Parameter]
+def _state_sizes(
+    optimizer: Optimizer | None, trainable: list[nn.Parameter]
 ) -> tuple[list[int], list[int], bool]:
-    """Return size and bytes of states of each parameter, and whether these are guessed."""
+    """Return numel and state bytes of each parameter, and whether any states are assumed."""
     if optimizer is None:
-        sizes = [_numel(p) for p in trained]
-        return sizes, [_adams(p) for p in trained], True
-    sizes, states, guessed = [], [], False
+        return [_numel(p) for p in trainable], [_adam_states(p) for p in trainable], True
+    numels, states, assumed = [], [], False
     for group in optimizer.param_groups:
-        tried: dict[Any, list[Kept] | None] = {}
+        probed: dict[Any, list[StateShape] | None] = {}
         for parameter in group["params"]:
             if not parameter.requires_grad:
                 continue
-            held = _tensors(optimizer.state.get(parameter))
-            if held:
-                size = sum(_nbytes(t) for t in held)
+            existing = list(_tensors_in(optimizer.state.get(parameter)))
+            if existing:
+                size = sum(_nbytes(t) for t in existing)
             else:
                 kind = parameter.dtype, parameter.dim()
-                if kind not in tried:
-                    tried[kind] = try_step(optimizer, group, *kind)
-                kept = tried[kind]
-                guessed |= kept is None
-                size = _adams(parameter) if kept is None else sum(k.of(parameter) for k in kept)
-            sizes.append(_numel(parameter))
+                if kind not in probed:
+                    probed[kind] = probe_states(optimizer, group, *kind)
+                shapes = probed[kind]
+                assumed |= shapes is None
+                size = (
+                    _adam_states(parameter)
+                    if shapes is None
+                    else sum(shape.nbytes_for(parameter) for shape in shapes)
+                )
+            numels.append(_numel(parameter))
             states.append(size)
-    return sizes, states, guessed
+    return numels, states, assumed
 
 
-def _adams(parameter: Tensor) -> int:
+def _adam_states(parameter: Tensor) -> int:
     return 2 * _nbytes(parameter)
 
 
-def _tensors(state: Any) -> list[Tensor]:
-    return list(_walk(state))
-
-
-def _walk(value: Any) -> Iterator[Tensor]:
+def _tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in nested dicts, lists and tuples."""
     import torch
 
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):
         for inner in value.values():
-            yield from _walk(inner)
+            yield from _tensors_in(inner)
     elif isinstance(value, list | tuple):
         for inner in value:
-            yield from _walk(inner)
+            yield from _tensors_in(inner)
 
 
 @dataclass(frozen=True)
-class Kept:
-    """One tensor that an optimizer keeps for a parameter.
+class StateShape:
+    """Shape of one state tensor, relative to its parameter.
 
-    ``sides`` are dimensions of the parameter that it follows, ``numbers`` how many there
-    are for each, ``width`` the bytes of a number.
+    Attributes:
+        dims: dimensions of the parameter that the state has, too.
+        elements: number of elements per element of these dimensions.
+        element_size: bytes per element.
     """
 
-    sides: tuple[int, ...]
-    numbers: int
-    width: int
+    dims: tuple[int, ...]
+    elements: int
+    element_size: int
 
-    def of(self, parameter: Tensor) -> int:
-        """Return its bytes for ``parameter``."""
-        return math.prod(parameter.shape[side] for side in self.sides) * self.numbers * self.width
+    @classmethod
+    def of_probe(cls, state: Tensor) -> StateShape:
+        """Return the shape of a state of a parameter with the dimensions ``PROBE_SIDES``."""
+        dims = tuple(PROBE_SIDES.index(side) for side in state.shape if side in PROBE_SIDES)
+        elements = math.prod(side for side in state.shape if side not in PROBE_SIDES)
+        return cls(dims, elements, state.element_size())
+
+    def nbytes_for(self, parameter: Tensor) -> int:
+        """Return the bytes of this state for ``parameter``."""
+        followed = math.prod(parameter.shape[dim] for dim in self.dims)
+        return followed * self.elements * self.element_size
 
 
-def try_step(
+def probe_states(
     optimizer: Optimizer, group: dict[str, Any], dtype: torch.dtype, dims: int
-) -> list[Kept] | None:
-    """Let a twin of ``optimizer`` step on a tiny tensor; return what it keeps, or None.
+) -> list[StateShape] | None:
+    """Return the states that ``optimizer`` keeps for a parameter, by a step on a tiny one.
 
-    Random states and the optimizer itself stay as they are.
+    A clone takes the step.  Random states and the optimizer itself do not change.
+
+    Args:
+        optimizer: the optimizer to clone.
+        group: the parameter group whose options apply.
+        dtype: dtype of the parameter.
+        dims: number of dimensions of the parameter.
+
+    Returns:
+        None if the step fails.
     """
     import torch
 
     from nbmgpu.environment import random_state
-    from nbmgpu.strategies.per_parameter import own_step
+    from nbmgpu.strategies.per_parameter import unhooked_step
 
-    if dims > len(SIDES):
+    if dims > len(PROBE_SIDES):
         return None
     before = random_state.capture()
     try:
         with torch.enable_grad(), torch.device("cpu"):
-            tiny = torch.nn.Parameter(torch.ones(SIDES[:dims], dtype=dtype))
+            tiny = torch.nn.Parameter(torch.ones(PROBE_SIDES[:dims], dtype=dtype))
             tiny.grad = torch.ones_like(tiny)
-            twin = _twin(optimizer, group, tiny)
-            own_step(optimizer)(twin)
-            return [_kept(t) for t in _tensors(dict(twin.state))]
-    except Exception:  # LBFGS wants a closure, others a kernel of their own
+            clone = _clone_for(optimizer, group, tiny)
+            unhooked_step(optimizer)(clone)
+            return [StateShape.of_probe(t) for t in _tensors_in(dict(clone.state))]
+    except Exception:  # LBFGS needs a closure, others need their own kernels
         return None
     finally:
         random_state.restore(before)
 
 
-def _twin(optimizer: Optimizer, group: dict[str, Any], parameter: Tensor) -> Any:
-    from collections import defaultdict
-
-    twin: Any = object.__new__(type(optimizer))
+def _clone_for(optimizer: Optimizer, group: dict[str, Any], parameter: Tensor) -> Any:
+    """Return a copy of ``optimizer`` without hooks and states, for ``parameter`` alone."""
+    clone: Any = object.__new__(type(optimizer))
     for name, value in vars(optimizer).items():
         if "_hooks" in name:
-            setattr(twin, name, type(value)())
+            setattr(clone, name, type(value)())
         elif name not in ("state", "param_groups", "step"):
-            setattr(twin, name, copy.copy(value))
-    plain = {k: v for k, v in group.items() if k != "params"}
-    twin.param_groups = [{**plain, "params": [parameter], "fused": None, "capturable": False}]
+            setattr(clone, name, copy.copy(value))
+    options = {k: v for k, v in group.items() if k != "params"}
+    clone.param_groups = [{**options, "params": [parameter], "fused": None, "capturable": False}]
     if "fused" not in group:
-        del twin.param_groups[0]["fused"]
+        del clone.param_groups[0]["fused"]
     if "capturable" not in group:
-        del twin.param_groups[0]["capturable"]
-    twin.state = defaultdict(dict)
-    return twin
-
-
-def _kept(tensor: Tensor) -> Kept:
-    sides = tuple(SIDES.index(side) for side in tensor.shape if side in SIDES)
-    others = math.prod(side for side in tensor.shape if side not in SIDES)
-    return Kept(sides, others, tensor.element_size())
+        del clone.param_groups[0]["capturable"]
+    clone.state = defaultdict(dict)
+    return clone

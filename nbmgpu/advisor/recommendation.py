@@ -1,4 +1,4 @@
-"""The choice: the plainest strategy that fits, and the reason in one sentence."""
+"""Chooses the simplest strategy that fits, with the reason in one sentence."""
 
 from __future__ import annotations
 
@@ -8,222 +8,279 @@ from dataclasses import dataclass
 from nbmgpu.formatting import format_bytes
 
 from .advice import Estimate, Fit
-from .interval import Span, span_in_words
-from .memory_model import Case
+from .interval import Interval, format_interval
+from .memory_model import TrainingSetup
 
-RESERVE = 0.9
-"""The part of free memory that may be planned with."""
+USABLE_FRACTION = 0.9
+"""Fraction of the free memory that a strategy may use to count as fitting."""
 
-TRIES = 3
-"""How often a largest batch is played to be found."""
+MAX_TRIALS = 3
+"""Maximum number of trial steps in the search for the largest batch."""
 
-PLENTY = 100_000
-"""Samples of which nobody makes a batch: memory is no limit then."""
+MAX_BATCH = 100_000
+"""Samples.  Larger global batches are not reported: memory is not the limit then."""
 
-ORDER = ("ddp", "zero1", "zero2", "fsdp", "fsdp --cpu-offload", "deepspeed_stage_3_offload")
-"""The strategies that are recommended, the plainest and fastest first."""
+PREFERENCE = ("ddp", "zero1", "zero2", "fsdp", "fsdp --cpu-offload", "deepspeed_stage_3_offload")
+"""The strategies that can be recommended, the simplest and fastest first."""
 
-MISSING = (
-    "What would help is to split the work inside layers or between them (tensor, pipeline or "
-    "sequence parallelism), which nbmgpu does not have"
+MODEL_PARALLELISM = (
+    "It needs the work split inside layers or between them (tensor, pipeline or sequence "
+    "parallelism), which nbmgpu does not have"
 )
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What to take, and why; ``checkpointing`` if it fits only so."""
+class Recommendation:
+    """The recommended strategy.
+
+    Attributes:
+        name: name of its row; empty if nothing fits.
+        reason: the reason, in one sentence.
+        checkpointing: whether it fits only with ``--checkpointing``.
+    """
 
     name: str
     reason: str
     checkpointing: bool = False
 
 
-NOTHING_TRAINS = Choice("", "No parameter of it requires a gradient: there is nothing to train.")
+NOTHING_TO_TRAIN = Recommendation(
+    "", "No parameter requires a gradient, so there is nothing to train."
+)
 
 
-def judge(held: Span, free: int | None, whole: bool) -> Fit:
-    """Say whether ``held`` fits into ``free``; not ``whole`` means activations are left out."""
-    if free is None:
-        return "unknown"
-    if held.low > free:
-        return "no"
-    if not whole:
-        return "unknown"
-    return "fits" if held.high <= RESERVE * free else "tight"
+def classify_fit(needed: Interval, free: int | None, complete: bool) -> Fit:
+    """Return whether ``needed`` bytes fit into ``free``.
 
-
-def choose(
-    rows: Sequence[Estimate],
-    case: Case,
-    free: int | None,
-    recomputed: Sequence[Estimate],
-    batch_known: bool = False,
-) -> Choice:
-    """Choose from ``rows``; ``recomputed`` are the same with ``--checkpointing``, if that is new.
-
-    A row that fits comes before one that may; recomputing before the host's memory.
+    Args:
+        needed: estimated memory of a rank.
+        free: free memory of a rank; None if unknown.
+        complete: whether ``needed`` includes activations.
     """
-    known, ddp = _ordered(rows), next(row for row in rows if row.name == "ddp")
-    if not known:
-        return Choice("", f"No strategy can do all of this; of ddp: {ddp.why}.")
-    if case.ranks == 1 and ddp.line and ddp.fits in ("fits", "unknown"):
-        return Choice("ddp", "There is one device, so nothing to share out; ddp adds the least.")
-    if free is None and not ddp.line:
-        name = next(iter(known))
-        return Choice(
-            name, f"Nobody knows what is free here; of what can be had {name} is plainest."
-        )
     if free is None:
-        text = "Nobody knows what is free here; ddp is the plainest, and sends nothing twice."
-        return Choice("ddp", text)
-    if case.activations is None:
-        return _by_states(known, free, batch_known)
-    tried = ((known, False), (_ordered(recomputed), True))
-    for candidates, checkpointing in tried:
-        for name in on_devices(candidates.values(), "fits"):
-            return Choice(name, _reason(name, ddp, case, free, checkpointing), checkpointing)
-    for candidates, checkpointing in tried:
-        if tight := on_devices(candidates.values(), "tight"):
-            least = min(tight, key=lambda name: candidates[name].high)
-            text = _perhaps(candidates[least], free, checkpointing)
-            return Choice(least, text, checkpointing)
-    for candidates, checkpointing in tried:
-        for name, row in candidates.items():
+        return "unknown"
+    if needed.low > free:
+        return "no"
+    if not complete:
+        return "unknown"
+    return "fits" if needed.high <= USABLE_FRACTION * free else "tight"
+
+
+def recommend(
+    rows: Sequence[Estimate],
+    setup: TrainingSetup,
+    free: int | None,
+    checkpointed_rows: Sequence[Estimate],
+    batch_known: bool = False,
+) -> Recommendation:
+    """Choose a strategy from ``rows``.
+
+    A row that fits is preferred to a tight one, and checkpointing to offloading.
+
+    Args:
+        rows: the estimates of all strategies.
+        setup: what is trained, and on what.
+        free: free memory of a rank in bytes; None if unknown.
+        checkpointed_rows: the estimates with ``--checkpointing``; empty if not needed.
+        batch_known: whether a batch was given.
+    """
+    candidates, ddp = _by_preference(rows), next(row for row in rows if row.name == "ddp")
+    if not candidates:
+        return Recommendation("", f"No strategy supports these options; ddp: {ddp.why}.")
+    if setup.ranks == 1 and ddp.line and ddp.fits in ("fits", "unknown"):
+        return Recommendation(
+            "ddp", "There is one device, so nothing can be sharded; ddp has the least overhead."
+        )
+    if free is None and not ddp.line:
+        name = next(iter(candidates))
+        text = f"The free memory is unknown; {name} is the simplest available strategy."
+        return Recommendation(name, text)
+    if free is None:
+        text = (
+            "The free memory is unknown; ddp is the simplest strategy, without extra communication."
+        )
+        return Recommendation("ddp", text)
+    if setup.activations is None:
+        return _recommend_by_states(candidates, free, batch_known)
+    alternatives = ((candidates, False), (_by_preference(checkpointed_rows), True))
+    for by_name, checkpointing in alternatives:
+        for name in names_on_device(by_name.values(), "fits"):
+            text = _reason(name, ddp, setup, free, checkpointing)
+            return Recommendation(name, text, checkpointing)
+    for by_name, checkpointing in alternatives:
+        if tight := names_on_device(by_name.values(), "tight"):
+            least = min(tight, key=lambda name: by_name[name].high)
+            text = _tight_reason(by_name[least], free, checkpointing)
+            return Recommendation(least, text, checkpointing)
+    for by_name, checkpointing in alternatives:
+        for name, row in by_name.items():
             if row.fits in ("fits", "tight"):
-                how = _shards_away(row, case)
-                text = f"Even sharded over {case.ranks} ranks it does not fit; {how}."
-                return Choice(name, text, checkpointing)
-    least = min(known, key=lambda name: known[name].low)
+                offloaded = _offload_reason(row, setup)
+                text = f"It does not fit even when sharded over {setup.ranks} ranks; {offloaded}."
+                return Recommendation(name, text, checkpointing)
+    least = min(candidates, key=lambda name: candidates[name].low)
+    needed = format_bytes(candidates[least].low)
     text = (
-        f"Nothing fits: {least} still needs {format_bytes(known[least].low)} of {format_bytes(free)} "
-        f"on each of {case.ranks} ranks. {_way_out(known[least], free)}."
+        f"Nothing fits: {least} still needs {needed} of {format_bytes(free)} on each of "
+        f"{setup.ranks} ranks. {_remedy(candidates[least], free)}."
     )
-    return Choice("", text)
+    return Recommendation("", text)
 
 
-def on_devices(rows: Iterable[Estimate], fits: Fit) -> list[str]:
-    """Return the names of those rows that ``fits`` without the memory of the host."""
+def names_on_device(rows: Iterable[Estimate], fits: Fit) -> list[str]:
+    """Return the names of the rows with this ``fits`` that do not offload to the host."""
     return [row.name for row in rows if row.fits == fits and "offload" not in row.name]
 
 
-def _perhaps(row: Estimate, free: int, checkpointing: bool) -> str:
+def _tight_reason(row: Estimate, free: int, checkpointing: bool) -> str:
     how = " with activations recomputed" if checkpointing else ""
-    span = f"{span_in_words(row.low, row.high)} of {format_bytes(free)}"
-    return f"Nothing fits for sure; {row.name}{how} needs the least, {span}: try it."
+    needed = f"{format_interval(row.low, row.high)} of {format_bytes(free)}"
+    return f"Nothing is certain to fit; {row.name}{how} needs the least, {needed}: try it."
 
 
-def _ordered(rows: Sequence[Estimate]) -> dict[str, Estimate]:
-    known = {row.name: row for row in rows if row.line}
-    return {name: known[name] for name in ORDER if name in known}
+def _by_preference(rows: Sequence[Estimate]) -> dict[str, Estimate]:
+    """Return the available rows by name, in the order of ``PREFERENCE``."""
+    available = {row.name: row for row in rows if row.line}
+    return {name: available[name] for name in PREFERENCE if name in available}
 
 
-def _by_states(known: dict[str, Estimate], free: int, batch_known: bool) -> Choice:
-    """Choose by states alone: the first that leaves half of the memory to activations."""
-    how = "the batch does not tell them" if batch_known else "batch= or loader= would tell them"
-    for name, row in known.items():
+def _recommend_by_states(
+    candidates: dict[str, Estimate], free: int, batch_known: bool
+) -> Recommendation:
+    """Choose the first strategy that leaves half of the memory to activations."""
+    how = (
+        "they cannot be estimated from the batch"
+        if batch_known
+        else "give batch= or loader= to estimate them"
+    )
+    available = format_bytes(free)
+    for name, row in candidates.items():
         if row.low <= free / 2:
             text = (
-                f"Without activations {name} needs {format_bytes(row.low)} of {format_bytes(free)}, which "
-                f"leaves most of it to them; {how}."
+                f"Without activations {name} needs {format_bytes(row.low)} of {available}, "
+                f"which leaves most of it to activations; {how}."
             )
-            return Choice(name, text)
-    least = min(known, key=lambda name: known[name].low)
-    row = known[least]
+            return Recommendation(name, text)
+    least = min(candidates, key=lambda name: candidates[name].low)
+    row = candidates[least]
+    needed = format_bytes(row.low)
     if row.fits == "no":
-        text = f"Nothing fits: {least} needs {format_bytes(row.low)} of {format_bytes(free)}. {MISSING}."
-        return Choice("", text)
-    text = f"{least} leaves the most to activations: it needs {format_bytes(row.low)} before them."
-    return Choice(least, text)
+        text = f"Nothing fits: {least} needs {needed} of {available}. {MODEL_PARALLELISM}."
+        return Recommendation("", text)
+    text = f"{least} leaves the most memory to activations: it needs {needed} without them."
+    return Recommendation(least, text)
 
 
-def _reason(name: str, ddp: Estimate, case: Case, free: int, checkpointing: bool) -> str:
-    room = format_bytes(free)
+def _reason(name: str, ddp: Estimate, setup: TrainingSetup, free: int, checkpointing: bool) -> str:
+    available = format_bytes(free)
     if name == "ddp" and not checkpointing:
         most = format_bytes(ddp.high)
         text = (
-            f"All of it fits on each rank (at most {most} of {room}): with ddp nothing is sharded."
+            f"Everything fits on each rank (at most {most} of {available}): "
+            "with ddp nothing is sharded."
         )
-        if case.counted.elements < 1_000_000:
+        if setup.model_size.elements < 1_000_000:
             text = text[:-1] + "; so small a model gains little from several ranks."
         return text
-    trouble = f"ddp needs up to {format_bytes(ddp.high)} of {room}"
+    problem = f"ddp needs up to {format_bytes(ddp.high)} of {available}"
     if not ddp.line:
-        trouble = f"ddp cannot be had: {ddp.why}"
-    states = case.counted.all_states
-    cure = {
-        "ddp": "everything stays whole",
-        "zero1": f"zero1 leaves each rank its part of the {format_bytes(states)} of optimizer states",
+        problem = f"ddp is not available: {ddp.why}"
+    states = format_bytes(setup.model_size.all_states)
+    solution = {
+        "ddp": "everything stays replicated",
+        "zero1": f"zero1 shards the {states} of optimizer states",
         "zero2": "zero2 shards gradients and optimizer states, and gathers parameters only once",
-        "fsdp": "fsdp leaves each rank its part of parameters, gradients and optimizer states",
+        "fsdp": "fsdp shards parameters, gradients and optimizer states",
     }[name]
     if checkpointing:
-        cure += ", and recomputing activations makes room, for about a third more time"
-    return f"{trouble}; {cure}."
+        solution += ", and recomputing activations saves memory for about a third more time"
+    return f"{problem}; {solution}."
 
 
-def _shards_away(row: Estimate, case: Case) -> str:
-    does = "it does" if row.fits == "fits" else "it may"
-    counted = case.counted
-    need = format_bytes(counted.parameters + counted.gradients + counted.all_states)
-    return f"with {need} of it in the memory of the host {does}, many times slower"
+def _offload_reason(row: Estimate, setup: TrainingSetup) -> str:
+    verb = "fits" if row.fits == "fits" else "may fit"
+    needed = format_bytes(setup.model_size.model_states)
+    return f"with {needed} of it in the memory of the host it {verb}, but many times slower"
 
 
-def _way_out(row: Estimate, free: int) -> str:
-    """Say what would be the right answer where no strategy of this package is."""
+def _remedy(row: Estimate, free: int) -> str:
+    """Return what would help where no strategy fits."""
     acts = sum(part.low for part in row.parts if part.kind == "activations")
     if acts > free / 2:
-        return f"Activations are {format_bytes(acts)} of that: take smaller batches. {MISSING}"
-    return f"More ranks would hold less each. {MISSING}"
+        advice = f"Activations are {format_bytes(acts)} of that: use smaller batches"
+    else:
+        advice = "With more ranks each needs less"
+    return f"{advice}. {MODEL_PARALLELISM}"
 
 
 def largest_batch(
-    row: Estimate, case: Case, free: int | None, high_of: Callable[[int], float] | None
+    row: Estimate,
+    setup: TrainingSetup,
+    free: int | None,
+    peak_memory: Callable[[int], float] | None,
 ) -> int | None:
-    """Return how many samples of all ranks fit for sure.
+    """Return the largest global batch, in samples, that should fit.
 
-    Two digits of it, and the rest zeros: nobody knows more.  None if that is unknown, if not
-    even one fits, or if it is more than anybody makes a batch of.
+    The result is rounded down to two significant digits, as the estimate is no more precise.
 
     Args:
-        row: the strategy.
-        case: what was asked, with the activations of some samples.
-        free: bytes that are free for each rank.
-        high_of: the bytes that so many samples on a rank take at most, played; without it
-            activations are taken to grow as samples do, also what does not grow at all.
+        row: the estimate of the strategy.
+        setup: what is trained, with the activations of some number of samples.
+        free: free memory of a rank in bytes.
+        peak_memory: returns the peak bytes of a rank for a number of samples, by a fake step.
+            Without it all activations are assumed to be proportional to the samples, which
+            underestimates the batch.
+
+    Returns:
+        None if unknown, if not even one sample fits, or if it exceeds ``MAX_BATCH``.
     """
-    acts = case.activations
+    acts = setup.activations
     if free is None or acts is None or not row.parts:
         return None
-    room = RESERVE * free
-    mine = next(part.high for part in row.parts if part.kind == "activations")
-    each = acts.alone.high / acts.samples
-    if not room - (row.high - mine) >= each > 0:
+    usable = USABLE_FRACTION * free
+    row_activations = next(part.high for part in row.parts if part.kind == "activations")
+    per_sample = acts.peak.high / acts.samples
+    left = usable - (row.high - row_activations)
+    if not left >= per_sample > 0:
         return None
-    sure = int((room - (row.high - mine)) // each)
-    plenty = -(-PLENTY // case.ranks)
-    if high_of is not None and row.high <= room and sure < plenty:
-        sure = max(sure, _by_trial(acts.samples, row.high, room, plenty, high_of))
-    most = sure * case.ranks
-    if most >= PLENTY:
+    samples = int(left // per_sample)
+    limit = -(-MAX_BATCH // setup.ranks)
+    if peak_memory is not None and row.high <= usable and samples < limit:
+        found = _search_samples(acts.samples, row.high, usable, limit, peak_memory)
+        samples = max(samples, found)
+    most = samples * setup.ranks
+    if most >= MAX_BATCH:
         return None
     unit: int = 10 ** max(0, len(str(most)) - 2)
     return most // unit * unit
 
 
-def _by_trial(
-    samples: int, high: float, room: float, plenty: int, high_of: Callable[[int], float]
+def _search_samples(
+    samples: int,
+    peak: float,
+    usable: float,
+    limit: int,
+    peak_memory: Callable[[int], float],
 ) -> int:
-    """Return how many samples fit into ``room``, 0 if that was not found; ``plenty`` is enough.
+    """Return a number of samples per rank that fits, at most ``limit``; 0 if none was found.
 
-    What is needed is the largest of several sums, each of which grows in a straight line.  So
-    a line between two points lies above it: what fits by a line to a point beyond ``room`` does.
+    The peak is the maximum of several linear functions of the samples, and so convex.  A secant
+    lies above it between its two points.  So if the second point exceeds ``usable``, the samples
+    at which the secant reaches ``usable`` fit.
+
+    Args:
+        samples: number of samples that fits.
+        peak: peak bytes for ``samples``.
+        usable: bytes that may be used.
+        limit: maximum number of samples.
+        peak_memory: returns the peak bytes for a number of samples.
     """
-    other, more = 2 * samples, high_of(2 * samples)
-    for _ in range(TRIES):
-        grows = (more - high) / (other - samples)
-        guess = plenty if grows <= 0 else samples + int((room - high) / grows)
-        guess = min(guess, plenty)
-        other, more = guess, high_of(guess)
-        if more <= room:
+    other, other_peak = 2 * samples, peak_memory(2 * samples)
+    for _ in range(MAX_TRIALS):
+        slope = (other_peak - peak) / (other - samples)
+        guess = limit if slope <= 0 else samples + int((usable - peak) / slope)
+        guess = min(guess, limit)
+        other, other_peak = guess, peak_memory(guess)
+        if other_peak <= usable:
             return guess
     return 0

@@ -1,4 +1,4 @@
-"""A batch to rehearse with, from what the user has: a batch, a loader, or its shape."""
+"""Builds an example batch for the fake step from a shape or a DataLoader."""
 
 from __future__ import annotations
 
@@ -10,50 +10,53 @@ from nbmgpu.errors import OptionError, format_message
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
-LOOKED_AT = 8
-"""Samples of a dataset that are looked at: texts differ in length."""
+MAX_SAMPLES = 8
+"""Maximum number of samples that are read from a dataset: texts differ in length."""
 
 
 class NoBatchError(Exception):
-    """No batch can be had without changing something; the text says why."""
+    """No batch can be read without side effects; the message says why."""
 
 
-def shaped(shape: tuple[int, ...]) -> dict[str, Any]:
-    """Return a batch of so many samples of so many tokens, as language models take it."""
+def token_batch(shape: tuple[int, ...]) -> dict[str, Any]:
+    """Return a language model batch of the shape ``(samples, tokens)`` on the meta device."""
     import torch
 
     if len(shape) != 2 or min(shape) < 1:
-        what = f"batch={shape!r} is no batch"
-        allowed = "A batch is what the loader gives, or (samples, tokens) of a language model"
+        what = f"batch={shape!r} is not a batch"
+        allowed = "Give a batch of the DataLoader, or (samples, tokens) for a language model"
         raise OptionError(format_message(what, allowed, "batch=(8, 512)"))
     ids = torch.zeros(shape, dtype=torch.long, device="meta")
     return {"input_ids": ids, "labels": ids}
 
 
-def from_loader(loader: DataLoader[Any]) -> tuple[Any, int]:
-    """Return a batch of some samples of the dataset, and how many a batch of the loader has.
+def batch_from_loader(loader: DataLoader[Any]) -> tuple[Any, int]:
+    """Collate some samples of the dataset, without iterating the loader.
 
-    The loader itself is not iterated: that would draw random numbers, start workers and
-    use up a stream.  Global random states are put back.
+    Iterating would draw random numbers, start workers and consume a stream.  Global random
+    states are restored.
+
+    Returns:
+        A batch of at most ``MAX_SAMPLES`` samples, and the batch size of the loader.
 
     Raises:
-        NoBatchError: the loader has a stream, or its dataset gives no samples.
+        NoBatchError: the loader reads a stream, has no batch size, or its dataset fails.
     """
     from torch.utils.data import IterableDataset
 
     dataset: Any = getattr(loader, "dataset", None)
     if dataset is None or isinstance(dataset, IterableDataset):
-        raise NoBatchError("the loader reads a stream, which looking at would use up")
+        raise NoBatchError("the loader reads a stream, and reading a sample would consume it")
     size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
     if size is None:
-        raise NoBatchError("the loader does not say how large its batches are")
+        raise NoBatchError("the loader has no batch size")
     before = random_state.capture()
     try:
         length = len(dataset)
-        step = max(1, length // LOOKED_AT)
-        places = range(0, length, step)[: min(LOOKED_AT, size)]
-        return loader.collate_fn([dataset[place] for place in places]), size
+        step = max(1, length // MAX_SAMPLES)
+        indices = range(0, length, step)[: min(MAX_SAMPLES, size)]
+        return loader.collate_fn([dataset[index] for index in indices]), size
     except Exception as error:
-        raise NoBatchError(f"its dataset gives no samples: {error}") from error
+        raise NoBatchError(f"reading its dataset failed: {error}") from error
     finally:
         random_state.restore(before)

@@ -1,10 +1,11 @@
-"""How fast a strategy is, compared with ``ddp`` on the same ranks: a range, and why.
+"""Estimates the speed of a strategy relative to ``ddp`` on the same ranks, as a range.
 
-The slow end is a step that does nothing but send, so that speeds are as volumes: in units of
-the parameters, ``ddp`` sends 2 (an all-reduce), ``zero1`` 3 (and every rank's updated part),
-``zero2`` 2, ``fsdp`` 3 (gathered again for the backward pass); see 1910.02054, section 7.  The
-fast end is a step that computes so long that nobody sees it send.  Factors for engines and
-for the way to the host are experience, not theory.
+The low end is a step that only communicates, so that speed is inversely proportional to the
+communication volume.  In units of the parameters, ``ddp`` sends 2 (an all-reduce), ``zero1`` 3
+(also the updated parameters of every rank), ``zero2`` 2 and ``fsdp`` 3 (parameters are gathered
+again for the backward pass); see 1910.02054, section 7.  The high end is a step whose
+computation hides all communication.  The factors for other engines and for offloading are
+empirical.
 """
 
 from __future__ import annotations
@@ -13,20 +14,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .memory_model import Case
+    from .memory_model import TrainingSetup
 
-DEEPSPEEDS = {
+DEEPSPEED_VOLUMES = {
     "deepspeed_stage_1": (3.0, 0.0),
     "deepspeed_stage_2": (1.0, 1.0),
     "deepspeed_stage_3": (3.0, 0.0),
     "deepspeed_stage_2_offload": (1.0, 1.0),
     "deepspeed_stage_3_offload": (3.0, 0.0),
 }
+"""Communication volume of each backward pass, and of each optimizer step."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Speed relative to ``ddp`` on the same ranks, in words as well, and the reason."""
+    """Speed relative to ``ddp`` on the same ranks.
+
+    Attributes:
+        low, high: bounds; None if unknown.
+        words: the bounds as text.
+        reason: what the bounds are based on.
+    """
 
     low: float | None
     high: float | None
@@ -34,56 +42,57 @@ class Speed:
     reason: str
 
 
-def between(low: float, high: float, reason: str) -> Speed:
-    """Return a range of speeds, with its words."""
+def speed_range(low: float, high: float, reason: str) -> Speed:
+    """Return a range of speeds with its text."""
     if low == high:
-        words = "as ddp" if low == 1 else f"{low:.2g} of ddp"
+        text = "as ddp" if low == 1 else f"{low:.2g} of ddp"
     else:
-        words = f"{low:.2g} to {high:.2g} of ddp"
-    return Speed(round(low, 2), round(high, 2), words, reason)
+        text = f"{low:.2g} to {high:.2g} of ddp"
+    return Speed(round(low, 2), round(high, 2), text, reason)
 
 
-def volumes(name: str, case: Case) -> float | None:
-    """Return what a rank sends for one optimizer step, in units of all parameters in float32."""
-    passes = case.accumulate
-    gathers = case.half
-    if name in DEEPSPEEDS:
-        each, once = DEEPSPEEDS[name]
-        return each * passes + once
+def communication_volume(name: str, setup: TrainingSetup) -> float | None:
+    """Return what a rank sends per optimizer step, in units of all parameters in float32."""
+    passes = setup.accumulate
+    gather = setup.gather_factor
+    if name in DEEPSPEED_VOLUMES:
+        per_pass, per_step = DEEPSPEED_VOLUMES[name]
+        return per_pass * passes + per_step
     return {
         "ddp": 2.0 * passes,
         "zero1": 2.0 * passes + 1,
-        "zero2": (gathers + 1) * passes,
-        "fsdp": (2 * gathers + 1) * passes,
-        "fsdp --cpu-offload": (2 * gathers + 1) * passes,
+        "zero2": (gather + 1) * passes,
+        "fsdp": (2 * gather + 1) * passes,
+        "fsdp --cpu-offload": (2 * gather + 1) * passes,
     }.get(name)
 
 
-def speed_of(name: str, case: Case) -> Speed:
-    """Return how fast the strategy ``name`` is to be expected."""
+def estimate_speed(name: str, setup: TrainingSetup) -> Speed:
+    """Return the expected speed of the strategy ``name``."""
     if name == "dp":
-        reason = "one process, and a copy of the model to every GPU at each step"
-        return between(0.2, 0.9, reason) if case.on_gpu else between(0.5, 1.0, "one process")
-    sent = volumes(name, case)
-    if sent is None:
-        return Speed(None, None, "unknown", "as fast as the cell makes it")
-    if case.ranks == 1:
-        return between(1.0, 1.0, "one rank sends nothing")
-    plain = volumes("ddp", case)
-    assert plain is not None
-    ratio = plain / sent
+        if not setup.on_gpu:
+            return speed_range(0.5, 1.0, "one process")
+        return speed_range(0.2, 0.9, "one process, which copies the model to every GPU each step")
+    volume = communication_volume(name, setup)
+    if volume is None:
+        return Speed(None, None, "unknown", "depends on the code of the cell")
+    if setup.ranks == 1:
+        return speed_range(1.0, 1.0, "a single rank sends nothing")
+    ddp_volume = communication_volume("ddp", setup)
+    assert ddp_volume is not None
+    ratio = ddp_volume / volume
     low, high = min(1.0, ratio), max(1.0, ratio)
-    reason = f"sends {_times(sent)} the parameters per step"
+    reason = f"sends {_times(volume)} the parameters per step"
     if name != "ddp":
-        reason += f", ddp {_times(plain)}"
+        reason += f", ddp {_times(ddp_volume)}"
     if name.startswith("deepspeed"):
-        low, reason = low * 0.7, reason + "; its own engine"
+        low, reason = low * 0.7, reason + "; uses DeepSpeed's engine"
     elif name.startswith(("fsdp", "zero2")):
-        low, reason = low * 0.9, reason + "; in pieces, as they are needed"
+        low, reason = low * 0.9, reason + "; gathers parameters unit by unit"
     if "offload" in name:
         low, high = 0.1, 0.6
-        reason = "parameters or states cross to the host and back; the CPU takes the step"
-    return between(low, high, reason)
+        reason = "copies parameters or states to and from the host; the optimizer runs on the CPU"
+    return speed_range(low, high, reason)
 
 
 def _times(volume: float) -> str:

@@ -8,8 +8,9 @@ import os
 from typing import TYPE_CHECKING
 
 from nbmgpu import api
-from nbmgpu.advisor.advisor import Question
-from nbmgpu.advisor.picker_state import Found, Picking, named
+from nbmgpu.advisor.picker_state import PickerController
+from nbmgpu.advisor.request import AdviceRequest
+from nbmgpu.advisor.training_objects import TrainingObjects, find_training_objects
 from nbmgpu.errors import OptionError, format_message
 from nbmgpu.kernel.executor import select_run
 from nbmgpu.kernel.notebook_context import NotebookContext
@@ -100,27 +101,27 @@ def _whose(run: Run) -> str:
 
 
 def advise(rest: str) -> Advice:
-    """Say which strategy to take for the model among the names in ``rest``, with its options."""
-    found, options = _asked(rest)
-    advice = found.consultation().advise(Question.of(options))
-    return dataclasses.replace(advice, notes=(f"Asked about {found.words}.", *advice.notes))
+    """Recommend a strategy for the model among the names in ``rest``, with the options there."""
+    found, options = _parse_names_and_options(rest)
+    advice = found.advisor().advise(AdviceRequest.from_options(options))
+    return dataclasses.replace(advice, notes=(f"Advice for {found.description}.", *advice.notes))
 
 
 def pick(rest: str) -> Picker:
-    """Show the strategies for the model among the names in ``rest``, to choose from."""
+    """Show the strategy picker for the model among the names in ``rest``."""
     from nbmgpu.ui.picker import Picker
 
-    found, options = _asked(rest)
-    return Picker(Picking(found.consultation(), found.words, options))
+    found, options = _parse_names_and_options(rest)
+    return Picker(PickerController(found.advisor(), found.description, options))
 
 
-def _asked(rest: str) -> tuple[Found, RunOptions]:
-    """Read names, and the options that follow them: ``model loader --gpus 4``."""
+def _parse_names_and_options(rest: str) -> tuple[TrainingObjects, RunOptions]:
+    """Parse names and the options after them, such as ``model loader --gpus 4``."""
     words = rest.split()
     first = next((place for place, word in enumerate(words) if word.startswith("-")), len(words))
     options = RunOptions.parse(" ".join(words[first:]))
     names = [word.rstrip(",") for word in words[:first]]
-    return named(names, NotebookContext.current().namespace), options
+    return find_training_objects(names, NotebookContext.current().namespace), options
 
 
 def info(rest: str) -> None:

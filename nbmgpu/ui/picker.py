@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import anywidget
 import traitlets
 
-from nbmgpu.advisor.advisor import Consultation
-from nbmgpu.advisor.picker_state import Picking, describe
+from nbmgpu.advisor.model_advisor import ModelAdvisor
+from nbmgpu.advisor.picker_state import PickerController, describe
 
 from .assets import script, style
 
@@ -34,10 +34,10 @@ class Picker(anywidget.AnyWidget):
     state = traitlets.Dict().tag(sync=True)
     line = traitlets.Unicode().tag(sync=True)
 
-    def __init__(self, picking: Picking) -> None:
-        """Show the state of ``picking``."""
-        self._picking = picking
-        state = picking.state()
+    def __init__(self, controller: PickerController) -> None:
+        """Show the state of ``controller``."""
+        self._controller = controller
+        state = controller.state()
         line = state.advice.line if state.advice else ""
         super().__init__(state=state.plain(), line=line)
         self.on_msg(self._receive)
@@ -45,11 +45,11 @@ class Picker(anywidget.AnyWidget):
     def _receive(self, _widget: object, message: dict[str, Any], _buffers: object) -> None:
         match message:
             case {"kind": "choose", "controls": dict(controls)}:
-                self.state = self._picking.choose(controls).plain()
+                self.state = self._controller.choose(controls).plain()
 
     def __repr__(self) -> str:
         """Return the recommendation for front ends without widgets."""
-        advice = self._picking.state().advice
+        advice = self._controller.state().advice
         return repr(advice) if advice else "Picker"
 
 
@@ -75,8 +75,7 @@ def picker(
     Raises:
         OptionError: An argument is invalid.
     """
-    consultation = Consultation(model, optimizer, batch, loader)
-    return Picker(Picking(consultation))
+    return Picker(PickerController(ModelAdvisor(model, optimizer, batch, loader)))
 
 
 def describe_cell(source: str, controls: Mapping[str, Any] | None = None) -> dict[str, Any]:

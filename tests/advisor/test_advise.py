@@ -13,7 +13,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import nbmgpu
-from nbmgpu.advisor.advisor import Consultation, Question
+from nbmgpu.advisor.model_advisor import ModelAdvisor
+from nbmgpu.advisor.request import AdviceRequest
 from nbmgpu.devices.probe import Gpu, Machine
 from nbmgpu.errors import OptionError
 from nbmgpu.options.run_options import RunOptions
@@ -160,15 +161,15 @@ def test_where_not_even_one_sample_fits_for_sure_no_batch_is_promised():
 def test_what_a_strategy_cannot_have_is_said_in_its_row():
     model = nn.Linear(20, 5)
     batch = torch.zeros(8, 20)
-    half = Consultation(model, None, batch).advise(
-        Question(gpus=2, precision="fp16", memory="8 GB")
+    half = ModelAdvisor(model, None, batch).advise(
+        AdviceRequest(gpus=2, precision="fp16", memory="8 GB")
     )
     assert half.row("fsdp").line == ""
     assert "bf16 needs no scaling" in half.row("fsdp").why
-    whole = Consultation(model, torch.optim.LBFGS(model.parameters()), batch)
-    row = whole.advise(Question(gpus=2, memory="8 GB")).row("zero1")
+    whole = ModelAdvisor(model, torch.optim.LBFGS(model.parameters()), batch)
+    row = whole.advise(AdviceRequest(gpus=2, memory="8 GB")).row("zero1")
     assert row.line == ""
-    assert row.why.startswith("not with LBFGS")
+    assert row.why.startswith("does not support LBFGS")
 
 
 @pytest.mark.parametrize(
@@ -179,7 +180,7 @@ def test_what_a_strategy_cannot_have_is_said_in_its_row():
         ({"memory": "80 GB"}, "It goes with a number of GPUs"),
         ({"gpus": 0}, "0 GPUs cannot run a cell"),
         ({"precision": "fp8"}, "The precision cannot be 'fp8'"),
-        ({"batch": (8, 0)}, "is no batch"),
+        ({"batch": (8, 0)}, "is not a batch"),
         ({"gpus": 10_000}, "10000"),
     ],
 )
@@ -239,10 +240,10 @@ def test_70_billion_parameters_call_for_the_hosts_memory(llama):
 
 def test_the_host_must_have_room_for_what_is_moved_there():
     model = blocks(16384, 40)  # 172 GB with Adam
-    consultation = Consultation(model, torch.optim.Adam(model.parameters()), torch.zeros(8, 16384))
+    advisor = ModelAdvisor(model, torch.optim.Adam(model.parameters()), torch.zeros(8, 16384))
     gpus = tuple(Gpu(i, "small", int(8e9), int(8e9)) for i in range(2))
     machine = Machine(cores=8, memory=int(64e9), gpus=gpus, cuda=True)
-    row = consultation.advise(Question(gpus=2), machine).row("fsdp --cpu-offload")
+    row = advisor.advise(AdviceRequest(gpus=2), machine).row("fsdp --cpu-offload")
     assert row.fits == "no"
     assert "of the host" in row.why
 
@@ -266,11 +267,11 @@ class Pair(nn.Module):
 
 def test_units_that_are_named_are_those_that_are_counted():
     model = nn.Sequential(*(Pair() for _ in range(4)))
-    consultation = Consultation(model, batch=torch.zeros(4, 512))
+    advisor = ModelAdvisor(model, batch=torch.zeros(4, 512))
 
     def largest(*units):
         options = RunOptions.of(strategy="fsdp", gpus=2, cpu=True, fsdp_units=units)
-        advice = consultation.advise(Question.of(options))
+        advice = advisor.advise(AdviceRequest.from_options(options))
         assert advice.line.endswith(f"--fsdp-units {units[0]}")
         assert "only fsdp and zero2" in advice.reason
         return advice.row("fsdp").high

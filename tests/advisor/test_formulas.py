@@ -8,9 +8,9 @@ import pytest
 
 from nbmgpu.advisor import memory_model, speed_model
 from nbmgpu.advisor.activations import korthikanti
-from nbmgpu.advisor.fsdp_units import Units
-from nbmgpu.advisor.interval import Span, read_bytes, span_in_words
-from nbmgpu.advisor.model_size import Counted
+from nbmgpu.advisor.fsdp_units import UnitSizes
+from nbmgpu.advisor.interval import Interval, format_interval, parse_bytes
+from nbmgpu.advisor.model_size import ModelSize
 from nbmgpu.errors import OptionError
 from nbmgpu.formatting import format_bytes
 
@@ -18,41 +18,41 @@ GB = 1e9
 PARAMETERS = 1_000_000
 
 
-def case(ranks, **more):
+def setup(ranks, **more):
     """A million parameters in 10 equal tensors, all in one layer's unit, with Adam in float32."""
     size = PARAMETERS // 10
-    counted = Counted(
-        elements=PARAMETERS, trained=PARAMETERS, parameters=4 * PARAMETERS,
-        gradients=4 * PARAMETERS, buffers=0, sizes=(size,) * 10, states=(8 * size,) * 10,
-        largest=0, optimizer="Adam", guessed=False,
+    model_size = ModelSize(
+        elements=PARAMETERS, trainable=PARAMETERS, parameters=4 * PARAMETERS,
+        gradients=4 * PARAMETERS, buffers=0, numels=(size,) * 10, states=(8 * size,) * 10,
+        largest=0, optimizer="Adam", states_assumed=False,
     )  # fmt: skip
-    units = Units(sharded=4 * PARAMETERS, root=0, largest=0, kept=0)
-    return memory_model.Case(counted, units, None, ranks, on_gpu=False, **more)
+    units = UnitSizes(sharded=4 * PARAMETERS, root=0, largest=0, replicated=0)
+    return memory_model.TrainingSetup(model_size, units, None, ranks, on_gpu=False, **more)
 
 
 def per_parameter(name, ranks):
-    held = memory_model.held_by(name, case(ranks))
-    assert held is not None
-    return memory_model.total({k: v for k, v in held.items() if k != "extra"}).low / PARAMETERS
+    memory = memory_model.estimate_memory(name, setup(ranks))
+    assert memory is not None
+    return memory_model.total({k: v for k, v in memory.items() if k != "extra"}).low / PARAMETERS
 
 
 @pytest.mark.parametrize(("stage", "size"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.88)])
-def test_zero_says_what_the_paper_prints_for_64_gpus(stage, size):
+def test_zero_model_states_match_the_paper_for_64_gpus(stage, size):
     # Figure 1 of 1910.02054: 7.5 billion parameters, 64 GPUs.
-    assert memory_model.zero(stage, 64, 7.5e9) / GB == pytest.approx(size, rel=0.01)
+    assert memory_model.zero_model_states(stage, 64, 7.5e9) / GB == pytest.approx(size, rel=0.01)
 
 
 @pytest.mark.parametrize(("stage", "size"), [(1, 52.5), (2, 41.3), (3, 30)])
-def test_zero_says_what_the_paper_prints_for_4_gpus(stage, size):
+def test_zero_model_states_match_the_paper_for_4_gpus(stage, size):
     # Table 1 of 1910.02054.
-    assert memory_model.zero(stage, 4, 7.5e9) / GB == pytest.approx(size, rel=0.01)
+    assert memory_model.zero_model_states(stage, 4, 7.5e9) / GB == pytest.approx(size, rel=0.01)
 
 
 @pytest.mark.parametrize(
     ("name", "at_2", "at_4"),
     [("ddp", 20, 20), ("zero1", 16, 14), ("zero2", 10, 7), ("fsdp", 8, 4)],
 )
-def test_our_strategies_hold_what_was_measured(name, at_2, at_4):
+def test_estimates_match_measurements(name, at_2, at_4):
     # As tests/strategies/test_memory.py measures between steps, but for zero2, which has all
     # parameters gathered when its backward pass begins, and no gradients yet.
     assert per_parameter(name, 2) == pytest.approx(at_2)
@@ -61,10 +61,10 @@ def test_our_strategies_hold_what_was_measured(name, at_2, at_4):
 
 def test_zero1_deals_out_whole_parameters():
     sizes = (700, 100, 100, 100)
-    counted = Counted(
+    model_size = ModelSize(
         1000, 1000, 4000, 4000, 0, sizes, tuple(8 * s for s in sizes), 2800, "", False
     )
-    assert counted.largest_share(2) == 5600  # and not half of 8000
+    assert model_size.largest_state_shard(2) == 5600  # and not half of 8000
 
 
 @pytest.mark.parametrize(("heads", "width", "term"), [(96, 12288, 80), (128, 20480, 64)])
@@ -100,17 +100,17 @@ def test_deepspeeds_estimator_is_not_its_documentation():
     ("name", "volume"), [("ddp", 2), ("zero1", 3), ("zero2", 2), ("fsdp", 3), ("none", None)]
 )
 def test_volumes(name, volume):
-    assert speed_model.volumes(name, case(4)) == volume
+    assert speed_model.communication_volume(name, setup(4)) == volume
 
 
 def test_speeds_are_ranges_with_reasons():
-    assert speed_model.speed_of("ddp", case(2)).words == "as ddp"
-    fsdp = speed_model.speed_of("fsdp", case(2))
+    assert speed_model.estimate_speed("ddp", setup(2)).words == "as ddp"
+    fsdp = speed_model.estimate_speed("fsdp", setup(2))
     assert (fsdp.low, fsdp.high) == (0.6, 1.0)
     assert "3x the parameters" in fsdp.reason
-    assert speed_model.speed_of("fsdp", case(1)).words == "as ddp"
-    assert speed_model.speed_of("none", case(2)).low is None
-    half = speed_model.speed_of("zero2", case(2, precision="bf16"))
+    assert speed_model.estimate_speed("fsdp", setup(1)).words == "as ddp"
+    assert speed_model.estimate_speed("none", setup(2)).low is None
+    half = speed_model.estimate_speed("zero2", setup(2, precision="bf16"))
     assert half.high == pytest.approx(1.33)
 
 
@@ -119,19 +119,19 @@ def test_speeds_are_ranges_with_reasons():
     [("80 GB", 80e9), ("24GiB", 24 * 2**30), ("512 MiB", 2**29), ("1.5K", 1536), (7, 7)],
 )
 def test_amounts_of_memory_are_read(given, size):
-    assert read_bytes(given) == size
+    assert parse_bytes(given) == size
 
 
 @pytest.mark.parametrize("given", ["much", "-3 GB", 0, "", "80 XB", float("inf")])
 def test_what_is_no_amount_is_refused(given):
-    with pytest.raises(OptionError, match="is no amount of memory"):
-        read_bytes(given)
+    with pytest.raises(OptionError, match="is not an amount of memory"):
+        parse_bytes(given)
 
 
 def test_words():
     assert format_bytes(0) == "0 bytes"
     assert format_bytes(1536) == "1.5 KiB"
     assert format_bytes(1023.9 * 2**20) == "1.0 GiB"
-    assert span_in_words(1.2e9, 1.3e9) == "1.1 to 1.2 GiB"
-    assert span_in_words(2**20, 2**30) == "1.0 MiB to 1.0 GiB"
-    assert Span(1, 2) + Span(3, 4) == Span(4, 6)
+    assert format_interval(1.2e9, 1.3e9) == "1.1 to 1.2 GiB"
+    assert format_interval(2**20, 2**30) == "1.0 MiB to 1.0 GiB"
+    assert Interval(1, 2) + Interval(3, 4) == Interval(4, 6)

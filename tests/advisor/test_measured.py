@@ -6,7 +6,7 @@ import functools
 
 import pytest
 from matrix_selection import sampled
-from rehearsed import MODELS, advised, measured, tensors_of
+from measured_models import MODELS, advised, measured, tensors_of
 
 MIB = 1 << 20
 advice_for = functools.cache(lambda name, precision: advised(MODELS[name], precision))

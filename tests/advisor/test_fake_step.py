@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from nbmgpu.advisor.fake_step import CannotRehearseError, rehearse, rows_of
-from nbmgpu.advisor.sample_batch import NoBatchError, from_loader
+from nbmgpu.advisor.fake_step import FakeStepError, run_fake_step
+from nbmgpu.advisor.forward_pass import batch_size
+from nbmgpu.advisor.sample_batch import NoBatchError, batch_from_loader
 
 BATCH = torch.zeros(16, 20), torch.zeros(16, dtype=torch.long)
 
@@ -40,7 +41,7 @@ def test_the_model_and_the_world_stay_as_they_are():
     np.random.seed(1)
     random.seed(1)
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
-    rehearse(model, BATCH, 16)
+    run_fake_step(model, BATCH, 16)
     assert not model.training
     assert not called
     assert model[3].weight.grad is None
@@ -54,35 +55,35 @@ def test_the_model_and_the_world_stay_as_they_are():
 
 def test_a_linear_layer_by_hand():
     model = nn.Linear(20, 5, bias=False)
-    played = rehearse(model, torch.zeros(16, 20), 16)
+    step = run_fake_step(model, torch.zeros(16, 20), 16)
     inputs, outputs = 16 * 20 * 4, 16 * 5 * 4
-    assert played.samples == 16
-    assert played.outputs == outputs
-    assert inputs + outputs <= played.kept <= inputs + 4 * outputs + 64
-    assert played.together >= 5 * 20 * 4 + inputs  # the gradient is there when all is done
+    assert step.samples == 16
+    assert step.outputs == outputs
+    assert inputs + outputs <= step.kept <= inputs + 4 * outputs + 64
+    assert step.peak_with_gradients >= 5 * 20 * 4 + inputs  # the gradient is there when all is done
 
 
 def test_more_samples_hold_more_and_half_precision_less():
     model = Blocks(4)
-    few, many = rehearse(model, BATCH, 100), rehearse(model, BATCH, 1000)
+    few, many = run_fake_step(model, BATCH, 100), run_fake_step(model, BATCH, 1000)
     assert many.kept == pytest.approx(10 * few.kept, rel=0.05)
-    assert rehearse(model, BATCH, 1000, "bf16").kept < 0.8 * many.kept
+    assert run_fake_step(model, BATCH, 1000, "bf16").kept < 0.8 * many.kept
 
 
 def test_checkpointing_keeps_less():
-    whole = rehearse(Blocks(6), BATCH, 1000)
-    less = rehearse(Blocks(6), BATCH, 1000, checkpointing=True)
+    whole = run_fake_step(Blocks(6), BATCH, 1000)
+    less = run_fake_step(Blocks(6), BATCH, 1000, checkpointing=True)
     assert less.kept < 0.7 * whole.kept
 
 
-def test_a_tall_stack_is_drawn_out_to_what_all_of_it_holds(monkeypatch):
-    drawn = rehearse(Blocks(20), BATCH, 1000)
-    assert drawn.layers == 20
-    monkeypatch.setattr("nbmgpu.advisor.fake_step.TALL", 99)
-    whole = rehearse(Blocks(20), BATCH, 1000)
+def test_a_tall_stack_is_extrapolated_out_to_what_all_of_it_holds(monkeypatch):
+    extrapolated = run_fake_step(Blocks(20), BATCH, 1000)
+    assert extrapolated.layers == 20
+    monkeypatch.setattr("nbmgpu.advisor.fake_step.DEEP_STACK", 99)
+    whole = run_fake_step(Blocks(20), BATCH, 1000)
     assert whole.layers == 0
-    assert drawn.kept == pytest.approx(whole.kept, rel=0.01)
-    assert drawn.alone == pytest.approx(whole.alone, rel=0.02)
+    assert extrapolated.kept == pytest.approx(whole.kept, rel=0.01)
+    assert extrapolated.peak == pytest.approx(whole.peak, rel=0.02)
 
 
 def test_a_model_that_needs_numbers_says_so():
@@ -90,14 +91,14 @@ def test_a_model_that_needs_numbers_says_so():
         def forward(self, x):
             return super().forward(x) * (x.sum().item() > 0)
 
-    with pytest.raises(CannotRehearseError, match="DataDependentOutput"):
-        rehearse(Looks(20, 5), BATCH, 16)
+    with pytest.raises(FakeStepError, match="DataDependentOutput"):
+        run_fake_step(Looks(20, 5), BATCH, 16)
 
 
 def test_rows():
-    assert rows_of({"ids": torch.zeros(3, 4)}) == 3
-    assert rows_of((torch.zeros(()), torch.zeros(7))) == 7
-    assert rows_of("nothing") == 1
+    assert batch_size({"ids": torch.zeros(3, 4)}) == 3
+    assert batch_size((torch.zeros(()), torch.zeros(7))) == 7
+    assert batch_size("nothing") == 1
 
 
 def test_a_loader_is_looked_at_and_not_iterated():
@@ -105,7 +106,7 @@ def test_a_loader_is_looked_at_and_not_iterated():
     generator = torch.Generator().manual_seed(5)
     loader = torch.utils.data.DataLoader(data, batch_size=32, shuffle=True, generator=generator)
     states = torch.get_rng_state(), generator.get_state()
-    (x, _), size = from_loader(loader)
+    (x, _), size = batch_from_loader(loader)
     assert size == 32
     assert 1 <= len(x) <= 8
     assert torch.equal(torch.get_rng_state(), states[0])
@@ -118,4 +119,4 @@ def test_a_stream_is_left_alone():
             raise AssertionError("it was read")
 
     with pytest.raises(NoBatchError, match="stream"):
-        from_loader(torch.utils.data.DataLoader(Stream(), batch_size=4))
+        batch_from_loader(torch.utils.data.DataLoader(Stream(), batch_size=4))

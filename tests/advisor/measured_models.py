@@ -11,7 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import nbmgpu
-from nbmgpu.advisor.advisor import Consultation, Question
+from nbmgpu.advisor.model_advisor import ModelAdvisor
+from nbmgpu.advisor.request import AdviceRequest
 from nbmgpu.strategies.strategy_options import Precision
 
 RANKS = 2
@@ -153,8 +154,8 @@ def advised(model: Model, precision: Precision | None = None) -> Any:
         warnings.simplefilter("ignore")
         made = model.make()
     optimizer = torch.optim.Adam(made.parameters())
-    question = Question(gpus=RANKS, cpu=True, precision=precision)
-    return Consultation(made, optimizer, model.example()).advise(question)
+    request = AdviceRequest(gpus=RANKS, cpu=True, precision=precision)
+    return ModelAdvisor(made, optimizer, model.example()).advise(request)
 
 
 @dataclass(frozen=True)

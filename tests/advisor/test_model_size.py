@@ -1,4 +1,4 @@
-"""What is counted of optimizers, against what they really keep after a step."""
+"""What is size of optimizers, against what they really keep after a step."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import pytest
 import torch
 from torch import nn
 
-from nbmgpu.advisor.fsdp_units import find_units
-from nbmgpu.advisor.model_size import count
+from nbmgpu.advisor.fsdp_units import measure_units
+from nbmgpu.advisor.model_size import measure_model
 
 
 def model():
     return nn.Sequential(nn.Linear(40, 30), nn.BatchNorm1d(30), nn.Conv1d(1, 4, 3))
 
 
-def kept(optimizer):
-    def walk(value):
+def state_bytes(optimizer):
+    def nbytes(value):
         if isinstance(value, torch.Tensor):
             yield value.nbytes
         elif isinstance(value, dict):
             for inner in value.values():
-                yield from walk(inner)
+                yield from nbytes(inner)
 
-    return sum(walk(dict(optimizer.state)))
+    return sum(nbytes(dict(optimizer.state)))
 
 
 OPTIMIZERS = {
@@ -43,13 +43,13 @@ OPTIMIZERS = {
 def test_states_are_those_of_the_optimizer_itself(name):
     made = model()
     optimizer = OPTIMIZERS[name](made.parameters())
-    before = count(made, optimizer)
-    assert not before.guessed
+    before = measure_model(made, optimizer)
+    assert not before.states_assumed
     for parameter in made.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
-    assert before.all_states == kept(optimizer)
-    assert count(made, optimizer).all_states == kept(optimizer)
+    assert before.all_states == state_bytes(optimizer)
+    assert measure_model(made, optimizer).all_states == state_bytes(optimizer)
 
 
 def test_counting_changes_nothing():
@@ -58,7 +58,7 @@ def test_counting_changes_nothing():
     torch.manual_seed(3)
     random.seed(3)
     states = torch.get_rng_state(), random.getstate()
-    count(made, optimizer)
+    measure_model(made, optimizer)
     assert not optimizer.state
     assert all(p.grad is None for p in made.parameters())
     assert torch.equal(torch.get_rng_state(), states[0])
@@ -68,37 +68,37 @@ def test_counting_changes_nothing():
 def test_frozen_parameters_have_no_gradients_and_no_states():
     made = model()
     made[0].requires_grad_(False)
-    counted = count(made, torch.optim.Adam(made.parameters()))
-    rest = counted.elements - (40 * 30 + 30)
-    assert counted.trained == rest
-    assert counted.gradients == 4 * rest
-    assert counted.parameters == 4 * counted.elements
-    assert len(counted.states) == len(list(made.parameters())) - 2
+    size = measure_model(made, torch.optim.Adam(made.parameters()))
+    rest = size.elements - (40 * 30 + 30)
+    assert size.trainable == rest
+    assert size.gradients == 4 * rest
+    assert size.parameters == 4 * size.elements
+    assert len(size.states) == len(list(made.parameters())) - 2
 
 
 def test_what_cannot_be_tried_is_guessed_and_said():
     made = model()
-    counted = count(made, torch.optim.LBFGS(made.parameters()))
-    assert counted.guessed
-    assert counted.all_states == 8 * counted.elements
+    size = measure_model(made, torch.optim.LBFGS(made.parameters()))
+    assert size.states_assumed
+    assert size.all_states == 8 * size.elements
 
 
 def test_buffers_and_tied_weights_count_once():
     made = nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 50, bias=False), nn.BatchNorm1d(50))
     made[1].weight = made[0].weight
-    counted = count(made)
-    assert counted.elements == 50 * 8 + 100
-    assert counted.buffers == 4 * 100 + 8
-    assert counted.optimizer == "Adam"
-    assert counted.guessed
+    size = measure_model(made)
+    assert size.elements == 50 * 8 + 100
+    assert size.buffers == 4 * 100 + 8
+    assert size.optimizer == "Adam"
+    assert size.states_assumed
 
 
 def test_units_are_those_that_fsdp_takes():
     layers = nn.ModuleList(nn.Linear(300, 300) for _ in range(3))
     made = nn.Sequential(nn.Linear(10, 300), *layers)
-    units = find_units(made)
+    units = measure_units(made)
     size = 4 * (300 * 300 + 300)
     assert units.largest == size
     assert units.root == 4 * (10 * 300 + 300)
     assert units.sharded == 3 * size + units.root
-    assert units.kept == 0
+    assert units.replicated == 0
