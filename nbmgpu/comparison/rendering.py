@@ -243,8 +243,8 @@ def as_html(comparison: Comparison, running: RunProgress | None = None) -> str:
     parts = [
         f"<p style='margin:4px 0'><code>{escape(comparison.request.command)}</code><br><small>"
         f"{comparison.request.steps} optimizer steps each</small></p>"
-        f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{rows}"
-        f"{_running(running, comparison.request.steps) if running else ''}</tbody></table>",
+        f"<div style='overflow-x:auto'><table><thead><tr><th></th>{head}</tr></thead><tbody>{rows}"
+        f"{_running(running, comparison.request.steps) if running else ''}</tbody></table></div>",
         _chart(comparison),
     ]
     if running is None:

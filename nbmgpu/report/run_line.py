@@ -23,7 +23,7 @@ from .text_format import Tone
 POINTS = 60
 """Maximum points of an entry's curve."""
 
-TITLE_LENGTH = 80
+TITLE_LENGTH = 60
 """Maximum characters of an entry's title."""
 
 
@@ -112,7 +112,8 @@ def run_line(run: Run) -> RunLine:
 def cell_title(cell: str) -> str:
     """Return the first line of ``cell`` with content: a comment, or code that is not an import."""
     lines = [line.strip() for line in cell.splitlines()]
-    lines = [line for line in lines if line.strip("#%- ") and not line.startswith("%")]
+    # Cells are stored with their magic line commented out.
+    lines = [line for line in lines if line.strip("#- ") and not line.lstrip("# ").startswith("%")]
     is_import = re.compile(r"(import|from)\s")
     first = next((line for line in lines if not is_import.match(line)), "".join(lines[:1]))
     title = text_format.plain(first).lstrip("#").strip()

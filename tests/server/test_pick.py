@@ -29,4 +29,4 @@ def test_what_cannot_be_read_is_refused_in_words(runs):
 def test_what_was_set_wrongly_is_said_by_the_picker(runs):
     state = runs.ask("pick", "POST", {"controls": {"gpus": "some"}}).json
     assert state["advice"] is None
-    assert "'some' does not say which GPUs" in state["problem"]
+    assert "'some' does not name GPUs" in state["problem"]

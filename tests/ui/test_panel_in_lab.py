@@ -311,6 +311,29 @@ def test_curves_of_100_000_points(lab, page):
     expect(table).to_contain_text("slow: the others wait for it 50 % of the time")
 
 
+ONE_POINT_FIRST = """
+staged.points("loss", [0], [1.0])
+await live_on(2)
+staged.points("loss", list(range(1, 601)), [math.exp(-step / 300) for step in range(1, 601)])
+"""
+
+
+def test_points_are_drawn_only_where_there_are_few(lab, page, shoot):
+    open_and_run(page, lab.write("points.ipynb", shows(ONE_POINT_FIRST)))
+    expect(chart(page)).to_have_attribute("aria-label", re.compile("after 1 steps"))
+    page.wait_for_timeout(500)
+    single = ink(page)
+    expect(chart(page)).to_have_attribute("aria-label", re.compile("after 601 steps"))
+    page.wait_for_timeout(500)
+    shoot("chart-that-began-with-one-point")
+    many = ink(page)
+    for _ in range(2):  # draws the chart anew
+        tool(page, "Log scale").click()
+    page.wait_for_timeout(500)
+    assert abs(many - ink(page)) < 50
+    assert single > 0
+
+
 FAILURE = """
 trace = ["\\x1b[31mIndexError\\x1b[39m  Traceback", "----> 2 loss = criterion(model(x), y)"]
 staged.fail(1, "IndexError", "Target 17 is out of bounds. <b>", 2, tuple(trace))

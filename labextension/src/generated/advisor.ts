@@ -2,60 +2,63 @@
 
 export type Fit = 'fits' | 'tight' | 'no' | 'unknown';
 
-/** What one kind of memory takes on a rank; bytes. */
+/** Memory of one kind on one rank, in bytes. */
 export interface Part {
   kind: Kind;
   low: number;
   high: number;
 }
 
-/** One strategy for one model. */
+/** The estimate for one strategy. */
 export interface Estimate {
-  /** the strategy, with an option where that makes it another. */
+  /** name of the strategy, with an option where the option makes a row of its own. */
   name: string;
-  /** what it is, in one line. */
+  /** one line that describes the strategy. */
   summary: string;
-  /** memory of a rank by kind; empty where it is unknown. */
+  /** memory of one rank by kind; empty if unknown. */
   parts: Part[];
-  /** all of them together. */
+  /** bounds of the total memory of one rank, in bytes. */
   low: number;
-  /** all of them together. */
+  /** bounds of the total memory of one rank, in bytes. */
   high: number;
-  /** `fits` with a reserve, `tight` if perhaps, `no`, or `unknown`. */
+  /** `fits` with a reserve, `tight` if it may fit, `no`, or `unknown`. */
   fits: Fit;
-  /** why it cannot be had, or what the judgement leaves out; mostly empty. */
+  /** why the strategy is unavailable or does not fit; usually empty. */
   why: string;
-  /** relative to `ddp` on the same ranks. */
+  /** speed relative to `ddp` on the same ranks. */
   speed: Speed;
-  /** what it costs, in words. */
+  /** the drawbacks of the strategy, as text. */
   costs: string;
-  /** where the numbers come from. */
+  /** the source of the memory estimate. */
   source: string;
-  /** the `%%mgpu` line that asks for it; empty if it cannot be had. */
+  /** the `%%mgpu` line that selects the strategy; empty if it is unavailable. */
   line: string;
 }
 
-/** Which strategy to take, and all that it was chosen from. */
+/** The recommended strategy, and the estimates that the recommendation is based on. */
 export interface Advice {
-  /** what was asked about, in one line. */
+  /** one line that describes the model. */
   model: string;
-  /** the ranks, in words. */
+  /** description of the devices, such as `2 CPU ranks`. */
   where: string;
-  /** how many. */
+  /** number of ranks. */
   ranks: number;
-  /** bytes free for each; None where nobody knows. */
+  /** free memory for each rank in bytes; None if unknown. */
   free: number | null;
-  /** one for each strategy. */
+  /** one estimate for each strategy. */
   rows: Estimate[];
-  /** the name of the row to take. */
+  /** name of the recommended row; empty if nothing fits. */
   recommended: string;
-  /** why, in one sentence. */
+  /** the reason for the recommendation, in one sentence. */
   reason: string;
   /** the `%%mgpu` line to put above the cell; empty if nothing fits. */
   line: string;
-  /** samples of all ranks together that surely fit; None if unknown or no limit. */
+  /**
+   * largest global batch, in samples, that should fit; None if unknown or not limited by
+   * memory.
+   */
   largest_batch: number | null;
-  /** what was assumed, left out, or is missing. */
+  /** assumptions, and what the estimates leave out. */
   notes: string[];
 }
 
@@ -68,7 +71,7 @@ export type Kind =
   | 'extra';
 
 /**
- * What can be set beside the strategy, named as in `RunOptions`; `""`: as the cell says.
+ * Settings besides the strategy, named as in `RunOptions`; `""` is the cell's default.
  */
 export interface Controls {
   gpus: number;
@@ -78,30 +81,34 @@ export interface Controls {
   checkpointing: boolean;
 }
 
-/** All that a picker shows. */
+/** Everything that a picker displays. */
 export interface PickerState {
-  /** the names of what was looked at, or the reason why nothing was. */
+  /** the names of the model, optimizer and loader, or why there is no model. */
   subject: string;
-  /** what ranks are called here: `GPUs` or `CPU ranks`. */
+  /** label of the devices: `GPUs` or `CPU ranks`. */
   devices: string;
-  /** the numbers of them that are offered. */
+  /** the device counts to choose from. */
   counts: number[];
-  /** what is set. */
+  /** the current settings. */
   controls: Controls;
-  /** the strategy that the cell's own line names; empty if there is none. */
+  /** the strategy on the cell's own line; empty if there is none. */
   selected: string;
-  /** the rows and the recommendation; null if there is a problem. */
+  /** the estimates and the recommendation; null if there is a problem. */
   advice: Advice | null;
-  /** the kinds of memory, in words. */
+  /** labels of the kinds of memory. */
   kinds: Record<string, string>;
-  /** what cannot be had of what was set, and the way out; mostly empty. */
+  /** why the settings are invalid, and how to fix them; usually empty. */
   problem: string;
 }
 
-/** Speed relative to `ddp` on the same ranks, in words as well, and the reason. */
+/** Speed relative to `ddp` on the same ranks. */
 export interface Speed {
+  /** bounds; None if unknown. */
   low: number | null;
+  /** bounds; None if unknown. */
   high: number | null;
+  /** the bounds as text. */
   words: string;
+  /** what the bounds are based on. */
   reason: string;
 }

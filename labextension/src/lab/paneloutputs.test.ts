@@ -18,7 +18,7 @@ const panel = (run: unknown) => ({ data: WIDGET, metadata: { nbmgpu: { panel: ru
 const found = (...cells: ICellModel[]): [string, number][] =>
   [...panelOutputs(cells)].map(({ run, index }) => [run, index]);
 
-test('a panel is known by its mark, wherever it stands', () => {
+test('a panel is found by its metadata', () => {
   const text = { data: { 'text/plain': 'epoch 0' }, metadata: {} };
   expect(found(cell(), cell(text, panel('a')), cell(panel('b')))).toEqual([
     ['a', 1],
@@ -26,14 +26,14 @@ test('a panel is known by its mark, wherever it stands', () => {
   ]);
 });
 
-test('a summary, a widget of somebody else and a cell of text are no panels', () => {
+test('summaries, other widgets and text cells are no panels', () => {
   const summary = { data: { 'text/html': '' }, metadata: { nbmgpu: { panel: 'a' } } };
   const other = { data: WIDGET, metadata: {} };
   const text = { type: 'markdown' } as unknown as ICellModel;
   expect(found(text, cell(summary, other))).toEqual([]);
 });
 
-test('a mark that is none is passed over', () => {
+test('invalid metadata is ignored', () => {
   const odd = [null, 'a', 3, {}, { panel: 3 }];
   expect(
     found(cell(...odd.map(nbmgpu => ({ data: WIDGET, metadata: { nbmgpu } }))))

@@ -46,7 +46,7 @@ function draw(runs: RunLine[], host = document.createElement('div')) {
   return { host, execute, button };
 }
 
-test('a run that goes on shows how far it is, and can be stopped but not deleted', () => {
+test('a running run shows its progress, and can be stopped but not deleted', () => {
   const { host, execute, button } = draw([RUN]);
   expect(host.textContent).toContain('train.ipynb');
   expect(host.textContent).toContain('1:05 · about 3:05 left');
@@ -81,15 +81,13 @@ test('runs that go on come before those that are over', () => {
   expect(cards.map(card => card.dataset.run)).toEqual([RUN.id, 'over']);
 });
 
-test('a second wish to stop is called what it is', () => {
-  expect(
-    draw([{ ...RUN, word: 'stopping' }]).button('Stop at once, by force')
-  ).not.toBeNull();
+test('a second stop is forced', () => {
+  expect(draw([{ ...RUN, word: 'stopping' }]).button('Force stop')).not.toBeNull();
 });
 
-test('a kernel that is gone, and a run from no notebook, are said', () => {
+test('a dead kernel and a run without a notebook are shown', () => {
   const { host, button } = draw([{ ...RUN, kernel_alive: false, notebook: '' }]);
-  expect(host.textContent).toContain('its kernel is gone');
+  expect(host.textContent).toContain('kernel not running');
   expect(host.textContent).toContain('not from a notebook');
   expect(button('Show its notebook')).toBeNull();
 });

@@ -53,11 +53,11 @@ function card(run: RunLine, context: IListContext): VirtualElement {
       ),
       h.span({ className: 'nbmgpu-RunCard-state' }, run.word)
     ),
+    h.div({ className: 'nbmgpu-RunCard-where' }, where(run, context)),
     h.div(
       { className: 'nbmgpu-RunCard-body' },
       h.div(
         { className: 'nbmgpu-RunCard-facts' },
-        h.div({ className: 'nbmgpu-RunCard-where' }, where(run, context)),
         h.div({ className: 'nbmgpu-RunCard-headline' }, run.headline),
         h.div({ className: 'nbmgpu-RunCard-when' }, when(run, context))
       ),
