@@ -1,5 +1,5 @@
-"""nbmgpu beside the tools that people use today: the same work in one interleaved run.
+"""Benchmarks of nbmgpu and other tools: the same workloads, interleaved.
 
-``make bench`` makes an environment of its own, with all of them, and writes RESULTS.md.
-Nothing here is part of the package, and nothing asserts a time.
+``make bench`` creates an environment with all tools and writes RESULTS.md.  This is not part of the
+package, and no time is asserted.
 """

@@ -1,4 +1,4 @@
-"""``python -m benchmarks [--rounds 5] [--only launch ship] [--write]``."""
+"""``python -m benchmarks [--rounds 5] [--only launch transfer] [--write]``."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from .measure import Result
 from .table import markdown
 from .targets import summary
 
-WORKS = ("loading", "launch", "ship", "steps", "output", "growth")
+WORKLOADS = ("loading", "launch", "transfer", "steps", "output", "scaling")
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 
 def main() -> None:
-    """Measure, print, and with ``--write`` renew RESULTS.md."""
+    """Measure and print; with ``--write``, update RESULTS.md."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", nargs="+", choices=WORKS, default=WORKS)
-    parser.add_argument("--write", action="store_true", help="renew RESULTS.md, if all is measured")
-    asked = parser.parse_args()
-    if asked.write and (left := [name for name in WORKS if name not in asked.only]):
+    parser.add_argument("--only", nargs="+", choices=WORKLOADS, default=WORKLOADS)
+    parser.add_argument("--write", action="store_true", help="update RESULTS.md")
+    arguments = parser.parse_args()
+    if arguments.write and (left := [name for name in WORKLOADS if name not in arguments.only]):
         parser.error(
-            f"--write would throw away the figures of what is not measured: {', '.join(left)}. "
-            "Leave --write out, and read the figures here"
+            f"--write would delete the figures that are not measured: {', '.join(left)}. "
+            "Omit --write to print the figures"
         )
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that kernels are ended
-    about = heading()  # before, as it tells how busy the machine is
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # shuts the kernels down
+    head = heading()  # first: it includes the load of the machine
     parts: list[str] = []
     results: list[Result] = []
-    for name in asked.only:
-        work = importlib.import_module(f"benchmarks.works.{name}")
-        measured = work.measure(asked.rounds)
+    for name in arguments.only:
+        workload = importlib.import_module(f"benchmarks.workloads.{name}")
+        measured = workload.measure(arguments.rounds)
         results += measured
-        parts.append(f"## {work.__doc__.strip().rstrip('.')}\n\n{markdown(measured)}")
+        parts.append(f"## {workload.__doc__.strip().rstrip('.')}\n\n{markdown(measured)}")
         print(parts[-1], flush=True)
     print(summary(results))
-    if asked.write:
-        RESULTS.write_text("\n\n".join([about, summary(results), legend(), *parts]) + "\n")
+    if arguments.write:
+        RESULTS.write_text("\n\n".join([head, summary(results), legend(), *parts]) + "\n")
 
 
 if __name__ == "__main__":

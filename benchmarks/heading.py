@@ -1,4 +1,4 @@
-"""What stands before the figures: machine, versions, the tools, and what the words mean."""
+"""The head of RESULTS.md: machine, versions, tools, and how to read the tables."""
 
 from __future__ import annotations
 
@@ -11,38 +11,37 @@ from pathlib import Path
 
 import psutil
 
-from .rivals import RIVALS
+from .tools import TOOLS
 
 PACKAGES = ("torch", "nbmgpu", "ipykernel", "transformers")
-"""Whose versions matter, besides the tools'."""
+"""Packages whose versions are reported, besides the tools."""
 
 ROOT = Path(__file__).resolve().parent.parent
 
-WORDS = """## How to read the tables
+HOW_TO_READ = """## How to read the tables
 
-- **median**, **middle half**: of the rounds; the middle half is from the first to the third
+- **median**, **middle half**: over the rounds; the middle half is from the first to the third
   quartile.
-- **ratio to torchrun**: the median of the ratios within rounds, as a machine's pace drifts from
-  round to round. So it may differ from the ratio of the medians.
-- **first all_reduce**: from sending the cell until both ranks have done their first one. The
-  **whole cell** is over when the kernel has answered: what comes back is in the notebook.
-- **PSS**: the memory of all processes of a run, where what several of them share counts once.
-  **Taken of what is free** is how much less memory the machine has to give meanwhile.
-- **phases** of a run of nbmgpu: *read, pickle*: the cell is parsed, what it reads is pickled;
-  *fork*: until all ranks are there; *join, copy, map*: they find one another, while data is
-  copied that they then map; *cell*: until the last rank has run it; *back, adopt*: what has
-  changed comes home, and the kernel answers. In a profile, `time.sleep` is the kernel waiting for
-  ranks.
+- **ratio to torchrun**: the median of the ratios within rounds, because a machine's speed drifts
+  from round to round. It may differ from the ratio of the medians.
+- **first all_reduce**: from sending the cell until both ranks have finished their first
+  all_reduce. The **whole cell** ends when the kernel has replied and the results are written back.
+- **PSS**: the memory of all processes of a run, with shared memory counted once. **Decrease of
+  free memory** is the largest decrease of the machine's available memory during the run.
+- **phases** of a run of nbmgpu: *read, pickle*: the cell is parsed, and what it reads is pickled;
+  *fork*: until all ranks are started; *join, copy, map*: rendezvous, while the kernel copies the
+  data that ranks then map; *cell*: until the last rank has run it; *write-back*: changes are
+  written back, and the kernel replies. In a profile, `time.sleep` is the kernel waiting for ranks.
 
-A launch of nbmgpu appears with several figures. They end at different moments: at the first
-all_reduce, when both ranks have read four numbers, or when the kernel has answered. And they
-begin differently: where tools take turns, nbmgpu has been idle while the others ran, and the
+Launches of nbmgpu appear in several tables, with different figures. They end at different moments:
+at the first all_reduce, when both ranks have read four numbers, or when the kernel has replied.
+They also begin differently: where tools take turns, nbmgpu was idle while the others ran, and the
 machine's caches and memory are theirs; where it is alone, its runs follow at once on one another.
 Compare figures of one table only."""
 
 
 def heading() -> str:
-    """Return what the figures depend on."""
+    """Return the machine and the versions."""
     memory = psutil.virtual_memory().total / 2**30
     return (
         f"# Measured on {datetime.date.today()}\n\n"
@@ -54,8 +53,8 @@ def heading() -> str:
 
 
 def legend() -> str:
-    """Return the tools, and what the words mean."""
-    cells = ((r.name, f"{r.package} {_version(r.package)}", r.processes, r.note) for r in RIVALS)
+    """Return the tools, and how to read the tables."""
+    cells = ((t.name, f"{t.package} {_version(t.package)}", t.processes, t.note) for t in TOOLS)
     rows = [f"| {' | '.join(row)} |" for row in cells]
     return "\n".join(
         [
@@ -65,7 +64,7 @@ def legend() -> str:
             "|---|---|---|---|",
             *rows,
             "",
-            WORDS,
+            HOW_TO_READ,
         ]
     )
 
@@ -78,7 +77,7 @@ def _version(package: str) -> str:
 
 
 def _processor() -> str:
-    with suppress(OSError):  # Linux; platform.processor() says nothing there
+    with suppress(OSError):  # Linux, where platform.processor() is empty
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()

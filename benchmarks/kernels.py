@@ -1,4 +1,4 @@
-"""A real kernel, and what a cell takes in it."""
+"""A Jupyter kernel, and the time that cells take in it."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from typing import Any
 import psutil
 from jupyter_client.manager import KernelManager
 
-HARMLESS = Path(__file__).parent / "harmless"
-LATE = 60
-"""Seconds that ranks may go on after their cell has returned."""
+BLOCKED_COMMANDS = Path(__file__).parent / "blocked_commands"
+STAMP_TIMEOUT = 60
+"""Seconds to wait for the ranks' stamps after their cell has returned."""
 
 BUSY = 0.05
-"""Processor seconds in a second from which processes are at work."""
+"""CPU seconds per second from which processes count as busy."""
 
 QUIET = {"TQDM_DISABLE": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONWARNINGS": "ignore"}
 
 
-class CellFailed(RuntimeError):
-    """A cell raised; the message is its traceback's end."""
+class CellError(RuntimeError):
+    """A cell raised an exception; the message is the end of its traceback."""
 
 
 @dataclass(frozen=True)
-class Ran:
-    """A cell that was run: when it was sent, and when it was answered, in seconds of the clock."""
+class ExecutedCell:
+    """An executed cell: when it was sent and when the kernel replied, in seconds of the clock."""
 
     sent: float
-    answered: float
+    replied: float
     text: str
 
 
 class Kernel:
-    """One kernel for one tool; ended with all that it started when closed."""
+    """One kernel for one tool; ``close`` ends it and all processes that it started."""
 
     def __init__(self, folder: Path) -> None:
-        """Start a kernel whose ranks leave their stamps in ``folder``."""
-        self.folder, self._said = folder, ""
+        """Start a kernel whose ranks write their stamps to ``folder``."""
+        self.folder, self._output = folder, ""
         self._manager = KernelManager()
-        # As in an activated environment; and nobody kills by name.
+        # As in an activated environment, and without pkill.
         path = os.pathsep.join(
-            [str(HARMLESS), str(Path(sys.executable).parent), os.environ["PATH"]]
+            [str(BLOCKED_COMMANDS), str(Path(sys.executable).parent), os.environ["PATH"]]
         )
         environment = os.environ | QUIET | {"BENCH_FOLDER": str(folder), "PATH": path}
         self._manager.start_kernel(env=environment, cwd=str(folder))
@@ -54,11 +54,11 @@ class Kernel:
         self._client.start_channels()
         self._client.wait_for_ready(timeout=120)
 
-    def run(self, cell: str, timeout: float = 600) -> Ran:
+    def run(self, cell: str, timeout: float = 600) -> ExecutedCell:
         """Run ``cell`` to its end.
 
         Raises:
-            CellFailed: it raised.
+            CellError: it raised.
             TimeoutError: it took longer than ``timeout`` seconds.
         """
         sent = time.time()
@@ -68,63 +68,65 @@ class Kernel:
             try:
                 message = self._client.get_iopub_msg(timeout=timeout)
             except queue.Empty:
-                raise TimeoutError(f"no word for {timeout:g} s") from None
+                raise TimeoutError(f"no message for {timeout:g} s") from None
             if message["parent_header"].get("msg_id") != request:
                 continue
             content = message["content"]
             if message["msg_type"] == "stream":
                 text.append(content["text"])
             elif message["msg_type"] == "error":
-                raise CellFailed("\n".join([*text, *content["traceback"]])[-3000:])
+                raise CellError("\n".join([*text, *content["traceback"]])[-3000:])
             elif message["msg_type"] == "status" and content["execution_state"] == "idle":
-                self._said = "".join(text).strip()
-                return Ran(sent, time.time(), "".join(text))
+                self._output = "".join(text).strip()
+                return ExecutedCell(sent, time.time(), "".join(text))
 
-    def clicks(self, cell: str, question: dict[str, Any], every: float = 0.5) -> list[float]:
-        """Run ``cell`` and meanwhile ask its panel, as a page does; return the seconds to answers.
+    def panel_response_times(
+        self, cell: str, request_content: dict[str, Any], every: float = 0.5
+    ) -> list[float]:
+        """Run ``cell`` and send requests to its panel, as a page does; return the response times.
 
         Raises:
-            CellFailed: it raised.
+            CellError: it raised.
         """
         request, waits, panel = self._client.execute(cell), [], ""
         asked, next_ = 0.0, time.time() + every
         while True:
             if panel and not asked and time.time() > next_:
-                content = {"kind": "ask", "id": len(waits), **question}
+                content = {"kind": "ask", "id": len(waits), **request_content}
                 data = {"method": "custom", "content": content}
                 message = self._client.session.msg("comm_msg", {"comm_id": panel, "data": data})
                 asked = time.time()
                 self._client.shell_channel.send(message)
             try:
-                heard = self._client.get_iopub_msg(timeout=0.05)
+                message = self._client.get_iopub_msg(timeout=0.05)
             except queue.Empty:
                 continue
-            kind, content = heard["msg_type"], heard["content"]
+            kind, content = message["msg_type"], message["content"]
             if kind == "comm_open" and "curves" in content["data"].get("state", {}):
                 panel = content["comm_id"]
             elif kind == "comm_msg" and content["data"].get("method") == "custom":
                 waits.append(time.time() - asked)
                 asked, next_ = 0.0, time.time() + every
-            elif heard["parent_header"].get("msg_id") != request:
+            elif message["parent_header"].get("msg_id") != request:
                 continue
             elif kind == "error":
-                raise CellFailed("\n".join(content["traceback"])[-3000:])
+                raise CellError("\n".join(content["traceback"])[-3000:])
             elif kind == "status" and content["execution_state"] == "idle":
                 return waits
 
     @property
     def pid(self) -> int:
-        """The kernel's process."""
+        """The kernel's process id."""
         return int(self._manager.provisioner.process.pid)  # type: ignore[union-attr]
 
     def cpu_seconds(self) -> float:
-        """Return the processor time that the kernel's own process has used so far."""
+        """Return the CPU time that the kernel's own process has used so far."""
         return sum(psutil.Process(self.pid).cpu_times()[:2])
 
     def settle(self) -> None:
-        """Wait until the kernel, and what was started from it, has done what it does by itself.
+        """Wait until the kernel and its child processes are idle.
 
-        That is an import in the background, whose memory would be taken for a run's.
+        They import in the background, and that memory would be counted as a run's.
         """
         before = -BUSY
         while (used := self._cpu_seconds_of_all()) - before >= BUSY:
@@ -136,18 +138,20 @@ class Kernel:
         return sum(sum(each.cpu_times()[:2]) for each in (kernel, *kernel.children(recursive=True)))
 
     def stamps(self, ranks: int, name: str = "stamp") -> list[float]:
-        """Take the times that the ranks have written down, and remove them.
+        """Return the times that the ranks have written, and remove the files.
 
         Raises:
             TimeoutError: one of them has written none.
         """
         paths = [self.folder / f"{name}-{rank}" for rank in range(ranks)]
-        deadline = time.time() + LATE
+        deadline = time.time() + STAMP_TIMEOUT
         while not all(path.exists() and path.read_text() for path in paths):
             if time.time() > deadline:
-                # Some tools print what went wrong, and raise nothing.
-                said = f"; the cell said: {self._said.splitlines()[-1]}" if self._said else ""
-                raise TimeoutError(f"a rank has left no {name} within {LATE} s{said}")
+                # Some tools print errors instead of raising them.
+                last = (
+                    f"; the cell printed: {self._output.splitlines()[-1]}" if self._output else ""
+                )
+                raise TimeoutError(f"no {name} of a rank within {STAMP_TIMEOUT} s{last}")
             time.sleep(0.01)
         times = [float(path.read_text()) for path in paths]
         for path in paths:
@@ -155,9 +159,9 @@ class Kernel:
         return times
 
     def close(self) -> None:
-        """End the kernel and everything that was started from it: what has its environment.
+        """End the kernel and all processes with its environment.
 
-        But for trackers of semaphores, which end by themselves, and free what the others have left.
+        Resource trackers end by themselves, and free what the others have left.
         """
         self._client.stop_channels()
         self._manager.shutdown_kernel(now=True)

@@ -1,4 +1,4 @@
-"""What was measured: one figure of one tool in one round, and how rounds are interleaved."""
+"""Measurements, one per tool and round, and the interleaving of rounds."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from .kernels import CellFailed, Kernel
-from .rivals import Rival
+from .kernels import CellError, Kernel
+from .tools import Tool
 
 
 @dataclass(frozen=True)
@@ -20,14 +20,14 @@ class Figure:
     """A value of one tool in one round.
 
     Attributes:
-        work: what was done, as the table names it.
-        tool: who did it.
+        workload: what was measured; the title of its table.
+        tool: the name of the tool.
         value: the figure, in ``unit``.
-        unit: ``s``, ``ms``, ``GiB`` or ``x``; none for what is counted.
-        more_is_better: as of what two ranks gain; else less is.
+        unit: ``s``, ``ms``, ``GiB`` or ``x``; empty for counts.
+        more_is_better: as for a speed-up; otherwise less is better.
     """
 
-    work: str
+    workload: str
     tool: str
     value: float
     unit: str = "s"
@@ -36,25 +36,25 @@ class Figure:
 
 @dataclass(frozen=True)
 class Failed:
-    """A tool that could not do a work, and why: it keeps its row in the table called ``work``."""
+    """A tool that failed on a workload, and why; it keeps its row in that table."""
 
-    work: str
+    workload: str
     tool: str
     reason: str
 
 
 @dataclass(frozen=True)
 class Phases:
-    """Where the time of one run went, in seconds by phase; ``case`` is what varies in a table."""
+    """The seconds of one run by phase; ``case`` is what varies in a table."""
 
-    work: str
+    workload: str
     case: str
     seconds: dict[str, float]
 
 
 @dataclass(frozen=True)
 class Call:
-    """A function of a profile: how often it was called, and its seconds, own and with callees."""
+    """A function in a profile: its calls, and its seconds without and with callees."""
 
     name: str
     calls: int
@@ -64,9 +64,9 @@ class Call:
 
 @dataclass(frozen=True)
 class Profile:
-    """What the kernel's process did in one run: the functions that took most, the first first."""
+    """A profile of the kernel's process in one run: the slowest functions first."""
 
-    work: str
+    workload: str
     calls: tuple[Call, ...]
 
 
@@ -75,7 +75,7 @@ Result = Figure | Failed | Phases | Profile
 
 @contextmanager
 def kernel() -> Iterator[Kernel]:
-    """Give a kernel with a folder of its own."""
+    """Yield a kernel with a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         running = Kernel(Path(folder))
         try:
@@ -85,45 +85,49 @@ def kernel() -> Iterator[Kernel]:
 
 
 @contextmanager
-def kernels(rivals: Sequence[Rival], before: str = "") -> Iterator[dict[Rival, Kernel]]:
-    """Give every tool a kernel in which ``before`` and its setup were run."""
-    open_: dict[Rival, Kernel] = {}
+def kernels(tools: Sequence[Tool], before: str = "") -> Iterator[dict[Tool, Kernel]]:
+    """Yield a kernel for each tool, in which ``before`` and the tool's setup were run."""
+    running: dict[Tool, Kernel] = {}
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         try:
-            for number, rival in enumerate(rivals):
-                home = Path(folder) / str(number)
-                home.mkdir()
-                open_[rival] = Kernel(home)
-                for cell in filter(None, (before, rival.setup)):
-                    open_[rival].run(cell)
-            yield open_
+            for number, tool in enumerate(tools):
+                subfolder = Path(folder) / str(number)
+                subfolder.mkdir()
+                running[tool] = Kernel(subfolder)
+                for cell in filter(None, (before, tool.setup)):
+                    running[tool].run(cell)
+            yield running
         finally:
-            for running in open_.values():
-                running.close()
+            for each in running.values():
+                each.close()
 
 
 def interleaved(
     rounds: int,
-    rivals: Sequence[Rival],
-    work: str,
-    once: Callable[[Rival], Sequence[Figure]],
+    tools: Sequence[Tool],
+    workload: str,
+    once: Callable[[Tool], Sequence[Figure]],
 ) -> list[Result]:
-    """Let every tool do a work once per round, in turn; one that fails is left out afterwards.
+    """Run a workload once per round with every tool, in turn; omit tools that have failed.
 
-    ``work`` is the first table of those that ``once`` gives figures for: who fails stands there.
+    Args:
+        rounds: the number of rounds.
+        tools: all tools; each round begins with the next one.
+        workload: the table in which failures are listed, the first of those of ``once``.
+        once: runs the workload with a tool and returns its figures.
     """
     results: list[Result] = []
-    out: set[str] = set()
+    failed: set[str] = set()
     for round_ in range(rounds):
-        turn = rivals[round_ % len(rivals) :] + rivals[: round_ % len(rivals)]
-        for rival in turn:
-            if rival.name in out:
+        turn = tools[round_ % len(tools) :] + tools[: round_ % len(tools)]
+        for tool in turn:
+            if tool.name in failed:
                 continue
             try:
-                results += once(rival)
-            except (CellFailed, TimeoutError) as error:
-                out.add(rival.name)
-                results.append(Failed(work, rival.name, reason(error)))
+                results += once(tool)
+            except (CellError, TimeoutError) as error:
+                failed.add(tool.name)
+                results.append(Failed(workload, tool.name, reason(error)))
     return results
 
 
@@ -132,28 +136,28 @@ RAISED = re.compile(r"[\w.]*(Error|Exception|Timeout)\b")
 
 
 def reason(error: Exception) -> str:
-    """Return one line that says what went wrong, of a message that may be a whole traceback."""
+    """Return the line of an error message, possibly a whole traceback, that names the error."""
     lines = [line.strip() for line in ESCAPE.sub("", str(error)).splitlines()]
     lines = [line for line in lines if line] or [type(error).__name__]
-    # From the line's beginning: source lines in a traceback name exceptions, too.
+    # At the beginning of a line: source lines in a traceback contain exception names, too.
     raised = [at for at, line in enumerate(lines) if RAISED.match(line)]
     at = raised[-1] if raised else len(lines) - 1
-    said = lines[at]
-    if said.endswith(":") and at + 1 < len(lines):  # its message begins on the next line
-        said += f" {lines[at + 1]}"
-    return said if len(said) <= LONGEST else f"{said[:LONGEST]} ..."
+    text = lines[at]
+    if text.endswith(":") and at + 1 < len(lines):  # its message begins on the next line
+        text += f" {lines[at + 1]}"
+    return text if len(text) <= MAX_REASON_LENGTH else f"{text[:MAX_REASON_LENGTH]} ..."
 
 
-LONGEST = 160
-"""Characters of a reason in a table."""
+MAX_REASON_LENGTH = 160
+"""Maximum characters of a reason in a table."""
 
 
 def touch(gib: float) -> None:
-    """Write to so much memory, and free it.
+    """Write to ``gib`` GiB of memory, and free it.
 
-    A virtual machine may have given it back to its host; to get it again can take seconds, which
-    nobody who copies has to answer for.  In large pages where there are some: in pieces, it would
-    be found again by those alone who need small ones.
+    A virtual machine may have returned this memory to its host.  Getting it again can take seconds,
+    which are not the tool's.  Large pages are used if available: memory that is freed in small
+    pages is only reused for small pages.
     """
     private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     with mmap.mmap(-1, max(1, int(gib * 2**30)), flags=private) as memory:
@@ -165,7 +169,7 @@ def touch(gib: float) -> None:
 
 @dataclass(frozen=True)
 class Summary:
-    """The rounds of one tool and work: median, and the middle half of the values."""
+    """The rounds of one tool and workload: median and quartiles."""
 
     median: float
     low: float
@@ -174,7 +178,7 @@ class Summary:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Summary:
-        """Sum up ``values``, of at least one round."""
+        """Summarize ``values`` of at least one round."""
         if len(values) < 2:
             return cls(values[0], values[0], values[0], 1)
         low, median, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -182,17 +186,18 @@ class Summary:
 
 
 BASE = "torchrun"
-"""The tool that others are compared with."""
+"""The tool that the others are compared with."""
 
-SILENT, OUR_SILENT = "two processes that do not talk", "two ranks of nbmgpu that do not talk"
-"""What the machine allows at most, as rows of a table."""
+INDEPENDENT = "two processes without communication"
+INDEPENDENT_RANKS = "two ranks of nbmgpu without communication"
+"""Upper bounds of the machine, as rows of a table."""
 
 SCRIPT, CONTROL = "a script's own print()", "nothing printed"
-"""The same steps in plain scripts: what printing takes by itself, and how far figures stray."""
+"""The same steps in plain scripts: the cost of printing alone, and the measurement error."""
 
 
 def ratio(some: Sequence[float], others: Sequence[float]) -> float:
-    """Return how much more ``some`` are: within rounds where both have all, for machines drift."""
+    """Return the ratio of ``some`` to ``others``, within rounds if both have all of them."""
     if len(some) == len(others):
         return statistics.median(a / b for a, b in zip(some, others, strict=True))
     return statistics.median(some) / statistics.median(others)

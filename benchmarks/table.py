@@ -1,4 +1,4 @@
-"""Results as Markdown."""
+"""Results as Markdown tables."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from collections.abc import Iterable, Sequence
 
 from .measure import BASE, Call, Failed, Figure, Phases, Profile, Result, Summary, ratio
 
-ALL = "in all"
-"""The phase that is the sum of the others."""
+TOTAL = "total"
+"""The sum of the other phases."""
 
 
 def markdown(results: Sequence[Result]) -> str:
-    """Return a table per work: medians, and what goes with them."""
-    works: dict[str, list[Result]] = {}
+    """Return a table for each workload."""
+    workloads: dict[str, list[Result]] = {}
     for result in results:
-        works.setdefault(result.work, []).append(result)
-    zero = {work: those for work, those in works.items() if _nothing(those)}
-    tables = [_one(work, those) for work, those in works.items() if work not in zero]
-    if zero:
-        rounds = len(next(iter(zero.values())))
-        tables.append(f"0 in {_rounds(rounds)}: {'; '.join(zero)}.")
+        workloads.setdefault(result.workload, []).append(result)
+    zeros = {name: those for name, those in workloads.items() if _all_zero(those)}
+    tables = [
+        _table(workload, those) for workload, those in workloads.items() if workload not in zeros
+    ]
+    if zeros:
+        rounds = len(next(iter(zeros.values())))
+        tables.append(f"0 in {_rounds(rounds)}: {'; '.join(zeros)}.")
     return "\n\n".join(tables)
 
 
@@ -28,46 +30,46 @@ def _rounds(count: int) -> str:
     return f"{count} round{'s' * (count > 1)}"
 
 
-def _nothing(results: Sequence[Result]) -> bool:
-    """Whether something was counted, and there was none of it."""
+def _all_zero(results: Sequence[Result]) -> bool:
+    """Whether all results are counts of zero."""
     return all(isinstance(each, Figure) and not each.unit and not each.value for each in results)
 
 
-def _one(work: str, results: Sequence[Result]) -> str:
+def _table(workload: str, results: Sequence[Result]) -> str:
     if phases := [each for each in results if isinstance(each, Phases)]:
-        return _phases(work, phases)
+        return _phases(workload, phases)
     if profiles := [each for each in results if isinstance(each, Profile)]:
-        return _profile(work, profiles[0].calls)
-    return _compared(work, [each for each in results if isinstance(each, Figure | Failed)])
+        return _profile(workload, profiles[0].calls)
+    return _comparison(workload, [each for each in results if isinstance(each, Figure | Failed)])
 
 
-def _phases(work: str, results: Sequence[Phases]) -> str:
-    """Return a row per case: the median of each phase, and how far their sum was spread."""
+def _phases(workload: str, results: Sequence[Phases]) -> str:
+    """Return a row per case: the median of each phase, and the quartiles of the total."""
     names = list(results[0].seconds)
     cases: dict[str, list[dict[str, float]]] = {}
     for result in results:
         cases.setdefault(result.case, []).append(result.seconds)
     rounds = len(next(iter(cases.values())))
     lines = [
-        f"### {work}, seconds, {_rounds(rounds)}",
+        f"### {workload}, seconds, {_rounds(rounds)}",
         "",
         f"| | {' | '.join(names)} | middle half |",
         "|---" * (len(names) + 2) + "|",
     ]
     for case, those in cases.items():
         medians = (statistics.median(seconds[name] for seconds in those) for name in names)
-        whole = Summary.of([seconds[ALL] for seconds in those])
+        whole = Summary.of([seconds[TOTAL] for seconds in those])
         cells = [f"{median:.3f}" for median in medians]
         lines.append(f"| {case} | {' | '.join(cells)} | {whole.low:.3f} to {whole.high:.3f} |")
     return "\n".join(lines)
 
 
-def _profile(work: str, calls: Sequence[Call]) -> str:
-    """Return a row per function: those that took most by themselves."""
+def _profile(workload: str, calls: Sequence[Call]) -> str:
+    """Return a row for each of the slowest functions."""
     lines = [
-        f"### {work}: one run under cProfile, which slows small functions down",
+        f"### {workload}: one run under cProfile, which slows small functions down",
         "",
-        "| function | calls | own seconds | with what it calls |",
+        "| function | calls | seconds | with callees |",
         "|---|---|---|---|",
     ]
     lines += [
@@ -77,8 +79,8 @@ def _profile(work: str, calls: Sequence[Call]) -> str:
     return "\n".join(lines)
 
 
-def _compared(work: str, results: Iterable[Figure | Failed]) -> str:
-    """Return a row per tool, the best first: median, middle half, and ratio to torchrun's."""
+def _comparison(workload: str, results: Iterable[Figure | Failed]) -> str:
+    """Return a row per tool, the best first: median, quartiles, and ratio to torchrun."""
     values: dict[str, list[float]] = {}
     unit, failed, more = "", [], False
     for result in results:
@@ -89,7 +91,7 @@ def _compared(work: str, results: Iterable[Figure | Failed]) -> str:
             unit, more = result.unit, result.more_is_better
     sums = {tool: Summary.of(those) for tool, those in values.items()}
     lines = [
-        f"### {work}",
+        f"### {workload}",
         "",
         "| tool | median | middle half | rounds | ratio to torchrun |",
         "|---|---|---|---|---|",

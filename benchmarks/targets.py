@@ -1,4 +1,4 @@
-"""What nbmgpu wants to reach, and whether it does; and where others are faster."""
+"""Targets of nbmgpu, whether it meets them, and where other tools are faster."""
 
 from __future__ import annotations
 
@@ -6,73 +6,73 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .measure import BASE, CONTROL, OUR_SILENT, SCRIPT, SILENT, Figure, Result, ratio
-from .rivals import RIVALS
-from .works.ship import (
-    AGAIN,
-    BEGUN,
-    BY_ITSELF,
-    FIRST,
-    IN_TURN,
+from .measure import BASE, CONTROL, INDEPENDENT, INDEPENDENT_RANKS, SCRIPT, Figure, Result, ratio
+from .tools import TOOLS
+from .workloads.transfer import (
+    ALL_TOOLS,
+    FIRST_RUN,
+    FOUR_NUMBERS,
     MEMCPY,
-    NOTHING,
+    NBMGPU_ALONE,
     READING,
-    STEADY,
-    THERE,
+    SECOND_READ,
+    SECOND_RUN,
+    UNTIL_CELL,
+    WITH_TOOLS,
 )
 
 OURS = "nbmgpu"
-YARDSTICKS = {"torch clone()", "torch sum()", SILENT, OUR_SILENT, SCRIPT, CONTROL}
-"""Rows that are no tools."""
-CAVEATS = {rival.name: f" ({rival.caveat})" for rival in RIVALS if rival.caveat}
+REFERENCES = {"torch clone()", "torch sum()", INDEPENDENT, INDEPENDENT_RANKS, SCRIPT, CONTROL}
+"""Rows that are not tools."""
+CAVEATS = {tool.name: f" ({tool.caveat})" for tool in TOOLS if tool.caveat}
 
 
 class Medians:
-    """The median of every work and tool, the unit of every work, and those where more is better."""
+    """The medians by workload and tool, and each workload's unit and direction."""
 
     def __init__(self, results: Sequence[Result]) -> None:
-        """Take what was measured."""
+        """Group ``results`` by workload and tool."""
         self.units: dict[str, str] = {}
         self._more: set[str] = set()
         self._values: dict[tuple[str, str], list[float]] = {}
         for result in results:
             if isinstance(result, Figure):
-                self._values.setdefault((result.work, result.tool), []).append(result.value)
-                self.units[result.work] = result.unit
+                self._values.setdefault((result.workload, result.tool), []).append(result.value)
+                self.units[result.workload] = result.unit
                 if result.more_is_better:
-                    self._more.add(result.work)
+                    self._more.add(result.workload)
 
-    def of(self, work: str, tool: str = OURS) -> float:
+    def of(self, workload: str, tool: str = OURS) -> float:
         """Return a median.
 
         Raises:
-            KeyError: this was not measured.
+            KeyError: it was not measured.
         """
-        return statistics.median(self._values[work, tool])
+        return statistics.median(self._values[workload, tool])
 
-    def ratio(self, work: str) -> float:
-        """Return ours by torchrun's, within rounds where both have all."""
-        return ratio(self._values[work, OURS], self._values[work, BASE])
+    def ratio(self, workload: str) -> float:
+        """Return the ratio of nbmgpu to torchrun, within rounds if both have all of them."""
+        return ratio(self._values[workload, OURS], self._values[workload, BASE])
 
-    def better(self, work: str) -> list[tuple[str, float]]:
-        """Return the tools that have better figures than ours, the best first."""
-        tools = [tool for at, tool in self._values if at == work and tool not in YARDSTICKS]
+    def better(self, workload: str) -> list[tuple[str, float]]:
+        """Return the tools with better figures than nbmgpu's, the best first."""
+        tools = [tool for at, tool in self._values if at == workload and tool not in REFERENCES]
         if OURS not in tools:
             return []
-        sign = -1 if work in self._more else 1
-        found = [(tool, self.of(work, tool)) for tool in tools]
-        better = (each for each in found if sign * each[1] < sign * self.of(work))
+        sign = -1 if workload in self._more else 1
+        found = [(tool, self.of(workload, tool)) for tool in tools]
+        better = (each for each in found if sign * each[1] < sign * self.of(workload))
         return sorted(better, key=lambda each: sign * each[1])
 
     @property
-    def works(self) -> list[str]:
-        """All works, in the order in which they were done."""
+    def workloads(self) -> list[str]:
+        """All workloads, in the order of measurement."""
         return list(self.units)
 
 
 @dataclass(frozen=True)
 class Target:
-    """A figure and its limit, both from what was measured."""
+    """A figure and its limit, both computed from the measurements."""
 
     what: str
     figure: Callable[[Medians], float]
@@ -80,7 +80,7 @@ class Target:
     at_least: bool = False
 
     def row(self, medians: Medians) -> str:
-        """Return a row of the table; empty if that was not measured."""
+        """Return a row of the table; empty if the figure was not measured."""
         try:
             figure, limit = self.figure(medians), self.limit(medians)
         except KeyError:
@@ -90,24 +90,26 @@ class Target:
         return f"| {self.what} | {sign} {limit:.3g} | {figure:.3g} | {'yes' if met else '**no**'} |"
 
 
-def value(work: str) -> Callable[[Medians], float]:
-    """The median of our figure."""
-    return lambda medians: medians.of(work)
+def value(workload: str) -> Callable[[Medians], float]:
+    """Return the function that gives nbmgpu's median."""
+    return lambda medians: medians.of(workload)
 
 
-def just(limit: float) -> Callable[[Medians], float]:
-    """A limit that depends on nothing."""
+def constant(limit: float) -> Callable[[Medians], float]:
+    """Return a limit that does not depend on the measurements."""
     return lambda medians: limit
 
 
-def within(work: str, seconds: float, what: str) -> Target:
-    """No more than so many seconds."""
-    return Target(f"{what}, s", value(work), just(seconds))
+def within(workload: str, seconds: float, what: str) -> Target:
+    """Return a target of at most ``seconds``."""
+    return Target(f"{what}, s", value(workload), constant(seconds))
 
 
-def against(work: str, limit: float, what: str) -> Target:
-    """No more than a multiple of torchrun's."""
-    return Target(f"{what}, by torchrun's", lambda medians: medians.ratio(work), just(limit))
+def against(workload: str, limit: float, what: str) -> Target:
+    """Return a target of at most ``limit`` times torchrun's figure."""
+    return Target(
+        f"{what}, ratio to torchrun", lambda medians: medians.ratio(workload), constant(limit)
+    )
 
 
 WARM, WITH = "warm launch", "warm launch, transformers in the notebook"
@@ -115,27 +117,27 @@ COLD = "cold: a fresh kernel's first run: first all_reduce"
 LOUD = "2 ranks training"
 
 
-def _memcpy(medians: Medians, times: float, where: str = BY_ITSELF) -> float:
-    """Return so many times what copying a gibibyte takes, as it was measured there."""
+def _memcpy(medians: Medians, times: float, where: str = NBMGPU_ALONE) -> float:
+    """Return a multiple of the time of copying 1 GiB, measured in the table ``where``."""
     return times * medians.of(f"{where}: {MEMCPY}", "torch clone()")
 
 
 def _reading(medians: Medians, where: str) -> float:
-    """Return what one process takes to read a gibibyte, as it was measured there."""
+    """Return the time in which one process reads 1 GiB, measured in the table ``where``."""
     return medians.of(f"{where}: {READING}", "torch sum()")
 
 
-def _shipping(medians: Medians, work: str) -> float:
-    """Return what a gibibyte adds to a cell of four numbers, beyond the time of reading it.
+def _shipping(medians: Medians, workload: str) -> float:
+    """Return the time that 1 GiB adds to a cell with four numbers, without reading it.
 
-    That is the time of both ranks at once, as the same run has had it with pages all mapped.
+    Reading is both ranks' time in the same run, when all pages are mapped.
     """
-    return medians.of(work) - medians.of(NOTHING) - medians.of(f"{work}{STEADY}")
+    return medians.of(workload) - medians.of(FOUR_NUMBERS) - medians.of(f"{workload}{SECOND_READ}")
 
 
-def _sending(medians: Medians, work: str) -> float:
-    """Return what a gibibyte adds to the time until the ranks have all that they were sent."""
-    return medians.of(f"{work}{BEGUN}") - medians.of(f"{NOTHING}{BEGUN}")
+def _sending(medians: Medians, workload: str) -> float:
+    """Return the time that 1 GiB adds until the ranks have all data that was sent."""
+    return medians.of(f"{workload}{UNTIL_CELL}") - medians.of(f"{FOUR_NUMBERS}{UNTIL_CELL}")
 
 
 TARGETS = (
@@ -149,41 +151,41 @@ TARGETS = (
     *(
         Target(
             f"1 GiB to 2 ranks, until both have summed it, {who}, s; "
-            "limit: 1.2 memcpy + one process's reading, measured likewise",
-            value(work),
+            "limit: 1.2 memcpy + one process's reading, measured in the same way",
+            value(workload),
             lambda m, where=where: _memcpy(m, 1.2, where) + _reading(m, where),
         )
-        for work, who, where in (
-            (THERE, "in turn with other tools", IN_TURN),
-            (FIRST, "nbmgpu alone", BY_ITSELF),
+        for workload, who, where in (
+            (ALL_TOOLS, "in turn with other tools", WITH_TOOLS),
+            (FIRST_RUN, "nbmgpu alone", NBMGPU_ALONE),
         )
     ),
     *(
         Target(
             f"memory that 1 GiB to {ranks} adds (PSS), GiB",
-            value(f"1 GiB to {ranks}: memory added at most (PSS)"),
-            just(1.05),
+            value(f"1 GiB to {ranks}: peak memory added (PSS)"),
+            constant(1.05),
         )
         for ranks in ("1 rank", "2 ranks", "4 ranks")
     ),
     Target(
-        "the same unchanged data again, the whole cell by the first time's",
-        lambda m: m.of(AGAIN) / m.of(FIRST),
-        just(0.1),
+        "the same unchanged data again, whole cell, ratio to the first run",
+        lambda m: m.of(SECOND_RUN) / m.of(FIRST_RUN),
+        constant(0.1),
     ),
     Target(
-        "the same without what launching and reading take, by the first time's",
-        lambda m: _shipping(m, AGAIN) / _shipping(m, FIRST),
-        just(0.1),
+        "the same without launching and reading, ratio to the first run",
+        lambda m: _shipping(m, SECOND_RUN) / _shipping(m, FIRST_RUN),
+        constant(0.1),
     ),
     Target(
-        "the sending alone: until the cell begins, beyond launching, by the first time's",
-        lambda m: _sending(m, AGAIN) / _sending(m, FIRST),
-        just(0.1),
+        "sending alone: until the cell begins, without launching, ratio to the first run",
+        lambda m: _sending(m, SECOND_RUN) / _sending(m, FIRST_RUN),
+        constant(0.1),
     ),
     Target(
-        "1 GiB trained: the way back, s; limit: 2 memcpy",
-        value("1 GiB trained: the way back"),
+        "1 GiB trained: write-back, s; limit: 2 memcpy",
+        value("1 GiB trained: write-back"),
         lambda m: _memcpy(m, 2),
     ),
     against("a step, tiny net", 1.05, "a step of a tiny net"),
@@ -191,46 +193,50 @@ TARGETS = (
     Target(
         "2 ranks x 1 thread against 1 x 1, compute-bound, x",
         value("2 ranks x 1 thread against 1 x 1, compute-bound"),
-        just(1.8),
+        constant(1.8),
         at_least=True,
     ),
     Target(
-        "lines and points lost in a flood",
-        lambda m: m.of(f"{LOUD}: lines lost") + m.of(f"{LOUD}: points lost"),
-        just(0),
+        "lines and metrics lost under heavy output",
+        lambda m: m.of(f"{LOUD}: lines lost") + m.of(f"{LOUD}: metrics lost"),
+        constant(0),
     ),
     Target(
-        "a step of 3 ms with ten lines and a point, by a silent one",
-        value(f"{LOUD}: a step with ten lines and a point, against a silent one"),
-        just(1.02),
+        "a step of 3 ms with ten lines and a metric, ratio to a silent step",
+        value(f"{LOUD}: a step with ten lines and a metric, against a silent one"),
+        constant(1.02),
     ),
     Target(
-        "a step of 25 ms with ten lines and a point, by a silent one",
-        value(f"{LOUD}: a long step with ten lines and a point, against a silent one"),
-        just(1.02),
+        "a step of 25 ms with ten lines and a metric, ratio to a silent step",
+        value(f"{LOUD}: a long step with ten lines and a metric, against a silent one"),
+        constant(1.02),
     ),
-    within(f"{LOUD}: a click meanwhile, the slowest", 0.2, "the slowest click in a flood"),
+    within(
+        f"{LOUD}: the slowest response of the panel",
+        0.2,
+        "the slowest response of the panel under heavy output",
+    ),
 )
 
 
 CAVEAT = (
-    "In brackets: where a tool's processes come from, if they are not fresh for every run. What a "
-    "run leaves in those that live on, the next one finds; forks of the kernel have the locks of "
-    "its threads, but not the threads."
+    "In parentheses: where a tool's processes come from, if they are not fresh for every run. A "
+    "run finds the state that the previous one has left in persistent processes; forks of the "
+    "kernel have the locks of its threads, but not the threads."
 )
 
 
 def summary(results: Sequence[Result]) -> str:
-    """Return Markdown: targets, met or not, and where nbmgpu is not the fastest."""
+    """Return Markdown: the targets, and where nbmgpu is not the fastest."""
     medians = Medians(results)
     rows = [row for target in TARGETS if (row := target.row(medians))]
     lines = ["## Targets", "", "| target | limit | measured | met |", "|---|---|---|---|", *rows]
     slower = []
-    for work in medians.works:
-        for tool, figure in medians.better(work):
-            ours, unit = medians.of(work), medians.units[work]
+    for workload in medians.workloads:
+        for tool, figure in medians.better(workload):
+            ours, unit = medians.of(workload), medians.units[workload]
             who = f"{tool}{CAVEATS.get(tool, '')}"
-            slower.append(f"- {work}: {who} {figure:.3f} {unit}, nbmgpu {ours:.3f} {unit}")
+            slower.append(f"- {workload}: {who} {figure:.3f} {unit}, nbmgpu {ours:.3f} {unit}")
     if slower:
         lines += ["", "## Where nbmgpu is not the fastest", "", CAVEAT, "", *slower]
     return "\n".join(lines)

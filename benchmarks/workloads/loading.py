@@ -6,11 +6,11 @@ from benchmarks.measure import Figure, Result, kernel
 
 
 def measure(rounds: int) -> list[Result]:
-    """Measure the extension in fresh kernels."""
+    """Measure ``%load_ext`` in fresh kernels."""
     results: list[Result] = []
     for _ in range(rounds):
         with kernel() as fresh:
             fresh.run("1")  # the first cell of a kernel takes longer
-            ran = fresh.run("%load_ext nbmgpu")
-            results.append(Figure("%load_ext", "nbmgpu", ran.answered - ran.sent))
+            cell = fresh.run("%load_ext nbmgpu")
+            results.append(Figure("%load_ext", "nbmgpu", cell.replied - cell.sent))
     return results

@@ -1,33 +1,33 @@
-"""What grows with ranks, bytes and objects, and where the time goes."""
+"""Costs that grow with ranks, bytes and objects, by phase."""
 
 from __future__ import annotations
 
 import json
 
-from benchmarks.kernels import Kernel, Ran
+from benchmarks.kernels import ExecutedCell, Kernel
 from benchmarks.measure import Call, Phases, Profile, Result, kernels, touch
-from benchmarks.rivals import FORGET, OURS
+from benchmarks.tools import FORGET, OURS
 
 CELL = """%%mgpu --gpus {ranks} --cpu --strategy none
 import torch.distributed as dist
 if dist.get_world_size() > 1:
     dist.barrier()
-{work}
+{workload}
 """
 
 TIMES = """
 import json, nbmgpu
 run = nbmgpu.last_run
-said = [json.loads(line) for path in sorted((run.folder / "events").glob("rank-*.jsonl"))
+events = [json.loads(line) for path in sorted((run.folder / "events").glob("rank-*.jsonl"))
         for line in path.read_text().splitlines()]
 print(json.dumps([run.record.created,
-    *(max(e["time"] for e in said if e["kind"] == "status" and e["state"] == state)
+    *(max(e["time"] for e in events if e["kind"] == "status" and e["state"] == state)
       for state in ("loading", "running", "collecting"))]))
 """
-"""When the run was written down, and when the last of its ranks came to each state."""
+"""When the run was created, and when the last of its ranks entered each state."""
 
-THOSE = "those = [{{'x': torch.ones(8), 'n': n}} for n in range({count})]"
-CHANGE = CELL.format(ranks=2, work="for each in those: each['x'] += 1")
+MAKE_DICTS = "dicts = [{{'x': torch.ones(8), 'n': n}} for n in range({count})]"
+CHANGE = CELL.format(ranks=2, workload="for each in dicts: each['x'] += 1")
 
 PROFILED = """
 import cProfile, json, pstats, sys
@@ -41,7 +41,7 @@ for (file, _, function), (_, calls, own, cumulative, _) in pstats.Stats(profiler
 print()
 print(json.dumps(sorted(rows, key=lambda row: -row[2])[:8]))
 """
-"""The magic is called: a cell that begins with it would be awaited, out of a profiler's sight."""
+"""The magic is called as a function: IPython awaits a cell magic outside of the profiler."""
 
 MIB = (1, 16, 256, 1024, 4096)
 RANKS = (1, 2, 4, 8)
@@ -49,15 +49,15 @@ OBJECTS = (10, 100, 1000, 10_000)
 
 
 def measure(rounds: int) -> list[Result]:
-    """Measure launches by ranks, and runs by the bytes and by the objects that they take along."""
+    """Measure launches by ranks, and runs by the bytes and objects that are sent."""
     results: list[Result] = []
     with kernels([OURS], "import torch") as running:
         kernel = running[OURS]
-        kernel.run(CELL.format(ranks=2, work="pass"))
+        kernel.run(CELL.format(ranks=2, workload="pass"))
         for _ in range(min(rounds, 3)):
             results += _by_ranks(kernel)
             results += _by_bytes(kernel)
-            results += _shipped_by_ranks(kernel)
+            results += _sent_by_ranks(kernel)
             results += _by_objects(kernel)
         results.append(_profiled(kernel, OBJECTS[-1]))
     return results
@@ -65,15 +65,20 @@ def measure(rounds: int) -> list[Result]:
 
 def _by_ranks(kernel: Kernel) -> list[Result]:
     return [
-        _profile("a trivial cell", _counted(ranks), kernel, CELL.format(ranks=ranks, work="pass"))
+        _profile(
+            "a trivial cell",
+            _format_ranks(ranks),
+            kernel,
+            CELL.format(ranks=ranks, workload="pass"),
+        )
         for ranks in RANKS
     ]
 
 
 def _by_bytes(kernel: Kernel) -> list[Result]:
-    """The cell reads all of it; so the second time, ranks find what the first has left."""
+    """Measure runs that read a tensor, twice each: the second run reuses the data of the first."""
     results = []
-    cell = CELL.format(ranks=2, work="assert X.sum().item() > 0")
+    cell = CELL.format(ranks=2, workload="assert X.sum().item() > 0")
     for size in MIB:
         touch(2.5 * size / 1024)
         kernel.run(f"{FORGET}\nX = torch.ones({size} << 18)")
@@ -86,31 +91,31 @@ def _by_bytes(kernel: Kernel) -> list[Result]:
     return results
 
 
-def _shipped_by_ranks(kernel: Kernel) -> list[Result]:
+def _sent_by_ranks(kernel: Kernel) -> list[Result]:
     results = []
     for ranks in RANKS:
         touch(2.5)
         kernel.run(f"{FORGET}\nX = torch.ones(2**28)")
-        cell = CELL.format(ranks=ranks, work="assert X.sum().item() > 0")
-        results.append(_profile("one tensor of 1 GiB", f"to {_counted(ranks)}", kernel, cell))
+        cell = CELL.format(ranks=ranks, workload="assert X.sum().item() > 0")
+        results.append(_profile("one tensor of 1 GiB", f"to {_format_ranks(ranks)}", kernel, cell))
         kernel.run("del X")
     return results
 
 
-def _counted(ranks: int) -> str:
+def _format_ranks(ranks: int) -> str:
     return f"{ranks} rank{'s' * (ranks > 1)}"
 
 
 def _by_objects(kernel: Kernel) -> list[Result]:
     results = []
     for count in OBJECTS:
-        kernel.run(THOSE.format(count=count))
+        kernel.run(MAKE_DICTS.format(count=count))
         results.append(_profile("dicts of a tensor, changed", f"{count:,}", kernel, CHANGE))
     return results
 
 
 def _profiled(kernel: Kernel, count: int) -> Profile:
-    kernel.run(THOSE.format(count=count))
+    kernel.run(MAKE_DICTS.format(count=count))
     first, _, body = CHANGE.partition("\n")
     line = first.removeprefix("%%mgpu").strip()
     rows = json.loads(kernel.run(PROFILED.format(line=line, body=body)).text.splitlines()[-1])
@@ -120,22 +125,22 @@ def _profiled(kernel: Kernel, count: int) -> Profile:
 
 
 def profile(kernel: Kernel, cell: str) -> dict[str, float]:
-    """Run ``cell``; return where its time went."""
+    """Run ``cell``; return its seconds by phase."""
     return phases(kernel, kernel.run(cell))
 
 
-def _profile(work: str, case: str, kernel: Kernel, cell: str) -> Phases:
-    return Phases(work, case, profile(kernel, cell))
+def _profile(workload: str, case: str, kernel: Kernel, cell: str) -> Phases:
+    return Phases(workload, case, profile(kernel, cell))
 
 
-def phases(kernel: Kernel, ran: Ran) -> dict[str, float]:
-    """Return where the time of the cell went that was run last."""
+def phases(kernel: Kernel, cell: ExecutedCell) -> dict[str, float]:
+    """Return the seconds of the last cell by phase."""
     created, loading, running, collecting = json.loads(kernel.run(TIMES).text)
     return {
-        "read, pickle": created - ran.sent,
+        "read, pickle": created - cell.sent,
         "fork": loading - created,
         "join, copy, map": running - loading,
         "cell": collecting - running,
-        "back, adopt": ran.answered - collecting,
-        "in all": ran.answered - ran.sent,
+        "write-back": cell.replied - collecting,
+        "total": cell.replied - cell.sent,
     }

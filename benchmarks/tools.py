@@ -1,7 +1,7 @@
-"""The tools that are compared, each as the cells that its users would write.
+"""The tools that are compared, each with the cells that its users would write.
 
-A rival runs ``work(...)``, a function of the notebook, on two ranks.  ``{call}`` stands for
-its arguments.  The function is made so that every tool can send it: it imports what it needs.
+A tool runs ``workload(...)``, a function of the notebook, on two ranks.  The function imports what
+it needs, so that every tool can send it; ``{names}`` are its arguments.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ import torch.distributed as dist
 with open(os.path.join(os.environ["BENCH_FOLDER"], f"stamp-{dist.get_rank()}"), "w") as file:
     file.write(str(time.time()))
 """
-"""How a rank says when it was there."""
+"""Code with which a rank records the time."""
 
 
 FRESH = "fresh for every run"
 FORKS = "forks of the kernel"
-STAY = "live on from run to run"
+PERSISTENT = "persistent from run to run"
 
 
 @dataclass(frozen=True)
-class Rival:
+class Tool:
     """One tool.
 
     Attributes:
-        name: as the table shows it.
-        setup: a cell that its users run once, before any work.
-        cell: runs ``{work}``, the source of the work, on two ranks.
-        package: where it comes from.
-        processes: where those come from that run the work; ``FRESH``, ``FORKS`` or ``STAY``.
-        note: what a reader must know of its figures.
+        name: its name in the tables.
+        setup: a cell that its users run once, before all workloads.
+        cell: a template that runs the source ``{workload}`` on two ranks.
+        package: its package.
+        processes: where its ranks come from: ``FRESH``, ``FORKS`` or ``PERSISTENT``.
+        note: what a reader must know about its figures.
     """
 
     name: str
@@ -45,82 +45,82 @@ class Rival:
 
     @property
     def caveat(self) -> str:
-        """What to say beside a figure of it: nothing where processes are fresh."""
+        """What to note beside its figures; empty if its processes are fresh."""
         return "" if self.processes == FRESH else self.processes
 
-    def run(self, work: str, names: str = "") -> str:
-        """Return the cell that runs ``work``, a piece of source that reads ``names``."""
-        indented = textwrap.indent(work.strip(), "    ").strip()
-        return self.cell.format(work=work.strip(), indented=indented, names=names)
+    def run(self, workload: str, names: str = "") -> str:
+        """Return the cell that runs ``workload``, source code that reads ``names``."""
+        indented = textwrap.indent(workload.strip(), "    ").strip()
+        return self.cell.format(workload=workload.strip(), indented=indented, names=names)
 
 
-OURS = Rival(
+OURS = Tool(
     name="nbmgpu",
     setup="%load_ext nbmgpu",
-    cell="%%mgpu --gpus 2 --cpu --strategy none\n{work}",
+    cell="%%mgpu --gpus 2 --cpu --strategy none\n{workload}",
     package="nbmgpu",
     note="forked from a server that has imported the libraries, not from the kernel",
 )
 
-FORGET = "from nbmgpu.serialization.storage import storage_pool\nshelf.clear()"
-"""What nbmgpu keeps from one run to the next is given up."""
+FORGET = "from nbmgpu.serialization.storage import storage_pool\nstorage_pool.clear()"
+"""Frees the data that nbmgpu keeps from one run to the next."""
 
-TORCHRUN = Rival(
+TORCHRUN = Tool(
     name="torchrun",
     setup="import sys",
     cell="""
 from pathlib import Path
 Path("script.py").write_text('''import torch.distributed as dist
 dist.init_process_group("gloo")
-{work}
+{workload}
 dist.destroy_process_group()
 ''')
 !{{sys.executable}} -m torch.distributed.run --nproc-per-node 2 --master-port 29611 script.py
 """,
     package="torch",
-    note="a script of its own: no notebook objects go in or out",
+    note="a separate script: no notebook objects are sent or written back",
 )
 
-TORCHRUNX = Rival(
+TORCHRUNX = Tool(
     name="torchrunx",
     package="torchrunx",
     setup="import torchrunx",
     cell="""
-def work({names}):
+def workload({names}):
     {indented}
 launcher = torchrunx.Launcher(hostnames=["localhost"], workers_per_host=2, backend="gloo")
-launcher.run(work, {names})
+launcher.run(workload, {names})
 """,
 )
 
-ACCELERATE = Rival(
+ACCELERATE = Tool(
     name="accelerate notebook_launcher",
     package="accelerate",
     setup="from accelerate import Accelerator, notebook_launcher",
     cell="""
-def work({names}):
+def workload({names}):
     Accelerator(cpu=True)
     {indented}
-notebook_launcher(work, args=tuple([{names}]), num_processes=2)
+notebook_launcher(workload, args=tuple([{names}]), num_processes=2)
 """,
     processes=FORKS,
-    note="on CPUs, too, where it says that it launches CUDAs",
+    note="also on CPUs, where it reports that it launches on CUDA",
 )
 
-LIGHTNING = Rival(
+LIGHTNING = Tool(
     name="lightning ddp_notebook",
     package="lightning",
     setup="from lightning.fabric import Fabric",
     cell="""
-def work(fabric, {names}):
+def workload(fabric, {names}):
     {indented}
 fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp_notebook")
-fabric.launch(work, {names})
+fabric.launch(workload, {names})
 """,
     processes=FORKS,
 )
 
-IPYPARALLEL = Rival(
+IPYPARALLEL = Tool(
     name="ipyparallel",
     package="ipyparallel",
     setup="""
@@ -134,22 +134,22 @@ def join(rank):
 engines.map_sync(join, range(2))
 """,
     cell="""
-def work({names}):
+def workload({names}):
     {indented}
-engines.apply_sync(work, {names})
+engines.apply_sync(workload, {names})
 """,
-    processes=STAY,
-    note="engines join once; what a run leaves there, the next one finds",
+    processes=PERSISTENT,
+    note="engines join the process group once; a run finds what the previous one has left",
 )
 
-NBDISTRIBUTED = Rival(
+NBDISTRIBUTED = Tool(
     name="nbdistributed",
     package="nbdistributed",
     setup="%load_ext nbdistributed\n%dist_init --num-processes 2",
-    cell="%%distributed\n{work}",
-    processes=STAY,
-    note="every cell runs on its workers, each of which makes data of its own: nothing is sent; "
+    cell="%%distributed\n{workload}",
+    processes=PERSISTENT,
+    note="every cell runs on its workers, each of which creates its own data: nothing is sent; "
     "it listens on all interfaces",
 )
 
-RIVALS = (OURS, TORCHRUN, TORCHRUNX, ACCELERATE, LIGHTNING, IPYPARALLEL, NBDISTRIBUTED)
+TOOLS = (OURS, TORCHRUN, TORCHRUNX, ACCELERATE, LIGHTNING, IPYPARALLEL, NBDISTRIBUTED)

@@ -1,4 +1,4 @@
-"""A step of training: watched and managed here, against a hand-written torchrun DDP script."""
+"""A training step of nbmgpu, compared with a DDP script under torchrun."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass, replace
 
 from benchmarks.kernels import Kernel
-from benchmarks.measure import OUR_SILENT, SILENT, Figure, Result, interleaved, kernels
-from benchmarks.rivals import OURS, TORCHRUN, Rival
+from benchmarks.measure import INDEPENDENT, INDEPENDENT_RANKS, Figure, Result, interleaved, kernels
+from benchmarks.tools import OURS, TORCHRUN, Tool
 
 LINEAR = """
 X, Y = torch.randn({batch} * {steps}, {width}), torch.randint(0, 10, ({batch} * {steps},))
@@ -27,9 +27,9 @@ model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(
 
 @dataclass(frozen=True)
 class Net:
-    """A model and its data: ``width`` of its layers, global ``batch`` and ``steps``.
+    """A model and its data: the ``width`` of its layers, the global ``batch`` and ``steps``.
 
-    One of convolutions has ``depth`` of them, on pictures of ``pixels`` by ``pixels``.
+    A convolutional network has ``depth`` layers, for images of ``pixels`` x ``pixels``.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Net:
 
     @property
     def make(self) -> str:
-        """The code that makes ``model``, ``opt`` and the data."""
+        """The code that creates ``model``, ``opt`` and the data."""
         source = self.source.format(**vars(self))
         return (
             f"import torch\nfrom torch import nn\ntorch.manual_seed(0)\n{source}"
@@ -53,9 +53,9 @@ class Net:
 TINY = Net("tiny net", LINEAR, width=32, batch=32, steps=600)
 MEDIUM = Net("medium net", LINEAR, width=1024, batch=256, steps=120)
 COMPUTING = Net("compute-bound", CONVOLUTIONS, width=128, batch=128, steps=60, depth=4, pixels=8)
-"""As in a ResNet's late stage: four times as many operations for a byte of a picture as below."""
+"""As in a late stage of a ResNet: four times the operations per byte of an image of ``WIDE``."""
 WIDE = Net("bound by memory, too", CONVOLUTIONS, width=32, batch=64, steps=40, depth=2, pixels=32)
-"""As in an early stage: what ranks share is the way to memory, all of them at once."""
+"""As in an early stage: ranks share the memory bandwidth."""
 
 LOOP = """
 import json, os, time
@@ -70,9 +70,9 @@ for x, y in loader:
 half = len(begun) // 2
 step, cpu = ((t[-1] - t[half]) / (len(t) - 1 - half) * 1000 for t in (begun, busy))
 """
-"""In milliseconds of the second half: what a step takes, and what of a processor it uses."""
+"""Milliseconds per step in the second half: wall time and CPU time."""
 
-CELL = """%%mgpu --gpus {ranks} --cpu {how}
+CELL = """%%mgpu --gpus {ranks} --cpu {options}
 from torch.utils.data import DataLoader, TensorDataset
 torch.set_num_threads(1)
 loader = DataLoader(TensorDataset(X[:{count}], Y[:{count}]), {batch})
@@ -91,7 +91,7 @@ dist.init_process_group("gloo")
 torch.set_num_threads(1)
 data = TensorDataset(X, Y)
 loader = DataLoader(data, {batch} // dist.get_world_size(), sampler=DistributedSampler(data))
-if "alone" not in sys.argv:
+if "independent" not in sys.argv:
     model = DistributedDataParallel(model)
 {loop}
 if dist.get_rank() == 0:
@@ -99,12 +99,12 @@ if dist.get_rank() == 0:
 dist.destroy_process_group()
 ''')
 !{{sys.executable}} -m torch.distributed.run --nproc-per-node {ranks} --master-port 29617 \
-    train.py {how}
+    train.py {options}
 """
 
 
 def measure(rounds: int) -> list[Result]:
-    """Measure two sizes, and how much faster two ranks are than one."""
+    """Measure a step of two sizes, and the speed-up of two ranks over one."""
     return [
         *(result for net in (TINY, MEDIUM) for result in _compared(rounds, net)),
         *(result for net in (COMPUTING, WIDE) for result in _scaled(rounds, net)),
@@ -112,31 +112,31 @@ def measure(rounds: int) -> list[Result]:
 
 
 def _compared(rounds: int, net: Net) -> list[Result]:
-    work = f"a step, {net.name}"
+    workload = f"a step, {net.name}"
     with kernels([OURS, TORCHRUN], "import torch") as running:
         running[OURS].run(net.make)
 
-        def once(rival: Rival) -> list[Figure]:
-            if rival is OURS:
-                step, cpu = _ours(running[rival], net)
+        def once(tool: Tool) -> list[Figure]:
+            if tool is OURS:
+                step, cpu = _ours(running[tool], net)
             else:
-                step, cpu = _script(running[rival], net)
+                step, cpu = _script(running[tool], net)
             return [
-                Figure(work, rival.name, step, "ms"),
-                Figure(f"{work}: processor time of a rank", rival.name, cpu, "ms"),
+                Figure(workload, tool.name, step, "ms"),
+                Figure(f"{workload}: CPU time of a rank", tool.name, cpu, "ms"),
             ]
 
-        interleaved(1, [OURS, TORCHRUN], work, once)
-        return interleaved(rounds, [OURS, TORCHRUN], work, once)
+        interleaved(1, [OURS, TORCHRUN], workload, once)
+        return interleaved(rounds, [OURS, TORCHRUN], workload, once)
 
 
 def _scaled(rounds: int, net: Net) -> list[Result]:
-    """Two ranks with a thread each against one with a thread; and what the machine allows.
+    """Measure two ranks with one thread each against one rank, and the upper bound of the machine.
 
-    That is told by two processes that do not talk to each other, and have half a batch each: for
-    each tool, as what a process does with its memory is part of what a step takes.
+    The bound is the speed of two processes without communication and with half a batch each.  It is
+    measured for each tool, because memory allocation is part of the time of a step.
     """
-    work = f"2 ranks x 1 thread against 1 x 1, {net.name}"
+    workload = f"2 ranks x 1 thread against 1 x 1, {net.name}"
     half = replace(net, batch=net.batch // 2)
     results: list[Result] = []
     with kernels([OURS, TORCHRUN], "import torch") as running:
@@ -144,29 +144,31 @@ def _scaled(rounds: int, net: Net) -> list[Result]:
         ours.run(net.make)
         for _ in range(rounds + 1):
             one, two = (_ours(ours, net, ranks)[0] for ranks in (1, 2))
-            silent = _ours(ours, half, 2, "--strategy none")[0]
+            independent_ranks = _ours(ours, half, 2, "--strategy none")[0]
             ddp, ddps = (_script(script, net, ranks)[0] for ranks in (1, 2))
-            alone = _script(script, net, 2, "alone")[0]
+            independent = _script(script, net, 2, "independent")[0]
             results += [
-                Figure(work, "nbmgpu", one / two, "x", more_is_better=True),
-                Figure(work, "torchrun", ddp / ddps, "x", more_is_better=True),
-                Figure(work, OUR_SILENT, one / silent, "x", more_is_better=True),
-                Figure(work, SILENT, ddp / alone, "x", more_is_better=True),
+                Figure(workload, "nbmgpu", one / two, "x", more_is_better=True),
+                Figure(workload, "torchrun", ddp / ddps, "x", more_is_better=True),
+                Figure(
+                    workload, INDEPENDENT_RANKS, one / independent_ranks, "x", more_is_better=True
+                ),
+                Figure(workload, INDEPENDENT, ddp / independent, "x", more_is_better=True),
                 Figure(f"a step of 2 ranks x 1 thread, {net.name}", "nbmgpu", two, "ms"),
                 Figure(f"a step of 2 ranks x 1 thread, {net.name}", "torchrun", ddps, "ms"),
             ]
     return results[6:]
 
 
-def _ours(kernel: Kernel, net: Net, ranks: int = 2, how: str = "") -> tuple[float, float]:
+def _ours(kernel: Kernel, net: Net, ranks: int = 2, options: str = "") -> tuple[float, float]:
     count = net.batch * net.steps
-    kernel.run(CELL.format(loop=LOOP, batch=net.batch, count=count, ranks=ranks, how=how))
+    kernel.run(CELL.format(loop=LOOP, batch=net.batch, count=count, ranks=ranks, options=options))
     step, cpu = json.loads(kernel.run("print(json.dumps([step, cpu]))").text)
     return step, cpu
 
 
-def _script(kernel: Kernel, net: Net, ranks: int = 2, how: str = "") -> tuple[float, float]:
-    cell = SCRIPT.format(make=net.make, loop=LOOP, batch=net.batch, ranks=ranks, how=how)
-    told = kernel.run(cell).text.split("took")[-1].splitlines()[0]  # gloo may have last words
-    step, cpu = json.loads(told)
+def _script(kernel: Kernel, net: Net, ranks: int = 2, options: str = "") -> tuple[float, float]:
+    cell = SCRIPT.format(make=net.make, loop=LOOP, batch=net.batch, ranks=ranks, options=options)
+    output = kernel.run(cell).text.split("took")[-1].splitlines()[0]  # gloo may print afterwards
+    step, cpu = json.loads(output)
     return step, cpu

@@ -1,4 +1,4 @@
-"""100,000 lines and 10,000 points from each rank: nothing lost, training and kernel not slowed."""
+"""100,000 lines and 10,000 metrics from each rank: losses, and the cost for training and kernel."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from subprocess import PIPE, Popen
 
 from benchmarks.kernels import Kernel
 from benchmarks.measure import CONTROL, SCRIPT, Figure, Result, kernels
-from benchmarks.rivals import OURS
+from benchmarks.tools import OURS
 
 LINES, POINTS = 100_000, 10_000
-"""What each rank writes at once."""
+"""Lines and metrics that each rank writes at once."""
 
 AT_ONCE = f"""%%mgpu --gpus 2 --cpu --strategy none
 import time
@@ -28,7 +28,7 @@ logged = time.perf_counter() - begun
 """
 
 SHORT, LONG = (512, 200), (1024, 12)
-"""The side of the matrices of a step, and how many groups of stretches: 3 and 25 ms, roughly."""
+"""Rows of the square matrices of a step, and the number of groups: about 3 and 25 ms per step."""
 
 STRETCH = 10
 LOUD_STEPS = SHORT[1] * 4 * STRETCH
@@ -53,15 +53,15 @@ for group in range(GROUPS):
             spent[loud][which] += clock() - begun[which]
     for kept, noisy, silent in zip(ratios, spent[True], spent[False]):
         kept.append(noisy / 4 / silent)
-slower, dearer = map(statistics.median, ratios)
+wall_ratio, cpu_ratio = map(statistics.median, ratios)
 """
-"""Half a minute of steps; of five short stretches one is silent.
+"""Half a minute of steps in groups of five stretches, of which one is silent.
 
-A machine's pace drifts, and it is disturbed: five stretches take a sixth of a second, in which
-all are treated alike, and the median leaves out those groups in which one was not.  What is done
-only now and then, as the kernel's looks, falls into silent stretches, too, and is not in here: the
-kernel's processor time has a row of its own.  The wall clock has what a user waits; the rank's own
-processor time leaves out what others take from ranks where cores are few.
+A machine's speed drifts, and other processes disturb it.  A group takes a sixth of a second, in
+which all stretches run under the same conditions, and the median excludes groups in which one did
+not.  Periodic work, such as the kernel's polling, also happens in silent stretches, so it is not
+included: the kernel's CPU time has its own row.  Wall time is the time that a user waits; the
+rank's own CPU time excludes what other processes take from ranks if there are few cores.
 """
 
 PRINT = 'for number in range(10): print("line", number)'
@@ -78,14 +78,14 @@ def _cell(ranks: int, size: tuple[int, int]) -> str:
 
 
 PLAIN = {SCRIPT: f"{PRINT}\npoints.append(number)", CONTROL: "pass"}
-"""The same in scripts, which write every line to a file at once, too, and keep points."""
+"""The same in scripts, which also write each line to a file at once; metrics go to a list."""
 
 SCRIPTED = """
 import sys
 sys.stdout.reconfigure(line_buffering=True)
 points = []
 STEPS
-print(slower, dearer, file=sys.stderr)
+print(wall_ratio, cpu_ratio, file=sys.stderr)
 """
 
 LOST = """
@@ -96,20 +96,20 @@ lines = points = 0
 for rank in range(run.record.world_size):
     lines += LINES - run.log(rank).count("line ")
     events = EventTail(folder / f"rank-{rank}.jsonl").read()
-    told = (e for e in events if isinstance(e, Metrics) and e.name == "points")
-    points += POINTS - sum(len(event.steps) for event in told)
+    metrics = (e for e in events if isinstance(e, Metrics) and e.name == "points")
+    points += POINTS - sum(len(event.steps) for event in metrics)
 print(json.dumps([lines, points]))
 """
 
-LOUD = "a step with ten lines and a point, against a silent one"
-LOUD_LONG = "a long step with ten lines and a point, against a silent one"
-DEARER = "the same in processor time of the rank"
+LOUD = "a step with ten lines and a metric, against a silent one"
+LOUD_LONG = "a long step with ten lines and a metric, against a silent one"
+CPU_TIME = "the same in CPU time of the rank"
 
 LAST_LINES = {"logs": {"rank": -1, "first": -1, "count": 100}}
 
 
 def measure(rounds: int) -> list[Result]:
-    """Measure a flood of lines and points, and what it costs others."""
+    """Measure heavy output, and what it costs training and the kernel."""
     results: list[Result] = []
     with kernels([OURS], "import nbmgpu") as running:
         kernel = running[OURS]
@@ -124,55 +124,56 @@ def _at_once(kernel: Kernel) -> list[Result]:
     printed, logged = json.loads(kernel.run("print([printed, logged])").text)
     return [
         Figure("100,000 lines from each of two ranks", "nbmgpu", printed),
-        Figure("10,000 points from each of two ranks", "nbmgpu", logged),
+        Figure("10,000 metrics from each of two ranks", "nbmgpu", logged),
         *_lost(kernel, "at once", LINES, POINTS),
     ]
 
 
 def _in_training(kernel: Kernel, ranks: int) -> list[Result]:
     before = kernel.cpu_seconds()
-    waits = kernel.clicks(_cell(ranks, SHORT), LAST_LINES)
+    response_times = kernel.panel_response_times(_cell(ranks, SHORT), LAST_LINES)
     used = kernel.cpu_seconds() - before
-    slower, dearer = json.loads(kernel.run("print([slower, dearer])").text)
-    who = f"{ranks} rank{'s' * (ranks > 1)} training"
+    wall_ratio, cpu_ratio = json.loads(kernel.run("print([wall_ratio, cpu_ratio])").text)
+    title = f"{ranks} rank{'s' * (ranks > 1)} training"
     return [
-        Figure(f"{who}: {LOUD}", "nbmgpu", slower, "x"),
-        Figure(f"{who}: {DEARER}", "nbmgpu", dearer, "x"),
-        Figure(f"{who}: processor time of the kernel, all of the run", "nbmgpu", used),
-        Figure(f"{who}: a click meanwhile, the slowest", "nbmgpu", max(waits)),
-        *_lost(kernel, who, 10 * LOUD_STEPS, LOUD_STEPS),
+        Figure(f"{title}: {LOUD}", "nbmgpu", wall_ratio, "x"),
+        Figure(f"{title}: {CPU_TIME}", "nbmgpu", cpu_ratio, "x"),
+        Figure(f"{title}: CPU time of the kernel during the run", "nbmgpu", used),
+        Figure(f"{title}: the slowest response of the panel", "nbmgpu", max(response_times)),
+        *_lost(kernel, title, 10 * LOUD_STEPS, LOUD_STEPS),
     ]
 
 
 def _in_long_steps(kernel: Kernel) -> Result:
     kernel.run(_cell(2, LONG), timeout=300)
-    slower, _ = json.loads(kernel.run("print([slower, dearer])").text)
-    return Figure(f"2 ranks training: {LOUD_LONG}", "nbmgpu", slower, "x")
+    wall_ratio, _ = json.loads(kernel.run("print([wall_ratio, cpu_ratio])").text)
+    return Figure(f"2 ranks training: {LOUD_LONG}", "nbmgpu", wall_ratio, "x")
 
 
-def _in_scripts(what: str, ranks: int) -> list[Result]:
-    """What printing alone takes, in scripts that nobody reads; and what nothing seems to take."""
+def _in_scripts(tool: str, ranks: int) -> list[Result]:
+    """Measure printing alone in scripts whose output is not read, and the measurement error."""
     with ExitStack() as stack:
         files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(ranks)]
-        command = [sys.executable, "-c", SCRIPTED.replace("STEPS", _steps(PLAIN[what], SHORT))]
+        command = [sys.executable, "-c", SCRIPTED.replace("STEPS", _steps(PLAIN[tool], SHORT))]
         running = [
             stack.enter_context(Popen(command, stdout=file, stderr=PIPE, text=True))
             for file in files
         ]
-        said = [process.communicate()[1] for process in running]
-    slower, dearer = map(float, said[0].splitlines()[-1].split())  # of the first, as of rank 0
-    who = f"{ranks} ranks training"
+        stderr = [process.communicate()[1] for process in running]
+    first = stderr[0].splitlines()[-1]  # as for nbmgpu, where it is rank 0
+    wall_ratio, cpu_ratio = map(float, first.split())
+    title = f"{ranks} ranks training"
     return [
-        Figure(f"{who}: {LOUD}", what, slower, "x"),
-        Figure(f"{who}: {DEARER}", what, dearer, "x"),
+        Figure(f"{title}: {LOUD}", tool, wall_ratio, "x"),
+        Figure(f"{title}: {CPU_TIME}", tool, cpu_ratio, "x"),
     ]
 
 
 def _lost(kernel: Kernel, when: str, written: int, logged: int) -> list[Result]:
-    """What is missing of so many lines and points of each rank."""
+    """Count the missing lines and metrics of all ranks."""
     count = LOST.replace("LINES", str(written)).replace("POINTS", str(logged))
     lines, points = json.loads(kernel.run(count).text)
     return [
         Figure(f"{when}: lines lost", "nbmgpu", lines, ""),
-        Figure(f"{when}: points lost", "nbmgpu", points, ""),
+        Figure(f"{when}: metrics lost", "nbmgpu", points, ""),
     ]

@@ -1,1 +1,0 @@
-"""The works that are measured, a module each: ``measure(rounds) -> list[Result]``."""
