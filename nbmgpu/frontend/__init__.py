@@ -1,1 +1,1 @@
-"""The IPython front end: magics, completion, help and how errors are shown."""
+"""The IPython front end: magics, Tab completion, help and tracebacks."""

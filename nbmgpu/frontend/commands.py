@@ -1,4 +1,7 @@
-"""The commands of ``%mgpu``: each takes the rest of the line and returns what to show."""
+"""The commands of ``%mgpu``.
+
+Each takes the rest of the line and returns the object to display.
+"""
 
 from __future__ import annotations
 
@@ -30,22 +33,22 @@ if TYPE_CHECKING:
     from nbmgpu.ui.picker import Picker
 
 
-PATIENCE = 10.0
-"""Seconds that ``%mgpu stop`` waits for the end of the run."""
+STOP_TIMEOUT = 10.0
+"""Seconds that ``%mgpu stop`` waits for the run to end."""
 
 
 class RunSummary:
-    """Shows a run as a notebook or a terminal can."""
+    """Displays the summary of a run in a notebook or a terminal."""
 
     def __init__(self, run: Run) -> None:
-        """Show ``run`` as it is now."""
+        """Display ``run``."""
         self.run = run
 
     def _repr_html_(self) -> str:
         return summary_html(self.run)
 
     def __repr__(self) -> str:
-        """Return the text for terminals."""
+        """Return the summary as text."""
         return summary_text(self.run)
 
 
@@ -70,33 +73,33 @@ def runs(_rest: str) -> pd.DataFrame:
 
 
 def show(rest: str) -> RunSummary:
-    """Show one run: its state, curves, notices and folder."""
+    """Show the state, curves, notices and folder of a run."""
     return RunSummary(find_run(rest))
 
 
 def attach(rest: str) -> None:
-    """Follow a run here, and bring its results back if this notebook has started it."""
+    """Attach to a run, and write its results back if this notebook has started it."""
     api.attach(rest)
 
 
 def stop(rest: str) -> None:
-    """Stop a run, by default the newest that goes on; the second time, at once."""
+    """Stop a run, by default the newest active one; a second call kills it at once."""
     run = select_run(rest)
     if run.over:
-        print(f"Run {run.id} is over already: {run.state}.")
+        print(f"Run {run.id} has already ended: {run.state}.")
         return
     run.stop(force=run.is_asked_to_stop)
-    state = run.wait(timeout=PATIENCE)
+    state = run.wait(timeout=STOP_TIMEOUT)
     if run.over:
-        other = "" if run.record.kernel_pid == os.getpid() else f" of {_whose(run)}"
-        print(f"Run {run.id}{other}: {state}.")
+        owner = "" if run.record.kernel_pid == os.getpid() else f" of {_owner(run)}"
+        print(f"Run {run.id}{owner}: {state}.")
     else:
-        again = f"%mgpu stop {run.id}  (kills the ranks at once; nothing of the run comes back)"
-        what = f"Run {run.id} is stopping: rank 0 has a minute to write what was trained"
+        again = f"%mgpu stop {run.id}  (kills the ranks at once; no results are written back)"
+        what = f"Run {run.id} is stopping: rank 0 has a minute to save the trained state"
         print(format_message(what, instead=again))
 
 
-def _whose(run: Run) -> str:
+def _owner(run: Run) -> str:
     return run.record.notebook or "another kernel"
 
 
@@ -118,17 +121,17 @@ def pick(rest: str) -> Picker:
 def _parse_names_and_options(rest: str) -> tuple[TrainingObjects, RunOptions]:
     """Parse names and the options after them, such as ``model loader --gpus 4``."""
     words = rest.split()
-    first = next((place for place, word in enumerate(words) if word.startswith("-")), len(words))
+    first = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
     options = RunOptions.parse(" ".join(words[first:]))
     names = [word.rstrip(",") for word in words[:first]]
     return find_training_objects(names, NotebookContext.current().namespace), options
 
 
 def info(rest: str) -> None:
-    """Show devices, versions and what is missing; with ``--patches`` the patch table.
+    """Print devices, versions and missing packages; with ``--patches`` the table of patches.
 
     Raises:
-        OptionError: there is another option in ``rest``.
+        OptionError: ``rest`` has another option.
     """
     words = rest.split()
     if unknown := [word for word in words if word not in INFO_OPTIONS]:

@@ -1,4 +1,4 @@
-"""What Tab offers on a ``%%mgpu`` or ``%mgpu`` line: flags, values, names to pull, run ids."""
+"""Tab completions for ``%%mgpu`` and ``%mgpu`` lines: flags, values, names to pull, run ids."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from nbmgpu.devices.probe import probe
 from nbmgpu.options.flags import COMMANDS, INFO_OPTIONS, RUN, Flag, FlagTable
 from nbmgpu.runs.run import list_runs
 
-RUNS_OFFERED = 30
+MAX_RUNS = 30
+"""Maximum number of run ids that are offered."""
 
-LISTS = ("--pull", "--strategies")
-"""Flags that take every name up to the next flag."""
+LIST_FLAGS = ("--pull", "--strategies")
+"""Flags that take all names up to the next flag."""
 
 
 def complete(
@@ -32,51 +33,54 @@ def complete(
     namespace: Mapping[str, Any],
     to_python: Callable[[str], str] = str,
 ) -> SimpleMatcherResult:
-    """Return what may stand at the cursor of an nbmgpu line; elsewhere nothing.
+    """Return the completions at the cursor of an nbmgpu line; none on other lines.
 
-    ``to_python`` turns a cell with shell and magic lines into plain Python.
+    Args:
+        context: the text and the cursor position.
+        namespace: the notebook's names.
+        to_python: turns a cell with shell and magic lines into plain Python.
     """
     lines = context.full_text.split("\n")
     above, below = lines[: context.cursor_line], lines[context.cursor_line + 1 :]
-    if found := re.match(r"\s*%mgpu\s+(.*)", context.text_until_cursor):
-        *before, word = re.split(r"\s+", found[1])
-        texts = _commands(before, namespace)
-    elif all(map(_may_stand_above, above)) and (
-        found := re.match(r"%%mgpu\s+(.*)", context.text_until_cursor)
+    if match := re.match(r"\s*%mgpu\s+(.*)", context.text_until_cursor):
+        *before, word = re.split(r"\s+", match[1])
+        texts = _command_completions(before, namespace)
+    elif all(map(_may_precede_magic, above)) and (
+        match := re.match(r"%%mgpu\s+(.*)", context.text_until_cursor)
     ):
-        *before, word = re.split(r"\s+", found[1])
+        *before, word = re.split(r"\s+", match[1])
         names = functools.partial(names_to_pull, "\n".join(below), namespace, to_python)
         table = TABLES.get(before[0], RUN) if before else RUN
-        texts, word = _flags_or_values(before, word, names, table)
+        texts, word = _flag_completions(before, word, names, table)
         if not before:
             texts += TABLES
     else:
         return {"completions": [], "suppress": False}
-    fitting = [SimpleCompletion(text, type="param") for text in texts if text.startswith(word)]
-    return {"completions": fitting, "suppress": True, "matched_fragment": word, "ordered": True}
+    matching = [SimpleCompletion(text, type="param") for text in texts if text.startswith(word)]
+    return {"completions": matching, "suppress": True, "matched_fragment": word, "ordered": True}
 
 
-def _may_stand_above(line: str) -> bool:
-    """Tell whether ``%%mgpu`` may follow: an empty line, or a cell magic such as ``%%time``."""
+def _may_precede_magic(line: str) -> bool:
+    """Return whether ``%%mgpu`` may follow ``line``: it is empty, or a magic such as ``%%time``."""
     return not line.strip() or line.startswith("%%")
 
 
-def _commands(before: list[str], namespace: Mapping[str, Any]) -> Iterable[str]:
-    """Return what may follow ``%mgpu`` and the words ``before``."""
+def _command_completions(before: list[str], namespace: Mapping[str, Any]) -> Iterable[str]:
+    """Return the completions after ``%mgpu`` and the words ``before``."""
     if not before:
         return COMMANDS
     if before[0] in ("advise", "pick"):
-        return [name for name in _of_training(namespace) if name not in before]
+        return [name for name in _training_names(namespace) if name not in before]
     if before == ["info"]:
         return INFO_OPTIONS
     if before in (["show"], ["attach"], ["stop"]):
-        runs = islice(list_runs(), RUNS_OFFERED)
+        runs = islice(list_runs(), MAX_RUNS)
         return [run.id for run in runs if before != ["stop"] or not run.over]
     return ()
 
 
-def _of_training(namespace: Mapping[str, Any]) -> list[str]:
-    """Return the names of models, optimizers and loaders, of torch that is imported already."""
+def _training_names(namespace: Mapping[str, Any]) -> list[str]:
+    """Return the names of models, optimizers and loaders, if torch is imported already."""
     torch, data = sys.modules.get("torch"), sys.modules.get("torch.utils.data")
     if torch is None or data is None:
         return []
@@ -84,29 +88,38 @@ def _of_training(namespace: Mapping[str, Any]) -> list[str]:
     return [k for k, v in namespace.items() if not k.startswith("_") and isinstance(v, kinds)]
 
 
-def _flags_or_values(
+def _flag_completions(
     before: list[str], word: str, names: Callable[[], Iterable[str]], table: FlagTable
 ) -> tuple[list[str], str]:
-    """Return what may stand in the place of ``word``, and the part of it that is replaced."""
-    spelled, equals, value = word.partition("=")
+    """Return the completions of ``word``, and the part of it that they replace."""
+    flag_name, equals, value = word.partition("=")
     if equals:
-        before, word = [*before, spelled], value
+        before, word = [*before, flag_name], value
     values = list(takewhile(lambda text: not text.startswith("-"), reversed(before)))
     by_name = table.by_name
     flag = by_name.get(before[-1 - len(values)]) if len(values) < len(before) else None
     texts: list[str] = []
-    if flag and flag.metavar and not word.startswith("-") and (not values or flag.name in LISTS):
+    if (
+        flag
+        and flag.metavar
+        and not word.startswith("-")
+        and (not values or flag.name in LIST_FLAGS)
+    ):
         *listed, word = word.split(",")
         taken = set(",".join([*values, *listed]).split(","))
-        texts = [text for text in _values(flag, bool(listed), names) if text not in taken]
+        texts = [
+            text for text in _value_completions(flag, bool(listed), names) if text not in taken
+        ]
         if not values:
             return texts, word
     used = {by_name[text].field for x in before if (text := x.partition("=")[0]) in by_name}
     return texts + [flag.name for flag in table.flags if flag.field not in used], word
 
 
-def _values(flag: Flag, in_list: bool, names: Callable[[], Iterable[str]]) -> Iterable[str]:
-    """Return the values of a flag that are worth offering."""
+def _value_completions(
+    flag: Flag, in_list: bool, names: Callable[[], Iterable[str]]
+) -> Iterable[str]:
+    """Return the values to offer for a flag."""
     if flag.name == "--pull":
         return names()
     if flag is RUN.by_name["--gpus"]:
@@ -116,8 +129,8 @@ def _values(flag: Flag, in_list: bool, names: Callable[[], Iterable[str]]) -> It
 
 
 @functools.lru_cache(maxsize=1)
-def _count_gpus(_shown: str | None) -> int:
-    """Return the number of GPUs, else of cores; asked again only when other GPUs are shown."""
+def _count_gpus(_visible_devices: str | None) -> int:
+    """Return the number of GPUs, else of cores; cached for each ``CUDA_VISIBLE_DEVICES``."""
     machine = probe()
     return len(machine.gpus) if machine.cuda else max(DEFAULT_CPU_RANKS, machine.cores)
 
@@ -125,14 +138,14 @@ def _count_gpus(_shown: str | None) -> int:
 def names_to_pull(
     cell: str, namespace: Mapping[str, Any], to_python: Callable[[str], str] = str
 ) -> list[str]:
-    """Return the names that the cell assigns, then those of the notebook's own data."""
-    fixed = (ModuleType, FunctionType, BuiltinFunctionType, type)  # no run changes these
+    """Return the names that the cell assigns, then those of the notebook's data."""
+    fixed = (ModuleType, FunctionType, BuiltinFunctionType, type)  # a run does not change these
     data = [k for k, v in namespace.items() if not k.startswith("_") and not isinstance(v, fixed)]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             table = symtable.symtable(to_python(cell), "<cell>", "exec")
-    except SyntaxError:  # a cell that is still being written
+    except SyntaxError:  # the cell is incomplete
         return data
     assigned = [symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned()]
     return list(dict.fromkeys(assigned + data))

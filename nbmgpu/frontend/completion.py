@@ -1,7 +1,6 @@
-"""Tab on a ``%%mgpu`` or ``%mgpu`` line.
+"""Registers a matcher for ``%%mgpu`` and ``%mgpu`` lines with IPython's completer.
 
-One matcher for IPython's completer.  On any other line it finds nothing, and the
-usual completion is as it was.
+On other lines the matcher returns nothing, so their completion does not change.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ MATCHER_ID = "nbmgpu"
 
 
 def register(shell: InteractiveShell) -> None:
-    """Add the matcher to the shell's completer; a second time, replace it."""
+    """Add the matcher to the shell's completer, in place of an earlier one."""
     unregister(shell)
 
     def matcher(context: CompletionContext) -> SimpleMatcherResult:
         if "%mgpu" not in context.full_text:
             return {"completions": [], "suppress": False}
-        from .completer import complete  # with every flag and strategy: when the first Tab asks
+        from .completer import complete  # imports all flags and strategies: only when needed
 
         hidden = shell.user_ns_hidden
         names = {k: v for k, v in shell.user_ns.items() if k not in hidden}
@@ -33,6 +32,6 @@ def register(shell: InteractiveShell) -> None:
 
 
 def unregister(shell: InteractiveShell) -> None:
-    """Take the matcher out again."""
+    """Remove the matcher."""
     matchers = shell.Completer.custom_matchers
     matchers[:] = [m for m in matchers if getattr(m, "matcher_identifier", "") != MATCHER_ID]

@@ -1,4 +1,4 @@
-"""What ``%%mgpu`` and ``%mgpu`` do once they are called: they read a line and call the library."""
+"""Implements ``%%mgpu`` and ``%mgpu``: parses a line and calls the library."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from .tracebacks import plain_errors
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-_watching: set[asyncio.Task[None] | None] = set()
-"""Tasks that follow runs in the background: a loop keeps none alive by itself."""
+_background_tasks: set[asyncio.Task[None] | None] = set()
+"""Tasks that monitor background runs.  The event loop keeps only weak references to tasks."""
 
 
 def run_cell(shell: InteractiveShell, line: str, cell: str) -> Any:
-    """Run ``cell`` as ``line`` asks, and block until it is over."""
-    if _helped(line):
+    """Run ``cell`` with the options on ``line``, and block until it ends."""
+    if _print_help(line):
         return None
     cell = with_magic_line(f"%%mgpu {line}", cell)
     with plain_errors(shell, cell):
@@ -43,8 +43,8 @@ def run_cell(shell: InteractiveShell, line: str, cell: str) -> Any:
 
 
 async def run_cell_awaited(shell: InteractiveShell, line: str, cell: str) -> Any:
-    """Run ``cell`` as ``line`` asks while the kernel's loop goes on."""
-    if _helped(line):
+    """Run ``cell`` with the options on ``line``, without blocking the kernel's event loop."""
+    if _print_help(line):
         return None
     cell = with_magic_line(f"%%mgpu {line}", cell)
     with plain_errors(shell, cell):
@@ -54,13 +54,13 @@ async def run_cell_awaited(shell: InteractiveShell, line: str, cell: str) -> Any
         execution = _execution(shell, line, cell)
         run = await executor.execute_async(execution, LiveOutput)
         if run is not None and execution.options.background:
-            _watching.add(asyncio.ensure_future(_watch(shell, execution)))
+            _background_tasks.add(asyncio.ensure_future(_monitor_in_background(shell, execution)))
     return execution.value
 
 
 def run_line(shell: InteractiveShell, line: str) -> Any:
-    """Do what the command at the beginning of ``line`` does with the rest of it."""
-    if _helped(line):
+    """Run the command at the beginning of ``line`` with the rest of the line."""
+    if _print_help(line):
         return None
     command, _, rest = line.strip().partition(" ")
     if command not in flags.COMMANDS:
@@ -68,18 +68,18 @@ def run_line(shell: InteractiveShell, line: str) -> Any:
         what = f"There is no %mgpu {command}" if command else "%mgpu needs a command"
         allowed, instead = f"Commands: {', '.join(flags.COMMANDS)}", f"%mgpu {near}"
         if command in request.TABLES:
-            allowed = "It stands above the cell that it is about"
+            allowed = "It is a cell magic: put it above the cell to run"
             instead = f"%%mgpu {line.strip()}"
         raise plain(OptionError(format_message(what, allowed, instead)))
-    from . import commands  # the advisor comes with it
+    from . import commands  # also imports the advisor
 
     with plain_errors(shell):
         return getattr(commands, command)(rest.strip())
 
 
 async def attach_awaited(shell: InteractiveShell, line: str) -> None:
-    """Attach to the run that ``line`` names while the kernel's loop goes on."""
-    if _helped(line):
+    """Attach to the run on ``line``, without blocking the kernel's event loop."""
+    if _print_help(line):
         return
     with plain_errors(shell):
         run, execution = executor.take_over(line.partition(" ")[2].strip())
@@ -90,8 +90,8 @@ async def attach_awaited(shell: InteractiveShell, line: str) -> None:
             await executor.wait_for_results_async(execution, run, LiveOutput)
 
 
-def _helped(line: str) -> bool:
-    """Show what can be typed, if ``line`` asks for that."""
+def _print_help(line: str) -> bool:
+    """Print the help text if ``line`` asks for help; return whether it does."""
     text = usage(line)
     if text:
         print(text)
@@ -103,29 +103,33 @@ def _execution(shell: InteractiveShell, line: str, cell: str) -> Execution:
 
 
 def _runner(shell: InteractiveShell, line: str, cell: str) -> ComparisonRunner | None:
-    """Return what a line that begins with ``compare`` or ``scale`` asks for, else nothing."""
+    """Return the comparison that a ``compare`` or ``scale`` line describes, else None."""
     kind, _, rest = line.strip().partition(" ")
     if kind not in request.TABLES:
-        _refuse_misspelt(kind, rest)
+        _check_misspelling(kind, rest)
         return None
     return ComparisonRunner(request.parse(kind, rest), cell, shell.user_ns, NotebookContext(shell))
 
 
-async def _watch(shell: InteractiveShell, execution: Execution) -> None:
-    """Follow a run in the background; whatever it raises is shown where it began."""
+async def _monitor_in_background(shell: InteractiveShell, execution: Execution) -> None:
+    """Monitor a background run; its errors are shown in the cell that started it."""
     try:
         with plain_errors(shell, execution.source):
             await executor.wait_for_results_async(execution, execution.run, LiveOutput)
     except KeyboardInterrupt:
-        pass  # it was stopped; the summary says so
+        pass  # the run was stopped, which the summary shows
     except Exception:
         shell.showtraceback()
     finally:
-        _watching.discard(asyncio.current_task())
+        _background_tasks.discard(asyncio.current_task())
 
 
-def _refuse_misspelt(word: str, rest: str) -> None:
-    """Refuse a first word that is nearer to ``compare`` or ``scale`` than to a flag."""
+def _check_misspelling(word: str, rest: str) -> None:
+    """Check that the first word is not a misspelt ``compare`` or ``scale``.
+
+    Raises:
+        OptionError: it is closer to one of them than to a flag.
+    """
     names = [flag.name.lstrip("-") for flag in flags.FLAGS]
     near = None if word.startswith("-") else closest_match(word, [*request.TABLES, *names])
     if near in request.TABLES and word not in names:

@@ -1,7 +1,7 @@
-"""What ``%mgpu info`` shows: devices, versions, and what is missing.
+"""The text of ``%mgpu info``: devices, versions and missing packages.
 
-Versions come from package metadata; nothing heavy is imported, and no CUDA context
-is created.
+Versions are read from package metadata, without importing large packages and without creating a
+CUDA context.
 """
 
 from __future__ import annotations
@@ -22,24 +22,28 @@ from nbmgpu.runs.engine_plugins import engine_names
 GIB = 1 << 30
 
 REQUIRED = ("torch", "ipykernel", "ipython", "anywidget", "ipywidgets", "numpy", "pandas")
-"""Packages that nbmgpu cannot do without."""
+"""Packages that nbmgpu requires."""
 
 FRONT_END = Path(__file__).parents[1] / "ui" / "static" / "panel.js"
-"""What a build of labextension/ leaves: packages have it, a clone without node has not."""
+"""Created by building labextension/.  Wheels have it; a clone that was not built has not."""
 
 OPTIONAL = {
-    "jupyterlab": "the notebook itself in a browser",
+    "jupyterlab": "notebooks in a browser",
     "transformers": "Hugging Face models and Trainer",
     "datasets": "Hugging Face datasets",
     "deepspeed": "DeepSpeed's ZeRO",
     "lightning": "Lightning's Trainer",
     "tqdm": "progress bars",
 }
-"""Packages that nbmgpu works with, and what for."""
+"""Optional packages and their purpose."""
 
 
 def info_text(machine: Machine | None = None) -> str:
-    """Return devices, versions and what is missing; the machine is probed if not given."""
+    """Return devices, versions and missing packages.
+
+    Args:
+        machine: the machine to describe; by default this machine is probed.
+    """
     machine = machine or probe()
     sections = {
         "Devices": device_lines(machine),
@@ -53,7 +57,7 @@ def info_text(machine: Machine | None = None) -> str:
 
 
 def device_lines(machine: Machine) -> list[str]:
-    """Return a line for each device, and where ranks would go by default."""
+    """Return a line for each device, and the default placement of ranks."""
     rows = [
         (
             f"cuda:{gpu.index}",
@@ -70,16 +74,16 @@ def device_lines(machine: Machine) -> list[str]:
 
 
 def engine_lines() -> list[str]:
-    """Return a line for each engine, if other packages have added some."""
+    """Return a line for each engine, if other packages provide any."""
     engines = {name: get_engine(name) for name in engine_names()}
     if len(engines) == 1:
         return []
-    lifetimes = {False: "runs end with this kernel", True: "runs go on without this kernel"}
+    lifetimes = {False: "runs end with this kernel", True: "runs outlive this kernel"}
     return _table((name, lifetimes[engine.outlives_kernel]) for name, engine in engines.items())
 
 
 def version_lines() -> list[str]:
-    """Return a line for each package that is there."""
+    """Return a line for each installed package."""
     rows = [("nbmgpu", __version__), ("python", platform.python_version())]
     for name in (*REQUIRED, *OPTIONAL):
         if found := installed(name):
@@ -89,7 +93,7 @@ def version_lines() -> list[str]:
 
 
 def missing_lines(machine: Machine) -> list[str]:
-    """Return a line for each thing that is not there, with the command that brings it."""
+    """Return a line for each missing component, with the command that installs it."""
     needed = [name for name in REQUIRED if not installed(name)]
     rows = [(name, "needed by nbmgpu", f"pip install {name}") for name in needed]
     build = torch_build()
@@ -102,15 +106,15 @@ def missing_lines(machine: Machine) -> list[str]:
         if not installed(name)
     ]
     if not FRONT_END.exists():
-        how = "with Node.js 20: make front in the clone, or pip install it anew"
-        rows.append(("front end", "panel, picker and JupyterLab's sidebar are not built", how))
+        how = "make front in the clone (needs Node.js 20), or reinstall with pip"
+        rows.append(("front end", "panel, picker and JupyterLab sidebar are not built", how))
     return _table([*rows])
 
 
 def kernel_memory_lines() -> list[str]:
-    """Return what torch holds on each GPU in this process, if it uses any.
+    """Return the memory that torch has reserved on each GPU in this process, if any.
 
-    This memory is not there for the ranks.
+    It is not available to the ranks.
     """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
@@ -119,14 +123,18 @@ def kernel_memory_lines() -> list[str]:
     for index in range(torch.cuda.device_count()):
         if reserved := torch.cuda.memory_reserved(index):
             used = torch.cuda.memory_allocated(index)
-            rows.append((f"cuda:{index}", f"{_gib(reserved)}, of which tensors use {_gib(used)}"))
+            rows.append(
+                (f"cuda:{index}", f"{_gib(reserved)} reserved, {_gib(used)} used by tensors")
+            )
     if rows:
-        rows.append(("", "free it for the ranks: del the tensors, then torch.cuda.empty_cache()"))
+        rows.append(
+            ("", "to free it for the ranks, del the tensors and call torch.cuda.empty_cache()")
+        )
     return _table(rows)
 
 
 def installed(name: str) -> str:
-    """Return the version of an installed package, or an empty text."""
+    """Return the version of a package; an empty string if it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -138,7 +146,7 @@ def _gib(size: int) -> str:
 
 
 def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:
-    """Return rows as lines with aligned columns."""
+    """Format rows as lines with aligned columns."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [

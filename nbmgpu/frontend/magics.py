@@ -1,8 +1,8 @@
-"""What IPython holds of nbmgpu: the magics, the lines that it awaits, Tab completion.
+"""Registers nbmgpu with IPython: magics, input transformations and Tab completion.
 
-All of it is registered when ``%load_ext nbmgpu`` returns.  ``nbmgpu.frontend.dispatch``, which
-does the work, is imported later by ``nbmgpu.frontend.preimport`` when the kernel is idle,
-or by the first magic that is called.
+``%load_ext nbmgpu`` registers everything at once.  ``nbmgpu.frontend.dispatch``, which implements
+the magics, is imported later: by ``nbmgpu.frontend.preimport`` when the kernel is idle, or by the
+first magic that is called.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from . import completion, preimport
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-AWAITED = {
+AWAITED_CALLS = {
     "get_ipython().run_cell_magic('mgpu'": "await get_ipython().run_cell_magic('mgpu_awaited'",
     "get_ipython().run_line_magic('mgpu', 'attach ": (
         "await get_ipython().run_line_magic('mgpu_awaited', 'attach "
@@ -29,17 +29,16 @@ AWAITED = {
         "await get_ipython().run_line_magic('mgpu_awaited', 'attach')"
     ),
 }
-"""Calls that IPython makes of a cell, and what to make of them where awaiting is possible."""
+"""Magic calls in transformed cells, and the awaited calls that replace them."""
 
-
-HELP = re.compile(
+HELP_CALL = re.compile(
     r"get_ipython\(\)\.run_cell_magic\('mgpu', (?P<line>.*(?<![\w-])(?:--help|-h)\b.*), ''\)$"
 )
-"""A call of the cell magic without a cell, which IPython refuses, for help: that needs none."""
+"""A call of the cell magic for help, without a cell.  IPython rejects cell magics without one."""
 
 
 def register(shell: InteractiveShell) -> None:
-    """Add the magics, Tab completion and the transformation to ``shell``; warm the launcher."""
+    """Add magics, Tab completion and input transformations to ``shell``; preload the engine."""
     shell.register_magics(MgpuMagics)
     if help_magic not in shell.input_transformers_post:
         shell.input_transformers_post.append(help_magic)
@@ -61,34 +60,36 @@ def unregister(shell: InteractiveShell) -> None:
 
 
 def preload(*_: object) -> None:
-    """Let ranks have what the cell before has imported, and runs what they need."""
+    """Preload the modules that the last cell has imported for ranks, and those that runs need."""
     get_engine().preload()
     preimport.load()
 
 
 def help_magic(lines: list[str]) -> list[str]:
-    """Let ``%%mgpu --help`` stand alone in a cell: it becomes ``%mgpu --help``."""
-    return [HELP.sub(r"get_ipython().run_line_magic('mgpu', \g<line>)", line) for line in lines]
+    """Turn ``%%mgpu --help`` without a cell body into ``%mgpu --help``."""
+    return [
+        HELP_CALL.sub(r"get_ipython().run_line_magic('mgpu', \g<line>)", line) for line in lines
+    ]
 
 
 def await_magic(lines: list[str]) -> list[str]:
-    """Turn calls of the magics into awaited ones, where awaiting is possible.
+    """Turn calls of the magics into awaited calls where awaiting is possible.
 
-    A magic that runs the rest of its cell itself (``%%time``) cannot await.
+    It is not inside a magic that runs the rest of its cell itself, such as ``%%time``.
     """
-    return lines if _inside_a_magic() else [_awaited(line) for line in lines]
+    return lines if _inside_magic() else [_awaited(line) for line in lines]
 
 
 def _awaited(line: str) -> str:
     if line.rstrip().endswith(", '')"):
-        return line  # without a body it is refused, by the name that was typed
-    for call, awaited in AWAITED.items():
+        return line  # IPython rejects it, with the name that was typed, as it has no body
+    for call, awaited in AWAITED_CALLS.items():
         if line.startswith(call):
             return awaited + line[len(call) :]
     return line
 
 
-def _inside_a_magic() -> bool:
+def _inside_magic() -> bool:
     frame = sys._getframe(1)
     while frame.f_back is not None:
         if frame.f_code.co_name in ("run_cell_magic", "run_line_magic"):
@@ -99,11 +100,11 @@ def _inside_a_magic() -> bool:
 
 @magics_class
 class MgpuMagics(Magics):
-    """The magics of a shell.
+    """The ``%%mgpu`` and ``%mgpu`` magics.
 
-    In a kernel ``%%mgpu`` is awaited, so that the kernel's loop stays free during a run and the
+    In a kernel ``%%mgpu`` is awaited, so that the event loop stays free during a run and the
     panel's Stop button works.  Under another cell magic (``%%time``, ``%%capture``) and in a
-    plain terminal the same run blocks; Ctrl-C works in both.
+    terminal the run blocks.  Ctrl-C works in both cases.
     """
 
     @property
@@ -123,16 +124,16 @@ class MgpuMagics(Magics):
 
     @cell_magic
     async def mgpu_awaited(self, line: str, cell: str) -> Any:
-        """Run the cell on several ranks while the kernel's loop goes on."""
+        """Run the cell on several ranks without blocking the kernel's event loop."""
         from . import dispatch
 
         return await dispatch.run_cell_awaited(self._shell, line, cell)
 
     @line_magic("mgpu")  # type: ignore[arg-type]
     def mgpu_line(self, line: str) -> Any:
-        """Look after runs: runs, show, attach, stop, info; and advise: advise, pick.
+        """Manage runs (runs, show, attach, stop, info) or choose a strategy (advise, pick).
 
-        ``%mgpu --help`` lists what each does, and the flags of ``%%mgpu``.
+        ``%mgpu --help`` describes the commands, and the flags of ``%%mgpu``.
         """
         from . import dispatch
 
@@ -140,7 +141,7 @@ class MgpuMagics(Magics):
 
     @line_magic("mgpu_awaited")  # type: ignore[arg-type]
     async def mgpu_line_awaited(self, line: str) -> None:
-        """Attach to a run while the kernel's loop goes on."""
+        """Attach to a run without blocking the kernel's event loop."""
         from . import dispatch
 
         await dispatch.attach_awaited(self._shell, line)

@@ -1,7 +1,7 @@
-"""What the first run needs, imported while the kernel has nothing to do.
+"""Imports the modules that the first run needs while the kernel is idle.
 
-On the kernel's own loop, a module at a time, and not in a thread: a thread that imports numpy
-makes a cell's ``import numpy.linalg`` fail, for each of the two sees the package half made.
+The kernel's event loop imports one module at a time.  A thread would not do: while a thread imports
+numpy, ``import numpy.linalg`` in a cell fails, as each sees a partially initialized package.
 """
 
 from __future__ import annotations
@@ -23,32 +23,31 @@ MODULES = (
     "ipywidgets",
     "nbmgpu.ui.panel",
 )
-"""In this order each is a short wait, a tenth of a second, for a cell that comes in between."""
+"""In this order each import delays a cell by at most about 0.1 seconds."""
 
-REST = 0.02
-"""Seconds for the loop between two of them, and before the first: a reply goes out then."""
+INTERVAL = 0.02
+"""Seconds before each import, in which the event loop can send replies."""
 
-
-_begun = False
+_started = False
 
 
 def load() -> None:
-    """Begin to import, once; where no loop runs, a later call will, or the first run needs it all.
+    """Start importing, once.  Without a running event loop, leave it to a later call.
 
-    An extension that IPython's configuration names is loaded before the kernel has its loop,
-    and in a terminal none runs between two lines.
+    An extension in IPython's configuration is loaded before the kernel's event loop starts.  In a
+    terminal no loop runs between two lines; there the first run imports the modules.
     """
-    global _begun
-    if not _begun:
+    global _started
+    if not _started:
         with suppress(RuntimeError):
             loop = asyncio.get_running_loop()
-            loop.call_later(REST, _load, loop, MODULES)
-            _begun = True
+            loop.call_later(INTERVAL, _import_next, loop, MODULES)
+            _started = True
 
 
-def _load(loop: asyncio.AbstractEventLoop, modules: Sequence[str]) -> None:
+def _import_next(loop: asyncio.AbstractEventLoop, modules: Sequence[str]) -> None:
     first, *rest = modules
-    with suppress(Exception):  # who uses it first is told why
+    with suppress(Exception):  # the first use raises the error again
         importlib.import_module(first)
     if rest:
-        loop.call_later(REST, _load, loop, rest)
+        loop.call_later(INTERVAL, _import_next, loop, rest)

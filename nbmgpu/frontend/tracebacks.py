@@ -1,4 +1,4 @@
-"""What IPython shows of an error: nbmgpu's own frames explain nothing."""
+"""Tracebacks without nbmgpu's own frames, which do not help to find an error in a cell."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from nbmgpu.errors import CellError, NbmgpuError
-from nbmgpu.kernel.notebook_context import Surroundings
+from nbmgpu.kernel.notebook_context import NotebookContext
 from nbmgpu.runs.failure import plain
 
 if TYPE_CHECKING:
@@ -16,34 +16,34 @@ if TYPE_CHECKING:
 
 @contextmanager
 def plain_errors(shell: InteractiveShell, cell: str = "") -> Iterator[None]:
-    """Let errors of nbmgpu itself, and syntax errors of ``cell``, be shown without its frames.
+    """Show nbmgpu's errors, and syntax errors of ``cell``, without nbmgpu's frames.
 
     Raises:
-        NbmgpuError, CellSyntaxError: in the place of what was raised inside.
+        NbmgpuError, CellSyntaxError: in place of the original error.
     """
     try:
         yield
     except NbmgpuError as error:
         raise error if hasattr(error, "_render_traceback_") else plain(error) from None
     except SyntaxError as error:
-        error.filename = shell.compile.cache(cell, Surroundings(shell).cell_number)
-        shown = shell.SyntaxTB.structured_traceback(type(error), error)
-        raise CellSyntaxError(shown) from None
+        error.filename = shell.compile.cache(cell, NotebookContext(shell).cell_number)
+        lines = shell.SyntaxTB.structured_traceback(type(error), error)
+        raise CellSyntaxError(lines) from None
 
 
 class CellSyntaxError(CellError):
-    """A syntax error of the cell as IPython shows one.
+    """A syntax error of the cell, displayed as by IPython.
 
-    IPython has no way to show a real one without the frames that it came through.
+    IPython cannot display a ``SyntaxError`` that was raised in a magic without the magic's frames.
     """
 
-    def __init__(self, shown: list[str]) -> None:
-        """Be shown as the lines ``shown``."""
-        super().__init__(shown[-1].strip())
-        self._shown = shown
+    def __init__(self, lines: list[str]) -> None:
+        """Create an error that is displayed as the traceback ``lines``."""
+        super().__init__(lines[-1].strip())
+        self._lines = lines
 
     def _render_traceback_(self) -> list[str]:
-        return self._shown
+        return self._lines
 
 
 CellSyntaxError.__name__ = "SyntaxError"

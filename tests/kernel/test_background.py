@@ -60,7 +60,7 @@ def test_stop_brings_what_there_is(notebook: Notebook) -> None:
     assert notebook.run("%mgpu stop").text() == f"Run {run}: stopped.\n"
     wait_for(lambda: notebook.value("n") == 3, 5)
     assert cell.of("error") == []
-    assert "is over already: stopped" in notebook.run("%mgpu stop").text()
+    assert "has already ended: stopped" in notebook.run("%mgpu stop").text()
 
 
 def test_stop_kills_the_second_time(notebook: Notebook) -> None:
