@@ -30,7 +30,7 @@ def test_everything_that_pip_would_fetch_is_there_before():
 def test_the_rehearsal_takes_torch_without_cuda():
     (torch,) = [r for r in binder.requirements() if r.startswith("torch")]
     assert re.fullmatch(r"torch==[\d.]+(\+cpu)?", torch)
-    assert not names(binder.requirements()) & binder.OF_CONDA
+    assert not names(binder.requirements()) & binder.PROVIDED
 
 
 def test_the_last_step_can_be_executed():

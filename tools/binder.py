@@ -1,13 +1,12 @@
-"""Rehearse Binder's build without Docker: its steps in a clean folder and environment.
+"""Rehearse Binder's build without Docker, in a clean folder and environment.
 
     python tools/binder.py [--keep FOLDER]
 
-What stands for what: the committed files (and changes not committed yet) for the clone that
-repo2docker makes, a virtual environment for conda's, the same packages from PyPI for those of
-conda-forge.  Then ``binder/postBuild`` runs as it is, and the server is started as Binder starts
-it.  Printed are sizes and times; a step that fails ends the rehearsal.  Node.js comes from this
-machine, and so does what pip is told by its environment variables, such as where torch's builds
-without CUDA are.
+The files of the working tree replace the clone that repo2docker makes, a virtual environment
+replaces conda's, and packages come from PyPI instead of conda-forge.  Then ``binder/postBuild``
+runs unchanged, and the server starts as Binder starts it.  Sizes and times are printed; a step that
+fails ends the rehearsal.  Node.js and pip's environment variables, such as the index of torch's
+builds without CUDA, are those of this machine.
 """
 
 from __future__ import annotations
@@ -34,35 +33,35 @@ ON_PYPI = {
     "matplotlib-base": "matplotlib",
     "pytorch-cpu": "torch",
 }
-"""Packages that are called otherwise on PyPI."""
+"""Packages that have another name on PyPI."""
 
-OF_CONDA = {"python", "nodejs", "pip"}
-"""What a virtual environment has by itself, or the machine."""
+PROVIDED = {"python", "nodejs", "pip"}
+"""Packages that the virtual environment or the machine provides."""
 
-START = 60
-"""Seconds within which the server must answer."""
+START_TIMEOUT = 60
+"""Seconds within which the server must respond."""
 
 
 def packages() -> dict[str, str]:
-    """Return what environment.yml asks for: names on PyPI, and the versions they are bound to."""
+    """Return the packages of environment.yml: names on PyPI, and version constraints."""
     found = re.findall(r"^  - ([A-Za-z0-9_-]+)([<>=][^\s#]*)?$", ENVIRONMENT.read_text(), re.M)
-    return {ON_PYPI.get(name, name): bound for name, bound in found if name != "conda-forge"}
+    return {ON_PYPI.get(name, name): version for name, version in found if name != "conda-forge"}
 
 
 def requirements() -> list[str]:
-    """Return the packages as pip takes them, with the build of torch that the Makefile asks for."""
+    """Return the requirements for pip, with the build of torch that the Makefile installs."""
     pinned = re.search(r"^torch==\S+", (REPOSITORY / "constraints.txt").read_text(), re.M)
     assert pinned is not None
     torch = pinned[0] + ("+cpu" if sys.platform == "linux" else "")
-    others = {name: bound for name, bound in packages().items() if name not in OF_CONDA}
-    return [torch if name == "torch" else name + bound for name, bound in others.items()]
+    others = {name: version for name, version in packages().items() if name not in PROVIDED}
+    return [torch if name == "torch" else name + version for name, version in others.items()]
 
 
 class Rehearsal:
-    """A home folder with a clone in it, and an environment of its own beside it."""
+    """A home folder that contains a clone, and an environment next to it."""
 
     def __init__(self, folder: Path) -> None:
-        """Rehearse in ``folder``, which is empty."""
+        """Use the empty ``folder``."""
         self.home, self.prefix = folder / "home", folder / "environment"
         self.home.mkdir()
         path = os.pathsep.join([str(self.prefix / "bin"), os.environ["PATH"]])
@@ -70,14 +69,14 @@ class Rehearsal:
         for name in ("PYTHONPATH", "VIRTUAL_ENV", "JUPYTER_PATH", "JUPYTER_CONFIG_DIR"):
             self.environment.pop(name, None)
 
-    def run(self, what: str, *command: str) -> None:
-        """Run one step in the home folder, and print how long it took."""
-        began = time.monotonic()
+    def run(self, step: str, *command: str) -> None:
+        """Run one step in the home folder, and print its duration."""
+        start = time.monotonic()
         subprocess.run(command, cwd=self.home, env=self.environment, check=True)
-        print(f"{time.monotonic() - began:6.1f} s  {what}", flush=True)
+        print(f"{time.monotonic() - start:6.1f} s  {step}", flush=True)
 
     def clone(self) -> None:
-        """Lay the repository's files into the home folder, as repo2docker does."""
+        """Copy the repository's files to the home folder, as repo2docker does."""
         listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         names = subprocess.run(listed, cwd=REPOSITORY, check=True, capture_output=True).stdout
         for name in filter(None, names.decode().split("\0")):
@@ -87,7 +86,7 @@ class Rehearsal:
                 shutil.copy2(source, target)
 
     def build(self) -> None:
-        """Take the steps of the build, and print what they leave."""
+        """Run the steps of the build, and print the sizes."""
         self.clone()
         self.run("environment", sys.executable, "-m", "venv", str(self.prefix))
         pip = [str(self.prefix / "bin" / "pip"), "install", "--no-cache-dir", "--quiet"]
@@ -101,8 +100,8 @@ class Rehearsal:
         )
 
     def serve(self) -> None:
-        """Start the server as Binder does, and look at what its first page will ask for."""
-        token, began = secrets.token_hex(8), time.monotonic()
+        """Start the server as Binder does, and check what its first page requests."""
+        token, start = secrets.token_hex(8), time.monotonic()
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -116,8 +115,8 @@ class Rehearsal:
             )
         try:
             address = f"http://127.0.0.1:{port}"
-            self._answers(f"{address}/api/status?token={token}", began + START)
-            print(f"{time.monotonic() - began:6.1f} s  until the server answers")
+            self._wait_for(f"{address}/api/status?token={token}", start + START_TIMEOUT)
+            print(f"{time.monotonic() - start:6.1f} s  until the server responds")
             settings = _get(f"{address}/lab/api/settings?token={token}")
             names = {setting["id"] for setting in settings["settings"]}
             assert "nbmgpu:settings" in names, "JupyterLab does not see the extension"
@@ -126,13 +125,13 @@ class Rehearsal:
             assert right["current"] == "nbmgpu-sidebar", "the sidebar is not open"
             status = _get(f"{address}/nbmgpu/api/status?token={token}")
             assert status["problems"] == [], status["problems"]
-            print("          extension, sidebar and server extension are there")
+            print("          extension, sidebar and server extension are available")
         finally:
             server.terminate()
             server.wait(20)
 
     @staticmethod
-    def _answers(url: str, deadline: float) -> None:
+    def _wait_for(url: str, deadline: float) -> None:
         while True:
             try:
                 _get(url)
@@ -149,19 +148,19 @@ class Rehearsal:
 
 
 def _get(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=30) as answer:
-        return json.load(answer)
+    with urllib.request.urlopen(url, timeout=30) as response:
+        return json.load(response)
 
 
 def size(folder: Path) -> int:
-    """Return how many bytes the files in ``folder`` take."""
+    """Return the total size of the files in ``folder`` in bytes."""
     return sum(file.lstat().st_size for file in folder.rglob("*") if not file.is_dir())
 
 
 def main() -> None:
-    """Build, start, run."""
+    """Build, start the server, and run the quickstart."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--keep", type=Path, help="rehearse in this new folder, and leave it")
+    parser.add_argument("--keep", type=Path, help="use this new folder, and keep it")
     keep = parser.parse_args().keep
     folder = keep or Path(tempfile.mkdtemp(prefix="nbmgpu-binder-"))
     folder.mkdir(parents=True, exist_ok=keep is None)

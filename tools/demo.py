@@ -2,8 +2,8 @@
 
     python tools/demo.py NOTEBOOK EXECUTED
 
-The result is whatever the cells tagged ``result`` show.  A cell that fails ends
-the run with its traceback; the executed notebook is written all the same.
+The result is the output of the cells tagged ``result``.  A cell that fails ends the run with its
+traceback; the executed notebook is written anyway.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def execute(notebook: NotebookNode, folder: Path) -> None:
     """
     count = len(notebook.cells)
 
-    def say(cell: NotebookNode, cell_index: int) -> None:
+    def print_title(cell: NotebookNode, cell_index: int) -> None:
         if cell.cell_type == "code":
             title = cell.source.partition("\n")[0]
             print(f"  cell {cell_index + 1:2} of {count}  {title}", flush=True)
@@ -35,13 +35,13 @@ def execute(notebook: NotebookNode, folder: Path) -> None:
         notebook,
         timeout=600,
         resources={"metadata": {"path": str(folder)}},
-        on_cell_start=say,
+        on_cell_start=print_title,
         extra_arguments=["--log-level=ERROR"],  # no warning that local ports are not encrypted
     ).execute()
 
 
 def results(notebook: NotebookNode) -> list[str]:
-    """Return what the cells tagged ``result`` showed, as text."""
+    """Return the text output of the cells tagged ``result``."""
     return [
         output.data["text/plain"]
         for cell in notebook.cells
@@ -52,7 +52,7 @@ def results(notebook: NotebookNode) -> list[str]:
 
 
 def main(source: Path, executed: Path) -> int:
-    """Execute, print and say where the executed notebook lies; return the exit status."""
+    """Execute a notebook, print its results and its new path; return the exit status."""
     notebook = nbformat.read(source, as_version=4)
     print(f"Executing {source} in a Jupyter kernel", flush=True)
     began = time.monotonic()

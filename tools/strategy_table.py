@@ -1,4 +1,4 @@
-"""Print the table of strategies of docs/strategies.md, made from the catalogue."""
+"""Print the table of strategies for docs/strategies.md, generated from the profiles."""
 
 from __future__ import annotations
 

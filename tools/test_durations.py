@@ -1,4 +1,4 @@
-"""Renew tests/durations.json from JUnit reports of whole test runs.
+"""Update tests/durations.json from JUnit reports of complete test runs.
 
 pytest -n 2 --junitxml=build/tests.xml; python tools/test_durations.py build/tests.xml ...
 """
@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).parents[1]
 
 
 def mean_durations(reports: Iterable[Path]) -> dict[str, float]:
-    """Return the mean seconds of a test, by file."""
+    """Return the mean duration of a test in seconds, by file."""
     seconds: dict[str, list[float]] = defaultdict(list)
     for report in reports:
         for case in ET.parse(report).iter("testcase"):
@@ -27,7 +27,7 @@ def mean_durations(reports: Iterable[Path]) -> dict[str, float]:
 
 
 def file_of(classname: str) -> str:
-    """Return the path of ``tests.rank.test_files.TestX``, empty where there is no such file."""
+    """Return the path of the file of ``tests.rank.test_files.TestX``, or an empty string."""
     parts = classname.split(".")
     while parts:
         path = "/".join(parts) + ".py"

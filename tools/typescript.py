@@ -1,6 +1,6 @@
-"""Python's types in TypeScript: dataclasses, named ``Literal``s and ``IntEnum``s, with their docs.
+"""Translates dataclasses, named ``Literal``s and ``IntEnum``s, with their docs, to TypeScript.
 
-The layout is the one that prettier gives.
+The layout is that of prettier.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ MAPS = (dict, collections.abc.Mapping)
 
 
 class UntranslatableError(Exception):
-    """A type that says nothing in TypeScript."""
+    """A type that has no translation."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """What gets a declaration: a class, or the value of ``name = Literal[...]`` with its text."""
+    """A type to declare: a class, or the value of ``name = Literal[...]``, with its docs."""
 
     module: str
     name: str
@@ -48,20 +48,20 @@ class Named:
 
     @classmethod
     def of(cls, it: type) -> Named:
-        """Return a class as what it is."""
+        """Return the named type of a class."""
         return cls(it.__module__, it.__name__, it, inspect.cleandoc(it.__doc__ or ""))
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """The TypeScript of something, and what else it speaks of."""
+    """The TypeScript declaration of a type, and the types that it uses."""
 
     text: str
-    mentions: tuple[Named, ...]
+    used_types: tuple[Named, ...]
 
 
 def named_literals(modules: Iterable[types.ModuleType]) -> dict[str, Named]:
-    """Return every ``name = Literal[...]`` of ``modules``, by how the value is written."""
+    """Return every ``name = Literal[...]`` of ``modules``, by the ``repr`` of its value."""
     found: dict[str, Named] = {}
     for module in modules:
         body = ast.parse(inspect.getsource(module)).body
@@ -83,10 +83,10 @@ def _text_of(statement: ast.stmt | None) -> str:
 
 
 def declare(it: Named, literals: dict[str, Named]) -> Declaration:
-    """Return the declaration of ``it``; unions that have a name in ``literals`` are called by it.
+    """Return the declaration of ``it``; unions in ``literals`` are used by name.
 
     Raises:
-        UntranslatableError: a field has a type that means nothing in TypeScript.
+        UntranslatableError: the type of a field has no translation.
     """
     translator = Translator(literals)
     if not isinstance(it.what, type):
@@ -96,20 +96,20 @@ def declare(it: Named, literals: dict[str, Named]) -> Declaration:
         text = f"{_comment(it.doc)}export const {it.name} = {{\n{members}\n}} as const;"
     else:
         text = _interface(it, translator)
-    return Declaration(text, tuple(translator.mentioned.values()))
+    return Declaration(text, tuple(translator.used.values()))
 
 
 class Translator:
-    """Turns types into TypeScript, and remembers which names that takes."""
+    """Translates types to TypeScript, and records the named types that they use."""
 
     def __init__(self, literals: dict[str, Named]) -> None:
-        """Know the names of ``literals``."""
+        """Use the names of ``literals``."""
         self._literals = literals
-        self.mentioned: dict[tuple[str, str], Named] = {}
+        self.used: dict[tuple[str, str], Named] = {}
 
     def name(self, it: Named) -> str:
-        """Return the name of ``it``, which will have a declaration."""
-        self.mentioned[it.module, it.name] = it
+        """Return the name of ``it``, and record that it is used."""
+        self.used[it.module, it.name] = it
         return it.name
 
     def type(self, hint: Any) -> str:
@@ -134,7 +134,7 @@ class Translator:
         ):
             return self.name(Named.of(hint))
         raise UntranslatableError(
-            f"{hint!r} means nothing in TypeScript yet; see tools/typescript.py"
+            f"{hint!r} has no translation to TypeScript yet; see tools/typescript.py"
         )
 
 
@@ -143,8 +143,8 @@ def constant(value: object) -> str:
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace("'", "\\'")
         return f"'{escaped}'"
-    words = {True: "true", False: "false", None: "null"}
-    return words[value] if isinstance(value, bool | None) else repr(value)
+    constants = {True: "true", False: "false", None: "null"}
+    return constants[value] if isinstance(value, bool | None) else repr(value)
 
 
 def _interface(it: Named, translator: Translator) -> str:
@@ -158,16 +158,16 @@ def _interface(it: Named, translator: Translator) -> str:
 
 
 def _own_fields(cls: type) -> Iterator[tuple[str, Any]]:
-    """Yield the fields that ``cls`` adds, and the words that tell it from its kin."""
+    """Yield the fields that ``cls`` adds, including the tags of discriminated unions."""
     hints = typing.get_type_hints(cls)
     for name in inspect.get_annotations(cls):
         if name.startswith("_"):
             continue
         if typing.get_origin(hints[name]) is not ClassVar:
             yield name, hints[name]
-        elif isinstance(word := vars(cls).get(name), str):
-            yield name, Literal[word]  # type: ignore[valid-type]
-        elif word is None:  # each kind has its own
+        elif isinstance(tag := vars(cls).get(name), str):
+            yield name, Literal[tag]  # type: ignore[valid-type]
+        elif tag is None:  # each subclass has its own
             yield name, typing.get_args(hints[name])[0]
 
 
@@ -187,12 +187,12 @@ def _union(name: str, choices: Iterable[str]) -> str:
 
 
 def _sections(doc: str) -> tuple[str, dict[str, str]]:
-    """Return a docstring, and apart from it what its section ``Attributes:`` says of each field."""
+    """Return a docstring without its section ``Attributes:``, and that section's text by field."""
     about, _, section = doc.partition("\nAttributes:\n")
     of_fields: dict[str, str] = {}
     for entry in re.split(r"\n(?=\S)", textwrap.dedent(section).strip("\n")):
-        names, _, said = entry.partition(":")
-        of_fields |= dict.fromkeys(map(str.strip, names.split(",")), " ".join(said.split()))
+        names, _, text = entry.partition(":")
+        of_fields |= dict.fromkeys(map(str.strip, names.split(",")), " ".join(text.split()))
     return about.strip(), of_fields
 
 
@@ -201,8 +201,8 @@ def _comment(text: str, indent: str = "") -> str:
     if not text:
         return ""
     text = text.replace("``", "`").replace("*/", "*\\/").replace("@", "\\@")
-    room = WIDTH - len(indent) - len(" * ")
-    paragraphs = [textwrap.wrap(" ".join(p.split()), room) for p in re.split(r"\n\s*\n", text)]
+    width = WIDTH - len(indent) - len(" * ")
+    paragraphs = [textwrap.wrap(" ".join(p.split()), width) for p in re.split(r"\n\s*\n", text)]
     lines = [line for paragraph in paragraphs for line in ["", *paragraph]][1:]
     if len(lines) == 1 and len(indent) + len(lines[0]) + len("/**  */") <= WIDTH:
         return f"{indent}/** {lines[0]} */\n"

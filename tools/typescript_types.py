@@ -1,9 +1,9 @@
-"""Write the TypeScript types of what Python sends to the browser: labextension/src/generated/.
+"""Write TypeScript types of the data that Python sends to the browser: labextension/src/generated/.
 
     python tools/typescript_types.py            write the files
-    python tools/typescript_types.py --check    say which differ, and fail if any does
+    python tools/typescript_types.py --check    print which files differ, and fail if any does
 
-There is a file for each room of nbmgpu, with what ``ROOTS`` name there and what that is made of.
+There is a file for each package of nbmgpu, with its types in ``ROOTS`` and the types that they use.
 """
 
 from __future__ import annotations
@@ -27,76 +27,78 @@ ROOTS = (
     "nbmgpu.server.payloads:*",
     "nbmgpu.advisor.picker_state:PickerState",
 )
-"""What the browser needs, as ``module:name``: a class, a dictionary of classes, or all (``*``)."""
+"""The types that the browser needs, as ``module:name``: a class, a dict of classes, or ``*``."""
 
-HEAD = "// Made from Python by tools/typescript_types.py; a change here is lost."
+HEAD = "// Generated from Python by tools/typescript_types.py. Do not edit."
 
 
 def generate() -> dict[str, str]:
-    """Return the text of every file by its name."""
-    left = [Named.of(cls) for root in ROOTS for cls in classes_of(*root.split(":"))]
-    ours = (m for name, m in sorted(sys.modules.items()) if name.partition(".")[0] == "nbmgpu")
-    literals = named_literals(ours)
+    """Return the text of each file by its name."""
+    pending = [Named.of(cls) for root in ROOTS for cls in classes_of(*root.split(":"))]
+    modules = (m for name, m in sorted(sys.modules.items()) if name.partition(".")[0] == "nbmgpu")
+    literals = named_literals(modules)
     done: dict[Named, Declaration] = {}
-    while left:
-        if (it := left.pop()) not in done:
+    while pending:
+        if (it := pending.pop()) not in done:
             done[it] = declare(it, literals)
-            left += done[it].mentions
-    rooms = sorted({room_of(it) for it in done})
+            pending += done[it].used_types
+    packages = sorted({package_of(it) for it in done})
     return {
-        f"{room}.ts": file_text(room, {it: d for it, d in done.items() if room_of(it) == room})
-        for room in rooms
+        f"{package}.ts": file_text(
+            package, {it: d for it, d in done.items() if package_of(it) == package}
+        )
+        for package in packages
     }
 
 
 def classes_of(module: str, name: str) -> Iterator[type]:
-    """Yield the classes that ``name`` stands for."""
-    home = import_module(module)
+    """Yield the classes that ``name`` refers to."""
+    source = import_module(module)
     if name == "*":
         yield from (
-            c for c in vars(home).values() if isinstance(c, type) and c.__module__ == module
+            c for c in vars(source).values() if isinstance(c, type) and c.__module__ == module
         )
-    elif isinstance(found := getattr(home, name), dict):
+    elif isinstance(found := getattr(source, name), dict):
         yield from found.values()
     else:
         yield found
 
 
-def room_of(it: Named) -> str:
-    """Return the file that something goes to: ``report`` for ``nbmgpu.report.log_pages``."""
+def package_of(it: Named) -> str:
+    """Return the package of a type: ``report`` for ``nbmgpu.report.log_pages``."""
     return it.module.split(".")[1]
 
 
-def file_text(room: str, declarations: dict[Named, Declaration]) -> str:
-    """Return one file: its imports, then its declarations, module by module, in their order."""
-    foreign = {m for d in declarations.values() for m in d.mentions if room_of(m) != room}
+def file_text(package: str, declarations: dict[Named, Declaration]) -> str:
+    """Return the text of a file: its imports, then its declarations in the order of the source."""
+    foreign = {m for d in declarations.values() for m in d.used_types if package_of(m) != package}
     imports = []
-    for other in sorted({room_of(it) for it in foreign}):
-        names = ", ".join(sorted(it.name for it in foreign if room_of(it) == other))
+    for other in sorted({package_of(it) for it in foreign}):
+        names = ", ".join(sorted(it.name for it in foreign if package_of(it) == other))
         imports.append(f"import type {{ {names} }} from './{other}';")
     texts = [declarations[it].text for it in sorted(declarations, key=position)]
     return "\n\n".join(["\n".join([HEAD, *imports]), *texts]) + "\n"
 
 
 def position(it: Named) -> tuple[str, int]:
-    """Return where something stands: its module, and its place there."""
+    """Return the module of a type, and its index there."""
     return it.module, list(vars(import_module(it.module))).index(it.name)
 
 
 def stale(texts: dict[str, str], folder: Path = FOLDER) -> list[str]:
-    """Return the files of ``folder`` that are not as ``texts`` says, or should not be there."""
-    there = {path.name: path.read_text() for path in folder.glob("*.ts")}
-    return sorted(n for n in texts.keys() | there.keys() if texts.get(n) != there.get(n))
+    """Return the files of ``folder`` that differ from ``texts``, or should not exist."""
+    existing = {path.name: path.read_text() for path in folder.glob("*.ts")}
+    return sorted(n for n in texts.keys() | existing.keys() if texts.get(n) != existing.get(n))
 
 
 def main(check: bool) -> int:
-    """Write what differs, or say so; return the exit status."""
+    """Write the files that differ, or print their names; return the exit status."""
     texts = generate()
     differing = stale(texts)
     for name in differing:
         path = FOLDER / name
         if check:
-            print(f"{name} differs from Python. Type: python tools/typescript_types.py")
+            print(f"{name} differs from Python. Run: python tools/typescript_types.py")
         elif name in texts:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(texts[name])

@@ -1,4 +1,4 @@
-"""The TypeScript types are those of the dataclasses."""
+"""The TypeScript types are generated from the dataclasses."""
 
 import dataclasses
 import sys
@@ -63,16 +63,16 @@ def declared(cls):
         it = left.pop()
         made = typescript.declare(it, {repr(Colour): colour})
         found[it.name] = made.text
-        left += made.mentions
+        left += made.used_types
     return found
 
 
-def test_the_committed_files_are_what_python_says():
+def test_the_committed_files_are_up_to_date():
     stale = typescript_types.stale(typescript_types.generate())
     assert stale == [], "Type: python tools/typescript_types.py"
 
 
-def test_a_changed_file_is_noticed_and_an_unknown_one(tmp_path):
+def test_changed_and_unknown_files_are_stale(tmp_path):
     texts = {"a.ts": "1", "b.ts": "2"}
     (tmp_path / "a.ts").write_text("1")
     (tmp_path / "c.ts").write_text("3")
@@ -98,10 +98,10 @@ def test_dataclasses_become_interfaces():
     assert "*/ trap" not in found["Base"]
 
 
-def test_numbers_that_have_names_become_constants():
+def test_int_enums_become_constants():
     assert declared(Code)["Code"] == "/** Codes. */\nexport const Code = {\n  GOOD: 1\n} as const;"
 
 
-def test_a_type_that_says_nothing_in_typescript_is_refused():
+def test_untranslatable_types_are_rejected():
     with pytest.raises(typescript.UntranslatableError, match="complex"):
         declared(Odd)

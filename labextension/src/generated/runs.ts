@@ -1,4 +1,4 @@
-// Made from Python by tools/typescript_types.py; a change here is lost.
+// Generated from Python by tools/typescript_types.py. Do not edit.
 
 /** The states of a rank: loading reads the bundle, collecting writes the result. */
 export type RankState =

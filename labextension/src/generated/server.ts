@@ -1,4 +1,4 @@
-// Made from Python by tools/typescript_types.py; a change here is lost.
+// Generated from Python by tools/typescript_types.py. Do not edit.
 import type { RunLine } from './report';
 
 export type DeviceKind = 'cpu' | 'gpu';
