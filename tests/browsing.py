@@ -1,4 +1,4 @@
-"""What browser tests do with a page of JupyterLab or Notebook 7."""
+"""Helpers of browser tests for pages of JupyterLab and Notebook 7."""
 
 from playwright.sync_api import expect
 
@@ -27,7 +27,7 @@ for epoch in range({epochs}):
 def open_notebook(page, url):
     page.goto(url)
     page.locator(".jp-Notebook").wait_for()
-    # The indicator says "idle" before there is a kernel: wait for the name first.
+    # The indicator is "idle" even without a kernel: wait for the name first.
     expect(page.locator(".jp-KernelName")).to_have_text("Python 3 (ipykernel)")
     expect(page.locator(".jp-Notebook-ExecutionIndicator")).to_have_attribute("data-status", "idle")
 
@@ -56,7 +56,7 @@ def cell_output(page, number):
 
 
 def save(page):
-    """Save the notebook in front, and return when the server has written it."""
+    """Save the current notebook, and return when the server has written it."""
     page.evaluate("window.jupyterapp.commands.execute('docmanager:save')")
 
 

@@ -1,4 +1,4 @@
-"""A real JupyterLab or Notebook 7, with settings and folders of its own."""
+"""Starts a real JupyterLab or Notebook 7 with separate settings and folders."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ ADDRESSES = {"lab": "lab/tree", "notebook": "notebooks"}
 
 
 class Lab:
-    """A running server and the folder that it shows."""
+    """A running server and its root folder."""
 
     def __init__(self, application: Application, url: str, token: str, home: Path) -> None:
         self.application, self.url, self.token, self.home = application, url, token, home
         self.folder = home / "notebooks"
 
     def write(self, name: str, *cells: str) -> str:
-        """Write a notebook and return the address that opens it."""
+        """Write a notebook and return its URL."""
         book = nbformat.v4.new_notebook(
             cells=[nbformat.v4.new_code_cell(cell) for cell in cells],
             metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
@@ -45,12 +45,12 @@ class Lab:
         return f"{self.url}/{ADDRESSES[self.application]}/{name}?token={self.token}&reset"
 
     def read(self, name: str) -> Any:
-        """Return the notebook as it was saved last."""
+        """Return the saved notebook."""
         for _ in range(100):
             text = (self.folder / name).read_text()
             if text.endswith("}\n"):
                 break
-            time.sleep(0.05)  # the server empties the file, then writes it
+            time.sleep(0.05)  # the server truncates the file, then writes it
         return nbformat.reads(text, as_version=4)
 
 
@@ -58,9 +58,9 @@ class Lab:
 def serving(application: Application, home: Path, *, extended: bool = True) -> Iterator[Lab]:
     """Start the server, with the built extension; kernels can import the tests' helpers.
 
-    The server itself has its part of nbmgpu only when it is ``extended``.
+    The server extension is enabled only if ``extended``.
     """
-    _furnish(home, extended)
+    _create_folders(home, extended)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -87,8 +87,8 @@ def serving(application: Application, home: Path, *, extended: bool = True) -> I
         server.wait(20)
 
 
-def _furnish(home: Path, extended: bool) -> None:
-    """Lay out the folders, with the extension where an installed one would be."""
+def _create_folders(home: Path, extended: bool) -> None:
+    """Create the folders, with the extension where an installed one would be."""
     settings = home / "settings" / "@jupyterlab" / "apputils-extension"
     extensions = home / "share" / "labextensions"
     config = home / "config" / "jupyter_server_config.d"
@@ -103,7 +103,9 @@ def _furnish(home: Path, extended: bool) -> None:
 def _environment(home: Path) -> dict[str, str]:
     return os.environ | {
         "JUPYTER_PATH": str(home / "share"),
-        "JUPYTER_CONFIG_PATH": str(home / "config"),  # goes before what pip has installed
+        "JUPYTER_CONFIG_PATH": str(
+            home / "config"
+        ),  # takes precedence over installed configuration
         "JUPYTER_CONFIG_DIR": str(home / "config"),
         "JUPYTER_DATA_DIR": str(home / "data"),
         "JUPYTER_RUNTIME_DIR": str(home / "runtime"),

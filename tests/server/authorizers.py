@@ -1,4 +1,4 @@
-"""Authorizers that a server's admin could have: who is logged in may read, or nothing at all."""
+"""Authorizers: logged-in users may only read, or may do nothing."""
 
 from jupyter_server.auth.authorizer import Authorizer
 

@@ -1,4 +1,4 @@
-"""One real server for a module of tests; made runs go where it looks for them."""
+"""Fixtures: one real server for each test module, and staged runs in its folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def runs(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """The server, and no run yet."""
+    """The server, without runs."""
     remove_runs(server)
     monkeypatch.setenv("NBMGPU_RUNS", str(server.runs))
     yield server
@@ -26,7 +26,7 @@ def runs(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 def remove_runs(server: Server) -> None:
-    """Remove all runs, or what a test has put in their place, and let the server notice."""
+    """Remove all runs, or a file in their place, and wait until the server has noticed."""
     if server.runs.is_file():
         server.runs.unlink()
     shutil.rmtree(server.runs, ignore_errors=True)

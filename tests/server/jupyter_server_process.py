@@ -1,4 +1,4 @@
-"""A real Jupyter server with the extension, as a hub would start it; no JupyterLab in it."""
+"""Starts a real Jupyter server with the extension and a base URL, without JupyterLab."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BASE = "/hub/user/x/"
 
 @dataclass(frozen=True)
 class Answer:
-    """What the server said."""
+    """A response of the server."""
 
     status: int
     headers: Message
@@ -40,7 +40,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Server:
-    """A running server: how to ask it, and where its runs lie."""
+    """A running server with its address, token and folder of runs."""
 
     port: int
     token: str
@@ -56,7 +56,7 @@ class Server:
         token: str | None = None,
         **headers: str,
     ) -> Answer:
-        """Ask for a route below ``nbmgpu/api/``, or for an absolute path; "" is no token."""
+        """Request a route below ``nbmgpu/api/``, or an absolute path; "" means no token."""
         token = self.token if token is None else token
         path = route if route.startswith("/") else f"{BASE}nbmgpu/api/{route}"
         sent = {"Authorization": f"token {token}"} if token else {}
@@ -87,7 +87,7 @@ class Server:
 
 @contextlib.contextmanager
 def serving(home: Path, *arguments: str) -> Iterator[Server]:
-    """Start a server whose folders all lie in ``home``."""
+    """Start a server whose folders are all in ``home``."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -138,7 +138,7 @@ def _wait_for(server: Server) -> None:
 
 
 def until(condition: Any, seconds: float = 60) -> Any:
-    """Return what ``condition()`` returns as soon as that is something; fail after ``seconds``."""
+    """Wait until ``condition()`` returns a true value and return it; fail after ``seconds``."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if found := condition():

@@ -1,4 +1,4 @@
-"""Kernels of a kind: processes that start a real run of two ranks and are busy from then on."""
+"""Processes in place of kernels: they start a real run of two ranks, then block."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KERNEL = """
 import sys, nbmgpu
 run = nbmgpu.run(sys.argv[1], {}, gpus=2, cpu=True, background=True)
 print(run.id, flush=True)
-while True:  # as busy as a kernel can be: no message would ever be answered
+while True:  # blocks like a busy kernel
     pass
 """
 
@@ -34,7 +34,7 @@ for epoch in range(2000):
         time.sleep(0.01)
     print("epoch", epoch, flush=True)
 """
-"""A training that nobody waits for the end of."""
+"""A training that does not end during a test."""
 
 CELL_IGNORING_INTERRUPT = """
 import time, nbmgpu

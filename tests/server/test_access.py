@@ -1,4 +1,4 @@
-"""Who may ask, and what is refused whoever asks."""
+"""Access control, and requests that are rejected for all users."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def address(pattern):
 
 @pytest.mark.parametrize("pattern", [pattern for pattern, _ in ROUTES])
 @pytest.mark.parametrize("token", ["", "wrong"])
-def test_nothing_answers_without_the_token(runs, stage, pattern, token):
+def test_every_route_requires_the_token(runs, stage, pattern, token):
     staged = stage(1, id=NAME)
     staged.log(0, "secret")
     for method in METHODS:
@@ -41,7 +41,7 @@ def test_nothing_answers_without_the_token(runs, stage, pattern, token):
 
 @pytest.mark.parametrize("route", ["stream", f"runs/{NAME}/stream"])
 @pytest.mark.parametrize("token", ["", "wrong"])
-def test_no_websocket_opens_without_the_token(runs, stage, route, token):
+def test_websockets_require_the_token(runs, stage, route, token):
     stage(1, id=NAME)
     with (
         pytest.raises(websocket.WebSocketBadStatusException) as refused,
@@ -65,7 +65,7 @@ for rule in [rule for group in groups for rule in getattr(group, "rules", [])]:
 """
 
 
-def test_the_routes_that_are_walked_are_all_that_the_server_has(tmp_path):
+def test_the_tested_routes_are_all_registered_routes(tmp_path):
     environment = os.environ | {"JUPYTER_NO_CONFIG": "1", "JUPYTER_RUNTIME_DIR": str(tmp_path)}
     command = [sys.executable, "-c", REGISTERED]
     asked = subprocess.run(
@@ -81,8 +81,8 @@ def test_the_routes_that_are_walked_are_all_that_the_server_has(tmp_path):
     assert registered == {f"/b{pattern}$" for pattern, _ in ROUTES}, asked.stderr
 
 
-def test_an_authorizer_of_the_server_is_asked(tmp_path, monkeypatch):
-    """Whoever is logged in may be allowed to look and not to stop."""
+def test_the_servers_authorizer_is_called(tmp_path, monkeypatch):
+    """An authorizer may allow users to read but not to stop."""
     monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path / "home" / "runs"))
     reading = "--ServerApp.authorizer_class=server.authorizers.ReadOnlyAuthorizer"
     with Stage() as stage, serving(tmp_path / "home", reading) as server:
@@ -104,12 +104,12 @@ def test_an_authorizer_of_the_server_is_asked(tmp_path, monkeypatch):
 
 
 def cookies_of(server):
-    """What a browser keeps after it has opened the server's page."""
+    """Return the cookies of a browser that has opened the server's page."""
     page = server.ask(f"{BASE}?token={server.token}", token="")
     return "; ".join(c.partition(";")[0] for c in page.headers.get_all("Set-Cookie"))
 
 
-def test_a_page_of_another_site_opens_no_websocket(runs):
+def test_websockets_are_refused_for_other_origins(runs):
     cookie = cookies_of(runs)
     with (
         pytest.raises(websocket.WebSocketBadStatusException) as refused,
@@ -121,7 +121,7 @@ def test_a_page_of_another_site_opens_no_websocket(runs):
         assert json.loads(stream.recv())["devices"]
 
 
-def test_a_cookie_without_its_xsrf_token_stops_nothing(runs, stage):
+def test_a_cookie_without_the_xsrf_token_cannot_stop_runs(runs, stage):
     staged = stage(1, id=NAME)
     staged.start()
     cookie = cookies_of(runs)
@@ -142,7 +142,7 @@ WEIRD = [
 
 @pytest.mark.parametrize("name", WEIRD)
 @pytest.mark.parametrize("tail", ["", "/logs", "/logs/0/download", "/stop"])
-def test_weird_names_are_refused(runs, stage, name, tail):
+def test_invalid_ids_are_rejected(runs, stage, name, tail):
     stage(1, id=NAME).log(0, "secret")
     answer = runs.ask(f"runs/{name}{tail}", "POST" if tail == "/stop" else "GET")
     assert answer.status == 404, answer
@@ -150,8 +150,8 @@ def test_weird_names_are_refused(runs, stage, name, tail):
     assert b"secret" not in answer.body
 
 
-def test_a_path_that_was_not_encoded_is_no_way_out(runs, stage):
-    """Clients tidy paths up; an attacker does not."""
+def test_unencoded_paths_do_not_leave_the_folder(runs, stage):
+    """Clients normalize paths; attackers do not."""
     stage(1, id=NAME)
     for path in (f"runs/{NAME}/../../../../api/contents", "runs/../../../../../etc/passwd"):
         with socket.create_connection(("127.0.0.1", runs.port), timeout=20) as raw:
@@ -162,11 +162,11 @@ def test_a_path_that_was_not_encoded_is_no_way_out(runs, stage):
         assert answer.startswith(b"HTTP/1.1 404"), answer[:200]
 
 
-def test_names_of_runs_are_allowed(stage):
+def test_generated_ids_are_valid(stage):
     assert RUN_ID.fullmatch(stage(1).run.id)
 
 
-def test_a_link_is_no_run(runs, stage, tmp_path):
+def test_a_symbolic_link_is_not_a_run(runs, stage, tmp_path):
     staged = stage(1, id=NAME)
     other = "20260101-120000-000bb"
     elsewhere = tmp_path / other
@@ -191,7 +191,7 @@ def test_a_log_that_is_a_link_is_not_read(runs, stage, tmp_path):
 
 
 @pytest.mark.parametrize("part", ["events", "logs"])
-def test_a_part_that_is_a_link_makes_no_run(runs, stage, tmp_path, part):
+def test_a_folder_with_a_linked_part_is_not_a_run(runs, stage, tmp_path, part):
     staged = stage(1, id=NAME)
     (staged.run.folder / part).rename(tmp_path / part)
     (staged.run.folder / part).symlink_to(tmp_path / part)
@@ -199,7 +199,7 @@ def test_a_part_that_is_a_link_makes_no_run(runs, stage, tmp_path, part):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
-def test_a_folder_of_another_user_is_no_run(runs, stage):
+def test_a_folder_of_another_user_is_not_a_run(runs, stage):
     staged = stage(1, id=NAME)
     staged.finish()
     os.chown(staged.run.folder, 12345, 12345)
@@ -211,7 +211,7 @@ def test_a_folder_of_another_user_is_no_run(runs, stage):
     assert staged.run.folder.exists()
 
 
-def test_a_folder_that_is_no_run_is_said_to_be_none(runs, stage):
+def test_a_folder_that_is_not_a_run_gets_404(runs, stage):
     staged = stage(1, id=NAME)
     (staged.run.folder / "run.json").write_text("{")
     answer = runs.ask(f"runs/{NAME}")

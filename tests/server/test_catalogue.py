@@ -40,7 +40,7 @@ NVML = """
 
 @pytest.fixture
 def nvml(tmp_path, monkeypatch):
-    """A machine with two GPUs, as far as the driver's library tells."""
+    """A fake NVML that reports two GPUs."""
     (tmp_path / "pynvml.py").write_text(textwrap.dedent(NVML))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "pynvml", raising=False)  # the real one
@@ -49,7 +49,7 @@ def nvml(tmp_path, monkeypatch):
     sys.modules.pop("pynvml", None)
 
 
-def test_the_processor_is_always_there(runs):
+def test_the_cpu_is_always_listed(runs):
     (cpu,) = [d for d in runs.ask("status").json["devices"] if d["kind"] == "cpu"]
     assert cpu["name"] == "cpu"
     assert 0 <= cpu["use"] <= 1
@@ -57,7 +57,7 @@ def test_the_processor_is_always_there(runs):
     assert "core" in cpu["label"]
 
 
-def test_busy_cores_are_seen():
+def test_cpu_usage_is_measured():
     meter = CpuMonitor()
     meter.read()
     cores = usable_cores()
@@ -73,7 +73,7 @@ def test_busy_cores_are_seen():
     assert 0.5 * count / cores < busy <= 1
 
 
-def test_gpus_are_read_by_nvml(nvml):
+def test_gpu_usage_is_read_through_nvml(nvml):
     devices = DeviceMonitor()
     cpu, first, second = devices.read()
     assert cpu.kind == "cpu"
@@ -83,13 +83,13 @@ def test_gpus_are_read_by_nvml(nvml):
     devices.close()
 
 
-def test_the_gpus_are_those_that_cuda_shows(nvml, monkeypatch):
+def test_gpus_follow_cuda_visible_devices(nvml, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert [device.name for device in DeviceMonitor().read()] == ["cpu", "cuda:0"]
     assert DeviceMonitor().read()[1].use == -1  # the driver's second
 
 
-def test_gpus_without_nvml_are_shown_with_a_way_to_more(tmp_path, monkeypatch):
+def test_gpus_without_nvml_are_listed_with_a_hint(tmp_path, monkeypatch):
     smi = tmp_path / "nvidia-smi"
     smi.write_text("#!/bin/sh\necho '0, NVIDIA L4, 23034, 22563, GPU-0'\n")
     smi.chmod(0o755)
@@ -113,7 +113,7 @@ def test_the_catalogue_has_every_strategy_and_flag(runs):
     assert fsdp["saves"] == BUILT_IN["fsdp"].saves
 
 
-def test_what_a_strategy_lacks_is_said(monkeypatch):
+def test_missing_packages_of_a_strategy_are_reported(monkeypatch):
     from nbmgpu.devices.probe import TorchBuild
 
     old = TorchBuild("2.6.0", None, None)
@@ -125,7 +125,7 @@ def test_what_a_strategy_lacks_is_said(monkeypatch):
     assert missing_packages(BUILT_IN["ddp"], has_torch=False) == absent
 
 
-def test_logs_come_by_pages(runs, stage):
+def test_logs_are_paged(runs, stage):
     staged = stage(2, id=NAME)
     staged.log(0, "".join(f"zero {n}\n" for n in range(300)))
     staged.log(1, "one\n")
@@ -137,17 +137,17 @@ def test_logs_come_by_pages(runs, stage):
     assert runs.ask(f"runs/{NAME}/logs?search=ONE").json["total"] == 1
     assert runs.ask(f"runs/{NAME}/logs?search=%20").json["total"] == 300
     assert runs.ask(f"runs/{NAME}/logs?rank=7").json["lines"] == []
-    staged.log(1, "more\n")  # an open reader reads on
+    staged.log(1, "more\n")  # an open reader reads new lines
     assert runs.ask(f"runs/{NAME}/logs?rank=1").json["total"] == 2
     assert len(runs.ask(f"runs/{NAME}/logs?count=99999").json["lines"]) <= MAX_LINES
     assert runs.ask(f"runs/{NAME}/logs?first=x").status == 400
 
 
-def test_a_stretch_of_a_curve_has_all_its_points(runs, stage):
+def test_a_range_of_a_curve_has_all_its_points(runs, stage):
     staged = stage(1, id=NAME)
     staged.points("loss", list(range(5000)), [float(step) for step in range(5000)])
     (whole,) = runs.ask(f"runs/{NAME}").json["curves"]["shown"]
-    assert points_of(whole)[1][0] > 1  # decimated
+    assert points_of(whole)[1][0] > 1  # downsampled
     near = runs.ask(f"runs/{NAME}/curve?name=loss&first=100&last=110").json
     assert points_of(near) == [(float(step), float(step)) for step in range(99, 112)]
     assert runs.ask(f"runs/{NAME}/curve?name=none").json is None
@@ -159,13 +159,13 @@ def points_of(curve):
     return list(struct.iter_unpack("<2f", base64.b64decode(curve["points"])))
 
 
-def test_a_log_that_is_not_there_is_said_to_be_none(runs, stage):
+def test_a_missing_log_gets_404(runs, stage):
     stage(1, id=NAME)
     assert "has written nothing yet" in runs.ask(f"runs/{NAME}/logs/0/download").json["message"]
     assert "has no rank 3" in runs.ask(f"runs/{NAME}/logs/3/download").json["message"]
 
 
-def test_a_download_is_whole_whatever_it_holds(runs, stage):
+def test_a_download_is_complete_and_plain_text(runs, stage):
     data = bytes(range(256)) * 8192
     stage(1, id=NAME).log(0, data)
     answer = runs.ask(f"runs/{NAME}/logs/0/download")

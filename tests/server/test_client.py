@@ -1,4 +1,4 @@
-"""The pages' side, in TypeScript, against a real server and a real run of two ranks."""
+"""The TypeScript client against a real server and a real run of two ranks."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ VITEST = LABEXTENSION / "node_modules" / "vitest" / "vitest.mjs"
 @pytest.mark.skipif(
     not (shutil.which("node") and VITEST.exists()), reason="no node, or no jlpm install"
 )
-def test_the_client_sees_a_run_through(runs):
+def test_the_client_follows_a_run_to_its_end(runs):
     with real_run(runs, CELL) as (name, kernel):
         told = {
             "VITE_NBMGPU_PORT": str(runs.port),
@@ -35,5 +35,5 @@ def test_the_client_sees_a_run_through(runs):
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert "5 passed" in done.stdout
-        assert kernel.wait(10) == -signal.SIGKILL  # by the page, once it was busy long enough
+        assert kernel.wait(10) == -signal.SIGKILL  # by the client's test
     assert not (runs.runs / name).exists()

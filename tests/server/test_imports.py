@@ -1,4 +1,4 @@
-"""What the extension imports, and who imports it."""
+"""The imports and the registration of the extension."""
 
 import json
 import re
@@ -20,7 +20,7 @@ def loaded_by(module):
     return set(done.stdout.split())
 
 
-def test_nothing_but_the_extension_needs_jupyters_server():
+def test_only_the_extension_imports_jupyter_server():
     package = Path(nbmgpu.__file__).parent
     needing = {
         path.relative_to(package).parts[0]
@@ -31,13 +31,13 @@ def test_nothing_but_the_extension_needs_jupyters_server():
     assert not loaded_by("nbmgpu") & {"jupyter_server", "tornado"}
 
 
-def test_the_extension_is_light():
-    """A server starts with it: no torch, no widgets, no pandas, and no JupyterLab is needed."""
+def test_the_extension_does_not_import_heavy_packages():
+    """It is imported at server start: no torch, widgets, pandas or JupyterLab."""
     heavy = {"torch", "ipywidgets", "anywidget", "pandas", "IPython", "jupyterlab"}
     assert not loaded_by("nbmgpu.server.app") & heavy
 
 
-def test_the_server_says_that_it_has_the_extension(server):
+def test_the_server_logs_the_extension(server):
     assert "nbmgpu | extension was successfully loaded" in server.log.read_text()
 
 
@@ -48,9 +48,11 @@ def test_the_installed_configuration_enables_the_extension():
     assert module._jupyter_server_extension_points()[0]["app"].name == "nbmgpu"
 
 
-def test_make_lays_the_plugins_where_jupyterlab_looks():
+def test_make_installs_the_plugins_for_jupyterlab():
     if not (Path(sys.prefix) / ".front").exists():
         pytest.skip("this environment was not made by make")
     laid = Path(sys.prefix, "share", "jupyter", "labextensions", "nbmgpu")
     assert laid.resolve() == REPOSITORY / "nbmgpu" / "labextension"
-    assert (laid / "schemas" / "nbmgpu" / "settings.json").exists()  # else Lab's page stays empty
+    assert (
+        laid / "schemas" / "nbmgpu" / "settings.json"
+    ).exists()  # without it, JupyterLab's page stays empty

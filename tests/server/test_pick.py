@@ -1,9 +1,9 @@
-"""The picker of a cell whose kernel has no time."""
+"""The picker of a cell whose kernel is busy."""
 
 from nbmgpu.strategies import strategy_names
 
 
-def test_there_is_something_to_pick_without_a_kernel(runs):
+def test_the_picker_works_without_a_kernel(runs):
     body = {"line": "%%mgpu --strategy zero1", "controls": {"gpus": 2, "accumulate": 4}}
     state = runs.ask("pick", "POST", body).json
     assert state["selected"] == "zero1"
@@ -14,11 +14,11 @@ def test_there_is_something_to_pick_without_a_kernel(runs):
     assert lines["zero1"] == "%%mgpu --strategy zero1 --gpus 2 --accumulate 4"
 
 
-def test_an_empty_cell_and_nothing_set_will_do(runs):
+def test_an_empty_request_is_valid(runs):
     assert runs.ask("pick", "POST", {}).json["advice"]["line"].startswith("%%mgpu ")
 
 
-def test_what_cannot_be_read_is_refused_in_words(runs):
+def test_invalid_bodies_are_rejected(runs):
     for body in ([], {"line": 3}, {"controls": "two"}, {"other": 1}):
         answer = runs.ask("pick", "POST", body)
         assert answer.status == 400
@@ -26,7 +26,7 @@ def test_what_cannot_be_read_is_refused_in_words(runs):
         assert "controls" in answer.json["hint"]
 
 
-def test_what_was_set_wrongly_is_said_by_the_picker(runs):
+def test_invalid_options_are_reported_by_the_picker(runs):
     state = runs.ask("pick", "POST", {"controls": {"gpus": "some"}}).json
     assert state["advice"] is None
     assert "'some' does not name GPUs" in state["problem"]

@@ -1,4 +1,4 @@
-"""Real runs of two ranks, seen and ended through the server while their kernel is busy or gone."""
+"""Real runs of two ranks, shown and stopped by the server while their kernel is busy or dead."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def state_of(server, name):
 
 
 def until_closed(stream):
-    """All parts that a stream tells until it is closed, and with which code."""
+    """Return all parts that a stream sends until it is closed, and the close code."""
     parts = {}
     while True:
         code, data = stream.recv_data()
@@ -35,7 +35,7 @@ def until_closed(stream):
 
 
 def until_part(stream, parts, condition):
-    """Listen until ``parts`` and what is told besides make ``condition`` true; return all."""
+    """Add messages to ``parts`` until ``condition`` is true; return them."""
     for _ in range(100):
         parts |= json.loads(stream.recv())
         if condition(parts):
@@ -43,7 +43,7 @@ def until_part(stream, parts, condition):
     raise AssertionError(parts)
 
 
-def test_a_run_is_seen_stopped_and_deleted_while_its_kernel_is_busy(runs):
+def test_a_run_is_shown_stopped_and_deleted_while_its_kernel_is_busy(runs):
     with real_run(runs, CELL) as (name, kernel), runs.listen(f"runs/{name}/stream") as stream:
         first = json.loads(stream.recv())
         assert first["about"]["id"] == name
@@ -84,7 +84,7 @@ def test_a_run_is_seen_stopped_and_deleted_while_its_kernel_is_busy(runs):
         assert text.headers["Content-Type"].startswith("text/plain")
         assert text.headers["Content-Disposition"] == f'attachment; filename="{name}-rank-0.log"'
 
-        uncollected = runs.ask(f"runs/{name}", "DELETE")  # what it trained is in the kernel's reach
+        uncollected = runs.ask(f"runs/{name}", "DELETE")  # its kernel can still read the results
         assert uncollected.status == 409
         assert uncollected.json == {
             "message": f"The results of run {name} are not in its notebook yet.",
@@ -100,8 +100,8 @@ def test_a_run_is_seen_stopped_and_deleted_while_its_kernel_is_busy(runs):
 WHOLE = "import nbmgpu; nbmgpu.run('import nbmgpu; nbmgpu.log(acc=0.9)', {}, gpus=2, cpu=True)"
 
 
-def test_a_kernel_leaves_the_line_of_a_run_that_is_over(runs):
-    """So that no server has to read all that was said in it."""
+def test_a_kernel_caches_the_entry_of_a_finished_run(runs):
+    """So that servers do not have to read all of its events."""
     environment = os.environ | {"NBMGPU_RUNS": str(runs.runs)}
     subprocess.run([sys.executable, "-c", WHOLE], env=environment, timeout=60, check=True)
     (folder,) = runs.runs.iterdir()
@@ -112,7 +112,7 @@ def test_a_kernel_leaves_the_line_of_a_run_that_is_over(runs):
     assert told | {"kernel_alive": True} == json.loads(to_json(kept))
 
 
-def test_a_run_that_does_not_heed_is_ended_by_force(runs):
+def test_a_run_that_ignores_interrupts_is_killed_by_a_forced_stop(runs):
     with real_run(runs, CELL_IGNORING_INTERRUPT) as (name, _):
         until(lambda: "begun" in runs.ask(f"runs/{name}/logs/0/download").body.decode())
         with runs.listen(f"runs/{name}/stream") as stream:
@@ -126,7 +126,7 @@ def test_a_run_that_does_not_heed_is_ended_by_force(runs):
         assert line_of(runs, name)["word"] == "stopped"
 
 
-def test_a_run_whose_kernel_was_killed_says_so_and_can_be_deleted(runs):
+def test_a_run_whose_kernel_was_killed_is_reported_and_can_be_deleted(runs):
     with real_run(runs, CELL) as (name, kernel):
         until(lambda: state_of(runs, name) == "running")
         kernel.kill()

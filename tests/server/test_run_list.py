@@ -1,4 +1,4 @@
-"""The list of runs: what a line says, how fast two hundred come, and what is missing."""
+"""The list of runs: its entries, its speed for two hundred runs, and problems."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ def name_of(number):
 
 
 def play(stage, number, steps=100):
-    """Make a run that trained well for some steps."""
+    """Create a finished run of some steps."""
     staged = stage(2, id=name_of(number), notebook="books/train.ipynb", bundle="")
     staged.start()
     for first in range(0, steps, 10):
@@ -37,7 +37,7 @@ def ids(answer):
     return [line["id"] for line in answer.json["runs"]]
 
 
-def test_a_line_says_what_a_list_needs(runs, stage):
+def test_the_fields_of_an_entry(runs, stage):
     run = play(stage, 1)
     (line,) = runs.ask("runs").json["runs"]
     assert line["id"] == run.id
@@ -55,7 +55,7 @@ def test_a_line_says_what_a_list_needs(runs, stage):
     assert line["curve"][-1] == [99, 0.01]
 
 
-def test_what_stays_in_a_notebook_is_to_be_had_when_the_run_is_over(runs, stage):
+def test_the_summary_is_available_when_the_run_is_over(runs, stage):
     run = play(stage, 1)
     summary = runs.ask(f"runs/{run.id}/summary").json
     assert "finished" in summary["text"]
@@ -67,7 +67,7 @@ def test_what_stays_in_a_notebook_is_to_be_had_when_the_run_is_over(runs, stage)
     assert (refused.status, refused.json["message"]) == (409, f"Run {name_of(2)} is still running.")
 
 
-def test_a_run_that_failed_says_why_in_a_sentence(runs, stage):
+def test_a_failed_run_has_its_cause_in_a_sentence(runs, stage):
     staged = stage(2, id=name_of(1))
     staged.start()
     staged.fail(1, message="bad batch\nand more", line=2)
@@ -77,7 +77,7 @@ def test_a_run_that_failed_says_why_in_a_sentence(runs, stage):
     assert line["failure"] == "rank 1, line 2: ValueError: bad batch"
 
 
-def test_a_run_whose_launcher_is_gone_is_lost(runs, stage):
+def test_a_run_without_a_launcher_is_lost(runs, stage):
     staged = stage(1, id=name_of(1), kernel_create_time=1.0)
     (line,) = runs.ask("runs").json["runs"]
     assert (line["state"], line["kernel_alive"]) == ("lost", False)
@@ -87,7 +87,7 @@ def test_a_run_whose_launcher_is_gone_is_lost(runs, stage):
     assert "launcher disappeared" in answer.json["message"]
 
 
-def test_a_run_that_has_said_much_is_stopped_at_once(runs, stage):
+def test_a_run_with_many_events_is_stopped_immediately(runs, stage):
     staged = stage(1, id=name_of(1))
     staged.start()
     for first in range(0, 300_000, 100):
@@ -101,7 +101,7 @@ def test_a_run_that_has_said_much_is_stopped_at_once(runs, stage):
     assert stopping < reading / 3, (stopping, reading)
 
 
-def test_values_that_are_no_numbers_are_left_out(runs, stage):
+def test_nonfinite_values_are_omitted(runs, stage):
     staged = stage(1, id=name_of(1))
     staged.points("loss", [1, 2, 3], [1.0, float("nan"), float("inf")])
     (line,) = runs.ask("runs").json["runs"]
@@ -110,7 +110,7 @@ def test_values_that_are_no_numbers_are_left_out(runs, stage):
     assert runs.ask(f"runs/{staged.run.id}").json["curves"]["shown"][0]["finite"] is False
 
 
-def test_a_list_is_had_by_pieces_newest_first(runs, stage):
+def test_the_list_is_paged_newest_first(runs, stage):
     for number in range(5):
         play(stage, number, steps=10)
     first = runs.ask("runs?limit=2")
@@ -125,28 +125,28 @@ def test_a_list_is_had_by_pieces_newest_first(runs, stage):
 def test_two_hundred_finished_runs_are_listed_in_less_than_a_third_of_a_second(runs, stage):
     for number in range(200):
         run = play(stage, number)
-        RunListReader().newest(1)  # whoever sees a run end leaves its line in the folder
+        RunListReader().newest(1)  # caches the entry in the folder
         assert (run.folder / DIGEST_FILE).exists()
     process = psutil.Process(runs.process.pid)
     walls, costs = [], []
-    for _ in range(3):  # the first time is that of a server that has just been started
+    for _ in range(3):  # the first time, nothing is cached in memory
         before, begun = process.cpu_times(), time.perf_counter()
         answer = runs.ask("runs")
         walls.append(time.perf_counter() - begun)
         after = process.cpu_times()
         costs.append(after.user + after.system - before.user - before.system)
         assert len(ids(answer)) == 200
-    assert max(costs) < 0.3, costs  # whatever else the machine does
+    assert max(costs) < 0.3, costs  # CPU time, so independent of the load
     assert min(walls) < 0.3, walls
 
 
-def test_runs_that_were_never_read_come_by_and_by(runs, stage):
-    """Their kernels were killed, or an older version ran them: no line is in their folders."""
+def test_runs_that_were_never_read_are_added_gradually(runs, stage):
+    """Without a cached entry: their kernels were killed, or an older version ran them."""
     for number in range(50):
         play(stage, number, steps=2000)
     begun = time.perf_counter()
     first = runs.ask("runs")
-    assert time.perf_counter() - begun < 1.5  # all of them take some seconds
+    assert time.perf_counter() - begun < 1.5  # reading all takes some seconds
     assert 0 < len(ids(first)) < 50
     assert first.json["more"] is True
     with runs.listen("stream") as stream:
@@ -159,7 +159,7 @@ def test_runs_that_were_never_read_come_by_and_by(runs, stage):
     assert ids(runs.ask("runs")) == sorted(told, reverse=True)
 
 
-def test_runs_that_are_over_are_read_once(runs, stage, monkeypatch):
+def test_finished_runs_are_read_once(runs, stage, monkeypatch):
     for number in range(3):
         play(stage, number)
     opened = []
@@ -174,11 +174,11 @@ def test_runs_that_are_over_are_read_once(runs, stage, monkeypatch):
     first = known.newest()
     assert sorted(opened) == [name_of(number) for number in range(3)]
     assert known.newest() == first
-    assert RunListReader().newest() == first  # another server finds the lines in the folders
+    assert RunListReader().newest() == first  # another server uses the cached entries
     assert len(opened) == 3
 
 
-def test_a_line_is_made_again_when_something_was_added(runs, stage):
+def test_an_entry_is_recomputed_after_new_events(runs, stage):
     staged = stage(1, id=name_of(1))
     staged.start()
     staged.fail(0, message="first")
@@ -191,7 +191,7 @@ def test_a_line_is_made_again_when_something_was_added(runs, stage):
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"seen": 1}', '{"seen": [], "line": {}}'])
-def test_a_digest_that_cannot_be_read_is_made_again(runs, stage, content):
+def test_an_unreadable_digest_is_recomputed(runs, stage, content):
     run = play(stage, 1)
     line = RunListReader().newest().runs[0]
     good = (run.folder / DIGEST_FILE).read_text()
@@ -200,7 +200,7 @@ def test_a_digest_that_cannot_be_read_is_made_again(runs, stage, content):
     assert (run.folder / DIGEST_FILE).read_text() == good
 
 
-def test_one_folder_that_cannot_be_understood_hides_no_other(runs, stage):
+def test_a_damaged_folder_does_not_hide_others(runs, stage):
     play(stage, 1)
     broken = play(stage, 2)
     nonsense = '{"kind": "status", "time": "noon", "rank": 1, "state": "running"}\n'
@@ -213,7 +213,7 @@ def test_one_folder_that_cannot_be_understood_hides_no_other(runs, stage):
     assert runs.log.read_text().count(f"Run {broken.id} cannot be read") == 1
 
 
-def test_what_is_remembered_of_runs_has_a_limit(runs, stage, monkeypatch):
+def test_the_cache_is_limited(runs, stage, monkeypatch):
     monkeypatch.setattr(run_list_module, "MAX_CACHED", 3)
     for number in range(5):
         play(stage, number, steps=10)
@@ -226,21 +226,21 @@ def test_what_is_remembered_of_runs_has_a_limit(runs, stage, monkeypatch):
     assert name_of(4) not in known._entries
 
 
-def test_runs_that_go_on_leave_no_line_behind(runs, stage):
+def test_running_runs_are_not_cached(runs, stage):
     staged = stage(1, id=name_of(1))
     staged.start()
     assert [line["state"] for line in runs.ask("runs").json["runs"]] == ["running"]
     assert not (staged.run.folder / DIGEST_FILE).exists()
 
 
-def test_no_folder_of_runs_is_no_mistake(runs):
+def test_a_missing_runs_folder_is_not_a_problem(runs):
     assert not runs.runs.exists()
     assert runs.ask("runs").json == {"runs": [], "more": False}
     assert runs.ask("status").json["problems"] == []
 
 
-def test_a_folder_of_runs_that_cannot_be_read_is_named(runs):
-    runs.runs.write_text("not a folder")  # root may read whatever has no permissions
+def test_an_unreadable_runs_folder_is_a_problem(runs):
+    runs.runs.write_text("not a folder")  # root ignores permissions
     (problem,) = runs.ask("status").json["problems"]
     assert problem == f"The folder of runs, {runs.runs}, cannot be read: Not a directory."
     assert runs.ask("runs").status == 500
@@ -249,7 +249,7 @@ def test_a_folder_of_runs_that_cannot_be_read_is_named(runs):
     runs.runs.unlink()
 
 
-def test_runs_that_cannot_be_read_are_not_said_to_be_gone(runs, stage):
+def test_unreadable_runs_are_not_reported_as_removed(runs, stage):
     stage(1, id=name_of(1))
     with runs.listen("stream") as stream:
         assert [line["id"] for line in json.loads(stream.recv())["runs"]] == [name_of(1)]
@@ -263,8 +263,8 @@ def test_runs_that_cannot_be_read_are_not_said_to_be_gone(runs, stage):
     aside.rename(runs.runs)
 
 
-def test_reading_much_keeps_nobody_waiting(runs, stage):
-    """While a big run is read, the server answers others."""
+def test_long_reads_do_not_block_other_requests(runs, stage):
+    """The server responds to others while it reads a large run."""
     staged = stage(1, id=name_of(1))
     for first in range(0, 100_000, 100):
         staged.points("loss", list(range(first, first + 100)), [0.5] * 100)

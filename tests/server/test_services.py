@@ -1,4 +1,4 @@
-"""Threads: what somebody clicks on waits for nobody who reads."""
+"""Actions do not wait for threads that read."""
 
 import asyncio
 import threading
@@ -6,7 +6,7 @@ import threading
 from nbmgpu.server.services import THREADS, Services
 
 
-def test_a_stop_does_not_wait_while_all_readers_are_busy():
+def test_an_action_runs_while_all_reader_threads_are_busy():
     async def clicked() -> str:
         services, read = Services(), threading.Event()
         readers = [

@@ -1,4 +1,4 @@
-"""What is told once a second, to whom, and when nothing is done at all."""
+"""The websocket streams: messages, visibility, and no work without clients."""
 
 import contextlib
 import dataclasses
@@ -32,7 +32,7 @@ def tell(stream, visible):
 
 
 def silence(stream, seconds=2.5):
-    """Make sure that nothing comes; what was on its way already does not count."""
+    """Assert that no messages arrive, except those already sent."""
     time.sleep(0.5)
     stream.settimeout(0.1)
     with contextlib.suppress(websocket.WebSocketTimeoutException):
@@ -43,7 +43,7 @@ def silence(stream, seconds=2.5):
     stream.settimeout(20)
 
 
-def test_only_lines_that_changed_are_told(runs, stage):
+def test_only_changed_entries_are_sent(runs, stage):
     first, second = stage(1, id=FIRST), stage(1, id=SECOND)
     first.finish()
     second.start()
@@ -52,7 +52,7 @@ def test_only_lines_that_changed_are_told(runs, stage):
         assert set(update) == {field.name for field in dataclasses.fields(Update)}
         assert [line["id"] for line in update["runs"]] == [SECOND, FIRST]
         assert update["devices"][0]["name"] == "cpu"
-        assert hear(stream, lambda n: n["runs"])["runs"][0]["id"] == SECOND  # its time goes on
+        assert hear(stream, lambda n: n["runs"])["runs"][0]["id"] == SECOND  # its duration grows
         second.fail(0, message="bad")
         second.end("failed")
         (line,) = hear(stream, lambda n: any(line["over"] for line in n["runs"]))["runs"]
@@ -63,7 +63,7 @@ def test_only_lines_that_changed_are_told(runs, stage):
         assert (update["gone"], update["runs"]) == ([FIRST], [])
 
 
-def test_a_hidden_page_is_told_nothing_until_it_is_seen_again(runs, stage):
+def test_a_hidden_page_gets_no_messages_until_it_is_visible(runs, stage):
     stage(1, id=FIRST).start()
     with runs.listen("stream") as stream, runs.listen(f"runs/{FIRST}/stream") as parts:
         hear(stream)
@@ -80,7 +80,7 @@ def test_a_hidden_page_is_told_nothing_until_it_is_seen_again(runs, stage):
         assert "status" in json.loads(parts.recv())
 
 
-def test_words_that_mean_nothing_change_nothing(runs):
+def test_invalid_messages_are_ignored(runs):
     with runs.listen("stream") as stream:
         hear(stream)
         for word in ("", "{", "[]", "5", '{"visible": "x"}', '{"other": 1}'):
@@ -89,8 +89,8 @@ def test_words_that_mean_nothing_change_nothing(runs):
         hear(stream)
 
 
-def test_the_server_rests_while_nobody_looks(runs, stage):
-    """Counted by the kernel: how often the server's process reads."""
+def test_the_server_reads_nothing_for_hidden_pages(runs, stage):
+    """Counts read system calls of the server process."""
     for number in range(20):
         stage(1, id=f"20260101-1200{number:02d}-000aa").finish()
     process = psutil.Process(runs.process.pid)
@@ -113,7 +113,7 @@ def test_the_server_rests_while_nobody_looks(runs, stage):
     assert gone <= busy / 5, (busy, hidden, gone)
 
 
-def test_a_run_is_told_by_its_changed_parts(runs, stage):
+def test_a_run_stream_sends_changed_parts(runs, stage):
     staged = stage(2, id=FIRST)
     staged.start()
     with runs.listen(f"runs/{FIRST}/stream") as stream:
@@ -134,7 +134,7 @@ def test_a_run_is_told_by_its_changed_parts(runs, stage):
         assert int.from_bytes(data[:2], "big") == CloseCode.OVER
 
 
-def test_parts_come_four_times_a_second(runs, stage):
+def test_parts_are_sent_four_times_a_second(runs, stage):
     staged = stage(1, id=FIRST)
     staged.start()
     with runs.listen(f"runs/{FIRST}/stream") as stream:
@@ -152,7 +152,7 @@ def test_parts_come_four_times_a_second(runs, stage):
 
 
 @pytest.mark.parametrize("name", ["x", FIRST])
-def test_a_run_that_is_not_there_is_said_to_be_gone(runs, name):
+def test_a_stream_of_a_missing_run_is_closed(runs, name):
     with runs.listen(f"runs/{name}/stream") as stream:
         code, data = stream.recv_data()
     assert code == CLOSED
@@ -160,7 +160,7 @@ def test_a_run_that_is_not_there_is_said_to_be_gone(runs, name):
     assert name in data[2:].decode()
 
 
-def test_a_run_that_is_deleted_meanwhile_is_said_to_be_gone(runs, stage):
+def test_the_stream_of_a_deleted_run_is_closed(runs, stage):
     staged = stage(1, id=FIRST)
     staged.start()
     with runs.listen(f"runs/{FIRST}/stream") as stream:
@@ -171,7 +171,7 @@ def test_a_run_that_is_deleted_meanwhile_is_said_to_be_gone(runs, stage):
     assert int.from_bytes(message[1][:2], "big") == CloseCode.GONE
 
 
-def test_many_listeners_leave_nothing_behind(runs, stage):
+def test_many_clients_leak_nothing(runs, stage):
     stage(1, id=FIRST).start()
     process = psutil.Process(runs.process.pid)
     runs.ask("status")

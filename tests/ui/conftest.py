@@ -1,4 +1,4 @@
-"""A real JupyterLab and a real Chromium, one of each for a module."""
+"""Fixtures: a real JupyterLab and a real Chromium, one of each per module."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ expect.set_options(timeout=30_000)
 
 
 def unavailable(reason: str) -> NoReturn:
-    """Skip and say why; where everything has to be there, fail."""
+    """Skip with a reason; fail in CI."""
     if os.environ.get("CI"):
         pytest.fail(reason)
     pytest.skip(reason)
@@ -35,7 +35,7 @@ def unavailable(reason: str) -> NoReturn:
 
 @pytest.fixture(scope="session")
 def built() -> None:
-    """The front end has been built."""
+    """Skip unless the front end is built."""
     if not (EXTENSION / "package.json").exists():
         unavailable("the front end is not built; cd labextension && jlpm install && jlpm build")
 
@@ -57,7 +57,7 @@ def notebook7(tmp_path_factory: pytest.TempPathFactory, built: None) -> Iterator
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Debian's Chromium, without its own conversations."""
+    """The system's Chromium, without background network traffic."""
     if not Path(CHROMIUM).exists():
         unavailable("there is no Chromium; sudo apt-get install chromium")
     with sync_playwright() as playwright:
@@ -68,7 +68,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """A fresh page.  It reaches the server and nothing else: asking for more fails the test."""
+    """A fresh page. Requests to other hosts than the server fail the test."""
     context = browser.new_context(viewport={"width": 1400, "height": 900})
     asked: list[str] = []
 
@@ -89,7 +89,7 @@ def page(browser: Browser) -> Iterator[Page]:
 
 @pytest.fixture
 def shoot(page: Page) -> Callable[[str], None]:
-    """Keep a picture of the page in ``$NBMGPU_SHOTS``, where that is set."""
+    """Save a screenshot of the page in ``$NBMGPU_SHOTS``, if set."""
 
     def keep(name: str) -> None:
         if folder := os.environ.get("NBMGPU_SHOTS"):

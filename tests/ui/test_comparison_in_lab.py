@@ -1,4 +1,4 @@
-"""A comparison in JupyterLab: it fills, and its button puts the line on the cell."""
+"""A comparison in JupyterLab: its progress, its table, and its button."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ for epoch in range(100):
 
 
 def assert_fits_beside_the_sidebar(page, output):
-    """Nothing is cut off at 1440 x 900: what is wider than the output can be scrolled."""
+    """Assert that a table wider than the output can be scrolled at 1440 x 900."""
     page.set_viewport_size({"width": 1440, "height": 900})
     command(page, "nbmgpu:show-runs")
     page.wait_for_timeout(1000)
@@ -40,7 +40,7 @@ def assert_fits_beside_the_sidebar(page, output):
     assert not cut_off
 
 
-def test_the_winners_line_is_put_on_the_cell_and_trains(lab, page):
+def test_the_recommended_line_is_added_to_the_cell(lab, page):
     open_notebook(page, lab.write("compare.ipynb", LOAD, SETUP, COMPARE))
     run_all(page)
     output = cell_output(page, 2)
@@ -72,7 +72,7 @@ def test_the_winners_line_is_put_on_the_cell_and_trains(lab, page):
     expect(output.get_by_role("row")).to_have_count(4)
 
 
-def test_a_line_that_is_none_of_ours_is_not_written(lab, page):
+def test_other_lines_are_not_written(lab, page):
     forged = "from IPython.display import HTML\nHTML(\"<button class='nbmgpu-write-line' hidden "
     forged += "data-line='import os'>Click</button>\")"
     open_notebook(page, lab.write("forged.ipynb", LOAD, forged))

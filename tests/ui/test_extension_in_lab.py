@@ -1,4 +1,4 @@
-"""JupyterLab's own part: sidebar, tabs of runs, status bar, notifications, whatever kernels do."""
+"""The JupyterLab plugins: sidebar, run tabs, status bar, notifications."""
 
 import re
 import time
@@ -45,11 +45,11 @@ def choose_theme(page, name):
     command(page, "apputils:change-theme", theme=name)
     light = str("Light" in name).lower()
     expect(page.locator("body")).to_have_attribute("data-jp-theme-light", light)
-    page.wait_for_timeout(1000)  # it is drawn, and written to the settings
+    page.wait_for_timeout(1000)  # until it is rendered and saved
 
 
 def begin(page, url):
-    """Run all cells and return the card of the run, once its curve is there."""
+    """Run all cells and return the card of the run, once it has a curve."""
     open_with_sidebar(page, url)
     before = cards(page).count()
     run_all(page)
@@ -60,7 +60,7 @@ def begin(page, url):
     return card
 
 
-def test_the_sidebar_teaches_then_shows_a_run_and_stops_it(lab, page, shoot):
+def test_the_sidebar_shows_instructions_then_a_run_and_stops_it(lab, page, shoot):
     open_with_sidebar(page, lab.write("sidebar.ipynb", LOAD, SETUP, LONG))
     expect(sidebar(page).get_by_role("meter")).to_have_count(2)
     expect(sidebar(page).get_by_role("meter", name="memory")).to_have_attribute(
@@ -75,7 +75,7 @@ def test_the_sidebar_teaches_then_shows_a_run_and_stops_it(lab, page, shoot):
     expect(card).to_contain_text("sidebar.ipynb")
     expect(curve(card)).to_be_attached()
     path = curve(card).get_attribute("d")
-    expect(curve(card)).not_to_have_attribute("d", path)  # it moves
+    expect(curve(card)).not_to_have_attribute("d", path)  # it is updated
     status = page.get_by_title("Show devices and runs")
     expect(status).to_have_text(re.compile(r"^ddp running (\d+ s|\d+:\d\d)$"))
     expect(page.locator(".jp-Notebook-ExecutionIndicator")).to_have_attribute("data-status", "busy")
@@ -103,14 +103,14 @@ def test_a_tab_shows_a_run_whose_kernel_was_restarted(lab, page, shoot):
     expect(card.locator(".nbmgpu-RunCard-state")).to_have_text(
         re.compile("^(stopped|lost|failed)$")
     )
-    # The new kernel knows nothing of nbmgpu, and shows the run all the same.
+    # The new kernel has not loaded nbmgpu, and still shows the run.
     card.get_by_role("button", name=re.compile("^Follow in a notebook")).click()
     expect(cell_output(page, 3)).to_contain_text("ddp on 2 ranks (cpu)")
     page.get_by_role("tab", name=re.compile("^ddp on 2 ranks")).click()
     expect(tab.get_by_role("status").first).to_have_text(re.compile("^(stopped|lost|failed)$"))
     expect(tab.locator("canvas").first).to_be_visible()
     shoot("tab-of-a-restarted-kernel")
-    # The layout is kept: a page that is loaded again opens the tab of the run.
+    # The layout is restored: a reloaded page opens the tab of the run.
     page.wait_for_timeout(1500)
     page.goto(re.sub(r"/tree/.*", "", page.url))
     expect(tab.locator("canvas").first).to_be_visible()
@@ -128,10 +128,10 @@ def wait_for(page, condition):
         page.wait_for_timeout(100)
 
 
-def test_a_page_that_is_loaded_again_has_the_panel_and_then_the_summary(lab, page, shoot):
+def test_a_reloaded_page_has_the_panel_and_then_the_summary(lab, page, shoot):
     url = lab.write("again.ipynb", LOAD, SETUP, TRAIN.format(epochs=80))
     card = begin(page, url)
-    wait_for(page, lambda: outputs_of(lab, "again.ipynb", 2))  # nobody has saved it by hand
+    wait_for(page, lambda: outputs_of(lab, "again.ipynb", 2))  # saved by the plugin
     page.goto(url.replace("&reset", ""))
     expect(state(page)).to_have_text("running")
     expect(card.locator(".nbmgpu-RunCard-state")).to_have_text("finished", timeout=60_000)
@@ -142,7 +142,7 @@ def test_a_page_that_is_loaded_again_has_the_panel_and_then_the_summary(lab, pag
     assert set(shown.data) == {"text/html", "text/plain"}
 
 
-def test_the_panel_of_a_kernel_that_was_restarted_gives_way_to_the_summary(lab, page):
+def test_the_panel_of_a_restarted_kernel_is_replaced_by_the_summary(lab, page):
     card = begin(page, lab.write("restarted.ipynb", LOAD, SETUP, LONG))
     command(page, "kernelmenu:restart")
     page.locator(".jp-Dialog .jp-mod-accept").click()
@@ -151,7 +151,7 @@ def test_the_panel_of_a_kernel_that_was_restarted_gives_way_to_the_summary(lab, 
     expect(state(page)).to_have_count(0)
 
 
-def test_a_run_that_fails_out_of_sight_is_told_of(lab, page, shoot):
+def test_a_failure_in_a_hidden_notebook_is_notified(lab, page, shoot):
     fails = TRAIN.format(epochs=40).replace("    print(", "    1 / (epoch < 20)\n    print(")
     card = begin(page, lab.write("fails.ipynb", LOAD, SETUP, fails))
     command(page, "launcher:create")
@@ -160,25 +160,25 @@ def test_a_run_that_fails_out_of_sight_is_told_of(lab, page, shoot):
     expect(told).to_contain_text("fails.ipynb: ddp on 2 ranks (cpu) failed after")
     expect(told).to_contain_text("ZeroDivisionError")
     expect(card).to_contain_text("line 9: ZeroDivisionError: division by zero")
-    page.wait_for_timeout(800)  # it flies in
+    page.wait_for_timeout(800)  # until its animation ends
     shoot("notification")
     told.get_by_role("button", name="Open the run").click()
     expect(page.locator(".nbmgpu-RunTab").get_by_role("status").first).to_have_text("failed")
 
 
-def test_what_can_be_done_with_a_run_that_is_over(lab, page, shoot):
+def test_the_actions_of_a_finished_run(lab, page, shoot):
     card = begin(page, lab.write("over.ipynb", LOAD, SETUP, TRAIN.format(epochs=6)))
     expect(card.locator(".nbmgpu-RunCard-state")).to_have_text("finished")
     run = card.get_attribute("data-run")
     page.wait_for_timeout(500)
-    expect(page.locator(".Toastify__toast")).to_have_count(0)  # the notebook was in sight
+    expect(page.locator(".Toastify__toast")).to_have_count(0)  # the notebook was visible
     card.get_by_role("button", name=re.compile("^Follow in a notebook")).click()
     expect(page.locator(".jp-CodeCell")).to_have_count(4)
     expect(page.locator(".jp-CodeCell").nth(3)).to_contain_text(f"%mgpu attach {run}")
     expect(cell_output(page, 3)).to_contain_text("finished")
     card.get_by_role("button", name=re.compile("^Open its folder")).click()
     told = page.locator(".Toastify__toast")
-    expect(told).to_contain_text(f"{lab.home}/runs/{run}")  # it lies outside what the server shows
+    expect(told).to_contain_text(f"{lab.home}/runs/{run}")  # outside of the server's root folder
     command(page, "launcher:create")
     expect(page.locator(".jp-Launcher:visible")).to_be_visible()
     card.get_by_role("button", name=re.compile("^Show its notebook")).click()
@@ -205,7 +205,7 @@ def test_notebook_7_has_sidebar_and_run_view(notebook7, page, shoot):
     expect(tab.get_by_role("status").first).to_have_text("stopped")
 
 
-def test_the_picker_writes_a_line_that_then_runs(lab, page, shoot):
+def test_the_picker_adds_a_line_that_runs(lab, page, shoot):
     train = TRAIN.format(epochs=3).partition("\n")[2]
     open_notebook(page, lab.write("pick.ipynb", LOAD, SETUP, train))
     for number in range(2):
@@ -232,7 +232,7 @@ def test_the_picker_writes_a_line_that_then_runs(lab, page, shoot):
     expect(cell_output(page, 2)).to_contain_text("✓ finished")
 
 
-def test_a_busy_kernel_leaves_the_machine_to_pick_for(lab, page, shoot):
+def test_the_picker_of_a_busy_kernel_has_no_estimates(lab, page, shoot):
     open_notebook(page, lab.write("busy.ipynb", "import time; time.sleep(60)", "x = 1"))
     page.locator(".jp-CodeCell").first.click()
     page.keyboard.press("Shift+Enter")
@@ -249,7 +249,7 @@ def test_a_busy_kernel_leaves_the_machine_to_pick_for(lab, page, shoot):
     )
 
 
-def test_the_settings_line_is_put_above_a_cell(lab, page):
+def test_the_line_of_the_settings_is_added_to_a_cell(lab, page):
     open_notebook(page, lab.write("line.ipynb", "x = 1"))
     page.locator(".jp-CodeCell .cm-line").click(button="right")
     page.locator(".lm-Menu-item", has_text="Several GPUs").hover()
@@ -257,12 +257,10 @@ def test_the_settings_line_is_put_above_a_cell(lab, page):
     expect(page.locator(".jp-CodeCell .cm-line")).to_have_text(["%%mgpu --strategy ddp", "x = 1"])
 
 
-def test_a_server_without_nbmgpu_is_named(tmp_path, built, page, shoot):
+def test_a_server_without_nbmgpu_is_reported(tmp_path, built, page, shoot):
     with serving("lab", tmp_path, extended=False) as lab:
         open_with_sidebar(page, lab.write("alone.ipynb", "x = 1"))
-        expect(sidebar(page)).to_contain_text(
-            "nbmgpu is not installed in the environment"
-        )
+        expect(sidebar(page)).to_contain_text("nbmgpu is not installed in the environment")
         expect(sidebar(page)).to_contain_text("pip install nbmgpu")
         expect(sidebar(page).get_by_role("button")).to_have_count(0)
         shoot("sidebar-without-server")

@@ -1,4 +1,4 @@
-"""The whole way: a training cell under %%mgpu in JupyterLab, as a person runs it."""
+"""End to end: a training cell with %%mgpu in JupyterLab."""
 
 import re
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.browser
 AFTER = "print('after:', epoch, model is mine, model.weight.grad is not None)"
 
 
-def test_a_cell_trains_before_ones_eyes_and_leaves_a_summary(lab, page):
+def test_a_cell_shows_live_output_and_then_a_summary(lab, page):
     open_and_run(page, lab.write("train.ipynb", LOAD, SETUP, TRAIN.format(epochs=12), AFTER))
     expect(panel(page).get_by_text("loss", exact=True).first).to_be_visible()
     expect(panel(page)).to_contain_text("global batch 8 = 2 ranks x 4")
@@ -41,7 +41,7 @@ def test_a_cell_trains_before_ones_eyes_and_leaves_a_summary(lab, page):
     assert "<script" not in summary
 
 
-def test_stop_brings_back_what_was_trained(lab, page):
+def test_stop_writes_the_results_back(lab, page):
     after = "print('after:', epoch < 5000, model is mine)"
     open_and_run(page, lab.write("stop.ipynb", LOAD, SETUP, TRAIN.format(epochs=5000)))
     expect(cell_output(page, 2)).to_contain_text("epoch 1 done")

@@ -1,4 +1,4 @@
-"""What a person sees and does: the panel in JupyterLab, and what a saved notebook keeps."""
+"""The panel in JupyterLab, and the outputs of the saved notebook."""
 
 import re
 import textwrap
@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
 
-# A run that is played in the kernel.  The cell awaits, so the kernel hears the panel meanwhile.
+# A staged run in the kernel. The cell awaits, so the kernel handles messages of the panel.
 STAGE = """
 import asyncio, math, random
 from staged import StagedRun
@@ -63,7 +63,7 @@ def play(steps):
 
 
 def shows(scene):
-    """A cell whose run stays as ``scene`` makes it, until the page is left."""
+    """Return a cell whose run stays in the state of ``scene`` until the page is closed."""
     return STAGE + textwrap.dedent(scene) + "\nawait live_on()\n"
 
 
@@ -76,7 +76,7 @@ def steps(page):
 
 
 def ink(page, name="loss"):
-    """How many pixels of a chart have been drawn on."""
+    """Return the number of non-transparent pixels of a chart."""
     return (
         chart(page, name)
         .locator("canvas")
@@ -108,7 +108,7 @@ def force_stop(page):
     tool(page, "Force stop").click()
 
 
-def test_is_live_and_leaves_a_summary_that_the_file_keeps(lab, page):
+def test_the_panel_is_live_and_the_file_keeps_a_summary(lab, page):
     open_and_run(page, lab.write("live.ipynb", play(steps=60)))
     expect(chart(page).locator("canvas")).to_be_visible()
     before = steps(page)
@@ -137,7 +137,7 @@ def test_is_live_and_leaves_a_summary_that_the_file_keeps(lab, page):
 
 def test_stop_asks_first_and_then_forces(lab, page):
     open_and_run(page, lab.write("stop.ipynb", play(steps=2000)))
-    tool(page, "Stop").dblclick()  # a double click is one wish
+    tool(page, "Stop").dblclick()  # a double click counts once
     expect(state(page)).to_have_text("stopping")
     force = tool(page, "Force stop")
     expect(force).to_be_visible()
@@ -153,7 +153,7 @@ def test_logs_of_ranks_by_mouse_and_keyboard(lab, page):
     tab(page, "Log of rank 1").click()
     expect(tab(page, "Log of rank 1")).to_have_attribute("aria-selected", "true")
     expect(log(page)).to_contain_text("rank 1 at step")
-    # The keys do not reach the notebook, where Enter edits and arrows walk from cell to cell.
+    # The keys do not reach the notebook, where Enter edits and arrows select cells.
     page.keyboard.press("ArrowLeft")
     expect(tab(page, "Log of rank 0")).to_be_focused()
     expect(log(page)).to_contain_text("rank 0 at step")
@@ -185,14 +185,14 @@ def lines_in_page(page):
 def test_a_log_of_100_000_lines(lab, page):
     open_and_run(page, lab.write("long.ipynb", shows(LONG)))
     tab(page, "Log of rank 1").click()
-    # It follows: the end is there, and little else.
+    # It follows: only the end is rendered.
     expect(log(page)).to_contain_text("red and done")
     expect(panel(page)).to_contain_text("100,002 lines")
     assert lines_in_page(page) < 40
     expect(log(page).locator("[data-stderr]")).to_contain_text("UserWarning: look out")
     red = log(page).get_by_text("red", exact=True)
     assert red.evaluate("node => getComputedStyle(node).color") == "rgb(217, 83, 79)"
-    # Scrolled to anywhere by hand, it stays there.
+    # After the user scrolls, it does not follow.
     log(page).focus()
     page.keyboard.press("Home")
     expect(log(page)).to_contain_text("rank 1 line 0\n".strip())
@@ -207,7 +207,7 @@ def test_a_log_of_100_000_lines(lab, page):
     assert lines_in_page(page) < 40
     tool(page, "Follow").click()
     expect(log(page)).to_contain_text("red and done")
-    # Searching finds, marks and leads to the place.
+    # Search results are highlighted and lead to the line in context.
     search = panel(page).get_by_role("searchbox", name="Search the log")
     search.fill("LINE 4242")
     expect(panel(page)).to_contain_text("11 found")  # 4242 and 42420 to 42429
@@ -227,7 +227,7 @@ def test_a_log_of_100_000_lines(lab, page):
     assert text.endswith("rank 1 line 99999\nUserWarning: look out\nred and done\n")
 
 
-def test_a_reloaded_page_has_all_and_goes_on(lab, page):
+def test_a_reloaded_page_is_complete_and_live(lab, page):
     url = lab.write("reload.ipynb", play(steps=2000))
     open_and_run(page, url)
     tab(page, "Log of rank 1").click()
@@ -265,7 +265,7 @@ def test_curves_of_100_000_points(lab, page):
     expect(loss).to_have_attribute("aria-label", re.compile("after 100000 steps"))
     raw = ink(page)
     assert raw > 1000
-    # Under the pointer is the value there; every chart has the same step.
+    # Hovering shows the value; all charts share the cursor.
     loss.hover(position={"x": 160, "y": 60})
     card = loss.locator("xpath=..")
     expect(card).to_contain_text(re.compile(r"0\.\d+ at \d{5}"))
@@ -275,7 +275,7 @@ def test_curves_of_100_000_points(lab, page):
     loss.focus()
     page.keyboard.press("ArrowRight")
     expect(card).to_contain_text(" at 0")
-    # A stretch that is dragged over is shown alone, in more detail; a double click ends that.
+    # Dragging zooms in at a higher resolution; a double click resets the zoom.
     for _ in range(2):
         box = loss.bounding_box()
         page.mouse.move(box["x"] + 100, box["y"] + 60)
@@ -304,7 +304,7 @@ def test_curves_of_100_000_points(lab, page):
     metrics.get_by_role("button", name="lr").click()
     expect(chart(page, "lr")).to_have_count(0)
     expect(loss).to_be_visible()
-    # Who makes the others wait stands beneath, and in the table.
+    # The slowest rank is reported below, and in the table.
     expect(chart(page, "step time")).to_be_visible()
     expect(panel(page)).to_contain_text("Rank 1 is the slowest: the others wait for it 50 %")
     table = panel(page).get_by_role("table", name="Ranks")
@@ -327,7 +327,7 @@ def test_points_are_drawn_only_where_there_are_few(lab, page, shoot):
     page.wait_for_timeout(500)
     shoot("chart-that-began-with-one-point")
     many = ink(page)
-    for _ in range(2):  # draws the chart anew
+    for _ in range(2):  # recreates the chart
         tool(page, "Log scale").click()
     page.wait_for_timeout(500)
     assert abs(many - ink(page)) < 50
@@ -352,7 +352,7 @@ def test_the_failure_card(lab, page):
     expect(card).to_contain_text("IndexError: Target 17 is out of bounds. <b>")
     failing = card.locator("[data-failing]")
     expect(failing).to_have_text("2    loss = criterion(model(x), y)")
-    expect(card).to_contain_text("for x, y in loader:")  # among its neighbours
+    expect(card).to_contain_text("for x, y in loader:")  # its context
     expect(card).to_contain_text("Likely cause: A label exceeds the model")
     expect(card).to_contain_text("Try: as many outputs")
     trace = card.get_by_text("----> 2 loss")
@@ -405,7 +405,7 @@ def test_follows_the_theme_and_fits_a_narrow_output(lab, page):
     page.evaluate(theme % "JupyterLab Light")
 
 
-def test_a_widget_that_is_not_built_says_so(lab, page):
+def test_a_widget_without_a_built_front_end_shows_a_message(lab, page):
     cell = """
 from pathlib import Path
 from nbmgpu.ui import assets

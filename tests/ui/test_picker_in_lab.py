@@ -1,4 +1,4 @@
-"""The strategy picker in JupyterLab: it is asked, answers, and writes a line that runs."""
+"""The strategy picker in JupyterLab: selection, and the line that it adds."""
 
 import os
 import re
@@ -45,12 +45,12 @@ def line(page):
 
 
 def shot(page, name):
-    """Keep a picture where ``NBMGPU_SHOTS`` says, to be looked at."""
+    """Save a screenshot in ``$NBMGPU_SHOTS``, if set."""
     if folder := os.environ.get("NBMGPU_SHOTS"):
         picker(page).screenshot(path=Path(folder) / f"picker-{name}.png")
 
 
-def test_the_line_follows_what_is_chosen_and_runs(lab, page):
+def test_the_line_follows_the_selection_and_runs(lab, page):
     open_notebook(page, lab.write("pick.ipynb", LOAD, SETUP, PICK, TRAIN))
     run_all(page)
     expect(line(page)).to_have_text("%%mgpu --strategy ddp --gpus 2")
@@ -95,7 +95,7 @@ def test_a_cell_is_inserted_below(lab, page):
     expect(inserted).to_have_text("%%mgpu --strategy ddp --gpus 2")
 
 
-def test_the_keyboard_chooses(lab, page):
+def test_selection_by_keyboard(lab, page):
     open_notebook(page, lab.write("keys.ipynb", LOAD, SETUP, PICK))
     run_all(page)
     ddp = picker(page).get_by_role("radio", name=re.compile("^ddp"))
@@ -108,7 +108,7 @@ def test_the_keyboard_chooses(lab, page):
 
 
 @pytest.mark.parametrize("look", ["dark", "narrow"])
-def test_other_looks(lab, page, look):
+def test_themes_and_widths(lab, page, look):
     if look == "narrow":
         page.set_viewport_size({"width": 620, "height": 1200})
     open_notebook(page, lab.write(f"{look}.ipynb", LOAD, GPT2))

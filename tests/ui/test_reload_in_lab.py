@@ -1,4 +1,4 @@
-"""A page that is reloaded during a run: missing output is announced, then added, without errors."""
+"""A page reloaded during a run shows a notice, then the missing output, without errors."""
 
 import re
 

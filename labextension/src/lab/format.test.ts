@@ -24,6 +24,6 @@ test.each([
   expect(formatUsage(used, total, trans)).toBe(expected);
 });
 
-test('a part is a percentage', () => {
+test('a fraction is formatted as a percentage', () => {
   expect(formatPercent(0.634)).toBe('63 %');
 });

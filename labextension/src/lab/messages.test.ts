@@ -13,7 +13,7 @@ test('the status bar names the run, or counts them', () => {
   expect(statusText([run, run], trans)).toBe('2 runs');
 });
 
-test('a notification says where, what, how and why', () => {
+test('a notification has notebook, run, state and cause', () => {
   const over = {
     ...run,
     headline: 'ddp on 2 ranks (cpu)',

@@ -35,7 +35,7 @@ test('removed runs are dropped', () => {
   expect(ids(withoutRun(state, '1').runs)).toEqual(['2']);
 });
 
-test('older runs are added beneath, and later updates do not change `more`', () => {
+test('older runs are appended, and later updates do not change `more`', () => {
   const state = withUpdate(EMPTY, update([line('5', true)], { more: true }));
   expect(state.more).toBe(true);
   const all = withOlder(state, {
@@ -46,7 +46,7 @@ test('older runs are added beneath, and later updates do not change `more`', () 
   expect(withUpdate(all, update([], { more: true })).more).toBe(false);
 });
 
-test('a run ends once, and one that was over before it was known has not just ended', () => {
+test('a run ends once, and a run first seen when it was over does not end', () => {
   const before = withUpdate(EMPTY, update([line('1', false), line('2', false)]));
   expect(endedRuns(EMPTY, before)).toEqual([]);
   const after = withUpdate(before, update([line('1', true), line('3', true)]));

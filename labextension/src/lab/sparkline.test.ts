@@ -19,7 +19,7 @@ test('equal values are a line in the middle', () => {
   expect(sparkline(points, 60, 20)).toBe('M0.0 10.0L60.0 10.0');
 });
 
-test('what is no number is left out, and one point is no curve', () => {
+test('nonfinite values are omitted, and one point is no curve', () => {
   const points: [number, number][] = [
     [0, NaN],
     [1, 2],

@@ -26,7 +26,7 @@ const server = new RunsServer(
   })
 );
 
-/** What was heard so far. */
+/** The messages received so far. */
 const news: Update[] = [];
 const links: ServerConnectionState[] = [];
 const ear = env.VITE_NBMGPU_RUN
@@ -39,7 +39,7 @@ const ear = env.VITE_NBMGPU_RUN
 describe.runIf(env.VITE_NBMGPU_RUN)('a real server', { timeout: 60_000 }, () => {
   afterAll(() => ear?.dispose());
 
-  it('tells what the machine has', async () => {
+  it('reports devices', async () => {
     const status = await server.status();
     expect(status.devices[0]).toMatchObject({ name: 'cpu', kind: 'cpu' });
     const { strategies, flags } = await server.catalogue();
@@ -55,7 +55,7 @@ describe.runIf(env.VITE_NBMGPU_RUN)('a real server', { timeout: 60_000 }, () => 
     expect(links).toEqual(['live']);
   });
 
-  it('refuses in words', async () => {
+  it('reports errors', async () => {
     await expect(server.run('nonsense')).rejects.toMatchObject({
       status: 404,
       message: "'nonsense' is not a run id.",
@@ -72,7 +72,7 @@ describe.runIf(env.VITE_NBMGPU_RUN)('a real server', { timeout: 60_000 }, () => 
     await expect(elsewhere.status()).rejects.toMatchObject({ isMissing: true });
   });
 
-  it('feeds the view of a run from its first step to its end', async () => {
+  it('feeds the view of a run until its end', async () => {
     const onGone = vi.fn();
     const source = new ServerRunSource(server, id, { onGone });
     const steps = (): number => source.get('curves')?.shown[0]?.steps ?? 0;
@@ -99,7 +99,7 @@ describe.runIf(env.VITE_NBMGPU_RUN)('a real server', { timeout: 60_000 }, () => 
     await vi.waitFor(() => expect(ended()).toBe(true), 10_000);
   });
 
-  it('deletes a run nobody waits for, and learns that it is gone', async () => {
+  it('deletes a run, and is notified of it', async () => {
     await expect(server.remove(id)).rejects.toMatchObject({
       status: 409,
       message: `The results of run ${id} are not in its notebook yet.`,

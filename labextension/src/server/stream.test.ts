@@ -13,7 +13,7 @@ interface IPeer {
   on(event: 'message', hear: (data: unknown) => void): void;
 }
 
-/** The other side: a real websocket server, and what it was told. */
+/** The other side: a real websocket server, and the messages it received. */
 class Peer {
   readonly server = new WebSocketServer({ port: 0, host: '127.0.0.1' });
   readonly peers: IPeer[] = [];

@@ -10,7 +10,7 @@ function shown(line: string, search = ''): string {
 }
 
 describe('styledTexts', () => {
-  it('cuts a line where its style changes', () => {
+  it('splits a line where its style changes', () => {
     const found = styledTexts(`a${E}31mred${E}1m bold${E}0m plain`);
     expect(found.map(({ text, color, bold }) => [text, color, bold])).toEqual([
       ['a', '', false],
@@ -47,7 +47,7 @@ describe('nodes', () => {
     expect(shown(`${E}31m<script>`)).toContain('&lt;script&gt;');
   });
 
-  it('marks what was searched for, whatever the case, also in color', () => {
+  it('highlights matches, ignoring case, also in color', () => {
     expect(shown('Loss loss', 'LOSS')).toBe('<mark>Loss</mark> <mark>loss</mark>');
     expect(shown(`${E}1mloss 1`, 'loss')).toContain('<mark>loss</mark> 1');
     expect(shown('aaa', 'aa')).toBe('<mark>aa</mark>a');
@@ -67,7 +67,7 @@ describe('colours', () => {
     expect(cssColor(color)).toBe(css);
   });
 
-  it('can be left out', () => {
+  it('can be removed', () => {
     expect(withoutColors(`a${E}31;1mb${E}mc`)).toBe('abc');
   });
 });

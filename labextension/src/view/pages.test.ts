@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import type { LogPage, LogRequest } from '../generated/report';
 import { PAGE, Pages } from './pages';
 
-/** A log of `total` lines that notes what is asked for. */
+/** A log of `total` lines that records the requests. */
 function log(total: number) {
   const asked: LogRequest[] = [];
   const read = (request: LogRequest): Promise<LogPage> => {
@@ -36,7 +36,7 @@ function log(total: number) {
 }
 
 describe('pages', () => {
-  it('asks for what is in sight, once', async () => {
+  it('requests visible pages once', async () => {
     const { asked, pages, totals, settled } = log(1000);
     pages.load(PAGE - 5, 10);
     pages.load(PAGE - 5, 10);
@@ -51,7 +51,7 @@ describe('pages', () => {
     expect(totals).toEqual([1000, 1000]);
   });
 
-  it('asks again for what may have changed, and shows the old until then', async () => {
+  it('requests stale pages again, and keeps them until then', async () => {
     const { asked, pages, settled } = log(1000);
     pages.load(0, 10);
     pages.load(PAGE, 10);
@@ -63,7 +63,7 @@ describe('pages', () => {
     expect(asked.map(({ first }) => first)).toEqual([0, PAGE, PAGE]);
   });
 
-  it('keeps few', async () => {
+  it('limits the cache', async () => {
     const { pages, settled } = log(1_000_000);
     for (let page = 0; page < 150; page += 1) {
       pages.load(page * PAGE, 1);
@@ -73,7 +73,7 @@ describe('pages', () => {
     expect(pages.line(149 * PAGE)).toBeDefined();
   });
 
-  it('drops answers that come too late', async () => {
+  it('ignores responses after closing', async () => {
     const { pages, totals, settled } = log(10);
     pages.load(0, 5);
     pages.close();
@@ -82,7 +82,7 @@ describe('pages', () => {
     expect(pages.line(0)).toBeUndefined();
   });
 
-  it('says when a log cannot be read, and asks again when there is more', async () => {
+  it('reports errors, and requests again when the log grows', async () => {
     const errors: unknown[] = [];
     let calls = 0;
     const pages = new Pages(

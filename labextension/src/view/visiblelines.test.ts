@@ -4,7 +4,7 @@ import { LINE, MAX_HEIGHT, heightOf, visibleLines, scrollTo } from './visiblelin
 const VIEW = 10 * LINE;
 
 describe('a list that fits', () => {
-  it('shows the lines that are in sight', () => {
+  it('has the visible lines', () => {
     expect(visibleLines(0, VIEW, 1000)).toEqual({ first: 0, count: 11, top: 0 });
     expect(visibleLines(5.5 * LINE, VIEW, 1000)).toEqual({
       first: 5,
@@ -18,7 +18,7 @@ describe('a list that fits', () => {
     expect(first + count).toBe(1000);
   });
 
-  it('of nothing is nothing', () => {
+  it('is empty for empty input', () => {
     expect(visibleLines(0, VIEW, 0).count).toBe(0);
     expect(visibleLines(99, VIEW, 0).count).toBe(0);
   });
@@ -27,7 +27,7 @@ describe('a list that fits', () => {
 describe('a list of a million lines', () => {
   const total = 1_000_000;
 
-  it('is no taller than browsers can bear', () => {
+  it('is limited in height', () => {
     expect(heightOf(total)).toBe(MAX_HEIGHT);
   });
 

@@ -57,7 +57,7 @@ test('a running run shows its progress, and can be stopped but not deleted', () 
   expect(execute).toHaveBeenCalledWith(CommandIDs.stopRun, RUN.id);
 });
 
-test('a run that is over says when and why, and can be deleted', () => {
+test('a finished run shows its time and cause of failure, and can be deleted', () => {
   const failed: RunLine = {
     ...RUN,
     over: true,
@@ -74,7 +74,7 @@ test('a run that is over says when and why, and can be deleted', () => {
   expect(execute).toHaveBeenCalledWith(CommandIDs.deleteRun, RUN.id);
 });
 
-test('runs that go on come before those that are over', () => {
+test('running runs come before finished ones', () => {
   const over: RunLine = { ...RUN, id: 'over', over: true, word: 'finished' };
   const { host } = draw([over, RUN]);
   const cards = [...host.querySelectorAll<HTMLElement>('.nbmgpu-RunCard')];
@@ -92,7 +92,7 @@ test('a dead kernel and a run without a notebook are shown', () => {
   expect(button('Show its notebook')).toBeNull();
 });
 
-test('a later drawing keeps the nodes, and so the focus', () => {
+test('an update keeps the nodes, and so the focus', () => {
   const { host, button } = draw([RUN]);
   document.body.append(host);
   button('Stop')!.focus();
