@@ -150,13 +150,13 @@ def test_runs_that_were_never_read_are_added_gradually(runs, stage):
     assert 0 < len(ids(first)) < 50
     assert first.json["more"] is True
     with runs.listen("stream") as stream:
-        told = []
-        while len(told) < 50:
+        message = []
+        while len(message) < 50:
             update = json.loads(stream.recv())
-            told += [line["id"] for line in update["runs"]]
+            message += [line["id"] for line in update["runs"]]
             assert update["gone"] == []
-    assert sorted(told) == [name_of(number) for number in range(50)]
-    assert ids(runs.ask("runs")) == sorted(told, reverse=True)
+    assert sorted(message) == [name_of(number) for number in range(50)]
+    assert ids(runs.ask("runs")) == sorted(message, reverse=True)
 
 
 def test_finished_runs_are_read_once(runs, stage, monkeypatch):
@@ -255,10 +255,10 @@ def test_unreadable_runs_are_not_reported_as_removed(runs, stage):
         assert [line["id"] for line in json.loads(stream.recv())["runs"]] == [name_of(1)]
         aside = runs.runs.rename(runs.runs.with_name("aside"))
         runs.runs.write_text("not a folder")
-        told = json.loads(stream.recv())
-        while not told["problems"]:
-            told = json.loads(stream.recv())
-        assert (told["runs"], told["gone"], told["more"]) == ([], [], False)
+        message = json.loads(stream.recv())
+        while not message["problems"]:
+            message = json.loads(stream.recv())
+        assert (message["runs"], message["gone"], message["more"]) == ([], [], False)
     runs.runs.unlink()
     aside.rename(runs.runs)
 

@@ -120,17 +120,17 @@ def test_a_run_stream_sends_changed_parts(runs, stage):
         first = json.loads(stream.recv())
         assert set(first) == {field.name for field in dataclasses.fields(Parts)}
         staged.points("loss", [1, 2], [1.0, 0.5])
-        told = hear(stream, lambda parts: "curves" in parts)
-        assert told["curves"]["shown"][0]["last"] == "0.5"
-        assert "about" not in told
+        message = hear(stream, lambda parts: "curves" in parts)
+        assert message["curves"]["shown"][0]["last"] == "0.5"
+        assert "about" not in message
         staged.finish()
-        told = {}
+        message = {}
         while True:
             code, data = stream.recv_data()
             if code == CLOSED:
                 break
-            told |= json.loads(data)
-        assert told["status"]["state"] == "finished"
+            message |= json.loads(data)
+        assert message["status"]["state"] == "finished"
         assert int.from_bytes(data[:2], "big") == CloseCode.OVER
 
 

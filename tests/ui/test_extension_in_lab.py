@@ -156,13 +156,13 @@ def test_a_failure_in_a_hidden_notebook_is_notified(lab, page, shoot):
     card = begin(page, lab.write("fails.ipynb", LOAD, SETUP, fails))
     command(page, "launcher:create")
     expect(page.locator(".jp-Launcher:visible")).to_be_visible()
-    told = page.locator(".Toastify__toast")
-    expect(told).to_contain_text("fails.ipynb: ddp on 2 ranks (cpu) failed after")
-    expect(told).to_contain_text("ZeroDivisionError")
+    toast = page.locator(".Toastify__toast")
+    expect(toast).to_contain_text("fails.ipynb: ddp on 2 ranks (cpu) failed after")
+    expect(toast).to_contain_text("ZeroDivisionError")
     expect(card).to_contain_text("line 9: ZeroDivisionError: division by zero")
     page.wait_for_timeout(800)  # until its animation ends
     shoot("notification")
-    told.get_by_role("button", name="Open the run").click()
+    toast.get_by_role("button", name="Open the run").click()
     expect(page.locator(".nbmgpu-RunTab").get_by_role("status").first).to_have_text("failed")
 
 
@@ -177,8 +177,8 @@ def test_the_actions_of_a_finished_run(lab, page, shoot):
     expect(page.locator(".jp-CodeCell").nth(3)).to_contain_text(f"%mgpu attach {run}")
     expect(cell_output(page, 3)).to_contain_text("finished")
     card.get_by_role("button", name=re.compile("^Open its folder")).click()
-    told = page.locator(".Toastify__toast")
-    expect(told).to_contain_text(f"{lab.home}/runs/{run}")  # outside of the server's root folder
+    toast = page.locator(".Toastify__toast")
+    expect(toast).to_contain_text(f"{lab.home}/runs/{run}")  # outside of the server's root folder
     command(page, "launcher:create")
     expect(page.locator(".jp-Launcher:visible")).to_be_visible()
     card.get_by_role("button", name=re.compile("^Show its notebook")).click()
@@ -239,7 +239,7 @@ def test_the_picker_of_a_busy_kernel_has_no_estimates(lab, page, shoot):
     expect(page.locator(".jp-Notebook-ExecutionIndicator")).to_have_attribute("data-status", "busy")
     command(page, "nbmgpu:pick-strategy")
     picker = page.get_by_role("dialog").get_by_role("region", name="Strategy picker")
-    expect(picker).to_contain_text("The kernel is busy and cannot look at your model now: no")
+    expect(picker).to_contain_text("The kernel is busy and cannot inspect the model: no")
     picker.get_by_role("combobox", name="CPU ranks").select_option("4")
     expect(picker.locator("code")).to_have_text("%%mgpu --strategy ddp --gpus 4")
     shoot("picker-busy")
@@ -253,7 +253,7 @@ def test_the_line_of_the_settings_is_added_to_a_cell(lab, page):
     open_notebook(page, lab.write("line.ipynb", "x = 1"))
     page.locator(".jp-CodeCell .cm-line").click(button="right")
     page.locator(".lm-Menu-item", has_text="Several GPUs").hover()
-    page.get_by_role("menuitem", name="Put the mGPU Line Above the Cell").click()
+    page.get_by_role("menuitem", name="Add the mGPU Line to the Cell").click()
     expect(page.locator(".jp-CodeCell .cm-line")).to_have_text(["%%mgpu --strategy ddp", "x = 1"])
 
 

@@ -54,7 +54,7 @@ def test_the_line_follows_the_selection_and_runs(lab, page):
     open_notebook(page, lab.write("pick.ipynb", LOAD, SETUP, PICK, TRAIN))
     run_all(page)
     expect(line(page)).to_have_text("%%mgpu --strategy ddp --gpus 2")
-    expect(picker(page)).to_contain_text("All of it fits on each rank")
+    expect(picker(page)).to_contain_text("Everything fits on each rank")
     expect(picker(page)).to_contain_text("27 parameters, SGD · 2 CPU ranks")
     shot(page, "light")
 

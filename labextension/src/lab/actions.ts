@@ -65,12 +65,7 @@ export class RunActions {
     const panel = this.notebookOf(run) ?? notebooks?.currentWidget;
     if (!panel) {
       Clipboard.copyToSystem(line);
-      this.notify(
-        trans.__(
-          'Open a notebook and run this line there. It was copied to the clipboard: %1',
-          line
-        )
-      );
+      this.notify(trans.__('Copied. Run this line in a notebook: %1', line));
       return;
     }
     shell.activateById(panel.id);
@@ -113,10 +108,7 @@ export class RunActions {
   private copy(path: string): void {
     Clipboard.copyToSystem(path);
     this.notify(
-      this.context.trans.__(
-        "The path is outside of the server's root folder. It was copied to the clipboard: %1",
-        path
-      )
+      this.context.trans.__('Path copied; it is outside of the root folder: %1', path)
     );
   }
 
