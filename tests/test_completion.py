@@ -1,4 +1,4 @@
-"""Tab, through IPython's own completer and through a real kernel."""
+"""Tab completion, through IPython's completer and through a kernel."""
 
 import sys
 import time
@@ -24,7 +24,7 @@ ALL_FLAGS = [flag.name for flag in FLAGS]
 
 @pytest.fixture(scope="module")
 def shell():
-    """An IPython shell with the matcher, and little else."""
+    """An IPython shell with the matcher, and a few names."""
     main = sys.modules["__main__"]
     shell = InteractiveShell(config=Config(HistoryManager={"enabled": False}))
     shell.user_ns |= {"model": object(), "loader": [1], "_private": 1, "math": types}
@@ -34,7 +34,7 @@ def shell():
 
 
 def tab(shell, text):
-    """Press Tab at ``|``; return each completion as the text would then stand before the cursor."""
+    """Complete at ``|``; return the text before the cursor with each completion inserted."""
     offset = text.index("|")
     text = text.replace("|", "")
     with provisionalcompleter():
@@ -42,8 +42,8 @@ def tab(shell, text):
     return [text[: c.start] + c.text for c in found]
 
 
-def added(shell, text):
-    """What Tab at ``|`` offers, without what stands before it on the line."""
+def completions(shell, text):
+    """Return the completions at ``|``, without the rest of the line."""
     line = text[: text.index("|")].split("\n")[-1]
     stem = line[: max(line.rfind(c) for c in " ,=") + 1]
     before = text[: text.index("|")].removesuffix(line) + stem
@@ -51,68 +51,68 @@ def added(shell, text):
 
 
 def test_flags_are_completed(shell):
-    assert added(shell, "%%mgpu |") == [*ALL_FLAGS, "compare", "scale"]
-    assert added(shell, "%%mgpu --str|") == ["--strategy"]
+    assert completions(shell, "%%mgpu |") == [*ALL_FLAGS, "compare", "scale"]
+    assert completions(shell, "%%mgpu --str|") == ["--strategy"]
     assert tab(shell, "%%mgpu --gpus 2 --ba|") == [
         "%%mgpu --gpus 2 --batch",
         "%%mgpu --gpus 2 --background",
     ]
-    assert added(shell, "%%mgpu --str| --gpus 2\nx = 1") == ["--strategy"]
+    assert completions(shell, "%%mgpu --str| --gpus 2\nx = 1") == ["--strategy"]
 
 
-def test_a_flag_is_offered_once(shell):
-    offered = added(shell, "%%mgpu -s ddp --gpus=2 --no-pull |")
+def test_used_flags_are_not_completed_again(shell):
+    offered = completions(shell, "%%mgpu -s ddp --gpus=2 --no-pull |")
     taken = {"--strategy", "--gpus", "--pull", "--no-pull"}
     assert offered == [name for name in ALL_FLAGS if name not in taken]
 
 
 def test_values_are_completed(shell):
-    assert added(shell, "%%mgpu --strategy |") == list(strategy_names())
-    assert added(shell, "%%mgpu -s d|") == [n for n in strategy_names() if n.startswith("d")]
+    assert completions(shell, "%%mgpu --strategy |") == list(strategy_names())
+    assert completions(shell, "%%mgpu -s d|") == [n for n in strategy_names() if n.startswith("d")]
     assert tab(shell, "%%mgpu --cpu --strategy=dd|") == ["%%mgpu --cpu --strategy=ddp"]
-    assert added(shell, "%%mgpu --batch p|") == ["per-rank"]
-    assert added(shell, "%%mgpu --timeout |") == ["600", "3600"]
-    assert added(shell, "%%mgpu --gpus |")[:3] == ["all", "1", "2"]
-    assert added(shell, "%%mgpu --gpus 0,|")[:1] == ["1"]
-    assert added(shell, "%%mgpu --gpus 2 |")[:2] == ["--strategy", "--cpu"]
+    assert completions(shell, "%%mgpu --batch p|") == ["per-rank"]
+    assert completions(shell, "%%mgpu --timeout |") == ["600", "3600"]
+    assert completions(shell, "%%mgpu --gpus |")[:3] == ["all", "1", "2"]
+    assert completions(shell, "%%mgpu --gpus 0,|")[:1] == ["1"]
+    assert completions(shell, "%%mgpu --gpus 2 |")[:2] == ["--strategy", "--cpu"]
 
 
-def test_comparisons_have_flags_of_their_own(shell):
-    assert added(shell, "%%mgpu com|") == ["compare"]
-    assert added(shell, "%%mgpu compare --str|") == ["--strategies"]
-    assert "--pull" not in added(shell, "%%mgpu compare |")
-    assert added(shell, "%%mgpu compare --strategies |") == list(strategy_names())
-    assert "ddp" not in added(shell, "%%mgpu compare --strategies ddp,|")
-    assert added(shell, "%%mgpu compare -s ddp,fsd|") == ["fsdp"]
-    assert added(shell, "%%mgpu scale --gpus |")[:2] == ["1", "2"]
-    assert added(shell, "%%mgpu scale --gpus 1,|")[0] == "2"
-    assert added(shell, "%%mgpu scale --strategy dd|") == ["ddp"]
+def test_flags_of_comparisons_are_completed(shell):
+    assert completions(shell, "%%mgpu com|") == ["compare"]
+    assert completions(shell, "%%mgpu compare --str|") == ["--strategies"]
+    assert "--pull" not in completions(shell, "%%mgpu compare |")
+    assert completions(shell, "%%mgpu compare --strategies |") == list(strategy_names())
+    assert "ddp" not in completions(shell, "%%mgpu compare --strategies ddp,|")
+    assert completions(shell, "%%mgpu compare -s ddp,fsd|") == ["fsdp"]
+    assert completions(shell, "%%mgpu scale --gpus |")[:2] == ["1", "2"]
+    assert completions(shell, "%%mgpu scale --gpus 1,|")[0] == "2"
+    assert completions(shell, "%%mgpu scale --strategy dd|") == ["ddp"]
     assert "%%mgpu --gpus 2 scale" not in tab(shell, "%%mgpu --gpus 2 sc|")
 
 
-def test_names_to_pull_are_those_of_the_cell_then_of_the_notebook(shell):
+def test_names_of_the_cell_come_before_names_of_the_notebook(shell):
     cell = "\nfor epoch in range(3):\n    loss = step(model)\n!ls\n%time scale = 1\n"
-    offered = added(shell, "%%mgpu --pull |" + cell)
+    offered = completions(shell, "%%mgpu --pull |" + cell)
     assert offered[:2] == ["epoch", "loss"]
     assert {"model", "loader"} <= set(offered)
     assert {"math", "_private", "In", "exit"}.isdisjoint(offered)
-    assert added(shell, "%%mgpu --pull epoch,lo|" + cell) == ["loss", "loader"]
-    assert added(shell, "%%mgpu --pull=mo|" + cell) == ["model"]
-    after_one = added(shell, "%%mgpu --pull epoch |" + cell)
+    assert completions(shell, "%%mgpu --pull epoch,lo|" + cell) == ["loss", "loader"]
+    assert completions(shell, "%%mgpu --pull=mo|" + cell) == ["model"]
+    after_one = completions(shell, "%%mgpu --pull epoch |" + cell)
     assert after_one[0] == "loss"
     assert "--strategy" in after_one
-    assert added(shell, "%%mgpu --pull epoch --se|" + cell) == ["--seed"]
+    assert completions(shell, "%%mgpu --pull epoch --se|" + cell) == ["--seed"]
 
 
-def test_names_of_a_cell_that_is_still_being_written():
+def test_names_of_an_incomplete_cell():
     namespace = {"model": 1, "train": test_values_are_completed}
     assert names_to_pull("for x in", namespace) == ["model"]
     assert names_to_pull('pattern = "\\d"; model = 2', namespace) == ["pattern", "model"]
 
 
-def test_other_magics_may_stand_above(shell):
-    assert added(shell, "%%time\n%%mgpu --str|") == ["--strategy"]
-    assert added(shell, "\n%%mgpu --str|") == ["--strategy"]
+def test_other_magics_can_precede(shell):
+    assert completions(shell, "%%time\n%%mgpu --str|") == ["--strategy"]
+    assert completions(shell, "\n%%mgpu --str|") == ["--strategy"]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_other_magics_may_stand_above(shell):
         "import o|",
     ],
 )
-def test_elsewhere_completion_is_untouched(shell, text):
+def test_completion_elsewhere_does_not_change(shell, text):
     with_matcher = tab(shell, text)
     unregister(shell)
     try:
@@ -137,7 +137,7 @@ def test_elsewhere_completion_is_untouched(shell, text):
         register(shell)
 
 
-def test_in_the_cell_python_is_completed(shell):
+def test_python_is_completed_in_the_cell(shell):
     assert "%%mgpu --gpus 2\nloader.append" in tab(shell, "%%mgpu --gpus 2\nloader.ap|")
 
 
@@ -148,7 +148,7 @@ def test_registering_twice_keeps_one_matcher(shell):
 
 
 def make_run(name, **process):
-    """A run on one CPU rank whose launcher is ``process``."""
+    """Create a run on one CPU rank whose launcher is ``process``."""
     kernel = own_process()
     record = RunRecord(
         id=name, created=time.time(), strategy="ddp", devices=["cpu"], batch="", seed=None,
@@ -163,16 +163,16 @@ def make_run(name, **process):
 
 def test_subcommands_and_run_ids_are_completed(shell, tmp_path, monkeypatch):
     monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
-    make_run("20260101-100000-aaaa", create_time=1.0)  # its launcher is gone
+    make_run("20260101-100000-aaaa", create_time=1.0)  # its launcher has ended
     make_run("20260101-110000-bbbb")
     both = ["20260101-110000-bbbb", "20260101-100000-aaaa"]
-    assert added(shell, "%mgpu |") == list(COMMANDS)
-    assert added(shell, "%mgpu s|") == ["show", "stop"]
-    assert added(shell, "x = 1\n  %mgpu at|") == ["attach"]
-    assert added(shell, "%mgpu info |") == ["--patches"]
-    assert added(shell, "%mgpu show |") == both
-    assert added(shell, "%mgpu attach 20260101-10|") == both[1:]
-    assert added(shell, "%mgpu stop |") == both[:1]
+    assert completions(shell, "%mgpu |") == list(COMMANDS)
+    assert completions(shell, "%mgpu s|") == ["show", "stop"]
+    assert completions(shell, "x = 1\n  %mgpu at|") == ["attach"]
+    assert completions(shell, "%mgpu info |") == ["--patches"]
+    assert completions(shell, "%mgpu show |") == both
+    assert completions(shell, "%mgpu attach 20260101-10|") == both[1:]
+    assert completions(shell, "%mgpu stop |") == both[:1]
 
 
 def test_through_a_kernel(tmp_path):

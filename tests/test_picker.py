@@ -1,4 +1,4 @@
-"""The picker: what it says of a cell, what it asks and answers, and the commands that show it."""
+"""The picker: its state for a cell, its messages, and the commands that show it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def names():
     }
 
 
-def test_a_cell_is_described_by_what_it_reads(names):
+def test_the_subject_is_what_the_cell_reads(names):
     state = describe(CELL, names)
     assert state.subject == "model, optimizer, loader"
     assert state.problem == ""
@@ -54,12 +54,12 @@ def test_a_cell_is_described_by_what_it_reads(names):
     json.dumps(state.plain(), allow_nan=False)
 
 
-def test_the_model_is_the_optimizers(names):
+def test_the_model_of_the_optimizer_is_chosen(names):
     cell = CELL.replace("model(x)", "model(x) - teacher(x)").replace("\n", "\n", 1)
     assert describe("teacher(model)\n" + cell, names).subject.startswith("model,")
 
 
-def test_a_line_that_is_there_is_kept(names):
+def test_options_of_the_cells_line_are_kept(names):
     line = "%%mgpu -s fsdp -g 4 --seed 3 --pull loss --accumulate 2\n"
     state = describe(line + CELL, names)
     assert state.selected == "fsdp"
@@ -69,14 +69,14 @@ def test_a_line_that_is_there_is_kept(names):
     )
 
 
-def test_controls_change_the_answer(names):
+def test_controls_change_the_advice(names):
     state = describe(CELL, names, {"gpus": 4, "batch": "per-rank"})
     assert "--gpus 4 --batch per-rank" in state.advice.line
     assert any("16 samples on each rank" in note for note in state.advice.notes)
     assert describe(CELL, names, {"precision": "fp16"}).advice.row("zero2").line == ""
 
 
-def test_what_cannot_be_had_is_a_problem_in_words(names):
+def test_invalid_settings_are_reported_as_a_problem(names):
     state = describe(CELL, names, {"gpus": 4000})
     assert state.advice is None
     assert "too many" in state.problem
@@ -90,15 +90,15 @@ def test_what_cannot_be_had_is_a_problem_in_words(names):
         ("for x in", "invalid syntax"),
     ],
 )
-def test_without_a_model_there_is_still_a_choice(names, cell, words):
+def test_strategies_are_offered_without_a_model(names, cell, words):
     state = describe(cell, names)
     assert words in state.subject
     assert state.advice.line == "%%mgpu --strategy ddp --gpus 2"
     assert {row.fits for row in state.advice.rows if row.line} == {"unknown"}
 
 
-def test_looking_is_quick_and_changes_nothing(names):
-    describe(CELL, names)  # the first time, torch loads more of itself
+def test_describing_a_cell_is_fast_and_has_no_side_effects(names):
+    describe(CELL, names)  # the first call imports more of torch
     model = names["model"].eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     states = torch.get_rng_state(), random.getstate()
@@ -118,7 +118,7 @@ def _timed(names):
     return time.perf_counter() - begun
 
 
-def test_torch_is_not_imported_for_a_notebook_without_it():
+def test_torch_is_not_imported_for_a_notebook_without_torch():
     code = (
         "import sys; from nbmgpu.ui.picker import describe_cell; "
         "state = describe_cell('x = 1'); assert 'torch' not in sys.modules, 'imported'; "
@@ -132,7 +132,7 @@ def test_torch_is_not_imported_for_a_notebook_without_it():
     assert "%%mgpu --strategy ddp" in done.stdout
 
 
-def test_the_library_itself_stays_light():
+def test_importing_nbmgpu_does_not_import_torch():
     code = "import sys, nbmgpu; assert 'torch' not in sys.modules; nbmgpu.advise"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
@@ -153,7 +153,7 @@ def test_the_widget_answers_messages(names):
     assert picker.state["advice"] is None
 
 
-def test_a_picker_without_its_script_says_so(tmp_path, monkeypatch):
+def test_a_picker_without_its_script_shows_a_message(tmp_path, monkeypatch):
     monkeypatch.setattr(assets, "FOLDER", tmp_path)
     assert "is not built" in str(assets.script("picker"))
 
@@ -168,7 +168,7 @@ def shell(names):
     sys.modules["__main__"] = main
 
 
-def test_the_commands(shell):
+def test_advise_and_pick_commands(shell):
     advice = commands.advise("model optimizer loader")
     assert advice.recommended == "ddp"
     assert commands.advise("").model.startswith("Sequential")
@@ -183,10 +183,10 @@ def test_the_commands(shell):
     assert describe_cell("teacher(1)")["subject"] == "teacher"
 
 
-def test_names_are_checked(names):
-    with pytest.raises(OptionError, match="There is no 'modle'") as refused:
+def test_unknown_names_raise_errors(names):
+    with pytest.raises(OptionError, match="There is no 'modle'") as raised:
         find_training_objects(["modle"], names)
-    assert "%mgpu advise model" in str(refused.value)
+    assert "%mgpu advise model" in str(raised.value)
     with pytest.raises(OptionError, match="'model' has no 'modle'"):
         find_training_objects(["model.modle"], names)
     with pytest.raises(OptionError, match=r"loader holds no torch\.nn\.Module"):
@@ -195,12 +195,12 @@ def test_names_are_checked(names):
         find_training_objects([], {})
 
 
-def test_parts_have_names_too(names):
+def test_attributes_can_be_named(names):
     holder = types.SimpleNamespace(inner=names["model"])
     assert find_training_objects(["holder.inner"], {"holder": holder}).description == "holder.inner"
 
 
-def test_a_trainer_is_asked_for_what_it_trains(tmp_path):
+def test_a_trainer_provides_model_and_data(tmp_path):
     from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -222,7 +222,7 @@ def test_a_trainer_is_asked_for_what_it_trains(tmp_path):
     assert find_training_objects(["trainer"], {"trainer": trainer}).description == "trainer.model"
 
 
-def test_a_trainers_data_are_for_its_own_model(tmp_path):
+def test_the_data_of_a_trainer_are_used_for_its_own_model_only(tmp_path):
     from transformers import Trainer, TrainingArguments
 
     asked = TrainingArguments(str(tmp_path), report_to="none", use_cpu=True)
@@ -236,7 +236,7 @@ def test_a_trainers_data_are_for_its_own_model(tmp_path):
     )
 
 
-def test_tab_offers_what_trains(names):
+def test_models_optimizers_and_loaders_are_completed(names):
     class Context:
         full_text = text_until_cursor = "%mgpu advise model o"
         cursor_line = 0

@@ -1,4 +1,4 @@
-"""Models that are advised on and then really trained, and what their ranks have measured."""
+"""Models whose predicted memory is compared with measurements of a training run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ profiler = torch.profiler.profile(
     activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True
 )
 profiler.start()
-# Made in the cell: what is mapped from the notebook's bundle is one copy for all ranks.
+# Created in the cell: objects from the notebook's bundle are mapped, one copy for all ranks.
 model = make()
 optimizer = torch.optim.Adam(model.parameters())
 for batch in loader:
@@ -44,7 +44,7 @@ while events:
 allocations.sort()
 held, peak, live = 0, 0, {}
 for _, address, size in allocations:
-    # What a thread of gloo gives back is not seen; but its place is taken again.
+    # Memory that a gloo thread frees is not recorded, but its address is allocated again.
     held -= live.pop(address, 0)
     if size > 0:
         live[address] = size
@@ -58,8 +58,8 @@ class Texts(Dataset[Any]):
     def __len__(self) -> int:
         return 48
 
-    def __getitem__(self, place: int) -> dict[str, torch.Tensor]:
-        ids = torch.arange(place, place + 64) % 500
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        ids = torch.arange(index, index + 64) % 500
         return {"input_ids": ids}
 
 
@@ -67,8 +67,8 @@ class Pictures(Dataset[Any]):
     def __len__(self) -> int:
         return 48
 
-    def __getitem__(self, place: int) -> tuple[torch.Tensor, int]:
-        return torch.full((3, 32, 32), place / 48), place % 10
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.full((3, 32, 32), index / 48), index % 10
 
 
 class Vectors(Dataset[Any]):
@@ -78,8 +78,8 @@ class Vectors(Dataset[Any]):
     def __len__(self) -> int:
         return 192
 
-    def __getitem__(self, place: int) -> tuple[torch.Tensor, int]:
-        return torch.full((self.width,), place / 192), place % 10
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.full((self.width,), index / 192), index % 10
 
 
 def mlp() -> nn.Module:
@@ -160,7 +160,7 @@ def advised(model: Model, precision: Precision | None = None) -> Any:
 
 @dataclass(frozen=True)
 class Measurements:
-    """``peak`` bytes of tensors at most, and ``base`` of the process before there were any."""
+    """Peak bytes of tensors, and bytes of the process before there were any (``base``)."""
 
     peak: int
     base: int
@@ -176,6 +176,6 @@ def measured(model: Model, strategy: str, precision: Precision | None = None) ->
 
 
 def tensors_of(row: Any) -> tuple[int, int]:
-    """What a row predicts without the process itself."""
+    """Return the bounds of a row's predicted memory without the process itself."""
     parts = [part for part in row.parts if part.kind != "extra"]
     return sum(p.low for p in parts), sum(p.high for p in parts)

@@ -1,4 +1,4 @@
-"""Whole advices: what is recommended, why, and with which line."""
+"""The results of ``advise``: the recommendation, its reason and the line."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ def blocks(width=1024, count=12):
         return nn.Sequential(*(nn.Linear(width, width) for _ in range(count)))
 
 
-def asked(model, gpus, memory, batch=None, **more):
+def advise_for(model, gpus, memory, batch=None, **more):
     rows = torch.zeros(8 * gpus, 1024, device="meta") if batch is None else batch
     optimizer = torch.optim.Adam(model.parameters())
     return nbmgpu.advise(model, optimizer, rows, gpus=gpus, memory=memory, **more)
 
 
-def test_what_fits_takes_ddp():
-    advice = asked(blocks(), 4, "80 GB")
+def test_ddp_is_recommended_if_it_fits():
+    advice = advise_for(blocks(), 4, "80 GB")
     assert advice.recommended == "ddp"
     assert advice.row("ddp").fits == "fits"
     assert advice.line == "%%mgpu --strategy ddp --gpus 4"
     assert "with ddp nothing is sharded" in advice.reason
 
 
-def test_each_strategy_is_taken_when_the_plainer_ones_do_not_fit():
+def test_the_simplest_strategy_that_fits_is_recommended():
     model = blocks(4096, 24)  # 400 million parameters, 6.4 GB with Adam
     rows = torch.zeros(32, 4096, device="meta")
-    taken = [asked(model, 8, f"{size} GB", rows).recommended for size in range(20, 2, -1)]
+    taken = [advise_for(model, 8, f"{size} GB", rows).recommended for size in range(20, 2, -1)]
     order = ["ddp", "zero1", "zero2", "fsdp", "fsdp --cpu-offload"]
     places = [order.index(name) for name in taken if name]
     assert places[0] == 0
@@ -53,8 +53,8 @@ def test_each_strategy_is_taken_when_the_plainer_ones_do_not_fit():
     assert {"ddp", "zero1", "fsdp"} <= set(taken)
 
 
-def test_every_line_is_one_that_runs():
-    advice = asked(blocks(), 2, "8 GB", precision="bf16", accumulate=4)
+def test_every_line_can_be_parsed():
+    advice = advise_for(blocks(), 2, "8 GB", precision="bf16", accumulate=4)
     lines = [row.line for row in advice.rows if row.line]
     assert len(lines) >= 10
     for line in lines:
@@ -65,7 +65,7 @@ def test_every_line_is_one_that_runs():
 
 
 def test_there_is_a_row_for_each_strategy():
-    advice = asked(blocks(), 2, "8 GB")
+    advice = advise_for(blocks(), 2, "8 GB")
     assert {row.name for row in advice.rows} == {*strategy_names(), "fsdp --cpu-offload"}
     for row in advice.rows:
         assert row.low == pytest.approx(sum(part.low for part in row.parts), abs=8)
@@ -75,33 +75,33 @@ def test_there_is_a_row_for_each_strategy():
     json.dumps(asdict(advice), allow_nan=False)
 
 
-def test_where_nothing_fits_what_is_missing_is_named():
-    advice = asked(blocks(16384, 40), 2, "1 GB", torch.zeros(2, 16384, device="meta"))
+def test_the_reason_names_model_parallelism_if_nothing_fits():
+    advice = advise_for(blocks(16384, 40), 2, "1 GB", torch.zeros(2, 16384, device="meta"))
     assert advice.recommended == ""
     assert advice.line == ""
     assert "tensor, pipeline or sequence parallelism" in advice.reason
     assert "nbmgpu does not have" in advice.reason
 
 
-def test_large_activations_call_for_recomputing():
+def test_checkpointing_is_recommended_for_large_activations():
     with torch.device("meta"):
         inner = (nn.Linear(512, 1024), nn.Tanh(), nn.Linear(1024, 512))
         model = nn.Sequential(*(nn.Sequential(*inner) for _ in range(30)))
     rows = torch.zeros(400_000, 512, device="meta")
-    advice = asked(model, 2, "20 GB", rows)
+    advice = advise_for(model, 2, "20 GB", rows)
     assert advice.line.endswith("--gpus 2 --checkpointing")
     assert advice.row(advice.recommended).line == advice.line
     assert "activations recomputed" in advice.reason or "recomputing" in advice.reason
     assert nbmgpu.advise(model, batch=rows, gpus=2, memory="20 GB").row("ddp").fits == "no"
 
 
-def test_one_device_has_nothing_to_share():
-    advice = asked(blocks(), 1, "8 GB")
+def test_ddp_is_recommended_on_one_device():
+    advice = advise_for(blocks(), 1, "8 GB")
     assert advice.recommended == "ddp"
     assert "one device" in advice.reason
 
 
-def test_without_a_batch_nothing_is_promised():
+def test_no_strategy_is_reported_to_fit_without_a_batch():
     advice = nbmgpu.advise(blocks(), gpus=2, memory="8 GB")
     assert {row.fits for row in advice.rows} == {"unknown"}
     assert advice.largest_batch is None
@@ -110,15 +110,15 @@ def test_without_a_batch_nothing_is_promised():
     assert any("give batch= or loader=" in note for note in advice.notes)
 
 
-def test_the_largest_batch_does_fit():
+def test_the_largest_batch_fits():
     model = blocks()
-    most = asked(model, 2, "4 GB").largest_batch
+    most = advise_for(model, 2, "4 GB").largest_batch
     assert most
-    again = asked(model, 2, "4 GB", torch.zeros(most, 1024, device="meta"))
+    again = advise_for(model, 2, "4 GB", torch.zeros(most, 1024, device="meta"))
     assert again.row("ddp").fits == "fits"
 
 
-def test_the_largest_batch_hardly_depends_on_the_batch_that_was_asked_about():
+def test_the_largest_batch_hardly_depends_on_the_given_batch():
     model = nn.Sequential(
         nn.Linear(1000, 4000), nn.ReLU(), nn.Linear(4000, 4000), nn.Linear(4000, 10)
     )
@@ -132,12 +132,12 @@ def test_the_largest_batch_hardly_depends_on_the_batch_that_was_asked_about():
     assert max(found) < 1.3 * min(found)
 
 
-def test_a_number_without_its_unit_is_no_memory():
+def test_memory_without_a_unit_raises_an_error():
     with pytest.raises(OptionError, match="80 bytes, less than any GPU has"):
         nbmgpu.advise(nn.Linear(2, 2), gpus=2, memory=80)
 
 
-def test_what_cannot_train_is_said_to_have_nothing_to_train():
+def test_nothing_is_recommended_without_trainable_parameters():
     frozen = nn.Linear(20, 5).requires_grad_(False)
     for model in (frozen, nn.ReLU()):
         advice = nbmgpu.advise(model, batch=torch.zeros(8, 20), gpus=2, memory="8 GB")
@@ -145,12 +145,12 @@ def test_what_cannot_train_is_said_to_have_nothing_to_train():
         assert (advice.recommended, advice.line) == ("", "")
 
 
-def test_shapes_that_are_not_known_yet_are_asked_for():
+def test_lazy_modules_raise_an_error():
     with pytest.raises(OptionError, match="lazy modules"):
         nbmgpu.advise(nn.LazyLinear(3))
 
 
-def test_where_not_even_one_sample_fits_for_sure_no_batch_is_promised():
+def test_there_is_no_largest_batch_if_not_even_one_sample_fits():
     batch = torch.zeros(2, 1000)
     advice = nbmgpu.advise(nn.Linear(1000, 1000), gpus=2, memory="600 MB", batch=batch)
     assert advice.row(advice.recommended).fits == "tight"
@@ -158,7 +158,7 @@ def test_where_not_even_one_sample_fits_for_sure_no_batch_is_promised():
     assert "A global batch" not in repr(advice)
 
 
-def test_what_a_strategy_cannot_have_is_said_in_its_row():
+def test_a_row_has_the_reason_why_a_strategy_is_unavailable():
     model = nn.Linear(20, 5)
     batch = torch.zeros(8, 20)
     half = ModelAdvisor(model, None, batch).advise(
@@ -184,13 +184,13 @@ def test_what_a_strategy_cannot_have_is_said_in_its_row():
         ({"gpus": 10_000}, "10000"),
     ],
 )
-def test_wrong_arguments_are_refused_in_words(arguments, message):
+def test_invalid_arguments_raise_errors(arguments, message):
     arguments = {"model": nn.Linear(2, 2)} | arguments
     with pytest.raises(OptionError, match=message):
         nbmgpu.advise(**arguments)
 
 
-def test_this_machine_is_asked_when_no_other_is_named():
+def test_this_machine_is_probed_by_default():
     model = nn.Linear(20, 5)
     advice = nbmgpu.advise(model, torch.optim.SGD(model.parameters()), torch.zeros(8, 20))
     assert advice.free
@@ -232,13 +232,13 @@ def test_70_billion_parameters_need_no_memory(llama):
     print(f"{took:.1f} s", advice, sep="\n")
 
 
-def test_70_billion_parameters_call_for_the_hosts_memory(llama):
+def test_70_billion_parameters_are_offloaded_to_the_host(llama):
     advice = nbmgpu.advise(llama, batch=(8, 2048), gpus=8, memory="24 GB")
     assert advice.recommended == "fsdp --cpu-offload"
     assert "1.0 TiB of it in the memory of the host" in advice.reason
 
 
-def test_the_host_must_have_room_for_what_is_moved_there():
+def test_offloaded_states_must_fit_into_the_memory_of_the_host():
     model = blocks(16384, 40)  # 172 GB with Adam
     advisor = ModelAdvisor(model, torch.optim.Adam(model.parameters()), torch.zeros(8, 16384))
     gpus = tuple(Gpu(i, "small", int(8e9), int(8e9)) for i in range(2))
@@ -248,12 +248,12 @@ def test_the_host_must_have_room_for_what_is_moved_there():
     assert "of the host" in row.why
 
 
-def test_a_loader_may_stand_in_the_place_of_a_batch():
+def test_a_loader_can_be_given_as_the_batch():
     model = nn.Linear(8, 2)
     loader = DataLoader(TensorDataset(torch.zeros(12, 8)), batch_size=4)
-    told = [nbmgpu.advise(model, None, loader), nbmgpu.advise(model, loader=loader)]
-    assert told[0].rows == told[1].rows
-    assert any("2 samples on each rank" in note for note in told[0].notes)
+    results = [nbmgpu.advise(model, None, loader), nbmgpu.advise(model, loader=loader)]
+    assert results[0].rows == results[1].rows
+    assert any("2 samples on each rank" in note for note in results[0].notes)
 
 
 class Pair(nn.Module):
@@ -265,7 +265,7 @@ class Pair(nn.Module):
         return self.layers[1](self.layers[0](x))
 
 
-def test_units_that_are_named_are_those_that_are_counted():
+def test_the_given_unit_classes_are_used():
     model = nn.Sequential(*(Pair() for _ in range(4)))
     advisor = ModelAdvisor(model, batch=torch.zeros(4, 512))
 

@@ -1,4 +1,4 @@
-"""Steps on fake tensors: what they leave alone, and what they say."""
+"""Fake steps: what they measure, and that they have no side effects."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Blocks(nn.Module):
         return self.head(x)
 
 
-def test_the_model_and_the_world_stay_as_they_are():
+def test_a_fake_step_changes_neither_model_nor_random_states():
     model = nn.Sequential(nn.Linear(20, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 5)).eval()
     model[0].weight.grad = torch.ones(8, 20)
     called = []
@@ -53,30 +53,30 @@ def test_the_model_and_the_world_stay_as_they_are():
     assert (np.random.get_state()[1] == states[2]).all()
 
 
-def test_a_linear_layer_by_hand():
+def test_a_linear_layer_matches_a_manual_count():
     model = nn.Linear(20, 5, bias=False)
     step = run_fake_step(model, torch.zeros(16, 20), 16)
     inputs, outputs = 16 * 20 * 4, 16 * 5 * 4
     assert step.samples == 16
     assert step.outputs == outputs
     assert inputs + outputs <= step.kept <= inputs + 4 * outputs + 64
-    assert step.peak_with_gradients >= 5 * 20 * 4 + inputs  # the gradient is there when all is done
+    assert step.peak_with_gradients >= 5 * 20 * 4 + inputs  # the gradient exists at the end
 
 
-def test_more_samples_hold_more_and_half_precision_less():
+def test_memory_grows_with_samples_and_shrinks_in_half_precision():
     model = Blocks(4)
     few, many = run_fake_step(model, BATCH, 100), run_fake_step(model, BATCH, 1000)
     assert many.kept == pytest.approx(10 * few.kept, rel=0.05)
     assert run_fake_step(model, BATCH, 1000, "bf16").kept < 0.8 * many.kept
 
 
-def test_checkpointing_keeps_less():
+def test_checkpointing_reduces_activations():
     whole = run_fake_step(Blocks(6), BATCH, 1000)
     less = run_fake_step(Blocks(6), BATCH, 1000, checkpointing=True)
     assert less.kept < 0.7 * whole.kept
 
 
-def test_a_tall_stack_is_extrapolated_out_to_what_all_of_it_holds(monkeypatch):
+def test_extrapolation_of_a_deep_stack_matches_all_layers(monkeypatch):
     extrapolated = run_fake_step(Blocks(20), BATCH, 1000)
     assert extrapolated.layers == 20
     monkeypatch.setattr("nbmgpu.advisor.fake_step.DEEP_STACK", 99)
@@ -86,22 +86,22 @@ def test_a_tall_stack_is_extrapolated_out_to_what_all_of_it_holds(monkeypatch):
     assert extrapolated.peak == pytest.approx(whole.peak, rel=0.02)
 
 
-def test_a_model_that_needs_numbers_says_so():
-    class Looks(nn.Linear):
+def test_a_data_dependent_model_raises_an_error():
+    class DataDependent(nn.Linear):
         def forward(self, x):
             return super().forward(x) * (x.sum().item() > 0)
 
     with pytest.raises(FakeStepError, match="DataDependentOutput"):
-        run_fake_step(Looks(20, 5), BATCH, 16)
+        run_fake_step(DataDependent(20, 5), BATCH, 16)
 
 
-def test_rows():
+def test_batch_size():
     assert batch_size({"ids": torch.zeros(3, 4)}) == 3
     assert batch_size((torch.zeros(()), torch.zeros(7))) == 7
     assert batch_size("nothing") == 1
 
 
-def test_a_loader_is_looked_at_and_not_iterated():
+def test_a_batch_from_a_loader_is_collated_without_iterating_it():
     data = torch.utils.data.TensorDataset(torch.arange(100.0), torch.arange(100))
     generator = torch.Generator().manual_seed(5)
     loader = torch.utils.data.DataLoader(data, batch_size=32, shuffle=True, generator=generator)
@@ -113,7 +113,7 @@ def test_a_loader_is_looked_at_and_not_iterated():
     assert torch.equal(generator.get_state(), states[1])
 
 
-def test_a_stream_is_left_alone():
+def test_a_stream_is_not_read():
     class Stream(torch.utils.data.IterableDataset):
         def __iter__(self):
             raise AssertionError("it was read")

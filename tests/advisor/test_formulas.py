@@ -1,4 +1,4 @@
-"""The formulas against the numbers that their papers and packages print."""
+"""The formulas, compared with the numbers in their papers and packages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARAMETERS = 1_000_000
 
 
 def setup(ranks, **more):
-    """A million parameters in 10 equal tensors, all in one layer's unit, with Adam in float32."""
+    """Return one million parameters in 10 equal tensors, with Adam in float32."""
     size = PARAMETERS // 10
     model_size = ModelSize(
         elements=PARAMETERS, trainable=PARAMETERS, parameters=4 * PARAMETERS,
@@ -59,16 +59,16 @@ def test_estimates_match_measurements(name, at_2, at_4):
     assert per_parameter(name, 4) == pytest.approx(at_4)
 
 
-def test_zero1_deals_out_whole_parameters():
+def test_zero1_assigns_whole_parameters_to_ranks():
     sizes = (700, 100, 100, 100)
     model_size = ModelSize(
         1000, 1000, 4000, 4000, 0, sizes, tuple(8 * s for s in sizes), 2800, "", False
     )
-    assert model_size.largest_state_shard(2) == 5600  # and not half of 8000
+    assert model_size.largest_state_shard(2) == 5600  # not half of 8000
 
 
 @pytest.mark.parametrize(("heads", "width", "term"), [(96, 12288, 80), (128, 20480, 64)])
-def test_the_attention_term_is_that_of_the_paper(heads, width, term):
+def test_the_attention_term_matches_the_paper(heads, width, term):
     # 2205.05198, section 4: 80 for GPT-3 and 64 for MT-NLG, with 2048 tokens.
     whole = korthikanti(2048, 1, width, 1, heads) / (2048 * width)
     selective = korthikanti(2048, 1, width, 1, heads, recompute="selective") / (2048 * width)
@@ -78,13 +78,13 @@ def test_the_attention_term_is_that_of_the_paper(heads, width, term):
     assert 1 - selective / whole == pytest.approx({80: 0.70, 64: 0.65}[term], abs=0.01)
 
 
-def test_tensor_parallelism_divides_all_but_ten():
+def test_tensor_parallelism_divides_all_but_the_first_term():
     assert korthikanti(2048, 4, 4096, 8, 32, tensor_parallel=8) == pytest.approx(
         2048 * 4 * 4096 * 8 * (10 + 24 / 8 + 5 * 32 * 2048 / (4096 * 8))
     )
 
 
-def test_deepspeeds_estimator_is_not_its_documentation():
+def test_deepspeeds_estimator_differs_from_its_documentation():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         zero2 = pytest.importorskip("deepspeed.runtime.zero.stage_1_and_2")
@@ -99,11 +99,11 @@ def test_deepspeeds_estimator_is_not_its_documentation():
 @pytest.mark.parametrize(
     ("name", "volume"), [("ddp", 2), ("zero1", 3), ("zero2", 2), ("fsdp", 3), ("none", None)]
 )
-def test_volumes(name, volume):
+def test_communication_volumes(name, volume):
     assert speed_model.communication_volume(name, setup(4)) == volume
 
 
-def test_speeds_are_ranges_with_reasons():
+def test_speeds_have_ranges_and_reasons():
     assert speed_model.estimate_speed("ddp", setup(2)).words == "as ddp"
     fsdp = speed_model.estimate_speed("fsdp", setup(2))
     assert (fsdp.low, fsdp.high) == (0.6, 1.0)
@@ -118,17 +118,17 @@ def test_speeds_are_ranges_with_reasons():
     ("given", "size"),
     [("80 GB", 80e9), ("24GiB", 24 * 2**30), ("512 MiB", 2**29), ("1.5K", 1536), (7, 7)],
 )
-def test_amounts_of_memory_are_read(given, size):
+def test_amounts_of_memory_are_parsed(given, size):
     assert parse_bytes(given) == size
 
 
 @pytest.mark.parametrize("given", ["much", "-3 GB", 0, "", "80 XB", float("inf")])
-def test_what_is_no_amount_is_refused(given):
+def test_invalid_amounts_of_memory_raise_an_error(given):
     with pytest.raises(OptionError, match="is not an amount of memory"):
         parse_bytes(given)
 
 
-def test_words():
+def test_formatting():
     assert format_bytes(0) == "0 bytes"
     assert format_bytes(1536) == "1.5 KiB"
     assert format_bytes(1023.9 * 2**20) == "1.0 GiB"

@@ -1,4 +1,4 @@
-"""Predicted against measured: the peak of tensors on a rank lies in the range that is printed."""
+"""The measured peak memory of tensors on a rank is inside the predicted range."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from measured_models import MODELS, advised, measured, tensors_of
 MIB = 1 << 20
 advice_for = functools.cache(lambda name, precision: advised(MODELS[name], precision))
 
-WHOLE = [
+FLOAT32 = [
     (name, strategy, None) for name in MODELS for strategy in ("ddp", "zero1", "zero2", "fsdp")
 ]
-HALF = [
+BF16 = [
     (name, strategy, "bf16") for name in ("mlp", "gpt2") for strategy in ("ddp", "zero2", "fsdp")
 ]
 
 
 @pytest.mark.parametrize(
     ("name", "strategy", "precision"),
-    sampled([*WHOLE, *HALF], 5, "nbmgpu/advisor", "nbmgpu/strategies", ids=False),
+    sampled([*FLOAT32, *BF16], 5, "nbmgpu/advisor", "nbmgpu/strategies", ids=False),
 )
-def test_the_peak_lies_in_the_range(name, strategy, precision, record_property):
+def test_the_measured_peak_is_in_the_predicted_range(name, strategy, precision, record_property):
     row = advice_for(name, precision).row(strategy)
     found = measured(MODELS[name], strategy, precision)
     low, high = tensors_of(row)
     record_property("measured", found.peak)
-    if found.peak > high:  # memory that gloo's threads give back is not seen: too high at times
+    if found.peak > high:  # memory that gloo threads free is not recorded: sometimes too high
         found = min(found, measured(MODELS[name], strategy, precision), key=lambda m: m.peak)
         record_property("measured again", found.peak)
     print(
@@ -36,6 +36,6 @@ def test_the_peak_lies_in_the_range(name, strategy, precision, record_property):
         f" {found.peak / MIB:.1f} | {(low + high) / 2 / found.peak - 1:+.0%} |"
     )
     assert low <= found.peak <= high
-    assert high < 2 * low, "too wide to be of use"
+    assert high < 2 * low, "the range is too wide to be useful"
     process = next(part for part in row.parts if part.kind == "extra")
     assert process.low <= found.base <= process.high

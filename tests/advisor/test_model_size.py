@@ -1,4 +1,4 @@
-"""What is size of optimizers, against what they really keep after a step."""
+"""Measured sizes of optimizer states, compared with the states after a real step."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_states_are_those_of_the_optimizer_itself(name):
+def test_predicted_states_match_the_states_after_a_step(name):
     made = model()
     optimizer = OPTIMIZERS[name](made.parameters())
     before = measure_model(made, optimizer)
@@ -52,7 +52,7 @@ def test_states_are_those_of_the_optimizer_itself(name):
     assert measure_model(made, optimizer).all_states == state_bytes(optimizer)
 
 
-def test_counting_changes_nothing():
+def test_measuring_changes_neither_optimizer_nor_random_states():
     made = model()
     optimizer = torch.optim.Adam(made.parameters())
     torch.manual_seed(3)
@@ -76,14 +76,14 @@ def test_frozen_parameters_have_no_gradients_and_no_states():
     assert len(size.states) == len(list(made.parameters())) - 2
 
 
-def test_what_cannot_be_tried_is_guessed_and_said():
+def test_states_are_assumed_if_they_cannot_be_measured():
     made = model()
     size = measure_model(made, torch.optim.LBFGS(made.parameters()))
     assert size.states_assumed
     assert size.all_states == 8 * size.elements
 
 
-def test_buffers_and_tied_weights_count_once():
+def test_buffers_and_tied_weights_are_counted_once():
     made = nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 50, bias=False), nn.BatchNorm1d(50))
     made[1].weight = made[0].weight
     size = measure_model(made)
@@ -93,7 +93,7 @@ def test_buffers_and_tied_weights_count_once():
     assert size.states_assumed
 
 
-def test_units_are_those_that_fsdp_takes():
+def test_unit_sizes_match_the_fsdp_wrap_policy():
     layers = nn.ModuleList(nn.Linear(300, 300) for _ in range(3))
     made = nn.Sequential(nn.Linear(10, 300), *layers)
     units = measure_units(made)
