@@ -24,7 +24,8 @@
  * THE SOFTWARE.
  */
 import uPlot from 'uplot';
-import type { CurveLine, CurveRequest } from '../generated/report';
+import type { CurveLine } from '../generated/report';
+import { NO_CHART, type Detail, type IChart, type IScaling } from './chartspec';
 import { make, setAttribute, setText, type IItemView } from './dom';
 import { formatNumber, formatSeconds } from './format';
 import { drawable, unpack, type IPoints } from './points';
@@ -36,41 +37,6 @@ const FAINT_ALPHA = '59';
 
 /** Pixels between two points from which on each point is drawn, not only the line. */
 const POINT_SPACING = 12;
-
-/** The content of a chart. */
-export interface IChart {
-  key: string;
-  title: string;
-  last: string;
-  finite: boolean;
-  lines: CurveLine[];
-  /** Whether the values are seconds. */
-  seconds: boolean;
-  /** The index of the highlighted line, or -1. */
-  highlighted: number;
-}
-
-const NO_CHART: IChart = {
-  key: '',
-  title: '',
-  last: '',
-  finite: true,
-  lines: [],
-  seconds: false,
-  highlighted: -1
-};
-
-/** The settings shared by all charts of a view; the zoom is a range of steps. */
-export interface IScaling {
-  smoothing: number;
-  log: boolean;
-  zoom: [number, number] | null;
-  readonly key: string;
-  zoomTo(zoom: [number, number] | null): void;
-}
-
-/** Requests a range of a metric at a higher resolution. */
-export type Detail = (request: CurveRequest) => Promise<CurveLine | null>;
 
 /** A chart with its title, its last or hovered values, and a legend. */
 export class Chart implements IItemView<IChart> {

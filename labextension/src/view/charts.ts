@@ -1,5 +1,6 @@
 import type { CurveLine, Parts } from '../generated/report';
-import { Chart, type IChart, type IScaling } from './chart';
+import { Chart } from './chart';
+import type { IChart, IScaling } from './chartspec';
 import {
   button,
   uniqueId,

@@ -37,12 +37,12 @@ function deviceRow(device: DeviceUsage, trans: TranslationBundle): VirtualElemen
 function meter(
   name: string,
   part: number,
-  words: string,
+  text: string,
   trans: TranslationBundle
 ): VirtualElement {
   const known = part >= 0;
   const full = Math.min(Math.max(part, 0), 1);
-  const value = known ? words : trans.__('unknown');
+  const value = known ? text : trans.__('unknown');
   return h.div(
     {
       className: 'nbmgpu-Meter',
@@ -59,6 +59,6 @@ function meter(
       { className: 'nbmgpu-Meter-track' },
       h.span({ className: 'nbmgpu-Meter-fill', style: { width: `${100 * full}%` } })
     ),
-    h.span({ className: 'nbmgpu-Meter-words' }, value)
+    h.span({ className: 'nbmgpu-Meter-value' }, value)
   );
 }

@@ -47,8 +47,8 @@ export class Sidebar extends Widget {
     const text = notice(state, trans);
     const notices = [text, ...state.problems]
       .filter(Boolean)
-      .map(words =>
-        h.div({ key: words, className: 'nbmgpu-Notice', role: 'status' }, words)
+      .map(text =>
+        h.div({ key: text, className: 'nbmgpu-Notice', role: 'status' }, text)
       );
     if (state.connection === 'missing') {
       return notices;

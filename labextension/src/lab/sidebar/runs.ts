@@ -95,7 +95,7 @@ function when(run: RunLine, { trans, now }: IListContext): string {
 
 function curve(run: RunLine, trans: TranslationBundle): VirtualElement {
   const path = sparkline(run.curve, CURVE.width, CURVE.height);
-  const words = run.metric ? `${run.metric} ${run.last}` : '';
+  const text = run.metric ? `${run.metric} ${run.last}` : '';
   const label = path
     ? trans.__('Curve of %1, newest value %2', run.metric, run.last)
     : trans.__('No curve yet');
@@ -105,7 +105,7 @@ function curve(run: RunLine, trans: TranslationBundle): VirtualElement {
       { className: 'nbmgpu-Sparkline', role: 'img', 'aria-label': label },
       { render: host => draw(host, path) }
     ),
-    h.span({ className: 'nbmgpu-RunCard-metric' }, words)
+    h.span({ className: 'nbmgpu-RunCard-metric' }, text)
   );
 }
 
@@ -140,14 +140,14 @@ function progress(run: RunLine, trans: TranslationBundle): VirtualElement | stri
   if (!isRunning(run) || run.progress < 0) {
     return '';
   }
-  const words = formatPercent(run.progress);
+  const text = formatPercent(run.progress);
   return h.div(
     {
       className: 'nbmgpu-RunCard-progress',
       role: 'progressbar',
       title: trans.__(
         '%1 of the run, or of its epoch if the number of epochs is unknown',
-        words
+        text
       ),
       'aria-label': trans.__('Progress'),
       'aria-valuemin': '0',
@@ -159,13 +159,13 @@ function progress(run: RunLine, trans: TranslationBundle): VirtualElement | stri
 }
 
 function actions(run: RunLine, { trans, execute, icon }: IListContext): VirtualElement[] {
-  const action = (command: string, words: string): VirtualElement =>
+  const action = (command: string, text: string): VirtualElement =>
     h.button(
       {
         key: command,
         className: 'nbmgpu-RunCard-action',
-        title: words,
-        'aria-label': trans.__('%1: run %2', words, run.id),
+        title: text,
+        'aria-label': trans.__('%1: run %2', text, run.id),
         onclick: () => execute(command, run.id)
       },
       h.span(icon(command) ?? NO_ICON)

@@ -1,0 +1,37 @@
+import type { CurveLine, CurveRequest } from '../generated/report';
+
+/** The content of a chart. */
+export interface IChart {
+  key: string;
+  title: string;
+  last: string;
+  finite: boolean;
+  lines: CurveLine[];
+  /** Whether the values are seconds. */
+  seconds: boolean;
+  /** The index of the highlighted line, or -1. */
+  highlighted: number;
+}
+
+/** A chart without content. */
+export const NO_CHART: IChart = {
+  key: '',
+  title: '',
+  last: '',
+  finite: true,
+  lines: [],
+  seconds: false,
+  highlighted: -1
+};
+
+/** The settings shared by all charts of a view; the zoom is a range of steps. */
+export interface IScaling {
+  smoothing: number;
+  log: boolean;
+  zoom: [number, number] | null;
+  readonly key: string;
+  zoomTo(zoom: [number, number] | null): void;
+}
+
+/** Requests a range of a metric at a higher resolution. */
+export type Detail = (request: CurveRequest) => Promise<CurveLine | null>;
