@@ -118,7 +118,7 @@ for _ in range(50):
     assert (ddp.speed_up, ddp.efficiency) == (None, None)
     assert (comparison.best, comparison.line) == (None, "")
     assert "Ranks did not share the work" in repr(comparison)
-    assert "ddp on 2: no training loader was split" in comparison._repr_html_()
+    assert "ddp on 2: no training loader was sharded" in comparison._repr_html_()
 
 
 def test_it_is_exported(compared):
@@ -142,7 +142,7 @@ def test_it_reads_well_as_text_and_without_a_script(compared):
         assert "one device" in shown
         assert comparison.line in shown
         assert "the first 2 are warm-up" in shown
-        assert "times on a CPU say nothing about GPUs" in shown
+        assert "CPU times do not predict GPU times" in shown
     assert "<script" not in html
     assert html.count("<svg") == 2
     assert f"data-line='{comparison.line}'" in html
@@ -167,7 +167,7 @@ def test_a_failure_and_a_refusal_keep_their_rows():
     assert (ddp.state, ddp.step_time, ddp.peak_memory) == ("failed", None, None)
     assert ddp.reason == "rank 0, line 3: ValueError: only alone."
     assert (fsdp.state, fsdp.run, fsdp.ranks) == ("refused", "", 2)
-    assert fsdp.reason.startswith("fsdp cannot have --precision fp16")
+    assert fsdp.reason.startswith("fsdp does not support --precision fp16")
     assert comparison.best is None
     assert comparison.line == ""
     for shown in (repr(comparison), comparison._repr_html_(), comparison.to_markdown()):
@@ -201,7 +201,7 @@ def test_a_cell_that_trains_nothing_or_too_little_is_told_so():
     assert "The cell takes no optimizer step: 1 run not made." in repr(comparison)
     short = TRAIN.replace("range(50)", "range(1)").replace("in loader", "in [data[:8]]")
     comparison = nbmgpu.compare(short, notebook(), strategies="none", gpus=2, cpu=True)
-    assert comparison.rows[0].reason == "the cell took 1 step only, too few to be timed."
+    assert comparison.rows[0].reason == "the cell took 1 step only, too few to time."
 
 
 def test_a_cell_that_fails_on_one_device_is_tried_on_no_other():
@@ -245,7 +245,7 @@ def test_the_line_is_the_one_that_would_be_typed():
         parse("compare", "--strategy fdsp --steps 1 --pull model")
     lines = str(refused.value).splitlines()
     assert "There is no flag --strategy." in lines
-    assert "--pull does not go with %%mgpu compare." in lines
-    assert "A comparison needs more steps than one." in lines
+    assert "%%mgpu compare does not accept --pull." in lines
+    assert "A comparison needs at least 2 steps." in lines
     assert lines[-1].startswith("Try: %%mgpu compare --strategies fsdp")
     parse("compare", lines[-1].removeprefix("Try: %%mgpu compare"))
