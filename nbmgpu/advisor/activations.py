@@ -27,20 +27,20 @@ class Activations:
 
     Attributes:
         samples: number of samples on this rank.
-        kept: activations at the start of the backward pass.
+        saved: activations that are saved for the backward pass, at its start.
         peak: peak without gradients.
         peak_with_gradients: peak with gradients, which arrive while activations are freed.
-        uncast_kept, uncast_peak: as ``kept`` and ``peak``, without the low-precision copies of
+        uncast_saved, uncast_peak: as ``saved`` and ``peak``, without the low-precision copies of
             parameters that autocast caches.
         source: the source of the numbers, as text.
         extrapolated: whether the numbers are extrapolated from a few layers of a deep stack.
     """
 
     samples: int
-    kept: Interval
+    saved: Interval
     peak: Interval
     peak_with_gradients: Interval
-    uncast_kept: Interval
+    uncast_saved: Interval
     uncast_peak: Interval
     source: str
     extrapolated: bool = False
@@ -57,10 +57,10 @@ def from_fake_step(step: FakeStep) -> Activations:
         source += f", extrapolated from a few of the {step.layers} layers"
     return Activations(
         step.samples,
-        kept=with_margin(step.kept),
+        saved=with_margin(step.saved),
         peak=with_margin(step.peak),
         peak_with_gradients=with_margin(step.peak_with_gradients),
-        uncast_kept=with_margin(step.uncast_kept),
+        uncast_saved=with_margin(step.uncast_saved),
         uncast_peak=with_margin(step.uncast_peak),
         source=source,
         extrapolated=bool(step.layers),
@@ -126,11 +126,11 @@ def from_formula(
     else:
         low = korthikanti(*sizes, recompute="selective") * factor * 0.8
         high = korthikanti(*sizes) * factor * 1.2
-    kept = Interval(low + logits, high + 2 * logits)
-    peak = Interval(kept.low, kept.high + logits)
+    saved = Interval(low + logits, high + 2 * logits)
+    peak = Interval(saved.low, saved.high + logits)
     with_gradients = Interval(max(peak.low, float(gradients)), peak.high + gradients)
     source = "the formula of Korthikanti et al., 2205.05198"
-    return Activations(samples, kept, peak, with_gradients, kept, peak, source)
+    return Activations(samples, saved, peak, with_gradients, saved, peak, source)
 
 
 def transformer_shape(model: nn.Module) -> tuple[int, int, int, int] | None:

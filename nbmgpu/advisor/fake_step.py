@@ -50,22 +50,22 @@ class FakeStep:
 
     Attributes:
         samples: number of samples in the batch.
-        kept: activations and inputs at the start of the backward pass.
+        saved: activations and inputs that are saved for the backward pass, at its start.
         peak: peak of activations, inputs and intermediate results, besides parameters and
             gradients.
         peak_with_gradients: the same with gradients, which arrive while activations are freed.
         outputs: outputs of the model, which a cell may free before the backward pass.
-        uncast_kept, uncast_peak: as ``kept`` and ``peak``, without the low-precision copies of
+        uncast_saved, uncast_peak: as ``saved`` and ``peak``, without the low-precision copies of
             parameters that autocast caches.  Sharded parameters are cast when they are gathered.
         layers: number of layers that the values are extrapolated to; 0 if all layers ran.
     """
 
     samples: int
-    kept: int
+    saved: int
     peak: int
     peak_with_gradients: int
     outputs: int
-    uncast_kept: int
+    uncast_saved: int
     uncast_peak: int
     layers: int = 0
 
@@ -136,11 +136,11 @@ def _forward_and_backward(
         with torch.autocast("cpu", dtype, enabled=dtype is not None):
             output, targets = call_model(model, batch)
         loss = compute_loss(output, targets)
-        kept, uncast_kept = tracker.live, tracker.live - tracker.casts
+        saved, uncast_saved = tracker.live, tracker.live - tracker.casts
         outputs = sum(t.untyped_storage().nbytes() for t in tensors_in(output))
         loss.backward()
     return FakeStep(
-        samples, kept, tracker.peak, tracker.peak_with_gradients, outputs, uncast_kept,
+        samples, saved, tracker.peak, tracker.peak_with_gradients, outputs, uncast_saved,
         tracker.uncast_peak,
     )  # fmt: skip
 
@@ -169,11 +169,11 @@ def _extrapolate(few: FakeStep, more: FakeStep, layers: int) -> FakeStep:
     with_gradients = extrapolate(few.peak_with_gradients, more.peak_with_gradients)
     return FakeStep(
         samples=few.samples,
-        kept=extrapolate(few.kept, more.kept),
+        saved=extrapolate(few.saved, more.saved),
         peak=peak,
         peak_with_gradients=max(peak, with_gradients),
         outputs=extrapolate(few.outputs, more.outputs),
-        uncast_kept=extrapolate(few.uncast_kept, more.uncast_kept),
+        uncast_saved=extrapolate(few.uncast_saved, more.uncast_saved),
         uncast_peak=extrapolate(few.uncast_peak, more.uncast_peak),
         layers=layers,
     )

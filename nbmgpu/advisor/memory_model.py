@@ -118,7 +118,7 @@ class TrainingSetup:
         if acts is None:
             return step
         # FSDP2 and DeepSpeed compute the whole pass in half precision, autocast only most of it.
-        low = acts.uncast_kept.low * (0.85 if self.gather_factor < 1 else 1.0)
+        low = acts.uncast_saved.low * (0.85 if self.gather_factor < 1 else 1.0)
         return Interval(low, max(step.high, acts.uncast_peak.high))
 
     def _optimizer_temporaries(self, fraction: float) -> Interval:

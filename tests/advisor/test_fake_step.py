@@ -59,21 +59,21 @@ def test_a_linear_layer_matches_a_manual_count():
     inputs, outputs = 16 * 20 * 4, 16 * 5 * 4
     assert step.samples == 16
     assert step.outputs == outputs
-    assert inputs + outputs <= step.kept <= inputs + 4 * outputs + 64
+    assert inputs + outputs <= step.saved <= inputs + 4 * outputs + 64
     assert step.peak_with_gradients >= 5 * 20 * 4 + inputs  # the gradient exists at the end
 
 
 def test_memory_grows_with_samples_and_shrinks_in_half_precision():
     model = Blocks(4)
     few, many = run_fake_step(model, BATCH, 100), run_fake_step(model, BATCH, 1000)
-    assert many.kept == pytest.approx(10 * few.kept, rel=0.05)
-    assert run_fake_step(model, BATCH, 1000, "bf16").kept < 0.8 * many.kept
+    assert many.saved == pytest.approx(10 * few.saved, rel=0.05)
+    assert run_fake_step(model, BATCH, 1000, "bf16").saved < 0.8 * many.saved
 
 
 def test_checkpointing_reduces_activations():
     whole = run_fake_step(Blocks(6), BATCH, 1000)
     less = run_fake_step(Blocks(6), BATCH, 1000, checkpointing=True)
-    assert less.kept < 0.7 * whole.kept
+    assert less.saved < 0.7 * whole.saved
 
 
 def test_extrapolation_of_a_deep_stack_matches_all_layers(monkeypatch):
@@ -82,7 +82,7 @@ def test_extrapolation_of_a_deep_stack_matches_all_layers(monkeypatch):
     monkeypatch.setattr("nbmgpu.advisor.fake_step.DEEP_STACK", 99)
     whole = run_fake_step(Blocks(20), BATCH, 1000)
     assert whole.layers == 0
-    assert extrapolated.kept == pytest.approx(whole.kept, rel=0.01)
+    assert extrapolated.saved == pytest.approx(whole.saved, rel=0.01)
     assert extrapolated.peak == pytest.approx(whole.peak, rel=0.02)
 
 
