@@ -172,7 +172,7 @@ def test_a_failure_and_a_refusal_keep_their_rows():
     assert comparison.line == ""
     for shown in (repr(comparison), comparison._repr_html_(), comparison.to_markdown()):
         assert "ValueError: only alone" in shown
-        assert "No run on several ranks came to its end" in shown
+        assert "No run on several ranks finished" in shown
 
 
 def test_another_loss_is_found_and_does_not_win():
