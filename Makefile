@@ -64,15 +64,15 @@ check: $(TEST) $(FRONT)  ## lint and check types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(TEST) $(FRONT)  ## mend what can be mended: layout, imports, outputs left in notebooks
+format: $(TEST) $(FRONT)  ## fix what can be fixed: layout, imports, outputs in notebooks
 	$(BIN)/python tools/typescript_types.py
 	$(JLPM) format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/jupyter nbconvert --log-level=WARN --clear-output --inplace notebooks/*.ipynb
 
-# The rivals have an environment of their own: they pin, patch and start what we would not.
-bench: $(BENCH)  ## measure beside other tools, and renew benchmarks/RESULTS.md (about 50 minutes; a quiet machine)
+# The other tools have their own environment: they pin versions and patch libraries.
+bench: $(BENCH)  ## measure against other tools, and renew benchmarks/RESULTS.md (about 50 minutes; a quiet machine)
 	$(BENCH)/bin/python -m benchmarks $(or $(strip $(BENCHFLAGS)),--write)
 
 $(BENCH): constraints.txt benchmarks/requirements.txt

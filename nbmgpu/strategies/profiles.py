@@ -33,7 +33,7 @@ REASONS = {
     "bucket_views": "it is an option of ddp's reducer",
     "compress": "it is an option of ddp's reducer",
     "fsdp_units": "only fsdp and zero2 shard modules by units",
-    "cpu_offload": "the model is not sharded, so there is nothing to bring in piece by piece",
+    "cpu_offload": "the model is not sharded, so there are no shards to offload",
     "deepspeed_config": "it configures DeepSpeed's engine",
     "sync_batchnorm": "batch statistics are not computed by ranks there",
 }
@@ -101,19 +101,19 @@ DDP = Profile(
     alternatives=ALTERNATIVES,
     needs="a model that fits one device with gradients and optimizer states",
     saves="nothing: parameters, gradients and states are whole on every rank",
-    costs="one all-reduce of the gradients per step, most of it behind the backward pass",
+    costs="one all-reduce of the gradients per step, mostly overlapped with the backward pass",
 )  # fmt: skip
 
 NONE = Profile(
     name="none",
-    summary="ranks with a process group, nothing touched: you distribute",
+    summary="ranks with a process group; the cell distributes its own work",
     aliases=("null", "manual"),
     supports=frozenset(),
     unsupported=dict.fromkeys(
-        [*COMMON_OPTIONS, "sync_batchnorm"], "under none nothing is touched; write it in the cell"
+        [*COMMON_OPTIONS, "sync_batchnorm"], "none leaves the cell as it is; write it in the cell"
     ),
     shards_data=False,
-    needs="a cell that distributes by itself",
+    needs="a cell that distributes its own work",
     saves="what the cell saves",
     costs="what the cell costs",
 )
@@ -140,7 +140,7 @@ ZERO1 = Profile(
     handles=DDP_OPTIONS,
     alternatives=ALTERNATIVES,
     modules=("torch.distributed.optim",),
-    needs="an optimizer that updates each parameter by itself (not LBFGS)",
+    needs="an optimizer that updates each parameter separately (not LBFGS)",
     saves="optimizer states: 1/N of them per rank",
     costs="after each step, a broadcast of every rank's updated parameters",
 )
@@ -158,7 +158,7 @@ FSDP = Profile(
     alternatives={"precision=fp16": "ddp"},
     modules=("torch.distributed.fsdp",),
     min_torch=(2, 13),  # it reaches into private parts of FSDP2
-    needs="torch 2.13; an optimizer that updates each element by itself, or knows DTensor",
+    needs="torch 2.13; an optimizer that updates each element separately, or supports DTensor",
     saves="parameters, gradients and states: 1/N of all three per rank",
     costs="an all-gather of each unit's parameters in forward and again in backward",
 )  # fmt: skip
@@ -168,7 +168,7 @@ ZERO2 = replace(
     name="zero2",
     summary="gradients and optimizer states are sharded (FSDP2 that keeps gathered parameters)",
     aliases=("zero_2", "zero_stage_2", "shard_grad_op", "fsdp_shard_grad_op"),
-    needs="what fsdp needs, and room for all parameters from forward to backward",
+    needs="what fsdp needs, and memory for all parameters from forward to backward",
     saves="gradients and states: 1/N of both per rank; parameters between steps",
     costs="one all-gather of the parameters per step",
 )
@@ -191,11 +191,11 @@ def _deepspeed(stage: int, offload: bool = False) -> Profile:
     ]  # fmt: skip
     if stage == 2 and not offload:
         aliases += ["deepspeed", "ds"]
-    reduces = "states live and update in the memory of the host" if offload else ""
+    reduces = "states live and update in host memory" if offload else ""
     return Profile(
         name=name,
         summary=f"DeepSpeed ZeRO stage {stage}: {shards} are sharded"
-        + ", with optimizer states in the memory of the host" * offload,
+        + ", with optimizer states in host memory" * offload,
         aliases=tuple(aliases),
         supports=COMMON_OPTIONS - {"compile"} | {"deepspeed_config"},
         handles=frozenset({"precision", "deepspeed_config"}),
@@ -213,7 +213,7 @@ def _deepspeed(stage: int, offload: bool = False) -> Profile:
         check=partial(_check_deepspeed, stage, offload),
         modules=("deepspeed", "deepspeed.runtime.zero.muon.muon_optimizer"),  # the latter: inductor
         needs="the package deepspeed; float32 parameters; an optimizer that updates each element "
-        "by itself",
+        "separately",
         saves=f"{shards}: 1/N per rank" + f"; {reduces}" * offload,
         costs="DeepSpeed's own engine, steps and collectives"
         + ", and transfers to the host and back" * offload,
