@@ -88,6 +88,8 @@ def prepare(
     device = enter_device(record, rank)
     registry = OptimizerRegistry()
     registry.install()
+    # Before ranks synchronize: folders that appear from now on may be another rank's.
+    files = writes.FilePatch(rank, run.folder / SHADOWS / f"rank-{rank}")
     _join_process_group(record, environment, device)
     shell = make_shell(recorder.events, recorder, log, rank)
     session = _open_session(record, rank, device, recorder, registry)
@@ -109,7 +111,6 @@ def prepare(
     if session.step_options.limit.on:
         memory_usage.exclude_loaded_data()
     _restore_environment(record, received.header, shell)
-    files = writes.FilePatch(rank, run.folder / SHADOWS / f"rank-{rank}")
     if session.rank_info.shards_data:
         _write_on_rank_0(files, shell, session)
     return PreparedRank(run, session, shell, received, files, step_patch, interrupts, memory_usage)
