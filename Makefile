@@ -117,7 +117,7 @@ $(TEST): $(DEMO)
 # The build is copied into the environment, as pip does it: a link there would let pip write into,
 # and delete from, the source tree.  To see changes at once, use `make watch` and `make lab`.
 $(FRONT): $(shell find labextension/src labextension/style labextension/schema -type f) \
-		labextension/package.json labextension/yarn.lock | $(DEMO)
+		labextension/package.json labextension/yarn.lock Makefile | $(DEMO)
 	@command -v node >/dev/null || { echo "The front end is built with Node.js 20 or newer."; exit 1; }
 	@echo "Building the front end: two minutes the first time"
 	@mkdir -p build

@@ -28,7 +28,6 @@ from nbmgpu.patches import (
 from nbmgpu.patches.report import LEGEND, patch_report, table_text
 from nbmgpu.patches.table.libraries import PYTHON, TORCH
 from nbmgpu.patches.target import Library, PatchTarget, older
-from nbmgpu.runs.run import list_runs
 
 LIBRARIES = sorted({entry.library.name for entry in TABLE.values()})
 
@@ -217,8 +216,8 @@ def test_an_untested_torch_is_reported_once_per_kernel(
     monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
     texts = []
     for _ in range(2):
-        nbmgpu.run("1 + 1", {"__name__": "__main__"}, gpus=2, cpu=True)
-        texts.append(next(iter(list_runs())).view.notices.get("library-version"))
+        run = nbmgpu.run("1 + 1", {"__name__": "__main__"}, gpus=2, cpu=True)
+        texts.append(run.view.notices.get("library-version"))
     first, second = texts
     assert second is None
     assert f"torch {TORCH.installed} is not among the versions" in first.text

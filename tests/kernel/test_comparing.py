@@ -33,7 +33,7 @@ def test_a_table_fills_and_the_notebook_stays_as_it_was(notebook: Notebook) -> N
     assert notebook.value("torch.equal(drawn, torch.get_rng_state())")
     assert len(cell.of("display_data")) == 1, "one output, which is updated"
     first, *between, last = tables(cell)
-    assert "getting ready" in first
+    assert "preparing" in first
     assert any("step " in html and " of 8, " in html for html in between), "progress is shown"
     assert all(name in last for name in ("one device", "ddp", "fsdp", "Put this line on the cell"))
     assert "<progress" not in last

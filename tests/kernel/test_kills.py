@@ -79,7 +79,7 @@ def test_a_killed_kernel_leaves_no_data_on_the_disk(new_notebook: Callable[..., 
     notebook = new_notebook()
     notebook.run(
         "from nbmgpu.serialization import storage\n"
-        "storage.RESERVE = 1 << 60  # as if memory were full"
+        "storage.RESERVED_BYTES = 1 << 60  # as if memory were full"
     )
     scene = Scene(notebook, "idle")
     data = [Path(path) for path in (scene.run.record.bundle, *scene.run.record.results)]
