@@ -62,7 +62,7 @@ def test_a_run_is_over_when_its_last_rank_is(notebook: Notebook) -> None:
         gaps.append(
             notebook.value(
                 "(lambda e: e[-1].time - max(x.time for x in e if type(x).__name__ == 'Exited'))("
-                "__import__('nbmgpu.runs.events').events.EventTail("
+                "__import__('nbmgpu.runs.events').runs.events.EventTail("
                 "nbmgpu.last_run.folder / 'events' / 'launcher.jsonl').read())"
             )
         )
