@@ -14,7 +14,7 @@ for epoch in range(100_000):
         loss.backward()
         optimizer.step()
 """
-SLOWLY = TRAIN + "        time.sleep(0.05)\n"
+SLOWLY = TRAIN + "        time.sleep(0.01 * len(x))  # two ranks are faster\n"
 STATE = "(model.weight.tolist(), model.weight.grad, list(optimizer.state), 'loss' in globals())"
 
 
