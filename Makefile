@@ -54,9 +54,9 @@ test: $(TEST) $(FRONT) chromium  ## run the tests, without the matrix (15 minute
 
 test-all: test matrix  ## run every test, with all combinations (another 45 minutes)
 
-# MATRIXFLAGS="--matrix-minutes 20" runs a part: see tests/conftest.py.
+# MATRIXFLAGS=--matrix-minutes=20 runs a part: see tests/conftest.py.
 matrix: $(TEST) $(FRONT)
-	$(BIN)/python -m pytest -n $(WORKERS) -m matrix $(MATRIXFLAGS)
+	$(BIN)/python -m pytest tests -n $(WORKERS) -m matrix $(MATRIXFLAGS)
 
 check: $(TEST) $(FRONT)  ## lint and check types
 	$(JLPM) check

@@ -3,7 +3,7 @@
 Tests marked ``matrix`` repeat a check for every combination: each idiom under each strategy, each
 notebook.  ``make test`` leaves them out, ``make test-all`` runs them all, and CI runs a part::
 
-    pytest -m matrix --matrix-minutes 25 --matrix-date 2026-11-24 --matrix-changed FILE
+    pytest tests -m matrix --matrix-minutes=25 --matrix-date=2026-11-24 --matrix-changed=FILE
 
 First come tests of what has changed: ``@pytest.mark.matrix("nbmgpu/rank")`` names the paths that a
 test exercises, and ``FILE`` lists changed paths, one per line.  The others follow in a fixed order
