@@ -50,7 +50,12 @@ def run(clone: Path, *command: str, **environment: str) -> str:
     return done.stdout
 
 
-def test_targets_can_be_made_in_any_order_again_and_again(clone: Path) -> None:
+def test_a_clone_is_usable_for_more_than_a_day(clone: Path) -> None:
+    assert_targets_can_be_made_again(clone)
+    assert_wheel_and_sdist_build_twice(clone)
+
+
+def assert_targets_can_be_made_again(clone: Path) -> None:
     python = clone / ".venv" / "bin" / "python"
     installed = clone / ".venv" / "share" / "jupyter" / "labextensions" / "nbmgpu"
     built = clone / "nbmgpu" / "labextension"
@@ -72,7 +77,7 @@ def test_targets_can_be_made_in_any_order_again_and_again(clone: Path) -> None:
     assert "nbmgpu" in run(clone, str(clone / ".venv/bin/jupyter"), "labextension", "list")
 
 
-def test_wheel_and_sdist_build_twice_in_one_clone(clone: Path) -> None:
+def assert_wheel_and_sdist_build_twice(clone: Path) -> None:
     python = str(clone / ".venv" / "bin" / "python")
     for turn in ("first", "second"):
         run(clone, python, "-m", "pip", "wheel", "-qq", "--no-deps", "-w", f"dist/{turn}", ".")
