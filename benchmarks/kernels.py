@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import queue
 import sys
@@ -13,6 +12,8 @@ from typing import Any
 
 import psutil
 from jupyter_client.manager import KernelManager
+
+from .processes import ToolProcesses
 
 BLOCKED_COMMANDS = Path(__file__).parent / "blocked_commands"
 STAMP_TIMEOUT = 60
@@ -43,6 +44,7 @@ class Kernel:
     def __init__(self, folder: Path) -> None:
         """Start a kernel whose ranks write their stamps to ``folder``."""
         self.folder, self._output = folder, ""
+        self._processes = ToolProcesses("BENCH_FOLDER", str(folder))
         self._manager = KernelManager()
         # As in an activated environment, and without pkill.
         path = os.pathsep.join(
@@ -159,14 +161,11 @@ class Kernel:
         return times
 
     def close(self) -> None:
-        """End the kernel and all processes with its environment.
+        """End the kernel and all processes with its environment; remove their shared memory.
 
-        Resource trackers end by themselves, and free what the others have left.
+        The manager comes last: it kills the kernel's process group at once, resource trackers
+        included, and the semaphores of killed processes would stay in ``/dev/shm``.
         """
         self._client.stop_channels()
+        self._processes.end()
         self._manager.shutdown_kernel(now=True)
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                ours = process.environ().get("BENCH_FOLDER") == str(self.folder)
-                if ours and "resource_tracker" not in " ".join(process.cmdline()):
-                    process.kill()

@@ -145,11 +145,27 @@ engines.apply_sync(workload, {names})
 NBDISTRIBUTED = Tool(
     name="nbdistributed",
     package="nbdistributed",
-    setup="%load_ext nbdistributed\n%dist_init --num-processes 2",
+    setup="""
+%load_ext nbdistributed
+%dist_init --num-processes 2
+manager = get_ipython().magics_manager.registry["DistributedMagic"]._comm_manager
+for _ in range(200):
+    try:
+        manager.send_to_all("get_status", {}, timeout=0.3)
+        break
+    except TimeoutError:
+        pass
+""",
     cell="%%distributed\n{workload}",
     processes=PERSISTENT,
     note="every cell runs on its workers, each of which creates its own data: nothing is sent; "
-    "it listens on all interfaces",
+    "its setup includes waiting until the workers answer; it listens on all interfaces",
 )
+"""``%dist_init`` returns after two seconds, whether or not its workers have connected.
+
+They connect once they have imported torch and joined the process group.  A cell that is sent before
+is lost (a ZeroMQ ROUTER socket drops messages to unknown peers), and the magic prints that it
+timed out after 30 seconds.  So the setup waits until all workers answer.
+"""
 
 TOOLS = (OURS, TORCHRUN, TORCHRUNX, ACCELERATE, LIGHTNING, IPYPARALLEL, NBDISTRIBUTED)
