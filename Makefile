@@ -18,7 +18,7 @@ DEMO := $(VENV)/.demo
 FRONT := $(VENV)/.front
 TEST := $(VENV)/.test
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
-ALONE := tests/kernel tests/test_launch.py tests/test_notebooks.py
+TOGETHER := -n $(WORKERS) --dist loadgroup
 QUICKSTART := notebooks/quickstart.ipynb
 INSTALLED := $(VENV)/share/jupyter/labextensions/nbmgpu
 WATCHED := build/labextensions
@@ -49,14 +49,14 @@ watch: $(FRONT)  ## rebuild the front end on every change; `make lab` and a relo
 
 test: $(TEST) $(FRONT) chromium  ## run the tests, without the matrix (15 minutes on two cores)
 	$(JLPM) test
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not matrix" $(ALONE:%=--ignore=%)
-	$(BIN)/python -m pytest -m "not matrix" $(ALONE)  # they time what they run: alone
+	$(BIN)/python -m pytest $(TOGETHER) -m "not matrix and not alone"
+	$(BIN)/python -m pytest -m "alone and not matrix"
 
 test-all: test matrix  ## run every test, with all combinations (another 45 minutes)
 
 # MATRIXFLAGS=--matrix-minutes=20 runs a part: see tests/conftest.py.
 matrix: $(TEST) $(FRONT)
-	$(BIN)/python -m pytest tests -n $(WORKERS) -m matrix $(MATRIXFLAGS)
+	$(BIN)/python -m pytest tests $(TOGETHER) -m matrix $(MATRIXFLAGS)
 
 check: $(TEST) $(FRONT)  ## lint and check types
 	$(JLPM) check
@@ -103,7 +103,7 @@ $(DEMO): constraints.txt pyproject.toml | $(BIN)/python
 	@echo "Installing torch, then JupyterLab and what the notebook uses: about two minutes, once"
 	@$(PIP) install -qq --constraint constraints.txt "$(TORCH)" || { printf '%s\n' \
 		"$(TORCH) could not be installed." \
-		"If pip knows no such build (it then speaks of conflicts), either say where torch's CPU builds are" \
+		"If pip knows no such build (it reports conflicts), either say where torch's CPU builds are" \
 		"  PIP_EXTRA_INDEX_URL=<the address for CPU on https://pytorch.org/get-started/locally/> make demo" \
 		"or, on a machine with GPUs, take the build with CUDA (some gigabytes)" \
 		"  TORCH=$(TORCH:+cpu=) make demo"; exit 1; }

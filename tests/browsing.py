@@ -1,4 +1,4 @@
-"""Helpers of browser tests for pages of JupyterLab and Notebook 7."""
+"""Helpers for browser tests of JupyterLab and Notebook 7."""
 
 from playwright.sync_api import expect
 

@@ -1,14 +1,15 @@
-"""Which tests of the matrix run: all, none, or in CI as many as fit.
+"""Options that select tests of the matrix: all, none, or in CI as many as fit.
 
 Tests marked ``matrix`` repeat a check for every combination: each idiom under each strategy, each
 notebook.  ``make test`` leaves them out, ``make test-all`` runs them all, and CI runs a part::
 
     pytest tests -m matrix --matrix-minutes=25 --matrix-date=2026-11-24 --matrix-changed=FILE
 
-First come tests of what has changed: ``@pytest.mark.matrix("nbmgpu/rank")`` names the paths that a
+Tests of changed paths come first: ``@pytest.mark.matrix("nbmgpu/rank")`` names the paths that a
 test exercises, and ``FILE`` lists changed paths, one per line.  The others follow in a fixed order
-that begins at another place each day, so that a few days cover them all.  Tests are taken until
-their recorded durations (``tests/durations.json``, seconds per test, by file) fill the minutes.
+that starts at a different position each day, so that a few days cover all of them.  Tests are
+selected until their recorded durations (``tests/durations.json``, seconds per test, by file) fill
+the minutes.
 """
 
 from __future__ import annotations

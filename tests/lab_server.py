@@ -29,11 +29,11 @@ ADDRESSES = {"lab": "lab/tree", "notebook": "notebooks"}
 
 
 class Lab:
-    """A running server and its root folder."""
+    """A running server and its folders."""
 
-    def __init__(self, application: Application, url: str, token: str, home: Path) -> None:
-        self.application, self.url, self.token, self.home = application, url, token, home
-        self.folder = home / "notebooks"
+    def __init__(self, application: Application, url: str, token: str, root: Path) -> None:
+        self.application, self.url, self.token, self.root = application, url, token, root
+        self.folder = root / "notebooks"
 
     def write(self, name: str, *cells: str) -> str:
         """Write a notebook and return its URL."""
@@ -55,31 +55,31 @@ class Lab:
 
 
 @contextlib.contextmanager
-def serving(application: Application, home: Path, *, extended: bool = True) -> Iterator[Lab]:
+def serving(application: Application, root: Path, *, extended: bool = True) -> Iterator[Lab]:
     """Start the server, with the built extension; kernels can import the tests' helpers.
 
     The server extension is enabled only if ``extended``.
     """
-    _create_folders(home, extended)
+    _create_folders(root, extended)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    lab = Lab(application, f"http://127.0.0.1:{port}", secrets.token_hex(16), home)
+    lab = Lab(application, f"http://127.0.0.1:{port}", secrets.token_hex(16), root)
     name = CLASSES[application]
     command = [
         sys.executable, "-m", MODULES[application], "--no-browser", "--allow-root",
         f"--port={port}", "--ServerApp.port_retries=0", f"--IdentityProvider.token={lab.token}",
         f"--ServerApp.root_dir={lab.folder}", "--LabApp.news_url=None",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
-        f"--{name}.expose_app_in_browser=True", f"--{name}.workspaces_dir={home / 'workspaces'}",
-        f"--{name}.user_settings_dir={home / 'settings'}",
+        f"--{name}.expose_app_in_browser=True", f"--{name}.workspaces_dir={root / 'workspaces'}",
+        f"--{name}.user_settings_dir={root / 'settings'}",
     ]  # fmt: skip
-    with (home / "server.log").open("w") as log:
+    with (root / "server.log").open("w") as log:
         server = subprocess.Popen(
-            command, env=_environment(home), stdout=log, stderr=log, start_new_session=True
+            command, env=_environment(root), stdout=log, stderr=log, start_new_session=True
         )
     try:
-        _wait_for(f"{lab.url}/api?token={lab.token}", server, home / "server.log")
+        _wait_for(f"{lab.url}/api?token={lab.token}", server, root / "server.log")
         yield lab
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -87,12 +87,13 @@ def serving(application: Application, home: Path, *, extended: bool = True) -> I
         server.wait(20)
 
 
-def _create_folders(home: Path, extended: bool) -> None:
+def _create_folders(root: Path, extended: bool) -> None:
     """Create the folders, with the extension where an installed one would be."""
-    settings = home / "settings" / "@jupyterlab" / "apputils-extension"
-    extensions = home / "share" / "labextensions"
-    config = home / "config" / "jupyter_server_config.d"
-    for folder in (home / "notebooks", settings, extensions, config):
+    settings = root / "settings" / "@jupyterlab" / "apputils-extension"
+    extensions = root / "share" / "labextensions"
+    config = root / "config" / "jupyter_server_config.d"
+    # site-packages: on sys.path of the server and of kernels, for packages that a test writes.
+    for folder in (root / "notebooks", root / "site-packages", settings, extensions, config):
         folder.mkdir(parents=True)
     (settings / "notification.jupyterlab-settings").write_text(json.dumps(QUIET))
     (extensions / "nbmgpu").symlink_to(EXTENSION)
@@ -100,18 +101,19 @@ def _create_folders(home: Path, extended: bool) -> None:
     (config / "nbmgpu.json").write_text(json.dumps(part))
 
 
-def _environment(home: Path) -> dict[str, str]:
+def _environment(root: Path) -> dict[str, str]:
     return os.environ | {
-        "JUPYTER_PATH": str(home / "share"),
-        "JUPYTER_CONFIG_PATH": str(
-            home / "config"
-        ),  # takes precedence over installed configuration
-        "JUPYTER_CONFIG_DIR": str(home / "config"),
-        "JUPYTER_DATA_DIR": str(home / "data"),
-        "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
-        "IPYTHONDIR": str(home / "ipython"),
-        "NBMGPU_RUNS": str(home / "runs"),
-        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests")]),
+        "JUPYTER_PATH": str(root / "share"),
+        # Takes precedence over installed configuration.
+        "JUPYTER_CONFIG_PATH": str(root / "config"),
+        "JUPYTER_CONFIG_DIR": str(root / "config"),
+        "JUPYTER_DATA_DIR": str(root / "data"),
+        "JUPYTER_RUNTIME_DIR": str(root / "runtime"),
+        "IPYTHONDIR": str(root / "ipython"),
+        "NBMGPU_RUNS": str(root / "runs"),
+        "PYTHONPATH": os.pathsep.join(
+            [str(REPOSITORY), str(REPOSITORY / "tests"), str(root / "site-packages")]
+        ),
     }
 
 

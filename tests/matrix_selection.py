@@ -1,4 +1,4 @@
-"""Which tests of the matrix CI runs; see ``tests/conftest.py``."""
+"""Selects the tests of the matrix that CI runs; see ``tests/conftest.py``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from _pytest.mark import ParameterSet
 DURATIONS = Path(__file__).with_name("durations.json")
 
 UNKNOWN = 5.0
-"""Seconds that a test is assumed to need where none are recorded."""
+"""Assumed duration in seconds of a test without a recorded one."""
 
 
 def sampled(
@@ -23,9 +23,9 @@ def sampled(
 
     Args:
         cases: the arguments of one test each.
-        every: the distance of those that are not marked ``matrix``.
+        every: one in how many cases is not marked ``matrix``.
         paths: what the tests exercise, for the mark.
-        ids: whether a case is called by its arguments; else pytest names it.
+        ids: whether ids consist of the arguments; otherwise pytest generates them.
     """
     mark = pytest.mark.matrix(*paths)
     return [
@@ -61,7 +61,7 @@ def select(
 
 
 def exercises(item: pytest.Item, changed: Sequence[str]) -> bool:
-    """Tell whether a test exercises one of the ``changed`` paths, or was changed itself."""
+    """Return whether a test exercises one of the ``changed`` paths, or is in a changed file."""
     own = item.nodeid.partition("::")[0]
     paths = [path for mark in item.iter_markers("matrix") for path in mark.args]
     return any(name == own or name.startswith(tuple(paths)) for name in changed)

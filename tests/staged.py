@@ -22,35 +22,40 @@ from nbmgpu.runs.events import (
     encode,
 )
 from nbmgpu.runs.folder import new_run_id
-from nbmgpu.runs.record import RunRecord
+from nbmgpu.runs.record import KernelRecord, LaunchOptions, RunRecord, StoragePaths
 from nbmgpu.runs.run import Run
 from nbmgpu.system.processes import own_process
 
 CELL = "for x, y in loader:\n    loss = criterion(model(x), y)\n    loss.backward()\n"
 
 
+def _updated(defaults: dict[str, Any], part: type, fields: dict[str, Any]) -> dict[str, Any]:
+    """Take the fields of ``part`` out of ``fields``, over ``defaults``."""
+    names = part.__annotations__.keys() & fields.keys()
+    return defaults | {name: fields.pop(name) for name in names}
+
+
 class StagedRun:
     """A run folder, and a pen for everybody who writes into it."""
 
     def __init__(self, world_size: int = 2, *, cell: str = CELL, **fields: Any) -> None:
-        kernel = own_process()
-        record = {
-            "id": new_run_id(),
-            "created": time.time(),
-            "strategy": "ddp",
-            "devices": ["cpu"] * world_size,
-            "batch": "global",
-            "seed": None,
-            "timeout": None,
-            "fresh": False,
-            "cwd": os.getcwd(),
-            "sys_path": [],
-            "bundle": "",
-            "results": [],
-            "kernel_pid": kernel["pid"],
-            "kernel_create_time": kernel["create_time"],
-        }
-        self.run = Run.create(RunRecord(**(record | fields)), cell)
+        """Create the folder of a run; ``fields`` are those of its record, nested ones included."""
+        options = {
+            "strategy": "ddp", "batch": "global", "seed": None, "timeout": None, "fresh": False,
+        }  # fmt: skip
+        kernel = own_process() | {"cwd": os.getcwd(), "sys_path": []}
+        storage = {"bundle": "", "results": []}
+        record = RunRecord(
+            id=fields.pop("id", None) or new_run_id(),
+            created=fields.pop("created", None) or time.time(),
+            devices=fields.pop("devices", ["cpu"] * world_size),
+            batch_line=fields.pop("batch_line", ""),
+            options=LaunchOptions(**_updated(options, LaunchOptions, fields)),
+            kernel=KernelRecord(**_updated(kernel, KernelRecord, fields)),
+            storage=StoragePaths(**_updated(storage, StoragePaths, fields)),
+        )
+        assert not fields
+        self.run = Run.create(record, cell)
         self.events = self.run.folder / "events"
         self.launcher = EventWriter(self.events / "launcher.jsonl", -1)
         self.ranks = [EventWriter(self.events / f"rank-{k}.jsonl", k) for k in range(world_size)]

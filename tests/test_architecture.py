@@ -87,10 +87,51 @@ def test_packages_import_only_from_those_below() -> None:
     assert not upwards, "\n".join(sorted(upwards))
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
+def test_there_are_no_import_cycles() -> None:
     edges = {name: targets - {"nbmgpu"} for name, targets in graph().items()}
     del edges["nbmgpu"]
     try:
         TopologicalSorter(edges).prepare()
     except CycleError as error:
         pytest.fail("A circle of imports: " + " -> ".join(error.args[1]))
+
+
+MOST_LINES = 350
+MOST_ATTRIBUTES = 14
+MOST_TOP_LEVEL_MODULES = 10
+
+
+def attributes(definition: ast.ClassDef) -> set[str]:
+    """Return the names that a class, or a method of it through ``self``, assigns."""
+    found = {
+        node.attr
+        for node in ast.walk(definition)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+        if isinstance(node.value, ast.Name) and node.value.id == "self"
+    }
+    for statement in definition.body:
+        targets = statement.targets if isinstance(statement, ast.Assign) else []
+        if isinstance(statement, ast.AnnAssign):
+            targets = [statement.target]
+        for target in targets:
+            found |= {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
+    return found
+
+
+def test_modules_are_short() -> None:
+    lengths = {name: len(path.read_text().splitlines()) for name, path in modules().items()}
+    assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES} == {}
+
+
+def test_few_modules_lie_at_the_top_level() -> None:
+    assert len(list(PACKAGE.glob("*.py"))) <= MOST_TOP_LEVEL_MODULES
+
+
+def test_classes_have_few_attributes() -> None:
+    counts = {
+        f"{name}.{node.name}": len(attributes(node))
+        for name, path in modules().items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    }
+    assert {name: count for name, count in counts.items() if count > MOST_ATTRIBUTES} == {}

@@ -15,7 +15,7 @@ CELL = "n = 3"
 
 @pytest.fixture
 def background_run(monkeypatch, tmp_path):
-    """A background run that has finished, and the namespace that its results belong to."""
+    """A finished background run and the namespace for its results."""
     monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
     namespace = {"n": 0}
     run = nbmgpu.run(CELL, namespace, gpus=1, cpu=True, background=True)
@@ -47,19 +47,17 @@ def test_results_are_written_back_even_if_the_folder_was_removed(background_run)
     assert namespace["n"] == 3
 
 
-MEANWHILE = """
+CHANGES = """
 out.append(2 * lr)
 names[1].append("c")
 done = False
 """
 
 
-def test_what_the_notebook_does_meanwhile_to_names_the_cell_leaves_alone_stays(
-    monkeypatch, tmp_path
-):
+def test_names_changed_in_the_notebook_but_not_in_the_cell_are_kept(monkeypatch, tmp_path):
     monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
     namespace = {"lr": 0.1, "names": ("a", ["b"]), "out": [], "done": False}
-    run = nbmgpu.run(MEANWHILE, namespace, gpus=2, cpu=True, background=True)
+    run = nbmgpu.run(CHANGES, namespace, gpus=2, cpu=True, background=True)
     namespace |= {"lr": 0.5, "done": True}
     assert run.wait(60) == "finished"
     nbmgpu.attach(run.id)
@@ -68,7 +66,7 @@ def test_what_the_notebook_does_meanwhile_to_names_the_cell_leaves_alone_stays(
     assert not run.view.notices.keys() & {"rank-0-values"}
 
 
-def test_what_the_notebook_draws_meanwhile_it_does_not_draw_again(tmp_path, monkeypatch):
+def test_random_numbers_drawn_in_the_notebook_are_not_repeated(tmp_path, monkeypatch):
     monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
     namespace = {"torch": torch, "random": random}
     cell = "drawn = torch.rand(3)\nmore = random.random()"
@@ -77,10 +75,10 @@ def test_what_the_notebook_draws_meanwhile_it_does_not_draw_again(tmp_path, monk
     run.wait(60)
     nbmgpu.attach(run.id)
     assert not torch.equal(drawn, torch.rand(3))
-    assert random.getstate() != before  # of this one nobody had drawn: it goes on where ranks left
+    assert random.getstate() != before  # unused in the notebook: continues after the ranks
 
 
-def test_so_do_names_that_only_a_function_reads(tmp_path, monkeypatch):
+def test_globals_of_functions_changed_in_the_notebook_are_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
     namespace = {"__name__": "__main__"}
     exec("SHAPE = (1, 2)\nSAME = (3, [])\ndef f(): SAME[1].append(1); return SHAPE", namespace)
@@ -91,7 +89,7 @@ def test_so_do_names_that_only_a_function_reads(tmp_path, monkeypatch):
     assert namespace["SAME"] == (3, [1])
 
 
-def test_names_that_were_only_read_keep_what_the_notebook_gives_them(tmp_path, monkeypatch):
+def test_names_only_read_by_the_cell_keep_their_new_values(tmp_path, monkeypatch):
     monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
     namespace = {"size": (1, 2), "rate": np.float64(0.1), "device": torch.device("cpu"), "gone": ()}
     cell = "total = size[0] + rate + len(str(device)) + len(gone)"

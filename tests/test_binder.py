@@ -1,4 +1,4 @@
-"""What Binder builds agrees with the package: tools/binder.py rehearses the build itself."""
+"""The Binder configuration matches the package; tools/binder.py rehearses the build itself."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ def names(requirements: list[str]) -> set[str]:
     return {re.split(r"[<>=;\s\[]", requirement)[0] for requirement in requirements}
 
 
-def test_everything_that_pip_would_fetch_is_there_before():
+def test_all_dependencies_are_preinstalled():
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     needed = names(project["dependencies"]) | names(project["optional-dependencies"]["demo"])
     assert needed - set(binder.packages()) == set()
 
 
-def test_the_rehearsal_takes_torch_without_cuda():
+def test_the_rehearsal_uses_cpu_torch():
     (torch,) = [r for r in binder.requirements() if r.startswith("torch")]
     assert re.fullmatch(r"torch==[\d.]+(\+cpu)?", torch)
     assert not names(binder.requirements()) & binder.PROVIDED
 
 
-def test_the_last_step_can_be_executed():
+def test_post_build_is_executable():
     assert os.access(REPOSITORY / "binder" / "postBuild", os.X_OK)
 
 
-def test_the_workspace_opens_what_there_is():
+def test_the_workspace_opens_an_existing_notebook_and_sidebar():
     workspace = json.loads((REPOSITORY / "binder" / "workspace.json").read_text())
     layout = workspace["data"]["layout-restorer:data"]
     (tab,) = layout["main"]["dock"]["widgets"]
@@ -48,5 +48,5 @@ def test_the_workspace_opens_what_there_is():
 
 
 @pytest.mark.parametrize("name", ["overrides.json", "workspace.json"])
-def test_the_last_step_puts_it_in_place(name):
+def test_post_build_installs_the_settings(name):
     assert f"binder/{name}" in (REPOSITORY / "binder" / "postBuild").read_text()

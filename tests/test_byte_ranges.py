@@ -1,4 +1,4 @@
-"""Stretches of a file."""
+"""Sets of byte ranges."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def spans():
     return found
 
 
-def test_knows_what_lies_in_a_stretch(spans):
+def test_containment(spans):
     assert [n for n in range(12) if n in spans] == [2, 3, 4, 5, 9]
 
 
@@ -27,9 +27,9 @@ def test_knows_what_lies_in_a_stretch(spans):
         (5, 5, []),
     ],
 )
-def test_cuts_where_stretches_begin_and_end(spans, start, stop, pieces):
+def test_split_at_range_boundaries(spans, start, stop, pieces):
     assert list(spans.split(start, stop)) == pieces
 
 
-def test_without_any_everything_is_outside():
+def test_split_without_ranges():
     assert list(ByteRanges().split(0, 5)) == [(5, False)]

@@ -1,4 +1,4 @@
-"""What a cell reads and binds, rule by rule; test_cell_run.py really runs cells."""
+"""The names that a cell reads and binds, rule by rule; test_cell_run.py runs cells."""
 
 import re
 import sys
@@ -231,19 +231,19 @@ def test_source_and_code_are_kept() -> None:
     assert cell.code == "y = get_ipython().run_line_magic('time', 'x')\n"
 
 
-def test_only_the_notebooks_names_are_shipped() -> None:
+def test_only_the_notebooks_names_are_sent() -> None:
     cell = read("print(__name__, In, Out, get_ipython, display, exit, open, _, __, ___, _i3, sum)")
     assert cell.reads == ("_",)
 
 
-def test_a_shadowed_builtin_is_shipped() -> None:
+def test_a_shadowed_builtin_is_sent() -> None:
     assert read("sum(x)", sum=1).reads == ("sum", "x")
     assert read("exit(open, display)", exit=1, open=print, display=2).reads == names(
         "exit open display"
     )
 
 
-def test_what_ipython_put_into_the_notebook_is_not_shipped() -> None:
+def test_names_defined_by_ipython_are_not_sent() -> None:
     own = {"display": display, "exit": ExitAutocall(), "open": open, "In": [""], "__name__": "m"}
     assert read("print(display, exit, open, In, __name__)", **own).reads == ()
 
@@ -315,7 +315,7 @@ MAGICS = [
     ("for i in x:\n    !echo $i $y", "x y", "i"),
     ("%time u = f(x)", "f x", "u"),
     ("%time --no-raise-error f(x)", "f x", ""),
-    ("%time x = 1\nx", "x", "x"),  # an exception may have been shown and passed over
+    ("%time x = 1\nx", "x", "x"),  # %time may have caught an exception
     ("u = %timeit -n 10 -r3 -qo f(x)", "f x", "u"),
     ("%timeit u = x; u", "x", ""),
     ("%prun -s cumtime -l 5 u = f(x)", "f x", "u"),
@@ -345,7 +345,7 @@ def test_magics(source: str, reads: str, writes: str) -> None:
     assert cell.writes == names(writes)
 
 
-def test_a_given_transform_is_used() -> None:
+def test_a_custom_transform_is_used() -> None:
     manager = TransformerManager()
     manager.line_transforms.append(lambda lines: [line.replace("§", "print ") for line in lines])
     transform = lambda text: re.sub(r"print (\w+)", r"print(\1)", manager.transform_cell(text))
@@ -353,7 +353,7 @@ def test_a_given_transform_is_used() -> None:
     assert read_cell("%%time\n§x", NOTEBOOK, transform).reads == ("x",)
 
 
-# --------------------------------------------------------------- names that exist nowhere
+# --------------------------------------------------------------- unknown names
 
 
 @pytest.mark.parametrize(
@@ -487,7 +487,7 @@ def test_the_first_unknown_name_is_reported() -> None:
         pytest.param("def f[T: q](): pass", marks=since(3, 12)),
     ],
 )
-def test_no_false_alarm(source: str) -> None:
+def test_possibly_bound_names_are_not_reported(source: str) -> None:
     assert "q" not in read(source).reads
 
 
@@ -562,7 +562,7 @@ def test_indentation_error_keeps_its_type() -> None:
         read_cell("if x:\nprint(x)", NOTEBOOK)
 
 
-def test_a_long_cell_is_no_problem() -> None:
+def test_a_long_cell_can_be_read() -> None:
     chain = "".join(f"{'el' if i else ''}if x == {i}: y\n" for i in range(80))
     assert read(chain + "z = " + " + ".join(["a"] * 200)).reads == ("x", "y", "a")
 
@@ -581,6 +581,6 @@ def test_no_syntax_warning_is_shown_twice() -> None:
         ("vars(model)", ["model"]),
     ],
 )
-def test_where_all_names_are_asked_for_plain_values_are_sent(source, reads):
+def test_plain_values_are_sent_if_the_cell_lists_its_namespace(source, reads):
     notebook = {"lr": 0.1, "name": "a", "model": object(), "data": [1], "_i1": "x", "__doc__": ""}
     assert sorted(read_cell(source, notebook).reads) == reads

@@ -1,7 +1,7 @@
-"""What a cell reads is enough to run it: cells are run with all of a notebook and with that part.
+"""Cells run with only the names that they read have the same effects as with all names.
 
-Both runs must print the same, end the same and leave the same values.  Names that were bound or
-deleted must be among those that were foretold.
+Both runs must have the same output, error and values.  Names that were bound or deleted must be
+among those that the analysis predicts.
 """
 
 import ast
@@ -107,26 +107,26 @@ SNIPPETS = [
 
 
 def notebook() -> dict[str, object]:
-    """Return the namespace of a notebook, made anew for each run."""
+    """Return a new namespace of a notebook."""
     space: dict[str, object] = {"__name__": "__main__"}
     exec(dedent(NOTEBOOK), space)
     return space
 
 
 def run(source: str, space: dict[str, object]) -> tuple[str, str]:
-    """Run a cell; return what it printed and the error that ended it."""
+    """Run a cell; return its output and its error."""
     printed, error = io.StringIO(), ""
     with contextlib.redirect_stdout(printed):
         try:
             exec(source, space)
         except BaseException as raised:
-            # Python has other words for a missing name in a class and in a function.
+            # The message for a missing name differs between classes and functions.
             error = type(raised).__name__ + ("" if isinstance(raised, NameError) else str(raised))
     return without_addresses(printed.getvalue()), without_addresses(error)
 
 
-def plain(value: object) -> str:
-    """Return what can be compared of a value that was made twice."""
+def comparable(value: object) -> str:
+    """Return the repr of a value without addresses."""
     return without_addresses(repr(value))
 
 
@@ -147,16 +147,16 @@ def check(source: str, transform=None) -> Cell:
     assert changed <= {*cell.writes, *starred}
     assert before.keys() - whole.keys() <= {*cell.deletes, *unbound}
     for name in (changed | {*cell.reads}) & whole.keys():
-        assert plain(whole[name]) == plain(part[name]), name
+        assert comparable(whole[name]) == comparable(part[name]), name
     return cell
 
 
 @pytest.mark.parametrize("source", SNIPPETS)
-def test_what_a_cell_reads_is_enough(source: str) -> None:
+def test_the_names_read_are_sufficient(source: str) -> None:
     check(source)
 
 
-# --------------------------------------------------------------- programs made at random
+# --------------------------------------------------------------- random programs
 
 PARTS = {
     "value": [
@@ -190,8 +190,8 @@ PARTS = {
 }  # fmt: skip
 
 
-class Writer:
-    """Writes a program by replacing the words in capitals until none is left."""
+class ProgramGenerator:
+    """Generates a program by expanding the words in capitals."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -225,7 +225,7 @@ class Writer:
 def test_random_programs() -> None:
     tried = 0
     for seed in range(600):
-        source = Writer(seed).body("", 0)
+        source = ProgramGenerator(seed).body("", 0)
         try:
             compile(source, "<cell>", "exec")
         except SyntaxError:  # such as ``global a`` after a use of it
@@ -244,7 +244,7 @@ def test_random_programs() -> None:
 
 @pytest.fixture
 def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[InteractiveShell]:
-    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])  # a shell takes its place
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])  # the shell replaces it
     shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
     yield shell
     shell.atexit_operations()
@@ -265,7 +265,7 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[InteractiveShell]:
         "%env NBMGPU_TEST={a}",
     ],
 )
-def test_magics_run_with_what_they_read(shell: InteractiveShell, source: str) -> None:
+def test_magics_run_with_only_the_names_they_read(shell: InteractiveShell, source: str) -> None:
     own = {*shell.user_ns}
     cell = read_cell(source, notebook() | shell.user_ns, shell.transform_cell)
     shell.user_ns.update({n: v for n, v in notebook().items() if n in cell.reads})

@@ -14,7 +14,7 @@ from nbmgpu.frontend.completer import names_to_pull
 from nbmgpu.frontend.completion import MATCHER_ID, register, unregister
 from nbmgpu.options.flags import COMMANDS, FLAGS
 from nbmgpu.runs.events import LAUNCHER, EventWriter, Started
-from nbmgpu.runs.record import RunRecord
+from nbmgpu.runs.record import KernelRecord, LaunchOptions, RunRecord, StoragePaths
 from nbmgpu.runs.run import Run
 from nbmgpu.strategies import strategy_names
 from nbmgpu.system.processes import own_process
@@ -151,10 +151,13 @@ def make_run(name, **process):
     """Create a run on one CPU rank whose launcher is ``process``."""
     kernel = own_process()
     record = RunRecord(
-        id=name, created=time.time(), strategy="ddp", devices=["cpu"], batch="", seed=None,
-        timeout=None, fresh=False, cwd="", sys_path=[], bundle="", results=[],
-        kernel_pid=kernel["pid"], kernel_create_time=kernel["create_time"],
-    )  # fmt: skip
+        id=name,
+        created=time.time(),
+        devices=["cpu"],
+        options=LaunchOptions(strategy="ddp", batch="", seed=None, timeout=None, fresh=False),
+        kernel=KernelRecord(**kernel, cwd="", sys_path=[]),
+        storage=StoragePaths(bundle="", results=[]),
+    )
     run = Run.create(record, "pass")
     writer = EventWriter(run.folder / "events/launcher.jsonl", LAUNCHER)
     writer.emit(Started, **(kernel | process))

@@ -1,4 +1,4 @@
-"""Devices: what a machine has, where ranks go, and what ``%mgpu info`` says of it."""
+"""Device probing, placement of ranks, and ``%mgpu info``."""
 
 import os
 import platform
@@ -48,7 +48,7 @@ nvmlDeviceGetUUID = lambda handle: f"GPU-{handle}"
 
 @pytest.fixture
 def probed(tmp_path):
-    """Probe in a new process where torch, nvidia-smi and NVML are what the test says."""
+    """Probe in a new process with fake torch, nvidia-smi and NVML."""
 
     def run(smi="", nvml="", cuda="12.8", **environment):
         (tmp_path / "torch").mkdir()
@@ -75,7 +75,7 @@ def probed(tmp_path):
     return run
 
 
-def test_nvidia_smi_counts_the_gpus(probed):
+def test_nvidia_smi_lists_gpus(probed):
     machine = probed(NVIDIA_SMI)
     assert machine.gpus == (
         Gpu(0, A100, 81920 * MIB, 80896 * MIB, "GPU-00aa-0"),
@@ -87,13 +87,13 @@ def test_nvidia_smi_counts_the_gpus(probed):
     assert machine.memory > 0
 
 
-def test_nvml_is_asked_before_nvidia_smi(probed):
+def test_nvml_takes_precedence_over_nvidia_smi(probed):
     machine = probed(NVIDIA_SMI, NVML)
     assert [gpu.name for gpu in machine.gpus] == ["NVIDIA H100"] * 3
     assert machine.gpus[2] == Gpu(2, "NVIDIA H100", 80 << 30, 70 << 30, "GPU-2")
 
 
-def test_an_nvml_that_fails_leaves_it_to_nvidia_smi(probed):
+def test_nvidia_smi_is_used_if_nvml_fails(probed):
     broken = "def nvmlInit(): raise RuntimeError('Driver Not Loaded')"
     assert len(probed(NVIDIA_SMI, broken).gpus) == 2
 
@@ -103,10 +103,12 @@ def test_a_machine_without_driver_has_no_gpu(probed):
     assert (machine.gpus, machine.cuda, machine.why_not) == ((), False, "No GPU here")
 
 
-def test_a_driver_that_fails_is_quoted(probed):
-    says = "#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'\nexit 18\n"
+def test_the_error_of_the_driver_is_quoted(probed):
+    script = (
+        "#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'\nexit 18\n"
+    )
     why = "nvidia-smi fails (Failed to initialize NVML: Driver/library version mismatch)"
-    assert probed(says).why_not == why
+    assert probed(script).why_not == why
 
 
 def test_a_cpu_build_of_torch_uses_no_gpu(probed):
@@ -123,7 +125,7 @@ def test_gpus_can_be_hidden(probed):
     assert machine.why_not == "CUDA_VISIBLE_DEVICES= hides 2 GPUs"
 
 
-def test_gpus_are_numbered_as_torch_shows_them(probed):
+def test_gpus_are_numbered_as_in_torch(probed):
     machine = probed(NVIDIA_SMI, CUDA_VISIBLE_DEVICES="1")
     assert machine.gpus == (Gpu(0, A100, 0, 0, "GPU-11aa-1"),)
     assert machine.hidden == 1
@@ -146,20 +148,20 @@ def test_gpus_are_numbered_as_torch_shows_them(probed):
         ("GPU-11aa-1,1", []),
     ],
 )
-def test_cuda_visible_devices_is_read_as_cuda_reads_it(shown, physical):
+def test_cuda_visible_devices_is_parsed_as_by_cuda(shown, physical):
     gpus = visible_gpus(FOUR, shown)
     assert [gpu.uuid for gpu in gpus] == [FOUR[i].uuid for i in physical]
     assert [gpu.index for gpu in gpus] == list(range(len(physical)))
 
 
-def test_of_mig_slices_one_is_shown():
+def test_only_one_mig_slice_is_visible():
     assert [gpu.uuid for gpu in visible_gpus(FOUR, "MIG-a,MIG-b")] == ["MIG-a"]
 
 
-def test_the_build_of_torch_is_known_without_importing_it():
+def test_the_build_of_torch_is_read_without_importing_it():
     code = "import sys, nbmgpu.devices.probe as d; print(d.torch_build(), 'torch' in sys.modules)"
-    said = subprocess.check_output([sys.executable, "-c", code], env=ENVIRONMENT, text=True)
-    assert said.split() == [*str(torch_build()).split(), "False"]
+    output = subprocess.check_output([sys.executable, "-c", code], env=ENVIRONMENT, text=True)
+    assert output.split() == [*str(torch_build()).split(), "False"]
     torch = pytest.importorskip("torch")
     assert torch_build().version == torch.__version__
     assert torch_build().cuda == torch.version.cuda
@@ -182,7 +184,7 @@ def test_without_a_gpu_ranks_run_on_the_cpu(line, ranks, threads, notice):
     )
 
 
-def test_too_many_cpu_ranks_are_refused():
+def test_too_many_cpu_ranks_raise_an_error():
     with pytest.raises(OptionError) as caught:
         place_ranks(RunOptions(gpus=9, seed=1), LAPTOP)
     assert str(caught.value) == (
@@ -202,7 +204,7 @@ def test_too_many_cpu_ranks_are_refused():
         ("-g 2,", [2], 32),
     ],
 )
-def test_ranks_go_on_the_gpus_asked_for(line, indices, threads):
+def test_ranks_are_placed_on_the_requested_gpus(line, indices, threads):
     placement = place_ranks(RunOptions.parse(line), SERVER)
     assert placement == Placement(tuple(f"cuda:{i}" for i in indices), threads, "")
     assert placement.world_size == len(indices)
@@ -217,7 +219,7 @@ def test_the_cpu_can_be_chosen_over_gpus():
 
 
 @pytest.mark.parametrize(
-    ("line", "said", "instead"),
+    ("line", "text_start", "instead"),
     [
         ("-g 8", "8 GPUs requested, but there are 4", "--gpus 4"),
         ("-g 0,4,2,7", "There is no GPU 4, 7: there are 4, counted from 0", "--gpus 0,2"),
@@ -225,16 +227,16 @@ def test_the_cpu_can_be_chosen_over_gpus():
         ("-g 1000000000", "1000000000 GPUs requested", "--gpus 4"),
     ],
 )
-def test_too_few_gpus_are_an_error_with_the_nearest_command(line, said, instead):
+def test_too_few_gpus_raise_an_error_with_the_nearest_command(line, text_start, instead):
     with pytest.raises(OptionError) as caught:
         place_ranks(RunOptions.parse(line), SERVER)
     message = str(caught.value)
-    assert message.startswith(said)
+    assert message.startswith(text_start)
     assert message.endswith(f"\nTry: %%mgpu --strategy ddp {instead}")
     place_ranks(RunOptions.parse(message.partition("%%mgpu")[2]), SERVER)
 
 
-def test_hidden_gpus_and_the_cpu_are_pointed_at():
+def test_the_error_mentions_hidden_gpus_and_cpu_ranks():
     machine = Machine(cores=8, memory=1 << 34, gpus=FOUR[:1], cuda=True, hidden=3)
     with pytest.raises(OptionError) as caught:
         place_ranks(RunOptions(gpus=4), machine)
@@ -244,7 +246,7 @@ def test_hidden_gpus_and_the_cpu_are_pointed_at():
     )
 
 
-def test_every_placement_leaves_a_thread_for_each_rank():
+def test_every_rank_has_at_least_one_thread():
     for cores in (1, 2, 3, 8):
         machine = Machine(cores=cores, memory=1 << 34)
         for gpus in (None, "all", 1, 2, 3, 4):
@@ -254,7 +256,7 @@ def test_every_placement_leaves_a_thread_for_each_rank():
             assert placement.notice.startswith("No GPU here")
 
 
-def test_limits_of_a_container_version_2(tmp_path):
+def test_cgroup_v2_limits(tmp_path):
     membership = tmp_path / "membership"
     membership.write_text("0::/outer/inner\n")
     inner = tmp_path / "outer/inner"
@@ -268,7 +270,7 @@ def test_limits_of_a_container_version_2(tmp_path):
     assert memory_limit(tmp_path, membership) == 1 << 30
 
 
-def test_what_is_left_of_a_containers_memory(tmp_path):
+def test_available_memory_in_a_cgroup(tmp_path):
     files = {
         "memory.max": "1000000\n",
         "memory.current": "900000\n",
@@ -290,7 +292,7 @@ def test_what_is_left_of_a_containers_memory(tmp_path):
     assert available_memory(tmp_path, membership) == 100_007
 
 
-def test_processor_time_under_a_quota(tmp_path):
+def test_cpu_time_under_a_quota(tmp_path):
     membership = tmp_path / "cgroup"
     membership.write_text("0::/inner\n")
     assert limited_cpu_time(tmp_path, membership) is None
@@ -303,7 +305,7 @@ def test_processor_time_under_a_quota(tmp_path):
     assert limited_cpu_time(tmp_path, membership) == 2.5
 
 
-def test_limits_of_a_container_version_1(tmp_path):
+def test_cgroup_v1_limits(tmp_path):
     membership = tmp_path / "membership"
     membership.write_text("4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n1:name=systemd:/x\n")
     for name, text in {
@@ -319,12 +321,12 @@ def test_limits_of_a_container_version_1(tmp_path):
     assert memory_limit(tmp_path, membership) == 2 << 30
 
 
-def test_no_limits_where_there_are_no_groups(tmp_path):
+def test_no_limits_without_cgroups(tmp_path):
     assert cpu_quota(tmp_path, tmp_path / "none") == float("inf")
     assert memory_limit(tmp_path, tmp_path / "none") == sys.maxsize
 
 
-def test_info_tells_devices_versions_and_what_is_missing():
+def test_info_lists_devices_and_versions():
     text = info_text(SERVER)
     assert f"cuda:3   {A100}, 79.0 GiB free of 80.0 GiB" in text
     assert "one rank on each of cuda:0, cuda:1, cuda:2, cuda:3" in text
@@ -333,18 +335,20 @@ def test_info_tells_devices_versions_and_what_is_missing():
     assert not any(line.endswith(" ") for line in text.splitlines())
 
 
-def test_info_of_this_machine_imports_nothing_heavy():
+def test_info_imports_no_heavy_packages():
     code = (
         "import sys; from nbmgpu.frontend.info import info_text; print(info_text());"
         "print([m for m in ('torch', 'pandas', 'transformers', 'IPython') if m in sys.modules])"
     )
-    said = subprocess.check_output([sys.executable, "-c", code], env=ENVIRONMENT, text=True)
-    assert said.splitlines()[-1] == "[]"
-    assert f"cpu {probe().cores} core(s)" in " ".join(said.split())
-    assert f"torch {torch_build().version} ({torch_build().label} build)" in " ".join(said.split())
+    output = subprocess.check_output([sys.executable, "-c", code], env=ENVIRONMENT, text=True)
+    assert output.splitlines()[-1] == "[]"
+    assert f"cpu {probe().cores} core(s)" in " ".join(output.split())
+    assert f"torch {torch_build().version} ({torch_build().label} build)" in " ".join(
+        output.split()
+    )
 
 
-def test_info_names_a_missing_package_and_its_pip_line(monkeypatch):
+def test_info_lists_missing_packages_with_the_pip_command(monkeypatch):
     monkeypatch.setattr("nbmgpu.frontend.info.OPTIONAL", {"no-such-package-here": "nothing"})
     assert "pip install no-such-package-here" in info_text(LAPTOP)
     assert not any("no-such-package-here" in line for line in version_lines())

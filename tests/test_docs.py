@@ -1,4 +1,4 @@
-"""What the pages say is there: every option, and whatever they link to."""
+"""The documentation covers every option, and its links are valid."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/READM
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]+))?\)")
 
 
-def test_every_option_and_command_is_explained() -> None:
+def test_every_option_and_command_is_documented() -> None:
     page = (ROOT / "docs" / "options.md").read_text()
     listed = "\n".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `"))
     for flag in FLAGS:
@@ -24,13 +24,13 @@ def test_every_option_and_command_is_explained() -> None:
 
 
 def anchors(page: Path) -> Iterator[str]:
-    """The anchors of a page's headings, as Markdown's readers make them."""
+    """Yield the anchors of a page's headings, as GitHub generates them."""
     for heading in re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE):
         yield re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_are_valid(page: Path) -> None:
     for path, anchor in LINK.findall(page.read_text()):
         target = (page.parent / path).resolve() if path else page
         assert target.exists(), path

@@ -1,4 +1,4 @@
-"""What a run that is over has to raise."""
+"""The exception that a finished run raises."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from nbmgpu.runs.events import Exited, Failure, Status
 from nbmgpu.runs.failure import exception_of
 
 
-class Demanding(Exception):
-    """Its ``__init__`` wants more than its ``args`` have."""
+class ArgumentMismatch(Exception):
+    """Its ``__init__`` has more parameters than its ``args``."""
 
     def __init__(self, text: str, size: int) -> None:
         super().__init__(text)
         self.size = size
-        self.handle = open  # stays
-        self.generator = (n for n in ())  # cannot travel
+        self.handle = open  # picklable
+        self.generator = (n for n in ())  # not picklable
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def report(staged: StagedRun, rank: int, error: BaseException) -> None:
         failures.report(staged.ranks[rank], caught, staged.run.cell)
 
 
-def test_a_run_that_finished_raises_nothing(stage: Stage) -> None:
+def test_a_successful_run_raises_nothing(stage: Stage) -> None:
     staged = stage()
     staged.start()
     staged.finish()
@@ -54,9 +54,14 @@ def test_a_run_that_finished_raises_nothing(stage: Stage) -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [ValueError("bad"), KeyError("k"), OSError(2, "no such file", "path"), Demanding("much", 3)],
+    [
+        ValueError("bad"),
+        KeyError("k"),
+        OSError(2, "no such file", "path"),
+        ArgumentMismatch("much", 3),
+    ],
 )
-def test_the_exception_is_the_ranks_own(stage: Stage, error: Exception) -> None:
+def test_the_ranks_exception_is_raised(stage: Stage, error: Exception) -> None:
     staged = stage()
     staged.start()
     report(staged, 1, error)
@@ -67,7 +72,7 @@ def test_the_exception_is_the_ranks_own(stage: Stage, error: Exception) -> None:
     assert got.args == error.args
     assert str(got) == str(error)
     assert "Rank 1 of 2 raised" in str(got.__cause__)
-    if isinstance(got, Demanding):
+    if isinstance(got, ArgumentMismatch):
         assert got.size == 3
 
 
@@ -82,7 +87,7 @@ def test_the_earliest_error_is_the_cause(stage: Stage) -> None:
     assert isinstance(raised(staged), ValueError)
 
 
-def test_a_rank_that_only_lost_its_peer_is_not_the_cause(stage: Stage) -> None:
+def test_a_connection_error_is_not_the_cause(stage: Stage) -> None:
     staged = stage()
     staged.start()
     staged.exit(1, -9)
@@ -94,7 +99,7 @@ def test_a_rank_that_only_lost_its_peer_is_not_the_cause(stage: Stage) -> None:
     assert "Rank 1 of 2 was ended by SIGKILL" in str(got)
 
 
-def test_an_exception_that_cannot_travel_is_told(stage: Stage) -> None:
+def test_an_unpicklable_exception_is_a_rank_error(stage: Stage) -> None:
     staged = stage()
     staged.start()
     staged.fail(0, type="Strange", message="cannot be rebuilt")
@@ -106,7 +111,7 @@ def test_an_exception_that_cannot_travel_is_told(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "kind", "says"),
+    ("code", "kind", "message"),
     [
         (-9, RankKilledError, "SIGKILL: it was killed, probably because the machine ran out"),
         (-11, RankKilledError, "SIGSEGV: it crashed in compiled code"),
@@ -115,8 +120,8 @@ def test_an_exception_that_cannot_travel_is_told(stage: Stage) -> None:
         (0, RankError, "exited with code 0 without an exception"),
     ],
 )
-def test_an_end_without_an_exception_is_explained(
-    stage: Stage, code: int, kind: type[Exception], says: str
+def test_an_exit_without_an_exception_is_explained(
+    stage: Stage, code: int, kind: type[Exception], message: str
 ) -> None:
     staged = stage()
     staged.start()
@@ -125,24 +130,24 @@ def test_an_end_without_an_exception_is_explained(
     staged.end("failed")
     got = raised(staged)
     assert type(got) is kind
-    assert says in str(got)
+    assert message in str(got)
     assert str(got).endswith("the last line")
 
 
-def test_a_crash_shows_pythons_own_report_from_its_beginning(stage: Stage) -> None:
+def test_a_crash_shows_the_start_of_faulthandlers_report(stage: Stage) -> None:
     staged = stage()
     staged.start()
     frames = "".join(f"  File {n}\n" for n in range(40))
-    staged.log(0, f"what was said\nFatal Python error: Segmentation fault\n\n{frames}")
+    staged.log(0, f"earlier output\nFatal Python error: Segmentation fault\n\n{frames}")
     staged.exit(0, -11)
     staged.end("failed")
     text = str(raised(staged))
     assert "Fatal Python error: Segmentation fault\n\n  File 0\n" in text
     assert "File 39" not in text
-    assert "what was said" not in text
+    assert "earlier output" not in text
 
 
-def test_a_rank_that_never_came_up_shows_the_launchers_log(stage: Stage) -> None:
+def test_a_rank_that_did_not_start_shows_the_launchers_log(stage: Stage) -> None:
     staged = stage()
     (staged.run.folder / "logs" / "torchrun.log").write_text("no such interpreter")
     staged.exit(0, 1)
@@ -153,7 +158,7 @@ def test_a_rank_that_never_came_up_shows_the_launchers_log(stage: Stage) -> None
     assert "no such interpreter" in str(got)
 
 
-def test_stops_and_timeouts_say_what_is_back(stage: Stage) -> None:
+def test_stops_and_timeouts_report_what_was_written_back(stage: Stage) -> None:
     staged = stage(timeout=5.0)
     staged.start()
     staged.end("timeout")
@@ -168,7 +173,7 @@ def test_stops_and_timeouts_say_what_is_back(stage: Stage) -> None:
     assert "is back in the notebook" in str(raised(staged))
 
 
-def test_a_hang_shows_where_each_rank_stood(stage: Stage) -> None:
+def test_a_timeout_shows_the_line_of_each_rank(stage: Stage) -> None:
     staged = stage(3, timeout=5.0)
     staged.start()
     for rank, place in enumerate(["line 2 of the cell: a()", "line 3 of the cell: b()", ""]):
@@ -180,7 +185,7 @@ def test_a_hang_shows_where_each_rank_stood(stage: Stage) -> None:
     ]
 
 
-def test_a_rank_interrupted_by_others_than_us(stage: Stage) -> None:
+def test_a_rank_interrupted_by_another_process(stage: Stage) -> None:
     staged = stage()
     staged.start()
     staged.ranks[1].emit(Status, state="stopped")
@@ -191,7 +196,7 @@ def test_a_rank_interrupted_by_others_than_us(stage: Stage) -> None:
     assert "Rank 1 of 2 was interrupted" in str(got)
 
 
-def test_a_line_that_the_cell_does_not_have_is_left_out(stage: Stage) -> None:
+def test_an_invalid_line_number_is_omitted(stage: Stage) -> None:
     staged = stage(cell="x = 1\n")
     staged.start()
     staged.fail(0, line=99)
@@ -200,7 +205,7 @@ def test_a_line_that_the_cell_does_not_have_is_left_out(stage: Stage) -> None:
     assert "of the cell" not in str(raised(staged).__cause__)
 
 
-def test_a_failure_carries_only_what_can_travel(stage: Stage) -> None:
+def test_failure_events_can_be_pickled(stage: Stage) -> None:
     staged = stage()
 
     class Unprintable(Exception):

@@ -1,4 +1,4 @@
-"""A clone is used for more than a day: every target of the Makefile, in turn, in one clone."""
+"""Targets of the Makefile work repeatedly in one clone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what git tracks here, with changes that are not committed yet."""
+    """A copy of the tracked files, with uncommitted changes."""
     folder = tmp_path_factory.mktemp("clone")
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=REPOSITORY, check=True, capture_output=True, text=True
@@ -35,7 +35,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(clone: Path, *command: str, **environment: str) -> str:
-    """Run a command in the clone; return its output, which an error shows in full."""
+    """Run a command in the clone; return its output, or fail with its end."""
     variables = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH")}
     done = subprocess.run(
         command,
@@ -50,12 +50,12 @@ def run(clone: Path, *command: str, **environment: str) -> str:
     return done.stdout
 
 
-def test_a_clone_is_usable_for_more_than_a_day(clone: Path) -> None:
-    assert_targets_can_be_made_again(clone)
+def test_a_clone_can_be_rebuilt(clone: Path) -> None:
+    assert_targets_can_be_rebuilt(clone)
     assert_wheel_and_sdist_build_twice(clone)
 
 
-def assert_targets_can_be_made_again(clone: Path) -> None:
+def assert_targets_can_be_rebuilt(clone: Path) -> None:
     python = clone / ".venv" / "bin" / "python"
     installed = clone / ".venv" / "share" / "jupyter" / "labextensions" / "nbmgpu"
     built = clone / "nbmgpu" / "labextension"
@@ -79,13 +79,13 @@ def assert_targets_can_be_made_again(clone: Path) -> None:
 
 def assert_wheel_and_sdist_build_twice(clone: Path) -> None:
     python = str(clone / ".venv" / "bin" / "python")
-    for turn in ("first", "second"):
-        run(clone, python, "-m", "pip", "wheel", "-qq", "--no-deps", "-w", f"dist/{turn}", ".")
-        run(clone, python, "-m", "build", "--sdist", "--outdir", f"dist/{turn}")
-        (wheel,) = (clone / "dist" / turn).glob("*.whl")
+    for attempt in ("first", "second"):
+        run(clone, python, "-m", "pip", "wheel", "-qq", "--no-deps", "-w", f"dist/{attempt}", ".")
+        run(clone, python, "-m", "build", "--sdist", "--outdir", f"dist/{attempt}")
+        (wheel,) = (clone / "dist" / attempt).glob("*.whl")
         names = zipfile.ZipFile(wheel).namelist()
         assert len(names) == len(set(names)), "a file is in the wheel twice"
         prefix = "share/jupyter/labextensions/nbmgpu/"
         found = {name.partition(prefix)[2] for name in names if prefix in name}
         assert {"install.json", "package.json", "static/style.js"} <= found
-        assert list((clone / "dist" / turn).glob("*.tar.gz"))
+        assert list((clone / "dist" / attempt).glob("*.tar.gz"))

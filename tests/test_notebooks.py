@@ -1,4 +1,4 @@
-"""Every notebook runs from clean, without a network, and shows what its text promises."""
+"""Every notebook runs in a new kernel without a network, and raises only expected errors."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ LIMIT = 180.0
 """Seconds that a notebook may take on a machine without GPUs."""
 
 FAILS = "raises-exception"
-"""The tag of cells that are to fail; nbclient goes on after them."""
+"""The tag of cells that must raise; nbclient continues after them."""
 
-OWN_NOISE = re.compile(r"Traceback|Exception ignored|nbmgpu")
-"""What a cell may not write to stderr; what libraries have to say there is theirs."""
+UNEXPECTED_STDERR = re.compile(r"Traceback|Exception ignored|nbmgpu")
+"""Text that a cell must not write to stderr; messages of libraries are allowed."""
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
@@ -40,8 +40,8 @@ def tags(cell: NotebookNode) -> list[str]:
 
 
 @pytest.fixture
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder to run in, and no network: what libraries would download has a substitute."""
+def work_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder to run in, with downloads by libraries switched off."""
     for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         monkeypatch.setenv(variable, "1")
     for variable in ("NBMGPU_RUNS", "HF_HOME", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR"):
@@ -52,7 +52,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @each_notebook
-def test_it_is_committed_as_a_reader_should_find_it(path: Path) -> None:
+def test_notebooks_are_valid_and_without_outputs(path: Path) -> None:
     notebook = nbformat.read(path, as_version=nbformat.NO_CONVERT)
     nbformat.validate(notebook)
     assert [cell.id for cell in notebook.cells if cell.get("outputs")] == []
@@ -73,21 +73,21 @@ def test_it_is_committed_as_a_reader_should_find_it(path: Path) -> None:
     ],
 )
 @pytest.mark.timeout(3 * LIMIT)
-def test_it_runs_from_clean(path: Path, alone: Path) -> None:
+def test_notebooks_run_in_a_new_kernel(path: Path, work_folder: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
-    began = time.monotonic()
-    execute(notebook, alone)
-    beside_others = "PYTEST_XDIST_WORKER" in os.environ
-    assert time.monotonic() - began < LIMIT * (2 if beside_others else 1)
+    start = time.monotonic()
+    execute(notebook, work_folder)
+    shares_machine = "PYTEST_XDIST_WORKER" in os.environ
+    assert time.monotonic() - start < LIMIT * (2 if shares_machine else 1)
     for cell in code(notebook):
         raised = any(output.output_type == "error" for output in cell.outputs)
         assert raised == (FAILS in tags(cell)), cell.source
-        said = "".join(o.text for o in cell.outputs if o.get("name") == "stderr")
-        assert OWN_NOISE.search(said) is None, said
+        stderr = "".join(o.text for o in cell.outputs if o.get("name") == "stderr")
+        assert UNEXPECTED_STDERR.search(stderr) is None, stderr
 
 
 @each_notebook
-def test_its_links_lead_somewhere(path: Path) -> None:
+def test_links_are_valid(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     local = [link for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text) if "://" not in link]

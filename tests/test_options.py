@@ -1,4 +1,4 @@
-"""Options: every way to write them, and every way to get them wrong."""
+"""Parsing of options, and the errors for invalid options."""
 
 import dataclasses
 from random import Random
@@ -12,7 +12,7 @@ from nbmgpu.strategies import strategy_names
 
 
 def try_line(message: str) -> str:
-    """The options of the line that an error says to type."""
+    """Return the options of the line that an error suggests."""
     last = message.splitlines()[-1]
     assert last.startswith("Try: %%mgpu")
     return last.removeprefix("Try: %%mgpu").strip()
@@ -46,25 +46,25 @@ def try_line(message: str) -> str:
         ("--gpus 2  # both of them", {"gpus": 2}),
     ],
 )
-def test_a_line_is_read(line, expected):
+def test_a_line_is_parsed(line, expected):
     options = RunOptions.parse(line)
     assert dataclasses.asdict(options) == DEFAULTS | expected
     assert options == RunOptions.of(**expected)
     assert RunOptions.parse(options.line()) == options
 
 
-def test_the_canonical_line_names_the_strategy_and_what_is_not_default():
+def test_the_canonical_line_has_the_strategy_and_nondefault_options():
     assert RunOptions().line() == "--strategy ddp"
     assert RunOptions(gpus=2).command == "%%mgpu --strategy ddp --gpus 2"
-    given = "--seed=3 --no-pull --timeout 1e3 -g 1, --dry-run --batch per-rank --background"
-    assert RunOptions.parse(given).line() == (
+    line = "--seed=3 --no-pull --timeout 1e3 -g 1, --dry-run --batch per-rank --background"
+    assert RunOptions.parse(line).line() == (
         "--strategy ddp --gpus 1, --batch per-rank --seed 3 --no-pull --background "
         "--timeout 1000 --dry-run"
     )
 
 
 @pytest.mark.parametrize(
-    ("line", "said", "instead"),
+    ("line", "text", "instead"),
     [
         ("--gpu 2", "no flag --gpu.\nThe closest is --gpus", "--strategy ddp --gpus 2"),
         ("--num_gpus 2", "The closest is --gpus", "--strategy ddp --gpus 2"),
@@ -102,25 +102,25 @@ def test_the_canonical_line_names_the_strategy_and_what_is_not_default():
         ("--gpu 2 -s dpp --sed 1", "no strategy 'dpp'", "--strategy ddp --gpus 2 --seed 1"),
     ],
 )
-def test_a_wrong_line_is_refused_with_one_that_works(line, said, instead, capsys):
+def test_an_invalid_line_is_rejected_with_a_valid_suggestion(line, text, instead, capsys):
     with pytest.raises(OptionError) as caught:
         RunOptions.parse(line)
     message = str(caught.value)
-    assert said in message
+    assert text in message
     suggested = try_line(message)
     assert RunOptions.parse(suggested).line() == suggested
     assert instead is None or suggested == instead
     assert capsys.readouterr() == ("", "")
 
 
-def test_every_slip_of_a_line_is_said_at_once():
+def test_all_errors_of_a_line_are_reported_together():
     with pytest.raises(OptionError) as caught:
         RunOptions.parse("--gpu 2 --strategy dpp --timeout soon")
-    for said in ("--gpu.", "'dpp'", "'soon'"):
-        assert said in str(caught.value)
+    for text in ("--gpu.", "'dpp'", "'soon'"):
+        assert text in str(caught.value)
 
 
-def test_any_line_is_read_or_refused_with_one_that_works():
+def test_random_lines_are_parsed_or_rejected_with_a_valid_suggestion():
     words = (
         "--gpus --gpu=2 -g -g2 --gpus= --pull --pull=a.b --no-pull --cpu --cpu=1 -s ddp none "
         "--seed --timeout=1 --batch global 0,1 , 2, -1 1.5 all x class \" ' # = -- - --zorp \u0663"
@@ -136,7 +136,7 @@ def test_any_line_is_read_or_refused_with_one_that_works():
 
 
 @pytest.mark.parametrize(
-    ("keywords", "said", "instead"),
+    ("keywords", "text", "instead"),
     [
         ({"gpu": 2}, "no option 'gpu'", "gpus=2"),
         ({"gpus": True}, "True does not name", "gpus='all'"),
@@ -149,15 +149,15 @@ def test_any_line_is_read_or_refused_with_one_that_works():
         ({"pull": 3}, "cannot be pulled", "pull=None"),
     ],
 )
-def test_a_python_caller_meets_the_same_checks(keywords, said, instead):
+def test_keyword_arguments_are_validated(keywords, text, instead):
     with pytest.raises(OptionError) as caught:
         RunOptions.of(**keywords)
-    assert said in str(caught.value)
+    assert text in str(caught.value)
     assert str(caught.value).endswith(f"Try: {instead}")
 
 
 @pytest.mark.parametrize(
-    "given",
+    "keywords",
     [
         {"cpu_offload": True},
         {"strategy": "fsdp", "precision": "fp16"},
@@ -165,14 +165,14 @@ def test_a_python_caller_meets_the_same_checks(keywords, said, instead):
         {"strategy": "zero", "seed": 1.0},
     ],
 )
-def test_what_a_python_caller_is_told_to_type_works(given):
+def test_suggested_keyword_arguments_are_valid(keywords):
     with pytest.raises(OptionError) as caught:
-        RunOptions.of(**given)
+        RunOptions.of(**keywords)
     typed = str(caught.value).rpartition("Try: ")[2]
-    RunOptions.of(**given | eval(f"dict({typed})"))
+    RunOptions.of(**keywords | eval(f"dict({typed})"))
 
 
-def test_a_path_with_spaces_is_written_as_it_is_read(tmp_path):
+def test_a_path_with_spaces_is_quoted(tmp_path):
     path = tmp_path / "a folder" / "ds.json"
     path.parent.mkdir()
     path.write_text("{}")
@@ -180,7 +180,7 @@ def test_a_path_with_spaces_is_written_as_it_is_read(tmp_path):
     assert RunOptions.parse(options.line()) == options
 
 
-def test_a_python_caller_may_give_text_lists_and_json():
+def test_keyword_arguments_may_be_text_or_lists():
     assert RunOptions.of(gpus=[0, 2], pull=["a", "b"]) == RunOptions(gpus=(0, 2), pull=("a", "b"))
     assert RunOptions.of(gpus="0,2", pull="a, b", timeout=3) == RunOptions.parse(
         "--gpus 0,2 --pull a,b --timeout 3"
@@ -190,7 +190,7 @@ def test_a_python_caller_may_give_text_lists_and_json():
     assert RunOptions.of(**dataclasses.asdict(options)) == options
 
 
-def test_options_are_fixed_and_comparable():
+def test_options_are_frozen_and_hashable():
     with pytest.raises(dataclasses.FrozenInstanceError):
         RunOptions().gpus = 2
     assert len({RunOptions(gpus=2), RunOptions.parse("-g 2")}) == 1

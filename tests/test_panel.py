@@ -7,7 +7,7 @@ import pytest
 from staged import Stage
 
 from nbmgpu.kernel.notebook_context import NotebookContext
-from nbmgpu.report.snapshot import Parts
+from nbmgpu.report.views.registry import BUILT_IN
 from nbmgpu.ui import assets, panel
 from nbmgpu.ui.live_output import LiveOutput
 from nbmgpu.ui.panel import RunPanel
@@ -41,17 +41,17 @@ def sent_by(view, monkeypatch):
 
 def test_has_a_trait_for_every_part(staged):
     view = shown(staged(1))
-    assert set(Parts.__annotations__) <= set(view.keys)
+    assert {f"part_{name}" for name in BUILT_IN} <= set(view.keys)
 
 
 def test_of_an_empty_run(staged):
     view = shown(staged(2))
-    assert (view.status["word"], view.status["over"]) == ("starting", False)
-    assert view.about["headline"] == "ddp on 2 ranks (cpu)"
-    assert view.curves == {"shown": [], "hidden": 0}
-    assert view.progress == view.notices == []
-    assert view.failure is None
-    assert [row["word"] for row in view.ranks] == ["starting", "starting"]
+    assert (view.part_status["label"], view.part_status["over"]) == ("starting", False)
+    assert view.part_about["headline"] == "ddp on 2 ranks (cpu)"
+    assert view.part_curves == {"shown": [], "hidden": 0}
+    assert view.part_progress == view.part_notices == []
+    assert view.part_failure is None
+    assert [row["label"] for row in view.part_ranks] == ["starting", "starting"]
 
 
 def test_follows_the_run(staged):
@@ -61,16 +61,16 @@ def test_follows_the_run(staged):
     run.progress(3, 12)
     run.notice("dropout draws other numbers")
     refresh(run, view)
-    assert view.status["word"] == "running"
-    assert view.about["batch"] == "64 = 2 x 32"
-    assert view.progress == [
+    assert view.part_status["label"] == "running"
+    assert view.part_about["batch"] == "64 = 2 x 32"
+    assert view.part_progress == [
         {"key": "loader", "label": "epoch 1", "count": "3 / 12", "fraction": 0.25}
     ]
-    assert view.notices == ["dropout draws other numbers"]
+    assert view.part_notices == ["dropout draws other numbers"]
     run.finish()
     refresh(run, view)
-    assert view.status["tone"] == "good"
-    assert view.status["over"]
+    assert view.part_status["tone"] == "good"
+    assert view.part_status["over"]
 
 
 def test_never_takes_events_from_the_watcher(staged):
@@ -93,8 +93,8 @@ class TestTraffic:
         run.notice("something")
         refresh(run, view)
         (message,) = messages
-        assert {"progress", "notices"} <= set(message["state"])
-        assert not {"curves", "ranks", "about"} & set(message["state"])
+        assert {"part_progress", "part_notices"} <= set(message["state"])
+        assert not {"part_curves", "part_ranks", "part_about"} & set(message["state"])
 
     def test_at_most_five_messages_a_second(self, staged, monkeypatch):
         run = staged(1)
@@ -118,8 +118,8 @@ class TestTraffic:
         run.finish()
         run.run.poll()
         view.refresh()
-        assert view.status["word"] == "finished"
-        assert view.curves["shown"][0]["last"] == "1"
+        assert view.part_status["label"] == "finished"
+        assert view.part_curves["shown"][0]["last"] == "1"
 
     def test_a_busy_run_costs_little(self, staged):
         run = staged(2)
@@ -144,9 +144,9 @@ class TestStop:
         view.refresh()
         view.on_stop(run.run.stop)
         view._handle_custom_msg({"kind": "stop", "force": False}, [])
-        assert (view.status["word"], view.status["stopping"]) == ("stopping", "asked")
+        assert (view.part_status["label"], view.part_status["stopping"]) == ("stopping", "asked")
         view._handle_custom_msg({"kind": "stop", "force": True}, [])
-        assert view.status["stopping"] == "forced"
+        assert view.part_status["stopping"] == "forced"
 
     def test_in_the_output_of_a_cell_forces_only_where_that_was_clicked(self, staged):
         run = staged(1)
@@ -186,7 +186,7 @@ def test_lines_of_a_log_are_sent_when_asked_for(staged, monkeypatch):
     request = {"rank": 1, "first": 1, "count": 2, "search": ""}
     page = answer_to(view, monkeypatch, logs=request)
     assert [line["text"] for line in page["lines"]] == ["two", "three"]
-    assert view.logs[1] == {"lines": 3, "size": 14}
+    assert view.part_logs[1] == {"lines": 3, "size": 14}
 
 
 def test_a_stretch_of_a_curve_is_sent_when_asked_for(staged, monkeypatch):

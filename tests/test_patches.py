@@ -54,13 +54,13 @@ def test_the_installed_torch_is_a_tested_one() -> None:
     )
 
 
-def test_entries_say_why_in_one_sentence() -> None:
+def test_entries_have_a_reason_of_one_sentence() -> None:
     for entry in TABLE.values():
         assert entry.why.endswith("."), entry.target
         assert not entry.without.endswith("."), entry.target
 
 
-def test_a_moved_target_is_named_with_its_consequence() -> None:
+def test_the_error_for_a_moved_target_has_its_consequence() -> None:
     gone = PatchTarget("torch.nowhere.at_all", "It is needed.", TORCH, Kind.PATCHED)
     assert not lookup.exists(gone)
     assert gone.missing_text("9.9") == (
@@ -126,7 +126,7 @@ def test_patches_are_removed_in_reverse_order() -> None:
 
 
 @pytest.mark.usefixtures("declared")
-def test_inherited_methods_are_inherited_again() -> None:
+def test_patches_of_inherited_methods_are_removed() -> None:
     instance = Child()
     patches = PatchStack()
     patches.wrap(
@@ -142,7 +142,7 @@ def test_inherited_methods_are_inherited_again() -> None:
 
 
 @pytest.mark.usefixtures("declared")
-def test_functions_are_replaced_in_every_module_that_has_them() -> None:
+def test_functions_are_replaced_in_every_module_that_imported_them() -> None:
     name = f"{__name__}.Base.method"
     holders = [SimpleNamespace(method=Base.method), SimpleNamespace(other=Base.method)]
     with PatchStack() as patches:
@@ -160,7 +160,7 @@ def test_only_declared_targets_can_be_patched() -> None:
 
 
 @pytest.mark.usefixtures("declared")
-def test_a_missing_required_target_is_an_error_with_a_way_out() -> None:
+def test_a_missing_required_target_raises_an_error_with_a_remedy() -> None:
     with pytest.raises(LibraryError) as caught:
         PatchStack().replace(f"{__name__}.Base.gone", None)
     text = str(caught.value)
@@ -168,7 +168,7 @@ def test_a_missing_required_target_is_an_error_with_a_way_out() -> None:
     assert "nbmgpu was tested with python 3.11." in text
 
 
-def test_a_missing_optional_target_turns_its_feature_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_optional_target_disables_its_feature(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[tuple[str, str]] = []
     monkeypatch.setattr(stack, "_notice", None)
     on_missing(lambda topic, text: said.append((topic, text)))
@@ -244,7 +244,7 @@ def test_the_printed_table_has_reason_versions_and_state() -> None:
     assert "It is needed. Without it, nothing happens." in text
 
 
-def test_info_takes_the_option_and_no_other(
+def test_info_accepts_only_the_patches_option(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(commands, "patch_report", lambda: "the table")
@@ -255,7 +255,7 @@ def test_info_takes_the_option_and_no_other(
 
 
 @pytest.mark.slow
-def test_another_process_checks_the_libraries() -> None:
+def test_the_report_is_computed_in_another_process() -> None:
     text = patch_report()
     assert text.startswith(LEGEND)
     for library in LIBRARIES:
@@ -263,7 +263,7 @@ def test_another_process_checks_the_libraries() -> None:
     assert "  missing  " not in text
 
 
-def test_nothing_of_the_table_imports_a_library() -> None:
+def test_the_table_imports_no_library() -> None:
     code = "import sys, nbmgpu.patches; print({'torch', 'numpy', 'IPython'} & set(sys.modules))"
     done = subprocess.check_output([sys.executable, "-c", code], text=True, env=dict(os.environ))
     assert done.strip() == "set()"

@@ -121,7 +121,7 @@ def private_imports(module: Module) -> Iterator[tuple[ast.AST, str]]:
                 yield node, alias.name
 
 
-def test_private_names_that_are_imported_are_declared() -> None:
+def test_imported_private_names_are_declared() -> None:
     undeclared = [
         f"{module.at(node)} imports {name}"
         for module in MODULES
@@ -230,7 +230,7 @@ def assignments(module: Module) -> Iterator[tuple[ast.AST, str]]:
                 yield node, dotted
 
 
-def test_libraries_are_patched_by_the_stack_alone() -> None:
+def test_libraries_are_patched_only_by_the_patch_stack() -> None:
     patched = [
         f"{module.at(node)} assigns {dotted}"
         for module in MODULES
@@ -256,7 +256,7 @@ def patch():
 """
 
 
-def test_the_scan_finds_what_it_looks_for() -> None:
+def test_the_scan_finds_undeclared_names() -> None:
     module = parsed(PACKAGE / "sample.py", SAMPLE)
     found = [name for _, name in assignments(module)]
     for name in (
@@ -272,7 +272,7 @@ def test_the_scan_finds_what_it_looks_for() -> None:
     assert not covered("torch.utils._pytree.tree_iter")
 
 
-def test_changes_of_an_objects_class_are_declared() -> None:
+def test_assignments_to_class_are_declared() -> None:
     changing = {
         str(module.path.parent.relative_to(PACKAGE))
         for module in MODULES

@@ -45,7 +45,7 @@ def names():
     }
 
 
-def test_the_subject_is_what_the_cell_reads(names):
+def test_the_subject_lists_the_names_read(names):
     state = describe(CELL, names)
     assert state.subject == "model, optimizer, loader"
     assert state.problem == ""
@@ -83,16 +83,16 @@ def test_invalid_settings_are_reported_as_a_problem(names):
 
 
 @pytest.mark.parametrize(
-    ("cell", "words"),
+    ("cell", "text"),
     [
         ("print(nn)", "reads no model of this notebook"),
         ("modle(x)", "reads 'modle'"),
         ("for x in", "invalid syntax"),
     ],
 )
-def test_strategies_are_offered_without_a_model(names, cell, words):
+def test_strategies_are_offered_without_a_model(names, cell, text):
     state = describe(cell, names)
-    assert words in state.subject
+    assert text in state.subject
     assert state.advice.line == "%%mgpu --strategy ddp --gpus 2"
     assert {row.fits for row in state.advice.rows if row.line} == {"unknown"}
 
@@ -102,8 +102,8 @@ def test_describing_a_cell_is_fast_and_has_no_side_effects(names):
     model = names["model"].eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     states = torch.get_rng_state(), random.getstate()
-    begun = min(_timed(names) for _ in range(8))
-    assert begun < 0.3
+    seconds = min(_timed(names) for _ in range(8))
+    assert seconds < 0.3
     assert torch.equal(torch.get_rng_state(), states[0])
     assert random.getstate() == states[1]
     assert not model.training
@@ -113,9 +113,9 @@ def test_describing_a_cell_is_fast_and_has_no_side_effects(names):
 
 
 def _timed(names):
-    begun = time.perf_counter()
+    start = time.perf_counter()
     describe(CELL, names)
-    return time.perf_counter() - begun
+    return time.perf_counter() - start
 
 
 def test_torch_is_not_imported_for_a_notebook_without_torch():

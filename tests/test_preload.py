@@ -1,4 +1,4 @@
-"""The fork server imports the libraries of the notebook, and stays fork safe."""
+"""The fork server imports the notebook's libraries and stays fork-safe."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from nbmgpu.engines.local.preload import Preloader, is_fork_safe, imported_libra
 
 preloader = Preloader()
 
-def settle():
+def run_pending():
     while preloader.busy:
         if preloader.advance():
             continue
@@ -25,7 +25,7 @@ def settle():
 
 @pytest.fixture
 def script(tmp_path):
-    """Runs a script that finds the package ``lib``, of the source given."""
+    """Run a script with a package ``lib`` of the given source on its path."""
 
     def run(library: str, source: str) -> None:
         (tmp_path / "lib").mkdir()
@@ -48,28 +48,28 @@ def test_a_library_is_imported_with_the_environment_of_the_kernel(script):
         "import os; home = os.environ.get('LIB_HOME')",
         """
         preloader.request(["lib", "lib.none"], {"LIB_HOME": "there"})
-        settle()
+        run_pending()
         assert sys.modules["lib"].home == "there"
         assert "LIB_HOME" not in os.environ
         """,
     )
 
 
-def test_a_library_that_starts_a_thread_is_left_to_the_ranks(script):
+def test_a_library_that_starts_a_thread_is_not_preloaded(script):
     script(
         "from threading import Timer; timer = Timer(9, print); timer.daemon = True; timer.start()",
         """
         preloader.request(["lib"], {})
-        settle()
+        run_pending()
         assert "lib" not in sys.modules and is_fork_safe()
         preloader.request(["lib"], {})
-        assert not preloader.busy, "it is not tried again"
+        assert not preloader.busy, "a failed library is not tried again"
         """,
     )
 
 
-def test_a_library_that_exits_the_process_does_no_harm(script):
-    script("import os; os._exit(3)", "preloader.request(['lib'], {}); settle()")
+def test_a_library_that_exits_the_process_does_not_end_the_server(script):
+    script("import os; os._exit(3)", "preloader.request(['lib'], {}); run_pending()")
 
 
 def test_a_reinstalled_library_is_dropped(script):
@@ -77,7 +77,7 @@ def test_a_reinstalled_library_is_dropped(script):
         "value = 1",
         """
         preloader.request(["lib"], {})
-        settle()
+        run_pending()
         preloader.drop_reinstalled()
         path = Path(sys.modules["lib"].__file__)
         path.write_text("value = 22")
@@ -89,13 +89,13 @@ def test_a_reinstalled_library_is_dropped(script):
     )
 
 
-def test_a_library_that_imports_what_may_be_edited_is_left_to_the_ranks(script, tmp_path):
+def test_a_library_that_imports_user_modules_is_not_preloaded(script, tmp_path):
     (tmp_path / "mine.py").write_text("value = 1")
     script(
         "import colorsys, mine",
         """
         preloader.request(["lib"], {})
-        settle()
+        run_pending()
         assert not {"lib", "mine"} & sys.modules.keys()
         """,
     )
@@ -111,7 +111,7 @@ def test_only_installed_libraries_of_cells_are_preloaded():
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
-def test_a_first_run_does_not_wait_for_torchs_compiler(script):
+def test_the_first_run_does_not_import_torchs_compiler(script):
     script(
         "",
         """
@@ -126,7 +126,7 @@ def test_a_first_run_does_not_wait_for_torchs_compiler(script):
     )
 
 
-def test_looking_for_a_rank_session_does_not_import_torch(script):
+def test_checking_for_a_rank_session_does_not_import_torch(script):
     script(
         "",
         """

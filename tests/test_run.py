@@ -1,4 +1,4 @@
-"""A run is a folder: what can be read from it, and by whom."""
+"""Run folders: state, listing, deletion and causes of failures."""
 
 import os
 import shutil
@@ -33,12 +33,12 @@ def stage():
         yield stage
 
 
-def test_only_the_owner_can_read_a_run(stage):
+def test_only_the_owner_can_read_a_run_folder(stage):
     staged = stage(1)
     assert stat.S_IMODE(staged.run.folder.stat().st_mode) == 0o700
 
 
-def test_a_second_reader_sees_the_same(stage):
+def test_a_second_reader_has_the_same_state(stage):
     staged = stage(2)
     staged.start()
     staged.points("loss", [1, 2], [2.0, 4.0], rank=0, weight=1.0)
@@ -49,7 +49,7 @@ def test_a_second_reader_sees_the_same(stage):
     assert other.cell == staged.run.cell
 
 
-def test_looking_at_the_state_takes_no_event_from_the_watcher(stage):
+def test_reading_the_state_does_not_consume_events(stage):
     staged = stage(1)
     staged.start()
     assert staged.run.state == "running"
@@ -59,29 +59,29 @@ def test_looking_at_the_state_takes_no_event_from_the_watcher(stage):
     assert staged.run.poll() == []
 
 
-def test_a_run_whose_launcher_is_gone_is_lost(stage):
+def test_a_run_whose_launcher_has_died_is_lost(stage):
     staged = stage(1)
     staged.launcher.emit(Started, pid=os.getpid(), create_time=1.0)
     assert staged.run.state == "lost"
     assert staged.run.over
 
 
-def test_a_run_whose_kernel_is_gone_before_the_launcher_came_is_lost(stage):
-    staged = stage(1, kernel_create_time=1.0)
+def test_a_run_whose_kernel_died_before_the_launcher_started_is_lost(stage):
+    staged = stage(1, create_time=1.0)
     assert staged.run.state == "lost"
 
 
-def test_a_list_of_runs_reads_no_events_of_those_that_are_over(stage):
+def test_entries_of_finished_runs_are_read_from_the_digest(stage):
     staged = stage(1)
     staged.start()
-    assert line_of(Run(staged.run.folder)).state == "running"
+    assert line_of(Run(staged.run.folder)).status.state == "running"
     staged.launcher.emit(Ended, ending="finished")
-    assert line_of(Run(staged.run.folder)).state == "finished"
+    assert line_of(Run(staged.run.folder)).status.state == "finished"
     again = Run(staged.run.folder)
-    assert line_of(again).state == "finished"
+    assert line_of(again).status.state == "finished"
     assert again.view.ended is None
-    staged.launcher.emit(Ended, ending="failed")  # nothing is kept for longer than it is true
-    assert line_of(again).state == "failed"
+    staged.launcher.emit(Ended, ending="failed")  # the digest is outdated
+    assert line_of(again).status.state == "failed"
 
 
 def test_stop_is_a_file(stage):
@@ -91,7 +91,7 @@ def test_stop_is_a_file(stage):
     staged.run.stop(force=True)
     assert (staged.run.folder / "stop").read_text() == "force"
     staged.run.stop()
-    assert (staged.run.folder / "stop").read_text() == "force", "nothing takes it back"
+    assert (staged.run.folder / "stop").read_text() == "force", "a forced stop cannot be weakened"
 
 
 def test_runs_are_listed_newest_first_and_found_by_prefix(runs, stage):
@@ -108,9 +108,9 @@ def test_runs_are_listed_newest_first_and_found_by_prefix(runs, stage):
         find_run("x")
 
 
-def test_the_run_that_is_meant_goes_on_and_is_this_kernels(runs, stage):
+def test_active_runs_of_this_kernel_are_selected_first(runs, stage):
     own = stage(1, id="20260101-000000-aaaa")
-    others = stage(1, id="20260102-000000-bbbb", kernel_pid=1, kernel_create_time=-1.0)
+    others = stage(1, id="20260102-000000-bbbb", pid=1, create_time=-1.0)
     over = stage(1, id="20260103-000000-cccc")
     for staged in (own, others, over):
         staged.start()
@@ -123,10 +123,10 @@ def test_the_run_that_is_meant_goes_on_and_is_this_kernels(runs, stage):
     assert select_run().id == over.run.id
 
 
-def test_a_run_that_goes_on_cannot_be_deleted(stage):
+def test_an_active_run_cannot_be_deleted(stage):
     staged = stage(1)
     staged.start()
-    with pytest.raises(OptionError, match="still goes on"):
+    with pytest.raises(OptionError, match="is still running"):
         staged.run.delete()
     staged.launcher.emit(Ended, ending="finished")
     with pytest.raises(
@@ -138,14 +138,14 @@ def test_a_run_that_goes_on_cannot_be_deleted(stage):
     assert not staged.run.folder.exists()
 
 
-def test_a_run_whose_kernel_is_gone_can_be_deleted(stage):
-    staged = stage(1, kernel_create_time=1.0)
+def test_a_run_whose_kernel_has_died_can_be_deleted(stage):
+    staged = stage(1, create_time=1.0)
     staged.end("failed")
     staged.run.delete()
     assert not staged.run.folder.exists()
 
 
-def test_the_line_of_a_run_whose_folder_is_gone_is_no_error(stage):
+def test_the_digest_of_a_run_can_be_computed_after_its_folder_was_removed(stage):
     staged = stage(1)
     staged.start()
     staged.fail(0, message="the real cause")
@@ -157,8 +157,8 @@ def test_the_line_of_a_run_whose_folder_is_gone_is_no_error(stage):
 
 def test_a_reused_pid_is_not_the_same_process(stage):
     own = stage(1).run.record
-    assert process_is_alive(os.getpid(), own.kernel_create_time)
-    assert not process_is_alive(os.getpid(), own.kernel_create_time - 100)
+    assert process_is_alive(os.getpid(), own.kernel.create_time)
+    assert not process_is_alive(os.getpid(), own.kernel.create_time - 100)
 
 
 def fail(writer, message, kind="ValueError"):
@@ -174,7 +174,7 @@ def test_the_earliest_failure_is_the_cause(stage):
     assert staged.run.view.failure.message == "the cause"
 
 
-def test_of_the_same_exception_rank_0s_is_shown(stage):
+def test_of_equal_exceptions_that_of_rank_0_is_shown(stage):
     staged = stage(2)
     fail(staged.ranks[1], "same")
     fail(staged.ranks[0], "same")
@@ -182,7 +182,7 @@ def test_of_the_same_exception_rank_0s_is_shown(stage):
     assert staged.run.view.failure.rank == 0
 
 
-def test_a_signal_that_the_launcher_sent_is_no_cause(stage):
+def test_a_signal_sent_by_the_launcher_is_not_the_cause(stage):
     staged = stage(2)
     staged.launcher.emit(Exited, of_rank=1, code=-9, asked=True)
     staged.run.refresh()
@@ -192,15 +192,15 @@ def test_a_signal_that_the_launcher_sent_is_no_cause(stage):
     assert staged.run.view.killed == [0]
 
 
-def test_a_notice_is_shown_once_whatever_the_number_of_ranks(stage):
+def test_a_notice_of_several_ranks_is_shown_once(stage):
     staged = stage(2)
     for rank in staged.ranks:
-        rank.emit(Notice, topic="dropout", text="said")
+        rank.emit(Notice, topic="dropout", text="text")
     staged.run.refresh()
     assert list(staged.run.view.notices) == ["dropout"]
 
 
-def test_names_of_runs_sort_by_time_within_a_second():
+def test_run_ids_sort_by_time_within_a_second():
     names = []
     for _ in range(20):
         names.append(new_run_id())
@@ -208,7 +208,7 @@ def test_names_of_runs_sort_by_time_within_a_second():
     assert names == sorted(names)
 
 
-def test_the_newest_run_is_the_last_whatever_the_time_zone(monkeypatch):
+def test_run_ids_sort_by_time_across_time_zones(monkeypatch):
     names = []
     with monkeypatch.context() as patch:
         for zone in ("XYZ-5", "XYZ+7", "UTC"):
@@ -220,31 +220,31 @@ def test_the_newest_run_is_the_last_whatever_the_time_zone(monkeypatch):
     assert names == sorted(names)
 
 
-def test_a_look_at_a_run_that_goes_on_asks_the_system_once(monkeypatch):
+def test_checking_an_active_run_queries_the_process_table_once(monkeypatch):
     namespace = {"__name__": "__main__"}
     run = nbmgpu.run("import time; time.sleep(100)", namespace, gpus=1, background=True)
-    execution, asked = executor._background[run.id], []
+    execution, queries = executor._background[run.id], []
     while run.view.launcher is None:
         run.refresh()
     module = sys.modules["nbmgpu.engines.local.engine"]
     monkeypatch.setattr(
-        module, "process_is_alive", lambda *who: asked.append(who) or process_is_alive(*who)
+        module, "process_is_alive", lambda *who: queries.append(who) or process_is_alive(*who)
     )
-    over, times = execution.over, len(asked)
+    over, times = execution.over, len(queries)
     run.stop(force=True)
     with pytest.raises(KeyboardInterrupt):
         nbmgpu.attach(run.id)
     assert (over, times) == (False, 1)
 
 
-def test_a_path_that_python_ignores_in_sys_path_is_ignored(monkeypatch):
+def test_non_string_entries_of_sys_path_are_ignored(monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path, Path("/nowhere")])
     namespace = {"__name__": "__main__"}
     nbmgpu.run("import sys\nseen = all(type(p) is str for p in sys.path)", namespace, gpus=1)
     assert namespace["seen"]
 
 
-def test_numbers_of_numpy_can_be_shown_as_json():
+def test_numpy_values_can_be_displayed_as_json():
     cell = """
 import numpy as np
 from IPython.display import JSON, display
@@ -256,7 +256,7 @@ display(JSON({"accuracy": np.float32(0.5), "counts": np.arange(2)}))
     assert shown[0]["application/json"] == {"accuracy": 0.5, "counts": [0, 1]}
 
 
-def test_what_cannot_be_made_again_is_named():
+def test_a_value_that_ranks_cannot_unpickle_is_named():
     namespace = {"__name__": "__main__"}
     source = """
 class Wrapper:

@@ -1,4 +1,4 @@
-"""The summary in text and in HTML."""
+"""The summary as text and as HTML."""
 
 import html
 import math
@@ -22,7 +22,7 @@ def staged(monkeypatch, tmp_path):
 
 
 class Reader(HTMLParser):
-    """Collects tags, attributes and text; notes what was opened and not closed."""
+    """Collects tags, attributes and text, and tracks open tags."""
 
     def __init__(self, html):
         super().__init__()
@@ -99,7 +99,7 @@ def test_html_of_a_failed_run(staged):
     assert "    1  for x, y in loader:\n→   2      loss = criterion(model(x), y)\n" in text
 
 
-def test_a_failure_comes_with_what_is_known_about_it(staged):
+def test_a_failure_has_its_hint(staged):
     run = staged(1)
     run.fail(0, "IndexError", "Target 17 is out of bounds.")
     run.end("failed")
@@ -111,18 +111,18 @@ def test_a_failure_comes_with_what_is_known_about_it(staged):
     assert any(line.startswith("try      as many outputs") for line in lines)
 
 
-def test_says_how_fast_it_was_and_who_was_slow(staged):
+def test_speed_and_slowest_rank(staged):
     run = staged(2)
     run.points("samples/s", [0], [1234.0])
-    for beat in range(3):
+    for number in range(3):
         for rank, own in enumerate([0.002, 0.008]):
-            run.heartbeat(rank, step=beat + 1, step_time=0.01, own_time=own)
+            run.heartbeat(rank, step=number + 1, step_time=0.01, own_time=own)
     run.finish()
-    (pace,) = [t for t in summary_text(run.polled()).splitlines() if t.startswith("speed")]
-    assert pace.startswith("speed     1,234 samples/s, 10 ms per step; Rank 1 is the slowest: ")
+    (speed,) = [t for t in summary_text(run.polled()).splitlines() if t.startswith("speed")]
+    assert speed.startswith("speed     1,234 samples/s, 10 ms per step; Rank 1 is the slowest: ")
     page = read(summary_html(run.run)).text
     assert "samples/s" in page
-    assert "10 ms per step, Rank 1 is the slowest: " in page
+    assert "10 ms per step; Rank 1 is the slowest: " in page
     assert "rank 1 finished (slow: the others wait for it 60 % of the time)" not in page
 
 
@@ -133,13 +133,13 @@ def test_of_an_empty_run(staged, summary):
 
 @pytest.mark.parametrize("summary", [summary_text, summary_html])
 def test_of_a_lost_run(staged, summary):
-    run = staged(1, kernel_pid=1, kernel_create_time=-1.0, created=time.time() - 1e6)
+    run = staged(1, pid=1, create_time=-1.0, created=time.time() - 1e6)
     text = summary(run.run)
     assert "lost" in text
     assert "has not recorded how the run ended" in text
 
 
-def test_html_needs_nothing_and_runs_nothing(staged):
+def test_html_is_escaped_and_has_no_scripts_or_links(staged):
     run = staged(1, strategy=EVIL, batch_line=EVIL, cell=EVIL)
     run.start()
     run.points(EVIL, [0, 1, 2], [1.0, 2.0, 3.0])
@@ -169,24 +169,24 @@ def test_html_draws_finite_lines(staged, values, lines):
     run = staged(1)
     run.points("loss", list(range(len(values))), values)
     html = summary_html(run.polled())
-    drawn = re.findall(r'points="([^"]*)"', html)
-    assert len(drawn) == lines
-    places = [float(n) for line in drawn for n in re.split("[ ,]", line)]
-    assert all(0 <= place <= 150 for place in places)
+    polylines = re.findall(r'points="([^"]*)"', html)
+    assert len(polylines) == lines
+    coordinates = [float(n) for line in polylines for n in re.split("[ ,]", line)]
+    assert all(0 <= coordinate <= 150 for coordinate in coordinates)
 
 
-def test_100_000_points_stay_fast_and_small(staged):
+def test_100_000_points_are_fast_and_downsampled(staged):
     run = staged(1)
     for name in ("loss", "lr", "acc"):
         run.points(name, list(range(100_000)), [math.sin(i / 1000) for i in range(100_000)])
     run.run.poll()
-    begun = time.perf_counter()
+    start = time.perf_counter()
     html = summary_html(run.run)
-    assert time.perf_counter() - begun < 1.5
+    assert time.perf_counter() - start < 1.5
     assert len(html) < 20_000
 
 
-def test_many_curves_are_counted_not_listed(staged):
+def test_surplus_curves_are_counted(staged):
     run = staged(1)
     for index in range(30):
         run.points(f"metric {index}", [0], [1.0])
@@ -195,7 +195,7 @@ def test_many_curves_are_counted_not_listed(staged):
     assert more in html.unescape(summary_html(run.run))
 
 
-def test_terminal_gets_no_control_characters(staged):
+def test_text_has_no_control_characters(staged):
     run = staged(1)
     run.fail(0, "ValueError", "\x1b[31mred\x1b[0m\x07")
     assert "ValueError: red\n" in summary_text(run.polled())

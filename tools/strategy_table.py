@@ -11,7 +11,7 @@ HEAD = ("`--strategy`", "also called", "needs", "saves", "costs", "options")
 
 def row(profile: Profile) -> str:
     """Return one strategy as a row of Markdown."""
-    options = [NAMES[flag.field] for flag in FLAGS if flag.field in profile.supports]
+    options = [NAMES[flag.field] for flag in FLAGS if flag.field in profile.options.supported]
     cells = (
         f"**`{profile.name}`** {profile.summary}",
         ", ".join(f"`{alias}`" for alias in profile.aliases),

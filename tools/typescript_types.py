@@ -8,19 +8,23 @@ There is a file for each package of nbmgpu, with its types in ``ROOTS`` and the 
 
 from __future__ import annotations
 
+import dataclasses
 import sys
-from collections.abc import Iterator
+import typing
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 
 from typescript import Declaration, Named, declare, named_literals
+
+from nbmgpu.report.views.base import PanelView
+from nbmgpu.report.views.registry import BUILT_IN, RunViews
 
 FOLDER = Path(__file__).parents[1] / "labextension" / "src" / "generated"
 
 ROOTS = (
     "nbmgpu.runs.events:EVENT_TYPES",
     "nbmgpu.runs.record:RunRecord",
-    "nbmgpu.report.snapshot:Parts",
     "nbmgpu.report.log_pages:LogRequest",
     "nbmgpu.report.log_pages:LogPage",
     "nbmgpu.report.curves:CurveRequest",
@@ -35,6 +39,7 @@ HEAD = "// Generated from Python by tools/typescript_types.py. Do not edit."
 def generate() -> dict[str, str]:
     """Return the text of each file by its name."""
     pending = [Named.of(cls) for root in ROOTS for cls in classes_of(*root.split(":"))]
+    pending.append(Named.of(parts_type(BUILT_IN)))
     modules = (m for name, m in sorted(sys.modules.items()) if name.partition(".")[0] == "nbmgpu")
     literals = named_literals(modules)
     done: dict[Named, Declaration] = {}
@@ -64,6 +69,15 @@ def classes_of(module: str, name: str) -> Iterator[type]:
         yield found
 
 
+def parts_type(views: Mapping[str, type[PanelView]]) -> type:
+    """Return a dataclass that has a field for the payload of each view."""
+    payloads = {name: typing.get_type_hints(cls.payload)["return"] for name, cls in views.items()}
+    parts = dataclasses.make_dataclass("Parts", payloads.items())
+    parts.__module__ = RunViews.__module__
+    parts.__doc__ = "Everything that is shown of a run: the payload of each built-in view."
+    return parts
+
+
 def package_of(it: Named) -> str:
     """Return the package of a type: ``report`` for ``nbmgpu.report.log_pages``."""
     return it.module.split(".")[1]
@@ -82,7 +96,8 @@ def file_text(package: str, declarations: dict[Named, Declaration]) -> str:
 
 def position(it: Named) -> tuple[str, int]:
     """Return the module of a type, and its index there."""
-    return it.module, list(vars(import_module(it.module))).index(it.name)
+    names = list(vars(import_module(it.module)))
+    return it.module, names.index(it.name) if it.name in names else len(names)
 
 
 def stale(texts: dict[str, str], folder: Path = FOLDER) -> list[str]:

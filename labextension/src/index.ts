@@ -2,7 +2,7 @@ import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
 
 import { runOutputsPlugin } from './lab/runoutputs';
 import { notificationsPlugin } from './lab/notifications';
-import { pickingPlugin } from './lab/picking';
+import { pickerPlugin } from './lab/pickerplugin';
 import { runsModelPlugin } from './lab/runsmodelplugin';
 import { runCommandsPlugin } from './lab/runcommands';
 import { runTabsPlugin } from './lab/runtabs';
@@ -21,7 +21,7 @@ const plugins: JupyterFrontEndPlugin<unknown>[] = [
   statusPlugin,
   notificationsPlugin,
   runOutputsPlugin,
-  pickingPlugin,
+  pickerPlugin,
   cellLinePlugin
 ];
 

@@ -32,7 +32,7 @@ class Estimate:
         parts: memory of one rank by kind; empty if unknown.
         low, high: bounds of the total memory of one rank, in bytes.
         fits: ``fits`` with a reserve, ``tight`` if it may fit, ``no``, or ``unknown``.
-        why: why the strategy is unavailable or does not fit; usually empty.
+        problem: why the strategy is unavailable or does not fit; usually empty.
         speed: speed relative to ``ddp`` on the same ranks.
         costs: the drawbacks of the strategy, as text.
         source: the source of the memory estimate.
@@ -45,7 +45,7 @@ class Estimate:
     low: int
     high: int
     fits: Fit
-    why: str
+    problem: str
     speed: Speed
     costs: str
     source: str
@@ -63,7 +63,7 @@ class Advice:
 
     Attributes:
         model: one line that describes the model.
-        where: description of the devices, such as ``2 CPU ranks``.
+        devices: description of the devices, such as ``2 CPU ranks``.
         ranks: number of ranks.
         free: free memory for each rank in bytes; None if unknown.
         rows: one estimate for each strategy.
@@ -76,7 +76,7 @@ class Advice:
     """
 
     model: str
-    where: str
+    devices: str
     ranks: int
     free: int | None
     rows: tuple[Estimate, ...]

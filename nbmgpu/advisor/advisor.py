@@ -69,14 +69,14 @@ def catalogue(request: AdviceRequest, machine: Machine | None = None) -> Advice:
     rows = []
     for name in strategy_names():
         profile = profile_of(name)
-        line, why = magic_line(name, name, request, available.ranks)
+        line, problem = magic_line(name, name, request, available.ranks)
         rows.append(
-            Estimate(name, profile.summary, (), 0, 0, "unknown" if line else "no", why, speed,
+            Estimate(name, profile.summary, (), 0, 0, "unknown" if line else "no", problem, speed,
                      profile.costs, "", line)
         )  # fmt: skip
     return Advice(
         model="",
-        where=available.description,
+        devices=available.description,
         ranks=available.ranks,
         free=available.free,
         rows=tuple(rows),

@@ -58,10 +58,10 @@ def estimate_rows(
     for strategy in strategy_names():
         variants = VARIANTS.get(strategy, ()) if setup.on_gpu else ()
         for name in (strategy, *variants):
-            line, why = magic_line(name, strategy, request, setup.ranks)
+            line, problem = magic_line(name, strategy, request, setup.ranks)
             if unsupported.get(strategy):
-                line, why = "", unsupported[strategy]
-            rows.append(_estimate(name, strategy, line, why, setup, available))
+                line, problem = "", unsupported[strategy]
+            rows.append(_estimate(name, strategy, line, problem, setup, available))
     return rows
 
 
@@ -69,7 +69,7 @@ def _estimate(
     name: str,
     strategy: str,
     line: str,
-    why: str,
+    problem: str,
     setup: memory_model.TrainingSetup,
     available: AvailableMemory,
 ) -> Estimate:
@@ -89,9 +89,12 @@ def _estimate(
     if "offload" in name:
         needed = setup.model_size.model_states
         costs += f"; {format_bytes(needed)} of the host's memory"
-        if available.host is not None and needed > available.host and not why:
+        if available.host is not None and needed > available.host and not problem:
             free = format_bytes(available.host)
-            fits, why = "no", f"needs {format_bytes(needed)} of the host's memory, {free} is free"
+            fits, problem = (
+                "no",
+                f"needs {format_bytes(needed)} of the host's memory, {free} is free",
+            )
     return Estimate(
         name=name,
         summary=profile.summary,
@@ -99,7 +102,7 @@ def _estimate(
         low=0 if total is None else round(total.low),
         high=0 if total is None else round(total.high),
         fits=fits if line else "no",
-        why=why,
+        problem=problem,
         speed=speed_model.estimate_speed(name, setup),
         costs=costs,
         source=memory_model.source_of(name) if memory else "",

@@ -85,7 +85,7 @@ class ModelAdvisor:
             line, largest = chosen.line, self._largest_batch(chosen, chosen_request, available)
         return Advice(
             model=self._description(),
-            where=available.description,
+            devices=available.description,
             ranks=available.ranks,
             free=available.free,
             rows=tuple(rows),

@@ -86,7 +86,7 @@ def recommend(
     """
     candidates, ddp = _by_preference(rows), next(row for row in rows if row.name == "ddp")
     if not candidates:
-        return Recommendation("", f"No strategy supports these options; ddp: {ddp.why}.")
+        return Recommendation("", f"No strategy supports these options; ddp: {ddp.problem}.")
     if setup.ranks == 1 and ddp.line and ddp.fits in ("fits", "unknown"):
         return Recommendation(
             "ddp", "There is one device, so nothing can be sharded; ddp has the least overhead."
@@ -184,7 +184,7 @@ def _reason(name: str, ddp: Estimate, setup: TrainingSetup, free: int, checkpoin
         return text
     problem = f"ddp needs up to {format_bytes(ddp.high)} of {available}"
     if not ddp.line:
-        problem = f"ddp is not available: {ddp.why}"
+        problem = f"ddp is not available: {ddp.problem}"
     states = format_bytes(setup.model_size.all_states)
     solution = {
         "ddp": "everything stays replicated",

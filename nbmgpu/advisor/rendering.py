@@ -28,7 +28,7 @@ def cells(advice: Advice, row: Estimate) -> tuple[str, ...]:
     memory = format_interval(row.low, row.high) if row.parts else "unknown"
     mark = "->" if row.name == advice.recommended else ""
     fits = row.fits if row.line else "unavailable"
-    return mark, row.name, memory, fits, row.speed.words, row.why or row.costs
+    return mark, row.name, memory, fits, row.speed.text, row.problem or row.costs
 
 
 def heading(advice: Advice) -> str:
@@ -37,7 +37,7 @@ def heading(advice: Advice) -> str:
         free = "free memory unknown"
     else:
         free = f"{format_bytes(advice.free)} free for each rank"
-    return f"{advice.model} on {advice.where}: {free}"
+    return f"{advice.model} on {advice.devices}: {free}"
 
 
 def footer(advice: Advice) -> list[str]:

@@ -32,13 +32,13 @@ class Speed:
 
     Attributes:
         low, high: bounds; None if unknown.
-        words: the bounds as text.
+        text: the bounds as text.
         reason: what the bounds are based on.
     """
 
     low: float | None
     high: float | None
-    words: str
+    text: str
     reason: str
 
 

@@ -29,8 +29,9 @@ from types import CodeType, FunctionType
 from nbmgpu.errors import UnknownNameError, format_message
 
 from .ipython_magics import names_in_expression
-from .name_analysis import Location, NameReader
+from .name_analysis import NameReader
 from .name_suggestions import CONVENTIONAL_IMPORTS, nearest_name
+from .name_usage import Location, NameUsage
 from .source import CellSource, Transform
 
 DYNAMIC_ACCESS = frozenset({"globals", "locals", "exec", "eval", "get_ipython"})
@@ -107,28 +108,29 @@ def read_cell(
         warnings.simplefilter("ignore")  # Python shows its SyntaxWarnings when the cell is run
         transformed = written.parse(source)
         reader.read(transformed)
-        reads = dict(reader.reads)
+        names = reader.names
+        reads = dict(names.reads)
         dynamic = any(
-            name in reads and name not in reader.bound and not _is_user_defined(name, namespace)
+            name in reads and name not in names.bound and not _is_user_defined(name, namespace)
             for name in DYNAMIC_ACCESS
         )
         if dynamic:
             for name, location in _names_in_strings(reader):
                 reads.setdefault(name, location)
-        if reader.enumerates_names:
+        if names.enumerates_names:
             for name in _config_variables(namespace):
                 reads.setdefault(name, END_OF_CELL)
-    if not dynamic and not reader.opaque:
-        _check(reader, namespace, written.lines)
+    if not dynamic and not names.opaque:
+        _check(names, namespace, written.lines)
     return Cell(
         source=source,
         code=transformed.code,
         reads=tuple(
             n for n in sorted(reads, key=reads.__getitem__) if _is_user_defined(n, namespace)
         ),
-        writes=tuple(reader.writes),
-        deletes=tuple(reader.deletes),
-        star_imports=tuple(reader.star_imports),
+        writes=tuple(names.writes),
+        deletes=tuple(names.deletes),
+        star_imports=tuple(names.star_imports),
         needs_await=transformed.needs_await,
     )
 
@@ -157,18 +159,18 @@ def _config_variables(namespace: Mapping[str, object]) -> Iterator[str]:
 
 def _names_in_strings(reader: NameReader) -> Iterator[tuple[str, Location]]:
     """Yield the names in string literals that are valid expressions, as ``eval`` reads them."""
-    for text, assigned, location in reader.strings:
+    for text, assigned, location in reader.names.strings:
         for name in names_in_expression(text):
             if not reader.is_assigned(name, assigned):
                 yield name, location
 
 
-def _check(reader: NameReader, namespace: Mapping[str, object], lines: list[str]) -> None:
+def _check(names: NameUsage, namespace: Mapping[str, object], lines: list[str]) -> None:
     """Raise UnknownNameError for the first name that exists nowhere."""
-    known = reader.bound | IPYTHON_INTERNALS | IPYTHON_FUNCTIONS | set(dir(builtins))
+    known = names.bound | IPYTHON_INTERNALS | IPYTHON_FUNCTIONS | set(dir(builtins))
     unknown = {
         name: location
-        for name, location in reader.required.items()
+        for name, location in names.required.items()
         if name not in namespace and name not in known and not HISTORY.fullmatch(name)
     }
     if unknown:  # a function of the notebook may bind it
@@ -184,7 +186,7 @@ def _check(reader: NameReader, namespace: Mapping[str, object], lines: list[str]
         "which is bound neither in the notebook nor in the cell"
     )
     candidates = {n for n in known.union(namespace) if name.startswith("_") or n[0] != "_"}
-    near = nearest_name(name, candidates, reader.attributes.get(name, ()))
+    near = nearest_name(name, candidates, names.attributes.get(name, ()))
     if statement := CONVENTIONAL_IMPORTS.get(name):
         raise UnknownNameError(format_message(what, "It is usually imported", statement))
     if near is None:

@@ -16,42 +16,23 @@ from typing import Any, Literal
 
 from .control_flow import AssignedNames, ControlFlowVisitor
 from .ipython_magics import Magic, identifiers_in, parse_magic
+from .name_usage import Location, NameUsage, StringLiteral
 from .scopes import LocalNames, Scope, all_parameters, imported_name, star_import_names
 from .source import Fragment
-
-Location = tuple[int, int]
-"""Line and column at which a name is read."""
 
 
 class NameReader(ControlFlowVisitor):
     """Collects what code at the top level of a notebook reads and binds.
 
     Attributes:
-        reads: each name that may be read while it is not assigned, with its first location.
-        required: the same without reads that may fail, as under ``except NameError``.
-        attributes: the attributes that are read from each name, as in ``name.attribute``.
-        bound: all names that exist at some point.
-        writes: names that may still be bound at the end.
-        deletes: names that may be deleted.
-        star_imports: the modules of ``from module import *``.
-        strings: the string literals, which ``eval`` may execute.
-        opaque: whether names may be bound that the source does not show.
-        enumerates_names: whether the code may look at all names, as with ``globals()``.
+        names: the names that the code read so far uses.
+        module: the scope of module-level names.
     """
 
     def __init__(self, parse: Callable[[str], Fragment]) -> None:
         """Initialize the reader; ``parse`` parses the Python code in arguments of magics."""
         super().__init__()
-        self.reads: dict[str, Location] = {}
-        self.required: dict[str, Location] = {}
-        self.attributes: dict[str, set[str]] = {}
-        self.writes: dict[str, None] = {}
-        self.deletes: dict[str, None] = {}
-        self.bound: set[str] = set()
-        self.star_imports: dict[str, None] = {}
-        self.strings: list[tuple[str, AssignedNames, Location]] = []
-        self.opaque = self.enumerates_names = False
-
+        self.names = NameUsage()
         self.module = self._scope = Scope("module")
         self._parse = parse
         self._line_of: Callable[[int], int] = lambda line: line
@@ -82,14 +63,9 @@ class NameReader(ControlFlowVisitor):
             return
         if name == "__class__" and self._scope is not self.module:
             return  # the implicit variable of methods
-        self._record(self.reads, name, self._location(node))
         # A class variable that is not bound shows the global one, if there is one.
-        if required and not self.guards and binding_scope is self.module:
-            self._record(self.required, name, self._location(node))
-
-    @staticmethod
-    def _record(locations: dict[str, Location], name: str, location: Location) -> None:
-        locations[name] = min(location, locations.get(name, location))
+        required = required and not self.guards and binding_scope is self.module
+        self.names.add_read(name, self._location(node), required)
 
     def _bind(self, name: str | None, stays: bool = True, scope: Scope | None = None) -> None:
         if name is None:
@@ -98,9 +74,7 @@ class NameReader(ControlFlowVisitor):
         name = scope.mangled(name)
         binding_scope = scope.binding_scope(name)
         if binding_scope is self.module:
-            self.bound.add(name)
-            if stays:
-                self.writes[name] = None
+            self.names.add_binding(name, stays)
         self._mark_assigned(binding_scope, name)
 
     def _mark_assigned(self, binding_scope: Scope, name: str) -> None:
@@ -117,18 +91,19 @@ class NameReader(ControlFlowVisitor):
             name = self._scope.mangled(node.id)
             binding_scope = self._scope.binding_scope(name)
             if binding_scope is self.module:
-                self.deletes[name] = None
+                self.names.deletes[name] = None
             self._mark_assigned(binding_scope, name)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         if isinstance(node.value, ast.Name):
             name = self._scope.mangled(node.value.id)
-            self.attributes.setdefault(name, set()).add(node.attr)
+            self.names.attributes.setdefault(name, set()).add(node.attr)
         self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, str) and self.assigned is not None:
-            self.strings.append((node.value, self.assigned, self._location(node)))
+            literal = StringLiteral(node.value, self.assigned, self._location(node))
+            self.names.strings.append(literal)
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
         self._visit_all([node.type])
@@ -183,9 +158,9 @@ class NameReader(ControlFlowVisitor):
             self.generic_visit(node)
             return
         module = "." * node.level + (node.module or "")
-        self.star_imports[module] = None
+        self.names.star_imports[module] = None
         names = star_import_names(module)
-        self.opaque |= names is None
+        self.names.opaque |= names is None
         for name in names or ():
             self._bind(name, stays=False)  # the caller gets them through ``star_imports``
 
@@ -296,9 +271,9 @@ class NameReader(ControlFlowVisitor):
         self.generic_visit(node)
         match node.func:
             case ast.Name("vars" | "dir") if not node.args:
-                self.opaque = self.enumerates_names = True
+                self.names.opaque = self.names.enumerates_names = True
             case ast.Name("globals" | "locals"):
-                self.enumerates_names = True
+                self.names.enumerates_names = True
             case ast.Attribute(
                 attr="query" | "eval"
             ):  # pandas looks up @name in the caller's variables
@@ -308,11 +283,11 @@ class NameReader(ControlFlowVisitor):
                             self._read(name, part, required=False)
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
-        before = self.enumerates_names
+        before = self.names.enumerates_names
         self.generic_visit(node)
         match node:
             case ast.Subscript(value=ast.Call(func=ast.Name()), slice=ast.Constant()):
-                self.enumerates_names = before  # globals()["x"] reads one name
+                self.names.enumerates_names = before  # globals()["x"] reads one name
 
     def _visit_magic(self, node: ast.Call) -> bool:
         magic = parse_magic(node)
@@ -332,7 +307,7 @@ class NameReader(ControlFlowVisitor):
             self._read(name, node, required=False)
         for name in magic.binds:
             self._bind(name, scope=self.module)
-        self.opaque |= magic.opaque
+        self.names.opaque |= magic.opaque
         return True
 
     def _visit_fragment(self, magic: Magic, node: ast.Call) -> None:

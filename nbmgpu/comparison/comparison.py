@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 from nbmgpu.devices.probe import Machine
 
 from .request import Request
-from .trial import Trial
+from .trial import COLUMNS, Trial
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +21,7 @@ class Comparison:
     """The rows of a comparison, starting with one device.
 
     Attributes:
-        request: the runs that were asked for.
+        request: the requested runs.
         rows: one per run, in that order.
         machine: where they were measured.
         left_out: the number of runs that were not made, and ``why``.
@@ -51,8 +50,8 @@ class Comparison:
     def best(self) -> Trial | None:
         """The fastest finished run on several ranks whose loss agrees with one device, if any."""
         comparable = [row for row in self.rows if row.is_comparable and row.ranks > 1]
-        counted = all(row.samples_per_second for row in comparable)
-        return max(comparable, key=lambda row: row.rate(counted), default=None)
+        counted = all(row.timing.samples_per_second for row in comparable)
+        return max(comparable, key=lambda row: row.timing.rate(counted), default=None)
 
     @property
     def faster_on_one_device(self) -> bool:
@@ -68,18 +67,17 @@ class Comparison:
         return "" if self.best is None or self.faster_on_one_device else self.best.line
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row per run and a column per field of ``Trial``, in seconds and bytes."""
+        """Return a row per run and a column per item of ``Trial.as_row``."""
         import pandas as pd
 
-        return pd.DataFrame([dataclasses.asdict(row) for row in self.rows])
+        return pd.DataFrame([row.as_row() for row in self.rows])
 
     def to_csv(self) -> str:
         """Return the data frame as CSV, with a header."""
         text = io.StringIO()
-        names = [field.name for field in dataclasses.fields(Trial)]
-        writer = csv.DictWriter(text, names, lineterminator="\n")
+        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(dataclasses.asdict(row) for row in self.rows)
+        writer.writerows(row.as_row() for row in self.rows)
         return text.getvalue()
 
     def to_markdown(self) -> str:

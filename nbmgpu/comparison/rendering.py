@@ -41,16 +41,16 @@ def cells(row: Trial) -> tuple[str, ...]:
     return (
         row.name,
         str(row.ranks or "-"),
-        _or_dash(row.step_time, span),
-        _or_dash(row.samples_per_second, number),
+        _or_dash(row.timing.step_time, span),
+        _or_dash(row.timing.samples_per_second, number),
         _or_dash(row.speed_up, lambda x: f"{x:.2f}x"),
         _or_dash(row.efficiency, lambda x: f"{x:.0%}"),
-        _or_dash(row.peak_memory, format_bytes),
-        _or_dash(row.held_memory, format_bytes),
-        _or_dash(row.loss, number),
-        "-" if row.is_baseline else _or_dash(row.loss_difference, _difference),
-        _or_dash(row.sent, format_bytes),
-        _or_dash(row.start_up, span),
+        _or_dash(row.memory.peak, format_bytes),
+        _or_dash(row.memory.held, format_bytes),
+        _or_dash(row.loss.value, number),
+        "-" if row.is_baseline else _or_dash(row.loss.difference, _difference),
+        _or_dash(row.launch.sent, format_bytes),
+        _or_dash(row.launch.start_up, span),
     )
 
 
@@ -75,7 +75,7 @@ def closing(comparison: Comparison) -> list[str]:
             f"The best of several ranks is {best.name} on {ranks}, at {best.speed_up:.2f} times "
             "its speed.",
         ]
-    equal = best.loss_difference is not None and not best.explanation
+    equal = best.loss.difference is not None and not best.loss.explanation
     first = "Fastest with the loss of one device" if equal else "Fastest"
     text = f"{first}: {best.name} on {ranks}"
     if best.speed_up is not None:
@@ -95,7 +95,7 @@ def _no_best(comparison: Comparison) -> str:
         return "Ranks did not share the work, so there is no fastest."
     if all(row.ranks == 1 for row in rows):
         return "No run had several ranks."
-    if any(row.state == "finished" and row.step_time is not None for row in rows):
+    if any(row.state == "finished" and row.is_timed for row in rows):
         return "No run finished with the loss of one device."
     return "No run on several ranks finished with enough steps to time."
 
@@ -126,7 +126,7 @@ def _label(row: Trial) -> str:
 
 
 def _about_steps(comparison: Comparison) -> Iterable[str]:
-    taken = sorted({row.steps for row in comparison.rows if row.step_time is not None})
+    taken = sorted({row.timing.steps for row in comparison.rows if row.is_timed})
     asked = comparison.request.steps
     if taken and taken[-1] < asked:
         yield f"The cell took {taken[-1]} steps, fewer than the {asked} requested."
@@ -146,18 +146,18 @@ def _about_sharding(rows: Iterable[Trial]) -> Iterable[str]:
 
 def _about_losses(rows: Iterable[Trial]) -> Iterable[str]:
     for row in rows:
-        if row.is_baseline or row.loss_difference is None:
+        if row.is_baseline or row.loss.difference is None:
             continue
-        if row.explanation:
-            yield f"{_label(row)} {row.explanation}: its loss may differ from one device's."
-        elif not row.agrees:
+        if row.loss.explanation:
+            yield f"{_label(row)} {row.loss.explanation}: its loss may differ from one device's."
+        elif not row.loss.agrees:
             yield f"{_label(row)}: its loss differs from one device's by more than rounding."
 
 
 def _about_times(comparison: Comparison) -> Iterable[str]:
-    timed = [row for row in comparison.rows if row.step_time is not None]
+    timed = [row for row in comparison.rows if row.is_timed]
     if timed:
-        steps, left_out = max((row.steps, row.warm_up) for row in timed)
+        steps, left_out = max((row.timing.steps, row.timing.warm_up) for row in timed)
         first = "the first is" if left_out == 1 else f"the first {left_out} are"
         yield (
             f"A step is the median of {steps - left_out} of {steps}; {first} warm-up. "
@@ -166,7 +166,7 @@ def _about_times(comparison: Comparison) -> Iterable[str]:
 
 
 def _about_memory(comparison: Comparison) -> Iterable[str]:
-    if any(row.peak_memory is not None for row in comparison.rows):
+    if any(row.memory.peak is not None for row in comparison.rows):
         yield (
             "Held: tensors of a rank between steps. Peak memory: the most that torch allocated on "
             "its GPU."
@@ -181,7 +181,7 @@ def _about_cores(comparison: Comparison) -> Iterable[str]:
     if comparison.on_gpu:
         return
     cores = comparison.machine.cores
-    most = max((row.ranks for row in comparison.rows if row.step_time is not None), default=1)
+    most = max((row.ranks for row in comparison.rows if row.is_timed), default=1)
     if most > 1:
         shared = f"Ranks share {format_count(cores, 'core')}, and one device uses all of them"
         if most > cores:
@@ -248,7 +248,7 @@ def as_html(comparison: Comparison, running: RunProgress | None = None) -> str:
         _chart(comparison),
     ]
     if running is None:
-        part_way = reasons(row for row in comparison.rows if row.step_time is not None)
+        part_way = reasons(row for row in comparison.rows if row.is_timed)
         parts += [_conclusion(comparison), _listed([*part_way, *notes(comparison)])]
     return f"<div style='max-width:75em;overflow-x:auto'>{''.join(parts)}</div>"
 
@@ -259,7 +259,7 @@ def _row(row: Trial, best: bool) -> str:
         name = f"<b style='color:{GOOD}'>{name}</b>"
     if row.reason:
         state = f"<b style='color:{BAD}'>{escape(row.state)}</b>"
-        if row.step_time is None:
+        if not row.is_timed:
             why = f"<td colspan='{len(others) - 1}' style='text-align:left'>{state}: "
             return f"<tr>{_cell(name, 'left')}{_cell(others[0])}{why}{escape(row.reason)}</td></tr>"
         name = f"{name} ({state})"
@@ -280,19 +280,21 @@ def _running(running: RunProgress, steps: int) -> str:
 
 
 def _chart(comparison: Comparison) -> str:
-    timed = [row for row in comparison.rows if row.step_time is not None]
+    timed = [row for row in comparison.rows if row.is_timed]
     if len(timed) < 2:
         return ""
     if comparison.request.kind == "scale":
         points = [(row.ranks, row.speed_up) for row in timed if row.speed_up is not None]
         return line_chart("speed-up by ranks", points)
     colour = {row.name: GOOD for row in timed if row is comparison.best}
-    times = [(row.name, row.step_time or 0.0, span(row.step_time or 0.0)) for row in timed]
+    times = [
+        (row.name, row.timing.step_time or 0.0, span(row.timing.step_time or 0.0)) for row in timed
+    ]
     drawn = [bar_chart("time per step", times, colour)]
     held = [
-        (row.name, float(row.held_memory), format_bytes(row.held_memory))
+        (row.name, float(row.memory.held), format_bytes(row.memory.held))
         for row in timed
-        if row.held_memory
+        if row.memory.held
     ]
     if held:
         drawn.append(bar_chart("held by a rank", held, colour))

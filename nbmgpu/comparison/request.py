@@ -30,7 +30,7 @@ from nbmgpu.options.parsing import (
 from nbmgpu.options.run_options import DEFAULTS, RunOptions
 from nbmgpu.options.values import InvalidValueError, Problem, known_strategies, list_of
 from nbmgpu.strategies import canonical, nearest, profile_of
-from nbmgpu.strategies.profiles import COMMON_OPTIONS, DDP_OPTIONS
+from nbmgpu.strategies.option_support import COMMON_OPTIONS, DDP_OPTIONS
 from nbmgpu.strategies.strategy_options import FIELDS
 
 STEPS = 20
@@ -264,7 +264,9 @@ def _baseline(values: Mapping[str, Any]) -> Entry:
 def _entry(strategy: str, values: Mapping[str, Any]) -> Entry:
     """Return the run of a strategy, without options that only other strategies have."""
     profile = profile_of(strategy)
-    inapplicable = [n for n in FIELDS if n not in SHARED_OPTIONS and n not in profile.supports]
+    inapplicable = [
+        n for n in FIELDS if n not in SHARED_OPTIONS and n not in profile.options.supported
+    ]
     chosen = {**values, **{name: DEFAULTS[name] for name in inapplicable}}
     gpus = chosen["gpus"]
     ranks = gpus if isinstance(gpus, int) else len(gpus) if isinstance(gpus, tuple) else None

@@ -20,6 +20,7 @@ from nbmgpu.runs.events import Event, Status
 from nbmgpu.strategies import profile_of
 
 from .comparison import Comparison
+from .measurements import LaunchCost
 from .request import Entry, Request
 from .trial import ONE_DEVICE_NAME, Trial, measured, refused
 
@@ -97,11 +98,11 @@ class ComparisonRunner:
             return ""
         if (
             baseline.state == "failed"
-            and not baseline.steps
+            and not baseline.timing.steps
             and "memory" not in baseline.reason.lower()
         ):
             return "The cell fails on one device"
-        if baseline.state == "finished" and not baseline.steps:
+        if baseline.state == "finished" and not baseline.timing.steps:
             return "The cell takes no optimizer step"
         return ""
 
@@ -172,9 +173,8 @@ class ComparisonRunner:
         write_digest(execution.run)
         all_run = len(running_since) == execution.run.record.world_size
         start_up = max(running_since.values()) - begun if all_run else None
-        self.trials.append(
-            measured(entry, execution.run, execution.bundle.nbytes, start_up, self.baseline)
-        )
+        launch = LaunchCost(execution.bundle.nbytes, start_up)
+        self.trials.append(measured(entry, execution.run, launch, self.baseline))
 
     def _update_progress(self, name: str, execution: Execution, begun: float) -> None:
         view = execution.run.view

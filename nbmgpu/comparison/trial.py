@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from nbmgpu.formatting import format_count
-from nbmgpu.report.curves import RATES, curve_names
 from nbmgpu.report.run_line import failure_sentence
 from nbmgpu.runs.events import RunState
 from nbmgpu.runs.run import Run
-from nbmgpu.runs.view import RunView
 from nbmgpu.strategies import profile_of
 
+from .measurements import (
+    FinalLoss,
+    LaunchCost,
+    MemoryUse,
+    StepTiming,
+    loss_at_the_end,
+    memory_use,
+    step_timing,
+)
 from .request import Entry
 
 ONE_DEVICE_NAME = "one device"
@@ -26,44 +31,44 @@ DIFFERS = {
     "batch-norm": "normalizes over each rank's shard (batch normalization)",
     "random-host": "draws the same random numbers on every rank",
     "mixed-loss": "weights a loss of several terms by one of them",
-    "coupled-batch": "lets samples of a batch interact, and each rank has only its shard",
+    "cross-sample": "lets samples of a batch interact, and each rank has only its shard",
     "part-of-batch": "picks samples by their position in each rank's shard",
-    "by-place": "treats samples by their position in each rank's shard",
-    "in-pieces": "splits each rank's shard into pieces, not the whole batch",
-    "chosen-mean": "averages over samples chosen before the model",
+    "position-in-batch": "treats samples by their position in each rank's shard",
+    "chunked-batch": "splits each rank's shard into pieces, not the whole batch",
+    "mean-of-subset": "averages over samples chosen before the model",
     "scaled-penalty": "divides a penalty by the size of each rank's shard",
     "vector-loss": "calls backward() on several elements",
     "two-loaders": "trains on batches that shard in different ways",
-    "late-count": "used a count as a constant in its first steps",
-    "walked-apart": "skips different batches on different ranks",
-    "branches": "chooses its loss by the contents of each rank's shard",
-    "came-apart": "has trained different models on different ranks",
-    "buffers-apart": "has different buffers on different ranks",
+    "late-divisor": "used a count as a constant in its first steps",
+    "different-batches": "skips different batches on different ranks",
+    "different-reductions": "chooses its loss by the contents of each rank's shard",
+    "different-weights": "has trained different models on different ranks",
+    "different-buffers": "has different buffers on different ranks",
     "summed-loss": "averages summed losses over ranks",
     "compress": "reduces gradients in half precision",
 }
 """Notices after which the loss may differ from one device's, and why."""
 
 MAY_DIFFER = {
-    "by-chance": "counts by numbers that may be the size of each rank's shard",
-    "by-sample": "adds up losses of single samples",
+    "ambiguous-size": "counts by numbers that may be the size of each rank's shard",
+    "single-sample-losses": "adds up losses of single samples",
     "batch-sizes": "counts by the size of each rank's shard",
-    "size-asked": "tests the size of each rank's shard",
-    "joined": "weights ranks by samples, not rows",
+    "size-checked": "tests the size of each rank's shard",
+    "concatenated-samples": "weights ranks by samples, not rows",
     "padded": "pads each rank's shard separately",
-    "shaped-by-whole": "reshapes each rank's shard by the size of the whole batch",
-    "other-rows": "joins each rank's shard with the same other rows",
-    "own-number": "reads numbers off each rank's shard",
+    "global-batch-shape": "reshapes each rank's shard by the size of the whole batch",
+    "older-samples": "joins each rank's shard with the same other rows",
+    "local-value-read": "reads numbers off each rank's shard",
     "averaged-buffer": "averages buffers that each rank updates from its shard",
-    "own-gradient": "reads gradients of each rank's own loss",
-    "own-values": "keeps values of each rank's shard",
+    "local-gradient": "reads gradients of each rank's own loss",
+    "local-values-written": "keeps values of each rank's shard",
     "old-divisor": "divides its loss by a tensor that may not be a count",
-    "sum-beside": "adds a term that every rank has in full to a sum",
+    "sum-with-fixed-term": "adds a term that every rank has in full to a sum",
     "summed-penalty": "adds a penalty that every rank has in full to a sum",
-    "time-first": "reduces another dimension before that of samples",
-    "unread-loss": "gets its loss from code that hides its reduction",
-    "reads-ahead": "prefetches batches",
-    "same-batch": "takes several steps on one batch",
+    "other-dimension-first": "reduces another dimension before that of samples",
+    "unknown-loss": "gets its loss from code that hides its reduction",
+    "prefetched-batches": "prefetches batches",
+    "repeated-batch": "takes several steps on one batch",
     "tensor-hooks": "has hooks on each rank's own gradients",
 }
 """Notices that explain a loss that differs from one device's; usually it does not."""
@@ -74,7 +79,7 @@ EXACT, HALF = 1e-3, 2e-2
 
 @dataclass(frozen=True)
 class Trial:
-    """The measurements of one run; None for what was not measured.
+    """The measurements of one run.
 
     Attributes:
         name: the strategy, or ``one device``.
@@ -82,21 +87,12 @@ class Trial:
         state: that of the run (finished, failed, stopped, timeout, lost), or ``refused``.
         reason: why the measurement is incomplete, in one sentence; empty if it is complete.
         line: the ``%%mgpu`` line that trains in this way; empty for one device.
-        steps: optimizer steps taken.
-        warm_up: how many of the first steps are not timed.
-        step_time: median seconds per optimizer step, of the slowest rank.
-        samples_per_second: of all ranks together.
-        speed_up: against one device, by samples per second or else by time per step.
-        efficiency: speed-up divided by the number of ranks.
-        peak_memory: of the rank with the highest peak, in bytes.
-        held_memory: tensors between steps, of the rank that holds most, in bytes.
+        timing: its optimizer steps.
+        memory: of its ranks.
         loss: at the last step.
-        loss_difference: that loss minus one device's at the same step.
-        agrees: whether the difference is rounding or has an ``explanation``.
+        launch: the cost of starting it.
+        speed_up: against one device, by samples per second or else by time per step.
         sharded: whether ranks shared the work; if not, each did all of it.
-        explanation: why the loss may differ from one device's; usually empty.
-        sent: bytes sent to the ranks.
-        start_up: seconds from the request until all ranks ran the cell.
         run: the run's id; empty if it was refused.
     """
 
@@ -105,21 +101,12 @@ class Trial:
     state: RunState | Literal["refused"]
     reason: str = ""
     line: str = ""
-    steps: int = 0
-    warm_up: int = 0
-    step_time: float | None = None
-    samples_per_second: float | None = None
+    timing: StepTiming = field(default_factory=StepTiming)
+    memory: MemoryUse = field(default_factory=MemoryUse)
+    loss: FinalLoss = field(default_factory=FinalLoss)
+    launch: LaunchCost = field(default_factory=LaunchCost)
     speed_up: float | None = None
-    efficiency: float | None = None
-    peak_memory: int | None = None
-    held_memory: int | None = None
-    loss: float | None = None
-    loss_difference: float | None = None
-    agrees: bool = False
     sharded: bool = True
-    explanation: str = ""
-    sent: int | None = None
-    start_up: float | None = None
     run: str = ""
 
     @property
@@ -127,17 +114,51 @@ class Trial:
         """Whether this is the run on one device."""
         return self.name == ONE_DEVICE_NAME
 
-    def rate(self, counted: bool) -> float:
-        """Samples per second, or steps per second where samples are not ``counted``."""
-        if counted:
-            return self.samples_per_second or 0.0
-        return 1 / self.step_time if self.step_time else 0.0
+    @property
+    def efficiency(self) -> float | None:
+        """Speed-up divided by the number of ranks."""
+        return None if self.speed_up is None else self.speed_up / self.ranks
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether it took enough steps to time."""
+        return self.timing.step_time is not None
 
     @property
     def is_comparable(self) -> bool:
         """Whether it finished, was timed, shared the work, and its loss agrees with one device."""
-        finished = self.state == "finished" and self.step_time is not None
-        return finished and self.sharded and self.agrees
+        finished = self.state == "finished" and self.is_timed
+        return finished and self.sharded and self.loss.agrees
+
+    def as_row(self) -> dict[str, object]:
+        """Return all values by column, as in a data frame; times in seconds, memory in bytes."""
+        return {
+            "name": self.name,
+            "ranks": self.ranks,
+            "state": self.state,
+            "reason": self.reason,
+            "line": self.line,
+            "steps": self.timing.steps,
+            "warm_up": self.timing.warm_up,
+            "step_time": self.timing.step_time,
+            "samples_per_second": self.timing.samples_per_second,
+            "speed_up": self.speed_up,
+            "efficiency": self.efficiency,
+            "peak_memory": self.memory.peak,
+            "held_memory": self.memory.held,
+            "loss": self.loss.value,
+            "loss_difference": self.loss.difference,
+            "agrees": self.loss.agrees,
+            "sharded": self.sharded,
+            "explanation": self.loss.explanation,
+            "sent": self.launch.sent,
+            "start_up": self.launch.start_up,
+            "run": self.run,
+        }
+
+
+COLUMNS = tuple(Trial("", 0, "refused").as_row())
+"""The columns of ``Trial.as_row``."""
 
 
 def refused(entry: Entry, reason: str) -> Trial:
@@ -145,30 +166,21 @@ def refused(entry: Entry, reason: str) -> Trial:
     return Trial(_name(entry), entry.ranks or 0, "refused", _sentence(reason), entry.line)
 
 
-def measured(
-    entry: Entry, run: Run, sent: int, start_up: float | None, baseline: Trial | None
-) -> Trial:
+def measured(entry: Entry, run: Run, launch: LaunchCost, baseline: Trial | None) -> Trial:
     """Return the row of a run that is over; ``baseline`` is the row of one device, if any."""
     state = run.state
-    times = times_of(run.view)
-    loss = loss_at_the_end(run.view)
+    timing = step_timing(run.view)
     trial = Trial(
         name=_name(entry),
         ranks=_devices(run.record.devices),
         state=state,
-        reason=_sentence(_why(run, state, times)),
+        reason=_sentence(_why(run, state, timing)),
         line=entry.line,
-        steps=times.steps,
-        warm_up=times.warm_up,
-        step_time=times.step_time,
-        samples_per_second=times.samples_per_second,
-        peak_memory=peak_memory(run.view) if times.step_time else None,
-        held_memory=held_memory(run.view) if times.step_time else None,
-        loss=loss,
+        timing=timing,
+        memory=memory_use(run.view) if timing.step_time else MemoryUse(),
+        loss=FinalLoss(loss_at_the_end(run.view), explanation=_explained(DIFFERS, run)),
+        launch=launch,
         sharded=_is_sharded(run),
-        explanation=_explained(DIFFERS, run),
-        sent=sent,
-        start_up=start_up,
         run=run.id,
     )
     precision = entry.options.precision if entry.options else None
@@ -178,55 +190,9 @@ def measured(
     )
 
 
-@dataclass(frozen=True)
-class Times:
-    """Steps taken, how many of them are warm-up, and the time of the others."""
-
-    steps: int
-    warm_up: int
-    step_time: float | None = None
-    samples_per_second: float | None = None
-
-
-def warm_up(steps: int) -> int:
-    """Return the number of warm-up steps: a quarter of ``steps``, from 1 to 5."""
-    return max(1, min(5, steps // 4))
-
-
-def times_of(view: RunView) -> Times:
-    """Return how fast the ranks stepped."""
-    reported = [rank.measured for rank in view.ranks if rank.measured is not None]
-    steps = min((m.steps for m in reported), default=0)
-    left_out = warm_up(steps)
-    if len(reported) < len(view.ranks) or steps <= left_out:
-        return Times(steps, left_out)
-    # The first step is not included: its start is unknown.
-    seconds = max(statistics.median(m.seconds[left_out - 1 :]) for m in reported)
-    samples = statistics.mean(reported[0].samples[left_out - 1 :])
-    return Times(steps, left_out, seconds, samples / seconds if samples and seconds else None)
-
-
-def peak_memory(view: RunView) -> int | None:
-    """Return the highest peak of a rank, in bytes: of its GPU if it has one, else of the host."""
-    reported = [rank.measured for rank in view.ranks if rank.measured is not None]
-    peaks = [m.gpu_memory if m.gpu_memory >= 0 else m.memory for m in reported]
-    return max(peaks, default=None)
-
-
-def held_memory(view: RunView) -> int | None:
-    """Return the bytes of tensors between steps, of the rank that holds most."""
-    return max((r.measured.held for r in view.ranks if r.measured is not None), default=None)
-
-
-def loss_at_the_end(view: RunView) -> float | None:
-    """Return the last value of the loss curve, if there is one."""
-    names = [name for name in curve_names(view) if name not in RATES and name.split()[0] != "lr"]
-    return view.curves[names[0]].last if names else None
-
-
 def _is_sharded(run: Run) -> bool:
-    """Tell whether ranks shared the work; a cell's own distribution is not detected."""
-    shares = profile_of(run.record.strategy).shards_data or run.record.world_size == 1
+    """Return whether ranks shared the work; a cell's own distribution is not detected."""
+    shares = profile_of(run.record.options.strategy).shards_data or run.record.world_size == 1
     return shares and "not-sharded" not in run.view.notices
 
 
@@ -239,15 +205,15 @@ def _name(entry: Entry) -> str:
     return ONE_DEVICE_NAME if entry.is_baseline else entry.strategy
 
 
-def _why(run: Run, state: RunState, times: Times) -> str:
+def _why(run: Run, state: RunState, timing: StepTiming) -> str:
     if state == "stopped":
         return "stopped by the user"
     if why := failure_sentence(run, state):
         return why
-    if not times.steps:
+    if not timing.steps:
         return "the cell took no optimizer step"
-    if times.step_time is None:
-        return f"the cell took {format_count(times.steps, 'step')} only, too few to time"
+    if timing.step_time is None:
+        return f"the cell took {format_count(timing.steps, 'step')} only, too few to time"
     return ""
 
 
@@ -268,26 +234,11 @@ def _compared(
 
     ``may_differ`` explains a loss that differs.
     """
-    if baseline is None or baseline.step_time is None:
-        return replace(trial, agrees=True)
-    speed_up = difference = None
-    if trial.sharded and trial.samples_per_second and baseline.samples_per_second:
-        speed_up = trial.samples_per_second / baseline.samples_per_second
-    elif trial.sharded and trial.step_time and baseline.step_time:
-        speed_up = baseline.step_time / trial.step_time
-    if trial.loss is not None and baseline.loss is not None and trial.steps == baseline.steps:
-        # NaN on both sides agrees; NaN on one side does not.
-        both = math.isnan(trial.loss) and math.isnan(baseline.loss)
-        difference = None if both else trial.loss - baseline.loss
-    near = difference is None
-    if difference is not None and baseline.loss is not None:
-        near = abs(difference) <= tolerance * max(abs(baseline.loss), 1e-6)
-    chance = "; ".join(filter(None, [trial.explanation, "" if near else may_differ]))
+    if baseline is None or not baseline.is_timed:
+        return replace(trial, loss=replace(trial.loss, agrees=True))
+    same_step = trial.timing.steps == baseline.timing.steps
     return replace(
         trial,
-        speed_up=speed_up,
-        efficiency=speed_up / trial.ranks if speed_up is not None else None,
-        loss_difference=difference,
-        explanation=chance,
-        agrees=near or bool(chance),
+        speed_up=trial.timing.speed_up(baseline.timing) if trial.sharded else None,
+        loss=trial.loss.compared(baseline.loss.value if same_step else None, tolerance, may_differ),
     )

@@ -1,4 +1,4 @@
-"""Requirements of a strategy that this environment does not meet, worded for all messages."""
+"""Requirements of a strategy that this environment does not meet, as text for all messages."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class MissingRequirement:
 
 def missing_requirement(profile: Profile) -> MissingRequirement | None:
     """Return what the strategy of ``profile`` requires and this environment lacks, or None."""
-    missing = [p for p in profile.packages if importlib.util.find_spec(p) is None]
+    missing = [p for p in profile.requirements.packages if importlib.util.find_spec(p) is None]
     if missing:
         needed = f"{' and '.join(missing)}, which is not installed here"
         return MissingRequirement(needed, " ".join(missing))
-    least = profile.min_torch
+    least = profile.requirements.torch
     build = torch_build() if any(least) else None
     if build is not None and build.release < least:
         wanted = ".".join(map(str, least))

@@ -39,7 +39,7 @@ class RunStorage:
 
 
 class RunHandle:
-    """What the kernel that launched a run knows beyond the run's events."""
+    """What the launching kernel knows of a run besides its events."""
 
     def error(self) -> str:
         """Return why the run will never start; empty as long as it may, or once it has started."""
@@ -50,14 +50,14 @@ class Engine(RunControl, Protocol):
     """Starts runs.  One instance per process; readers of a run use ``is_alive`` and ``stop``."""
 
     outlives_kernel: ClassVar[bool]
-    """Whether a run goes on when the kernel that started it ends.  Its results then stay in the
-    run folder; the notebook's objects they belong to are gone, so they are not written back."""
+    """Whether a run continues when the kernel that launched it ends.  Its results then stay in the
+    run folder and are not written back, as the notebook's objects no longer exist."""
 
     def place(self, options: RunOptions) -> Placement:
         """Choose the device of each rank.
 
         Raises:
-            OptionError: what was asked for is not available.
+            OptionError: the requested devices are not available.
         """
         ...
 
@@ -88,7 +88,8 @@ class Engine(RunControl, Protocol):
     def sync(self, run: Run) -> None:
         """Bring new events, logs and results to the run folder and storage of this machine.
 
-        Called between polls by each process that follows the run, whoever started it.
+        Called between polls by each process that follows the run, not only by the one that
+        launched it.
         """
 
     def release(self, storage: RunStorage, in_use: bool) -> None:

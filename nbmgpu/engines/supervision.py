@@ -37,7 +37,8 @@ def supervise(
         events: the writer of ``events/launcher.jsonl``; the caller emits ``Started`` and ``Ended``.
         termination: carries out the end of the run; it may have been started already.
     """
-    deadline = time.monotonic() + run.record.timeout if run.record.timeout else None
+    timeout = run.record.options.timeout
+    deadline = time.monotonic() + timeout if timeout else None
     wait = _waiter()
     while True:
         for rank, code in ranks.poll():
@@ -49,7 +50,7 @@ def supervise(
         if (request := stop_request(run.folder)) is not None:
             termination.start("stopped", force=request == "force")
         if deadline is not None and time.monotonic() > deadline:
-            termination.start("timeout", detail=f"longer than {run.record.timeout:g} s")
+            termination.start("timeout", detail=f"longer than {timeout:g} s")
         termination.advance()
         wait()
 

@@ -59,7 +59,7 @@ def runs(_rest: str) -> pd.DataFrame:
     rows = [
         {
             "run": line.id,
-            "state": line.state,
+            "state": line.status.state,
             "strategy": line.strategy,
             "ranks": line.world_size,
             "started": datetime.datetime.fromtimestamp(line.created).strftime("%d %b %H:%M"),
@@ -91,7 +91,7 @@ def stop(rest: str) -> None:
     run.stop(force=run.is_asked_to_stop)
     state = run.wait(timeout=STOP_TIMEOUT)
     if run.over:
-        owner = "" if run.record.kernel_pid == os.getpid() else f" of {_owner(run)}"
+        owner = "" if run.record.kernel.pid == os.getpid() else f" of {_owner(run)}"
         print(f"Run {run.id}{owner}: {state}.")
     else:
         again = f"%mgpu stop {run.id}  (kills the ranks at once; no results are written back)"
@@ -100,7 +100,7 @@ def stop(rest: str) -> None:
 
 
 def _owner(run: Run) -> str:
-    return run.record.notebook or "another kernel"
+    return run.record.kernel.notebook or "another kernel"
 
 
 def advise(rest: str) -> Advice:

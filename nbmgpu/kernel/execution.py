@@ -7,7 +7,6 @@ import os
 import re
 import sys
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,27 +17,27 @@ from nbmgpu.devices.requirements import missing_requirement
 from nbmgpu.engines.registry import get_engine
 from nbmgpu.environment import logging_state, random_state, torch_settings, tracker_run
 from nbmgpu.environment.headers import BundleHeader
-from nbmgpu.errors import LaunchError, OptionError, format_message
+from nbmgpu.errors import OptionError, format_message
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.patches.versions import untested_notice
 from nbmgpu.report.digest import write_digest
-from nbmgpu.runs.events import KERNEL, Ended, Event, EventWriter, Notice
 from nbmgpu.runs.failure import exception_of
-from nbmgpu.runs.folder import COLLECTED_FILE, new_run_id, runs_root
-from nbmgpu.runs.record import RunRecord
-from nbmgpu.runs.run import Run
+from nbmgpu.runs.folder import new_run_id, runs_root
+from nbmgpu.runs.record import KernelRecord, LaunchOptions, RunRecord, StoragePaths
 from nbmgpu.serialization import Bundle, serialize
 from nbmgpu.strategies import profile_of
 from nbmgpu.strategies.profiles import COMPILER_MODULES
 from nbmgpu.system.processes import creation_time
 
 from .batch_size import batch_line
+from .launched_run import LaunchedRun
 from .notebook_context import NotebookContext
 from .write_back import WriteBack
 
 if TYPE_CHECKING:
     from nbmgpu.devices.placement import Placement
-    from nbmgpu.engines.base import Engine, RunHandle, RunStorage
+    from nbmgpu.engines.base import Engine, RunStorage
+    from nbmgpu.runs.run import Run
 
 PATCHED_LIBRARIES = (
     "{}: the notebook has put a function of its own there, and ranks have the library's. Put the "
@@ -60,7 +59,7 @@ class Execution:
     Attributes:
         source: the cell.
         namespace: the notebook's names.
-        options: what was asked for.
+        options: the options of the run.
         context: the IPython shell that the cell is run from.
         tracks: whether the cell logs to the notebook's wandb run.
         cell, placement, bundle, batch_line: set by ``prepare``.
@@ -80,13 +79,10 @@ class Execution:
     value: Any = field(init=False, default=None)
     taken_over: bool = field(init=False, default=False)
     _engine: Engine = field(init=False)
-    _storage: RunStorage | None = field(init=False, default=None)
-    _run: Run | None = field(init=False, default=None)
-    _events: EventWriter | None = field(init=False, default=None)
-    _handle: RunHandle | None = field(init=False, default=None)
+    _launched: LaunchedRun | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        """Find the engine; drop leading blank lines as IPython does, so that line numbers match."""
+        """Get the engine; drop leading blank lines as IPython does, to keep line numbers equal."""
         self.source = LEADING_BLANK_LINES.sub("", self.source)
         self._engine = get_engine(self.options.engine)
 
@@ -95,7 +91,7 @@ class Execution:
 
         Raises:
             SyntaxError, UnknownNameError: the cell cannot run anywhere.
-            OptionError: the engine does not have what was asked for.
+            OptionError: the engine does not have the requested devices.
             StrategyError: the strategy cannot train with these options.
             SerializationError: a value cannot be sent to the ranks.
         """
@@ -133,44 +129,33 @@ class Execution:
         Raises:
             LaunchError: there is no space for the bundle, or the engine cannot start ranks.
         """
+        run_id = new_run_id()
         try:
-            return self._launch()
+            storage = self._engine.allocate(
+                runs_root() / run_id, self.bundle.nbytes, self.placement.world_size
+            )
+            self._launched = LaunchedRun.create(
+                self._record(run_id, storage), self.source, self._engine, storage
+            )
+            self._launched.start(
+                self.bundle, self._notices(storage.bundle.notice), self._imports_of_strategy()
+            )
         except BaseException:
             self._release()
             raise
+        return self.run
 
-    def _launch(self) -> Run:
-        run_id = new_run_id()
-        folder = runs_root() / run_id
-        self._storage = storage = self._engine.allocate(
-            folder, self.bundle.nbytes, self.placement.world_size
-        )
-        self._run = run = Run.create(self._record(run_id, storage), self.source)
-        self._events = EventWriter(run.events_path("kernel"), KERNEL)
+    def _notices(self, bundle_notice: str) -> dict[str, str]:
+        """Return what to report about the launch, by topic; usually empty texts."""
         detached = ", ".join(f"`{name}`" for name in self.bundle.detached)
         patches = ", ".join(f"`{name}`" for name in self._library_patches())
-        notices = {
+        return {
             "devices": self.placement.notice,
-            "bundle": storage.bundle.notice,
+            "bundle": bundle_notice,
             "detached": detached and DETACHED.format(detached),
             "patches": patches and PATCHED_LIBRARIES.format(patches),
             "library-version": untested_notice(),
         }
-        for topic, text in notices.items():
-            if text:
-                self._notice(topic, text)
-        try:
-            self._handle = self._engine.launch(run)
-            self.bundle.write(storage.bundle, run_id)  # meanwhile ranks join their process group
-            self._engine.send_bundle(run)
-            self._engine.preload(self._imports_of_strategy())
-        except LaunchError as error:
-            self._emit(Ended, ending="failed", detail=str(error))
-            raise
-        except BaseException:  # ranks must not wait for the bundle for ever
-            self.abandon()
-            raise
-        return run
 
     def _imports_of_strategy(self) -> tuple[str, ...]:
         """Return the modules that ranks import with these options; the next run's have them."""
@@ -182,59 +167,64 @@ class Execution:
         return RunRecord(
             id=run_id,
             created=time.time(),
-            strategy=options.strategy,
             devices=list(self.placement.devices),
-            batch=options.batch,
-            seed=options.seed,
-            timeout=options.timeout,
-            fresh=options.fresh,
-            cwd=os.getcwd(),
-            sys_path=[path for path in sys.path if isinstance(path, str)],  # Python ignores others
-            bundle=storage.bundle.path,
-            results=[result.path for result in storage.results],
-            kernel_pid=os.getpid(),
-            kernel_create_time=creation_time(os.getpid()),
-            notebook=self.context.notebook,
             threads=self.placement.threads,
             batch_line=self.batch_line,
-            options=dataclasses.asdict(options),
-            engine=options.engine,
+            options=LaunchOptions(
+                strategy=options.strategy,
+                batch=options.batch,
+                seed=options.seed,
+                timeout=options.timeout,
+                fresh=options.fresh,
+                engine=options.engine,
+                values=dataclasses.asdict(options),
+            ),
+            kernel=KernelRecord(
+                pid=os.getpid(),
+                create_time=creation_time(os.getpid()),
+                cwd=os.getcwd(),
+                sys_path=[
+                    path for path in sys.path if isinstance(path, str)
+                ],  # Python ignores others
+                notebook=self.context.notebook,
+            ),
+            storage=StoragePaths(
+                bundle=storage.bundle.path,
+                results=[result.path for result in storage.results],
+            ),
         )
 
     @property
     def run(self) -> Run:
         """The run, once ``start`` has been called."""
-        assert self._run is not None
-        return self._run
+        return self._launched_run.run
 
     @property
     def over(self) -> bool:
         """Whether every rank has ended, or none will ever start."""
-        if self.run.over:
-            return True
-        if self.run.view.launcher is not None or self._handle is None:
-            return False
-        if not (error := self._handle.error()):
-            return False
-        self._emit(Ended, ending="failed", detail=error)
-        return self.run.over
+        return self._launched_run.over
+
+    @property
+    def _launched_run(self) -> LaunchedRun:
+        assert self._launched is not None
+        return self._launched
 
     def sync(self) -> None:
-        """Let the engine bring new events and logs to this machine."""
-        self._engine.sync(self.run)
+        """Let the engine copy new events and logs to this machine."""
+        self._launched_run.sync()
 
     def interrupt(self) -> None:
-        """Stop the run so that partial results are written back; the second time, at once."""
-        if self._run is None:
+        """Stop the run and write partial results back; a second call kills it at once."""
+        if self._launched is None:
             raise KeyboardInterrupt  # nothing has started
         self.run.stop(force=self.run.is_asked_to_stop)
 
     def finish(self) -> None:
-        """Write the results back into the notebook, and release what the run has held.
+        """Write the results back into the notebook, and release the run's resources.
 
         Raises:
             BaseException: what the cell raised in a rank; see ``nbmgpu.runs.failure``.
-            ResultsError: the cell ran to its end, and its results are lost.
+            ResultsError: the cell finished, but its results are lost.
         """
         broken: Exception | None = None
         try:
@@ -245,42 +235,26 @@ class Execution:
                 self.namespace,
                 self.options,
                 loop_targets(self.cell.code),
-                self._notice,
+                self._launched_run.notice,
             )
             self.value = results.apply()
         except Exception as error:
-            broken = error  # the reason why the run ended comes first
+            broken = error  # an exception of the run takes precedence
         finally:
             self._release()
-            write_digest(self.run)  # lists of runs need not read all of its events again
+            write_digest(self.run)  # lists of runs then need not read all events
         cause = exception_of(self.run) or broken
         if cause is not None:
             raise cause
 
     def abandon(self) -> None:
-        """End a run that cannot be monitored any more; nothing is written back."""
+        """Kill the ranks of a run that cannot be monitored any more; nothing is written back."""
         try:
-            if not self.run.over:
-                self.run.stop(force=True)
-                self.run.wait(timeout=5)
+            self._launched_run.abandon()
         finally:
-            self._release()
+            self.bundle.release()
 
     def _release(self) -> None:
-        if self._storage is not None:
-            storage, self._storage = self._storage, None
-            in_use = self._run is not None and not self._run.over  # by ranks that would not end
-            self._engine.release(storage, in_use)
-        if self._run is not None:
-            with suppress(OSError):  # a full disk, or somebody has removed the folder
-                (self._run.folder / COLLECTED_FILE).touch()
-        if self._events is not None:
-            self._events.close()
+        if self._launched is not None:
+            self._launched.release()
         self.bundle.release()
-
-    def _notice(self, topic: str, text: str) -> None:
-        self._emit(Notice, topic=topic, text=text)
-
-    def _emit(self, kind: type[Event], **fields: Any) -> None:
-        if self._events is not None:
-            self._events.emit(kind, **fields)

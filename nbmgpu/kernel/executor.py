@@ -1,7 +1,7 @@
 """Runs an ``Execution`` from the notebook: start it, poll it until it is over, collect results.
 
-Each function exists twice: blocking, and as a coroutine that awaits between polls so that the
-kernel's event loop goes on.
+Each function exists twice: blocking, and as a coroutine that awaits between polls, so that
+the kernel's event loop is not blocked.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ last_run: Run | None = None
 """The newest run of this process."""
 
 _background: dict[str, Execution] = {}
-"""Background runs of this process whose results nobody waits for yet, by id."""
+"""Background runs of this process for whose results no call waits yet, by id."""
 
 
 def execute(execution: Execution, display: DisplayFactory) -> Run | None:
     """Prepare and run ``execution`` to its end, with live output.
 
     Returns:
-        The run, which has finished, or goes on with ``--background``; None for ``--dry-run``.
+        The run, which has finished, or continues with ``--background``; None for ``--dry-run``.
     """
     refuse_inside_a_rank()
     execution.prepare()
@@ -54,7 +54,7 @@ def execute(execution: Execution, display: DisplayFactory) -> Run | None:
 
 
 async def execute_async(execution: Execution, display: DisplayFactory) -> Run | None:
-    """Do what ``execute`` does while the event loop goes on."""
+    """Do what ``execute`` does without blocking the event loop."""
     if execution.options.dry_run or execution.options.background:
         return execute(execution, display)
     refuse_inside_a_rank()
@@ -100,7 +100,7 @@ class _Reader:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self._engine = get_engine(run.record.engine)
+        self._engine = get_engine(run.record.options.engine)
 
     @property
     def over(self) -> bool:
@@ -127,7 +127,7 @@ async def monitor_async(run: Run, display: DisplayFactory) -> Run:
 
 
 def _poll(source: Execution | _Reader, run: Run, output: RunDisplay) -> Iterator[float]:
-    """Show what is new of ``run`` until ``source`` is over; yield seconds until the next poll."""
+    """Show new output of ``run`` until ``source`` is over; yield seconds until the next poll."""
     while not source.over:
         source.sync()
         output.update()
@@ -157,7 +157,7 @@ def _show_execution(
 
 
 def _end(execution: Execution, run: Run) -> None:
-    """End ``run`` if it goes on, and remove it from the background runs."""
+    """Kill ``run`` if it is active, and remove it from the background runs."""
     _background.pop(run.id, None)
     if not execution.over:
         execution.abandon()
@@ -174,17 +174,17 @@ def _show(run: Run, context: NotebookContext, display: DisplayFactory) -> Iterat
 
 
 def select_run(name: str = "") -> Run:
-    """Return the run whose id begins with ``name``; by default the newest that goes on.
+    """Return the run whose id begins with ``name``; by default the newest active one.
 
-    This kernel's runs come before those of others.  If no run goes on, it is the newest of all.
+    This kernel's runs come before those of others.  If no run is active, it is the newest of all.
 
     Raises:
         OptionError: there is no such run.
     """
     if name:
         return find_run(name)
-    going = [run for run in list_runs() if line_of(run).state in ACTIVE_STATES]
-    own = [run for run in going if run.record.kernel_pid == os.getpid()]
+    going = [run for run in list_runs() if line_of(run).status.state in ACTIVE_STATES]
+    own = [run for run in going if run.record.kernel.pid == os.getpid()]
     return [*own, *going, find_run()][0]
 
 
@@ -200,7 +200,7 @@ def take_over(name: str) -> tuple[Run, Execution | None]:
     Raises:
         OptionError: there is no such run.
     """
-    # Own runs come first: their results are here even if somebody has removed the folder.
+    # Own runs come first: their results are in this process even if the folder was removed.
     own = [execution.run for run_id, execution in _background.items() if run_id.startswith(name)]
     run = _reopen(own[-1]) if own and (len(own) == 1 or not name) else select_run(name)
     execution = _background.pop(run.id, None)

@@ -1,4 +1,4 @@
-"""The interface to whatever shows a run while it goes on: a widget, text, or nothing."""
+"""The interface of displays of a running run: a widget, text, or nothing."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class RunDisplay(Protocol):
     """Shows one run where it was called from."""
 
     def start(self) -> None:
-        """Show what is known at the start."""
+        """Show the initial state."""
         ...
 
     def update(self) -> None:
-        """Show what is new."""
+        """Show new events and output."""
         ...
 
     def finish(self) -> None:

@@ -80,7 +80,7 @@ class WriteBack:
         run: the run.
         bundle: what was sent to the ranks, with the notebook's own objects.
         namespace: the notebook's names.
-        options: what was asked for.
+        options: the options of the run.
         loop_targets: names whose values after the cell are of no interest.
         notice: emits a notice about the results: a topic and a sentence.
     """
@@ -110,7 +110,7 @@ class WriteBack:
     def _restore(self) -> RestoredResult | None:
         """Update the notebook's objects in place; return None if a failure left no result."""
         try:
-            restored = restore_result(self.run.record.results[0], self.bundle)
+            restored = restore_result(self.run.record.storage.results[0], self.bundle)
         except UnreadableError as error:
             if self.run.state != "finished":  # the failure explains why there is no result
                 return None
@@ -158,8 +158,8 @@ class WriteBack:
                 self.notice(f"missing:{name}", f"--pull {name}: the cell did not bind `{name}`.")
 
     def _read_others(self, on_rank_0: dict[str, Any]) -> None:
-        """Read the small values of the other ranks, and notice those that are rank 0's alone."""
-        for rank, path in enumerate(self.run.record.results[1:], start=1):
+        """Read the small values of the other ranks, and report names that only rank 0 has."""
+        for rank, path in enumerate(self.run.record.storage.results[1:], start=1):
             try:
                 self.run.results[rank] = read_copies(path, self.namespace)
             except Exception:  # none, or a constructor that needs what only ranks have
@@ -167,13 +167,13 @@ class WriteBack:
         if self.run.state != "finished":
             return  # ranks that stopped somewhere differ for that reason
         manual = self.options.strategy == "none"  # ranks may differ on purpose
-        unreliable = manual or "reads-ahead" in self.run.view.notices
+        unreliable = manual or "prefetched-batches" in self.run.view.notices
         if self.run.view.trained_on_different_batches and not unreliable:
-            self.notice("walked-apart", DIFFERENT_BATCHES)
+            self.notice("different-batches", DIFFERENT_BATCHES)
         elif self.run.view.losses_reduce_differently and not unreliable:
-            self.notice("branches", DIFFERENT_REDUCTIONS)
+            self.notice("different-reductions", DIFFERENT_REDUCTIONS)
         elif self.run.view.weights_differ and not manual:
-            self.notice("came-apart", DIFFERENT_WEIGHTS)
+            self.notice("different-weights", DIFFERENT_WEIGHTS)
         elif (buffers := self.run.view.differing_buffers) and not manual:
             names = ", ".join(f"`{name}`" for name in buffers[:MAX_NAMED_BUFFERS])
             more = (
@@ -181,7 +181,7 @@ class WriteBack:
                 if len(buffers) > MAX_NAMED_BUFFERS
                 else ""
             )
-            self.notice("buffers-apart", DIFFERENT_BUFFERS.format(names=names + more))
+            self.notice("different-buffers", DIFFERENT_BUFFERS.format(names=names + more))
         own = self.run.results.setdefault(0, {})
         others = [values for rank, values in self.run.results.items() if rank]
         own |= self._own_objects(others, on_rank_0)
@@ -190,8 +190,9 @@ class WriteBack:
             listed = ", ".join(f"`{name}`" for name in named)
             self.notice(
                 "rank-0-values",
-                f"{listed}: rank 0's own value, other ranks hold another (their shard of the "
-                "data, or their clock). All of them, until the next run: nbmgpu.last_run.results",
+                f"{listed}: the value is rank 0's; other ranks have other values (of their shard "
+                "of the data, or of their clock). Until the next run, nbmgpu.last_run.results has "
+                "the values of all ranks.",
             )
 
     def _own_objects(

@@ -127,7 +127,7 @@ def parse_line(
 
 
 def _is_flag(word: str) -> bool:
-    """Tell whether a word is a flag, known or not; ``-1`` is a value."""
+    """Return whether a word is a flag, known or not; ``-1`` is a value."""
     return re.match(r"--?[A-Za-z]", word) is not None
 
 

@@ -129,12 +129,12 @@ def _unsupported_options(values: dict[str, Any]) -> dict[str, Problem]:
     problems = {}
     for name in given:
         value = values[name]
-        if reason := profile.reason(name, value):
+        if reason := profile.options.reason(name, value):
             flag = next(flag for flag in FLAGS if flag.field == name)
             spelled = f"{flag.name} {format_value(value)}" if flag.metavar else flag.name
             problems[name] = Problem(f"{profile.name} does not support {spelled}: {reason}")
-            other = profile.alternatives.get(f"{name}={value}") or profile.alternatives.get(name)
-            if other and not any(profile_of(other).reason(n, values[n]) for n in given):
+            other = profile.options.alternative(name, value)
+            if other and not any(profile_of(other).options.reason(n, values[n]) for n in given):
                 values["strategy"] = other
             else:
                 values[name] = DEFAULTS[name]

@@ -23,7 +23,7 @@ GpuRequest: TypeAlias = int | Literal["all"] | tuple[int, ...] | None
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with the options: what was given, and what is allowed."""
+    """A problem with one option: the given value, and what is allowed."""
 
     what: str
     allowed: str = ""
@@ -39,7 +39,7 @@ class InvalidValueError(Exception):
     """
 
     def __init__(self, problem: Problem, suggestion: object, **other_options: object) -> None:
-        """Carry what is wrong and a valid value in its place."""
+        """Store the problem, and a valid value to use instead."""
         super().__init__(problem)
         self.problem = problem
         self.suggestion = suggestion

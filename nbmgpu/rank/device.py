@@ -17,7 +17,7 @@ def enter_device(record: RunRecord, rank: int) -> str:
     """Let this process use the device of ``rank``; return ``cpu`` or ``cuda:0``."""
     torch.set_num_threads(record.threads)
     keep_freed_memory(record.world_size)
-    if record.options.get("cpu"):  # as on a machine without a GPU
+    if record.options.values.get("cpu"):  # as on a machine without a GPU
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     device = record.devices[rank]
     if not device.startswith("cuda"):

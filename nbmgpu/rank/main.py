@@ -32,7 +32,7 @@ def main() -> NoReturn:
     """Run the rank that the command line and the environment variables describe."""
     folder, environment = command_line.parse()
     run = Run(folder)
-    sys.path[:] = run.record.sys_path
+    sys.path[:] = run.record.kernel.sys_path
     run_rank(run, environment)
 
 

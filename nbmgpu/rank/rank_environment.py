@@ -48,7 +48,7 @@ class RankEnvironment:
     ) -> RankEnvironment:
         """Return the environment that ``variables`` describe: ``RANK`` and others, as torchrun's.
 
-        All ranks are on one machine unless ``LOCAL_RANK`` and its companions say otherwise.
+        All ranks are on one machine unless ``LOCAL_RANK`` and related variables are set otherwise.
         """
         rank, world_size = variables["RANK"], variables["WORLD_SIZE"]
         return cls(

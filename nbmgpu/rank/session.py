@@ -55,6 +55,7 @@ class TrainingSession:
         metrics: records losses, learning rates and speed.
         loaders: shards the loaders of the cell.
         loader_events: begins the steps of batches in the order in which they are used.
+        streams: the random streams of the rank.
         tracker: the notebook's run of an experiment tracker.
     """
 
@@ -68,12 +69,8 @@ class TrainingSession:
     metrics: StepMetrics
     loaders: LoaderPatch
     loader_events: LoaderEventDispatcher
+    streams: RandomStreams
     tracker: TrackerState
-
-    @property
-    def streams(self) -> RandomStreams:
-        """The random streams of the rank."""
-        return self.loaders.context.streams
 
     def close(self) -> None:
         """Restore the user's objects, and send the notices that are still pending."""
@@ -122,7 +119,7 @@ def make_session(
     )
     current_batch = CurrentBatch(
         on_queued=lambda: trained.watch_inputs(current_batch.match_inputs),
-        on_ambiguous=lambda: recorder.notice("reads-ahead", notices.READS_AHEAD),
+        on_ambiguous=lambda: recorder.notice("prefetched-batches", notices.PREFETCHED_BATCHES),
     )
     events = LoaderEventDispatcher(current_batch)
     state = LossState()
@@ -132,6 +129,7 @@ def make_session(
         DivisorAgreement(rank_info, progress, events, divisors),
         batch_dependence,
     )
+    streams = RandomStreams(rank_info.dp_rank)
     metrics = StepMetrics(recorder, progress, limit, batch_dependence, strategy.device)
     context = LoaderContext(
         rank_info,
@@ -139,7 +137,7 @@ def make_session(
         LoaderSteps(progress, accumulation, state, metrics.throughput, recorder, events),
         losses,
         recorder,
-        RandomStreams(rank_info.dp_rank),
+        streams,
         DataLoader.__iter__,
     )
     return TrainingSession(
@@ -153,5 +151,6 @@ def make_session(
         metrics=metrics,
         loaders=LoaderPatch(context, limit),
         loader_events=events,
+        streams=streams,
         tracker=TrackerState(),
     )

@@ -48,7 +48,7 @@ class Outcome:
         traceback: lines of its formatted traceback.
         value, has_value: the value of the last line, and whether it had one.
         names: bound in the namespace, so that they may be returned.
-        deleted: bound before the cell, and no longer.
+        deleted: bound before the cell, but not after it.
         kept: bound to the same object as before, and not assigned.
     """
 
@@ -90,7 +90,7 @@ class RankShell(InteractiveShell):
         yield
 
     def enable_gui(self, gui: str | None = None) -> None:
-        """Start no event loop: figures are inline, as the kernel's environment variables say."""
+        """Start no event loop: figures are inline, as the kernel's environment specifies."""
 
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
         """Format the exception, unless it only ends the cell and its traceback is not shown."""

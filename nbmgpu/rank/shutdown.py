@@ -67,8 +67,8 @@ def finish(rank: PreparedRank, outcome: Outcome) -> int:
         end_runs(int(outcome.error is not None))
     session.recorder.flush()
     state = "stopped" if stopped else "failed" if outcome.error else "finished"
-    place = failures.location_in_cell(outcome.error, rank.run.cell) if outcome.error else ""
-    events.emit(Status, state=state, detail=place if stopped else "")
+    location = failures.location_in_cell(outcome.error, rank.run.cell) if outcome.error else ""
+    events.emit(Status, state=state, detail=location if stopped else "")
     return int(outcome.error is not None)
 
 
@@ -83,7 +83,7 @@ def _finish_strategy(strategy: Strategy, outcome: Outcome) -> Outcome:
 
 
 def _report_end(rank: PreparedRank, outcome: Outcome, stopped: bool) -> None:
-    """Report the failure, or what is known only after the whole cell."""
+    """Report the failure, or what is known only after the cell."""
     session, cell = rank.session, rank.run.cell
     events = session.recorder.events
     if outcome.error is not None and not stopped:
@@ -98,7 +98,7 @@ def _report_end(rank: PreparedRank, outcome: Outcome, stopped: bool) -> None:
 def _emit_final_report(session: TrainingSession, cell: str, rank: PreparedRank) -> None:
     limit = session.step_options.limit
     if limit.on:
-        session.recorder.notice("steps", limit.summary)
+        session.recorder.notice("step-limit", limit.summary)
     report = FinalReport(
         session.rank_info, session.progress, session.trained, session.losses, session.recorder
     )
@@ -111,7 +111,7 @@ def _save_result(rank: PreparedRank, outcome: Outcome, tracked: TrackerRunUpdate
     """Save the variables of the cell: all from rank 0, small ones from others for comparison."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     record, number, namespace = rank.run.record, rank.session.rank_info.rank, rank.shell.user_ns
-    path = record.results[number]
+    path = record.storage.results[number]
     variables = {name: namespace[name] for name in outcome.names if name in namespace}
     if number:
         small = {name: value for name, value in variables.items() if is_small(value)}
@@ -137,7 +137,7 @@ def _others_are_done(record: RunRecord, timeout: float) -> bool:
         timeout: seconds to wait for them.
     """
     deadline = time.monotonic() + timeout
-    while not (done := all(map(is_complete, record.results[1:]))):
+    while not (done := all(map(is_complete, record.storage.results[1:]))):
         if time.monotonic() > deadline:
             break
         time.sleep(0.002)

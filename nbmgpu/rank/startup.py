@@ -106,7 +106,7 @@ def prepare(
     current.metrics_log = session.metrics
     memory_usage = MemoryUsage()
     received = load_bundle(
-        record.bundle, shell.user_ns, device, run.id, partial(_apply_header, session)
+        record.storage.bundle, shell.user_ns, device, run.id, partial(_apply_header, session)
     )
     if session.step_options.limit.on:
         memory_usage.exclude_loaded_data()
@@ -132,16 +132,16 @@ def _open_session(
         record.world_size,
         strategy.dp_rank,
         strategy.dp_size,
-        "per-rank" if record.batch == "per-rank" else "global",
+        "per-rank" if record.options.batch == "per-rank" else "global",
         shards_data=record.world_size > 1 and strategy.profile.shards_data,
         dp_group=strategy.dp_group,
     )
-    return make_session(rank_info, strategy, recorder, registry, record.options.get("steps"))
+    return make_session(rank_info, strategy, recorder, registry, record.options.values.get("steps"))
 
 
 def _make_strategy(record: RunRecord, rank: int, device: str, recorder: Recorder) -> Strategy:
-    strategy = load_strategy(record.strategy)
-    options = StrategyOptions.from_mapping(record.options)
+    strategy = load_strategy(record.options.strategy)
+    options = StrategyOptions.from_mapping(record.options.values)
     shape = strategy.mesh_shape(record.world_size, options)
     mesh = RankMesh(shape, rank, record.world_size, device)
     return strategy(RankContext(rank, record.world_size, mesh, device, options, recorder.notice))
@@ -211,14 +211,14 @@ def _restore_environment(record: RunRecord, header: BundleHeader, shell: RankShe
     if (threads := torch.get_num_threads()) > 1:  # NumPy was imported by a server with one thread
         threadpool_limits(threads, user_api="blas")
     random_state.restore(header.random)
-    if record.seed is not None:
-        random_state.seed(record.seed)
+    if record.options.seed is not None:
+        random_state.seed(record.options.seed)
 
 
 def _write_on_rank_0(files: writes.FilePatch, shell: RankShell, session: TrainingSession) -> None:
     """Let files, shell commands and trackers of the cell act once, on rank 0."""
     rank = session.rank_info.rank
     files.install(session.strategy.join_save)
-    shell.run_commands_on_rank_0(rank, files.forget_written)
+    shell.run_commands_on_rank_0(rank, files.shadows.delete_written)
     if rank:
         os.environ["WANDB_MODE"] = "disabled"

@@ -82,7 +82,7 @@ class Throughput:
     Attributes:
         rate, step_time: the newest values, formatted.
         slowest: the straggler, -1 when there is none.
-        words: a sentence about the straggler, or empty.
+        message: a sentence about the straggler, or empty.
         rates: samples (and tokens) per second.
         step_times: in seconds, of the whole step and of each rank without waiting for others.
     """
@@ -90,7 +90,7 @@ class Throughput:
     rate: str
     step_time: str
     slowest: int
-    words: str
+    message: str
     rates: list[CurveLine]
     step_times: list[CurveLine]
 
@@ -194,7 +194,7 @@ def throughput(run: Run) -> Throughput:
         rate=", ".join(newest),
         step_time=span(_newest_step_time(view)) if any(r.step_times for r in view.ranks) else "",
         slowest=rank,
-        words=slowest.sentence if slowest else "",
+        message=slowest.sentence if slowest else "",
         rates=[curve_line(name, view.curves[name]) for name in rates],
         step_times=_step_times(view, rank),
     )
@@ -238,7 +238,7 @@ class Straggler:
     awaited: bool
 
     @property
-    def words(self) -> str:
+    def cost_text(self) -> str:
         """The cost, as far as it is known."""
         if not self.awaited:
             return "spends the most time outside backward passes"
@@ -248,16 +248,16 @@ class Straggler:
     @property
     def warning(self) -> str:
         """The warning in the rank's row."""
-        return f"slow: {self.words}" if self.awaited else self.words
+        return f"slow: {self.cost_text}" if self.awaited else self.cost_text
 
     @property
     def sentence(self) -> str:
         """A full sentence."""
         own, others = span(self.own), span(self.others)
         if not self.awaited:
-            return f"Rank {self.rank} {self.words}: {own} of a step, the others {others}."
+            return f"Rank {self.rank} {self.cost_text}: {own} of a step, the others {others}."
         return (
-            f"Rank {self.rank} is the slowest: {self.words}. Up to the backward pass it "
+            f"Rank {self.rank} is the slowest: {self.cost_text}. Up to the backward pass it "
             f"takes {own}, the others {others}."
         )
 
@@ -281,7 +281,8 @@ def straggler(run: Run) -> Straggler | None:
         own=float(own[worst]),
         others=float(np.median(np.delete(own, worst))),
         step=float(np.median([pace.step_time for pace in known[worst]])),
-        awaited=record.strategy in SYNCHRONIZING_IN_BACKWARD and set(record.devices) == {"cpu"},
+        awaited=record.options.strategy in SYNCHRONIZING_IN_BACKWARD
+        and set(record.devices) == {"cpu"},
     )
     much = found.own > 1.3 * found.others and found.own - found.others > 0.1 * found.step
     return found if much else None

@@ -34,9 +34,7 @@ def read_digest(folder: Path, seen: list[Any]) -> RunLine | None:
         kept = json.loads((folder / DIGEST_FILE).read_bytes())
         if kept["seen"] != seen:
             return None
-        line = kept["line"]
-        points = [(step, value) for step, value in line["curve"]]
-        return RunLine(**line | {"curve": points})
+        return RunLine.from_dict(kept["line"])
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
@@ -57,7 +55,7 @@ def write_digest(run: Run) -> RunLine:
     except OSError:
         return run_line(run)  # the folder was removed
     line = run_line(run)
-    if line.over:
+    if line.status.over:
         content = {"seen": seen, "line": dataclasses.asdict(line)}
         try:
             write_atomically(run.folder / DIGEST_FILE, json.dumps(content, separators=(",", ":")))

@@ -14,7 +14,7 @@ TRY = re.compile(r"\s*\bTry: ")
 class Hint:
     """The likely cause, in a sentence, and what to try; both may be empty."""
 
-    why: str = ""
+    explanation: str = ""
     remedy: str = ""
 
 

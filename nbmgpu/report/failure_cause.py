@@ -29,8 +29,8 @@ class OtherRank:
     """Another rank than the one that failed first: how it ended, and its exception if any."""
 
     rank: int
-    word: str
-    what: str
+    label: str
+    error: str
     traceback: str
 
 
@@ -39,22 +39,22 @@ class Cause:
     """Why a run failed.
 
     Attributes:
-        who: the rank, or empty.
-        what: the exception, in one line.
+        origin: the rank that failed, such as ``rank 1``; may be empty.
+        error: the exception, or how the rank ended, in one line.
         number, line: the line of the cell; 0 and empty if unknown.
         context: that line and those around it.
-        why: the likely cause, or empty.
+        explanation: the likely cause, or empty.
         remedy: what to try, or empty.
         traceback: with ANSI colors.
         others: the other ranks.
     """
 
-    who: str
-    what: str
+    origin: str
+    error: str
     number: int
     line: str
     context: list[CellLine]
-    why: str
+    explanation: str
     remedy: str
     traceback: str
     others: list[OtherRank]
@@ -71,61 +71,67 @@ def cause(run: Run, state: RunState) -> Cause | None:
     if state != "timeout" and (failure := view.failure) and view.failed_rank == failure.rank:
         return _from_exception(run, failure)
     if state == "lost":
-        why = "The kernel or the machine was restarted, or somebody killed the launcher."
+        explanation = "The kernel or the machine was restarted, or somebody killed the launcher."
         return _without_exception(
-            run, "", "The launcher has disappeared, and has not recorded how the run ended", why
+            run,
+            "",
+            "The launcher has disappeared, and has not recorded how the run ended",
+            explanation,
         )
     if view.ended is None or TONES.get(state) != "bad":
         return None
     failed_rank = view.failed_rank
-    who = "" if failed_rank is None else f"rank {failed_rank}"
-    what = plain(view.ended.detail)
+    origin = "" if failed_rank is None else f"rank {failed_rank}"
+    error = plain(view.ended.detail)
     if state == "timeout":
-        why = (
-            f"The run took longer than --timeout {run.record.timeout:g}."
-            if run.record.timeout
+        explanation = (
+            f"The run took longer than --timeout {run.record.options.timeout:g}."
+            if run.record.options.timeout
             else ""
         )
         return _without_exception(
-            run, who, what or state_word(state), why, "a larger --timeout, or none"
+            run, origin, error or state_word(state), explanation, "a larger --timeout, or none"
         )
     exited = None if failed_rank is None else view.ranks[failed_rank].exited
-    if what and exited is not None and exited.code < 0:  # the detail says why ranks were terminated
-        return _without_exception(run, "", *split_remedy(what))
+    if error and exited is not None and exited.code < 0:
+        # The detail says why ranks were terminated.
+        return _without_exception(run, "", *split_remedy(error))
     if exited is None:
-        return _without_exception(run, who, *split_remedy(what or state_word(state)))
+        return _without_exception(run, origin, *split_remedy(error or state_word(state)))
     if exited.code < 0:
-        name, why = explain_signal(-exited.code)
-        why, remedy = split_remedy(why)
-        return _without_exception(run, who, what or f"ended by {name}", why, remedy)
-    why = "Code in it called os._exit, or exit() in compiled code." if exited.code else ""
+        name, explanation = explain_signal(-exited.code)
+        explanation, remedy = split_remedy(explanation)
+        return _without_exception(run, origin, error or f"ended by {name}", explanation, remedy)
+    explanation = "Code in it called os._exit, or exit() in compiled code." if exited.code else ""
     ended = f"exited with {exit_word(exited.code)} without an exception"
-    return _without_exception(run, who, what or ended, why)
+    return _without_exception(run, origin, error or ended, explanation)
 
 
-def _without_exception(run: Run, who: str, what: str, why: str = "", remedy: str = "") -> Cause:
+def _without_exception(
+    run: Run, origin: str, error: str, explanation: str = "", remedy: str = ""
+) -> Cause:
     """Return the cause of a run without an exception."""
-    return Cause(who, what, 0, "", [], _sentence(why), remedy, "", _others(run, who))
+    return Cause(origin, error, 0, "", [], _sentence(explanation), remedy, "", _others(run, origin))
 
 
 def _from_exception(run: Run, failure: Failure) -> Cause:
     lines = run.cell.splitlines()
     known = 0 < failure.line <= len(lines)
     message, remedy = split_remedy(plain(failure.message))
-    what = f"{failure.type}: {message}" if message else failure.type
-    why, way = split_remedy(left_behind(run, failure))
-    likely = Hint(why, way) if why else find_hint(failure.type, failure.message)
-    who = f"rank {failure.rank}"
+    error = f"{failure.type}: {message}" if message else failure.type
+    explanation, way = split_remedy(left_behind(run, failure))
+    likely = Hint(explanation, way) if explanation else find_hint(failure.type, failure.message)
+    origin = f"rank {failure.rank}"
     return Cause(
-        who=who,
-        what=plain(what),
+        origin=origin,
+        error=plain(error),
         number=failure.line,
         line=plain(lines[failure.line - 1].strip()) if known else "",
         context=_context(lines, failure.line) if known else [],
-        why=likely.why,
+        explanation=likely.explanation,
         remedy=remedy or likely.remedy,
         traceback=coloured("\n".join(failure.traceback)),
-        others=_others(run, who),
+        others=_others(run, origin),
     )
 
 
@@ -135,17 +141,17 @@ def _context(lines: list[str], number: int) -> list[CellLine]:
     return [CellLine(n, plain(text), n == number) for n, text in chosen]
 
 
-def _others(run: Run, who: str) -> list[OtherRank]:
+def _others(run: Run, origin: str) -> list[OtherRank]:
     found = []
     for rank, seen in enumerate(run.view.ranks):
-        if f"rank {rank}" == who:
+        if f"rank {rank}" == origin:
             continue
         failure, code = seen.failure, seen.exit_code
-        what = plain(f"{failure.type}: {failure.message}") if failure else ""
-        word: str = "failed as well" if failure else seen.state if code is None else "ended"
-        word = f"{word} ({exit_word(code)})" if code else word
+        error = plain(f"{failure.type}: {failure.message}") if failure else ""
+        label: str = "failed as well" if failure else seen.state if code is None else "ended"
+        label = f"{label} ({exit_word(code)})" if code else label
         trace = coloured("\n".join(failure.traceback)) if failure else ""
-        found.append(OtherRank(rank, word, what, trace))
+        found.append(OtherRank(rank, label, error, trace))
     return found
 
 

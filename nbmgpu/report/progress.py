@@ -56,14 +56,14 @@ class ProgressEstimate:
     Attributes:
         done, whole: steps done since ``begun``, of how many.
         begun, newest: times of the first and the newest report, in seconds since the epoch.
-        what: the part of the run that is meant; empty for all of it.
+        epoch_text: the part of the run that is meant; empty for all of it.
     """
 
     done: float
     whole: float
     begun: float
     newest: float
-    what: str = ""
+    epoch_text: str = ""
 
     @property
     def fraction(self) -> float:
@@ -91,8 +91,8 @@ def estimate_progress(view: RunView, epochs: int = 0) -> ProgressEstimate | None
     if loader.now.epoch <= epochs:
         done = loader.now.epoch - loader.first.epoch + part
         return ProgressEstimate(done, epochs - loader.first.epoch + 1, loader.first.time, newest)
-    what = f" in epoch {loader.now.epoch}" if loader.now.epoch else ""
-    return ProgressEstimate(part, 1, loader.begun.time, newest, what)
+    epoch_text = f" in epoch {loader.now.epoch}" if loader.now.epoch else ""
+    return ProgressEstimate(part, 1, loader.begun.time, newest, epoch_text)
 
 
 def remaining(view: RunView, now: float, epochs: int = 0) -> str:
@@ -106,7 +106,7 @@ def remaining(view: RunView, now: float, epochs: int = 0) -> str:
         return ""
     speed = estimate.done / (estimate.newest - estimate.begun)
     left = (estimate.whole - estimate.done) / speed - (now - estimate.newest)
-    return f"about {clock(max(left, 0.0), tenths=False)} left{estimate.what}"
+    return f"about {clock(max(left, 0.0), tenths=False)} left{estimate.epoch_text}"
 
 
 def _outer(view: RunView, loader: ProgressTrack | None) -> ProgressTrack | None:

@@ -42,7 +42,7 @@ class RankRow:
 
     rank: int
     device: str
-    word: str
+    label: str
     tone: Tone
     detail: str
     step: int
@@ -77,17 +77,17 @@ def rows(run: Run, now: float, stopping: bool = False) -> list[RankRow]:
 
 
 def _row(rank: int, seen: RankView, device: str, failed: bool) -> RankRow:
-    word: str = seen.state
-    tone = TONES.get(word, "idle")
+    label: str = seen.state
+    tone = TONES.get(label, "idle")
     if seen.failure or failed:
-        word, tone = "failed", "bad"
-    elif seen.exit_code and word != "failed":
-        word, tone = "ended", "calm"
-    if seen.exit_code and word != "stopped":
-        word = f"{word} ({exit_word(seen.exit_code)})"
+        label, tone = "failed", "bad"
+    elif seen.exit_code and label != "failed":
+        label, tone = "ended", "calm"
+    if seen.exit_code and label != "stopped":
+        label = f"{label} ({exit_word(seen.exit_code)})"
     step_time = span(seen.step_times[-1].step_time) if seen.step_times else ""
     return RankRow(
-        rank, device, word, tone, plain(seen.detail), seen.step, step_time, False,
+        rank, device, label, tone, plain(seen.detail), seen.step, step_time, False,
         _cpu(seen), _memory(seen), *_gpu(seen), "",
     )  # fmt: skip
 

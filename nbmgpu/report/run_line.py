@@ -6,6 +6,7 @@ import math
 import re
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from nbmgpu.runs.events import ACTIVE_STATES, RunState
 from nbmgpu.runs.run import Run
@@ -17,8 +18,8 @@ from .curves import RATES, curve_names, downsample
 from .epoch_count import epochs_in
 from .failure_cause import cause
 from .progress import estimate_progress
-from .snapshot import run_status
-from .text_format import Tone
+from .stopping import stopping
+from .views.status import RunStatus, run_status
 
 POINTS = 60
 """Maximum points of an entry's curve."""
@@ -28,32 +29,48 @@ TITLE_LENGTH = 60
 
 
 @dataclass(frozen=True)
+class KernelStatus:
+    """The process of the kernel that launched a run, and whether it still runs."""
+
+    pid: int
+    create_time: float
+    alive: bool
+
+
+@dataclass(frozen=True)
+class Sparkline:
+    """A small chart without axes of the run's main curve.
+
+    Attributes:
+        name: the name of the curve; empty if there is none.
+        points: at most 60 points ``[step, value]``.
+        last: the newest value, formatted.
+    """
+
+    name: str
+    points: list[tuple[float, float]]
+    last: str
+
+
+@dataclass(frozen=True)
 class RunLine:
     """The entry of a run in a list.
 
     Attributes:
-        state: starting, running, finished, failed, stopped, timeout or lost.
-        word: the displayed state: ``stopping`` after a request to stop.
+        status: its state, and how it is displayed.
         title: the first line of the cell that says what it does; empty if the cell is gone.
         headline: strategy, world size and devices.
         notebook: path of the notebook, if the kernel knew it.
         created: in seconds since the epoch.
         duration: in seconds, to now or to the end.
-        over: whether no process of the run is left.
-        kernel_pid, kernel_create_time: the process of the kernel that started it.
-        kernel_alive: whether that kernel still runs.
+        kernel: the kernel that launched it.
         progress: of the run, or of its epoch if no more is known, from 0 to 1; -1 when unknown.
-        remaining: the remaining time, formatted; empty when unknown.
-        metric: the name of the curve, empty where there is none.
-        curve: at most 60 points ``[step, value]`` of it.
-        last: the curve's newest value, formatted.
+        curve: the main curve.
         failure: why it failed, in a sentence, or empty.
     """
 
     id: str
-    state: RunState
-    word: str
-    tone: Tone
+    status: RunStatus
     strategy: str
     world_size: int
     devices: list[str]
@@ -62,16 +79,26 @@ class RunLine:
     notebook: str
     created: float
     duration: float
-    over: bool
-    kernel_pid: int
-    kernel_create_time: float
-    kernel_alive: bool
+    kernel: KernelStatus
     progress: float
-    remaining: str
-    metric: str
-    curve: list[tuple[float, float]]
-    last: str
+    curve: Sparkline
     failure: str
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> RunLine:
+        """Return the entry that ``dataclasses.asdict`` has turned into ``fields``.
+
+        Raises:
+            KeyError, TypeError: it is of another version.
+        """
+        curve = fields["curve"]
+        points = [(step, value) for step, value in curve["points"]]
+        nested = {
+            "status": RunStatus(**fields["status"]),
+            "kernel": KernelStatus(**fields["kernel"]),
+            "curve": Sparkline(**curve | {"points": points}),
+        }
+        return cls(**fields | nested)
 
 
 def run_line(run: Run) -> RunLine:
@@ -80,31 +107,25 @@ def run_line(run: Run) -> RunLine:
     record, view = run.record, run.view
     cell = run.cell
     epochs = epochs_in(cell) if state in ACTIVE_STATES else 0
-    status = run_status(run, state, time.time(), epochs)
-    metric, curve, last = mini_curve(view)
+    status = run_status(run, state, stopping(run, state), time.time(), epochs)
     estimate = None if status.over else estimate_progress(view, epochs)
+    kernel = record.kernel
     return RunLine(
         id=run.id,
-        state=state,
-        word=status.word,
-        tone=status.tone,
-        strategy=text_format.plain(record.strategy),
+        status=status,
+        strategy=text_format.plain(record.options.strategy),
         world_size=record.world_size,
         devices=[text_format.plain(device) for device in record.devices],
         title=cell_title(cell),
         headline=text_format.headline(record),
-        notebook=text_format.plain(record.notebook),
+        notebook=text_format.plain(kernel.notebook),
         created=record.created,
         duration=round(run.duration, 1),
-        over=status.over,
-        kernel_pid=record.kernel_pid,
-        kernel_create_time=record.kernel_create_time,
-        kernel_alive=process_is_alive(record.kernel_pid, record.kernel_create_time),
+        kernel=KernelStatus(
+            kernel.pid, kernel.create_time, process_is_alive(kernel.pid, kernel.create_time)
+        ),
         progress=estimate.fraction if estimate else -1,
-        remaining=status.remaining,
-        metric=metric,
-        curve=curve,
-        last=last,
+        curve=sparkline(view),
         failure=failure_sentence(run, state),
     )
 
@@ -120,22 +141,23 @@ def cell_title(cell: str) -> str:
     return title if len(title) <= TITLE_LENGTH else f"{title[: TITLE_LENGTH - 1]}…"
 
 
-def mini_curve(view: RunView) -> tuple[str, list[tuple[float, float]], str]:
-    """Return name, a few points and newest value of the run's main curve."""
+def sparkline(view: RunView) -> Sparkline:
+    """Return a few points of the run's main curve, and its newest value."""
     name = next((name for name in curve_names(view) if name not in RATES), "")
     if not name:
-        return "", [], ""
+        return Sparkline("", [], "")
     steps, values = view.curves[name].arrays()
     drawn = zip(*(column.tolist() for column in downsample(steps, values, POINTS)), strict=True)
     points = [(float(x), float(f"{y:.5g}")) for x, y in drawn if math.isfinite(y)]
-    return text_format.plain(name), points, text_format.number(float(values[-1]))
+    return Sparkline(text_format.plain(name), points, text_format.number(float(values[-1])))
 
 
 def failure_sentence(run: Run, state: RunState) -> str:
     """Return why ``run`` failed, in a sentence: ``rank 1, line 3: ValueError: bad``."""
-    why = cause(run, state)
-    if why is None:
+    found = cause(run, state)
+    if found is None:
         return ""
-    where = ", ".join(filter(None, [why.who, f"line {why.number}" if why.number else ""]))
-    what = why.what.partition("\n")[0]
-    return f"{where}: {what}" if where else what
+    line = f"line {found.number}" if found.number else ""
+    location = ", ".join(filter(None, [found.origin, line]))
+    error = found.error.partition("\n")[0]
+    return f"{location}: {error}" if location else error

@@ -45,12 +45,13 @@ def summary_text(run: Run) -> str:
     if pace := _pace(throughput(run)):
         lines.append(("speed", pace))
     lines += [("note", text) for text in text_format.notices(run.view)]
-    if why := cause(run, state):
-        lines.append(("failure", f"{why.who}: {why.what}" if why.who else why.what))
-        lines += [("", f"line {why.number}: {why.line}")] if why.line else []
-        lines += [("likely", why.why)] if why.why else []
-        lines += [("try", why.remedy)] if why.remedy else []
-        lines.append(("ranks", ", ".join(f"{row.rank} {row.word}" for row in _rows(run))))
+    if failure := cause(run, state):
+        origin = f"{failure.origin}: " if failure.origin else ""
+        lines.append(("failure", f"{origin}{failure.error}"))
+        lines += [("", f"line {failure.number}: {failure.line}")] if failure.line else []
+        lines += [("likely", failure.explanation)] if failure.explanation else []
+        lines += [("try", failure.remedy)] if failure.remedy else []
+        lines.append(("ranks", ", ".join(f"{row.rank} {row.label}" for row in _rows(run))))
     lines.append(("folder", str(run.folder)))
     return "\n".join(_aligned(lines))
 
@@ -73,7 +74,7 @@ def _pace(speed: Throughput) -> str:
     """Return the throughput: ``1,234 samples/s, 12 ms per step``."""
     step = f"{speed.step_time} per step" if speed.step_time else ""
     pace = ", ".join(filter(None, [speed.rate, step]))
-    return f"{pace}; {speed.words}" if pace and speed.words else pace
+    return f"{pace}; {speed.message}" if pace and speed.message else pace
 
 
 def _aligned(lines: list[tuple[str, str]]) -> list[str]:
@@ -85,8 +86,8 @@ def _aligned(lines: list[tuple[str, str]]) -> list[str]:
 def summary_html(run: Run) -> str:
     """Return the run as static HTML: no script, no style sheet, all text escaped."""
     state = run.state
-    why = cause(run, state)
-    parts = [_headline(run, state), _notices(run), _failure(why), _curves(run), _ranks(run)]
+    failure = cause(run, state)
+    parts = [_headline(run, state), _notices(run), _failure(failure), _curves(run), _ranks(run)]
     return f'<div style="max-width: 60em">{"".join(parts)}</div>'
 
 
@@ -114,18 +115,18 @@ def _notices(run: Run) -> str:
     )
 
 
-def _failure(why: Cause | None) -> str:
-    if not why:
+def _failure(failure: Cause | None) -> str:
+    if not failure:
         return ""
-    who = f"{why.who} failed" if why.who else "The run failed"
-    shown = [why.what, *([""] if why.context else [])]
-    for line in why.context:
+    headline = f"{failure.origin} failed" if failure.origin else "The run failed"
+    shown = [failure.error, *([""] if failure.context else [])]
+    for line in failure.context:
         shown.append(f"{'→' if line.failing else ' '} {line.number:>3}  {line.text}")
-    hints = [("Likely cause", why.why), ("Try", why.remedy)]
+    hints = [("Likely cause", failure.explanation), ("Try", failure.remedy)]
     said = "".join(_line(f"<b>{label}:</b> {escape(text)}") for label, text in hints if text)
     return (
         f'<div style="margin: 6px 0; padding: 2px 10px; border-left: 3px solid {COLOURS["bad"]}">'
-        f"<b>{escape(who)}</b>{_pre(_marked(shown))}{said}</div>"
+        f"<b>{escape(headline)}</b>{_pre(_marked(shown))}{said}</div>"
     )
 
 
@@ -152,9 +153,10 @@ def _curves(run: Run) -> str:
     if len(names) > CURVES:
         cells.append(f"<p><small>{len(names) - CURVES} more in {_all_of(run)}</small></p>")
     speed = throughput(run)
-    said = ", ".join(filter(None, [speed.step_time and f"{speed.step_time} per step", speed.words]))
-    if said:
-        cells.append(f'<p style="margin: 2px 0"><small>{escape(said)}</small></p>')
+    step = speed.step_time and f"{speed.step_time} per step"
+    text = "; ".join(filter(None, [step, speed.message]))
+    if text:
+        cells.append(f'<p style="margin: 2px 0"><small>{escape(text)}</small></p>')
     return f"<div>{''.join(cells)}</div>" if cells else ""
 
 
@@ -205,7 +207,7 @@ def _ranks(run: Run) -> str:
     if all(row.tone != "bad" and not row.warning for row in shown):
         return ""
     said = ", ".join(
-        f"rank {row.rank} {row.word}" + (f" ({row.warning})" if row.warning else "")
+        f"rank {row.rank} {row.label}" + (f" ({row.warning})" if row.warning else "")
         for row in shown
     )
     return f"<p><small>{escape(said)}</small></p>"

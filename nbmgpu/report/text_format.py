@@ -83,7 +83,7 @@ def span(seconds: float) -> str:
 
 
 def state_word(state: RunState) -> str:
-    """Return the word for a run's state."""
+    """Return the displayed label of a run's state."""
     return ENDING_WORDS.get(state, state)
 
 
@@ -99,7 +99,7 @@ def ending_sentence(state: RunState) -> str:
 def headline(record: RunRecord) -> str:
     """Return strategy, world size and devices: ``ddp on 2 ranks (cuda:0-1)``."""
     ranks = format_count(record.world_size, "rank")
-    return plain(f"{record.strategy} on {ranks} ({device_names(record.devices)})")
+    return plain(f"{record.options.strategy} on {ranks} ({device_names(record.devices)})")
 
 
 def device_names(devices: list[str]) -> str:

@@ -13,10 +13,9 @@ import importlib
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbmgpu.errors import OptionError, closest_match, format_message
+from nbmgpu.system.plugins import entry_points_in
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
     from .run import Run
 
 GROUP = "nbmgpu.engines"
@@ -50,16 +49,9 @@ class RunControl(Protocol):
 
 
 @functools.cache
-def _entry_points() -> dict[str, EntryPoint]:
-    from importlib.metadata import entry_points  # which takes longer to import than all of this
-
-    return {point.name: point for point in entry_points(group=GROUP)}
-
-
-@functools.cache
 def engine_names() -> tuple[str, ...]:
     """Return the names that ``--engine`` accepts, the built-in one first."""
-    return (*BUILT_IN, *sorted(_entry_points().keys() - BUILT_IN.keys()))
+    return (*BUILT_IN, *sorted(entry_points_in(GROUP).keys() - BUILT_IN.keys()))
 
 
 @functools.cache
@@ -72,7 +64,7 @@ def load_engine(name: str) -> Any:
     if name in BUILT_IN:
         module, attribute = BUILT_IN[name]
         return getattr(importlib.import_module(module), attribute)()
-    found = _entry_points().get(name)
+    found = entry_points_in(GROUP).get(name)
     if found is None:
         names = engine_names()
         near = closest_match(name, names) or DEFAULT_ENGINE

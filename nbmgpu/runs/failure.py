@@ -44,7 +44,7 @@ TAIL = 15
 """Lines of a log that go into a message."""
 
 LOST_CONNECTION = r"Connection closed by peer|Connection reset by peer"
-"""What gloo says where another rank is gone."""
+"""Messages of gloo if another rank has ended."""
 
 
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -63,7 +63,7 @@ class RankTraceback(Exception):
 
 
 def exception_of(run: Run) -> BaseException | None:
-    """Return what a run that is over has to raise, None when it finished."""
+    """Return the exception that a run which is over raises; None if it finished."""
     state, view = run.state, run.view
     if state == "finished":
         return None
@@ -73,8 +73,8 @@ def exception_of(run: Run) -> BaseException | None:
     if state == "timeout":
         return plain(
             RunTimeoutError(
-                f"Run {run.id} took longer than --timeout {run.record.timeout:g}: it was stopped; "
-                f"{_what_is_back(run)}{_where_ranks_stood(run)}"
+                f"Run {run.id} took longer than --timeout {run.record.options.timeout:g}: "
+                f"it was stopped; {_what_is_back(run)}{_where_ranks_stood(run)}"
             )
         )
     if view.ended and view.ended.detail:
@@ -85,7 +85,8 @@ def exception_of(run: Run) -> BaseException | None:
         return _raised(run, view.failure)
     return plain(
         LaunchError(
-            f"Run {run.id} ended without a word ({state}): its launcher was killed or has failed.\n"
+            f"Run {run.id} ended without a report ({state}): "
+            "its launcher was killed or has failed.\n"
             f"Folder: {run.folder}\n{_launcher_log(run)}".rstrip()
         )
     )
@@ -113,14 +114,14 @@ def _where_ranks_stood(run: Run) -> str:
 
 
 def plain(error: ErrorT) -> ErrorT:
-    """Let IPython show the message alone: the notebook's own frames explain nothing."""
+    """Let IPython show only the message, as the notebook's frames are not the cause."""
     lines = [f"{type(error).__name__}: {error}"]
     error._render_traceback_ = lambda *_: lines  # type: ignore[attr-defined]
     return error
 
 
 def _silent(run: Run, rank: int) -> BaseException:
-    """Explain a rank that left without an exception to show."""
+    """Return the error for a rank that ended without reporting an exception."""
     who = f"Rank {rank} of {run.record.world_size}"
     code = run.view.ranks[rank].exit_code or 0
     if run.view.ranks[rank].process is None:
@@ -128,9 +129,9 @@ def _silent(run: Run, rank: int) -> BaseException:
     if run.view.ranks[rank].state == "stopped":
         return KeyboardInterrupt(f"{who} was interrupted, by its cell or by a signal from outside")
     back = _what_is_back(run)
-    told = f"\n{back[0].upper()}{back[1:]}."
+    sentence = f"\n{back[0].upper()}{back[1:]}."
     tail = f":\n{tail}" if (tail := _tail(run.log(rank))) else ""
-    end = f"{told}\nThe end of its log, {run.log_path(rank)}{tail}"
+    end = f"{sentence}\nThe end of its log, {run.log_path(rank)}{tail}"
     if code < 0:
         name, why = explain_signal(-code)
         return RankKilledError(f"{who} was ended by {name}: {why}.{end}")
@@ -141,7 +142,7 @@ def _silent(run: Run, rank: int) -> BaseException:
 
 
 def explain_signal(number: int) -> tuple[str, str]:
-    """Return a signal's name, and what most likely sent it."""
+    """Return the name of a signal, and its most likely cause."""
     try:
         known = signal.Signals(number)
     except ValueError:

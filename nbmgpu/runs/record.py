@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,45 +10,96 @@ from .engine_plugins import DEFAULT_ENGINE
 
 
 @dataclass(frozen=True)
-class RunRecord:
-    """What was asked: the content of ``run.json``.
+class KernelRecord:
+    """The kernel that launched a run.
 
     Attributes:
-        id: the run's name.
-        created, kernel_create_time: seconds since the epoch, in UTC.
-        devices: one name per rank (``cuda:1``, ``cpu``).
-        strategy, batch, seed, fresh: as in ``RunOptions``.
-        timeout: seconds after which the run is ended; None for no limit.
-        options: all of these options, and the strategy's.
-        engine: the name of the engine that started it.
-        cwd, sys_path: the kernel's, which ranks take on.
-        bundle, results: paths to open while the run lives, one result per rank; they may be
-            memory files that vanish with it.
-        kernel_pid: the process that has asked for the run.
-        notebook: its path; empty where the kernel does not know it.
-        threads: of a rank, for computing on the CPU.
-        batch_line: the global batch in words.
+        pid, create_time: its process; ``create_time`` is in seconds since the epoch, in UTC.
+        cwd, sys_path: its working directory and module search path, which ranks use too.
+        notebook: path of the notebook; empty if the kernel does not know it.
     """
 
-    id: str
-    created: float
+    pid: int
+    create_time: float
+    cwd: str
+    sys_path: list[str]
+    notebook: str = ""
+
+
+@dataclass(frozen=True)
+class StoragePaths:
+    """Paths of the bundle and of the result of each rank.
+
+    They can be opened while the run is active; they may be memory files that vanish with it.
+    """
+
+    bundle: str
+    results: list[str]
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """The options that a run was launched with.
+
+    Attributes:
+        strategy, batch, seed, fresh: as in ``RunOptions``.
+        timeout: seconds after which the run is stopped; None for no limit.
+        engine: name of the engine that launched it.
+        values: all ``RunOptions`` by name, those of the strategy included.
+    """
+
     strategy: str
-    devices: list[str]
     batch: str
     seed: int | None
     timeout: float | None
     fresh: bool
-    cwd: str
-    sys_path: list[str]
-    bundle: str
-    results: list[str]
-    kernel_pid: int
-    kernel_create_time: float
-    notebook: str = ""
+    engine: str = DEFAULT_ENGINE
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """The description of a run, written before it starts: the content of ``run.json``.
+
+    Attributes:
+        id: the run's name.
+        created: in seconds since the epoch, in UTC.
+        devices: one name per rank (``cuda:1``, ``cpu``).
+        threads: threads per rank, for computing on the CPU.
+        batch_line: how the global batch is sharded, as text.
+        options: the options of the launch.
+        kernel: the kernel that launched it.
+        storage: where the bundle and the results are.
+    """
+
+    id: str
+    created: float
+    devices: list[str]
+    options: LaunchOptions
+    kernel: KernelRecord
+    storage: StoragePaths
     threads: int = 1
     batch_line: str = ""
-    options: dict[str, Any] = field(default_factory=dict)
-    engine: str = DEFAULT_ENGINE
+
+    @classmethod
+    def from_json(cls, text: str) -> RunRecord:
+        """Return the record that ``text``, the content of ``run.json``, holds.
+
+        Raises:
+            ValueError, TypeError: it is incomplete, or another version of nbmgpu wrote it.
+        """
+        fields = json.loads(text)
+        try:
+            nested = {
+                "options": LaunchOptions(**fields["options"]),
+                "kernel": KernelRecord(**fields["kernel"]),
+                "storage": StoragePaths(**fields["storage"]),
+            }
+            return cls(**fields | nested)
+        except (KeyError, TypeError) as error:
+            raise ValueError(
+                f"run.json was written by another version of nbmgpu: {error}"
+            ) from None
 
     @property
     def world_size(self) -> int:

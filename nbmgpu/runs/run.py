@@ -25,33 +25,38 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FIRST_RUN = "%%mgpu above a cell that trains"
-"""What to type where there is no run yet."""
+"""What an error suggests if there is no run yet."""
 
 NAMED = 5
-"""Runs that an error names where a prefix fits several."""
+"""Maximum number of runs that an error lists for an ambiguous prefix."""
 
 
 class Run:
-    """One run: its folder and a view of what its ranks have said so far.
+    """A run: its folder, and the state computed from the events read so far.
 
-    ``view`` is the sum of all that was read; ``poll`` hands out what it has not handed
-    out before, so that looking at ``state`` in between loses nothing.  ``results`` maps a
-    rank to what it brought back (small values only for ranks other than 0) once
-    the kernel that started the run has collected them.
+    Attributes:
+        folder: the run folder.
+        record: the content of its ``run.json``.
+        view: the state computed from all events read.  ``poll`` returns each event once, also
+            those that ``state`` has read in between.
+        results: the values that each rank returned (small ones only for ranks other than 0),
+            once the kernel that launched the run has collected them.
     """
 
     def __init__(self, folder: Path, ranks: bool = True) -> None:
         """Open the run in ``folder``.
 
-        Without ``ranks`` only what kernel and launcher say is read: enough to know whether the
-        run is over, and soon read however much the ranks have said.
+        Args:
+            folder: the run folder.
+            ranks: whether to read the events of ranks.  Those of kernel and launcher are few, and
+                tell whether the run is over.
 
         Raises:
-            FileNotFoundError: there is no ``run.json`` in it.
-            ValueError, TypeError: it is another version's, or not whole.
+            FileNotFoundError: it contains no ``run.json``.
+            ValueError, TypeError: its ``run.json`` is incomplete, or of another version.
         """
         self.folder = folder
-        self.record = RunRecord(**json.loads((folder / "run.json").read_text()))
+        self.record = RunRecord.from_json((folder / "run.json").read_text())
         self.view = RunView(self.record.world_size)
         self.results: dict[int, dict[str, Any]] = {}
         names = [f"rank-{rank}" for rank in range(self.record.world_size if ranks else 0)]
@@ -60,10 +65,10 @@ class Run:
 
     @classmethod
     def create(cls, record: RunRecord, cell: str) -> Run:
-        """Make the folder of a new run, readable by its owner alone.
+        """Create the folder of a new run, which only its owner can read.
 
         Raises:
-            LaunchError: it cannot be written, as on a full disk.
+            LaunchError: the folder cannot be written, as on a full disk.
         """
         folder = runs_root() / record.id
         try:
@@ -86,7 +91,7 @@ class Run:
 
     @property
     def cell(self) -> str:
-        """The source that the ranks run; empty once somebody has removed the folder."""
+        """The source that the ranks run; empty if the folder was removed."""
         try:
             return (self.folder / "cell.py").read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -107,7 +112,7 @@ class Run:
 
     @property
     def state(self) -> RunState:
-        """How far the run is, or how it has ended."""
+        """The current state, or how the run ended."""
         self.refresh()
         if self.view.ending is None and not self._is_alive():
             self.refresh()
@@ -120,21 +125,21 @@ class Run:
         return self.state not in ACTIVE_STATES
 
     def _is_alive(self) -> bool:
-        """Return what the run's engine says; without it, only events tell how the run ends."""
-        control = run_control(self.record.engine)
+        """Ask the run's engine; if it is not installed, only events report the end of the run."""
+        control = run_control(self.record.options.engine)
         return control is None or control.is_alive(self)
 
     def stop(self, force: bool = False) -> None:
-        """Ask for the end of the run: ranks are interrupted, then killed if they do not react.
+        """Stop the run: ranks are interrupted, then killed if they do not react.
 
-        Rank 0 has a minute to write what was trained.
+        Rank 0 has a minute to save the trained state.
 
         Args:
-            force: kill all ranks at once; nothing comes back.  A later call without it does not
-                take it back.
+            force: kill all ranks at once; no results are written back.  A later call without
+                ``force`` does not revoke it.
         """
         requested = self._write_stop_file(force)
-        if (control := run_control(self.record.engine)) is not None:
+        if (control := run_control(self.record.options.engine)) is not None:
             control.stop(self, force, requested)
 
     def _write_stop_file(self, force: bool) -> bool:
@@ -152,14 +157,14 @@ class Run:
 
     @property
     def is_asked_to_stop(self) -> bool:
-        """Whether somebody has stopped the run, which may still go on for a while."""
+        """Whether a stop was requested; the run may continue for a while."""
         return (self.folder / STOP_FILE).exists()
 
     def wait(self, timeout: float | None = None) -> RunState:
-        """Block until the run is over or ``timeout`` seconds went by.
+        """Block until the run is over, or until ``timeout`` seconds have passed.
 
         Returns:
-            The state: how it has ended; if the time has gone by, starting or running.
+            The state: how the run ended; starting or running after a timeout.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self.over and (deadline is None or time.monotonic() < deadline):
@@ -197,26 +202,26 @@ class Run:
 
     @property
     def duration(self) -> float:
-        """Seconds from the request to the end, to now, or to the last word of a lost run."""
+        """Seconds from the request to the end, to now, or to the last event of a lost run."""
         state = self.state
         now = time.time() if state in ACTIVE_STATES else self.view.last_time
         return max(now - self.record.created, 0.0)
 
     @property
     def to_collect(self) -> bool:
-        """Whether the kernel that started the run lives and has not taken what came back."""
-        kernel = self.record.kernel_pid, self.record.kernel_create_time
+        """Whether the kernel that launched the run is alive and has not collected its results."""
+        kernel = self.record.kernel.pid, self.record.kernel.create_time
         return not (self.folder / COLLECTED_FILE).exists() and process_is_alive(*kernel)
 
     def delete(self) -> None:
         """Remove the folder of a run that is over.
 
         Raises:
-            OptionError: the run still goes on, or its notebook has not got its results yet.
+            OptionError: the run is active, or its results have not been written back yet.
         """
         if not self.over:
             raise OptionError(
-                format_message(f"Run {self.id} still goes on", instead=f"%mgpu stop {self.id}")
+                format_message(f"Run {self.id} is still running", instead=f"%mgpu stop {self.id}")
             )
         if self.to_collect:
             what = f"The results of run {self.id} are not in its notebook yet"
@@ -225,15 +230,15 @@ class Run:
         shutil.rmtree(self.folder)
 
     def __repr__(self) -> str:
-        """Show what a person wants to know at a glance."""
+        """Return id, state, strategy, number of ranks, duration and folder."""
         return (
-            f"<Run {self.id}: {self.state}, {self.record.strategy} on "
+            f"<Run {self.id}: {self.state}, {self.record.options.strategy} on "
             f"{self.record.world_size} rank(s), {self.duration:.1f} s, folder={str(self.folder)!r}>"
         )
 
 
 def list_runs(begins: str = "") -> Iterator[Run]:
-    """Yield every run whose id ``begins`` so, newest first; what cannot be read is passed over."""
+    """Yield the runs whose id starts with ``begins``, newest first; skip unreadable folders."""
     folders = [folder for folder in runs_root().glob("*") if folder.name.startswith(begins)]
     for folder in sorted(folders, reverse=True):
         try:
@@ -243,10 +248,10 @@ def list_runs(begins: str = "") -> Iterator[Run]:
 
 
 def find_run(name: str = "") -> Run:
-    """Return the run whose id starts with ``name``; the newest one when it is empty.
+    """Return the run whose id starts with ``name``; the newest run if ``name`` is empty.
 
     Raises:
-        OptionError: none or several match.
+        OptionError: no run matches, or several do.
     """
     found = list(itertools.islice(list_runs(name), NAMED if name else 1))
     if not found:

@@ -47,7 +47,7 @@ class RunView:
     """The state of a run.
 
     ``notices`` has each topic once. ``tracks`` maps a bar's key to its history on rank 0, which
-    stands for all ranks.
+    represents all ranks.
     """
 
     def __init__(self, world_size: int) -> None:

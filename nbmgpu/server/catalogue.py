@@ -9,6 +9,7 @@ from nbmgpu.devices.probe import torch_build
 from nbmgpu.devices.requirements import missing_requirement
 from nbmgpu.options.flags import FLAGS
 from nbmgpu.strategies import strategy_names
+from nbmgpu.strategies.option_support import OptionSupport
 from nbmgpu.strategies.profiles import BUILT_IN, Profile
 
 from .base_handler import Handler
@@ -39,14 +40,15 @@ def catalogue() -> Catalogue:
 
 def strategy_info(name: str, has_torch: bool) -> StrategyInfo:
     """Describe a strategy; of other packages' only the name, because loading them imports torch."""
-    profile = BUILT_IN.get(name) or Profile(name, "of another package", supports=frozenset())
+    none = OptionSupport(supported=frozenset())
+    profile = BUILT_IN.get(name) or Profile(name, "of another package", options=none)
     return StrategyInfo(
         name=profile.name,
         summary=profile.summary,
         needs=profile.needs,
         saves=profile.saves,
         costs=profile.costs,
-        options=[flag.name for flag in FLAGS if flag.field in profile.supports],
+        options=[flag.name for flag in FLAGS if flag.field in profile.options.supported],
         shards_data=profile.shards_data,
         in_one_process=profile.in_one_process,
         missing=missing_packages(profile, has_torch),

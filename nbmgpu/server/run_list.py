@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nbmgpu.report.digest import fingerprint, read_digest, write_digest
-from nbmgpu.report.run_line import RunLine
+from nbmgpu.report.run_line import KernelStatus, RunLine
 from nbmgpu.runs.run import Run
 from nbmgpu.system.processes import process_is_alive
 
@@ -93,8 +93,10 @@ class RunListReader:
             raise NoSuchRunError(f"Run {name} could not be read before")
         if entry is None or entry.open or entry.seen != seen:
             entry = self._entries[name] = self._read(folder, seen, entry, late)
-        if entry.line.kernel_alive != (alive := kernels.alive(entry.line)):
-            line = dataclasses.replace(entry.line, kernel_alive=alive)
+        kernel = entry.line.kernel
+        if kernel.alive != (alive := kernels.alive(kernel)):
+            kernel = dataclasses.replace(kernel, alive=alive)
+            line = dataclasses.replace(entry.line, kernel=kernel)
             entry = self._entries[name] = dataclasses.replace(entry, line=line)
         return entry.line
 
@@ -114,7 +116,7 @@ class RunListReader:
             self._broken[name] = seen
             logger.warning("Run %s cannot be read", name, exc_info=True)
             raise NoSuchRunError(f"Run {name} cannot be read: {error}") from error
-        return Entry(seen, line, None if line.over else run)
+        return Entry(seen, line, None if line.status.over else run)
 
     def _forget(self, names: list[str]) -> None:
         """Drop removed runs, and the oldest beyond the limit."""
@@ -130,9 +132,9 @@ class KernelLiveness:
         """Start with an empty cache."""
         self._alive: dict[tuple[int, float], bool] = {}
 
-    def alive(self, line: RunLine) -> bool:
-        """Return whether the kernel that started the run is alive."""
-        process = line.kernel_pid, line.kernel_create_time
+    def alive(self, kernel: KernelStatus) -> bool:
+        """Return whether the process of ``kernel`` is alive now."""
+        process = kernel.pid, kernel.create_time
         if process not in self._alive:
             self._alive[process] = process_is_alive(*process)
         return self._alive[process]

@@ -4,11 +4,14 @@ A strategy is found by name through the entry point group ``nbmgpu.strategies``,
 can add their own.  Strategies know modules, optimizers and process groups, and nothing of
 notebooks, files or widgets.
 
-- ``profiles``: names, options, requirements and costs; ``strategy_options``: the options.
+- ``profiles``: names, requirements and costs; ``strategy_options``: the options;
+  ``option_support``: which of them a strategy supports.
 - ``base``: the interface; ``mesh``: the device mesh, whose ``dp`` dimension is data parallelism.
 - ``ddp``, ``zero1``, ``dp``, ``none``; ``fsdp/`` (also ``zero2``) and ``deepspeed/``.
-- Gradients: ``reducer`` averages them in ``buckets``, with ``reduction_extras`` in the last one, by
-  ``all_reduce``; ``scalars`` are weights that may be on a GPU.
+- Gradients: ``unit_reducers`` has a ``reducer`` per unit, which averages ``buckets`` by
+  ``all_reduce``, with ``reduction_extras`` in the last one; ``used_parameters`` finds which
+  gradients are new, ``gradient_views`` makes them views; ``scalars`` are weights that may be on a
+  GPU.
 - ``replication``: initial values and running statistics; ``trainable``: what is trained now.
 - ``sharded_state``: sharded optimizer states; ``per_parameter``: can an optimizer be sharded?
 - ``repeated_blocks``: blocks for checkpointing; ``collective_pickle``: saving sharded objects.
@@ -17,19 +20,22 @@ notebooks, files or widgets.
 from __future__ import annotations
 
 import functools
-from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING
 
 from nbmgpu.errors import OptionError, closest_match, format_message
+from nbmgpu.system.plugins import entry_points_in
 
-from .profiles import BUILT_IN, Profile
+from .option_support import OptionSupport
+from .profiles import BUILT_IN, Profile, Requirements
 from .strategy_options import StrategyOptions
 
 if TYPE_CHECKING:
     from .base import Strategy
 
 __all__ = [
+    "OptionSupport",
     "Profile",
+    "Requirements",
     "StrategyOptions",
     "canonical",
     "data_parallel_size",
@@ -42,14 +48,9 @@ GROUP = "nbmgpu.strategies"
 
 
 @functools.cache
-def _entry_points() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=GROUP)}
-
-
-@functools.cache
 def strategy_names() -> tuple[str, ...]:
     """Return the names that ``--strategy`` accepts, without aliases; built-in ones first."""
-    found = _entry_points()
+    found = entry_points_in(GROUP)
     return (*(n for n in BUILT_IN if n in found), *sorted(found.keys() - BUILT_IN.keys()))
 
 
@@ -79,18 +80,18 @@ def _find_name(name: str) -> str | None:
 
 def _read_again() -> bool:
     """Read entry points again; return whether any has been installed since they were read."""
-    before = _entry_points()
-    for cached in (_entry_points, strategy_names, _aliases):
+    before = entry_points_in(GROUP)
+    for cached in (entry_points_in, strategy_names, _aliases):
         cached.cache_clear()
-    return _entry_points() != before
+    return entry_points_in(GROUP) != before
 
 
 def nearest(name: str) -> str:
     """Return the name of the strategy most similar to an unknown name."""
     plain = name.strip().lower().replace("-", "_").replace(" ", "_")
     names = [n for n in (*strategy_names(), *_aliases()) if n != "dp"]  # "dpp" means ddp
-    near = closest_match(plain, names)
-    return (canonical(near) if near else None) or "ddp"
+    closest = closest_match(plain, names)
+    return (canonical(closest) if closest else None) or "ddp"
 
 
 def profile_of(name: str) -> Profile:
@@ -108,9 +109,9 @@ def load_strategy(name: str) -> type[Strategy]:
     Raises:
         OptionError: there is no such strategy.
     """
-    found = _entry_points().get(name)
+    found = entry_points_in(GROUP).get(name)
     if found is None and _read_again():  # a fork server read them before it was installed
-        found = _entry_points().get(name)
+        found = entry_points_in(GROUP).get(name)
     if found is None:
         names = strategy_names()
         raise OptionError(

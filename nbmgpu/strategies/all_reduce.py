@@ -32,8 +32,9 @@ SPIN = 50e-6
 MAX_SLEEP = 0.1
 """Seconds for which it blocks at most."""
 
-TURN, LEFT, FIRST_SIZE = 0, 1, 2
-"""Indices into a rank's header line: its turn, whether it has left, bytes of its last two turns."""
+SEQUENCE_NUMBER, HAS_LEFT, FIRST_SIZE = 0, 1, 2
+"""Indices into a rank's header line: the number of its all-reduce, whether it has left, and the
+bytes of its last two all-reduces."""
 
 
 class Work(Protocol):
@@ -56,7 +57,7 @@ class SharedMemoryAllReduce:
         numbers = shared_memory.world_size * CACHE_LINE // 8
         lines = np.frombuffer(shared_memory.memory, np.int64, numbers)
         self._lines = lines.reshape(shared_memory.world_size, -1)
-        self._turn = 0
+        self._sequence_number = 0
         free_core = usable_cores() >= shared_memory.world_size
         self._spin = SPIN if free_core else 0.0  # else it would occupy the core of another rank
 
@@ -81,7 +82,7 @@ class SharedMemoryAllReduce:
         self._broken = False
 
     def _reduce(self, part: Tensor) -> None:
-        self._turn += 1
+        self._sequence_number += 1
         slots = self._slots(part)
         slots[self.rank].copy_(part)
         self._signal_arrival(part.nbytes)
@@ -89,20 +90,20 @@ class SharedMemoryAllReduce:
         torch.sum(slots, 0, out=part)
 
     def _slots(self, part: Tensor) -> Tensor:
-        """Return the ranks' slots of this turn, shape (world size, elements of ``part``)."""
+        """Return the ranks' slots of this all-reduce, shape (world size, elements of ``part``)."""
         ranks = self._shared_memory.world_size
         slots = torch.frombuffer(
             self._shared_memory.memory,
             dtype=part.dtype,
             count=ranks * SLOT_BYTES // part.element_size(),
-            offset=header_bytes(ranks) + self._turn % PHASES * ranks * SLOT_BYTES,
+            offset=header_bytes(ranks) + self._sequence_number % PHASES * ranks * SLOT_BYTES,
         )
         return slots.view(ranks, -1)[:, : part.numel()]
 
     def _signal_arrival(self, size: int) -> None:
         line = self._lines[self.rank]
-        line[FIRST_SIZE + self._turn % PHASES] = size
-        line[TURN] = self._turn  # last: readers take it as the sign that the rest is written
+        line[FIRST_SIZE + self._sequence_number % PHASES] = size
+        line[SEQUENCE_NUMBER] = self._sequence_number  # last: then readers use the rest
         self._wake_others()
 
     def _wake_others(self) -> None:
@@ -113,14 +114,14 @@ class SharedMemoryAllReduce:
         until = time.monotonic() + self._spin
         for rank in self._others:
             line = self._lines[rank]
-            while line[TURN] < self._turn:
-                if line[LEFT] and line[TURN] < self._turn:
+            while line[SEQUENCE_NUMBER] < self._sequence_number:
+                if line[HAS_LEFT] and line[SEQUENCE_NUMBER] < self._sequence_number:
                     raise RankError(step_mismatch_message(f"Rank {rank}", f"rank {self.rank}"))
                 if time.monotonic() < until:
                     os.sched_yield()
                 else:
                     self._block()
-            if line[FIRST_SIZE + self._turn % PHASES] != size:
+            if line[FIRST_SIZE + self._sequence_number % PHASES] != size:
                 what = f"Ranks {rank} and {self.rank} reduce tensors of different sizes here"
                 raise RankError(format_message(what, instead="the same steps on all ranks"))
 
@@ -131,13 +132,13 @@ class SharedMemoryAllReduce:
 
     def leave(self) -> None:
         """Stop taking part: ranks that wait for this one raise ``RankError``."""
-        self._lines[self.rank][LEFT] = 1
+        self._lines[self.rank][HAS_LEFT] = 1
         self._wake_others()
 
 
 @dataclass(frozen=True)
 class _DeferredWork:
-    """An all-reduce that runs in ``wait``: before, no core is free, as each has a rank."""
+    """An all-reduce that runs in ``wait``: before, every core may be busy with a rank."""
 
     reducer: SharedMemoryAllReduce
     tensor: Tensor
@@ -147,7 +148,7 @@ class _DeferredWork:
 
 
 shared: SharedMemoryAllReduce | None = None
-"""The shared memory of all ranks, if they have some."""
+"""The all-reduce through shared memory; None if the ranks share none."""
 
 
 def all_reduce(tensor: Tensor, group: ProcessGroup | None = None) -> Work:

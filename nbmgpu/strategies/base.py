@@ -3,7 +3,8 @@
 A rank calls ``prepare`` with the units that train, ``begin_backward`` and ``end_backward`` around
 each backward pass, ``step``, ``zero_grad`` and ``clip_grad_norm`` in place of the cell's calls, and
 ``finish`` and ``release`` at the end of the cell.  A strategy may replace parameters, arrange ranks
-in a device mesh of several dimensions, or run in one process; the cell must not notice.
+in a device mesh of several dimensions, or run in one process, as long as the cell observes no
+difference.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class RankContext:
     Attributes:
         rank: rank of this process, in 0 .. world_size - 1.
         world_size: number of ranks of the run.
-        mesh: place of the rank in the mesh that ``Strategy.mesh_shape`` describes.
+        mesh: the device mesh that ``Strategy.mesh_shape`` describes, and the rank's position in it.
         device: ``cpu`` or ``cuda:0``, the only GPU that the rank sees.
         options: the options that strategies take.
         notice: shows a text to the user, at most once per topic and run: ``notice(topic, text)``.
@@ -53,7 +54,7 @@ class Unit:
 
     Attributes:
         modules: the outermost modules that own the optimizers' parameters.
-        optimizers: optimizers that share modules, in the order in which they were made.
+        optimizers: optimizers that share modules, in the order in which they were created.
     """
 
     modules: list[nn.Module]
@@ -107,15 +108,7 @@ class Backward:
 
 
 class Strategy(ABC):
-    """Base class of all strategies.
-
-    Attributes:
-        rank, world_size, device, options, notice: see ``RankContext``.
-        dp_rank: rank along the data-parallel dimension ``dp`` of the mesh.
-        dp_size: number of ranks along ``dp``; the global batch is split into as many shards.
-        dp_group: process group of the ranks along ``dp``; None, the default group, if these are
-            all ranks.
-    """
+    """Base class of all strategies."""
 
     profile: ClassVar[Profile]
     """Name, options and documentation; readable without torch."""
@@ -137,22 +130,53 @@ class Strategy(ABC):
     """
 
     drops_units: ClassVar[bool] = False
-    """Whether to call ``drop_units`` when optimizers are gone, such as those of an earlier fold."""
+    """Whether to call ``drop_units`` when optimizers were deleted, such as an earlier fold's."""
 
     reached_parameters = True
     """Whether the last pass reached prepared parameters on any rank; set by ``end_backward``."""
 
     def __init__(self, context: RankContext) -> None:
         """Initialize the strategy of one rank."""
-        self.rank = context.rank
-        self.world_size = context.world_size
-        self._rank_mesh = context.mesh
-        self.dp_rank = context.mesh.dp_rank
-        self.dp_size = context.mesh.dp_size
-        self.dp_group = context.mesh.dp_group
-        self.device = context.device
-        self.options = context.options
-        self.notice = context.notice
+        self._context = context
+
+    @property
+    def rank(self) -> int:
+        """Rank of this process, in 0 .. world_size - 1."""
+        return self._context.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks of the run."""
+        return self._context.world_size
+
+    @property
+    def device(self) -> str:
+        """``cpu`` or ``cuda:0``, the only GPU that the rank sees."""
+        return self._context.device
+
+    @property
+    def options(self) -> StrategyOptions:
+        """The options of the run that strategies take."""
+        return self._context.options
+
+    def notice(self, topic: str, text: str) -> None:
+        """Show ``text`` to the user, at most once per topic and run."""
+        self._context.notice(topic, text)
+
+    @property
+    def dp_rank(self) -> int:
+        """Rank along the data-parallel dimension ``dp`` of the mesh."""
+        return self._context.mesh.dp_rank
+
+    @property
+    def dp_size(self) -> int:
+        """Number of ranks along ``dp``; the global batch is split into as many shards."""
+        return self._context.mesh.dp_size
+
+    @property
+    def dp_group(self) -> ProcessGroup | None:
+        """Process group of the ranks along ``dp``; None for the default group, of all ranks."""
+        return self._context.mesh.dp_group
 
     @classmethod
     def mesh_shape(cls, world_size: int, options: StrategyOptions) -> dict[str, int]:
@@ -170,11 +194,11 @@ class Strategy(ABC):
     @property
     def mesh(self) -> DeviceMesh:
         """All ranks, arranged in the dimensions of ``mesh_shape``."""
-        return self._rank_mesh.device_mesh
+        return self._context.mesh.device_mesh
 
     def new_dp_group(self) -> ProcessGroup:
         """Return another process group of the ranks along ``dp``; collective on all ranks."""
-        return self._rank_mesh.new_dp_group()
+        return self._context.mesh.new_dp_group()
 
     @abstractmethod
     def prepare(self, units: list[Unit]) -> None:
@@ -207,7 +231,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def end_backward(self, backward: Backward) -> None:
-        """Leave in every ``.grad`` the gradient that one device would have computed."""
+        """Set every ``.grad`` to the gradient that one device would have computed."""
 
     def backward_inputs(self, inputs: list[Tensor]) -> list[Tensor]:
         """Return the tensors in autograd's graph for ``inputs`` of ``backward(inputs=)``."""
@@ -262,7 +286,7 @@ class Strategy(ABC):
         return ""
 
     def replicated_parameters(self) -> list[Tensor]:
-        """Return the parameters that every rank holds whole, in the same order on all ranks."""
+        """Return the replicated parameters, in the same order on all ranks."""
         return []
 
     def finish(self) -> None:  # noqa: B027 - most strategies have nothing to gather
@@ -270,4 +294,4 @@ class Strategy(ABC):
 
     @abstractmethod
     def release(self) -> None:
-        """Remove hooks from the user's objects, which return to the notebook."""
+        """Remove hooks from the user's objects, which are then written back to the notebook."""

@@ -24,7 +24,7 @@ CACHED_ELEMENTS = 2**16
 """Elements up to which a CPU makes two passes over a bucket as fast as one."""
 
 UNUSED_VIEW_REFERENCES = 2
-"""References to a view that nobody else keeps: the list's, and that of ``getrefcount`` itself."""
+"""Reference count of a view that only the list of views and ``getrefcount`` itself reference."""
 
 
 class Bucket:
@@ -67,7 +67,7 @@ class Bucket:
         self.views = [part.view(p.shape) for part, p in parts] if self.parameters else []
 
     def _use_memory(self, flat: Tensor) -> None:
-        """Use ``flat``, and count the tensors that share its storage while the cell has none."""
+        """Use ``flat``, and count the tensors that share its storage before the cell holds any."""
         self._make_views(flat)
         self.storage_users = self._count_storage_users()
 
@@ -111,15 +111,15 @@ class Bucket:
     def launch(self, weight: Scalar, group: ProcessGroup | None = None) -> None:
         """Copy the gradients in, zeros where there is none, weight them, start the all-reduce."""
         if isinstance(weight, float) and weight == 0:
-            self.gradients.zero_()  # not multiplied: an empty shard may have given nan
+            self.gradients.zero_()  # not multiplied: an empty shard may have produced nan
         elif self._in_one_pass():
             self._copy_in_weighted(weight)
         else:
             self._copy_in()
             self.gradients.mul_(weight)
             if isinstance(weight, torch.Tensor):
-                # A mask that leaves nothing may have given nan, too, and only the device knows. In
-                # place: a copy of a bucket here would be a rank's peak of memory.
+                # An empty loss mask may have produced nan, too, and only the device has the weight.
+                # In place: a copy of a bucket here would be a rank's peak memory.
                 self.gradients.masked_fill_(weight == 0, 0.0)
         self.sent = self.flat if self.comm_dtype is None else self.flat.to(self.comm_dtype)
         self.work = all_reduce.all_reduce(self.sent, group)
@@ -127,7 +127,8 @@ class Bucket:
     def _in_one_pass(self) -> bool:
         """Whether to compute while copying: one pass over a CPU's memory, not two.
 
-        A GPU copies all gradients with one kernel, and has the bandwidth.  So has a CPU's cache.
+        Two passes are as fast on a GPU, which copies all gradients with one kernel, and for a
+        bucket that fits a CPU's cache.
         """
         return self.flat.device.type == "cpu" and self.flat.numel() >= CACHED_ELEMENTS
 

@@ -24,9 +24,9 @@ from nbmgpu.errors import StrategyError, format_message
 from . import profiles
 from .base import Backward, RankContext, Strategy, Unit
 from .profiles import Profile
-from .reducer import Reducer, ReducerOptions, reduce_all
+from .reducer import ReducerOptions
 from .replication import broadcast_unless_equal
-from .trainable import Trainable
+from .unit_reducers import UnitReducers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,8 +53,7 @@ class DistributedDataParallel(Strategy):
         """Initialize without any unit."""
         super().__init__(context)
         self._units: list[Unit] = []
-        self._reducers: list[Reducer] = []
-        self._frozen: list[Trainable] = []
+        self._reducers = UnitReducers(self._reducer_options())
 
     def prepare(self, units: list[Unit]) -> None:
         """Give all ranks of ``dp`` the values of its first rank, then hook the parameters."""
@@ -65,7 +64,7 @@ class DistributedDataParallel(Strategy):
 
     def drop_units(self) -> None:
         """Drop all references to units."""
-        self._unhook()
+        self._reducers.close()
         self._units = []
 
     def _notice_options(self) -> None:
@@ -76,17 +75,9 @@ class DistributedDataParallel(Strategy):
             self.notice("find-unused", FIND_UNUSED)
 
     def _hook(self, units: list[Unit]) -> None:
-        self._unhook()
         self._units = units
-        if self.dp_size == 1:
-            return  # its gradients are those of the whole batch: plain training
-        # With several units, ranks may differ in which of them a backward pass reaches first;
-        # then buckets are launched at the end, unit by unit.
-        trainable = [unit for unit in units if unit.trains]
-        options = self._reducer_options()
-        overlap = len(trainable) == 1
-        self._reducers = [Reducer(unit, overlap, options) for unit in trainable]
-        self._frozen = [Trainable(unit) for unit in units if not unit.trains]
+        # On one rank, its gradients are those of the whole batch: plain training.
+        self._reducers.create(units if self.dp_size > 1 else [])
 
     def _reducer_options(self) -> ReducerOptions:
         compress = self.options.compress
@@ -99,25 +90,23 @@ class DistributedDataParallel(Strategy):
 
     def begin_backward(self, backward: Backward) -> None:
         """Prepare for gradients, also of parameters that the cell has unfrozen since."""
-        watched = (*(reducer.trainable for reducer in self._reducers), *self._frozen)
-        if any(each.changed() for each in watched):
+        if self._reducers.changed():
             self._check_static()
             self._hook(self._units)
-        for reducer in self._reducers:
-            reducer.begin(backward)
+        self._reducers.begin(backward)
 
     def _check_static(self) -> None:
-        if any(reducer.static_used is not None for reducer in self._reducers):
+        if self._reducers.assumes_static_graph:
             what = "--static-graph: the cell has frozen or unfrozen parameters during training"
             raise StrategyError(format_message(what, instead="%%mgpu without --static-graph"))
 
     def end_backward(self, backward: Backward) -> None:
         """Average the gradients."""
-        self.reached_parameters = reduce_all(self._reducers)
+        self.reached_parameters = self._reducers.end()
 
     def count_hooks(self, parameter: Tensor) -> int:
         """Return the number of reducers that have a hook on ``parameter``: one, or none."""
-        return sum(id(parameter) in reducer.hooks for reducer in self._reducers)
+        return self._reducers.count_hooks(parameter)
 
     def replicated_parameters(self) -> list[Tensor]:
         """Return all parameters."""
@@ -125,9 +114,4 @@ class DistributedDataParallel(Strategy):
 
     def release(self) -> None:
         """Remove all hooks."""
-        self._unhook()
-
-    def _unhook(self) -> None:
-        for reducer in self._reducers:
-            reducer.close()
-        self._reducers, self._frozen = [], []
+        self._reducers.close()

@@ -24,12 +24,12 @@ from . import profiles
 from .base import Backward, RankContext, Strategy, Unit
 from .profiles import Profile
 
-WHY_DDP = (
+ADVANTAGES_OF_DDP = (
     "ddp is nearly always better: it has a process per GPU, so Python's global lock does not block "
     "them; the model is not copied at each step; and gradients are communicated while the backward "
     "pass runs."
 )
-ALONE = (
+ONE_DEVICE = (
     "dp is nn.DataParallel: one process that splits each batch over the GPUs it sees. Here it "
     "sees {count}, so nothing is parallel: the cell runs as on one device, with its numbers. "
 )
@@ -57,10 +57,10 @@ class DataParallel(Strategy):
         """Replace the forward pass of modules, and emit a notice on what dp is."""
         count = len(self.devices)
         if count < 2:
-            seen = "one GPU" if count else "none"
-            self.notice("dp", ALONE.format(count=seen) + WHY_DDP)
+            visible = "one GPU" if count else "none"
+            self.notice("data-parallel", ONE_DEVICE.format(count=visible) + ADVANTAGES_OF_DDP)
             return
-        self.notice("dp", PARALLEL.format(count=count) + WHY_DDP)
+        self.notice("data-parallel", PARALLEL.format(count=count) + ADVANTAGES_OF_DDP)
         for module in (module for unit in units for module in unit.modules):
             if "forward" not in vars(module):  # not where it is replaced already
                 parallel = functools.partial(forward, module, self.devices)
@@ -118,8 +118,8 @@ def gather(outputs: list[Any], sizes: list[int], device: torch.device) -> Any:
         parts = [output.to(device) for output in outputs]
         if first.dim():
             return torch.cat(parts)
-        weighed = [part * size for part, size in zip(parts, sizes, strict=True)]
-        return torch.stack(weighed).sum() / sum(sizes)
+        weighted = [part * size for part, size in zip(parts, sizes, strict=True)]
+        return torch.stack(weighted).sum() / sum(sizes)
     if isinstance(first, dict):
         items = [(key, gather([o[key] for o in outputs], sizes, device)) for key in first]
         return type(first)(items)

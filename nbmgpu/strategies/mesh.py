@@ -25,11 +25,11 @@ DP = "dp"
 
 
 class RankMesh:
-    """The place of a rank in the device mesh.
+    """A rank's position in the device mesh.
 
-    torch's ``DeviceMesh`` takes a rank 1.7 ms to build, a thirtieth of a launch.  So where ``dp``
-    is the only dimension, it is not built before a strategy asks for it; such a mesh uses the
-    default process group.
+    Building torch's ``DeviceMesh`` takes 1.7 ms, a thirtieth of a launch.  So where ``dp`` is the
+    only dimension, it is built when a strategy first accesses it; such a mesh uses the default
+    process group.
     """
 
     def __init__(self, shape: Mapping[str, int], rank: int, world_size: int, device: str) -> None:

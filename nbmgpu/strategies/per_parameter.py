@@ -22,10 +22,10 @@ from nbmgpu.environment import random_state
 SCALES = (1e-3, 1.0, 1e3)
 """Scales of the gradients in the trial steps: a norm may matter only when it is large."""
 
-SIDE = 3
+MAX_SIZE = 3
 """Largest size of a dimension of the tiny tensors."""
 
-LEADING_SIDES = (260, 130)
+MAX_LEADING_SIZES = (260, 130)
 """Largest sizes of the first two dimensions in trials of elementwise updates: optimizers factor
 matrices from 32 or 128 rows and columns on, and keep states in blocks from 4096 elements on."""
 
@@ -47,12 +47,12 @@ def cross_parameter_dependence(optimizer: Optimizer, with_closure: bool = False)
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
         with torch.random.fork_rng(devices):
-            return _try(optimizer, (True,) if with_closure else (False, True))
+            return _run_trials(optimizer, (True,) if with_closure else (False, True))
     finally:
         random_state.restore(before)
 
 
-def _try(optimizer: Optimizer, closures: tuple[bool, ...]) -> str:
+def _run_trials(optimizer: Optimizer, closures: tuple[bool, ...]) -> str:
     problem = ""
     for kind in itertools.product(closures, (False, True), (False, True)):
         try:
@@ -61,11 +61,12 @@ def _try(optimizer: Optimizer, closures: tuple[bool, ...]) -> str:
         except Exception as error:
             problem = problem or f"a trial step failed with {type(error).__name__}: {error}"
             continue
-        return _differs(optimizer, together)
+        return _difference(optimizer, together)
     return problem
 
 
-def _differs(optimizer: Optimizer, together: _Trial) -> str:
+def _difference(optimizer: Optimizer, together: _Trial) -> str:
+    """Return how steps on single parameters differ from ``together``; empty if they do not."""
     for index, tensor in enumerate(together.tensors):
         alone = _Trial(optimizer, *together.kind)
         try:
@@ -89,11 +90,11 @@ def shapes_to_try(parameters: Iterable[Tensor]) -> list[tuple[int, ...]]:
 
 
 def _limited(shape: tuple[int, ...]) -> tuple[int, ...]:
-    limits = itertools.chain(LEADING_SIDES, itertools.repeat(SIDE))
+    limits = itertools.chain(MAX_LEADING_SIZES, itertools.repeat(MAX_SIZE))
     return tuple(map(min, shape, limits))
 
 
-def visible_rate(group: dict[str, Any]) -> dict[str, Any]:
+def nonzero_learning_rate(group: dict[str, Any]) -> dict[str, Any]:
     """Return a nonzero learning rate for a trial of ``group``: a warm-up may begin at 0."""
     rate = group.get("lr")
     found = torch.full_like(rate, 1e-2) if isinstance(rate, Tensor) else 1e-2
@@ -151,10 +152,10 @@ class _Trial:
             chosen.append(self._tiny(group["params"][0]))
         for tiny in chosen:
             memo[id(tiny)] = tiny
-        return {**group, **visible_rate(group), "params": chosen}
+        return {**group, **nonzero_learning_rate(group), "params": chosen}
 
     def _tiny(self, parameter: Tensor) -> Tensor:
-        shape = [min(size, SIDE) for size in parameter.shape]
+        shape = [min(size, MAX_SIZE) for size in parameter.shape]
         dtype = torch.complex128 if parameter.is_complex() else torch.float64
         values = torch.randn(shape, generator=self.generator, dtype=dtype)
         self.sources.append(parameter)

@@ -60,7 +60,7 @@ class ReductionExtras(ABC):
     def write_losses(self, backward: Backward, divisor: Scalar) -> None:
         """Replace the losses of ``backward`` by their weighted sum over ranks, by ``divisor``.
 
-        Where all weights are 0, they are nan, like the mean of nothing.
+        Where all weights are 0, they are nan, like the mean of an empty tensor.
         """
 
 

@@ -31,7 +31,7 @@ class RunningStatistics:
         self._norms = [m for m in found if isinstance(m, nn.modules.batchnorm._NormBase)]
 
     def average(self, weight: Scalar, total: Scalar = 1.0) -> None:
-        """Average the changed buffers, so that ranks evaluate alike; collective if any changed.
+        """Average the changed buffers, so that evaluations agree; collective if any changed.
 
         Args:
             weight: this rank's weight.
@@ -99,7 +99,7 @@ def _sum_of_bits(tensor: Tensor) -> Tensor:
 
 
 def broadcast_unless_equal(tensors: list[Tensor], group: ProcessGroup | None = None) -> None:
-    """Give every rank of ``group`` the values of its first rank; collective.
+    """Broadcast the values of the first rank of ``group`` unless all are equal; collective.
 
     Objects that came from the notebook are equal already, and comparing a checksum is much cheaper
     than sending them.

@@ -1,4 +1,4 @@
-"""``optimizer.state`` that is sharded over ranks, and reads as if it were whole."""
+"""``optimizer.state`` that is sharded over ranks, and reads as if it were complete."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ State = dict[Any, Any]
 
 
 class ShardedStates(defaultdict[Any, State]):
-    """The states of an optimizer, by parameter, of which this rank keeps those of some parameters.
+    """The states of an optimizer, by parameter; each rank keeps those of some parameters.
 
-    During a step, it holds only these.  Every other access (the cell, ``state_dict()``, ``pickle``,
-    ``deepcopy``) finds all states: all ranks run the same cell, so all access it at the same time
-    and exchange what they hold.  ``dict.values(state)`` and the like return what this rank holds.
+    During a step, this dict holds only its own.  Every other access (the cell, ``state_dict()``,
+    ``pickle``, ``deepcopy``) finds all states: all ranks run the same cell, so all access it at the
+    same time and exchange what they hold.  ``dict.values(state)`` and the like return what this
+    rank holds.
     """
 
     def __init__(
@@ -35,14 +36,14 @@ class ShardedStates(defaultdict[Any, State]):
         own: list[Tensor],
         group: ProcessGroup | None = None,
     ) -> None:
-        """Hold ``states``, those of all ``parameters``, of which this rank keeps ``own``.
+        """Hold ``states``, those of all ``parameters``; this rank keeps those of ``own``.
 
         ``group`` are the ranks over which the states are sharded; None for all.
         """
         super().__init__(dict, states)
         self.parameters = parameters
-        self.foreign = {id(p) for p in parameters} - {id(p) for p in own}
-        self.whole = True
+        self.remote = {id(p) for p in parameters} - {id(p) for p in own}
+        self.is_complete = True
         self._group = group
         self._stepping = False
         self._steps = 0
@@ -53,9 +54,9 @@ class ShardedStates(defaultdict[Any, State]):
     @contextmanager
     def local_only(self) -> Iterator[None]:
         """Hold only this rank's states, for the duration of a step."""
-        if self.whole:
+        if self.is_complete:
             self._drop()
-        self.whole, before, self._stepping = False, self._stepping, True
+        self.is_complete, before, self._stepping = False, self._stepping, True
         try:
             yield
         finally:
@@ -69,7 +70,7 @@ class ShardedStates(defaultdict[Any, State]):
 
         After ``load_state_dict(saved)``, ``saved`` and the states share their tensors.
         """
-        for key in [key for key in dict.keys(self) if id(key) in self.foreign]:
+        for key in [key for key in dict.keys(self) if id(key) in self.remote]:
             for name, value in dict.pop(self, key).items():
                 if isinstance(value, torch.Tensor):
                     self._dropped[id(key), name] = value
@@ -82,22 +83,22 @@ class ShardedStates(defaultdict[Any, State]):
             yield
         finally:
             self._stepping = before
-            if before and self.whole:
+            if before and self.is_complete:
                 with self.local_only():
                     pass
 
-    def gather(self, to: int | None = None) -> None:
-        """Gather all entries on rank ``to`` of the group, or on every rank; collective.
+    def gather(self, dst: int | None = None) -> None:
+        """Gather all entries on rank ``dst`` of the group, or on every rank; collective.
 
         On other ranks nothing changes.
         """
-        if self.whole:
+        if self.is_complete:
             return
         index = {id(p): i for i, p in enumerate(self.parameters)}
         entries = list(dict.items(self))
         mine = [(self._added_at[id(k)], index[id(k)], v) for k, v in entries if id(k) in index]
-        parts = gather_objects(mine, self._group, to)
-        if to is not None and dist.get_rank(self._group) != to:
+        parts = gather_objects(mine, self._group, dst)
+        if dst is not None and dist.get_rank(self._group) != dst:
             return
         dict.clear(self)
         every = [entry for part in parts for entry in part]
@@ -108,7 +109,7 @@ class ShardedStates(defaultdict[Any, State]):
             self._added_at[id(key)] = added_at
             dict.__setitem__(self, key, self._restore_tensors(id(key), state))
         dict.update(self, [(key, state) for key, state in entries if id(key) not in index])
-        self.whole = True
+        self.is_complete = True
 
     def _restore_tensors(self, key: int, state: State) -> State:
         """Return ``state`` with its values in the dropped tensors that the cell still holds."""
@@ -161,53 +162,53 @@ for _name in (
 
 
 def gather_objects(
-    mine: Any, group: ProcessGroup | None = None, to: int | None = None
+    obj: Any, group: ProcessGroup | None = None, dst: int | None = None
 ) -> list[Any]:
-    """Send ``mine`` to rank ``to`` of ``group``, or to all its ranks; collective.
+    """Send ``obj`` to rank ``dst`` of ``group``, or to all its ranks; collective.
 
     Dense tensors are sent one by one and arrive on the device that they were on, so no rank needs
     memory for more than it keeps.  The rest is pickled.
 
     Args:
-        mine: any object that can be pickled.
+        obj: any object that can be pickled.
         group: the ranks that take part; None for all.
-        to: rank in the group; None for every rank.
+        dst: rank in the group; None for every rank.
 
     Returns:
-        The objects of all ranks, by rank; this rank's is ``mine`` itself.  Empty on ranks other
-        than ``to``.
+        The objects of all ranks, by rank; this rank's is ``obj`` itself.  Empty on ranks other
+        than ``dst``.
     """
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     file = io.BytesIO()
     packer = _Packer(file)
-    packer.dump(mine)
+    packer.dump(obj)
     packed: list[Any] = [None] * size
     dist.all_gather_object(packed, (file.getvalue(), packer.shapes), group)
     objects: list[Any] = []
     for owner, (data, shapes) in enumerate(packed):
         if owner == rank:
-            _send(packer.tensors, rank, group, to)
-            objects.append(mine)
-        elif to is None or rank == to:
-            tensors = [_receive(shape, owner, group, to) for shape in shapes]
+            _send(packer.tensors, rank, group, dst)
+            objects.append(obj)
+        elif dst is None or rank == dst:
+            tensors = [_receive(shape, owner, group, dst) for shape in shapes]
             objects.append(_Unpacker(io.BytesIO(data), tensors).load())
-    return objects if to is None or rank == to else []
+    return objects if dst is None or rank == dst else []
 
 
-def _send(tensors: list[Tensor], rank: int, group: ProcessGroup | None, to: int | None) -> None:
+def _send(tensors: list[Tensor], rank: int, group: ProcessGroup | None, dst: int | None) -> None:
     for tensor in tensors:
-        if to is None:
+        if dst is None:
             dist.broadcast(tensor.contiguous(), group=group, group_src=rank)
-        elif rank != to:
-            dist.send(tensor.contiguous(), group=group, group_dst=to)
+        elif rank != dst:
+            dist.send(tensor.contiguous(), group=group, group_dst=dst)
 
 
 def _receive(
-    shape: tuple[Any, ...], owner: int, group: ProcessGroup | None, to: int | None
+    shape: tuple[Any, ...], owner: int, group: ProcessGroup | None, dst: int | None
 ) -> Tensor:
     size, dtype, device = shape
     tensor = torch.empty(size, dtype=dtype, device=device)
-    if to is None:
+    if dst is None:
         dist.broadcast(tensor, group=group, group_src=owner)
     else:
         dist.recv(tensor, group=group, group_src=owner)

@@ -43,7 +43,7 @@ class LocalOptimizer:
     """The optimizer that ``ZeroRedundancyOptimizer`` steps on this rank."""
 
     def __init__(self, groups: list[dict[str, Any]]) -> None:
-        """Take this rank's ``groups``; each has a list of parameters, which may be empty."""
+        """Hold this rank's ``groups``; each has a list of parameters, which may be empty."""
         self.param_groups = [{"params": group["params"]} for group in groups]
 
     def step(self, call: Callable[[], Any]) -> Any:
@@ -63,7 +63,7 @@ class PartitionedOptimizer(ZeroRedundancyOptimizer):
         super().__init__(groups, cast("type[Optimizer]", LocalOptimizer), process_group=group)
 
     def _verify_same_dense_param_type(self) -> None:
-        """Allow parameters of several dtypes: each is sent by itself, not in a bucket."""
+        """Allow parameters of several dtypes: each is sent separately, not in a bucket."""
 
     def step(self, closure: None = None, **kwargs: Any) -> Any:  # type: ignore[override]
         """Step this rank's parameters and broadcast them."""
@@ -219,8 +219,8 @@ class ZeroStage1(DistributedDataParallel):
         """Gather all states on rank 0."""
         super().finish()
         for optimizer, states in self._sharded():
-            states.gather(to=0)
-            states.whole = True  # the other ranks need no more than they hold
+            states.gather(dst=0)
+            states.is_complete = True  # the other ranks need no more than they hold
             optimizer.state = states.plain()
 
     def _sharded(self) -> list[tuple[Optimizer, ShardedStates]]:
@@ -231,7 +231,7 @@ class ZeroStage1(DistributedDataParallel):
     def release(self) -> None:
         """Remove all hooks, and replace optimizer states by plain dicts."""
         for optimizer, states in self._sharded():
-            if not states.whole:
-                self.notice("lost-states", LOST_STATES)
+            if not states.is_complete:
+                self.notice("optimizer-states-lost", LOST_STATES)
             optimizer.state = states.plain()
         super().release()

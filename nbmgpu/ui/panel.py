@@ -1,8 +1,9 @@
 """The live panel of a run, in the output of its cell.
 
-Each part of ``nbmgpu.report.snapshot`` is a synced trait, so that a reloaded page is complete;
-``labextension/src/view`` draws them. The browser sends messages: clicks on Stop, choices such as
-the open log, and requests for log lines and for ranges of a curve at a higher resolution.
+Each part of ``nbmgpu.report.snapshot`` is a synced trait ``part_<name>``, so that only changed
+parts are sent and a reloaded page is complete; ``labextension/src/view`` draws them. The browser
+sends messages: clicks on Stop, choices such as the open log, and requests for log lines and for
+ranges of a curve at a higher resolution.
 """
 
 from __future__ import annotations
@@ -34,15 +35,6 @@ class RunPanel(anywidget.AnyWidget):
     _esm = script("panel")
     _css = style("panel")
 
-    about = traitlets.Dict().tag(sync=True)
-    status = traitlets.Dict().tag(sync=True)
-    notices: traitlets.List[str] = traitlets.List().tag(sync=True)
-    failure = traitlets.Dict(allow_none=True, default_value=None).tag(sync=True)
-    progress: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
-    curves = traitlets.Dict().tag(sync=True)
-    throughput = traitlets.Dict().tag(sync=True)
-    ranks: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
-    logs: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
     choices = traitlets.Dict().tag(sync=True)
 
     def __init__(self, run: Run) -> None:
@@ -51,7 +43,11 @@ class RunPanel(anywidget.AnyWidget):
         self._snapshot = Snapshot(run)
         self._stop_callbacks: list[Callable[[bool], object]] = []
         self._next_refresh = 0.0
-        super().__init__(**self._snapshot.changed())
+        parts = self._snapshot.changed()
+        self.add_traits(
+            **{trait_name(name): traitlets.Any(part).tag(sync=True) for name, part in parts.items()}
+        )
+        super().__init__()
         self.on_msg(self._receive)
 
     def on_stop(self, callback: Callable[[bool], object]) -> None:
@@ -68,7 +64,7 @@ class RunPanel(anywidget.AnyWidget):
         self._next_refresh = time.monotonic() + PANEL.pause(self._run)
         with self.hold_sync():
             for name, value in self._snapshot.changed().items():
-                setattr(self, name, value)
+                setattr(self, trait_name(name), value)
 
     def _receive(self, _widget: object, message: dict[str, Any], _buffers: object) -> None:
         match message:
@@ -90,3 +86,8 @@ class RunPanel(anywidget.AnyWidget):
     def __repr__(self) -> str:
         """Return a text for front ends without widgets."""
         return f"RunPanel of run {self._run.id}"
+
+
+def trait_name(part: str) -> str:
+    """Return the name of the trait of a part; the prefix avoids the names of other traits."""
+    return f"part_{part}"

@@ -165,11 +165,11 @@ def test_a_row_has_the_reason_why_a_strategy_is_unavailable():
         AdviceRequest(gpus=2, precision="fp16", memory="8 GB")
     )
     assert half.row("fsdp").line == ""
-    assert "bf16 needs no scaling" in half.row("fsdp").why
+    assert "bf16 needs no scaling" in half.row("fsdp").problem
     whole = ModelAdvisor(model, torch.optim.LBFGS(model.parameters()), batch)
     row = whole.advise(AdviceRequest(gpus=2, memory="8 GB")).row("zero1")
     assert row.line == ""
-    assert row.why.startswith("does not support LBFGS")
+    assert row.problem.startswith("does not support LBFGS")
 
 
 @pytest.mark.parametrize(
@@ -216,12 +216,12 @@ def llama():
 
 def test_70_billion_parameters_need_no_memory(llama):
     held = psutil.Process().memory_info().rss
-    begun = time.perf_counter()
+    start = time.perf_counter()
     advice = nbmgpu.advise(
         llama, torch.optim.AdamW(llama.parameters()), (64, 4096),
         gpus=64, memory="80 GB", precision="bf16", checkpointing=True,
     )  # fmt: skip
-    took = time.perf_counter() - begun
+    took = time.perf_counter() - start
     assert psutil.Process().memory_info().rss - held < 1 << 29
     assert took < 20
     assert "70.6 billion parameters" in advice.model
@@ -245,7 +245,7 @@ def test_offloaded_states_must_fit_into_the_memory_of_the_host():
     machine = Machine(cores=8, memory=int(64e9), gpus=gpus, cuda=True)
     row = advisor.advise(AdviceRequest(gpus=2), machine).row("fsdp --cpu-offload")
     assert row.fits == "no"
-    assert "of the host" in row.why
+    assert "of the host" in row.problem
 
 
 def test_a_loader_can_be_given_as_the_batch():

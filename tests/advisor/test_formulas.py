@@ -104,11 +104,11 @@ def test_communication_volumes(name, volume):
 
 
 def test_speeds_have_ranges_and_reasons():
-    assert speed_model.estimate_speed("ddp", setup(2)).words == "as ddp"
+    assert speed_model.estimate_speed("ddp", setup(2)).text == "as ddp"
     fsdp = speed_model.estimate_speed("fsdp", setup(2))
     assert (fsdp.low, fsdp.high) == (0.6, 1.0)
     assert "3x the parameters" in fsdp.reason
-    assert speed_model.estimate_speed("fsdp", setup(1)).words == "as ddp"
+    assert speed_model.estimate_speed("fsdp", setup(1)).text == "as ddp"
     assert speed_model.estimate_speed("none", setup(2)).low is None
     half = speed_model.estimate_speed("zero2", setup(2, precision="bf16"))
     assert half.high == pytest.approx(1.33)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-import linecache
 from typing import Any
 
-_numbers = itertools.count()
+from idioms.notebook import execute
 
 SETUP = """
 import torch
@@ -35,15 +33,13 @@ for epoch in range(50):
 
 def notebook(setup: str = SETUP) -> dict[str, Any]:
     """Return the namespace of a notebook that has run ``setup``."""
-    filename = f"<comparison-{next(_numbers)}>"
-    linecache.cache[filename] = (len(setup), None, setup.splitlines(True), filename)
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    exec(compile(setup, filename, "exec"), namespace)
+    execute(setup, namespace)
     return namespace
 
 
 def trained(steps: int) -> dict[str, Any]:
-    """Return a notebook that has taken so many steps of ``TRAIN`` on one device, as written."""
+    """Return a notebook after ``steps`` steps of ``TRAIN`` on one device, without nbmgpu."""
     namespace = notebook()
     source = TRAIN.replace("losses.append(loss.item())", "losses.append(loss.item())\n"
                            f"        if len(losses) == {steps}: raise StopIteration")  # fmt: skip

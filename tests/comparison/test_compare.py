@@ -1,4 +1,4 @@
-"""Comparisons, with real runs: what they measure, what they leave alone, what they say."""
+"""Comparisons with real runs: measurements, side effects and output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nbmgpu.options.run_options import RunOptions
 DIFFERS = """\
 import torch.distributed as dist
 if dist.get_world_size() > 1:
-    raise ValueError("only alone")
+    raise ValueError("several ranks")
 """ + TRAIN  # fmt: skip
 DROPOUT = TRAIN.replace("model(x)", "F.dropout(model(x), 0.5)")
 WRONG = TRAIN.replace(
@@ -47,7 +47,7 @@ def compared():
 
 
 def state_of(namespace):
-    """What a comparison must leave as it is."""
+    """Return the state that a comparison must not change."""
     return {
         "names": sorted(namespace),
         "ids": {name: id(value) for name, value in namespace.items()},
@@ -62,12 +62,12 @@ def state_of(namespace):
 
 
 def with_faster_ranks(comparison: Comparison) -> Comparison:
-    """Return the comparison as it would be where two ranks are faster than one device."""
+    """Return the comparison as if two ranks were faster than one device."""
     rows = [row if row.is_baseline else replace(row, speed_up=1.5) for row in comparison.rows]
     return replace(comparison, rows=tuple(rows))
 
 
-def test_the_notebook_is_as_it_was(compared):
+def test_the_notebook_is_unchanged(compared):
     shared, before, _ = compared
     after = state_of(shared)
     for part in ("weights",):
@@ -78,32 +78,35 @@ def test_the_notebook_is_as_it_was(compared):
         assert before[part] == after[part], part
 
 
-def test_every_run_began_there_and_ended_at_the_same_step(compared):
+def test_all_runs_take_the_same_steps_and_reach_the_same_loss(compared):
     _, _, comparison = compared
     assert [row.name for row in comparison.rows] == ["one device", "ddp", "fsdp"]
     assert [row.ranks for row in comparison.rows] == [1, 2, 2]
     last = trained(9)["losses"][-1]
     for row in comparison.rows:
-        assert (row.state, row.reason, row.steps, row.warm_up) == ("finished", "", 9, 2)
-        assert row.loss == pytest.approx(last, rel=1e-5)
-        assert row.agrees
-        assert row.loss_difference == pytest.approx(0, abs=1e-5)
-        assert 0 < row.step_time < 60
-        assert row.samples_per_second > 0
+        assert (row.state, row.reason) == ("finished", "")
+        assert (row.timing.steps, row.timing.warm_up) == (9, 2)
+        assert row.loss.value == pytest.approx(last, rel=1e-5)
+        assert row.loss.agrees
+        assert row.loss.difference == pytest.approx(0, abs=1e-5)
+        assert 0 < row.timing.step_time < 60
+        assert row.timing.samples_per_second > 0
         assert row.efficiency == pytest.approx(row.speed_up / row.ranks)
-        assert row.sent > 42 * 16 * 4
-        assert 0 < row.start_up < 60
-    alone, ddp, fsdp = comparison.rows
-    assert (alone.speed_up, alone.line) == (1.0, "")
-    assert ddp.speed_up == pytest.approx(ddp.samples_per_second / alone.samples_per_second)
-    assert fsdp.held_memory < alone.held_memory < ddp.held_memory, (
-        "1/2 of it; all of it; and buckets"
+        assert row.launch.sent > 42 * 16 * 4
+        assert 0 < row.launch.start_up < 60
+    baseline, ddp, fsdp = comparison.rows
+    assert (baseline.speed_up, baseline.line) == (1.0, "")
+    assert ddp.speed_up == pytest.approx(
+        ddp.timing.samples_per_second / baseline.timing.samples_per_second
+    )
+    assert fsdp.memory.held < baseline.memory.held < ddp.memory.held, (
+        "half of the states; all; all and buckets"
     )
 
 
-def test_the_best_is_the_fastest_of_several_ranks_and_has_a_line_that_works(compared):
+def test_the_best_row_is_the_fastest_of_several_ranks_and_its_line_is_valid(compared):
     _, _, comparison = compared
-    fastest = max(comparison.rows[1:], key=lambda row: row.samples_per_second)
+    fastest = max(comparison.rows[1:], key=lambda row: row.timing.samples_per_second)
     assert comparison.best is fastest
     assert fastest.line == f"%%mgpu --strategy {fastest.name} --gpus 2 --cpu"
     assert RunOptions.parse(fastest.line.removeprefix("%%mgpu")).command == fastest.line
@@ -111,7 +114,7 @@ def test_the_best_is_the_fastest_of_several_ranks_and_has_a_line_that_works(comp
     assert nbmgpu.last_comparison.best == fastest
 
 
-def test_ranks_that_share_nothing_are_not_said_to_be_faster():
+def test_runs_without_sharded_data_have_no_speed_up():
     cell = """
 x, y = data.tensors
 for _ in range(50):
@@ -121,8 +124,8 @@ for _ in range(50):
     optimizer.step()
 """
     comparison = nbmgpu.compare(cell, notebook(), strategies=("ddp",), gpus=2, cpu=True, steps=4)
-    alone, ddp = comparison.rows
-    assert alone.sharded
+    baseline, ddp = comparison.rows
+    assert baseline.sharded
     assert not ddp.sharded
     assert (ddp.speed_up, ddp.efficiency) == (None, None)
     assert (comparison.best, comparison.line) == (None, "")
@@ -130,14 +133,14 @@ for _ in range(50):
     assert "ddp on 2: no training loader was sharded" in comparison._repr_html_()
 
 
-def test_it_is_exported(compared):
+def test_export_formats(compared):
     _, _, comparison = compared
     frame = comparison.to_frame()
     assert list(frame["name"]) == ["one device", "ddp", "fsdp"]
-    assert frame["held_memory"].tolist() == [row.held_memory for row in comparison.rows]
+    assert frame["held_memory"].tolist() == [row.memory.held for row in comparison.rows]
     read = list(csv.DictReader(io.StringIO(comparison.to_csv())))
     assert [row["name"] for row in read] == ["one device", "ddp", "fsdp"]
-    assert float(read[1]["loss"]) == comparison.rows[1].loss
+    assert float(read[1]["loss"]) == comparison.rows[1].loss.value
     comparison = with_faster_ranks(comparison)
     lines = comparison.to_markdown().splitlines()
     assert all(line.count("|") == lines[0].count("|") for line in lines[:5])
@@ -145,7 +148,7 @@ def test_it_is_exported(compared):
     assert f"    {comparison.line}" in lines
 
 
-def test_it_reads_well_as_text_and_without_a_script(compared):
+def test_text_and_html(compared):
     comparison = with_faster_ranks(compared[-1])
     text, html = repr(comparison), comparison._repr_html_()
     for shown in (text, html):
@@ -160,67 +163,67 @@ def test_it_reads_well_as_text_and_without_a_script(compared):
     assert marked.split()[1] == comparison.best.name
 
 
-def test_its_runs_are_kept_to_be_looked_at(compared):
+def test_runs_of_a_comparison_are_kept(compared):
     _, _, comparison = compared
     runs = [nbmgpu.find_run(row.run) for row in comparison.rows]
-    assert [run.record.strategy for run in runs] == ["ddp", "ddp", "fsdp"]
+    assert [run.record.options.strategy for run in runs] == ["ddp", "ddp", "fsdp"]
     assert not any(run.to_collect for run in runs)
 
 
-def test_a_failure_and_a_refusal_keep_their_rows():
+def test_failed_and_refused_runs_have_rows():
     shared = notebook()
     comparison = nbmgpu.compare(
         DIFFERS, shared, strategies="ddp,fsdp", gpus=2, cpu=True, steps=4, precision="fp16"
     )
-    alone, ddp, fsdp = comparison.rows
-    assert alone.state == "finished"
-    assert (ddp.state, ddp.step_time, ddp.peak_memory) == ("failed", None, None)
-    assert ddp.reason == "rank 0, line 3: ValueError: only alone."
+    baseline, ddp, fsdp = comparison.rows
+    assert baseline.state == "finished"
+    assert (ddp.state, ddp.timing.step_time, ddp.memory.peak) == ("failed", None, None)
+    assert ddp.reason == "rank 0, line 3: ValueError: several ranks."
     assert (fsdp.state, fsdp.run, fsdp.ranks) == ("refused", "", 2)
     assert fsdp.reason.startswith("fsdp does not support --precision fp16")
     assert comparison.best is None
     assert comparison.line == ""
     for shown in (repr(comparison), comparison._repr_html_(), comparison.to_markdown()):
-        assert "ValueError: only alone" in shown
+        assert "ValueError: several ranks" in shown
         assert "No run on several ranks finished" in shown
 
 
-def test_another_loss_is_found_and_does_not_win():
+def test_a_run_with_a_different_loss_is_never_the_best():
     comparison = nbmgpu.compare(WRONG, notebook(), strategies="ddp", gpus=2, cpu=True, steps=6)
     (ddp,) = comparison.rows[1:]
     assert ddp.state == "finished"
-    assert not ddp.agrees
-    assert abs(ddp.loss_difference) > 0.01
+    assert not ddp.loss.agrees
+    assert abs(ddp.loss.difference) > 0.01
     assert comparison.best is None
     assert "its loss differs from one device's by more than rounding" in repr(comparison)
 
 
-def test_a_loss_that_chance_decides_is_said_to_be_so():
+def test_a_random_loss_difference_is_explained():
     comparison = nbmgpu.compare(DROPOUT, notebook(), strategies="ddp", gpus=2, cpu=True, steps=4)
     (ddp,) = comparison.rows[1:]
-    assert ddp.agrees
-    assert "draws other random numbers" in ddp.explanation
+    assert ddp.loss.agrees
+    assert "draws other random numbers" in ddp.loss.explanation
     assert comparison.best is ddp
     assert "Fastest: ddp on 2 ranks" in repr(with_faster_ranks(comparison))
 
 
-def test_a_cell_that_trains_nothing_or_too_little_is_told_so():
+def test_a_cell_with_too_few_steps_is_reported():
     comparison = nbmgpu.compare("x = 1", notebook(), strategies="ddp", gpus=2, cpu=True)
-    (alone,) = comparison.rows
-    assert alone.reason == "the cell took no optimizer step."
+    (baseline,) = comparison.rows
+    assert baseline.reason == "the cell took no optimizer step."
     assert "The cell takes no optimizer step: 1 run not made." in repr(comparison)
     short = TRAIN.replace("range(50)", "range(1)").replace("in loader", "in [data[:8]]")
     comparison = nbmgpu.compare(short, notebook(), strategies="none", gpus=2, cpu=True)
     assert comparison.rows[0].reason == "the cell took 1 step only, too few to time."
 
 
-def test_a_cell_that_fails_on_one_device_is_tried_on_no_other():
+def test_a_failure_on_one_device_skips_other_runs():
     comparison = nbmgpu.compare("1 / 0", notebook(), strategies="ddp,fsdp", gpus=2, cpu=True)
     assert [row.state for row in comparison.rows] == ["failed"]
     assert "The cell fails on one device: 2 runs not made." in repr(comparison)
 
 
-def test_a_run_that_takes_too_long_does_not_hold_up_the_others():
+def test_a_run_that_exceeds_the_timeout_is_ended():
     slow = "import time, torch.distributed as dist\ntime.sleep(60 * (dist.get_world_size() > 1))\n"
     comparison = nbmgpu.compare(
         slow + TRAIN, notebook(), strategies="ddp", gpus=2, cpu=True, steps=3, timeout=8
@@ -229,11 +232,11 @@ def test_a_run_that_takes_too_long_does_not_hold_up_the_others():
     assert comparison.rows[1].reason == "longer than 8 s."
 
 
-def test_numbers_of_ranks():
+def test_scale_compares_numbers_of_ranks():
     comparison = nbmgpu.scale(TRAIN, notebook(), gpus=(1, 2, 3, 99), cpu=True, steps=5)
     assert [row.ranks for row in comparison.rows] == [1, 2, 3, 99]
     assert [row.name for row in comparison.rows] == ["one device", "ddp", "ddp", "ddp"]
-    assert all(row.agrees for row in comparison.rows[:3])
+    assert all(row.loss.agrees for row in comparison.rows[:3])
     assert comparison.rows[3].state == "refused"
     assert "99 CPU ranks are too many" in comparison.rows[3].reason
     html = comparison._repr_html_()
@@ -241,7 +244,7 @@ def test_numbers_of_ranks():
     assert html.count("<circle") == 3
 
 
-def test_a_cell_that_runs_nowhere_is_refused_at_once():
+def test_invalid_cells_are_rejected_before_any_run():
     last = nbmgpu.last_comparison
     with pytest.raises(UnknownNameError, match="nowhere"):
         nbmgpu.compare("print(nowhere)", notebook(), strategies="ddp", cpu=True)
@@ -250,7 +253,7 @@ def test_a_cell_that_runs_nowhere_is_refused_at_once():
     assert nbmgpu.last_comparison is last
 
 
-def test_the_line_is_the_one_that_would_be_typed():
+def test_invalid_flags_suggest_a_valid_line():
     with pytest.raises(OptionError) as refused:
         parse("compare", "--strategy fdsp --steps 1 --pull model")
     lines = str(refused.value).splitlines()

@@ -1,4 +1,4 @@
-"""``--steps`` ends the training loops of libraries as well, and their cells are compared."""
+"""``--steps`` ends training loops of libraries, and such cells can be compared."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _own_folder(tmp_path, monkeypatch):
     [(HUGGING_FACE, TRAINER), (LIGHTNING, FIT)],
     ids=["transformers", "lightning"],
 )
-def test_a_trainer_is_ended_and_compared(setup, cell):
+def test_steps_and_comparison_with_a_trainer(setup, cell):
     shared = notebook(setup)
     run = nbmgpu.run(cell, shared, gpus=2, cpu=True, steps=5, seed=0)
     assert run.state == "finished"
@@ -83,8 +83,8 @@ def test_a_trainer_is_ended_and_compared(setup, cell):
         cell, shared, strategies=("ddp", "fsdp"), gpus=2, cpu=True, steps=5, seed=0
     )
     for row in comparison.rows:
-        assert (row.state, row.steps) == ("finished", 5), row.reason
-        assert row.agrees
-        assert row.loss_difference == pytest.approx(0, abs=1e-4)
-        assert row.samples_per_second > 0
-        assert row.loss == pytest.approx(comparison.rows[0].loss, rel=1e-4)
+        assert (row.state, row.timing.steps) == ("finished", 5), row.reason
+        assert row.loss.agrees
+        assert row.loss.difference == pytest.approx(0, abs=1e-4)
+        assert row.timing.samples_per_second > 0
+        assert row.loss.value == pytest.approx(comparison.rows[0].loss.value, rel=1e-4)

@@ -1,15 +1,10 @@
-"""Runs of this suite leave their folders where pytest keeps its own."""
-
-import os
-
 import pytest
+from runs_folder import runs_folder  # noqa: F401
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _runs(tmp_path_factory):
-    home = os.getcwd()
+def _hub(tmp_path_factory):
+    """An empty cache of Hugging Face's hub."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NBMGPU_RUNS", str(tmp_path_factory.mktemp("runs")))
         patch.setenv("HF_HOME", str(tmp_path_factory.mktemp("hub")))
         yield
-    os.chdir(home)

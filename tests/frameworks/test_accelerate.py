@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sides import both, notebook
+from idioms.comparison import run_both
+from idioms.notebook import notebook, working_directory
 
 import nbmgpu
 from nbmgpu.errors import StrategyError
@@ -67,14 +68,14 @@ plain = accelerator.unwrap_model(model)
 @pytest.mark.parametrize("built", ["in the notebook", "in the cell"])
 def test_an_accelerator_trains_as_on_one_device(tmp_path: Path, built: str) -> None:
     parts = (SETUP + PREPARE, CELL) if built == "in the notebook" else (SETUP, PREPARE + CELL)
-    sides = both(tmp_path, *parts)
+    result = run_both(*reversed(parts), prelude="", folder=tmp_path)
     for name in ("model", "plain", "opt", "losses", "counts"):
-        assert sides.error(name) < 1e-5, name
-    assert "done True\n" in sides.run.log()
-    assert not sides.notices
+        assert result.difference(name) < 1e-5, name
+    assert "done True\n" in result.run.log()
+    assert not result.notices
     names = [sorted(p.name for p in (tmp_path / s / "state").iterdir()) for s in ("alone", "ranks")]
     assert names[0] == names[1]
-    held = sides.ranks["accelerator"], sides.ranks["opt"], sides.ranks["sched"]
+    held = result.ranks["accelerator"], result.ranks["opt"], result.ranks["sched"]
     assert len({id(vars(x.gradient_state)) for x in held}) == 1
     assert held[0].num_processes == 1
 
@@ -100,16 +101,16 @@ took = time.monotonic() - begun
 
 
 def test_states_are_numbered_and_old_ones_deleted(tmp_path: Path) -> None:
-    sides = both(tmp_path, SETUP, NUMBERED)
-    assert sides.error("losses") == 0
-    assert sides.ranks["took"] < 8
+    result = run_both(NUMBERED, SETUP, prelude="", folder=tmp_path)
+    assert result.difference("losses") == 0
+    assert result.ranks["took"] < 8
     for side in ("alone", "ranks"):
         kept = (tmp_path / side / "states" / "checkpoints").iterdir()
         assert sorted(p.name for p in kept) == ["checkpoint_2", "checkpoint_3"]
 
 
-def test_another_distribution_is_refused(tmp_path: Path) -> None:
-    shared = notebook(tmp_path / "ranks", SETUP)
+def test_another_distribution_is_refused() -> None:
+    shared = notebook(SETUP, prelude="")
     cell = "Accelerator(parallelism_config=object())"
     with pytest.raises(StrategyError, match=r"parallelism_config=.*\n.*\nTry: %%mgpu --strat"):
         nbmgpu.run(cell, shared, gpus=2, cpu=True)
@@ -138,9 +139,10 @@ read = len(datasets.load_from_disk("saved"))
 
 
 def test_datasets_are_read_and_mapped_once(tmp_path: Path) -> None:
-    shared = notebook(tmp_path, "")
+    shared = notebook(prelude="")
     (tmp_path / "rows.json").write_text("\n".join(f'{{"x": {i}}}' for i in range(6)))
-    run = nbmgpu.run(DATASETS, shared, gpus=2, cpu=True)
+    with working_directory(tmp_path):
+        run = nbmgpu.run(DATASETS, shared, gpus=2, cpu=True)
     for rank in (0, 1):
         assert run.results[rank]["total"] == 12
         assert run.results[rank]["read"] == 6
@@ -166,8 +168,8 @@ count = evaluated.compute().item()
 
 
 @pytest.mark.parametrize("trained", [True, False])
-def test_metrics_of_a_training_loop_are_the_ranks_share(tmp_path: Path, trained: bool) -> None:
-    shared = notebook(tmp_path / "ranks", SETUP + f"trained = {trained}\n")
+def test_a_metric_of_a_training_loop_covers_the_ranks_shard(trained: bool) -> None:
+    shared = notebook(SETUP + f"trained = {trained}\n", prelude="")
     run = nbmgpu.run(METRICS, shared, gpus=2, cpu=True)
     assert shared["count"] == 45
-    assert ("metric-share" in run.view.notices) == trained
+    assert ("sharded-metric" in run.view.notices) == trained

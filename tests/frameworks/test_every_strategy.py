@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from matrix import STRATEGIES
+from idioms.architectures import STRATEGIES
+from idioms.comparison import run_both
+from idioms.differences import difference
+from idioms.notebook import notebook, working_directory
 from matrix_selection import sampled
-from sides import both, gap, logged, notebook
 from test_huggingface import SETUP
+from trainer_logs import FLOPS, logged
 
 import nbmgpu
 from nbmgpu.errors import StrategyError
@@ -48,30 +51,25 @@ trainers = outputs = metrics = None
 
 @pytest.mark.parametrize(
     ("strategy", "built_in"),
-    sampled(itertools.product(STRATEGIES, ("kernel", "cell")), 3, *EXERCISED),
+    sampled(itertools.product(STRATEGIES, ("kernel", "cell")), 7, *EXERCISED),
 )
 def test_hugging_face(tmp_path: Path, strategy: str, built_in: str) -> None:
     setup, cell = (SETUP + MORE, BUILD + TRAIN)
     if built_in == "kernel":
         setup, cell = setup + BUILD, TRAIN
-    sides = both(tmp_path, setup, cell, strategy=strategy)
-    assert not sides.notices - {"dp"}
-    for alone, ranks in zip(sides.alone["trainers"], sides.ranks["trainers"], strict=True):
-        assert gap(alone.model, ranks.model) < 1e-5
-        drop = {"total_flos"}  # padding differs between slices
-        logs = [
-            [{k: v for k, v in row.items() if k not in drop} for row in logged(trainer)]
-            for trainer in (alone, ranks)
-        ]
-        assert gap(*logs) < 1e-5
+    result = run_both(cell, setup, prelude="", folder=tmp_path, strategy=strategy)
+    assert not result.notices - {"data-parallel"}
+    for alone, ranks in zip(result.alone["trainers"], result.ranks["trainers"], strict=True):
+        assert difference(alone.model, ranks.model) < 1e-5
+        assert difference(logged(alone, FLOPS), logged(ranks, FLOPS)) < 1e-5
         assert ranks.state.global_step == alone.state.global_step
         assert type(ranks.model) is type(alone.model)
-    saved = sides.ranks["GPT2LMHeadModel"].from_pretrained(tmp_path / "ranks" / "saved")
-    assert gap(sides.alone["trainers"][1].model, saved) < 1e-5
+    saved = result.ranks["GPT2LMHeadModel"].from_pretrained(tmp_path / "ranks" / "saved")
+    assert difference(result.alone["trainers"][1].model, saved) < 1e-5
     for kept in sorted((tmp_path / "alone" / "bert").glob("checkpoint-*")):
-        cls = sides.ranks["BertForSequenceClassification"]
+        cls = result.ranks["BertForSequenceClassification"]
         theirs = cls.from_pretrained(tmp_path / "ranks" / "bert" / kept.name)
-        assert gap(cls.from_pretrained(kept), theirs) < 1e-5
+        assert difference(cls.from_pretrained(kept), theirs) < 1e-5
 
 
 LIGHTNING = """
@@ -121,23 +119,23 @@ best = trainer.checkpoint_callback.best_model_path
 
 @pytest.mark.parametrize(
     ("strategy", "built_in"),
-    sampled(itertools.product(STRATEGIES[:-1], ("cell", "kernel")), 3, *EXERCISED),  # not dp
+    sampled(itertools.product(STRATEGIES[:-1], ("cell", "kernel")), 5, *EXERCISED),  # not dp
 )
 def test_lightning(tmp_path: Path, strategy: str, built_in: str) -> None:
     setup, cell = LIGHTNING, BUILD_LIGHTNING + FIT
     if built_in == "kernel":
         setup, cell = setup + BUILD_LIGHTNING, FIT
-    sides = both(tmp_path, setup, cell, strategy=strategy)
+    result = run_both(cell, setup, prelude="", folder=tmp_path, strategy=strategy)
     for name in ("module", "other", "metrics"):
-        assert sides.error(name) < 1e-5, name
+        assert result.difference(name) < 1e-5, name
     for name in ("trainer", "second"):
-        assert sides.ranks[name].global_step == sides.alone[name].global_step
+        assert result.ranks[name].global_step == result.alone[name].global_step
     kept = [
         torch.load(side["best"], weights_only=False)["state_dict"]
-        for side in (sides.alone, sides.ranks)
+        for side in (result.alone, result.ranks)
     ]
-    assert gap(*kept) < 1e-5
-    sides.ranks["module"].load_state_dict(kept[1])
+    assert difference(*kept) < 1e-5
+    result.ranks["module"].load_state_dict(kept[1])
 
 
 @pytest.mark.parametrize(
@@ -150,5 +148,5 @@ def test_lightning(tmp_path: Path, strategy: str, built_in: str) -> None:
 def test_trainers_accumulate_by_their_own_option(
     tmp_path: Path, setup: str, cell: str, instead: str
 ) -> None:
-    with pytest.raises(StrategyError, match=instead):
-        nbmgpu.run(cell, notebook(tmp_path, setup), gpus=2, cpu=True, accumulate=2)
+    with working_directory(tmp_path), pytest.raises(StrategyError, match=instead):
+        nbmgpu.run(cell, notebook(setup, prelude=""), gpus=2, cpu=True, accumulate=2)

@@ -1,4 +1,4 @@
-"""Cells with a Trainer leave on ranks what they leave on one device."""
+"""Cells with a Trainer have the numbers of one device."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from sides import both, gap, logged, notebook
+from idioms.comparison import Comparison, run_both
+from idioms.differences import difference
+from idioms.notebook import notebook, working_directory
+from trainer_logs import FLOPS, logged
 
 import nbmgpu
 from nbmgpu.errors import StrategyError
@@ -77,13 +80,13 @@ trainers = [
             train_dataset=texts),
     Trainer(llama(), arguments(gradient_accumulation_steps=2, label_smoothing_factor=0.1),
             train_dataset=texts),
-    Trainer(gpt2(), arguments(gradient_accumulation_steps=2),
+    Trainer(gpt2(), arguments(gradient_accumulation_steps=2, num_train_epochs=1),
             train_dataset=texts, compute_loss_func=loss_of_sum),
     Trainer(gpt2(), arguments(gradient_accumulation_steps=2, max_steps=5),
             train_dataset=Stream(texts)),
-    Trainer(llama(), arguments(train_sampling_strategy="group_by_length"),
+    Trainer(llama(), arguments(train_sampling_strategy="group_by_length", num_train_epochs=1),
             train_dataset=ragged, data_collator=pad),
-    Trainer(llama(), arguments(bf16=True, optim="sgd"), train_dataset=texts),
+    Trainer(llama(), arguments(bf16=True, optim="sgd", num_train_epochs=1), train_dataset=texts),
 ]
 """
 CLASSES = """
@@ -104,31 +107,31 @@ models = [trainer.model for trainer in trainers]
 """
 
 
-def compare(sides) -> None:
-    """Weights and logs agree; padding differs between slices, and so does what it costs."""
-    pairs = zip(sides.alone["trainers"], sides.ranks["trainers"], strict=True)
+def assert_equal(result: Comparison) -> None:
+    """Weights, logs and schedules of all trainers are equal."""
+    pairs = zip(result.alone["trainers"], result.ranks["trainers"], strict=True)
     for number, (alone, ranks) in enumerate(pairs):
         tolerance = 2e-3 if alone.args.bf16 else 1e-5
-        assert gap(alone.model, ranks.model) < tolerance, number
-        drop = {"total_flos"} if alone.train_dataset is sides.alone["ragged"] else set()
-        logs = [
-            [{k: v for k, v in row.items() if k not in drop} for row in logged(trainer)]
-            for trainer in (alone, ranks)
-        ]
-        assert gap(*logs) < tolerance, number
+        assert difference(alone.model, ranks.model) < tolerance, number
+        padded = alone.train_dataset is result.alone["ragged"]
+        without = FLOPS if padded else frozenset()
+        assert difference(logged(alone, without), logged(ranks, without)) < tolerance, number
         assert ranks.state.global_step == alone.state.global_step
         assert ranks.lr_scheduler.get_last_lr() == alone.lr_scheduler.get_last_lr()
-    for alone, ranks in zip(sides.alone["outputs"], sides.ranks["outputs"], strict=True):
+    for alone, ranks in zip(result.alone["outputs"], result.ranks["outputs"], strict=True):
         assert ranks.training_loss == pytest.approx(alone.training_loss, abs=1e-3)
 
 
+MATRIX = pytest.mark.matrix("nbmgpu/rank/frameworks")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("built", ["in the notebook", "in the cell"])
+@pytest.mark.parametrize("built", ["in the notebook", pytest.param("in the cell", marks=MATRIX)])
 def test_losses_of_tokens_are_divided_by_all_ranks_tokens(tmp_path: Path, built: str) -> None:
-    parts = (SETUP + TOKENS, TRAIN) if built == "in the notebook" else (SETUP, TOKENS + TRAIN)
-    sides = both(tmp_path, *parts)
-    compare(sides)
-    assert not sides.notices
+    parts = (TRAIN, SETUP + TOKENS) if built == "in the notebook" else (TOKENS + TRAIN, SETUP)
+    result = run_both(*parts, prelude="", folder=tmp_path)
+    assert_equal(result)
+    assert not result.notices
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -136,14 +139,14 @@ def test_the_curve_has_the_loss_of_each_step(tmp_path: Path, ranks: int) -> None
     trainer = """
 trainer = Trainer(gpt2(), arguments(gradient_accumulation_steps=2), train_dataset=texts)
 """
-    sides = both(tmp_path, SETUP + trainer, "trainer.train()", ranks)
-    curve = sides.run.metrics["loss"].dropna().tolist()
-    logged_ = [row["loss"] for row in sides.alone["trainer"].state.log_history if "loss" in row]
+    result = run_both("trainer.train()", SETUP + trainer, ranks, prelude="", folder=tmp_path)
+    curve = result.run.metrics["loss"].dropna().tolist()
+    logged_ = [row["loss"] for row in result.alone["trainer"].state.log_history if "loss" in row]
     assert curve == pytest.approx(logged_, abs=1e-3)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("built", ["in the notebook", "in the cell"])
+@pytest.mark.parametrize("built", [pytest.param("in the notebook", marks=MATRIX), "in the cell"])
 def test_classification_evaluation_and_streams(tmp_path: Path, built: str) -> None:
     more = """
 again = trainers[0].train()
@@ -152,13 +155,15 @@ predicted = prediction.predictions
 metrics = {k: v for k, v in prediction.metrics.items() if k in ("test_loss", "test_accuracy")}
 metrics |= {k: v for k, v in trainers[0].evaluate().items() if k in ("eval_loss", "eval_accuracy")}
 """
-    parts = (SETUP + CLASSES, TRAIN) if built == "in the notebook" else (SETUP, CLASSES + TRAIN)
-    sides = both(tmp_path, parts[0], parts[1] + more)
-    compare(sides)
-    assert sides.error("metrics") < 1e-5
-    assert sides.error("predicted") < 1e-5
-    assert {"loss", "lr", "grad_norm", "eval_loss", "eval_accuracy"} <= set(sides.run.view.curves)
-    for trainer in sides.ranks["trainers"]:
+    cell, setup = (
+        (TRAIN, SETUP + CLASSES) if built == "in the notebook" else (CLASSES + TRAIN, SETUP)
+    )
+    result = run_both(cell + more, setup, prelude="", folder=tmp_path)
+    assert_equal(result)
+    assert result.difference("metrics") < 1e-5
+    assert result.difference("predicted") < 1e-5
+    assert {"loss", "lr", "grad_norm", "eval_loss", "eval_accuracy"} <= set(result.run.view.curves)
+    for trainer in result.ranks["trainers"]:
         modules = {type(c).__module__ for c in trainer.callback_handler.callbacks}
         assert all(module.startswith("transformers.") for module in modules)
         assert not any("nbmgpu" in repr(value) for value in vars(trainer).values())
@@ -186,43 +191,45 @@ resumed_model = resumed.model
 
 @pytest.mark.slow
 def test_checkpoints_are_written_once_and_resumed_from(tmp_path: Path) -> None:
-    sides = both(tmp_path, SETUP + CHECKPOINTS, RESUME)
-    assert sides.error("best") < 1e-5
-    assert sides.error("model") < 1e-5
-    assert sides.error("resumed_model") < 1e-5
-    assert id(sides.ranks["model"]) == sides.ranks["identity"]
-    assert sides.ranks["trainer"].model is sides.ranks["model"]
-    assert sides.ranks["trainer"].optimizer.state
+    result = run_both(RESUME, SETUP + CHECKPOINTS, prelude="", folder=tmp_path)
+    assert result.difference("best") < 1e-5
+    assert result.difference("model") < 1e-5
+    assert result.difference("resumed_model") < 1e-5
+    assert id(result.ranks["model"]) == result.ranks["identity"]
+    assert result.ranks["trainer"].model is result.ranks["model"]
+    assert result.ranks["trainer"].optimizer.state
     for folder in ("out", "final"):
         alone, ranks = tmp_path / "alone" / folder, tmp_path / "ranks" / folder
         names = [sorted(str(p.relative_to(f)) for p in f.rglob("*")) for f in (alone, ranks)]
         assert names[0] == names[1]
     from safetensors.torch import load_file
 
-    best = Path(sides.ranks["trainer"].state.best_model_checkpoint).name
+    best = Path(result.ranks["trainer"].state.best_model_checkpoint).name
     saved = [load_file(tmp_path / s / "out" / best / "model.safetensors")
              for s in ("alone", "ranks")]  # fmt: skip
-    assert gap(*saved) < 1e-5
+    assert difference(*saved) < 1e-5
     states = [json.loads((tmp_path / s / "out" / best / "trainer_state.json").read_text())
               for s in ("alone", "ranks")]  # fmt: skip
     assert states[0]["best_metric"] == pytest.approx(states[1]["best_metric"], abs=1e-5)
     optimizers = [torch.load(tmp_path / s / "out" / best / "optimizer.pt")["state"]
                   for s in ("alone", "ranks")]  # fmt: skip
-    assert gap(*optimizers) < 1e-5
+    assert difference(*optimizers) < 1e-5
 
 
 def test_per_rank_batches_make_fewer_steps(tmp_path: Path) -> None:
     make = "trainer = Trainer(bert(), arguments({}), train_dataset=classes)\ntrainer.train()\n"
-    larger = notebook(tmp_path / "alone", SETUP + make.format("per_device_train_batch_size=10"))
-    shared = notebook(tmp_path / "ranks", SETUP)
-    nbmgpu.run(make.format(""), shared, gpus=2, cpu=True, batch="per-rank")
-    assert shared["trainer"].state.max_steps == larger["trainer"].state.max_steps
-    assert gap(larger["trainer"].model, shared["trainer"].model) < 1e-5
-    assert gap(logged(larger["trainer"])[:-1], logged(shared["trainer"])[:-1]) < 1e-5
+    larger = make.format("per_device_train_batch_size=10"), SETUP
+    result = run_both(
+        make.format(""), SETUP, alone=larger, prelude="", folder=tmp_path, batch="per-rank"
+    )
+    alone, ranks = result.alone["trainer"], result.ranks["trainer"]
+    assert ranks.state.max_steps == alone.state.max_steps
+    assert difference(alone.model, ranks.model) < 1e-5
+    assert difference(logged(alone)[:-1], logged(ranks)[:-1]) < 1e-5
 
 
-def test_under_none_a_trainer_sees_the_group(tmp_path: Path) -> None:
-    shared = notebook(tmp_path / "ranks", SETUP)
+def test_under_none_a_trainer_uses_the_process_group(tmp_path: Path) -> None:
+    shared = notebook(SETUP, prelude="")
     cell = """
 trainer = Trainer(bert(), arguments(num_train_epochs=1), train_dataset=classes)
 world = trainer.args.world_size
@@ -231,18 +238,22 @@ trainer.train()
 weight = trainer.model.classifier.weight.detach().clone()
 del trainer
 """
-    run = nbmgpu.run(cell, shared, gpus=2, cpu=True, strategy="none")
+    with working_directory(tmp_path):
+        run = nbmgpu.run(cell, shared, gpus=2, cpu=True, strategy="none")
     assert [run.results[rank]["world"] for rank in (0, 1)] == [2, 2]
     assert [run.results[rank]["index"] for rank in (0, 1)] == [0, 1]
     assert run.results[0]["weight"].equal(run.results[1]["weight"])
 
 
 def test_another_distribution_is_refused(tmp_path: Path) -> None:
-    shared = notebook(tmp_path / "ranks", SETUP)
+    shared = notebook(SETUP, prelude="")
     cell = """
 args = arguments()
 args.deepspeed = "settings.json"
 Trainer(bert(), args, train_dataset=classes)
 """
-    with pytest.raises(StrategyError, match=r"deepspeed=.*\n.*\nTry: %%mgpu --strategy none"):
+    with (
+        working_directory(tmp_path),
+        pytest.raises(StrategyError, match=r"deepspeed=.*\n.*\nTry: %%mgpu --strategy none"),
+    ):
         nbmgpu.run(cell, shared, gpus=2, cpu=True)

@@ -1,20 +1,19 @@
-"""Lightning cells on ranks have the numbers of one device, and come back whole."""
+"""Lightning cells on ranks have the numbers of one device, and are written back completely."""
 
 from __future__ import annotations
 
 import copy
-import os
 import re
 import textwrap
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from idiom import execute
+from idioms.comparison import Comparison, run_both
+from idioms.differences import Differences
+from idioms.notebook import execute, notebook, working_directory
 
 import nbmgpu
 
@@ -46,71 +45,30 @@ HALF = {"fits_in_half_precision": 5e-3}
 """Cells whose numbers are rounded to so many digits that an order of additions shows."""
 
 
-@contextmanager
-def within(folder: Path) -> Iterator[None]:
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
+def differences(a: Any, b: Any, rtol: float = 1e-5) -> list[str]:
+    """Return where ``b`` of ranks differs from ``a`` of one device."""
+    found = Differences(rtol, max(1e-6, rtol))
+    found.compare("", a, b)
+    return found.found
 
 
-def notebook(folder: Path, source: str = CELLS) -> dict[str, Any]:
-    """Return the namespace of a notebook in ``folder`` that has run ``source``."""
-    torch.manual_seed(0)
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    folder.mkdir(exist_ok=True)
-    with within(folder):
-        execute(source, namespace)
-    return namespace
-
-
-def alone(folder: Path, cell: str, source: str = CELLS) -> dict[str, Any]:
-    """Run ``cell`` on one device; return the namespace."""
-    namespace = notebook(folder, source)
-    with within(folder):
-        execute(cell, namespace)
-    return namespace
-
-
-def on_ranks(folder: Path, cell: str, source: str = CELLS, **options: Any) -> dict[str, Any]:
-    """Run ``cell`` on two ranks; return the namespace, with the run as ``run``."""
-    namespace = notebook(folder, source)
-    with within(folder):
-        run = nbmgpu.run(cell, namespace, **({"gpus": 2, "cpu": True} | options))
-    return namespace | {"run": run}
+def on_ranks(
+    folder: Path, cell: str, source: str = CELLS, **options: Any
+) -> tuple[nbmgpu.Run, dict[str, Any]]:
+    """Run ``source`` in this process and ``cell`` on two ranks; return run and namespace."""
+    with working_directory(folder):
+        namespace = notebook(source, prelude="")
+        return nbmgpu.run(cell, namespace, **({"gpus": 2, "cpu": True} | options)), namespace
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory) -> tuple[dict[str, Any], dict[str, Any]]:
-    folder = tmp_path_factory.mktemp("cells")
-    return alone(folder / "alone", ALL), on_ranks(folder / "ranks", ALL)
-
-
-def differences(a: Any, b: Any, path: str = "", rtol: float = 1e-5) -> list[str]:
-    """Return where ``b`` of ranks differs from ``a`` of one device."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        if list(a) != list(b):
-            return [f"{path}: {list(a)} on one device, {list(b)} on ranks"]
-        return [d for key in a for d in differences(a[key], b[key], f"{path}[{key!r}]", rtol)]
-    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
-        if len(a) != len(b):
-            return [f"{path}: {len(a)} items on one device, {len(b)} on ranks"]
-        pairs = enumerate(zip(a, b, strict=True))
-        return [d for i, (x, y) in pairs for d in differences(x, y, f"{path}[{i}]", rtol)]
-    if isinstance(a, torch.Tensor | float) and type(a) is type(b):
-        x, y = torch.as_tensor(a).double(), torch.as_tensor(b).double()
-        if x.shape == y.shape and torch.allclose(x, y, rtol, max(1e-6, rtol), equal_nan=True):
-            return []
-    elif a == b:
-        return []
-    return [f"{path}: {a} on one device, {b} on ranks"]
+def both(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    return run_both(ALL, CELLS, prelude="", folder=tmp_path_factory.mktemp("cells"))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_cell_has_the_numbers_of_one_device(both, name: str) -> None:
-    expected, found = (side["found"][name] for side in both)
+def test_a_cell_has_the_numbers_of_one_device(both: Comparison, name: str) -> None:
+    expected, found = both.alone["found"][name], both.ranks["found"][name]
     assert isinstance(expected, dict), expected
     assert isinstance(found, dict), found
     wrong = differences(expected, found, rtol=HALF.get(name, 1e-5))
@@ -145,31 +103,34 @@ trainer.fit(module, data, ckpt_path=best.last_model_path)
 """
 
 
-def test_a_trainer_of_the_notebook_comes_back_as_from_one_device(tmp_path) -> None:
-    expected = alone(tmp_path / "alone", FIT, KERNEL)
-    found = notebook(tmp_path / "ranks", KERNEL)
+def test_a_trainer_of_the_notebook_is_written_back_as_on_one_device(tmp_path) -> None:
+    with working_directory(tmp_path / "alone"):
+        expected = notebook(KERNEL, prelude="")
+        execute(FIT, expected)
+    with working_directory(tmp_path / "ranks"):
+        found = notebook(KERNEL, prelude="")
     own = {name: found[name] for name in ("trainer", "module", "data", "best", "stop")}
     runs = []
     for cell in (FIT, MORE):
-        with within(tmp_path / "ranks"):
+        with working_directory(tmp_path / "ranks"):
             runs.append(nbmgpu.run(cell, found, gpus=2, cpu=True))
         assert all(found[name] is value for name, value in own.items())
         assert [type(callback) for callback in found["trainer"].callbacks] == found["kinds"]
         assert differences(of_trainer(expected), of_trainer(found)) == []
         assert files(tmp_path / "ranks") == files(tmp_path / "alone")
         assert set(runs[-1].view.notices) == {"devices"}
-        with within(tmp_path / "alone"):
+        with working_directory(tmp_path / "alone"):
             execute(MORE, expected)
     kind = found["Module"]
     loaded = kind.load_from_checkpoint(found["best"].best_model_path, weights_only=False)
     best = [Path(space["best"].best_model_path) for space in (expected, found)]
     saved = [torch.load(path, weights_only=False) for path in best]
-    assert differences(saved[0]["state_dict"], dict(loaded.state_dict())) == []
+    assert differences(dict(saved[0]["state_dict"]), dict(loaded.state_dict())) == []
     assert differences(saved[0]["optimizer_states"], saved[1]["optimizer_states"]) == []
-    for space in (expected, found):  # the notebook goes on by itself
+    for space in (expected, found):  # and the notebook continues
         execute("again = trainer.validate(module, VALIDATION, verbose=False)", space)
     assert differences(expected["again"], found["again"]) == []
-    the_panel_shows_it(runs[0])
+    assert_that_the_panel_shows(runs[0])
 
 
 def of_trainer(space: dict[str, Any]) -> dict[str, Any]:
@@ -194,7 +155,7 @@ def files(folder: Path) -> list[str]:
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
 
 
-def the_panel_shows_it(run: nbmgpu.Run) -> None:
+def assert_that_the_panel_shows(run: nbmgpu.Run) -> None:
     """Curves without code, one bar for the training, the summary once."""
     lengths = {name: len(curve) for name, curve in run.view.curves.items()}
     expected = {"loss": 12, "lr": 12, "train_loss_step": 12, "train_loss_epoch": 2, "val_loss": 2}
@@ -221,7 +182,8 @@ def test_lightning_distributes_by_itself_under_none_alone(tmp_path) -> None:
             found.append(str(error))
     """
     source = CELLS + "import nbmgpu\nfrom lightning.pytorch.strategies import DDPStrategy\n"
-    *refused, two, auto, one = on_ranks(tmp_path, textwrap.dedent(cell), source)["found"]
+    _, namespace = on_ranks(tmp_path, textwrap.dedent(cell), source)
+    *refused, two, auto, one = namespace["found"]
     assert two == auto == one == ("SingleDeviceStrategy", 1)
     for message, name in zip(refused, ("ddp", "fsdp", "deepspeed", "ddp", "ddp"), strict=True):
         assert "distributes by itself" in message
@@ -229,7 +191,7 @@ def test_lightning_distributes_by_itself_under_none_alone(tmp_path) -> None:
         assert "--strategy none" in message
 
 
-def test_under_none_lightning_finds_what_torchrun_gives(tmp_path) -> None:
+def test_under_none_lightning_reads_the_variables_of_torchrun(tmp_path) -> None:
     cell = """
     trainer = pl.Trainer(
         strategy="ddp", devices=2, accelerator="cpu", max_epochs=1, logger=False,
@@ -239,27 +201,28 @@ def test_under_none_lightning_finds_what_torchrun_gives(tmp_path) -> None:
     trainer.fit(module, batches(4), VALIDATION)
     found = trainer.world_size, trainer.global_rank, trainer.num_training_batches
     """
-    space = on_ranks(tmp_path, textwrap.dedent(cell), strategy="none")
-    assert [space["run"].results[rank]["found"] for rank in (0, 1)] == [(2, 0, 6), (2, 1, 6)]
+    run, _ = on_ranks(tmp_path, textwrap.dedent(cell), strategy="none")
+    assert [run.results[rank]["found"] for rank in (0, 1)] == [(2, 0, 6), (2, 1, 6)]
     assert files(tmp_path) == ["checkpoints/epoch=0-step=6.ckpt"]
 
 
 @pytest.mark.slow
-def test_the_older_name_is_served(tmp_path) -> None:
+def test_the_older_package_name_works(tmp_path) -> None:
     source = CELLS.replace("lightning.pytorch", "pytorch_lightning")
     cell = "found = [fits_shuffled(), fits_by_hand(), fits_with_checkpoints()]"
-    expected = alone(tmp_path / "alone", cell, source)
-    found = on_ranks(tmp_path / "ranks", cell, source)
-    assert differences(expected["found"], found["found"]) == []
+    result = run_both(cell, source, prelude="", folder=tmp_path)
+    assert differences(result.alone["found"], result.ranks["found"]) == []
     assert files(tmp_path / "ranks") == files(tmp_path / "alone")
 
 
 @pytest.mark.slow
 def test_a_batch_per_rank_is_a_larger_global_batch(tmp_path) -> None:
     cell = "found = train(Module(), loader=batches({size}), num_sanity_val_steps=0)"
-    expected = alone(tmp_path / "alone", cell.format(size=8))
-    found = on_ranks(tmp_path / "ranks", cell.format(size=4), batch="per-rank")
-    assert differences(expected["found"], found["found"]) == []
+    larger = cell.format(size=8), CELLS
+    result = run_both(
+        cell.format(size=4), CELLS, alone=larger, prelude="", folder=tmp_path, batch="per-rank"
+    )
+    assert differences(result.alone["found"], result.ranks["found"]) == []
 
 
 FORKS = """
@@ -273,11 +236,14 @@ loader = batches(1)
 
 
 @pytest.mark.slow
-def test_an_interrupted_fit_brings_back_what_it_has_done(tmp_path) -> None:
+def test_an_interrupted_fit_is_written_back(tmp_path) -> None:
     """Also one of a Trainer for several devices, as notebooks build them."""
-    namespace = notebook(tmp_path, CELLS + FORKS)
-    trainer, before = namespace["trainer"], copy.deepcopy(namespace["module"].state_dict())
-    run = nbmgpu.run("trainer.fit(module, loader)", namespace, gpus=2, cpu=True, background=True)
+    with working_directory(tmp_path):
+        namespace = notebook(CELLS + FORKS, prelude="")
+        trainer, before = namespace["trainer"], copy.deepcopy(namespace["module"].state_dict())
+        run = nbmgpu.run(
+            "trainer.fit(module, loader)", namespace, gpus=2, cpu=True, background=True
+        )
     deadline = time.monotonic() + 100
     while len(run.view.curves.get("loss", ())) < 3 and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -312,7 +278,7 @@ class Picky(Module):
 """
 
 
-def test_what_ranks_decide_differently_is_said(tmp_path) -> None:
+def test_different_decisions_of_ranks_are_reported(tmp_path) -> None:
     cell = (
         DIFFERS
         + """
@@ -322,11 +288,11 @@ except Exception as error:
     found = type(error).__name__, str(error)
 """
     )
-    space = on_ranks(tmp_path, cell)
-    kind, text = space["found"]
+    run, namespace = on_ranks(tmp_path, cell)
+    kind, text = namespace["found"]
     assert kind == "StrategyError"
     assert "returned None on some ranks" in text
     assert "0.0 * loss" in text
-    assert set(space["run"].view.notices) >= {
-        "logged-on-some", "batch-sizes", "metric-share",
+    assert set(run.view.notices) >= {
+        "logged-on-some-ranks", "batch-sizes", "sharded-metric",
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Kernels for tests: one that most of them share, and fresh ones for those that end badly."""
+"""Kernels for tests: one shared kernel, and new ones for tests that kill or break theirs."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
 
 @pytest.fixture
 def notebook(shared: Notebook) -> Notebook:
-    """The shared kernel, with a fresh model, and no run going on."""
+    """The shared kernel, with a new model and no active run."""
     shared.run(TRAINING)
-    shared.gone(10)
+    shared.wait_for_ranks_to_exit(10)
     return shared
 
 
 @pytest.fixture
 def new_notebook(tmp_path: Path) -> Iterator[Callable[..., Notebook]]:
-    """Makes kernels that a test may ruin."""
+    """Start kernels that a test may kill or break."""
     with ExitStack() as stack:
 
         def make(name: str = "kernel", **environment: str) -> Notebook:

@@ -1,4 +1,4 @@
-"""A real kernel that tests can talk to, and what it said, message by message."""
+"""Starts real kernels, executes cells in them and records their messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Output:
-    """One message of a cell, with the moment at which it arrived."""
+    """One message of a cell, with its time of arrival."""
 
     def __init__(self, message: dict[str, Any]) -> None:
         self.kind: str = message["msg_type"]
@@ -35,7 +35,7 @@ class Output:
 
 
 class ExecutedCell:
-    """A cell that was sent to the kernel: its outputs so far, and its reply once there is one."""
+    """A cell sent to the kernel, with its outputs so far and its reply."""
 
     def __init__(self, notebook: Notebook, source: str) -> None:
         self.notebook = notebook
@@ -76,7 +76,7 @@ class ExecutedCell:
 
     @property
     def seen(self) -> list[str]:
-        """What a reader of the cell sees, in order: prints, displays and the result."""
+        """The visible output in order: streams, displays and the result."""
         found: list[str] = []
         streams = False
         for output in list(self.outputs):
@@ -94,7 +94,7 @@ class ExecutedCell:
         return found
 
     def time_of(self, text: str) -> float:
-        """The moment at which ``text`` was first printed, from the cell's start."""
+        """Return after how many seconds ``text`` was first printed."""
         for output in self.of("stream"):
             if text in output.content["text"]:
                 return output.time - self.started
@@ -107,31 +107,33 @@ class ExecutedCell:
 
 
 class Notebook:
-    """A kernel in folders of its own."""
+    """A kernel with its own folders."""
 
-    def __init__(self, home: Path, within: Sequence[str] = (), **environment: str) -> None:
-        """Start a kernel; ``within`` is a command that goes before its own and ends in it."""
-        self.home = home
-        self.runs = home / "runs"
+    def __init__(self, folder: Path, wrapper: Sequence[str] = (), **environment: str) -> None:
+        """Start a kernel; ``wrapper`` is a command that gets the kernel's command as arguments."""
+        self.folder = folder
+        self.runs = folder / "runs"
         self.environment = os.environ | {
             "NBMGPU_RUNS": str(self.runs),
-            "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
-            "JUPYTER_DATA_DIR": str(home / "data"),
-            "JUPYTER_CONFIG_DIR": str(home / "config"),
-            "IPYTHONDIR": str(home / "ipython"),
+            "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
+            "JUPYTER_DATA_DIR": str(folder / "data"),
+            "JUPYTER_CONFIG_DIR": str(folder / "config"),
+            "IPYTHONDIR": str(folder / "ipython"),
             "PYTHONPATH": str(REPOSITORY),
         }
         self.environment |= environment
         if "NBMGPU_RUNS" in environment:
             self.runs = Path(environment["NBMGPU_RUNS"])
         for name in ("runtime", "work"):
-            (home / name).mkdir(parents=True, exist_ok=True)
-        self.manager = KernelManager(connection_file=str(home / "runtime" / "kernel.json"))
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        self.manager = KernelManager(connection_file=str(folder / "runtime" / "kernel.json"))
         spec = self.manager.kernel_spec
         assert spec is not None
-        spec.argv = [*within, sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-        spec.argv.append("--HistoryManager.enabled=False")  # its journal comes and goes
-        self.manager.start_kernel(env=self.environment, cwd=str(home / "work"))
+        arguments = ["-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        # SQLite opens and closes temporary files, which tests of open files would count.
+        arguments.append("--HistoryManager.enabled=False")
+        spec.argv = [*wrapper, sys.executable, *arguments]
+        self.manager.start_kernel(env=self.environment, cwd=str(folder / "work"))
         self.client = self.manager.blocking_client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=60)
@@ -150,7 +152,7 @@ class Notebook:
             except queue.Empty:
                 continue
             self._receive(message)
-        ensure_event_loop().close()  # the client's own, one for each thread
+        ensure_event_loop().close()  # the client creates one per thread
 
     def _receive(self, message: dict[str, Any]) -> None:
         with self._lock:
@@ -163,9 +165,9 @@ class Notebook:
             cell.idle.set()
 
     def send(self, source: str) -> ExecutedCell:
-        """Begin to execute a cell."""
+        """Start executing a cell."""
         cell = ExecutedCell(self, source)
-        with self._lock:  # its first messages may be there before we know its name
+        with self._lock:  # messages may arrive before the id is known
             self.cells[self.client.execute(source)] = cell
         return cell
 
@@ -174,7 +176,7 @@ class Notebook:
         return self.send(source).ok(timeout)
 
     def read_replies(self, deadline: float) -> None:
-        """Hand out the next reply, or say which cells had none in time."""
+        """Assign the next reply to its cell; fail with the cells that have none at ``deadline``."""
         try:
             message = self.client.get_shell_msg(timeout=max(0.01, deadline - time.monotonic()))
         except queue.Empty:
@@ -186,38 +188,38 @@ class Notebook:
             cell.reply, cell.replied = message["content"], time.monotonic()
 
     def value(self, expression: str) -> Any:
-        """Return a value of the kernel, through its repr."""
+        """Evaluate an expression in the kernel; its value must be a literal."""
         import ast
 
         shown = self.run(f"print(repr(({expression})), end='')").text()
         return ast.literal_eval(shown)
 
     def newest_log(self, rank: int) -> str:
-        """What a rank of the newest run has written."""
+        """Return the log of a rank of the newest run."""
         return (max(self.runs.iterdir()) / "logs" / f"rank-{rank}.log").read_text()
 
     def interrupt(self) -> float:
-        """Interrupt the kernel as a front end does; return when."""
+        """Interrupt the kernel as a front end does; return the time."""
         self.manager.interrupt_kernel()
         return time.monotonic()
 
     def descendants(self) -> list[psutil.Process]:
-        """Every process below the kernel."""
+        """Return all descendant processes of the kernel."""
         return psutil.Process(self.pid).children(recursive=True)
 
-    def server(self) -> psutil.Process:
-        """The fork server."""
+    def fork_server(self) -> psutil.Process:
+        """Return the fork server's process."""
         children = psutil.Process(self.pid).children()
         (server,) = (p for p in children if p.status() != psutil.STATUS_ZOMBIE)
         return server
 
-    def workers(self) -> list[psutil.Process]:
-        """Processes of runs: all below the kernel but the fork server."""
+    def run_processes(self) -> list[psutil.Process]:
+        """Return all descendant processes of the kernel except the fork server."""
         found = []
         for process in self.descendants():
             with contextlib.suppress(psutil.NoSuchProcess):
-                lives = process.status() != psutil.STATUS_ZOMBIE
-                if lives and process.ppid() != self.pid:
+                alive = process.status() != psutil.STATUS_ZOMBIE
+                if alive and process.ppid() != self.pid:
                     found.append(process)
         return found
 
@@ -228,13 +230,13 @@ class Notebook:
                 lines.append(f"{process.pid} {process.status()} {' '.join(process.cmdline())}")
         return lines
 
-    def gone(self, timeout: float) -> float:
-        """Wait until no process of a run is left; return the moment."""
-        wait_for(lambda: not self.workers(), timeout, self.processes)
+    def wait_for_ranks_to_exit(self, timeout: float) -> float:
+        """Wait until no process of a run is left; return the time."""
+        wait_for(lambda: not self.run_processes(), timeout, self.processes)
         return time.monotonic()
 
     def load(self) -> Notebook:
-        """Load the extension, and wait until its fork server has warmed up."""
+        """Load the extension and complete one run, which warms up the fork server."""
         self.run("%load_ext nbmgpu")
         self.run("%%mgpu --gpus 2 --strategy none\npass", 120)
         return self
@@ -249,7 +251,7 @@ class Notebook:
 
 
 def wait_for(condition: Callable[[], object], timeout: float, explain: Any = None) -> None:
-    """Wait until ``condition()`` holds."""
+    """Wait until ``condition()`` is true."""
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:
@@ -259,9 +261,11 @@ def wait_for(condition: Callable[[], object], timeout: float, explain: Any = Non
 
 
 @contextlib.contextmanager
-def notebook_in(home: Path, within: Sequence[str] = (), **environment: str) -> Iterator[Notebook]:
-    """A kernel for a while."""
-    notebook = Notebook(home, within, **environment)
+def notebook_in(
+    folder: Path, wrapper: Sequence[str] = (), **environment: str
+) -> Iterator[Notebook]:
+    """Start a kernel, and shut it down on exit."""
+    notebook = Notebook(folder, wrapper, **environment)
     try:
         yield notebook
     finally:

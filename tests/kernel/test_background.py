@@ -1,4 +1,4 @@
-"""Runs in the background, other kernels, and the ways to call ``%%mgpu``."""
+"""Background runs, attach and stop, runs of other kernels, and ways to call ``%%mgpu``."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ for number in range(4):
 ENDLESS = 'n = 3\nprint("ready")\ntime.sleep(1000)\n'
 
 
-def test_other_cells_run_meanwhile_and_the_output_goes_where_it_began(notebook: Notebook) -> None:
+def test_background_output_appears_at_the_cell_that_started_the_run(notebook: Notebook) -> None:
     notebook.run("total = None")
-    until_told = "import pathlib\nwhile not pathlib.Path('go').exists(): time.sleep(0.01)\n"
-    cell = notebook.send(f"%%mgpu --gpus 2 --background\n{COUNTING}{until_told}").ok()
+    wait = "import pathlib\nwhile not pathlib.Path('go').exists(): time.sleep(0.01)\n"
+    cell = notebook.send(f"%%mgpu --gpus 2 --background\n{COUNTING}{wait}").ok()
     assert notebook.run("print('other')").seen == ["other\n"]
     assert notebook.value("total") is None
     cell.until("step 3")
@@ -31,7 +31,7 @@ def test_other_cells_run_meanwhile_and_the_output_goes_where_it_began(notebook: 
     assert "finished" in cell.of("update_display_data")[-1].content["data"]["text/plain"]
 
 
-def test_attach_shows_all_of_it_and_brings_the_results(notebook: Notebook) -> None:
+def test_attach_shows_all_output_and_writes_results_back(notebook: Notebook) -> None:
     source = f"from IPython.display import HTML, display\ndisplay(HTML('x'))\n{COUNTING}"
     origin = notebook.send(f"%%mgpu --gpus 2 --background\n{source}").until("step 1")
     attached = notebook.run("%mgpu attach")
@@ -41,10 +41,10 @@ def test_attach_shows_all_of_it_and_brings_the_results(notebook: Notebook) -> No
     wait_for(lambda: origin.of("comm_close"), 5, origin)
     assert origin.seen == whole
     assert "finished" in notebook.run("%mgpu show").seen[0]
-    assert notebook.run("%mgpu attach").seen[-1] == whole[-1], "also when it is over"
+    assert notebook.run("%mgpu attach").seen[-1] == whole[-1], "also after the run has finished"
 
 
-def test_attach_can_be_interrupted_and_ends_the_run(notebook: Notebook) -> None:
+def test_interrupting_attach_stops_the_run(notebook: Notebook) -> None:
     notebook.run("n = 0")
     notebook.send(f"%%mgpu --gpus 2 --background\n{ENDLESS}").until("ready")
     attached = notebook.send("%mgpu attach").until("ready")
@@ -53,7 +53,7 @@ def test_attach_can_be_interrupted_and_ends_the_run(notebook: Notebook) -> None:
     assert notebook.value("n") == 3
 
 
-def test_stop_brings_what_there_is(notebook: Notebook) -> None:
+def test_stop_writes_partial_results_back(notebook: Notebook) -> None:
     notebook.run("n = 0")
     cell = notebook.send(f"%%mgpu --gpus 2 --background\n{ENDLESS}").until("ready")
     run = notebook.value("nbmgpu.last_run.id")
@@ -63,30 +63,30 @@ def test_stop_brings_what_there_is(notebook: Notebook) -> None:
     assert "has already ended: stopped" in notebook.run("%mgpu stop").text()
 
 
-def test_stop_kills_the_second_time(notebook: Notebook) -> None:
+def test_a_second_stop_kills_the_ranks(notebook: Notebook) -> None:
     saving = "try:\n    time.sleep(300)\nexcept KeyboardInterrupt:\n    time.sleep(300)"
     cell = notebook.send(f"%%mgpu --gpus 2 --background\nimport time\nprint('ready')\n{saving}")
     cell.until("ready")
     run = notebook.value("nbmgpu.last_run.id")
-    told = notebook.run("%mgpu stop", timeout=30).text()
-    assert "a minute" in told
-    assert f"Try: %mgpu stop {run} " in told
+    output = notebook.run("%mgpu stop", timeout=30).text()
+    assert "a minute" in output
+    assert f"Try: %mgpu stop {run} " in output
     assert notebook.run(f"%mgpu stop {run}").text() == f"Run {run}: stopped.\n"
 
 
-def test_a_command_that_only_begins_like_attach_is_refused(notebook: Notebook) -> None:
+def test_a_misspelled_subcommand_is_an_error(notebook: Notebook) -> None:
     cell = notebook.send("%mgpu attachx").wait()
     assert "There is no %mgpu attachx" in cell.reply["evalue"]
 
 
-def test_an_error_in_the_background_shows_where_it_began(notebook: Notebook) -> None:
+def test_a_background_error_appears_at_the_cell_that_started_the_run(notebook: Notebook) -> None:
     cell = notebook.send("%%mgpu --gpus 2 --background\n1 / 0").ok()
     wait_for(lambda: cell.of("error"), 10, cell)
     assert cell.of("error")[0].content["ename"] == "ZeroDivisionError"
     assert notebook.run("1").seen == ["1"]
 
 
-def test_another_kernel_sees_the_run_and_can_stop_it(
+def test_another_kernel_can_attach_to_a_run_and_stop_it(
     notebook: Notebook, new_notebook: Callable[..., Notebook]
 ) -> None:
     other = new_notebook("other", NBMGPU_RUNS=str(notebook.runs))
@@ -95,15 +95,15 @@ def test_another_kernel_sees_the_run_and_can_stop_it(
     watching = other.send("%mgpu attach").until("ready")
     other.interrupt()
     watching.wait()
-    assert watching.reply["status"] == "error", "it only stops watching"
+    assert watching.reply["status"] == "error", "interrupts attach, not the run"
     assert "running" in other.run("%mgpu runs").seen[0]
-    assert "over already" not in (said := other.run("%mgpu stop").text())
-    assert said.endswith(": stopped.\n")
+    assert "over already" not in (output := other.run("%mgpu stop").text())
+    assert output.endswith(": stopped.\n")
     cell.fails("KeyboardInterrupt", 5)
 
 
 @pytest.mark.parametrize("head", ["%%time\n", "%%capture captured\n"])
-def test_other_magics_may_stand_above(notebook: Notebook, head: str) -> None:
+def test_other_cell_magics_can_precede(notebook: Notebook, head: str) -> None:
     cell = notebook.run(f"{head}%%mgpu --gpus 2\nprint('x')\nz = 3\n5")
     assert notebook.value("z") == 3
     if "time" in head:
@@ -128,28 +128,28 @@ for x, y in loader:
     assert len(list(notebook.runs.iterdir())) == runs
 
 
-def test_pull_chooses_what_is_bound(notebook: Notebook) -> None:
+def test_pull_selects_the_names_that_are_bound(notebook: Notebook) -> None:
     notebook.run("a = b = 0")
     notebook.run("%%mgpu --gpus 2 --pull a\na = 1; b = 1")
     assert notebook.value("a, b") == (1, 0)
     notebook.run("changed = []")
     notebook.run("%%mgpu --gpus 2 --no-pull\na = 2; b = 2; changed.append(3)")
-    assert notebook.value("a, b, changed") == (1, 0, [3]), "objects come back in place all the same"
+    assert notebook.value("a, b, changed") == (1, 0, [3]), "objects are still updated in place"
 
 
-def test_a_seed_is_the_notebooks_seed(notebook: Notebook) -> None:
+def test_seed_equals_manual_seed_in_the_notebook(notebook: Notebook) -> None:
     drawn = [notebook.run("%%mgpu --gpus 2 --seed 3\ntorch.rand(1).item()").seen for _ in "ab"]
     assert drawn == [notebook.run("torch.manual_seed(3); torch.rand(1).item()").seen] * 2
 
 
-def test_info_names_versions_and_devices(notebook: Notebook) -> None:
+def test_info_lists_versions_and_devices(notebook: Notebook) -> None:
     text = notebook.run("%mgpu info").text()
     assert "torch" in text
     assert "cpu" in text
 
 
 @pytest.mark.slow
-def test_a_cold_torchrun_does_the_same(notebook: Notebook) -> None:
+def test_fresh_runs_match_runs_of_the_fork_server(notebook: Notebook) -> None:
     train = """%%mgpu --gpus 2 {}
 for x, y in loader:
     optimizer.zero_grad()
@@ -174,7 +174,7 @@ n = 3
     notebook.run("n = 0")
     cell = notebook.send(f"{fresh}if rank: time.sleep(100)\ndist.barrier()").until("ready")
     at = notebook.interrupt()
-    notebook.gone(10)
+    notebook.wait_for_ranks_to_exit(10)
     cell.fails("KeyboardInterrupt", 5)
     assert cell.replied - at < 3
     assert notebook.value("n") == 3

@@ -1,4 +1,4 @@
-"""Rank 0 is the cell: what it prints and displays appears as if it had run in the kernel."""
+"""Output of rank 0 appears as if the cell had run in the kernel."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ for epoch in range(2):
 
 
 def progress(cell: ExecutedCell) -> dict[str, list[str]]:
-    """The counts that the panel showed for each bar, by label."""
+    """Return the counts that the panel showed for each progress bar, by label."""
     shown: dict[str, list[str]] = {}
     for output in cell.of("comm_msg"):
-        for bar in output.content["data"].get("state", {}).get("progress", ()):
+        for bar in output.content["data"].get("state", {}).get("part_progress", ()):
             shown.setdefault(bar["label"], []).append(bar["count"])
     return shown
 
 
-def test_a_training_cell_leaves_what_it_would_have_left_here(notebook: Notebook) -> None:
+def test_a_training_cell_has_the_same_effects_as_in_the_kernel(notebook: Notebook) -> None:
     notebook.run("identity, gone, _kept = id(model), 1, 0")
     cell = notebook.run(f"""%%mgpu --gpus 2
 import math
@@ -59,7 +59,7 @@ loss.item()
     )
 
 
-def test_prints_come_while_the_cell_runs(notebook: Notebook) -> None:
+def test_output_is_streamed_while_the_cell_runs(notebook: Notebook) -> None:
     cell = notebook.run("""%%mgpu --gpus 2
 print("first")
 time.sleep(1)
@@ -72,7 +72,7 @@ print("last")
     assert cell.replied - cell.started - cell.time_of("first") > 1.5
 
 
-def test_displays_and_figures_stand_in_order_between_prints(notebook: Notebook) -> None:
+def test_displays_and_figures_are_in_order_with_prints(notebook: Notebook) -> None:
     cell = notebook.run("""%%mgpu --gpus 2
 import matplotlib.pyplot as plt
 from IPython.display import HTML, display
@@ -92,14 +92,14 @@ print("four")
     assert notebook.run("figure.axes[0].lines[0].get_ydata().tolist()").seen == ["[2, 1]"]
 
 
-def test_a_display_can_be_updated_and_the_output_cleared(notebook: Notebook) -> None:
+def test_displays_can_be_updated_and_output_can_be_cleared(notebook: Notebook) -> None:
     cell = notebook.run("""%%mgpu --gpus 2
 from IPython.display import clear_output, display
 handle = display("old", display_id=True)
 handle.update("new")
 print("to be cleared")
 clear_output()
-print("what stays")
+print("after clearing")
 """)
     shown, updates = cell.of("display_data"), cell.of("update_display_data")
     old = next(o for o in shown if o.content["data"]["text/plain"] == "'old'")
@@ -107,11 +107,11 @@ print("what stays")
     assert updates[0].content["transient"] == old.content["transient"]
     kinds = [o.kind for o in cell.outputs]
     after = cell.outputs[kinds.index("clear_output") :]
-    assert "RunPanel" in str(after[1].content), "the panel is put up again"
-    assert [o.content["text"] for o in after if o.kind == "stream"] == ["what stays\n"]
+    assert "RunPanel" in str(after[1].content), "the panel is displayed again"
+    assert [o.content["text"] for o in after if o.kind == "stream"] == ["after clearing\n"]
 
 
-def test_stderr_is_stderr_and_in_order(notebook: Notebook) -> None:
+def test_stderr_keeps_its_stream_and_order(notebook: Notebook) -> None:
     cell = notebook.run("""%%mgpu --gpus 2
 for number in range(50):
     print("out", number)
@@ -147,11 +147,13 @@ files
 
 
 @pytest.mark.parametrize(("line", "seen"), [("5;", []), ("None", []), ("5", ["5"])])
-def test_the_last_line_shows_as_usual(notebook: Notebook, line: str, seen: list[str]) -> None:
+def test_the_last_expression_is_displayed_as_in_ipython(
+    notebook: Notebook, line: str, seen: list[str]
+) -> None:
     assert notebook.run(f"%%mgpu --gpus 2\n{line}").seen == seen
 
 
-def test_bars_become_progress_and_no_text(notebook: Notebook) -> None:
+def test_tqdm_bars_are_shown_in_the_panel_and_not_as_text(notebook: Notebook) -> None:
     notebook.run("import tqdm.notebook\nimport tqdm as bars\nfrom tqdm.auto import tqdm, trange")
     cell = notebook.run("""%%mgpu --gpus 2
 for i in tqdm(range(8), desc="outer"):
@@ -177,7 +179,7 @@ bar.close()
     assert final == {"tqdm:0": (4, 4, True), "tqdm:1": (3, 3, True)}
 
 
-def test_a_flood_of_points_is_on_disk_and_every_rank_counts(notebook: Notebook) -> None:
+def test_many_metrics_are_stored_completely_and_averaged_over_ranks(notebook: Notebook) -> None:
     notebook.run("""%%mgpu --gpus 2 --strategy none
 weight = torch.zeros(1, requires_grad=True)
 for number in range(10_000):
@@ -186,16 +188,18 @@ for number in range(10_000):
 """)
     events = max(notebook.runs.iterdir()) / "events"
     for rank in (0, 1):
-        told = [e for e in EventTail(events / f"rank-{rank}.jsonl").read() if _is_of_points(e)]
-        steps = [step for event in told for step in event.steps]
-        values = [value for event in told for value in event.values]
+        events_of_points = [
+            e for e in EventTail(events / f"rank-{rank}.jsonl").read() if _is_of_points(e)
+        ]
+        steps = [step for event in events_of_points for step in event.steps]
+        values = [value for event in events_of_points for value in event.values]
         assert steps == list(range(1, 10_001))
         assert values == [number + rank for number in range(10_000)]
     means = "nbmgpu.last_run.metrics.points.tolist() == [n + 0.5 for n in range(10_000)]"
     assert notebook.value(means)
 
 
-def test_each_call_is_a_point_where_nothing_trains(notebook: Notebook) -> None:
+def test_each_log_call_is_a_step_if_nothing_trains(notebook: Notebook) -> None:
     notebook.run("%%mgpu --gpus 2\nfor number in range(5): nbmgpu.log(points=number)")
     points = notebook.value("nbmgpu.last_run.metrics.points.to_dict()")
     assert points == {number: number for number in range(5)}
@@ -206,7 +210,9 @@ def _is_of_points(event: Event) -> TypeGuard[Metrics]:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_flood_of_lines_is_on_disk_and_the_output_bounded(notebook: Notebook, rank: int) -> None:
+def test_many_lines_are_stored_completely_and_the_output_is_limited(
+    notebook: Notebook, rank: int
+) -> None:
     cell = notebook.run(f"""%%mgpu --gpus 2 --strategy none
 if dist.get_rank() == {rank}:
     for number in range(100_000):
@@ -224,7 +230,7 @@ if dist.get_rank() == {rank}:
         assert cell.text() == ""
 
 
-def test_a_flood_on_stderr_is_whole(notebook: Notebook) -> None:
+def test_long_stderr_output_is_complete(notebook: Notebook) -> None:
     cell = notebook.run("""%%mgpu --gpus 2
 for number in range(2500):
     print("e" * 79, file=sys.stderr)
@@ -233,7 +239,7 @@ for number in range(2500):
     assert cell.text() == ""
 
 
-def test_two_streams_in_turn_cost_a_bounded_number_of_messages(notebook: Notebook) -> None:
+def test_alternating_streams_are_merged_into_few_messages(notebook: Notebook) -> None:
     cell = notebook.run("""%%mgpu --gpus 2
 for number in range(5000):
     print("out")
@@ -243,7 +249,7 @@ for number in range(5000):
     assert notebook.newest_log(0) == "out\nerr\n" * 5000
 
 
-def test_the_summary_stays_and_the_widget_goes(notebook: Notebook) -> None:
+def test_the_summary_replaces_the_widget(notebook: Notebook) -> None:
     cell = notebook.run(f"%%mgpu --gpus 2\n{TRAIN}")
     final = cell.of("update_display_data")[-1].content["data"]
     assert set(final) == {"text/html", "text/plain"}

@@ -1,4 +1,4 @@
-"""Interrupt: the ranks go, what was done comes back, the notebook goes on."""
+"""An interrupt ends the ranks and writes back what was trained; the kernel stays usable."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import time
 import pytest
 from kernels import ExecutedCell, Notebook, wait_for
 
-GONE = 3.0
-"""Seconds until every rank is gone: 2, and one more for a busy machine."""
+pytestmark = pytest.mark.alone
+
+MAX_DELAY = 3.0
+"""Seconds until all ranks have exited: 2, and one more for a busy machine."""
 
 TRAIN = """
 for x, y in loader:
@@ -21,52 +23,56 @@ rank = dist.get_rank()
 
 
 def interrupted(notebook: Notebook, rest: str, head: str = "", options: str = "") -> ExecutedCell:
-    """Interrupt a cell that has trained and then does ``rest``; the ranks must go in time."""
+    """Interrupt a cell that trains and then runs ``rest``; its ranks must exit in time."""
     notebook.run("before, steps = model.weight.detach().clone(), 0")
     cell = notebook.send(f"{head}%%mgpu --gpus 2 {options}\n{TRAIN}{rest}")
     cell.until("ready")
     time.sleep(0.2)
     at = notebook.interrupt()
-    notebook.gone(10)
+    notebook.wait_for_ranks_to_exit(10)
     cell.fails("KeyboardInterrupt")
-    assert notebook.gone(1) - at < GONE
-    assert cell.replied - at < GONE
+    assert notebook.wait_for_ranks_to_exit(1) - at < MAX_DELAY
+    assert cell.replied - at < MAX_DELAY
     return cell
 
 
-def assert_all_is_back(notebook: Notebook) -> None:
+def assert_training_is_written_back(notebook: Notebook) -> None:
     assert notebook.value("steps, torch.equal(before, model.weight)") == (3, False)
     assert notebook.run("%%mgpu --gpus 2\nsteps + 1").seen == ["4"]
 
 
-@pytest.mark.parametrize("head", ["", "%%time\n"])
 @pytest.mark.parametrize(
-    "rest",
+    ("rest", "head"),
     [
-        pytest.param("while True: pass", id="python"),
-        pytest.param("time.sleep(100)", id="sleep"),
-        pytest.param("if rank == 1: time.sleep(100)\ndist.barrier()", id="rank 0 in a collective"),
-        pytest.param("if rank == 0: time.sleep(100)\ndist.barrier()", id="rank 1 in a collective"),
+        pytest.param("while True: pass", "", id="python"),
+        pytest.param("time.sleep(100)", "%%time\n", id="sleep under %%time"),
+        pytest.param(
+            "if rank == 1: time.sleep(100)\ndist.barrier()", "", id="rank 0 in a collective"
+        ),
+        pytest.param(
+            "if rank == 0: time.sleep(100)\ndist.barrier()", "", id="rank 1 in a collective"
+        ),
         pytest.param(
             "if rank == 0: dist.all_reduce(torch.ones(1))\nelse: dist.recv(torch.ones(1), 0)",
-            id="both stuck",
+            "",
+            id="deadlock",
         ),
     ],
 )
-def test_ranks_go_and_the_training_comes_back(notebook: Notebook, rest: str, head: str) -> None:
+def test_ranks_exit_and_training_is_written_back(notebook: Notebook, rest: str, head: str) -> None:
     cell = interrupted(notebook, rest, head)
     assert "was stopped; what was trained so far is back" in cell.reply["evalue"]
     assert cell.text().startswith("ready\n")
     assert "Traceback" not in cell.text() + cell.text("stderr")
-    assert_all_is_back(notebook)
+    assert_training_is_written_back(notebook)
 
 
-def test_training_in_full_swing(notebook: Notebook) -> None:
+def test_an_interrupt_during_training(notebook: Notebook) -> None:
     interrupted(notebook, "while True:\n    for x, y in loader:\n        model(x)")
-    assert_all_is_back(notebook)
+    assert_training_is_written_back(notebook)
 
 
-def test_a_long_call_of_compiled_code_is_cut_off(notebook: Notebook) -> None:
+def test_a_long_call_of_compiled_code_is_killed(notebook: Notebook) -> None:
     notebook.run("big = torch.randn(2500, 2500)")
     cell = interrupted(notebook, "torch.linalg.svd(big)")
     assert "rank 0 was killed before it could send its results" in cell.reply["evalue"]
@@ -74,15 +80,15 @@ def test_a_long_call_of_compiled_code_is_cut_off(notebook: Notebook) -> None:
     assert notebook.run("%%mgpu --gpus 2\n6 * 7").seen == ["42"]
 
 
-def test_an_interrupt_that_the_cell_swallows_comes_again(notebook: Notebook) -> None:
+def test_a_swallowed_interrupt_is_raised_again(notebook: Notebook) -> None:
     sleep = "time.sleep(100)"
     interrupted(notebook, f"try:\n    {sleep}\nexcept KeyboardInterrupt:\n    pass\n{sleep}")
-    assert_all_is_back(notebook)
+    assert_training_is_written_back(notebook)
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_a_cell_may_handle_its_interrupt(notebook: Notebook, strategy: str) -> None:
-    """It saves what it has, bit by bit, for longer than other ranks are waited for."""
+def test_a_cell_can_handle_keyboardinterrupt(notebook: Notebook, strategy: str) -> None:
+    """Saves for longer than other ranks are waited for."""
     saving = """
 try:
     time.sleep(100)
@@ -101,10 +107,10 @@ time.sleep(100)
     notebook.interrupt()
     cell.fails("KeyboardInterrupt")
     assert notebook.value("len(open('saved.txt').readlines()), steps") == (15, 14)
-    notebook.gone(5)
+    notebook.wait_for_ranks_to_exit(5)
 
 
-def test_other_ranks_are_waited_for_no_longer_than_one_handles_its_interrupt(
+def test_ranks_that_do_not_respond_are_killed_after_the_others_have_finished(
     notebook: Notebook,
 ) -> None:
     interrupted(
@@ -114,21 +120,21 @@ def test_other_ranks_are_waited_for_no_longer_than_one_handles_its_interrupt(
     )
 
 
-def test_a_cell_that_handles_its_interrupt_for_ever_is_ended(notebook: Notebook) -> None:
+def test_an_endless_interrupt_handler_is_ended(notebook: Notebook) -> None:
     sleep = "time.sleep(100)"
     rest = f"try:\n    {sleep}\nexcept KeyboardInterrupt:\n    {sleep}"
     cell = notebook.send(f"%%mgpu --gpus 2\n{TRAIN}{rest}")
     cell.until("ready")
     at = notebook.interrupt()
-    notebook.gone(20)
+    notebook.wait_for_ranks_to_exit(20)
     cell.fails("KeyboardInterrupt")
     assert 10 < cell.replied - at < 13
-    assert_all_is_back(notebook)
+    assert_training_is_written_back(notebook)
 
 
-def test_a_shell_line_is_ended_and_the_cell_too(notebook: Notebook) -> None:
+def test_an_interrupt_ends_a_shell_command_and_the_cell(notebook: Notebook) -> None:
     interrupted(notebook, "!sleep 1000\ntime.sleep(100)")
-    assert_all_is_back(notebook)
+    assert_training_is_written_back(notebook)
 
 
 def test_a_second_interrupt_does_not_wait_for_results(notebook: Notebook) -> None:
@@ -143,27 +149,27 @@ def test_a_second_interrupt_does_not_wait_for_results(notebook: Notebook) -> Non
     time.sleep(0.5)
     at = notebook.interrupt()
     cell.fails("KeyboardInterrupt")
-    assert cell.replied - at < GONE
+    assert cell.replied - at < MAX_DELAY
 
 
-def test_a_timeout_is_an_interrupt_by_the_clock(notebook: Notebook) -> None:
+def test_a_timeout_interrupts_the_run(notebook: Notebook) -> None:
     cell = notebook.send(f"%%mgpu --gpus 2 --timeout 3\n{TRAIN}time.sleep(100)")
     shown = cell.fails("RunTimeoutError")
     assert "--timeout 3" in shown
     assert "Ranks 0, 1 were at line 9 of the cell: time.sleep(100)" in shown
-    assert cell.replied - cell.started < 3 + GONE
+    assert cell.replied - cell.started < 3 + MAX_DELAY
     assert notebook.value("steps") == 3
 
 
-def test_ranks_that_wait_for_data_go_when_its_sending_is_interrupted(notebook: Notebook) -> None:
+def test_waiting_ranks_exit_when_sending_data_is_interrupted(notebook: Notebook) -> None:
     notebook.run("data = torch.ones(2**29)")
     cell = notebook.send("%%mgpu --gpus 2 --strategy none\nfloat(data[0] + data[-1])")
-    wait_for(notebook.workers, 20, notebook.processes)
+    wait_for(notebook.run_processes, 20, notebook.processes)
     at = notebook.interrupt()
     cell.wait(60)
-    # ipykernel has a word of its own for an interrupt between two of its steps.
+    # ipykernel raises CancelledError if it is between two of its own steps.
     assert cell.reply["ename"] in ("KeyboardInterrupt", "CancelledError")
-    assert notebook.gone(30) - at < 5 * GONE  # two gibibytes have to be given back
+    assert notebook.wait_for_ranks_to_exit(30) - at < 5 * MAX_DELAY  # 2 GiB have to be freed
     notebook.run("data[0] = 5")
     again = "%%mgpu --gpus 2 --strategy none\nfloat(data[0] + data[-1])"
     assert notebook.run(again).seen == ["6.0"]

@@ -1,4 +1,4 @@
-"""wandb in cells: each point once, none lost, and the notebook's own run goes on."""
+"""wandb in cells: each step is logged exactly once, and the notebook's run continues."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ for x, y in loader:
 
 
 def records(path: Path) -> Iterator[Any]:
-    """The records of a .wandb file, which is one of LevelDB's log files behind seven bytes."""
+    """Yield the records of a .wandb file: seven bytes, then a log file of LevelDB."""
     data, at, parts = path.read_bytes(), 7, b""
     while at + 7 <= len(data):
         left = BLOCK - at % BLOCK
@@ -37,7 +37,7 @@ def records(path: Path) -> Iterator[Any]:
         _, length, kind = struct.unpack("<IHB", data[at : at + 7])
         parts += data[at + 7 : at + 7 + length]
         at += 7 + length
-        if kind in (1, 4):  # the whole of a record, or its end
+        if kind in (1, 4):  # a full record, or its last part
             record = wandb_internal_pb2.Record()
             record.ParseFromString(parts)
             parts = b""
@@ -45,9 +45,9 @@ def records(path: Path) -> Iterator[Any]:
 
 
 def logged(notebook: Notebook) -> list[dict[str, list[Any]]]:
-    """What the runs of a notebook have logged, by name and in order; runs by their begin."""
+    """Return the values that each run of a notebook logged, by name; runs sorted by start."""
     found = []
-    for path in sorted((notebook.home / "work" / "wandb").glob("offline-run-*/*.wandb")):
+    for path in sorted((notebook.folder / "work" / "wandb").glob("offline-run-*/*.wandb")):
         curves: dict[str, list[Any]] = {}
         for record in records(path):
             for item in record.history.item:
@@ -58,14 +58,16 @@ def logged(notebook: Notebook) -> list[dict[str, list[Any]]]:
     return found
 
 
-@pytest.mark.parametrize("init", ["wandb.init", "init"])
-def test_a_run_that_the_cell_begins_and_never_ends_is_whole(
+@pytest.mark.parametrize(
+    "init", ["wandb.init", pytest.param("init", marks=pytest.mark.matrix("nbmgpu/environment"))]
+)
+def test_a_run_started_in_the_cell_is_finished_and_complete(
     new_notebook: Callable[..., Notebook], init: str
 ) -> None:
     notebook = new_notebook(**OFFLINE)
     notebook.run(f"{SETUP}; from wandb import init", timeout=120)
-    begin = f'run = {init}(project="p", name="first", config={{"lr": 0.1}})'
-    notebook.run(f"%%mgpu --gpus 2\n{begin}{LOOP.format(log='wandb.log')}", timeout=120)
+    init_line = f'run = {init}(project="p", name="first", config={{"lr": 0.1}})'
+    notebook.run(f"%%mgpu --gpus 2\n{init_line}{LOOP.format(log='wandb.log')}", timeout=120)
     losses = notebook.value("losses")
     assert len(losses) == 3
     assert logged(notebook) == [{"loss": losses, "lr": [0.1] * 3}]
@@ -73,7 +75,8 @@ def test_a_run_that_the_cell_begins_and_never_ends_is_whole(
     assert "finished" in notebook.send("run.log({'loss': 1})").wait().reply["evalue"]
 
 
-def test_what_holds_a_run_that_is_over_travels_all_the_same(
+@pytest.mark.matrix("nbmgpu/environment", "nbmgpu/rank")
+def test_objects_that_hold_a_finished_run_are_sent(
     new_notebook: Callable[..., Notebook],
 ) -> None:
     notebook = new_notebook(**OFFLINE)
@@ -103,7 +106,8 @@ dist.all_gather_object(folders, (folder, trainer.run.id))
     assert first == second
 
 
-def test_trials_of_a_comparison_log_nothing(new_notebook: Callable[..., Notebook]) -> None:
+@pytest.mark.matrix("nbmgpu/environment", "nbmgpu/rank")
+def test_comparisons_log_nothing(new_notebook: Callable[..., Notebook]) -> None:
     notebook = new_notebook(**OFFLINE)
     notebook.run(SETUP, timeout=120)
     notebook.run('run = wandb.init(project="p", config={"lr": 0.2})')
@@ -113,7 +117,7 @@ def test_trials_of_a_comparison_log_nothing(new_notebook: Callable[..., Notebook
     assert logged(notebook) == [{"after": [1]}]
 
 
-def test_the_notebooks_run_goes_on_in_cells_and_after_them(
+def test_the_notebooks_run_continues_in_and_after_cells(
     new_notebook: Callable[..., Notebook],
 ) -> None:
     notebook = new_notebook(**OFFLINE)
@@ -136,7 +140,8 @@ def test_the_notebooks_run_goes_on_in_cells_and_after_them(
     assert logged(notebook) == [{"loss": losses, "lr": [0.2] * 6, "after": [1], "last": [2]}]
 
 
-def test_a_model_that_the_notebook_watches(new_notebook: Callable[..., Notebook]) -> None:
+@pytest.mark.matrix("nbmgpu/environment", "nbmgpu/rank")
+def test_watch_logs_gradients_in_ranks(new_notebook: Callable[..., Notebook]) -> None:
     notebook = new_notebook(**OFFLINE)
     notebook.run(SETUP, timeout=120)
     notebook.run('run = wandb.init(project="p", config={"lr": 0.2})')
@@ -148,7 +153,7 @@ def test_a_model_that_the_notebook_watches(new_notebook: Callable[..., Notebook]
     assert len([name for name in curves if name.startswith("gradients/weight")]) > 0
 
 
-def test_a_disabled_run_logs_nothing_anywhere(new_notebook: Callable[..., Notebook]) -> None:
+def test_a_disabled_run_logs_nothing(new_notebook: Callable[..., Notebook]) -> None:
     notebook = new_notebook()
     notebook.run(SETUP, timeout=120)
     notebook.run('run = wandb.init(mode="disabled", config={"lr": 0.3})')

@@ -1,13 +1,14 @@
-"""``--batch per-rank`` and ``--seed``: other promises, held as well."""
+"""``--batch per-rank`` and ``--seed``: other batches and seeds than those of one device."""
 
 from __future__ import annotations
-
-import dataclasses
 
 import numpy as np
 import pytest
 import torch
-from idiom import TRAIN, compare, execute, idiom, notebook
+from idioms.comparison import assert_equal, run_both
+from idioms.idiom import TRAIN, idiom
+from idioms.notebook import execute, notebook
+from idioms.sources import AUGMENTED
 
 import nbmgpu
 
@@ -18,41 +19,34 @@ SCHEDULE = "\nsched = torch.optim.lr_scheduler.OneCycleLR(opt, 0.1, epochs=2, st
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_a_batch_per_rank_is_one_device_with_the_larger_batch(ranks: int) -> None:
-    alone = notebook(SHUFFLED.format(4 * ranks))
-    execute(TRAIN, alone)
-    namespace = notebook(SHUFFLED.format(4))
-    run = nbmgpu.run(TRAIN, namespace, gpus=ranks, cpu=True, batch="per-rank")
-    assert namespace["losses"] == pytest.approx(alone["losses"], rel=1e-5)
-    for mine, theirs in zip(
-        alone["model"].parameters(), namespace["model"].parameters(), strict=True
-    ):
-        torch.testing.assert_close(theirs, mine, rtol=1e-5, atol=1e-6)
-    assert run.record.batch_line == f"global batch {4 * ranks} = {ranks} ranks x 4"
+    larger = SHUFFLED.format(4 * ranks)
+    result = run_both(TRAIN, SHUFFLED.format(4), ranks, alone=(TRAIN, larger), batch="per-rank")
+    assert result.ranks["losses"] == pytest.approx(result.alone["losses"], rel=1e-5)
+    assert result.difference() <= 1e-6
+    assert result.run.record.batch_line == f"global batch {4 * ranks} = {ranks} ranks x 4"
 
 
 def test_schedules_see_the_shorter_epoch_of_a_batch_per_rank() -> None:
     cell = SCHEDULE.format("len(loader)") + SCHEDULED
-    alone = notebook(SHUFFLED.format(8))
-    execute(cell, alone)
-    namespace = notebook(SHUFFLED.format(4))
-    nbmgpu.run(cell, namespace, gpus=2, cpu=True, batch="per-rank")
-    assert len(namespace["losses"]) == len(alone["losses"])
-    assert namespace["sched"].get_last_lr() == pytest.approx(alone["sched"].get_last_lr())
-    assert namespace["losses"] == pytest.approx(alone["losses"], rel=1e-5)
+    larger = SHUFFLED.format(8)
+    result = run_both(cell, SHUFFLED.format(4), alone=(cell, larger), batch="per-rank")
+    alone, ranks = result.alone, result.ranks
+    assert len(ranks["losses"]) == len(alone["losses"])
+    assert ranks["sched"].get_last_lr() == pytest.approx(alone["sched"].get_last_lr())
+    assert ranks["losses"] == pytest.approx(alone["losses"], rel=1e-5)
 
 
-def test_a_seed_is_the_cells_first_line() -> None:
+def test_a_seed_equals_seeding_in_the_cells_first_line() -> None:
     cell = "model = Net()\nopt = torch.optim.SGD(model.parameters(), lr=0.1)\n" + TRAIN
-    shuffled = idiom("seeded", cell, setup=SHUFFLED.format(8))
-    alone = dataclasses.replace(shuffled, cell="torch.manual_seed(5)\n" + cell)
-    expected, namespace = notebook(alone.setup), notebook(shuffled.setup)
-    execute("import random, numpy\nrandom.seed(5); numpy.random.seed(5)\n" + alone.cell, expected)
-    torch.manual_seed(99)
-    nbmgpu.run(cell, namespace, gpus=2, cpu=True, seed=5)
-    assert namespace["losses"] == pytest.approx(expected["losses"], rel=1e-5)
+    seeding = "import numpy\nrandom.seed(5); numpy.random.seed(5); torch.manual_seed(5)\n"
+    setup = SHUFFLED.format(8)
+    result = run_both(
+        cell, setup + "\ntorch.manual_seed(99)", alone=(seeding + cell, setup), seed=5
+    )
+    assert result.ranks["losses"] == pytest.approx(result.alone["losses"], rel=1e-5)
 
 
-def test_without_a_seed_the_notebooks_random_state_goes_on() -> None:
+def test_without_a_seed_the_notebooks_random_state_continues() -> None:
     first = notebook(SHUFFLED.format(8))
     nbmgpu.run(TRAIN, first, gpus=2, cpu=True)
     after = torch.rand(3)
@@ -61,8 +55,8 @@ def test_without_a_seed_the_notebooks_random_state_goes_on() -> None:
     assert torch.equal(after, torch.rand(3))
 
 
-def test_two_runs_in_a_row_are_one_longer_one() -> None:
-    result = compare(idiom("first", TRAIN, setup=SHUFFLED.format(8)))
+def test_two_runs_equal_one_longer_run() -> None:
+    result = assert_equal(idiom("first", setup=SHUFFLED.format(8)))
     state = torch.get_rng_state()
     nbmgpu.run(TRAIN, result.ranks, gpus=2, cpu=True)
     torch.set_rng_state(state)
@@ -70,13 +64,7 @@ def test_two_runs_in_a_row_are_one_longer_one() -> None:
     assert result.ranks["losses"] == pytest.approx(result.alone["losses"], rel=1e-5)
 
 
-AUGMENTED = """
-class Noisy(Dataset):
-    def __len__(self):
-        return 44
-    def __getitem__(self, i):
-        return X[i] + {}, Y[i]
-
+SHUFFLING = """
 class Shuffled(Sampler):
     def __len__(self):
         return 44
@@ -88,7 +76,7 @@ class Shuffled(Sampler):
 
 loader = DataLoader(Noisy(), batch_size=8, sampler=Shuffled())
 """
-
+"""A sampler that draws from Python's and NumPy's generators."""
 
 COINS = """
 coins, orders = [], []
@@ -113,9 +101,11 @@ DRAWS = {
 
 
 @pytest.mark.parametrize("draws", DRAWS.values(), ids=DRAWS.keys())
-@pytest.mark.parametrize("batch_size", [7, 8])  # seven batches of uneven shares, or six
-def test_what_samples_draw_leaves_what_the_cell_draws_alike(draws: str, batch_size: int) -> None:
-    setup = f"{AUGMENTED.format(draws)}loader = DataLoader(Noisy(), batch_size={batch_size})"
+@pytest.mark.parametrize("batch_size", [7, 8])  # seven batches of uneven shards, or six
+def test_random_numbers_of_the_cell_do_not_depend_on_those_of_samples(
+    draws: str, batch_size: int
+) -> None:
+    setup = f"{AUGMENTED.format(noise=draws)}loader = DataLoader(Noisy(), batch_size={batch_size})"
     run = nbmgpu.run(COINS, notebook("X[:] = 0\n" + setup), gpus=3, cpu=True)
     ours, *others = (run.results[rank] for rank in range(3))
     assert "random-data" in run.view.notices
@@ -127,24 +117,25 @@ def test_what_samples_draw_leaves_what_the_cell_draws_alike(draws: str, batch_si
         assert theirs["noise"].flatten()[0] != ours["noise"].flatten()[0]
 
 
-def test_samples_draw_anew_in_each_epoch_whatever_torch_is_seeded_with() -> None:
+def test_samples_draw_other_numbers_in_each_epoch_although_torch_is_seeded() -> None:
     cell = COINS.replace("range(2):", "range(2):\n    torch.manual_seed(0)")
     cell = cell.replace("coins.append(random.random())", "coins.append((x - X[0])[0, 0].item())")
-    setup = f"{AUGMENTED.format('np.random.rand()')}loader = DataLoader(Noisy(), batch_size=8)"
-    run = nbmgpu.run(cell, notebook("X[:] = 0\n" + setup), gpus=2, cpu=True)
+    setup = "X[:] = 0\n" + AUGMENTED.format(noise="np.random.rand()")
+    run = nbmgpu.run(cell, notebook(setup), gpus=2, cpu=True)
     for rank in range(2):
         first, second = np.split(np.array(run.results[rank]["coins"]), 2)
         assert not set(first) & set(second)
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
-def test_samplers_draw_what_they_draw_on_one_device_whatever_samples_draw(epochs: int) -> None:
+def test_random_numbers_of_samplers_do_not_depend_on_those_of_samples(epochs: int) -> None:
     cell = TRAIN.replace("range(2)", f"range({epochs})")
-    alone = notebook(AUGMENTED.format("0"))
-    execute(cell, alone)
-    namespace = notebook(AUGMENTED.format("0 * (random.random() + np.random.rand())"))
-    nbmgpu.run(cell, namespace, gpus=2, cpu=True)
-    assert namespace["losses"] == pytest.approx(alone["losses"], rel=1e-5)
+    quiet, noisy = (
+        AUGMENTED.format(noise=draws) + SHUFFLING
+        for draws in ("0", "0 * (random.random() + np.random.rand())")
+    )
+    result = run_both(cell, noisy, alone=(cell, quiet))
+    assert result.ranks["losses"] == pytest.approx(result.alone["losses"], rel=1e-5)
 
 
 def test_dropout_masks_differ_between_ranks() -> None:

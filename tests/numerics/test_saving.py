@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from idiom import TRAIN, execute, notebook
+from idioms.comparison import run_both
+from idioms.differences import difference
+from idioms.idiom import TRAIN
+from idioms.notebook import notebook
 
 import nbmgpu
 
@@ -25,26 +28,18 @@ opt.load_state_dict(checkpoint["opt"])
 
 
 def test_torch_save_writes_one_file_that_loads(tmp_path) -> None:
-    alone, namespace = notebook(""), notebook("")
-    alone["PATH"], namespace["PATH"] = str(tmp_path / "alone.pt"), str(tmp_path / "ranks.pt")
-    execute(SAVE, alone)
-    nbmgpu.run(SAVE, namespace, gpus=2, cpu=True)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["alone.pt", "ranks.pt"]
-    expected, saved = torch.load(alone["PATH"]), torch.load(namespace["PATH"])
+    run_both(SAVE, 'PATH = "model.pt"', folder=tmp_path)
+    alone, ranks = tmp_path / "alone", tmp_path / "ranks"
+    assert [p.name for p in ranks.iterdir()] == ["model.pt"]
+    expected, saved = torch.load(alone / "model.pt"), torch.load(ranks / "model.pt")
     assert saved["epoch"] == expected["epoch"] == 1
-    for key, value in expected["model"].items():
-        torch.testing.assert_close(saved["model"][key], value, rtol=1e-5, atol=1e-6)
+    assert difference(expected["model"], saved["model"]) <= 1e-6
+    assert difference(expected["opt"], saved["opt"]) <= 1e-6
 
 
 def test_a_checkpoint_of_the_cell_itself_is_resumed(tmp_path) -> None:
-    alone, namespace = notebook(""), notebook("")
-    alone["PATH"], namespace["PATH"] = str(tmp_path / "alone.pt"), str(tmp_path / "ranks.pt")
-    execute(SAVE + RESUME, alone)
-    nbmgpu.run(SAVE + RESUME, namespace, gpus=2, cpu=True)
-    for mine, theirs in zip(
-        alone["model"].parameters(), namespace["model"].parameters(), strict=True
-    ):
-        torch.testing.assert_close(theirs, mine, rtol=1e-5, atol=1e-6)
+    result = run_both(SAVE + RESUME, 'PATH = "model.pt"', folder=tmp_path)
+    assert result.difference() <= 1e-6
 
 
 BEST = """
@@ -60,8 +55,8 @@ for epoch in range(3):
 """
 
 
-def test_what_was_just_saved_is_copied_and_read_by_all_ranks(tmp_path) -> None:
-    namespace = notebook("")
+def test_all_ranks_copy_and_read_what_was_just_saved(tmp_path) -> None:
+    namespace = notebook()
     namespace["PATH"] = str(tmp_path / "model.pt")
     nbmgpu.run(BEST, namespace, gpus=3, cpu=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model.pt", "model.pt.best"]
@@ -81,7 +76,7 @@ states = len(torch.load(PATH, weights_only=False).state_dict()["state"])
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2", "fsdp", "deepspeed_stage_1"])
 def test_an_optimizer_is_saved_as_a_whole(tmp_path, strategy) -> None:
-    namespace = notebook("")
+    namespace = notebook()
     namespace["PATH"] = str(tmp_path / "opt.pt")
     run = nbmgpu.run(WHOLE, namespace, gpus=2, cpu=True, strategy=strategy, timeout=60)
     assert [result["states"] for result in run.results.values()] == [4, 4]

@@ -220,7 +220,7 @@ def test_cross_sample_losses_are_reported(
 ) -> None:
     step(detector, loss)
     detector.close()
-    assert set(notices()) == {"coupled-batch"}
+    assert set(notices()) == {"cross-sample"}
 
 
 @pytest.mark.parametrize("loss", SUBSETS.values(), ids=SUBSETS)
@@ -238,7 +238,7 @@ def test_means_over_a_selected_number_of_samples_are_reported(
 ) -> None:
     step(detector, loss)
     detector.close()
-    assert set(notices()) == {"chosen-mean"}
+    assert set(notices()) == {"mean-of-subset"}
 
 
 @pytest.mark.parametrize("loss", PER_SAMPLE.values(), ids=PER_SAMPLE)
@@ -259,7 +259,7 @@ def test_functional_batch_norm_is_reported(detector: BatchDependenceDetector, no
 
 def test_the_notice_names_the_operator(detector: BatchDependenceDetector, notices: Any) -> None:
     step(detector, CROSS_SAMPLE["distances"])
-    assert "(cdist_forward)" in notices()["coupled-batch"]
+    assert "(cdist_forward)" in notices()["cross-sample"]
 
 
 def test_a_step_may_have_several_backward_passes(
@@ -287,7 +287,7 @@ def test_batches_that_are_read_ahead_are_tracked(
         with detector.paused():
             graph = read_graph(loss, SAMPLES, GLOBAL_BATCH_SIZE)
         detector.check_losses([loss], graph)
-    assert set(notices()) == {"coupled-batch"}
+    assert set(notices()) == {"cross-sample"}
     detector.close()
 
 

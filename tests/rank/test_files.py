@@ -46,7 +46,6 @@ def outcome(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cell")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setenv("NBMGPU_RUNS", str(tmp_path_factory.mktemp("runs")))
         model = torch.nn.Linear(4, 1)
         data = torch.utils.data.TensorDataset(torch.randn(20, 4), torch.randn(20, 1))
         namespace = {
@@ -88,13 +87,6 @@ def test_every_rank_reads_its_own_writes(outcome):
     assert list(namespace["names"]) == list(run.results[1]["names"])
 
 
-def cell_in(folder, monkeypatch, cell, **options):
-    monkeypatch.setenv("NBMGPU_RUNS", str(folder / "runs"))
-    monkeypatch.chdir(folder)
-    namespace = {"__name__": "__main__", "torch": torch}
-    return nbmgpu.run(cell, namespace, cpu=True, gpus=2, **options).results.values()
-
-
 TEMPORARY = """
 import os, tempfile
 with tempfile.TemporaryDirectory() as folder:
@@ -109,8 +101,8 @@ gone = not os.path.exists(folder)
 """
 
 
-def test_a_path_of_the_ranks_own_is_written_by_it(tmp_path, monkeypatch):
-    results = cell_in(tmp_path, monkeypatch, TEMPORARY)
+def test_a_temporary_path_of_a_rank_is_written_by_that_rank(tmp_path, run_cell):
+    results = run_cell(TEMPORARY).run.results.values()
     assert [(r["best"], r["last"], r["gone"]) for r in results] == [(1, 2, True)] * 2
 
 
@@ -125,8 +117,8 @@ os.close(fd)
 """
 
 
-def test_temporary_files_stay_where_the_notebook_knows_their_names(tmp_path, monkeypatch):
-    mine, other = cell_in(tmp_path, monkeypatch, LEFT_BEHIND)
+def test_temporary_files_whose_names_reach_the_notebook_are_kept(tmp_path, run_cell):
+    mine, other = run_cell(LEFT_BEHIND).run.results.values()
     names = ("folder", "name", "file")
     assert [os.path.exists(mine[name]) for name in names] == [True] * 3
     assert torch.load(os.path.join(mine["folder"], "ones.pt")).sum() == 2
@@ -143,8 +135,8 @@ ones = torch.load(path).sum().item()
 """
 
 
-def test_a_path_with_the_time_in_it_is_written_by_every_rank(tmp_path, monkeypatch):
-    results = cell_in(tmp_path, monkeypatch, NAMED_BY_TIME)
+def test_a_path_with_the_time_in_it_is_written_by_every_rank(tmp_path, run_cell):
+    results = run_cell(NAMED_BY_TIME).run.results.values()
     assert [r["ones"] for r in results] == [3.0, 3.0]
     assert {p.suffix for p in (tmp_path / "out").iterdir()} == {".pt"}
 
@@ -157,8 +149,8 @@ ones = torch.load(path).sum().item()
 """
 
 
-def test_a_path_with_a_uuid_in_it_is_written_by_every_rank(tmp_path, monkeypatch):
-    results = cell_in(tmp_path, monkeypatch, NAMED_BY_UUID)
+def test_a_path_with_a_uuid_in_it_is_written_by_every_rank(tmp_path, run_cell):
+    results = run_cell(NAMED_BY_UUID).run.results.values()
     assert [r["ones"] for r in results] == [3.0, 3.0]
     assert {p.name for p in tmp_path.glob("*.pt")} == {r["path"] for r in results}
 
@@ -178,8 +170,8 @@ noted = os.path.isfile("note.txt"), os.path.getsize("note.txt")
 """
 
 
-def test_what_was_saved_is_there_for_all_ranks(tmp_path, monkeypatch):
-    results = cell_in(tmp_path, monkeypatch, SAVED_LATE)
+def test_all_ranks_find_a_saved_file(tmp_path, run_cell):
+    results = run_cell(SAVED_LATE).run.results.values()
     assert [r["found"] for r in results] == [(True, True)] * 2
     assert [r["noted"] for r in results] == [(True, 6)] * 2
 
@@ -212,8 +204,8 @@ most = torch.load("most.pt")
 """
 
 
-def test_what_is_saved_aside_and_renamed_is_there_for_all_ranks(tmp_path, monkeypatch):
-    results = cell_in(tmp_path, monkeypatch, MOVED)
+def test_all_ranks_find_a_file_that_is_saved_and_renamed(tmp_path, run_cell):
+    results = run_cell(MOVED).run.results.values()
     assert [(r["last"], r["most"]) for r in results] == [((2, True, False), 3)] * 2
     assert {p.name for p in tmp_path.glob("*.*t*")} == {"last.pt", "most.pt"}
 
@@ -231,15 +223,15 @@ for number in range(20):
 """
 
 
-def test_what_all_ranks_save_in_a_temporary_folder_is_deleted_once(tmp_path, monkeypatch):
+def test_a_temporary_folder_in_which_all_ranks_save_is_deleted_once(tmp_path, run_cell):
     folder = tempfile.mktemp()
-    results = cell_in(tmp_path, monkeypatch, f"FOLDER = {folder!r}\n" + IN_TMP)
+    results = run_cell(IN_TMP, FOLDER=folder).run.results.values()
     assert [r["last"] for r in results] == [19, 19]
     assert not os.path.exists(folder)
 
 
-def test_ranks_may_save_different_files(tmp_path, monkeypatch):
-    results = cell_in(tmp_path, monkeypatch, GUARDED)
+def test_ranks_may_save_different_files(tmp_path, run_cell):
+    results = run_cell(GUARDED).run.results.values()
     assert [(r["both"], r["second"]) for r in results] == [(2, 3)] * 2
     assert {p.name for p in tmp_path.glob("*.pt*")} == {"first.pt", "both.pt", "second.pt"}
 
@@ -281,8 +273,8 @@ read += [torch.load(f"thread{n}.pt") for n in range(8)]
 """
 
 
-def test_saves_that_ranks_do_in_another_order_are_found(tmp_path, monkeypatch):
-    results = cell_in(tmp_path, monkeypatch, SHIFTED)
+def test_ranks_may_save_in_different_orders(tmp_path, run_cell):
+    results = run_cell(SHIFTED).run.results.values()
     expected = [0, 0, 10, 1, 1, 11, 2, 2, 12, 0, False, *range(8)]
     assert [r["read"] for r in results] == [expected] * 2
     names = {p.name for p in tmp_path.glob("**/*.pt*")}
@@ -305,8 +297,8 @@ for number, (x, y) in enumerate(DataLoader(
 """
 
 
-def test_a_rank_that_saves_alone_does_not_stop_the_others(tmp_path, monkeypatch):
-    cell_in(tmp_path, monkeypatch, BY_RANK)
+def test_a_rank_that_saves_alone_does_not_stop_the_others(tmp_path, run_cell):
+    run_cell(BY_RANK)
     assert torch.load(tmp_path / "some.pt") == 1
     assert [p.name for p in tmp_path.glob("some.pt*")] == ["some.pt"]
 
@@ -338,8 +330,10 @@ for epoch in range(3):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_a_loader_saves_is_written_by_the_rank_that_fetches_it(tmp_path, monkeypatch, workers):
-    results = cell_in(tmp_path, monkeypatch, f"WORKERS = {workers}\n" + CACHED)
+def test_a_file_that_a_dataset_saves_is_written_by_the_rank_that_loads_it(
+    tmp_path, run_cell, workers
+):
+    results = run_cell(CACHED, WORKERS=workers).run.results.values()
     assert [r["same"] for r in results] == [True, True]
     assert len(list(tmp_path.glob("cache*"))) == 16
 
@@ -373,11 +367,11 @@ for number in range(3):
 """
 
 
-def test_what_ranks_call_by_names_of_their_own_and_rename(tmp_path, monkeypatch):
+def test_files_with_different_names_on_each_rank_that_are_renamed(tmp_path, run_cell):
     (tmp_path / "folder" / "of" / "ours").mkdir(parents=True)
     (tmp_path / "folder" / "old.pt").write_text("old")
     begun = time.monotonic()
-    results = cell_in(tmp_path, monkeypatch, ASIDE)
+    results = run_cell(ASIDE).run.results.values()
     assert time.monotonic() - begun < 15
     expected = [0.0, *(x for n in range(3) for x in (n, n + 1, False))]
     assert [r["read"] for r in results] == [expected] * 2
@@ -412,19 +406,17 @@ for number in range(20):
 """
 
 
-def test_what_is_read_back_is_what_was_saved_last(tmp_path, monkeypatch):
-    results = cell_in(tmp_path, monkeypatch, LATE)
+def test_a_file_has_the_content_that_was_saved_last(tmp_path, run_cell):
+    results = run_cell(LATE).run.results.values()
     assert [r["read"] for r in results] == [["ours", "ours", 0, 1, 2, *range(20)]] * 2
 
 
-def test_no_shadow_is_left(outcome):
+def test_no_shadow_files_are_left(outcome):
     _, _, run = outcome
     assert not list((run.folder / "shadows").glob("*"))
 
 
-def test_a_file_that_is_left_open_has_all_that_was_written(tmp_path, monkeypatch):
-    monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path / "runs"))
-    monkeypatch.chdir(tmp_path)
+def test_an_unclosed_file_is_flushed(tmp_path, run_cell):
     cell = """
 log = open("log.csv", "w")
 raw = open("raw.bin", "wb")
@@ -437,16 +429,14 @@ packed.write("text")
 archive = zipfile.ZipFile("out.zip", "w")
 archive.writestr("inside.txt", "text")
 """
-    nbmgpu.run(cell, {"__name__": "__main__"}, gpus=2, cpu=True)
+    run_cell(cell)
     assert (tmp_path / "log.csv").read_text().split() == [str(n) for n in range(100)]
     assert (tmp_path / "raw.bin").read_bytes() == b"bytes"
     assert gzip.decompress((tmp_path / "log.gz").read_bytes()) == b"text"
     assert zipfile.ZipFile(tmp_path / "out.zip").read("inside.txt") == b"text"
 
 
-def test_a_tracker_that_is_left_open_has_told_all(tmp_path, monkeypatch):
-    monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path / "runs"))
-    monkeypatch.chdir(tmp_path)
+def test_an_unclosed_tracker_is_flushed(tmp_path, run_cell):
     cell = """
 class SummaryWriter:
     def __init__(self):
@@ -459,5 +449,5 @@ class SummaryWriter:
 writer = SummaryWriter()
 writer.add_scalar("loss", 0.5)
 """
-    nbmgpu.run(cell, {"__name__": "__main__"}, gpus=2, cpu=True)
+    run_cell(cell)
     assert (tmp_path / "events").read_text() == "[('loss', 0.5)]"

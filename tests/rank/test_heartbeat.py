@@ -30,7 +30,7 @@ def fast_heartbeat(tmp_path, monkeypatch):
     writer.close()
 
 
-def test_it_beats_during_the_cell_and_once_at_the_end(fast_heartbeat):
+def test_heartbeats_during_the_cell_and_once_at_the_end(fast_heartbeat):
     beat_thread, tail = fast_heartbeat()
     with beat_thread:
         deadline = time.monotonic() + 10
@@ -66,7 +66,7 @@ def test_a_full_disk_does_not_stop_it(tmp_path, monkeypatch):
     writer.close()
 
 
-def test_a_beat_takes_less_than_2_ms(fast_heartbeat):
+def test_a_heartbeat_takes_less_than_2_ms(fast_heartbeat):
     beat_thread, _ = fast_heartbeat()
     begun = time.process_time()
     for _ in range(100):

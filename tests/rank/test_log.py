@@ -34,7 +34,7 @@ def test_numbers_and_tensors_with_one_element_are_points():
         ("10 ** 400", "int 1000"),
     ],
 )
-def test_what_is_not_one_number_is_refused_at_the_line_that_logs_it(value, what):
+def test_the_error_for_a_value_that_is_not_one_number_names_its_line(value, what):
     with pytest.raises(
         TypeError, match=rf"log\(acc=...\): a metric is one number, but this is (a )?{what}"
     ):

@@ -1,7 +1,5 @@
 """Generators without a seed get the same seed on all ranks, and another one in each run."""
 
-import nbmgpu
-
 CELL = """
 import random, tempfile
 import numpy as np
@@ -37,18 +35,12 @@ in_workers = torch.cat(list(DataLoader(Noise(), num_workers=2))).tolist()
 """
 
 
-def run_cell(tmp_path, monkeypatch):
-    monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path / "runs"))
-    monkeypatch.chdir(tmp_path)
-    return nbmgpu.run(CELL, {"__name__": "__main__"}, gpus=2, cpu=True).results.values()
-
-
-def test_ranks_draw_alike_where_one_device_decides_for_all(tmp_path, monkeypatch):
-    first, second = run_cell(tmp_path, monkeypatch)
+def test_unseeded_generators_draw_the_same_numbers_on_all_ranks(run_cell):
+    first, second = run_cell(CELL).run.results.values()
     assert first["drawn"] == second["drawn"]
     assert first["folder"] != second["folder"]
     steps = {*first["in_steps"], *second["in_steps"]}
     workers = {*first["in_workers"], *second["in_workers"]}
     assert (len(steps), len(workers)) == (4, 8)
-    again, _ = run_cell(tmp_path, monkeypatch)
+    again, _ = run_cell(CELL).run.results.values()
     assert not set(again["drawn"].values()) & set(first["drawn"].values())

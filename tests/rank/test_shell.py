@@ -3,7 +3,7 @@
 import nbmgpu
 
 
-def test_an_environment_that_is_activated_elsewhere_is_none_of_its_business(monkeypatch, tmp_path):
+def test_no_warning_for_a_virtual_environment_of_the_shell(monkeypatch, tmp_path):
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path))
     run = nbmgpu.run("print('line')", {}, gpus=2, cpu=True)

@@ -10,7 +10,7 @@ from nbmgpu.rank.training.optimizer_registry import owners
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_modules_are_in_the_order_of_their_optimizer_whenever_they_were_made(turned):
+def test_modules_are_in_the_order_of_their_optimizer(turned):
     older = nn.Linear(2, 2)
     gc.collect()
     younger = nn.Sequential(nn.Linear(2, 2))

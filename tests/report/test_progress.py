@@ -1,4 +1,4 @@
-"""Bars, and when a run may be over."""
+"""Progress bars and the estimated remaining time."""
 
 import time
 
@@ -8,7 +8,7 @@ from nbmgpu.report.epoch_count import epochs_in
 from nbmgpu.report.progress import bars, remaining
 
 
-def test_bars_are_few_and_those_that_matter(staged):
+def test_finished_and_surplus_bars_are_not_shown(staged):
     run = staged(1)
     run.progress(5, 0, label="train", epoch=2)
     run.progress(5, 5, key="old", label="old", epoch=0, done=True)
@@ -19,35 +19,35 @@ def test_bars_are_few_and_those_that_matter(staged):
     assert (found[0].count, found[0].fraction) == ("5", -1)
 
 
-def left(run, begun, *more):
-    """What is said of a run whose bars moved like this: (seconds ago, key, step, total)."""
+def remaining_of(run, *updates):
+    """Return the remaining time after bar updates of (seconds ago, key, step, total)."""
     now = time.time()
-    for ago, key, step, total in [begun, *more]:
+    for ago, key, step, total in updates:
         run.progress_at(now - ago, step, total, key=key)
     return remaining(run.polled().view, now)
 
 
-def test_of_an_epoch_when_only_the_loader_is_known(staged):
-    said = left(staged(1), (20, "loader", 0, 100), (0, "loader", 50, 100))
-    assert said == "about 20 s left in epoch 1"
+def test_remaining_time_of_the_epoch_from_the_loader(staged):
+    text = remaining_of(staged(1), (20, "loader", 0, 100), (0, "loader", 50, 100))
+    assert text == "about 20 s left in epoch 1"
 
 
-def test_of_the_whole_run_by_its_outermost_bar(staged):
-    said = left(
+def test_remaining_time_of_the_run_from_the_outermost_bar(staged):
+    text = remaining_of(
         staged(1),
         (40, "tqdm:0", 0, 10), (10, "tqdm:0", 1, 10),
         (10, "loader", 0, 100), (0, "loader", 100, 200),
     )  # fmt: skip
-    assert said == "about 3:46 left"  # 1.5 of 10 took 40 s
+    assert text == "about 3:46 left"  # 1.5 of 10 took 40 s
 
 
-def test_of_a_run_without_bars_or_that_has_just_begun_nothing(staged):
+def test_no_estimate_without_bars_or_at_the_start(staged):
     assert remaining(staged(1).polled().view, time.time()) == ""
-    assert left(staged(1), (0.1, "loader", 1, 100)) == ""
-    assert left(staged(1), (10, "loader", 1, 0), (0, "loader", 9, 0)) == ""
+    assert remaining_of(staged(1), (0.1, "loader", 1, 100)) == ""
+    assert remaining_of(staged(1), (10, "loader", 1, 0), (0, "loader", 9, 0)) == ""
 
 
-def test_begins_anew_with_each_epoch(staged):
+def test_the_estimate_restarts_with_each_epoch(staged):
     run = staged(1)
     now = time.time()
     for ago, step, epoch in [(100, 0, 1), (60, 90, 1), (20, 0, 2), (0, 10, 2)]:
@@ -55,7 +55,7 @@ def test_begins_anew_with_each_epoch(staged):
     assert remaining(run.polled().view, now) == "about 3:00 left in epoch 2"
 
 
-def test_of_the_whole_run_by_the_epochs_that_the_cell_counts(staged):
+def test_remaining_time_of_the_run_from_the_number_of_epochs(staged):
     run = staged(1)
     now = time.time()
     for ago, step, epoch in [(30, 0, 1), (20, 100, 1), (10, 0, 2), (0, 50, 2)]:
@@ -66,13 +66,13 @@ def test_of_the_whole_run_by_the_epochs_that_the_cell_counts(staged):
     assert bars(view, epochs=1)[0].label == "epoch 2"
 
 
-def test_a_bar_around_the_loader_itself_is_no_outer_one(staged):
-    said = left(
+def test_a_bar_of_the_loader_is_not_an_outer_bar(staged):
+    text = remaining_of(
         staged(1),
         (20, "tqdm:0", 0, 100), (20, "loader", 0, 100),
         (0, "tqdm:0", 50, 100), (0, "loader", 50, 100),
     )  # fmt: skip
-    assert said == "about 20 s left in epoch 1"
+    assert text == "about 20 s left in epoch 1"
 
 
 @pytest.mark.parametrize(

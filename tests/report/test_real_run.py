@@ -1,4 +1,4 @@
-"""What is said of real ranks, one of which is suspended for a while."""
+"""Reports of real runs: a suspended rank, and different numbers of steps."""
 
 import os
 import signal
@@ -26,19 +26,19 @@ for epoch in range(400):
 """
 
 
-def wait_for(run, snapshot, what, seconds=30):
-    """Return the first parts of which ``what`` is true."""
+def wait_for(run, snapshot, condition, seconds=30):
+    """Poll until ``condition`` is true for the snapshot's parts; return them."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         run.poll()
         parts = snapshot.whole()
-        if what(parts):
+        if condition(parts):
             return parts
         time.sleep(0.2)
     pytest.fail(f"after {seconds} s: {parts['status']}, {parts['ranks']}")
 
 
-def test_a_suspended_rank_is_missed_and_forgiven(monkeypatch, tmp_path):
+def test_a_suspended_rank_is_reported_until_it_continues(monkeypatch, tmp_path):
     monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
     model = torch.nn.Linear(4, 1)
     data = torch.utils.data.TensorDataset(torch.randn(80, 4))
@@ -51,10 +51,10 @@ def test_a_suspended_rank_is_missed_and_forgiven(monkeypatch, tmp_path):
     run = nbmgpu.run(CELL, namespace, gpus=2, background=True)
     snapshot = Snapshot(run)
     try:
-        going = wait_for(run, snapshot, lambda p: all(row["step"] > 40 for row in p["ranks"]))
-        assert "left" in going["status"]["remaining"]
-        assert going["progress"][0]["label"].endswith("of 400")
-        assert [row["warning"] for row in going["ranks"] if "silent" in row["warning"]] == []
+        running = wait_for(run, snapshot, lambda p: all(row["step"] > 40 for row in p["ranks"]))
+        assert "left" in running["status"]["remaining"]
+        assert running["progress"][0]["label"].endswith("of 400")
+        assert [row["warning"] for row in running["ranks"] if "silent" in row["warning"]] == []
         os.kill(run.view.ranks[1].process.pid, signal.SIGSTOP)
         silent = wait_for(run, snapshot, lambda p: "silent for" in p["ranks"][1]["warning"])
         assert silent["ranks"][0]["warning"] == ""
@@ -72,8 +72,8 @@ def test_a_suspended_rank_is_missed_and_forgiven(monkeypatch, tmp_path):
     assert [row["warning"] for row in over["ranks"] if row["warning"].startswith("silent")] == []
 
 
-@pytest.mark.parametrize("fresh", [False, True], ids=["through memory", "through gloo"])
-def test_ranks_that_take_different_numbers_of_steps_are_told_apart(monkeypatch, tmp_path, fresh):
+@pytest.mark.parametrize("fresh", [False, True], ids=["shared memory", "gloo"])
+def test_the_cause_of_different_numbers_of_steps(monkeypatch, tmp_path, fresh):
     monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
     model = torch.nn.Linear(4, 1)
     x = torch.arange(32.0).reshape(8, 4)
@@ -84,14 +84,14 @@ def test_ranks_that_take_different_numbers_of_steps_are_told_apart(monkeypatch, 
     }
     cell = (
         "for x, in loader:\n"
-        "    if x[0, 0] == 8: continue\n"  # of rank 1 alone
+        "    if x[0, 0] == 8: continue\n"  # on rank 1 only
         "    model(x).mean().backward()\n"
         "    opt.step()"
     )
     with pytest.raises(RuntimeError):
         nbmgpu.run(cell, namespace, gpus=2, fresh=fresh)
     why = cause(nbmgpu.last_run, nbmgpu.last_run.state)
-    assert why.who == "rank 0"
+    assert why.origin == "rank 0"
     assert why.number == 3
-    said = why.why if fresh else why.what.removeprefix("RankError: ")
-    assert said.startswith("Rank 1 had finished the cell while rank 0 was still waiting")
+    text = why.explanation if fresh else why.error.removeprefix("RankError: ")
+    assert text.startswith("Rank 1 had finished the cell while rank 0 was still waiting")

@@ -17,7 +17,7 @@ from nbmgpu.report.run_line import TITLE_LENGTH, cell_title
         ("\x1b[31mred\x1b[0m = 1", "red = 1"),
     ],
 )
-def test_the_title_is_the_first_line_that_says_what_the_cell_does(cell, title):
+def test_the_title_is_the_first_comment_or_statement_after_imports(cell, title):
     assert cell_title(cell) == title
 
 

@@ -13,7 +13,7 @@ from nbmgpu.serialization.storage import StoragePool
 @pytest.fixture
 def notebook(tmp_path):
     """An empty notebook."""
-    # Classes of the notebook belong to __main__; pytest's own is restored afterwards.
+    # Classes of the notebook belong to __main__; pytest's module is restored afterwards.
     before = sys.modules["__main__"]
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
@@ -26,32 +26,32 @@ def notebook(tmp_path):
 
 @pytest.fixture(params=["tracked", "compared"])
 def storage_pool(monkeypatch, request):
-    """A pool of this test's own, which bundles use; with and without write tracking."""
+    """A new pool, used by bundles; with and without write tracking."""
     if request.param == "compared":
         monkeypatch.setattr("nbmgpu.serialization.write_tracking._open_userfaultfd", lambda: None)
-    own = StoragePool()
-    monkeypatch.setattr("nbmgpu.serialization.bundle.storage_pool", own)
-    yield own
-    own.clear()
+    pool = StoragePool()
+    monkeypatch.setattr("nbmgpu.serialization.bundle.storage_pool", pool)
+    yield pool
+    pool.clear()
 
 
 @pytest.fixture
 def child():
-    """Forks a process that ends well if a condition holds there, and lives until the test ends."""
+    """Fork a process, assert a condition in it, and keep it alive until the test ends."""
     ours, theirs = os.pipe()
     pids = []
 
     def fork(condition):
-        told, tell = os.pipe()
+        read_end, write_end = os.pipe()
         pids.append(os.fork())
         if not pids[-1]:
             os.close(theirs)
-            os.write(tell, bytes([condition()]))
+            os.write(write_end, bytes([condition()]))
             os.read(ours, 1)
             os._exit(0)
-        assert os.read(told, 1) == b"\1"
-        os.close(told)
-        os.close(tell)
+        assert os.read(read_end, 1) == b"\1"
+        os.close(read_end)
+        os.close(write_end)
 
     yield fork
     os.close(theirs)

@@ -7,7 +7,7 @@ from nbmgpu.serialization import read_copies, write_copies
 
 
 class TestSizes:
-    def test_a_slice_is_sent_without_the_rest(self, notebook):
+    def test_only_the_slice_of_a_storage_is_sent(self, notebook):
         notebook.cell(
             "import torch, numpy as np\nX = torch.zeros(25_000_000); x0 = X[:10]; "
             "ends = [X[:3], X[-3:]]\n"
@@ -15,11 +15,11 @@ class TestSizes:
         )
         assert notebook.serialize("x0", "a0", "ends", "mid").nbytes < 2_500
 
-    def test_sizes_sum_to_the_whole(self, notebook):
+    def test_sizes_sum_to_the_total(self, notebook):
         notebook.cell("import torch\nX = torch.zeros(1000); v = X[5:]; m = torch.nn.Linear(50, 50)")
         bundle = notebook.serialize()
         header = bundle.nbytes - sum(bundle.sizes.values())
-        assert 0 < header < 100  # which no name is to blame for
+        assert 0 < header < 100  # the header belongs to no name
         assert list(bundle.sizes) == ["torch", "X", "v", "m"]
 
     def test_shared_memory_counts_once(self, notebook):
@@ -51,7 +51,7 @@ class TestSizes:
 
 
 UNPICKLABLE = [
-    # before, name, path, type, part of the reason, part of the way out
+    # before, name, path, type, part of the reason, part of the remedy
     ("g = (i for i in [])", "g", "g", "generator", "cannot pickle 'generator'", "list"),
     (
         "import threading\nlock = threading.Lock()",
@@ -126,9 +126,9 @@ UNPICKLABLE = [
 
 class TestUnpicklable:
     @pytest.mark.filterwarnings("ignore::ResourceWarning")
-    @pytest.mark.parametrize(("before", "name", "path", "kind", "reason", "way_out"), UNPICKLABLE)
-    def test_says_what_where_why_and_what_to_do(
-        self, notebook, before, name, path, kind, reason, way_out
+    @pytest.mark.parametrize(("before", "name", "path", "kind", "reason", "remedy"), UNPICKLABLE)
+    def test_the_error_has_path_type_reason_and_remedy(
+        self, notebook, before, name, path, kind, reason, remedy
     ):
         notebook.cell(before)
         with pytest.raises(SerializationError) as caught:
@@ -139,9 +139,9 @@ class TestUnpicklable:
         assert kind in details.partition("Reason:")[0]
         assert reason in details.partition("Reason:")[2]
         assert instead.startswith("Try: ")
-        assert way_out in instead
+        assert remedy in instead
 
-    def test_a_class_named_like_a_suspect_is_not_one(self, notebook):
+    def test_hints_do_not_apply_to_classes_with_similar_names(self, notebook):
         notebook.cell(
             "class MyIterable:\n    def __reduce__(self): raise TypeError('odd')\n"
             "block = MyIterable()"
@@ -158,7 +158,7 @@ class TestUnpicklable:
         with pytest.raises(SerializationError, match=r"`s`.*\n.*ScriptModule|TopLevelTracedModule"):
             notebook.serialize("s")
 
-    def test_finding_the_culprit_is_quick(self, notebook):
+    def test_the_unpicklable_part_is_found_quickly(self, notebook):
         import time
 
         notebook.cell(
@@ -173,15 +173,15 @@ class TestUnpicklable:
 
 
 class TestCopies:
-    def test_values_of_other_ranks(self, tmp_path):
+    def test_copies_of_other_ranks_can_be_read(self, tmp_path):
         import numpy as np
         import torch
 
-        home = {"y": 5}
-        exec("def f(): return y", home)
-        values = {"a": 1, "t": torch.ones(3), "n": np.arange(3), "f": home["f"]}
+        namespace = {"y": 5}
+        exec("def f(): return y", namespace)
+        values = {"a": 1, "t": torch.ones(3), "n": np.arange(3), "f": namespace["f"]}
         path = tmp_path / "copies"
-        write_copies(str(path), values | {"g": (i for i in [])}, home)
+        write_copies(str(path), values | {"g": (i for i in [])}, namespace)
         read = read_copies(str(path), {"y": 6})
         path.unlink()
         assert set(read) == {"a", "t", "n", "f"}
@@ -190,7 +190,7 @@ class TestCopies:
         assert read["f"]() == 6
         read["t"].resize_(10)
 
-    def test_they_change_nothing_here(self, notebook):
+    def test_reading_copies_does_not_change_the_notebook(self, notebook):
         notebook.cell("class A:\n    seen = []\n    def f(self): return y\ny = 1; a = A()")
         path = notebook.folder / "copies"
         cell = f"""

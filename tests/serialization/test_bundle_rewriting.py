@@ -1,4 +1,4 @@
-"""Results that are written into the bundle when no other process reads it any more."""
+"""Results are written into the bundle's memory once no other process reads it."""
 
 import os
 from pickle import UnpicklingError
@@ -11,12 +11,12 @@ from nbmgpu.serialization import UnreadableError, container, load_bundle, restor
 from nbmgpu.serialization.file_layout import LARGE
 
 BIG = 2 * LARGE
-"""Elements of a tensor of 8 MiB, which is watched where the system does so."""
+"""Elements of a tensor of 8 MiB, which is tracked if the system supports it."""
 
 
 @pytest.fixture
 def trained(notebook):
-    """A notebook with a tensor that the cell changes, and one that it does not."""
+    """A notebook with a tensor that the cell changes, and one that it does not change."""
     notebook.cell(
         f"import torch, numpy as np\nx = torch.arange({BIG}.0)\nfixed = torch.ones({BIG})\n"
         f"a = np.zeros({BIG})\nsmall = torch.zeros(3)"
@@ -27,8 +27,8 @@ def trained(notebook):
 CHANGE = "x += 1; a[5:] = 7; small += 2; new = x[:3] * 2"
 
 
-def found_by_ranks(notebook):
-    """Return what ranks of the next run find."""
+def load_next_run(notebook):
+    """Return the namespace of a rank of the next run."""
     made = notebook.write(notebook.serialize())
     namespace = {"__name__": "__main__"}
     load_bundle(made.path, namespace, "cpu")
@@ -41,8 +41,8 @@ def run(notebook, storage_pool, cell):
     bundle_storage = notebook.write(bundle)
     rank = notebook.start(bundle_storage, cell)
     rank.wait()
-    returned = restore_result(rank.result.path, bundle)
-    notebook.namespace.update(returned.values)
+    restored = restore_result(rank.result.path, bundle)
+    notebook.namespace.update(restored.values)
     storage_pool.release("bundle", bundle_storage)
     return rank.result
 
@@ -65,14 +65,14 @@ def test_exclusive_results_reuse_the_bundles_memory(trained, storage_pool, is_ex
 def test_the_next_run_gets_the_notebooks_values(trained, storage_pool):
     run(trained, storage_pool, CHANGE)
     trained.cell("x[7] = -5; fixed[8] = 3")
-    found = found_by_ranks(trained)
+    found = load_next_run(trained)
     for name in ("x", "fixed", "small"):
         assert torch.equal(found[name], trained[name])
     assert np.array_equal(found["a"], trained["a"])
 
 
 def test_the_next_run_is_correct_after_a_result_was_not_restored(trained, storage_pool):
-    run(trained, storage_pool, "pass")  # from now on the system may know what is written
+    run(trained, storage_pool, "pass")  # from now on, writes may be tracked
     bundle = trained.serialize()
     bundle_storage = trained.write(bundle)
     rank = trained.start(bundle_storage, CHANGE)
@@ -82,7 +82,7 @@ def test_the_next_run_is_correct_after_a_result_was_not_restored(trained, storag
         restore_result(rank.result.path, bundle)
     storage_pool.release("bundle", bundle_storage)
     assert torch.equal(trained["x"], torch.arange(float(BIG)))
-    assert torch.equal(found_by_ranks(trained)["x"], trained["x"])
+    assert torch.equal(load_next_run(trained)["x"], trained["x"])
 
 
 def test_the_next_run_is_correct_after_a_rank_died_while_writing(trained, storage_pool):
@@ -92,10 +92,10 @@ def test_the_next_run_is_correct_after_a_rank_died_while_writing(trained, storag
     cell = (
         f"{CHANGE}\nimport os\nfrom nbmgpu.serialization import container\n"
         "copy_in_threads, done = container.copy_in_threads, []\n"
-        "def dying(*args):\n"
+        "def copy_then_exit(*args):\n"
         "    if done: os._exit(9)\n"
         "    done.append(copy_in_threads(*args))\n"
-        "container.copy_in_threads = dying"
+        "container.copy_in_threads = copy_then_exit"
     )
     rank = trained.start(bundle_storage, cell)
     with pytest.raises(EOFError):
@@ -104,12 +104,12 @@ def test_the_next_run_is_correct_after_a_rank_died_while_writing(trained, storag
         restore_result(rank.result.path, bundle)
     storage_pool.release("bundle", bundle_storage)
     assert torch.equal(trained["x"], torch.arange(float(BIG)))
-    found = found_by_ranks(trained)
+    found = load_next_run(trained)
     assert torch.equal(found["x"], trained["x"])
     assert np.array_equal(found["a"], trained["a"])
 
 
-def test_a_tensor_resized_meanwhile_is_kept_and_sent_as_it_is(trained, storage_pool):
+def test_a_tensor_resized_during_the_run_is_kept(trained, storage_pool):
     run(trained, storage_pool, "pass")
     bundle = trained.serialize()
     bundle_storage = trained.write(bundle)
@@ -121,7 +121,7 @@ def test_a_tensor_resized_meanwhile_is_kept_and_sent_as_it_is(trained, storage_p
         restore_result(rank.result.path, bundle)
     storage_pool.release("bundle", bundle_storage)
     trained.cell(f"x = torch.full(({BIG},), 4.0)")
-    found = found_by_ranks(trained)
+    found = load_next_run(trained)
     assert torch.equal(found["x"], trained["x"])
     assert torch.equal(found["fixed"], kept)
     assert np.array_equal(found["a"], trained["a"])
@@ -143,16 +143,16 @@ def test_a_file_on_disk_is_not_rewritten(tmp_path):
     assert bytes(container.read(path).blocks[0]) == bytes(100)
 
 
-def refused(*args):
+def fail_to_map(*args):
     raise OSError("a limit on addresses")
 
 
 def test_results_are_separate_if_the_bundle_cannot_be_mapped(trained, storage_pool):
     cell = (
-        f"{CHANGE}\nfrom nbmgpu.serialization import container\ntrue = container.FileMap\n"
+        f"{CHANGE}\nfrom nbmgpu.serialization import container\noriginal = container.FileMap\n"
         "def mapped(fd, nbytes, access):\n"
         "    if access == container.SHARED: raise OSError('a limit on addresses')\n"
-        "    return true(fd, nbytes, access)\n"
+        "    return original(fd, nbytes, access)\n"
         "container.FileMap = mapped"
     )
     run(trained, storage_pool, "pass")
@@ -160,15 +160,15 @@ def test_results_are_separate_if_the_bundle_cannot_be_mapped(trained, storage_po
         result = run(trained, storage_pool, cell)
         assert torch.equal(trained["x"], torch.arange(float(BIG)) + times)
         assert os.fstat(result.fd).st_blocks * 512 > LARGE
-    assert torch.equal(found_by_ranks(trained)["x"], trained["x"])
+    assert torch.equal(load_next_run(trained)["x"], trained["x"])
 
 
 def test_memory_that_cannot_be_mapped_is_written_as_a_file(trained, storage_pool, monkeypatch):
     run(trained, storage_pool, "pass")
-    monkeypatch.setattr("nbmgpu.serialization.file_layout.FileMap", refused)
+    monkeypatch.setattr("nbmgpu.serialization.file_layout.FileMap", fail_to_map)
     for _ in range(2):
         trained.cell(f"x[3] -= 1; y = torch.rand({BIG})")
-        found = found_by_ranks(trained)
+        found = load_next_run(trained)
         for name in ("x", "y", "fixed"):
             assert torch.equal(found[name], trained[name])
         storage_pool.release("bundle", trained.storages[-1])

@@ -14,8 +14,8 @@ from nbmgpu.serialization import UnreadableError, container, load_bundle, restor
 from nbmgpu.serialization.storage import allocate_storage
 
 
-def private_bytes(pid):
-    """Return the proportional share of memory of a process."""
+def proportional_set_size(pid):
+    """Return the proportional set size of a process in bytes."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
@@ -43,12 +43,12 @@ class TestFormat:
     @pytest.mark.parametrize(
         "data", [b"", b"x", b"garbage" * 100, bytes(5000), container.MAGIC, container.MAGIC * 40]
     )
-    def test_refuses_what_is_not_one(self, tmp_path, data):
+    def test_other_data_are_rejected(self, tmp_path, data):
         (tmp_path / "box").write_bytes(data)
         with pytest.raises(ValueError, match="box"):
             container.read(str(tmp_path / "box"))
 
-    def test_refuses_every_part_of_one(self, tmp_path):
+    def test_truncated_containers_are_rejected(self, tmp_path):
         path = tmp_path / "box"
         container.write(str(path), b"s" * 50, b"t" * 50, [(0, 500)], [memoryview(bytes(500))])
         whole = path.read_bytes()
@@ -57,7 +57,7 @@ class TestFormat:
             with pytest.raises(ValueError, match="box"):
                 container.read(str(path))
 
-    def test_a_writer_that_dies_leaves_no_result(self, notebook):
+    def test_an_interrupted_write_is_incomplete(self, notebook):
         notebook.cell("import torch\nx = torch.ones(1000)")
         bundle = notebook.serialize()
         rank = notebook.start(notebook.write(bundle), "import os; os._exit(9)")
@@ -66,18 +66,18 @@ class TestFormat:
         with pytest.raises(ValueError, match="empty"):
             restore_result(rank.result.path, bundle)
 
-        def half(*args):
+        def interrupted(*args):
             yield memoryview(bytes(100))
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            container.write(rank.result.path, b"s", b"t", [(0, 100), (0, 100)], half())
+            container.write(rank.result.path, b"s", b"t", [(0, 100), (0, 100)], interrupted())
         with pytest.raises(ValueError, match="incomplete"):
             restore_result(rank.result.path, bundle)
 
 
-class TestPlace:
-    def test_memory_leaves_nothing_behind(self, tmp_path):
+class TestStorage:
+    def test_memory_is_freed_on_close(self, tmp_path):
         shm = set(os.listdir("/dev/shm"))
         fds = len(os.listdir("/proc/self/fd"))
         made = allocate_storage(tmp_path, "bundle", 1000)
@@ -91,7 +91,7 @@ class TestPlace:
         assert len(os.listdir("/proc/self/fd")) == fds
         assert list(tmp_path.iterdir()) == []
 
-    def test_the_disk_is_used_when_memory_is_short(self, notebook, monkeypatch):
+    def test_the_disk_is_used_if_memory_is_low(self, notebook, monkeypatch):
         monkeypatch.setattr(storage, "available_memory", lambda: 300 * 2**20)
         notebook.cell("import torch\nX = torch.ones(20_000_000)")
         bundle = notebook.serialize()
@@ -106,7 +106,7 @@ class TestPlace:
         made.close()
         assert not Path(made.path).exists()
 
-    def test_neither_memory_nor_disk(self, tmp_path, monkeypatch):
+    def test_an_error_is_raised_if_neither_memory_nor_disk_suffice(self, tmp_path, monkeypatch):
         monkeypatch.setattr(storage, "available_memory", lambda: 0)
         with pytest.raises(LaunchError, match=r"(?s)needs 1048576.0 GiB.*NBMGPU_RUNS"):
             allocate_storage(tmp_path, "bundle", 2**50)
@@ -125,7 +125,7 @@ class TestPlace:
 
 
 class TestSharing:
-    def test_three_ranks_hold_one_copy_until_they_write(self, notebook):
+    def test_three_ranks_share_pages_until_they_write(self, notebook):
         size = 200 * 2**20
         flags = [notebook.folder / str(i) for i in range(3)]
         notebook.is_exclusive = False
@@ -148,13 +148,13 @@ while not os.path.exists({go!r}): time.sleep(0.01)
         ]
         while not all(flag.exists() for flag in flags):
             time.sleep(0.02)
-        shares = [private_bytes(rank.process.pid) for rank in ranks]
+        pss = [proportional_set_size(rank.process.pid) for rank in ranks]
         Path(go).touch()
         for rank in ranks:
             rank.wait()
-        # One copy of the data, and what three Python processes with torch are anyway.
-        print(f"PSS of three ranks: {[share >> 20 for share in shares]} MiB")
-        assert sum(shares) < size * 1.3 + 3 * 150 * 2**20
+        # One copy of the data, and three Python processes with torch.
+        print(f"PSS of three ranks: {[nbytes >> 20 for nbytes in pss]} MiB")
+        assert sum(pss) < size * 1.3 + 3 * 150 * 2**20
         sizes = [os.stat(rank.result.path).st_size for rank in ranks]
         assert sizes[0] < 10_000
         assert sizes[1] > size
@@ -173,7 +173,7 @@ while not os.path.exists({go!r}): time.sleep(0.01)
         assert Path("/proc/self/maps").read_text().count("nbmgpu") == maps
         assert len(os.listdir("/proc/self/fd")) <= fds
 
-    def test_memory_that_moved_is_not_written_to(self, notebook):
+    def test_memory_resized_during_the_run_is_not_written(self, notebook):
         notebook.cell("import torch\nx = torch.zeros(1000)")
         bundle = notebook.serialize()
         rank = notebook.start(notebook.write(bundle), "x += 1")
@@ -182,7 +182,7 @@ while not os.path.exists({go!r}): time.sleep(0.01)
         with pytest.raises(UnreadableError, match="resized"):
             restore_result(rank.result.path, bundle)
 
-    def test_what_cannot_be_read_changes_nothing(self, notebook):
+    def test_an_unreadable_result_changes_nothing(self, notebook):
         notebook.cell("import torch\na, b = torch.zeros(2_000_000), torch.zeros(2_000_000)")
         bundle = notebook.serialize()
         rank = notebook.start(notebook.write(bundle), "a += 1; b += 1")
@@ -194,11 +194,11 @@ while not os.path.exists({go!r}): time.sleep(0.01)
         assert first.sum() == 0
 
 
-def test_head_is_as_documented():
+def test_the_header_has_the_documented_size():
     assert struct.calcsize("<8sQQQQ32s") == container.HEADER.size
 
 
-def test_an_early_reader_waits_until_it_is_complete(tmp_path):
+def test_a_reader_waits_until_the_container_is_complete(tmp_path):
     path = tmp_path / "bundle"
     path.touch()
     block = np.arange(2**20, dtype=np.uint8)
@@ -218,7 +218,7 @@ def test_an_early_reader_waits_until_it_is_complete(tmp_path):
     assert bytes(container.read(str(path)).blocks[0]) == block.tobytes()
 
 
-def test_memory_that_is_another_runs_by_now_is_not_read(notebook, tmp_path):
+def test_memory_reused_by_another_run_is_not_read(notebook, tmp_path):
     notebook.cell("x = 5")
     made = notebook.serialize().allocate(tmp_path)
     notebook.serialize().write(made, "the later run")

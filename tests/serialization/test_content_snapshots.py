@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-MADE = """
+SETUP = """
 import torch
 texts = [f"text {n}" for n in range(100)]
 rows = [[n, n + 1] * 20 for n in range(50)]
@@ -20,7 +20,7 @@ ring.append(ring)
 NAMES = ("texts", "rows", "pairs", "found", "words", "tensors", "held", "items", "ring")
 
 
-def test_what_is_as_it_came_is_not_sent(notebook):
+def test_unchanged_containers_are_not_sent_back(notebook):
     notebook.cell("texts = ['many words ' * n for n in range(2000)]\ndata = {'texts': texts}")
     before = notebook["texts"], list(map(id, notebook["texts"]))
     notebook.mgpu("assert len(data['texts']) == 2000 and data['texts'] is texts")
@@ -57,8 +57,8 @@ def test_what_is_as_it_came_is_not_sent(notebook):
         ("ring[-1][0] = 1", "ring[0] == 1"),
     ],
 )
-def test_changed_items_are_restored_whatever_contains_them(notebook, change, same):
-    notebook.cell(MADE)
+def test_changed_items_are_restored(notebook, change, same):
+    notebook.cell(SETUP)
     before = {name: notebook[name] for name in NAMES}
     others = {name: list(map(id, notebook[name])) for name in ("texts", "pairs", "items")}
     returned = notebook.mgpu(change)
@@ -77,7 +77,7 @@ def test_a_long_list_that_is_restored_twice_is_one_object(notebook):
     assert notebook["new"]["b"] is notebook["both"]
 
 
-def test_what_cannot_be_sent_in_a_long_list_is_named(notebook):
+def test_an_unpicklable_item_of_a_long_list_is_named(notebook):
     notebook.cell("import torch\nmany = [[n] for n in range(100)]\nt = torch.ones(3)")
     returned = notebook.mgpu("many[7].append(n for n in range(3)); t += 1")
     assert list(returned.lost) == ["many[7]"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from large import LARGE_PAGES_WORK, in_large_pages
+from large_pages import LARGE_PAGES_WORK, bytes_in_large_pages
 
 from nbmgpu.serialization import container, file_mapping
 from nbmgpu.serialization.file_mapping import PRIVATE, SHARED, FileMap, NewPageWriter
@@ -45,7 +45,7 @@ def test_a_private_mapping_does_not_write_to_the_file(fd, nbytes, access):
 
 
 @linux
-def test_a_view_keeps_the_map_and_nothing_else_does(fd):
+def test_a_mapping_lives_as_long_as_its_views(fd):
     def mapped():
         return Path("/proc/self/maps").read_text().count("memfd:test")
 
@@ -69,9 +69,9 @@ SPANS = [0, 64, 3 * MIB, 3 * MIB + 64, 20 * MIB + 7, 20 * MIB + 8, 27 * MIB]
 
 
 @linux
-@pytest.mark.parametrize("refused", ["nothing", "all", "after a while", "slowly"])
+@pytest.mark.parametrize("refused", ["never", "always", "after two calls", "too slow"])
 @pytest.mark.parametrize("before", [0, 5000, 4 * MIB + 5])
-def test_what_is_written_is_there_whatever_the_system_gives(fd, monkeypatch, refused, before):
+def test_writes_are_correct_if_large_pages_are_refused(fd, monkeypatch, refused, before):
     data = np.random.default_rng(1).integers(1, 256, SPANS[-1], np.uint8)
     os.pwrite(fd, data[:before].tobytes(), 0)
     os.ftruncate(fd, SPANS[-1] + 100)
@@ -79,21 +79,21 @@ def test_what_is_written_is_there_whatever_the_system_gives(fd, monkeypatch, ref
 
     def make_large(self, first, end):
         calls.append((first, end))
-        if refused == "all" or (refused == "after a while" and len(calls) > 2):
+        if refused == "always" or (refused == "after two calls" and len(calls) > 2):
             raise OSError("refused")
-        true(self, first, end)
+        original(self, first, end)
 
-    true = FileMap.make_large_pages
+    original = FileMap.make_large_pages
     monkeypatch.setattr(FileMap, "make_large_pages", make_large)
-    monkeypatch.setattr(file_mapping, "EXTRA_SECONDS", -1 if refused == "slowly" else 1000)
+    monkeypatch.setattr(file_mapping, "EXTRA_SECONDS", -1 if refused == "too slow" else 1000)
     new = NewPageWriter(fd, FileMap(fd, SPANS[-1] + 100, SHARED), before, SPANS[-1])
     for start, end in itertools.pairwise(SPANS):
         if start >= before:
             new.write(start, memoryview(data[start:end]))
-        else:  # what was there before is written over, as the container does
+        else:  # existing pages are overwritten, as the container does
             os.pwrite(fd, data[start:end].tobytes(), start)
     assert os.pread(fd, SPANS[-1], 0) == data.tobytes()
-    if refused == "nothing" and LARGE_PAGES_WORK:
+    if refused == "never" and LARGE_PAGES_WORK:
         assert all(first >= before for first, _ in calls)
         made = [page for first, end in sorted(calls) for page in range(first, end, LARGE_PAGE)]
         begin = next(start for start in SPANS if start >= before)
@@ -101,23 +101,23 @@ def test_what_is_written_is_there_whatever_the_system_gives(fd, monkeypatch, ref
 
 
 @pytest.mark.skipif(not LARGE_PAGES_WORK, reason="the system has no large pages for files")
-def test_a_container_in_memory_has_large_pages_for_who_writes_and_who_reads(fd):
+def test_a_container_in_memory_is_mapped_in_large_pages(fd):
     data = np.ones(8 * MIB, np.uint8)
     path = f"/proc/self/fd/{fd}"
     container.write(path, b"stream", b"", [(0, data.nbytes)], [memoryview(data)])
     box = container.read(path)
     assert sum(box.blocks[0]) == data.nbytes
-    assert in_large_pages(fd) >= 3 * LARGE_PAGE
+    assert bytes_in_large_pages(fd) >= 3 * LARGE_PAGE
 
 
-def test_a_container_on_the_disk_is_written_as_ever(tmp_path):
+def test_a_container_on_disk_can_be_read(tmp_path):
     data = np.ones(8 * MIB, np.uint8)
     path = str(tmp_path / "box")
     container.write(path, b"stream", b"", [(0, data.nbytes)], [memoryview(data)])
     assert sum(container.read(path).blocks[0]) == data.nbytes
 
 
-@pytest.mark.skipif(not LARGE_PAGES_WORK, reason="an older system, or one without")
+@pytest.mark.skipif(not LARGE_PAGES_WORK, reason="the system has no large pages for files")
 def test_small_pages_are_collapsed_one_at_a_time(fd):
     data = np.random.default_rng(0).integers(0, 256, 8 * LARGE_PAGE + 5, np.uint8)
     os.pwrite(fd, data.tobytes(), 0)
@@ -125,8 +125,8 @@ def test_small_pages_are_collapsed_one_at_a_time(fd):
     for _ in range(3):
         assert mapped.collapse_next_page() > 0
     assert mapped.view == memoryview(data)
-    assert in_large_pages(fd) == 3 * LARGE_PAGE
+    assert bytes_in_large_pages(fd) == 3 * LARGE_PAGE
     while mapped.collapse_next_page():
         pass
     assert mapped.view == memoryview(data)
-    assert in_large_pages(fd) == 8 * LARGE_PAGE
+    assert bytes_in_large_pages(fd) == 8 * LARGE_PAGE

@@ -1,7 +1,7 @@
-"""What is one object in the notebook is one object in the rank, and again on the way back.
+"""Object identity is preserved from the notebook to the ranks and back.
 
-Each test fills a notebook, runs a cell in a rank, whose assertions are about what
-arrived, and then looks at what came back.
+Each test sets up a notebook, runs a cell in a rank, which asserts on the received objects, and
+then asserts on the restored objects.
 """
 
 import pytest
@@ -29,8 +29,8 @@ def cells(notebook, before, cell, after, *names):
     """Run ``before`` and ``after`` in the notebook, and ``cell`` between them in a rank."""
     notebook.cell(before)
     ids = {name: id(value) for name, value in notebook.namespace.items()}
-    returned = notebook.mgpu(cell, *names)
-    assert returned.lost == returned.refused == {}
+    restored = notebook.mgpu(cell, *names)
+    assert restored.lost == restored.refused == {}
     notebook.namespace["_ids"] = ids
     notebook.cell(after)
     return ids
@@ -53,7 +53,7 @@ class TestModels:
             "CosineAnnealingWarmRestarts(opt, 5)",
         ],
     )
-    def test_optimizer_and_scheduler_hold_the_model(self, notebook, scheduler):
+    def test_optimizer_and_scheduler_refer_to_the_models_parameters(self, notebook, scheduler):
         before = f"""
 from torch.optim.lr_scheduler import *
 factor = 0.5
@@ -93,7 +93,7 @@ opt.step(); sched.step(*[1.0] * (type(sched).__name__ == "ReduceLROnPlateau"))
             "assert model.a.weight is model.b.weight and (model.b.weight == 7).all()",
         )
 
-    def test_a_step_can_be_the_first_thing(self, notebook):
+    def test_optimizer_state_created_in_the_cell_is_restored(self, notebook):
         before = """
 opt = torch.optim.SGD(model.parameters(), lr=1.0)
 model(torch.ones(1, 4)).sum().backward()
@@ -120,7 +120,7 @@ assert weights["a.weight"].data_ptr() == model.a.weight.data_ptr()
 """
         cells(notebook, NET + before, cell, after)
 
-    def test_lazy_modules_become_real(self, notebook):
+    def test_lazy_modules_are_materialized(self, notebook):
         cells(
             notebook,
             IMPORTS + "lazy = nn.Sequential(nn.LazyLinear(3)); p = lazy[0].weight",
@@ -138,7 +138,7 @@ assert weights["a.weight"].data_ptr() == model.a.weight.data_ptr()
             "assert torch.allclose(lstm(x)[0], out) and bn.num_batches_tracked == 1",
         )
 
-    def test_hooks_travel_with_their_module(self, notebook):
+    def test_hooks_are_sent_with_their_module(self, notebook):
         before = """
 seen = []
 handle = model.a.register_forward_hook(lambda module, args, out: seen.append(module))
@@ -152,7 +152,7 @@ model.a.weight.register_post_accumulate_grad_hook(lambda p: seen.append(p))
         )
         cells(notebook, NET + before, cell, after)
 
-    def test_a_weak_reference_means_the_same_object(self, notebook):
+    def test_a_weak_reference_refers_to_the_same_object(self, notebook):
         cells(
             notebook,
             "import weakref\nclass A: pass\na = A(); r = weakref.ref(a)",
@@ -171,7 +171,7 @@ model.a.weight.register_post_accumulate_grad_hook(lambda p: seen.append(p))
             "assert scaler.get_scale() == 16.0",
         )
 
-    def test_compiled_module_holds_the_plain_one(self, notebook):
+    def test_a_compiled_module_refers_to_the_original_module(self, notebook):
         cells(
             notebook,
             NET + "compiled = torch.compile(model, backend='eager')",
@@ -213,16 +213,16 @@ class TestTensors:
             "torch.zeros(3, 4, device='meta')",
         ],
     )
-    def test_every_form_arrives_and_returns(self, notebook, tensor):
+    def test_every_layout_and_dtype(self, notebook, tensor):
         notebook.cell(IMPORTS + f"x = {tensor}\ny = x.to_dense() if x.is_sparse else x")
         notebook["x"].mark = "here"
         x = notebook["x"]
-        returned = notebook.mgpu("""
+        restored = notebook.mgpu("""
 form = x.dtype, x.shape, x.layout, x.requires_grad, x.is_conj(), x.mark
 strides = x.stride() if x.layout is torch.strided else None
 back = x.clone()
 """)
-        assert returned.lost == returned.refused == {}
+        assert restored.lost == restored.refused == {}
         conj = x.is_conj()
         assert notebook["form"] == (x.dtype, x.shape, x.layout, x.requires_grad, conj, "here")
         assert notebook["strides"] == (
@@ -247,7 +247,7 @@ back = x.clone()
             "first[0] = 99; assert X[0] == 99",
         )
 
-    def test_parts_without_the_whole_share_what_they_share(self, notebook):
+    def test_overlapping_views_without_their_base_share_memory(self, notebook):
         cells(
             notebook,
             IMPORTS + "X = torch.arange(1000.); a, b, c = X[10:30], X[20:40], X[900:]",
@@ -292,7 +292,7 @@ back.add_(1); assert back[12] == 78
             "data[:6], data[4:]",
         ],
     )
-    def test_tensors_over_parts_of_one_array(self, notebook, parts, order):
+    def test_tensors_of_parts_of_one_array(self, notebook, parts, order):
         before = f"""
 data = np.arange(40, dtype=np.float32).reshape(10, 4)
 x, y = (torch.from_numpy(part) for part in ({parts}))
@@ -318,7 +318,7 @@ assert np.array_equal(data, expected) and y.equal(two)
             ("torch.from_numpy(np.zeros(8, 'u1,f4').view('u1'))", "base[:2]", "base[2:7]"),
         ],
     )
-    def test_memory_that_begins_between_two_elements(self, notebook, base, small, large):
+    def test_views_with_unaligned_offsets(self, notebook, base, small, large):
         before = f"base = {base}; small = {small}; large = {large}; expected = large.clone()"
         cell = SHARE + "assert large.equal(expected); large[1:] = 7"
         after = "expected[1:] = 7\nassert large.equal(expected)"
@@ -333,7 +333,7 @@ z[0] = 1j; assert c[0] == -1j and n[0] == -1
 """
         cells(notebook, IMPORTS + before, cell, after)
 
-    def test_what_the_cell_makes_shares_memory(self, notebook):
+    def test_new_views_share_memory(self, notebook):
         cells(
             notebook,
             IMPORTS,
@@ -360,15 +360,15 @@ part.fill_(1); img.label = "dog"; new = torch.ones(2).as_subclass(Image)
         after = "assert type(new) is Image and img[2:].eq(1).all() and img.label == 'dog'"
         cells(notebook, IMPORTS + before, cell, after)
 
-    def test_graphs_stay_behind(self, notebook):
+    def test_autograd_graphs_are_not_sent(self, notebook):
         notebook.cell(NET + "emb = model(torch.ones(2, 4)); x = torch.ones(2)")
         assert notebook.serialize().detached == ["emb"]
-        returned = notebook.mgpu(
+        restored = notebook.mgpu(
             "assert not emb.requires_grad\nloss = model(emb).sum(); y = {'loss': loss}"
         )
-        assert returned.lost == {}
+        assert restored.lost == {}
         assert not notebook["loss"].requires_grad
-        notebook["emb"].sum().backward()  # its own graph is as it was
+        notebook["emb"].sum().backward()  # the notebook's graph is unchanged
 
     def test_tensors_of_inference_mode(self, notebook):
         cells(
@@ -400,14 +400,14 @@ class TestArrays:
             "np.arange(5).astype('>i4')",
         ],
     )
-    def test_every_form_arrives_and_returns(self, notebook, array):
+    def test_every_layout_and_dtype(self, notebook, array):
         notebook.cell(IMPORTS + f"x = {array}")
         x = notebook["x"]
-        returned = notebook.mgpu(
+        restored = notebook.mgpu(
             "form = x.dtype, x.shape, x.strides, x.flags.writeable, type(x).__name__\n"
             "back = x.copy(); text = repr(x)"
         )
-        assert returned.lost == returned.refused == {}
+        assert restored.lost == restored.refused == {}
         form = x.dtype, x.shape, x.strides, x.flags.writeable, type(x).__name__
         assert notebook["form"] == form
         assert notebook["text"] == repr(x) == repr(notebook["back"])
@@ -435,7 +435,7 @@ class TestArrays:
         )
         assert_in_place(notebook, ids, "m", "o")
 
-    def test_a_mapped_file_is_mapped_again(self, notebook, tmp_path):
+    def test_memory_mapped_files_are_mapped_in_ranks(self, notebook, tmp_path):
         before = f"""
 mm = np.memmap({str(tmp_path / "data")!r}, np.float32, "w+", offset=8, shape=(1000, 1000))
 mm[:] = np.arange(1000, dtype=np.float32)
@@ -445,7 +445,7 @@ part, turned = mm[10:20, 5:], ro[::-1, ::2].T
         notebook.cell(IMPORTS + before)
         bundle = notebook.serialize()
         assert bundle.nbytes < 20_000
-        returned = notebook.mgpu("""
+        restored = notebook.mgpu("""
 assert type(part) is np.memmap and part[0, 0] == 5 and part.shape == (10, 995)
 assert turned.shape == (500, 1000) and (turned[:, 3] == np.arange(0, 1000, 2)).all()
 part[0, 0] = 77; assert mm[10, 5] == 77 and ro[10, 5] == 77
@@ -454,11 +454,11 @@ try: ro[0] = 1
 except ValueError: pass
 else: raise AssertionError("writeable")
 """)
-        assert returned.lost == returned.refused == {}
+        assert restored.lost == restored.refused == {}
         assert notebook["mm"][10, 5] == 77
         assert notebook["total"] == sum(range(1000))
 
-    def test_a_copy_on_write_map_takes_its_changes_along(self, notebook, tmp_path):
+    def test_changes_of_a_copy_on_write_memmap_are_sent(self, notebook, tmp_path):
         notebook.cell(
             IMPORTS + f"np.zeros(1000).tofile({str(tmp_path / 'd')!r})\n"
             f"mm = np.memmap({str(tmp_path / 'd')!r}, float, 'c'); mm[3] = 5"

@@ -1,4 +1,4 @@
-"""Objects of other libraries, there and back."""
+"""Round trips of objects of other libraries."""
 
 import pytest
 
@@ -37,7 +37,7 @@ assert df.index.tz is not None and df.c.dtype == "category"
         changed = run(notebook, before, cell, after)
         assert not {"df", "ser", "multi", "held"} & set(changed)
 
-    def test_what_shares_memory_is_copied_before_it_is_written(self, notebook):
+    def test_shared_memory_is_copied_before_a_write(self, notebook):
         before = """
 import pandas as pd
 df = pd.DataFrame({"a": [1., 2.], "b": [3., 4.], "c": ["x", "y"]})
@@ -77,7 +77,7 @@ class TestDatasets:
         notebook.cell("import numpy as np, datasets\ndatasets.disable_progress_bars()")
         return notebook
 
-    def test_on_disk_by_path(self, hf, tmp_path):
+    def test_datasets_on_disk_are_sent_by_path(self, hf, tmp_path):
         hf.cell(f"""
 data = datasets.Dataset.from_dict({{"x": np.random.rand(20_000, 16), "y": np.arange(20_000)}})
 data.save_to_disk({str(tmp_path / "d")!r})
@@ -97,7 +97,7 @@ some = data.select(range(100, 200)); both = datasets.DatasetDict(train=data)
         )
         assert hf["data"]._data.table is table
 
-    def test_in_memory_mapped_and_not_sent_back(self, hf):
+    def test_datasets_in_memory_are_mapped_and_not_sent_back(self, hf):
         hf.cell(
             "rows = {'x': np.random.rand(100_000, 4), 't': ['a'] * 100_000}\n"
             "data = datasets.Dataset.from_dict(rows)"
@@ -180,7 +180,7 @@ def join(rows): return torch.stack(rows)
         )
         assert "loader" not in changed
 
-    def test_a_loader_that_keeps_its_workers(self, notebook):
+    def test_a_loader_with_persistent_workers(self, notebook):
         run(
             notebook,
             self.BEFORE + "loader = DataLoader(data, 5, num_workers=1, persistent_workers=True)\n"

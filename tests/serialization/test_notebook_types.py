@@ -1,4 +1,4 @@
-"""Functions and classes of the notebook, and the state that they have."""
+"""Functions and classes of the notebook keep their identity and state."""
 
 import pytest
 
@@ -31,12 +31,12 @@ CASES = {
         "assert a.p == 5 and vars(a) == {'p': 5}",
         "assert vars(a) == {'p': 5} and A().p == 5",
     ),
-    "a tuple with names": (
+    "a named tuple": (
         "import typing\nclass T(typing.NamedTuple):\n    a: int\n    b: str = 'x'\nt = T(2)",
         "assert (t.a, t.b) == (2, 'x') and isinstance(t, T)\nu = T(3, 'y'); v = t._replace(a=9)",
         "assert isinstance(u, T) and u == (3, 'y') and v.a == 9 and t == T(2)",
     ),
-    "a list of a base class": (
+    "a list attribute of a base class": (
         "class R:\n    history = []\n    def note(self, v): self.history.append(v)\n"
         "class T(R):\n    def fit(self): self.note(1)\nt = T(); kept = R.history",
         "t.fit()",
@@ -47,12 +47,12 @@ CASES = {
         "a.f(); a.f()",
         "assert A.f.calls == [1, 1]",
     ),
-    "a default that a method changes": (
+    "a mutable default argument": (
         "class A:\n    def f(self, memo={}): memo[1] = 2; return memo\na = A()",
         "a.f()",
         "assert A.f.__defaults__ == ({1: 2},)",
     ),
-    "the variables of a decorated method": (
+    "closure variables of a decorated method": (
         "def counted(f):\n    seen = []\n    def inner(self): seen.append(1); return f(self)\n"
         "    inner.seen = lambda: seen\n    return inner\n"
         "class A:\n    @counted\n    def f(self): return 3\na = A()",
@@ -66,12 +66,12 @@ CASES = {
         "assert a.d == 7",
         "assert vars(A)['d'].reads == 1",
     ),
-    "a class attribute called my_abc": (
+    "an attribute with a name like _abc": (
         "class A:\n    my_abc = 1\na = A()",
         "A.my_abc = 2",
         "assert a.my_abc == 2",
     ),
-    "a class with a method that calls its parent's": (
+    "super() in a method": (
         "class B:\n    def f(self): return 1\n"
         "class A(B):\n    def f(self): return super().f() + 1\na = A()",
         "assert a.f() == 2; a.x = 1",
@@ -86,8 +86,8 @@ CASES = {
 
 
 @pytest.mark.parametrize(("before", "cell", "after"), CASES.values(), ids=CASES.keys())
-def test_it_is_in_the_notebook_as_if_the_cell_had_run_there(notebook, before, cell, after):
+def test_effects_are_those_of_running_the_cell_in_the_notebook(notebook, before, cell, after):
     notebook.cell(before)
-    returned = notebook.mgpu(cell)
+    restored = notebook.mgpu(cell)
     notebook.cell(after)
-    assert not returned.refused
+    assert not restored.refused

@@ -23,13 +23,13 @@ opt = torch.optim.Adam(model.body.parameters(), lr=0.1)
 
 def run(notebook, before, cell, after="", *names):
     notebook.cell(before)
-    returned = notebook.mgpu(cell, *names)
+    restored = notebook.mgpu(cell, *names)
     notebook.cell(after)
-    return returned
+    return restored
 
 
 class TestModels:
-    def test_a_layer_and_a_parameter_are_replaced(self, notebook):
+    def test_replaced_layers_and_parameters(self, notebook):
         after = """
 assert model is kept and model.fc is not fc and model.fc.out_features == 7
 assert model.body.weight is new_weight
@@ -74,7 +74,7 @@ model.extra = extra = nn.Dropout()
             "assert not model.fc.weight.requires_grad and not model.training",
         )
 
-    def test_new_objects_hold_the_notebooks_own(self, notebook):
+    def test_new_objects_refer_to_the_notebooks_objects(self, notebook):
         run(
             notebook,
             NET + "results = {}",
@@ -96,7 +96,7 @@ assert predict().eq(0).all() and trainer.run.__globals__ is globals()
 """,
         )
 
-    def test_a_notebooks_alias_sees_the_training(self, notebook):
+    def test_aliases_refer_to_the_trained_model(self, notebook):
         run(
             notebook,
             NET + "alias = model.fc.weight.detach()",
@@ -105,7 +105,7 @@ assert predict().eq(0).all() and trainer.run.__globals__ is globals()
             "model", "torch",
         )  # fmt: skip
 
-    def test_saved_graphs_know_that_weights_have_changed(self, notebook):
+    def test_backward_detects_changed_weights(self, notebook):
         notebook.cell(NET + "y = model(torch.ones(1, 4, requires_grad=True)).sum()")
         notebook.mgpu("with torch.no_grad(): model.fc.weight.add_(1)", "model", "torch")
         with pytest.raises(RuntimeError, match="inplace"):
@@ -127,7 +127,7 @@ class TestTensors:
             "assert c.tag == 'x' and d.shape == (3,)\na.resize_(50)",
         )
 
-    def test_memory_of_another_tensor(self, notebook):
+    def test_a_tensor_that_takes_the_storage_of_another(self, notebook):
         before = """
 import torch
 a, b = torch.zeros(3), torch.ones(3)
@@ -147,14 +147,14 @@ tied.add_(1); assert to.tolist() == [3, 3, 3]
 assert square.equal(turned)
 window.add_(1); assert base.tolist() == [0, *range(2, 12)]
 """
-        returned = run(notebook, before, cell, after)
-        assert returned.refused == {}
+        restored = run(notebook, before, cell, after)
+        assert restored.refused == {}
 
-    def test_an_arrays_type_changes_in_place(self, notebook):
+    def test_the_dtype_of_an_array_changes_in_place(self, notebook):
         after = "assert a.tolist() == [3, 0, 0, 0]"
         run(notebook, "import numpy as np; a = np.zeros(4)", "a.dtype = int; a[0] = 3", after)
 
-    def test_views_of_the_notebook_see_changes_of_storage(self, notebook):
+    def test_views_of_the_notebook_share_the_changed_storage(self, notebook):
         run(
             notebook,
             "import torch, numpy as np\nX = torch.zeros(100); v = X[3:5]; unsent = X[50:]\n"
@@ -173,7 +173,7 @@ window.add_(1); assert base.tolist() == [0, *range(2, 12)]
             "assert a[5] == 5 and b[0] == 1",
         )
 
-    def test_a_set_finds_its_changed_members(self, notebook):
+    def test_a_set_is_rehashed_if_its_members_change(self, notebook):
         run(
             notebook,
             "class P:\n"
@@ -199,8 +199,7 @@ class TestClassesAndModules:
             "assert a.f() == 2 and len(a) == 5 and type(b) is A and B.new == 1",
         )
 
-    def test_the_state_of_modules_stays(self, notebook):
-        """A module is a module on either side; what a cell sets there is not sent back."""
+    def test_attributes_of_imported_modules_are_not_sent_back(self, notebook):
         import colorsys
 
         notebook.cell("import colorsys")
@@ -208,24 +207,24 @@ class TestClassesAndModules:
         assert not hasattr(colorsys, "mark")
 
 
-class TestLost:
-    def test_a_new_value(self, notebook):
-        returned = run(
+class TestLostValues:
+    def test_an_unpicklable_new_value(self, notebook):
+        restored = run(
             notebook,
             "hist = []",
             "import threading\nlock = threading.Lock(); gen = (i for i in []); hist.append(1)\n"
             "deep = {'a': [1, lock]}; good = 5",
         )
-        assert set(returned.lost) == {"lock", "gen", "deep"}
-        assert "cannot pickle '_thread.lock' object" in returned.lost["lock"]
-        assert "`deep['a'][1]`" in returned.lost["deep"]
-        assert "generator" in returned.lost["gen"]
+        assert set(restored.lost) == {"lock", "gen", "deep"}
+        assert "cannot pickle '_thread.lock' object" in restored.lost["lock"]
+        assert "`deep['a'][1]`" in restored.lost["deep"]
+        assert "generator" in restored.lost["gen"]
         assert notebook["hist"] == [1]
         assert notebook["good"] == 5
         assert "lock" not in notebook.namespace
 
-    def test_an_attribute_of_a_serialized_object(self, notebook):
-        returned = run(
+    def test_an_unpicklable_attribute(self, notebook):
+        restored = run(
             notebook,
             NET + "d = {'x': 1}; l = [1]; holder = [model]; l2 = []",
             "import threading\nmodel.lock = threading.Lock(); model.note = 'new'\n"
@@ -235,11 +234,11 @@ class TestLost:
             "assert model.note == 'new' and model.fc.weight.eq(4).all() and d == {'x': 1, 'y': 2}\n"
             "assert l == [1] and l2 == [3] and best is model and not hasattr(model, 'lock')",
         )
-        assert set(returned.lost) == {"model.lock", "d['lock']", "l", "model.body.hook"}
-        assert all("_thread.lock" in reason for reason in returned.lost.values())
+        assert set(restored.lost) == {"model.lock", "d['lock']", "l", "model.body.hook"}
+        assert all("_thread.lock" in reason for reason in restored.lost.values())
 
-    def test_an_object_whose_own_pickling_fails(self, notebook):
-        returned = run(
+    def test_an_object_whose_getstate_fails(self, notebook):
+        restored = run(
             notebook,
             "class Bad:\n    broken = False\n    def __getstate__(self):\n"
             "        if self.broken: raise RuntimeError('not now')\n        return {'x': 1}\n"
@@ -247,11 +246,11 @@ class TestLost:
             "bad.broken = True; other.append(1); new = Bad(); new.broken = True",
         )
         assert notebook["other"] == [1]
-        assert "not now" in returned.lost["new"]
-        assert "not now" in returned.lost["bad"]
+        assert "not now" in restored.lost["new"]
+        assert "not now" in restored.lost["bad"]
 
-    def test_an_object_that_refuses_its_state(self, notebook):
-        returned = run(
+    def test_an_object_whose_setstate_fails(self, notebook):
+        restored = run(
             notebook,
             "class Stubborn:\n    x = 0\n    def __setstate__(self, state):\n"
             "        if hasattr(self, 'here'): raise ValueError('no')\n"
@@ -259,10 +258,10 @@ class TestLost:
             "s = Stubborn(); s.here = 1; l = []",
             "s.x = 1; l.append(2)",
         )
-        assert returned.refused == {"s": "ValueError: no"}
+        assert restored.refused == {"s": "ValueError: no"}
         assert notebook["l"] == [2]
 
-    def test_a_part_that_only_ranks_can_import(self, notebook, tmp_path):
+    def test_a_module_that_only_ranks_can_import(self, notebook, tmp_path):
         (tmp_path / "ranks_own.py").write_text(
             "import torch\nclass Head(torch.nn.Linear): pass\ndef make(): return Head(2, 2)\n"
         )
@@ -272,17 +271,17 @@ import sys; sys.path.append({str(tmp_path)!r}); import ranks_own
 net.head = ranks_own.make(); net.more = torch.nn.Linear(1, 1); log.append(1); w += 1
 new = ranks_own.Head(1, 1); best = 0.93; both = [new, 1]; del sys
 """
-        returned = run(notebook, before, cell)
+        restored = run(notebook, before, cell)
         notebook.cell("assert log == [1] and w.tolist() == [1, 1, 1] and len(net) == 2")
-        assert "cannot be imported in the notebook" in returned.lost["ranks_own.Head"]
-        assert "ranks_own" in returned.lost["new"]
-        assert "No module named" in returned.lost["ranks_own"]
+        assert "cannot be imported in the notebook" in restored.lost["ranks_own.Head"]
+        assert "ranks_own" in restored.lost["new"]
+        assert "No module named" in restored.lost["ranks_own"]
         notebook.cell("assert best == 0.93 and both[1] == 1 and not hasattr(both[0], 'weight')")
         with pytest.raises(ImportError, match=r"ranks_own\.Head cannot be imported"):
             notebook.cell("net(torch.ones(2))")
 
-    def test_closures_and_class_attributes(self, notebook):
-        returned = run(
+    def test_unpicklable_closure_variables_and_class_attributes(self, notebook):
+        restored = run(
             notebook,
             "def make():\n    kept = 1\n    def f(x=None):\n        nonlocal kept\n"
             "        if x is not None: kept = x\n        return kept\n    return f\n"
@@ -292,8 +291,8 @@ new = ranks_own.Head(1, 1); best = 0.93; both = [new, 1]; del sys
         assert notebook["A"].n == 2
         assert notebook["f"]() == 1
         assert notebook["f"].n == 3
-        assert "A.lock" in returned.lost
-        assert len(returned.lost) == 2
+        assert "A.lock" in restored.lost
+        assert len(restored.lost) == 2
 
 
 class TestSizes:
@@ -309,7 +308,8 @@ class TestSizes:
         assert os.stat(rank.result.path).st_size < 30_000
 
     def test_only_the_changed_part_is_sent_back(self, notebook):
-        notebook.is_exclusive = False  # else in the bundle: see test_bundle_rewriting.py
+        # Otherwise results are written into the bundle: see test_bundle_rewriting.py.
+        notebook.is_exclusive = False
         notebook.cell("import torch\nX = torch.ones(5_000_000); Y = torch.ones(1_000_000)")
         bundle = notebook.serialize()
         rank = notebook.start(notebook.write(bundle), "Y[-1] = 0")
@@ -317,16 +317,16 @@ class TestSizes:
         assert 4_000_000 < os.stat(rank.result.path).st_size < 4_100_000
 
 
-class TestManyThings:
-    """What is plain is written in one piece, apart from the rest; one sees nothing of it."""
+class TestPlainObjects:
+    """Plain objects are pickled together, apart from others; this must have no visible effect."""
 
-    def test_plain_and_other_things_refer_to_one_another(self, notebook):
+    def test_plain_and_other_objects_refer_to_each_other(self, notebook):
         notebook.cell(
             "import torch\n"
             "class P:\n"
             "    def __init__(self, **of): self.__dict__.update(of)\n"
             "class Own(P):\n"
-            "    def __setstate__(self, state): self.__dict__.update(state, woken=True)\n"
+            "    def __setstate__(self, state): self.__dict__.update(state, was_set=True)\n"
             "shared = [1, 2]\n"
             "p = P(n=1, s='a', shared=shared, t=(shared, 1), gone=1)\n"
             "d = {'p': p, 'x': torch.ones(3), 'shared': shared, 'none': None, 'late': 1}\n"
@@ -356,10 +356,10 @@ class TestManyThings:
         assert tensor.tolist() == [2, 2, 2]
         assert shared[0] != shared[0]
         assert shared[1:] == [1, 2, p, d, own, b"bytes"]
-        assert own.woken
+        assert own.was_set
         assert [*notebook["numbers"].items()][-1] == (2, own)
 
-    def test_what_cannot_be_sent_is_named_where_the_rest_is_flat(self, notebook):
+    def test_unpicklable_attributes_of_plain_objects_are_named(self, notebook):
         notebook.cell(
             "class P: pass\n"
             "many = [P() for _ in range(10)]\n"
@@ -377,7 +377,7 @@ class TestManyThings:
         assert sorted(lost) == ["many[3].lock", "many[4].d['lock']"]
         assert [(p.i, p.d["i"]) for p in notebook["many"]] == [(i + 1, i + 1) for i in range(10)]
 
-    def test_classes_that_keep_more_than_a_dict_keep_it(self, notebook):
+    def test_slots_and_state_of_base_classes_are_restored(self, notebook):
         notebook.cell(
             "import collections, random\n"
             "class Slots:\n"
@@ -403,8 +403,8 @@ class TestManyThings:
         assert notebook["name"].x == 2
 
 
-class TestStatesThatFail:
-    def test_a_state_that_cannot_be_set_loses_nothing_else(self, notebook):
+class TestFailingStates:
+    def test_a_failing_item_does_not_affect_other_values(self, notebook):
         notebook.cell("""
 import torch
 class Odd(torch.Tensor):
@@ -416,11 +416,11 @@ class Odd(torch.Tensor):
         return super().__torch_function__(function, types, args, kwargs or {})
 held, x = [1, torch.ones(3).as_subclass(Odd)], torch.zeros(5)
 """)
-        returned = notebook.mgpu("x += 1; Odd.broken = True")
+        restored = notebook.mgpu("x += 1; Odd.broken = True")
         assert notebook["x"].tolist() == [1.0] * 5
-        assert any("no detach" in reason for reason in returned.lost.values())
+        assert any("no detach" in reason for reason in restored.lost.values())
 
-    def test_and_so_it_is_under_a_name_of_its_own(self, notebook):
+    def test_a_failing_variable_does_not_affect_other_values(self, notebook):
         notebook.cell("""
 import torch
 class Odd(torch.Tensor):
@@ -432,12 +432,12 @@ class Odd(torch.Tensor):
         return super().__torch_function__(function, types, args, kwargs or {})
 odd, x = torch.ones(3).as_subclass(Odd), torch.zeros(5)
 """)
-        returned = notebook.mgpu("x += 1; Odd.broken = True; odd.shape")
+        restored = notebook.mgpu("x += 1; Odd.broken = True; odd.shape")
         assert notebook["x"].tolist() == [1.0] * 5
-        assert "no detach" in returned.lost["odd"]
+        assert "no detach" in restored.lost["odd"]
 
     @pytest.mark.filterwarnings("ignore:The PyTorch API of MaskedTensors")
-    def test_a_tensor_without_memory_of_its_own(self, notebook):
+    def test_a_wrapper_subclass_without_storage(self, notebook):
         notebook.cell("""
 import torch
 some = torch.tensor([True, False, True])
@@ -447,7 +447,7 @@ m, w, log = torch.masked.masked_tensor(torch.ones(3), some), torch.zeros(3), []
         assert (notebook["w"].tolist(), notebook["log"]) == ([1.0] * 3, [1])
         assert notebook["m"].get_data().tolist() == [1.0] * 3
 
-    def test_members_that_are_not_ready_when_they_are_put_in(self, notebook):
+    def test_set_members_that_are_hashed_before_their_state_is_set(self, notebook):
         notebook.cell("""
 import torch
 nodes, w = [], torch.zeros(3)
@@ -465,7 +465,7 @@ class Short(dict):
         if len(self) < self.limit:
             super().__setitem__(key, value)
 """)
-        returned = notebook.mgpu("""
+        restored = notebook.mgpu("""
 a, b, n = Node("a"), Node("b"), 5
 a.near.add(b); b.near.add(a)
 nodes.append(a)
@@ -474,9 +474,9 @@ short = Short(3); short["k"] = 1
 """)
         assert (notebook["w"].tolist(), notebook["n"]) == ([1.0] * 3, 5)
         assert [node.name for node in notebook["nodes"]] == ["a"]
-        assert any("has no attribute" in reason for reason in returned.lost.values())
+        assert any("has no attribute" in reason for reason in restored.lost.values())
 
-    def test_keys_that_cannot_say_what_they_are(self, notebook):
+    def test_keys_whose_repr_fails(self, notebook):
         notebook.cell("""
 import torch
 class Key:
@@ -484,24 +484,24 @@ class Key:
         raise RuntimeError("no words")
 x, d = torch.zeros(2), {Key(): 1, "a": [1]}
 """)
-        returned = notebook.mgpu("import threading\nx += 1; d['a'].append(threading.Lock())")
+        restored = notebook.mgpu("import threading\nx += 1; d['a'].append(threading.Lock())")
         assert notebook["x"].tolist() == [1.0] * 2
-        assert any("lock" in reason for reason in returned.lost.values())
+        assert any("lock" in reason for reason in restored.lost.values())
 
-    def test_many_parts_are_tried_one_by_one(self, notebook):
+    def test_the_failing_item_of_many_is_found(self, notebook):
         notebook.cell("""
 import torch
 d, w = {i: i for i in range(300)}, torch.zeros(3)
 """)
-        returned = notebook.mgpu("""
+        restored = notebook.mgpu("""
 import resource, threading
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
 w += 1; d["lock"] = threading.Lock(); d[0] = 5
 """)
-        assert list(returned.lost) == ["d['lock']"]
+        assert list(restored.lost) == ["d['lock']"]
         assert (notebook["w"].tolist(), notebook["d"][0]) == ([1.0] * 3, 5)
 
-    def test_an_array_that_was_resized_meanwhile(self, notebook):
+    def test_an_array_resized_during_the_run(self, notebook):
         notebook.cell("import numpy as np; a = np.zeros(3_000_000); n = [1]")
         bundle = notebook.serialize()
         rank = notebook.start(notebook.write(bundle), "a += 1; n.append(2)")
@@ -511,7 +511,7 @@ w += 1; d["lock"] = threading.Lock(); d[0] = 5
             restore_result(rank.result.path, bundle)
         assert notebook["a"][0] == 0
 
-    def test_setstate_is_not_called_where_pickle_would_not(self, notebook):
+    def test_setstate_is_not_called_for_an_empty_state(self, notebook):
         notebook.cell("""
 class Picky:
     def __setstate__(self, state):
@@ -519,14 +519,14 @@ class Picky:
 empty, full = Picky(), Picky()
 full.n = 1
 """)
-        returned = notebook.mgpu("full.n = 2")
-        assert not returned.refused
+        restored = notebook.mgpu("full.n = 2")
+        assert not restored.refused
         assert notebook["full"].n == 2
 
 
-def test_nobody_asks_for_gpus_where_nothing_is_on_one(notebook, monkeypatch):
-    """torch opens one for the answer, and from then on the notebook counts as using it."""
+def test_cuda_is_not_queried_without_cuda_tensors(notebook, monkeypatch):
+    """The query would create a CUDA context in the notebook's process."""
     notebook.cell("import torch\nx = torch.ones(3)")
-    monkeypatch.setattr("torch.cuda.is_available", lambda: pytest.fail("asked"))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: pytest.fail("queried"))
     notebook.mgpu("x += 1; y = x * 2")
     assert notebook["y"].tolist() == [4, 4, 4]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from large import LARGE_PAGES_WORK, in_large_pages
+from large_pages import LARGE_PAGES_WORK, bytes_in_large_pages
 
 from nbmgpu.serialization import container, load_bundle, storage
 from nbmgpu.serialization.file_layout import LARGE, FileLayout
@@ -22,7 +22,7 @@ from nbmgpu.system.procfs import LARGE_PAGE
 
 
 def send(notebook, storage_pool):
-    """Ship all there is, as a run does; return the storage and what a rank finds."""
+    """Send all variables as a run does; return the storage and a rank's namespace."""
     made = notebook.write(notebook.serialize())
     namespace = {"__name__": "__main__"}
     load_bundle(made.path, namespace, "cpu")
@@ -33,7 +33,7 @@ def send(notebook, storage_pool):
 BIG = MIN_TRACKED_BYTES // 4 + 1
 
 
-def test_the_same_memory_is_written_again(notebook, storage_pool):
+def test_storage_is_reused(notebook, storage_pool):
     notebook.cell(f"import torch\nx = torch.ones({BIG})")
     first, _ = send(notebook, storage_pool)
     second, found = send(notebook, storage_pool)
@@ -63,7 +63,7 @@ def test_the_same_memory_is_written_again(notebook, storage_pool):
         "b[100] = 1",
     ],
 )
-def test_a_change_is_always_noticed(notebook, storage_pool, change):
+def test_changes_between_runs_are_sent(notebook, storage_pool, change):
     notebook.cell(
         f"import torch, numpy as np, pandas as pd\nLARGE = {LARGE}\n"
         f"x = torch.ones({BIG})\na = np.ones({BIG})\n"
@@ -75,15 +75,15 @@ def test_a_change_is_always_noticed(notebook, storage_pool, change):
     notebook.cell(change)
     _, found = send(notebook, storage_pool)
     for name in ("x", "a", "b"):
-        mine, theirs = notebook[name], found[name]
-        assert mine is theirs is None or bytes(memoryview(np.asarray(mine)).cast("B")) == bytes(
-            memoryview(np.asarray(theirs)).cast("B")
+        mine, received = notebook[name], found[name]
+        assert mine is received is None or bytes(memoryview(np.asarray(mine)).cast("B")) == bytes(
+            memoryview(np.asarray(received)).cast("B")
         )
     assert notebook["d"].equals(found["d"])
     assert torch.equal(notebook["model"].weight, found["model"].weight)
 
 
-def test_ranks_get_the_notebooks_values_whatever_happens_between_runs(notebook, storage_pool):
+def test_ranks_get_the_notebooks_values_after_random_changes(notebook, storage_pool):
     draw = random.Random(0)
     for _ in range(40):
         for name in "uvwxyz":
@@ -101,7 +101,7 @@ def test_ranks_get_the_notebooks_values_whatever_happens_between_runs(notebook, 
             assert (name in found) == (name in notebook.namespace)
             if name in found:
                 assert torch.equal(found[name], notebook[name])
-    assert made.nbytes < 16 * 6 * BIG  # what is gone does not pile up
+    assert made.nbytes < 16 * 6 * BIG  # memory of removed values is reused
 
 
 def test_storage_in_use_is_not_overwritten(notebook, storage_pool):
@@ -114,7 +114,7 @@ def test_storage_in_use_is_not_overwritten(notebook, storage_pool):
     assert second.path != first.path
     assert namespace["x"].sum() == BIG
     storage_pool.release("bundle", first)
-    storage_pool.release("bundle", second)  # one is enough
+    storage_pool.release("bundle", second)  # the pool keeps one
     assert second.fd is None
 
 
@@ -126,9 +126,9 @@ def test_tensors_of_equal_size_are_restored_correctly(notebook, storage_pool):
     assert [notebook[n].std().item() for n in "abcde"] == [0] * 5
 
 
-def holds_nothing(made):
-    shares = re.compile("rw-s .*memfd:nbmgpu-bundle")
-    return made.fd is made.tracker._fd is None and not shares.search(
+def is_unmapped(made):
+    shared_mapping = re.compile("rw-s .*memfd:nbmgpu-bundle")
+    return made.fd is made.tracker._fd is None and not shared_mapping.search(
         Path("/proc/self/maps").read_text()
     )
 
@@ -140,7 +140,7 @@ def test_a_forked_process_does_not_affect_the_parents_memory(notebook, storage_p
     made, found = (
         (notebook.write(notebook.serialize()), {}) if in_use else send(notebook, storage_pool)
     )
-    child(lambda: holds_nothing(made))
+    child(lambda: is_unmapped(made))
     assert made.fd is not None
     if in_use:
         storage_pool.release("bundle", made)
@@ -158,11 +158,11 @@ def test_a_forked_process_does_not_remove_its_parents_file(
     notebook.cell(f"import torch\nx = torch.ones({BIG})")
     made = notebook.write(notebook.serialize())
 
-    def closes():
+    def close_in_child():
         made.close()
         return True
 
-    child(closes)
+    child(close_in_child)
     assert Path(made.path).exists()
     made.close()
 
@@ -201,11 +201,11 @@ def test_pooled_storage_is_freed_if_it_would_grow_too_far(notebook, storage_pool
     monkeypatch.setattr(storage, "RESERVED_BYTES", 0)
     made = notebook.write(notebook.serialize())
     assert first.fd is None
-    assert made.notice  # the disk
+    assert made.notice  # on disk
     made.close()
 
 
-def test_a_result_of_the_run_before_is_none(tmp_path):
+def test_an_earlier_result_in_reused_storage_is_incomplete(tmp_path):
     storage_pool = StoragePool()
     first = storage_pool.acquire(tmp_path, "result-0", 100)
     container.write(first.path, b"old", b"", [], [])
@@ -226,29 +226,29 @@ def test_an_incomplete_bundle_is_rejected(notebook, storage_pool, monkeypatch):
     assert made.fd is None
 
 
-@pytest.mark.parametrize("alike", [False, True], ids=["a writer's memory", "blocks from 0"])
-def test_spots_do_not_overlap_and_are_aligned(alike):
+@pytest.mark.parametrize("same_address", [False, True], ids=["increasing addresses", "address 0"])
+def test_extents_do_not_overlap_and_are_aligned(same_address):
     draw = random.Random(1)
     layout = FileLayout(40)
     for _ in range(200):
         spans, address = [], 4096
         for _ in range(draw.randrange(8)):
-            address = 0 if alike else address + draw.randrange(1, 5) * 16
+            address = 0 if same_address else address + draw.randrange(1, 5) * 16
             nbytes = draw.choice([0, 3, 100, LARGE, LARGE, LARGE + 16, 3 * LARGE])
             spans.append((address, nbytes))
             address += nbytes
-        spots = layout.allocate_extents(spans)
-        assert [spot.nbytes for spot in spots] == [nbytes for _, nbytes in spans]
+        extents = layout.allocate_extents(spans)
+        assert [extent.nbytes for extent in extents] == [nbytes for _, nbytes in spans]
         ends = 40
-        for spot in sorted(spots, key=lambda spot: (spot.start, spot.nbytes)):
-            assert spot.start >= ends
-            ends = spot.start + spot.nbytes
-        pairs = zip(spots, spans, strict=True)
-        assert all((spot.start - low) % 64 == 0 for spot, (low, size) in pairs if size)
+        for extent in sorted(extents, key=lambda extent: (extent.start, extent.nbytes)):
+            assert extent.start >= ends
+            ends = extent.start + extent.nbytes
+        pairs = zip(extents, spans, strict=True)
+        assert all((extent.start - low) % 64 == 0 for extent, (low, size) in pairs if size)
 
 
 @pytest.mark.parametrize("size", [1, 5000, (40 << 20) + 3])
-def test_bytes_are_compared_to_the_last(size):
+def test_the_last_byte_is_compared_and_copied(size):
     a, b = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
     assert same_bytes(memoryview(a), memoryview(b))
     a[-1] = 1
@@ -257,7 +257,7 @@ def test_bytes_are_compared_to_the_last(size):
     assert b[-1] == 1
 
 
-def test_the_system_knows_what_was_never_written(tmp_path):
+def test_unwritten_pages_are_unmodified(tmp_path):
     path = str(tmp_path / "box")
     container.write(path, b"", b"", [(0, 50_000)], [memoryview(bytes(50_000))])
     (block,) = container.read(path).blocks
@@ -279,15 +279,15 @@ def test_storage_of_a_large_run_is_freed_by_a_small_one(notebook, storage_pool):
     assert found["x"].tolist() == [1.0] * 3
 
 
-@pytest.mark.skipif(not LARGE_PAGES_WORK, reason="an older system, or one without")
+@pytest.mark.skipif(not LARGE_PAGES_WORK, reason="the system has no large pages for files")
 def test_pooled_storage_is_collapsed_into_large_pages(notebook, storage_pool, monkeypatch):
     monkeypatch.setattr(NewPageWriter, "_make_large_pages", lambda self, first, end: False)
     notebook.cell(f"import torch\nx = torch.ones({16 * LARGE_PAGE})")
     made, _ = send(notebook, storage_pool)
     deadline = time.monotonic() + 30
-    while in_large_pages(made.fd) < 64 * LARGE_PAGE and time.monotonic() < deadline:
+    while bytes_in_large_pages(made.fd) < 64 * LARGE_PAGE and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert in_large_pages(made.fd) >= 32 * LARGE_PAGE  # a system may refuse some
+    assert bytes_in_large_pages(made.fd) >= 32 * LARGE_PAGE  # the system may refuse some
     again, found = send(notebook, storage_pool)
     assert again is made
     assert found["x"].sum() == 16 * LARGE_PAGE

@@ -24,8 +24,8 @@ DONTNEED, FIXED = 4, 0x10
 IO_URING_SETUP = 425
 
 
-def watches() -> bool:
-    """Whether this system tells of anything at all."""
+def tracking_works() -> bool:
+    """Return whether this system supports write tracking."""
     fd = userfaultfd()
     if fd is None:
         return False
@@ -33,7 +33,9 @@ def watches() -> bool:
     return True
 
 
-needs_watching = pytest.mark.skipif(not watches(), reason="the system does not tell")
+needs_tracking = pytest.mark.skipif(
+    not tracking_works(), reason="the system does not support userfaultfd"
+)
 
 
 def span_of(array: np.ndarray) -> tuple[int, int]:
@@ -60,32 +62,32 @@ def written_offsets(tracker: WriteTracker, array: np.ndarray) -> list[int]:
     return [low - start for low, size in reported if size not in (first, last) or size >= PAGE]
 
 
-def around(array: np.ndarray, offset: int) -> int:
+def page_offset(array: np.ndarray, offset: int) -> int:
     """Return the offset at which the page of byte ``offset`` begins."""
     return offset - (array.ctypes.data + offset) % PAGE
 
 
-def through_the_system(array: np.ndarray) -> None:
-    ours, theirs = os.pipe()
-    os.write(theirs, b"x")
-    os.readv(ours, [memoryview(array)[SIZE // 2 : SIZE // 2 + 1]])
-    os.close(ours)
-    os.close(theirs)
+def write_by_readv(array: np.ndarray) -> None:
+    read_end, write_end = os.pipe()
+    os.write(write_end, b"x")
+    os.readv(read_end, [memoryview(array)[SIZE // 2 : SIZE // 2 + 1]])
+    os.close(read_end)
+    os.close(write_end)
 
 
-def through_its_file(array: np.ndarray) -> None:
+def write_to_proc_mem(array: np.ndarray) -> None:
     fd = os.open("/proc/self/mem", os.O_WRONLY)
     os.pwrite(fd, b"x", array.ctypes.data + SIZE // 2)
     os.close(fd)
 
 
-def dropped(array: np.ndarray) -> None:
-    page = ctypes.c_void_p(array.ctypes.data + around(array, SIZE // 2))
+def drop_page(array: np.ndarray) -> None:
+    page = ctypes.c_void_p(array.ctypes.data + page_offset(array, SIZE // 2))
     assert not ctypes.CDLL(None).madvise(page, ctypes.c_size_t(PAGE), DONTNEED)
 
 
-def past_the_cache(array: np.ndarray) -> None:
-    start = around(array, SIZE // 2)
+def write_by_direct_io(array: np.ndarray) -> None:
+    start = page_offset(array, SIZE // 2)
     with tempfile.NamedTemporaryFile() as file:
         file.write(b"x" * PAGE)
         file.flush()
@@ -95,44 +97,44 @@ def past_the_cache(array: np.ndarray) -> None:
 
 
 WRITES = {
-    "an array": lambda a: a.__setitem__(SIZE // 2, 7),
-    "a tensor of it": lambda a: torch.from_numpy(a)[SIZE // 2].add_(1),
-    "a memoryview": lambda a: memoryview(a).__setitem__(SIZE // 2, 7),
+    "ndarray": lambda a: a.__setitem__(SIZE // 2, 7),
+    "tensor": lambda a: torch.from_numpy(a)[SIZE // 2].add_(1),
+    "memoryview": lambda a: memoryview(a).__setitem__(SIZE // 2, 7),
     "ctypes": lambda a: ctypes.memset(a.ctypes.data + SIZE // 2, 7, 1),
-    "the system": through_the_system,
-    "its own file": through_its_file,
-    "a disk": past_the_cache,
-    "giving the page back": dropped,
+    "readv": write_by_readv,
+    "/proc/self/mem": write_to_proc_mem,
+    "O_DIRECT": write_by_direct_io,
+    "MADV_DONTNEED": drop_page,
 }
 
 
-@needs_watching
+@needs_tracking
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_a_write_is_reported_once_and_exactly(tracker, array, write):
     span = span_of(array)
-    assert span not in tracker.written([span])  # nothing is known of what was not watched
+    assert span not in tracker.written([span])  # not tracked before
     assert written_offsets(tracker, array) == []
     write(array)
-    assert written_offsets(tracker, array) == [around(array, SIZE // 2)]
+    assert written_offsets(tracker, array) == [page_offset(array, SIZE // 2)]
     array.sum()
     assert written_offsets(tracker, array) == []
 
 
-@needs_watching
+@needs_tracking
 def test_partial_pages_at_the_ends_count_as_written(tracker, array):
     part = array[100:-100]
     start, nbytes = span = span_of(part)
     tracker.written([span])
     reported = tracker.written([span])[span]
-    bare = set(range(start, start + nbytes)) - {
+    unwritten = set(range(start, start + nbytes)) - {
         b for low, n in reported for b in range(low, low + n)
     }
-    assert min(bare) % PAGE == 0
-    assert (max(bare) + 1) % PAGE == 0
-    assert len(bare) >= nbytes - 2 * PAGE
+    assert min(unwritten) % PAGE == 0
+    assert (max(unwritten) + 1) % PAGE == 0
+    assert len(unwritten) >= nbytes - 2 * PAGE
 
 
-@needs_watching
+@needs_tracking
 def test_new_memory_at_an_old_address_counts_as_written(tracker):
     memory = mmap.mmap(-1, SIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     array = np.frombuffer(memory, np.uint8)
@@ -144,13 +146,13 @@ def test_new_memory_at_an_old_address_counts_as_written(tracker):
     fixed = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10
     assert libc.mmap(array.ctypes.data, SIZE, 3, fixed, -1, 0) == array.ctypes.data
     reported = tracker.written([span_of(array)])[span_of(array)]
-    assert sum(nbytes for _, nbytes in reported) == SIZE, "all of it is new"
+    assert sum(nbytes for _, nbytes in reported) == SIZE, "all pages are new"
     array[0] = 2
     ((low, _), *_) = tracker.written([span_of(array)])[span_of(array)]
     assert low == span_of(array)[0]
 
 
-@needs_watching
+@needs_tracking
 def test_another_tracker_of_new_memory_is_independent(tracker):
     with mmap.mmap(-1, SIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         array = np.frombuffer(memory, np.uint8)
@@ -170,7 +172,7 @@ def test_another_tracker_of_new_memory_is_independent(tracker):
         del array
 
 
-@needs_watching
+@needs_tracking
 def test_shared_memory_is_not_tracked(tracker):
     block = shared_memory.SharedMemory(create=True, size=SIZE)
     shared = np.frombuffer(block.buf, np.uint8)
@@ -181,38 +183,38 @@ def test_shared_memory_is_not_tracked(tracker):
     block.unlink()
 
 
-@needs_watching
+@needs_tracking
 def test_memory_has_only_one_tracker(tracker, array):
     span, other = span_of(array), WriteTracker()
     tracker.written([span])
     other.written([span])
     array[SIZE // 2] = 2
     assert not other.written([span])
-    assert written_offsets(tracker, array) == [around(array, SIZE // 2)]
+    assert written_offsets(tracker, array) == [page_offset(array, SIZE // 2)]
     other.close()
 
 
-def ring() -> int:
+def io_uring() -> int:
     return ctypes.CDLL(None).syscall(IO_URING_SETUP, 1, ctypes.create_string_buffer(120))
 
 
 DEVICES = {
     **{name: lambda n=name: os.open(n, os.O_RDONLY) for name in ("/dev/fuse", "/dev/kvm")},
-    "io_uring": ring,
+    "io_uring": io_uring,
 }
 
 
-@needs_watching
-@pytest.mark.parametrize("opened", DEVICES.values(), ids=DEVICES)
-def test_nothing_is_reported_if_a_device_may_write(tracker, array, opened):
+@needs_tracking
+@pytest.mark.parametrize("open_device", DEVICES.values(), ids=DEVICES)
+def test_nothing_is_reported_if_a_device_may_write(tracker, array, open_device):
     span = span_of(array)
     tracker.written([span])
     try:
-        fd = opened()
+        fd = open_device()
     except OSError:
         fd = -1
     if fd < 0:
-        pytest.skip("there is none here")
+        pytest.skip("the device does not exist")
     assert not tracker.written([span])
     os.close(fd)
     assert not tracker.written([span])
@@ -235,12 +237,12 @@ def test_nothing_is_reported_if_a_device_may_write(tracker, array, opened):
         "anon_inode:[eventpoll]": False,
     }.items(),
 )
-def test_files_behind_which_there_are_devices(line, writes):
+def test_device_files_are_recognized(line, writes):
     text = f"socket:[1]\n{line}\n/dev/null"
     assert any(kind.search(text) for kind in (DEVICE, RINGS)) is writes
 
 
-@needs_watching
+@needs_tracking
 def test_untracked_memory_is_not_reported(tracker, array):
     span = span_of(array)
     tracker.written([span])
@@ -252,7 +254,7 @@ def test_untracked_memory_is_not_reported(tracker, array):
     assert not tracker.written([span])
 
 
-@needs_watching
+@needs_tracking
 def test_a_child_process_does_not_affect_the_tracker(tracker, array):
     span = span_of(array)
     tracker.written([span])
@@ -261,18 +263,18 @@ def test_a_child_process_does_not_affect_the_tracker(tracker, array):
     child.join()
     assert not child.exitcode
     array[SIZE // 2] = 2
-    assert around(array, SIZE // 2) in written_offsets(tracker, array)
+    assert page_offset(array, SIZE // 2) in written_offsets(tracker, array)
 
 
-@needs_watching
-def test_closing_the_tracker_ends_tracking_even_if_a_child_lives(notebook, child, tracker):
+@needs_tracking
+def test_closing_the_tracker_ends_tracking_while_a_child_is_alive(notebook, child, tracker):
     notebook.namespace["x"] = torch.ones(MIN_TRACKED_BYTES)
     made = notebook.write(notebook.serialize())
     child(lambda: True)
     made.close()
     span = notebook["x"].data_ptr(), notebook["x"].nbytes
     tracker.written([span])
-    assert span in tracker.written([span]), "or it has another tracker still"
+    assert span in tracker.written([span]), "still registered with the closed tracker"
 
 
 def test_without_userfaultfd_nothing_is_reported(tracker, array, monkeypatch):
@@ -283,21 +285,23 @@ def test_without_userfaultfd_nothing_is_reported(tracker, array, monkeypatch):
 
 @pytest.fixture
 def storage_pool(monkeypatch):
-    own = StoragePool()
-    monkeypatch.setattr(bundle_module, "storage_pool", own)
-    yield own
-    own.clear()
+    pool = StoragePool()
+    monkeypatch.setattr(bundle_module, "storage_pool", pool)
+    yield pool
+    pool.clear()
 
 
-@needs_watching
+@needs_tracking
 def test_unwritten_memory_is_not_compared(notebook, storage_pool, monkeypatch):
     notebook.namespace["x"] = torch.ones(8 * MIN_TRACKED_BYTES)
     compared = []
-    true = container.copy_changed
+    original = container.copy_changed
     monkeypatch.setattr(
-        container, "copy_changed", lambda old, new: compared.append(old.nbytes) or true(old, new)
+        container,
+        "copy_changed",
+        lambda old, new: compared.append(old.nbytes) or original(old, new),
     )
-    for expected in (0, 2 * PAGE, LARGE):  # nothing to compare with, the ends, what was written
+    for expected in (0, 2 * PAGE, LARGE):  # first run, then the ends, then the written block
         storage_pool.release("bundle", notebook.write(notebook.serialize()))
         assert sum(compared) <= expected
         compared.clear()
@@ -307,30 +311,30 @@ def test_unwritten_memory_is_not_compared(notebook, storage_pool, monkeypatch):
     assert notebook["x"][0] == 2
 
 
-@needs_watching
+@needs_tracking
 def test_repeatedly_written_memory_is_not_tracked(notebook, storage_pool):
     x = notebook.namespace["x"] = torch.ones(8 * MIN_TRACKED_BYTES)
     span = x.data_ptr(), x.nbytes
-    made, known = None, []
+    made, tracked = None, []
     for change in (lambda: None, lambda: x.add_(1), lambda: x.add_(1), lambda: None):
         change()
         made = notebook.write(notebook.serialize())
         namespace = {"__name__": "__main__"}
         bundle_module.load_bundle(made.path, namespace, "cpu")
         assert torch.equal(namespace["x"], x)
-        known.append(span in made.tracker._spans)
+        tracked.append(span in made.tracker._spans)
         storage_pool.release("bundle", made)
-    assert known == [True, False, False, True]
+    assert tracked == [True, False, False, True]
 
 
-def test_ranks_get_the_notebooks_values_whatever_is_written_and_freed(notebook, storage_pool):
+def test_ranks_get_the_notebooks_values_after_random_writes_and_frees(notebook, storage_pool):
     draw = random.Random(2)
     sizes = [
         LARGE,
         MIN_TRACKED_BYTES,
         MIN_TRACKED_BYTES + 4,
         3 * MIN_TRACKED_BYTES,
-    ]  # in floats: from watched to large
+    ]  # in bytes: from tracked to large
     for _ in range(60):
         for name in "uvwxyz":
             kind = draw.choice(["new", "one", "all", "numpy", "view", "drop", *["same"] * 4])

@@ -30,7 +30,7 @@ def remove_runs(server: Server) -> None:
     if server.runs.is_file():
         server.runs.unlink()
     shutil.rmtree(server.runs, ignore_errors=True)
-    assert server.ask("runs").json["runs"] == []
+    assert server.request("runs").json["runs"] == []
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ BASE = "/hub/user/x/"
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """A response of the server."""
 
     status: int
@@ -48,14 +48,14 @@ class Server:
     process: subprocess.Popen[bytes]
     log: Path
 
-    def ask(
+    def request(
         self,
         route: str,
         method: str = "GET",
         body: Any = None,
         token: str | None = None,
         **headers: str,
-    ) -> Answer:
+    ) -> Response:
         """Request a route below ``nbmgpu/api/``, or an absolute path; "" means no token."""
         token = self.token if token is None else token
         path = route if route.startswith("/") else f"{BASE}nbmgpu/api/{route}"
@@ -66,10 +66,10 @@ class Server:
         )
         try:
             with urllib.request.urlopen(request, timeout=30) as answer:
-                return Answer(answer.status, answer.headers, answer.read())
+                return Response(answer.status, answer.headers, answer.read())
         except urllib.error.HTTPError as refused:
             with refused:
-                return Answer(refused.code, refused.headers, refused.read())
+                return Response(refused.code, refused.headers, refused.read())
 
     @contextlib.contextmanager
     def listen(self, route: str, token: str | None = None, **options: Any) -> Iterator[Any]:
@@ -86,18 +86,18 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(home: Path, *arguments: str) -> Iterator[Server]:
-    """Start a server whose folders are all in ``home``."""
+def serving(folder: Path, *arguments: str) -> Iterator[Server]:
+    """Start a server whose folders are all in ``folder``."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    token, runs, log = secrets.token_hex(16), home / "runs", home / "server.log"
-    (home / "root").mkdir(parents=True)
+    token, runs, log = secrets.token_hex(16), folder / "runs", folder / "server.log"
+    (folder / "root").mkdir(parents=True)
     environment = os.environ | {
-        "JUPYTER_CONFIG_DIR": str(home / "config"),
-        "JUPYTER_CONFIG_PATH": str(home / "none"),
-        "JUPYTER_DATA_DIR": str(home / "data"),
-        "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
+        "JUPYTER_CONFIG_DIR": str(folder / "config"),
+        "JUPYTER_CONFIG_PATH": str(folder / "none"),
+        "JUPYTER_DATA_DIR": str(folder / "data"),
+        "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
         "JUPYTER_NO_CONFIG": "1",
         "NBMGPU_RUNS": str(runs),
         "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests")]),
@@ -106,7 +106,7 @@ def serving(home: Path, *arguments: str) -> Iterator[Server]:
         sys.executable, "-W", "error::RuntimeWarning", "-m", "jupyter_server",
         "--no-browser", "--allow-root", f"--port={port}", "--ServerApp.port_retries=0",
         f"--ServerApp.base_url={BASE}", f"--IdentityProvider.token={token}",
-        f"--ServerApp.root_dir={home / 'root'}",
+        f"--ServerApp.root_dir={folder / 'root'}",
         "--ServerApp.jpserver_extensions={'nbmgpu': True}", *arguments,
     ]  # fmt: skip
     with log.open("w") as out:
@@ -131,7 +131,7 @@ def _wait_for(server: Server) -> None:
         if server.process.poll() is not None:
             break
         with contextlib.suppress(OSError):
-            if server.ask(f"{BASE}api").status == 200:
+            if server.request(f"{BASE}api").status == 200:
                 return
         time.sleep(0.1)
     raise RuntimeError(server.log.read_text())

@@ -34,11 +34,11 @@ for epoch in range(2000):
         time.sleep(0.01)
     print("epoch", epoch, flush=True)
 """
-"""A training that does not end during a test."""
+"""A training loop that does not finish during a test."""
 
 CELL_IGNORING_INTERRUPT = """
 import time, nbmgpu
-print("begun", flush=True)
+print("started", flush=True)
 while True:
     try:
         time.sleep(1)

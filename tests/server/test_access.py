@@ -32,7 +32,7 @@ def test_every_route_requires_the_token(runs, stage, pattern, token):
     staged = stage(1, id=NAME)
     staged.log(0, "secret")
     for method in METHODS:
-        answer = runs.ask(address(pattern), method, token=token)
+        answer = runs.request(address(pattern), method, token=token)
         assert answer.status == 403, (method, pattern, answer)
         assert b"secret" not in answer.body
     assert staged.run.folder.exists()
@@ -68,7 +68,7 @@ for rule in [rule for group in groups for rule in getattr(group, "rules", [])]:
 def test_the_tested_routes_are_all_registered_routes(tmp_path):
     environment = os.environ | {"JUPYTER_NO_CONFIG": "1", "JUPYTER_RUNTIME_DIR": str(tmp_path)}
     command = [sys.executable, "-c", REGISTERED]
-    asked = subprocess.run(
+    done = subprocess.run(
         command,
         env=environment,
         cwd=tmp_path,
@@ -77,35 +77,35 @@ def test_the_tested_routes_are_all_registered_routes(tmp_path):
         timeout=60,
         check=False,
     )
-    registered = set(asked.stdout.split())
-    assert registered == {f"/b{pattern}$" for pattern, _ in ROUTES}, asked.stderr
+    registered = set(done.stdout.split())
+    assert registered == {f"/b{pattern}$" for pattern, _ in ROUTES}, done.stderr
 
 
 def test_the_servers_authorizer_is_called(tmp_path, monkeypatch):
     """An authorizer may allow users to read but not to stop."""
-    monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path / "home" / "runs"))
+    monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path / "server" / "runs"))
     reading = "--ServerApp.authorizer_class=server.authorizers.ReadOnlyAuthorizer"
-    with Stage() as stage, serving(tmp_path / "home", reading) as server:
+    with Stage() as stage, serving(tmp_path / "server", reading) as server:
         staged = stage(1, id=NAME)
         staged.start()
-        assert server.ask(f"runs/{NAME}").status == 200
-        assert server.ask(f"runs/{NAME}/stop", "POST", {}).status == 403
+        assert server.request(f"runs/{NAME}").status == 200
+        assert server.request(f"runs/{NAME}/stop", "POST", {}).status == 403
         assert not (staged.run.folder / "stop").exists()
         staged.finish()
-        assert server.ask(f"runs/{NAME}", "DELETE").status == 403
+        assert server.request(f"runs/{NAME}", "DELETE").status == 403
         assert staged.run.folder.exists()
         with server.listen("stream") as stream:
             assert json.loads(stream.recv())["runs"][0]["id"] == NAME
-    nobody = "--ServerApp.authorizer_class=server.authorizers.DenyAllAuthorizer"
-    with serving(tmp_path / "closed", nobody) as server:
+    deny_all = "--ServerApp.authorizer_class=server.authorizers.DenyAllAuthorizer"
+    with serving(tmp_path / "closed", deny_all) as server:
         for pattern, _ in ROUTES:
-            statuses = {server.ask(address(pattern), method).status for method in METHODS}
+            statuses = {server.request(address(pattern), method).status for method in METHODS}
             assert statuses - {405} == {403}, pattern
 
 
 def cookies_of(server):
     """Return the cookies of a browser that has opened the server's page."""
-    page = server.ask(f"{BASE}?token={server.token}", token="")
+    page = server.request(f"{BASE}?token={server.token}", token="")
     return "; ".join(c.partition(";")[0] for c in page.headers.get_all("Set-Cookie"))
 
 
@@ -125,26 +125,26 @@ def test_a_cookie_without_the_xsrf_token_cannot_stop_runs(runs, stage):
     staged = stage(1, id=NAME)
     staged.start()
     cookie = cookies_of(runs)
-    assert runs.ask("status", token="", Cookie=cookie).status == 200
-    assert runs.ask(f"runs/{NAME}/stop", "POST", {}, token="", Cookie=cookie).status == 403
+    assert runs.request("status", token="", Cookie=cookie).status == 200
+    assert runs.request(f"runs/{NAME}/stop", "POST", {}, token="", Cookie=cookie).status == 403
     assert not (staged.run.folder / "stop").exists()
     xsrf = re.search("_xsrf=([^;]+)", cookie)[1]
     known = {"Cookie": cookie, "X-XSRFToken": xsrf}
-    assert runs.ask(f"runs/{NAME}/stop", "POST", {}, token="", **known).status == 202
+    assert runs.request(f"runs/{NAME}/stop", "POST", {}, token="", **known).status == 202
 
 
-WEIRD = [
+INVALID_IDS = [
     "..", ".", "%2e%2e", "..%2f..%2fetc", "%2fetc%2fpasswd", "x", "%00", "~", "*",
     "20260101-120000-000aa%2f..%2f20260101-120000-000aa", "20260101-120000-000aa%0a",
     "20260101-120000-", "20260101-120000-000AA", "a" * 3000,
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", WEIRD)
+@pytest.mark.parametrize("name", INVALID_IDS)
 @pytest.mark.parametrize("tail", ["", "/logs", "/logs/0/download", "/stop"])
 def test_invalid_ids_are_rejected(runs, stage, name, tail):
     stage(1, id=NAME).log(0, "secret")
-    answer = runs.ask(f"runs/{name}{tail}", "POST" if tail == "/stop" else "GET")
+    answer = runs.request(f"runs/{name}{tail}", "POST" if tail == "/stop" else "GET")
     assert answer.status == 404, answer
     assert answer.json["message"]
     assert b"secret" not in answer.body
@@ -172,11 +172,11 @@ def test_a_symbolic_link_is_not_a_run(runs, stage, tmp_path):
     elsewhere = tmp_path / other
     staged.run.folder.rename(elsewhere)
     (runs.runs / other).symlink_to(elsewhere)
-    answer = runs.ask(f"runs/{other}")
+    answer = runs.request(f"runs/{other}")
     assert answer.status == 404
     assert "is a link" in answer.json["message"]
-    assert runs.ask("runs").json["runs"] == []
-    assert runs.ask(f"runs/{other}", "DELETE").status == 404
+    assert runs.request("runs").json["runs"] == []
+    assert runs.request(f"runs/{other}", "DELETE").status == 404
     assert elsewhere.exists()
 
 
@@ -185,7 +185,7 @@ def test_a_log_that_is_a_link_is_not_read(runs, stage, tmp_path):
     staged = stage(1, id=NAME)
     staged.run.log_path(0).symlink_to(tmp_path / "secret")
     for route in (f"runs/{NAME}/logs", f"runs/{NAME}/logs/0/download"):
-        answer = runs.ask(route)
+        answer = runs.request(route)
         assert answer.status == 404, answer
         assert "is a link" in answer.json["message"]
 
@@ -195,7 +195,7 @@ def test_a_folder_with_a_linked_part_is_not_a_run(runs, stage, tmp_path, part):
     staged = stage(1, id=NAME)
     (staged.run.folder / part).rename(tmp_path / part)
     (staged.run.folder / part).symlink_to(tmp_path / part)
-    assert runs.ask(f"runs/{NAME}").status == 404
+    assert runs.request(f"runs/{NAME}").status == 404
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
@@ -203,19 +203,21 @@ def test_a_folder_of_another_user_is_not_a_run(runs, stage):
     staged = stage(1, id=NAME)
     staged.finish()
     os.chown(staged.run.folder, 12345, 12345)
-    answer = runs.ask(f"runs/{NAME}")
+    answer = runs.request(f"runs/{NAME}")
     assert answer.status == 404
     assert "another user" in answer.json["message"]
-    assert runs.ask("runs").json["runs"] == []
-    assert runs.ask(f"runs/{NAME}", "DELETE").status == 404
+    assert runs.request("runs").json["runs"] == []
+    assert runs.request(f"runs/{NAME}", "DELETE").status == 404
     assert staged.run.folder.exists()
 
 
 def test_a_folder_that_is_not_a_run_gets_404(runs, stage):
     staged = stage(1, id=NAME)
     (staged.run.folder / "run.json").write_text("{")
-    answer = runs.ask(f"runs/{NAME}")
+    answer = runs.request(f"runs/{NAME}")
     assert answer.status == 404
     assert "cannot be read" in answer.json["message"]
+    (staged.run.folder / "run.json").write_text('{"id": "x", "strategy": "ddp"}')
+    assert "another version of nbmgpu" in runs.request(f"runs/{NAME}").json["message"]
     (staged.run.folder / "run.json").unlink()
-    assert "being created or deleted" in runs.ask(f"runs/{NAME}").json["message"]
+    assert "being created or deleted" in runs.request(f"runs/{NAME}").json["message"]

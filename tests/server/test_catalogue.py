@@ -50,7 +50,7 @@ def nvml(tmp_path, monkeypatch):
 
 
 def test_the_cpu_is_always_listed(runs):
-    (cpu,) = [d for d in runs.ask("status").json["devices"] if d["kind"] == "cpu"]
+    (cpu,) = [d for d in runs.request("status").json["devices"] if d["kind"] == "cpu"]
     assert cpu["name"] == "cpu"
     assert 0 <= cpu["use"] <= 1
     assert 0 < cpu["memory_used"] < cpu["memory_total"]
@@ -104,7 +104,7 @@ def test_gpus_without_nvml_are_listed_with_a_hint(tmp_path, monkeypatch):
 
 
 def test_the_catalogue_has_every_strategy_and_flag(runs):
-    catalogue = runs.ask("catalogue").json
+    catalogue = runs.request("catalogue").json
     assert [one["name"] for one in catalogue["strategies"]] == list(strategy_names())
     assert [one["name"] for one in catalogue["flags"]] == [flag.name for flag in FLAGS]
     fsdp = next(one for one in catalogue["strategies"] if one["name"] == "fsdp")
@@ -129,29 +129,29 @@ def test_logs_are_paged(runs, stage):
     staged = stage(2, id=NAME)
     staged.log(0, "".join(f"zero {n}\n" for n in range(300)))
     staged.log(1, "one\n")
-    page = runs.ask(f"runs/{NAME}/logs?rank=0&first=10&count=5").json
+    page = runs.request(f"runs/{NAME}/logs?rank=0&first=10&count=5").json
     assert [line["text"] for line in page["lines"]] == [f"zero {n}" for n in range(10, 15)]
     assert page["total"] == 300
-    assert runs.ask(f"runs/{NAME}/logs?rank=0&count=1").json["lines"][0]["text"] == "zero 299"
-    assert runs.ask(f"runs/{NAME}/logs").json["total"] == 301
-    assert runs.ask(f"runs/{NAME}/logs?search=ONE").json["total"] == 1
-    assert runs.ask(f"runs/{NAME}/logs?search=%20").json["total"] == 300
-    assert runs.ask(f"runs/{NAME}/logs?rank=7").json["lines"] == []
+    assert runs.request(f"runs/{NAME}/logs?rank=0&count=1").json["lines"][0]["text"] == "zero 299"
+    assert runs.request(f"runs/{NAME}/logs").json["total"] == 301
+    assert runs.request(f"runs/{NAME}/logs?search=ONE").json["total"] == 1
+    assert runs.request(f"runs/{NAME}/logs?search=%20").json["total"] == 300
+    assert runs.request(f"runs/{NAME}/logs?rank=7").json["lines"] == []
     staged.log(1, "more\n")  # an open reader reads new lines
-    assert runs.ask(f"runs/{NAME}/logs?rank=1").json["total"] == 2
-    assert len(runs.ask(f"runs/{NAME}/logs?count=99999").json["lines"]) <= MAX_LINES
-    assert runs.ask(f"runs/{NAME}/logs?first=x").status == 400
+    assert runs.request(f"runs/{NAME}/logs?rank=1").json["total"] == 2
+    assert len(runs.request(f"runs/{NAME}/logs?count=99999").json["lines"]) <= MAX_LINES
+    assert runs.request(f"runs/{NAME}/logs?first=x").status == 400
 
 
 def test_a_range_of_a_curve_has_all_its_points(runs, stage):
     staged = stage(1, id=NAME)
     staged.points("loss", list(range(5000)), [float(step) for step in range(5000)])
-    (whole,) = runs.ask(f"runs/{NAME}").json["curves"]["shown"]
+    (whole,) = runs.request(f"runs/{NAME}").json["curves"]["shown"]
     assert points_of(whole)[1][0] > 1  # downsampled
-    near = runs.ask(f"runs/{NAME}/curve?name=loss&first=100&last=110").json
+    near = runs.request(f"runs/{NAME}/curve?name=loss&first=100&last=110").json
     assert points_of(near) == [(float(step), float(step)) for step in range(99, 112)]
-    assert runs.ask(f"runs/{NAME}/curve?name=none").json is None
-    refused = runs.ask(f"runs/{NAME}/curve?first=x")
+    assert runs.request(f"runs/{NAME}/curve?name=none").json is None
+    refused = runs.request(f"runs/{NAME}/curve?first=x")
     assert (refused.status, refused.json["message"]) == (400, "first='x' is not a number.")
 
 
@@ -161,14 +161,14 @@ def points_of(curve):
 
 def test_a_missing_log_gets_404(runs, stage):
     stage(1, id=NAME)
-    assert "has written nothing yet" in runs.ask(f"runs/{NAME}/logs/0/download").json["message"]
-    assert "has no rank 3" in runs.ask(f"runs/{NAME}/logs/3/download").json["message"]
+    assert "has written nothing yet" in runs.request(f"runs/{NAME}/logs/0/download").json["message"]
+    assert "has no rank 3" in runs.request(f"runs/{NAME}/logs/3/download").json["message"]
 
 
 def test_a_download_is_complete_and_plain_text(runs, stage):
     data = bytes(range(256)) * 8192
     stage(1, id=NAME).log(0, data)
-    answer = runs.ask(f"runs/{NAME}/logs/0/download")
+    answer = runs.request(f"runs/{NAME}/logs/0/download")
     assert answer.body == data
     assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
     assert answer.headers["X-Content-Type-Options"] == "nosniff"

@@ -18,7 +18,7 @@ VITEST = LABEXTENSION / "node_modules" / "vitest" / "vitest.mjs"
 )
 def test_the_client_follows_a_run_to_its_end(runs):
     with real_run(runs, CELL) as (name, kernel):
-        told = {
+        variables = {
             "VITE_NBMGPU_PORT": str(runs.port),
             "VITE_NBMGPU_BASE": BASE,
             "VITE_NBMGPU_TOKEN": runs.token,
@@ -27,7 +27,7 @@ def test_the_client_follows_a_run_to_its_end(runs):
         done = subprocess.run(
             ["node", VITEST, "run", "src/server/real.test.ts"],
             cwd=LABEXTENSION,
-            env=os.environ | told,
+            env=os.environ | variables,
             capture_output=True,
             text=True,
             timeout=150,

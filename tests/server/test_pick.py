@@ -1,11 +1,11 @@
-"""The picker of a cell whose kernel is busy."""
+"""The picker without a kernel, through the server."""
 
 from nbmgpu.strategies import strategy_names
 
 
 def test_the_picker_works_without_a_kernel(runs):
     body = {"line": "%%mgpu --strategy zero1", "controls": {"gpus": 2, "accumulate": 4}}
-    state = runs.ask("pick", "POST", body).json
+    state = runs.request("pick", "POST", body).json
     assert state["selected"] == "zero1"
     assert state["controls"]["accumulate"] == 4
     assert {row["name"] for row in state["advice"]["rows"]} >= {"ddp", "zero1", "fsdp"}
@@ -15,18 +15,18 @@ def test_the_picker_works_without_a_kernel(runs):
 
 
 def test_an_empty_request_is_valid(runs):
-    assert runs.ask("pick", "POST", {}).json["advice"]["line"].startswith("%%mgpu ")
+    assert runs.request("pick", "POST", {}).json["advice"]["line"].startswith("%%mgpu ")
 
 
 def test_invalid_bodies_are_rejected(runs):
     for body in ([], {"line": 3}, {"controls": "two"}, {"other": 1}):
-        answer = runs.ask("pick", "POST", body)
+        answer = runs.request("pick", "POST", body)
         assert answer.status == 400
         assert answer.json["message"] == "The body is not a PickRequest."
         assert "controls" in answer.json["hint"]
 
 
 def test_invalid_options_are_reported_by_the_picker(runs):
-    state = runs.ask("pick", "POST", {"controls": {"gpus": "some"}}).json
+    state = runs.request("pick", "POST", {"controls": {"gpus": "some"}}).json
     assert state["advice"] is None
     assert "'some' does not name GPUs" in state["problem"]

@@ -17,11 +17,11 @@ CLOSED = 8
 
 
 def line_of(server, name):
-    return next((line for line in server.ask("runs").json["runs"] if line["id"] == name), None)
+    return next((line for line in server.request("runs").json["runs"] if line["id"] == name), None)
 
 
 def state_of(server, name):
-    return line_of(server, name)["state"]
+    return line_of(server, name)["status"]["state"]
 
 
 def until_closed(stream):
@@ -48,43 +48,46 @@ def test_a_run_is_shown_stopped_and_deleted_while_its_kernel_is_busy(runs):
         first = json.loads(stream.recv())
         assert first["about"]["id"] == name
         assert first["status"]["over"] is False
-        told = until_part(
+        parts = until_part(
             stream, first, lambda p: any(c["steps"] > 5 for c in p["curves"]["shown"])
         )
-        assert told["curves"]["shown"][0]["name"] == "loss"
-        assert [rank["word"] for rank in told["ranks"]] == ["running", "running"]
+        assert parts["curves"]["shown"][0]["name"] == "loss"
+        assert [rank["label"] for rank in parts["ranks"]] == ["running", "running"]
 
         line = line_of(runs, name)
-        assert (line["state"], line["kernel_alive"], line["over"]) == ("running", True, False)
-        assert line["metric"] == "loss"
-        assert runs.ask(f"runs/{name}").json["status"]["state"] == "running"
-        page = until(lambda: (p := runs.ask(f"runs/{name}/logs?rank=1").json)["total"] and p)
+        status = line["status"]
+        assert (status["state"], line["kernel"]["alive"], status["over"]) == (
+            "running", True, False,
+        )  # fmt: skip
+        assert line["curve"]["name"] == "loss"
+        assert runs.request(f"runs/{name}").json["status"]["state"] == "running"
+        page = until(lambda: (p := runs.request(f"runs/{name}/logs?rank=1").json)["total"] and p)
         assert re.fullmatch(r"epoch \d+", page["lines"][0]["text"])
 
-        refused = runs.ask(f"runs/{name}", "DELETE")
+        refused = runs.request(f"runs/{name}", "DELETE")
         assert refused.status == 409
         assert refused.json == {
             "message": f"Run {name} is still running.",
             "hint": "Stop it first.",
         }
 
-        assert runs.ask(f"runs/{name}/stop", "POST", {"force": False}).status == 202
+        assert runs.request(f"runs/{name}/stop", "POST", {"force": False}).status == 202
         last, code = until_closed(stream)
         assert code == CloseCode.OVER
         assert (last["status"]["state"], last["status"]["over"]) == ("stopped", True)
         assert kernel.poll() is None  # it was busy all the time
 
         assert state_of(runs, name) == "stopped"
-        again = runs.ask(f"runs/{name}/stop", "POST", {})
+        again = runs.request(f"runs/{name}/stop", "POST", {})
         assert again.status == 409
         assert "is already over" in again.json["message"]
 
-        text = runs.ask(f"runs/{name}/logs/0/download")
+        text = runs.request(f"runs/{name}/logs/0/download")
         assert text.body == (runs.runs / name / "logs" / "rank-0.log").read_bytes()
         assert text.headers["Content-Type"].startswith("text/plain")
         assert text.headers["Content-Disposition"] == f'attachment; filename="{name}-rank-0.log"'
 
-        uncollected = runs.ask(f"runs/{name}", "DELETE")  # its kernel can still read the results
+        uncollected = runs.request(f"runs/{name}", "DELETE")  # results not yet written back
         assert uncollected.status == 409
         assert uncollected.json == {
             "message": f"The results of run {name} are not in its notebook yet.",
@@ -92,38 +95,39 @@ def test_a_run_is_shown_stopped_and_deleted_while_its_kernel_is_busy(runs):
         }
         kernel.kill()
         kernel.wait(10)
-        assert runs.ask(f"runs/{name}", "DELETE").status == 204
+        assert runs.request(f"runs/{name}", "DELETE").status == 204
         assert not (runs.runs / name).exists()
-        assert runs.ask(f"runs/{name}").status == 404
+        assert runs.request(f"runs/{name}").status == 404
 
 
-WHOLE = "import nbmgpu; nbmgpu.run('import nbmgpu; nbmgpu.log(acc=0.9)', {}, gpus=2, cpu=True)"
+SHORT_RUN = "import nbmgpu; nbmgpu.run('import nbmgpu; nbmgpu.log(acc=0.9)', {}, gpus=2, cpu=True)"
 
 
 def test_a_kernel_caches_the_entry_of_a_finished_run(runs):
     """So that servers do not have to read all of its events."""
     environment = os.environ | {"NBMGPU_RUNS": str(runs.runs)}
-    subprocess.run([sys.executable, "-c", WHOLE], env=environment, timeout=60, check=True)
+    subprocess.run([sys.executable, "-c", SHORT_RUN], env=environment, timeout=60, check=True)
     (folder,) = runs.runs.iterdir()
-    kept = read_digest(folder, fingerprint(folder))
-    assert (kept.state, kept.metric, kept.last) == ("finished", "acc", "0.9")
-    told = line_of(runs, folder.name)
-    assert told["kernel_alive"] is False
-    assert told | {"kernel_alive": True} == json.loads(to_json(kept))
+    digest = read_digest(folder, fingerprint(folder))
+    curve = digest.curve
+    assert (digest.status.state, curve.name, curve.last) == ("finished", "acc", "0.9")
+    entry = line_of(runs, folder.name)
+    assert entry["kernel"]["alive"] is False
+    assert entry | {"kernel": entry["kernel"] | {"alive": True}} == json.loads(to_json(digest))
 
 
 def test_a_run_that_ignores_interrupts_is_killed_by_a_forced_stop(runs):
     with real_run(runs, CELL_IGNORING_INTERRUPT) as (name, _):
-        until(lambda: "begun" in runs.ask(f"runs/{name}/logs/0/download").body.decode())
+        until(lambda: "started" in runs.request(f"runs/{name}/logs/0/download").body.decode())
         with runs.listen(f"runs/{name}/stream") as stream:
-            assert runs.ask(f"runs/{name}/stop", "POST", {"force": False}).status == 202
-            assert line_of(runs, name)["word"] == "stopping"
-            assert runs.ask(f"runs/{name}/stop", "POST", {"force": True}).status == 202
+            assert runs.request(f"runs/{name}/stop", "POST", {"force": False}).status == 202
+            assert line_of(runs, name)["status"]["label"] == "stopping"
+            assert runs.request(f"runs/{name}/stop", "POST", {"force": True}).status == 202
             assert (runs.runs / name / "stop").read_text() == "force"
             last, code = until_closed(stream)
         assert code == CloseCode.OVER
         assert last["status"]["state"] == "stopped"
-        assert line_of(runs, name)["word"] == "stopped"
+        assert line_of(runs, name)["status"]["label"] == "stopped"
 
 
 def test_a_run_whose_kernel_was_killed_is_reported_and_can_be_deleted(runs):
@@ -131,15 +135,15 @@ def test_a_run_whose_kernel_was_killed_is_reported_and_can_be_deleted(runs):
         until(lambda: state_of(runs, name) == "running")
         kernel.kill()
         kernel.wait(10)
-        line = until(lambda: (line := line_of(runs, name))["over"] and line)
-        assert line["kernel_alive"] is False
-        assert line["state"] in ("failed", "lost")
+        line = until(lambda: (line := line_of(runs, name))["status"]["over"] and line)
+        assert line["kernel"]["alive"] is False
+        assert line["status"]["state"] in ("failed", "lost")
         assert line["failure"]
-        refused = runs.ask(f"runs/{name}/stop", "POST", {})
+        refused = runs.request(f"runs/{name}/stop", "POST", {})
         assert refused.status == 409
         assert "is already over" in refused.json["message"]
         with runs.listen(f"runs/{name}/stream") as stream:
             whole, code = until_closed(stream)
         assert code == CloseCode.OVER
-        assert whole["failure"]["what"]
-        assert runs.ask(f"runs/{name}", "DELETE").status == 204
+        assert whole["failure"]["error"]
+        assert runs.request(f"runs/{name}", "DELETE").status == 204

@@ -39,31 +39,32 @@ def ids(answer):
 
 def test_the_fields_of_an_entry(runs, stage):
     run = play(stage, 1)
-    (line,) = runs.ask("runs").json["runs"]
+    (line,) = runs.request("runs").json["runs"]
     assert line["id"] == run.id
-    assert (line["state"], line["word"], line["tone"], line["over"]) == (
+    status = line["status"]
+    assert (status["state"], status["label"], status["tone"], status["over"]) == (
         "finished", "finished", "good", True,
     )  # fmt: skip
     assert (line["strategy"], line["world_size"], line["devices"]) == ("ddp", 2, ["cpu", "cpu"])
     assert line["notebook"] == "books/train.ipynb"
-    assert line["kernel_alive"] is True  # this process
+    assert line["kernel"]["alive"] is True  # this process
     assert line["failure"] == ""
-    assert line["metric"] == "loss"
-    assert line["last"] == "0.01"
-    assert 2 < len(line["curve"]) <= POINTS
-    assert line["curve"][0] == [0, 1]
-    assert line["curve"][-1] == [99, 0.01]
+    assert line["curve"]["name"] == "loss"
+    assert line["curve"]["last"] == "0.01"
+    assert 2 < len(line["curve"]["points"]) <= POINTS
+    assert line["curve"]["points"][0] == [0, 1]
+    assert line["curve"]["points"][-1] == [99, 0.01]
 
 
 def test_the_summary_is_available_when_the_run_is_over(runs, stage):
     run = play(stage, 1)
-    summary = runs.ask(f"runs/{run.id}/summary").json
+    summary = runs.request(f"runs/{run.id}/summary").json
     assert "finished" in summary["text"]
     assert "finished" in summary["html"]
     assert "<script" not in summary["html"]
     going = stage(2, id=name_of(2))
     going.start()
-    refused = runs.ask(f"runs/{going.run.id}/summary")
+    refused = runs.request(f"runs/{going.run.id}/summary")
     assert (refused.status, refused.json["message"]) == (409, f"Run {name_of(2)} is still running.")
 
 
@@ -72,17 +73,17 @@ def test_a_failed_run_has_its_cause_in_a_sentence(runs, stage):
     staged.start()
     staged.fail(1, message="bad batch\nand more", line=2)
     staged.end("failed")
-    (line,) = runs.ask("runs").json["runs"]
-    assert line["state"] == "failed"
+    (line,) = runs.request("runs").json["runs"]
+    assert line["status"]["state"] == "failed"
     assert line["failure"] == "rank 1, line 2: ValueError: bad batch"
 
 
 def test_a_run_without_a_launcher_is_lost(runs, stage):
-    staged = stage(1, id=name_of(1), kernel_create_time=1.0)
-    (line,) = runs.ask("runs").json["runs"]
-    assert (line["state"], line["kernel_alive"]) == ("lost", False)
+    staged = stage(1, id=name_of(1), create_time=1.0)
+    (line,) = runs.request("runs").json["runs"]
+    assert (line["status"]["state"], line["kernel"]["alive"]) == ("lost", False)
     assert line["failure"].startswith("The launcher has disappeared")
-    answer = runs.ask(f"runs/{staged.run.id}/stop", "POST")
+    answer = runs.request(f"runs/{staged.run.id}/stop", "POST")
     assert answer.status == 409
     assert "launcher disappeared" in answer.json["message"]
 
@@ -94,9 +95,9 @@ def test_a_run_with_many_events_is_stopped_immediately(runs, stage):
         staged.points("loss", list(range(first, first + 100)), [0.5] * 100)
     process = psutil.Process(runs.process.pid)
     before = process.cpu_times().user
-    assert runs.ask(f"runs/{staged.run.id}/stop", "POST", {}).status == 202
+    assert runs.request(f"runs/{staged.run.id}/stop", "POST", {}).status == 202
     stopping = process.cpu_times().user - before
-    assert runs.ask(f"runs/{staged.run.id}").json["status"]["word"] == "stopping"
+    assert runs.request(f"runs/{staged.run.id}").json["status"]["label"] == "stopping"
     reading = process.cpu_times().user - before - stopping
     assert stopping < reading / 3, (stopping, reading)
 
@@ -104,20 +105,20 @@ def test_a_run_with_many_events_is_stopped_immediately(runs, stage):
 def test_nonfinite_values_are_omitted(runs, stage):
     staged = stage(1, id=name_of(1))
     staged.points("loss", [1, 2, 3], [1.0, float("nan"), float("inf")])
-    (line,) = runs.ask("runs").json["runs"]
-    assert line["curve"] == [[1, 1]]
-    assert line["last"] == "inf"
-    assert runs.ask(f"runs/{staged.run.id}").json["curves"]["shown"][0]["finite"] is False
+    (line,) = runs.request("runs").json["runs"]
+    assert line["curve"]["points"] == [[1, 1]]
+    assert line["curve"]["last"] == "inf"
+    assert runs.request(f"runs/{staged.run.id}").json["curves"]["shown"][0]["finite"] is False
 
 
 def test_the_list_is_paged_newest_first(runs, stage):
     for number in range(5):
         play(stage, number, steps=10)
-    first = runs.ask("runs?limit=2")
+    first = runs.request("runs?limit=2")
     assert (ids(first), first.json["more"]) == ([name_of(4), name_of(3)], True)
-    rest = runs.ask(f"runs?limit=3&before={name_of(3)}")
+    rest = runs.request(f"runs?limit=3&before={name_of(3)}")
     assert (ids(rest), rest.json["more"]) == ([name_of(2), name_of(1), name_of(0)], False)
-    refused = runs.ask("runs?limit=many")
+    refused = runs.request("runs?limit=many")
     assert refused.status == 400
     assert refused.json["message"] == "limit='many' is not an integer."
 
@@ -130,9 +131,9 @@ def test_two_hundred_finished_runs_are_listed_in_less_than_a_third_of_a_second(r
     process = psutil.Process(runs.process.pid)
     walls, costs = [], []
     for _ in range(3):  # the first time, nothing is cached in memory
-        before, begun = process.cpu_times(), time.perf_counter()
-        answer = runs.ask("runs")
-        walls.append(time.perf_counter() - begun)
+        before, start = process.cpu_times(), time.perf_counter()
+        answer = runs.request("runs")
+        walls.append(time.perf_counter() - start)
         after = process.cpu_times()
         costs.append(after.user + after.system - before.user - before.system)
         assert len(ids(answer)) == 200
@@ -144,9 +145,9 @@ def test_runs_that_were_never_read_are_added_gradually(runs, stage):
     """Without a cached entry: their kernels were killed, or an older version ran them."""
     for number in range(50):
         play(stage, number, steps=2000)
-    begun = time.perf_counter()
-    first = runs.ask("runs")
-    assert time.perf_counter() - begun < 1.5  # reading all takes some seconds
+    start = time.perf_counter()
+    first = runs.request("runs")
+    assert time.perf_counter() - start < 1.5  # reading all takes some seconds
     assert 0 < len(ids(first)) < 50
     assert first.json["more"] is True
     with runs.listen("stream") as stream:
@@ -156,7 +157,7 @@ def test_runs_that_were_never_read_are_added_gradually(runs, stage):
             message += [line["id"] for line in update["runs"]]
             assert update["gone"] == []
     assert sorted(message) == [name_of(number) for number in range(50)]
-    assert ids(runs.ask("runs")) == sorted(message, reverse=True)
+    assert ids(runs.request("runs")) == sorted(message, reverse=True)
 
 
 def test_finished_runs_are_read_once(runs, stage, monkeypatch):
@@ -186,8 +187,8 @@ def test_an_entry_is_recomputed_after_new_events(runs, stage):
     known = RunListReader()
     assert known.newest().runs[0].failure.endswith("first")
     staged.points("loss", [1], [0.5])
-    assert known.newest().runs[0].metric == "loss"
-    assert RunListReader().newest().runs[0].metric == "loss"
+    assert known.newest().runs[0].curve.name == "loss"
+    assert RunListReader().newest().runs[0].curve.name == "loss"
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"seen": 1}', '{"seen": [], "line": {}}'])
@@ -205,11 +206,11 @@ def test_a_damaged_folder_does_not_hide_others(runs, stage):
     broken = play(stage, 2)
     nonsense = '{"kind": "status", "time": "noon", "rank": 1, "state": "running"}\n'
     (broken.folder / "events" / "rank-1.jsonl").write_text(nonsense)
-    assert ids(runs.ask("runs")) == [name_of(1)]
-    answer = runs.ask(f"runs/{broken.id}")
+    assert ids(runs.request("runs")) == [name_of(1)]
+    answer = runs.request(f"runs/{broken.id}")
     assert answer.status == 500
     assert "log has details" in answer.json["hint"]
-    assert ids(runs.ask("runs")) == [name_of(1)]
+    assert ids(runs.request("runs")) == [name_of(1)]
     assert runs.log.read_text().count(f"Run {broken.id} cannot be read") == 1
 
 
@@ -229,21 +230,21 @@ def test_the_cache_is_limited(runs, stage, monkeypatch):
 def test_running_runs_are_not_cached(runs, stage):
     staged = stage(1, id=name_of(1))
     staged.start()
-    assert [line["state"] for line in runs.ask("runs").json["runs"]] == ["running"]
+    assert [line["status"]["state"] for line in runs.request("runs").json["runs"]] == ["running"]
     assert not (staged.run.folder / DIGEST_FILE).exists()
 
 
 def test_a_missing_runs_folder_is_not_a_problem(runs):
     assert not runs.runs.exists()
-    assert runs.ask("runs").json == {"runs": [], "more": False}
-    assert runs.ask("status").json["problems"] == []
+    assert runs.request("runs").json == {"runs": [], "more": False}
+    assert runs.request("status").json["problems"] == []
 
 
 def test_an_unreadable_runs_folder_is_a_problem(runs):
     runs.runs.write_text("not a folder")  # root ignores permissions
-    (problem,) = runs.ask("status").json["problems"]
+    (problem,) = runs.request("status").json["problems"]
     assert problem == f"The folder of runs, {runs.runs}, cannot be read: Not a directory."
-    assert runs.ask("runs").status == 500
+    assert runs.request("runs").status == 500
     with runs.listen("stream") as stream:
         assert json.loads(stream.recv())["problems"] == [problem]
     runs.runs.unlink()
@@ -268,14 +269,14 @@ def test_long_reads_do_not_block_other_requests(runs, stage):
     staged = stage(1, id=name_of(1))
     for first in range(0, 100_000, 100):
         staged.points("loss", list(range(first, first + 100)), [0.5] * 100)
-    big = threading.Thread(target=runs.ask, args=(f"runs/{name_of(1)}",))
+    big = threading.Thread(target=runs.request, args=(f"runs/{name_of(1)}",))
     started = time.perf_counter()
     big.start()
     waits = []
     while big.is_alive():
-        begun = time.perf_counter()
-        assert runs.ask("/hub/user/x/api").status == 200
-        waits.append(time.perf_counter() - begun)
+        start = time.perf_counter()
+        assert runs.request("/hub/user/x/api").status == 200
+        waits.append(time.perf_counter() - start)
     big.join()
     took = time.perf_counter() - started
     assert len(waits) > 3, (waits, took)

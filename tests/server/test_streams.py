@@ -10,7 +10,7 @@ import pytest
 import websocket
 from jupyter_server_process import until
 
-from nbmgpu.report.snapshot import Parts
+from nbmgpu.report.views.registry import BUILT_IN
 from nbmgpu.runs.folder import COLLECTED_FILE
 from nbmgpu.server.payloads import CloseCode, Update, Visibility
 
@@ -18,7 +18,7 @@ CLOSED = 8
 FIRST, SECOND = "20260101-120000-000aa", "20260101-120001-000bb"
 
 
-def hear(stream, condition=lambda update: True):
+def receive(stream, condition=lambda update: True):
     """Return the next message that ``condition`` is true for; of runs, not devices."""
     for _ in range(15):
         update = json.loads(stream.recv())
@@ -27,11 +27,11 @@ def hear(stream, condition=lambda update: True):
     raise AssertionError(update)
 
 
-def tell(stream, visible):
+def send_visibility(stream, visible):
     stream.send(json.dumps(dataclasses.asdict(Visibility(visible))))
 
 
-def silence(stream, seconds=2.5):
+def assert_no_messages(stream, seconds=2.5):
     """Assert that no messages arrive, except those already sent."""
     time.sleep(0.5)
     stream.settimeout(0.1)
@@ -48,45 +48,47 @@ def test_only_changed_entries_are_sent(runs, stage):
     first.finish()
     second.start()
     with runs.listen("stream") as stream:
-        update = hear(stream)
+        update = receive(stream)
         assert set(update) == {field.name for field in dataclasses.fields(Update)}
         assert [line["id"] for line in update["runs"]] == [SECOND, FIRST]
         assert update["devices"][0]["name"] == "cpu"
-        assert hear(stream, lambda n: n["runs"])["runs"][0]["id"] == SECOND  # its duration grows
+        assert receive(stream, lambda n: n["runs"])["runs"][0]["id"] == SECOND  # its duration grows
         second.fail(0, message="bad")
         second.end("failed")
-        (line,) = hear(stream, lambda n: any(line["over"] for line in n["runs"]))["runs"]
-        assert (line["id"], line["state"]) == (SECOND, "failed")
+        (line,) = receive(stream, lambda n: any(line["status"]["over"] for line in n["runs"]))[
+            "runs"
+        ]
+        assert (line["id"], line["status"]["state"]) == (SECOND, "failed")
         (first.run.folder / COLLECTED_FILE).touch()  # as its kernel does
-        assert runs.ask(f"runs/{FIRST}", "DELETE").status == 204
-        update = hear(stream, lambda n: n["gone"])
+        assert runs.request(f"runs/{FIRST}", "DELETE").status == 204
+        update = receive(stream, lambda n: n["gone"])
         assert (update["gone"], update["runs"]) == ([FIRST], [])
 
 
 def test_a_hidden_page_gets_no_messages_until_it_is_visible(runs, stage):
     stage(1, id=FIRST).start()
     with runs.listen("stream") as stream, runs.listen(f"runs/{FIRST}/stream") as parts:
-        hear(stream)
+        receive(stream)
         assert json.loads(parts.recv())
         for hidden in (stream, parts):
-            tell(hidden, False)
-        silence(stream)
-        silence(parts, 1)
+            send_visibility(hidden, False)
+        assert_no_messages(stream)
+        assert_no_messages(parts, 1)
         staged = stage(1, id=SECOND)
         staged.start()
-        tell(stream, True)
-        assert SECOND in {line["id"] for line in hear(stream, lambda n: n["runs"])["runs"]}
-        tell(parts, True)
+        send_visibility(stream, True)
+        assert SECOND in {line["id"] for line in receive(stream, lambda n: n["runs"])["runs"]}
+        send_visibility(parts, True)
         assert "status" in json.loads(parts.recv())
 
 
 def test_invalid_messages_are_ignored(runs):
     with runs.listen("stream") as stream:
-        hear(stream)
+        receive(stream)
         for word in ("", "{", "[]", "5", '{"visible": "x"}', '{"other": 1}'):
             stream.send(word)
         stream.send_binary(b"\xff\xfe")
-        hear(stream)
+        receive(stream)
 
 
 def test_the_server_reads_nothing_for_hidden_pages(runs, stage):
@@ -101,9 +103,9 @@ def test_the_server_reads_nothing_for_hidden_pages(runs, stage):
         return process.io_counters().read_count - before
 
     with runs.listen("stream") as stream:
-        hear(stream)
+        receive(stream)
         busy = reads()
-        tell(stream, False)
+        send_visibility(stream, False)
         time.sleep(1.5)
         hidden = reads()
     time.sleep(1.5)
@@ -118,9 +120,9 @@ def test_a_run_stream_sends_changed_parts(runs, stage):
     staged.start()
     with runs.listen(f"runs/{FIRST}/stream") as stream:
         first = json.loads(stream.recv())
-        assert set(first) == {field.name for field in dataclasses.fields(Parts)}
+        assert set(first) == set(BUILT_IN)
         staged.points("loss", [1, 2], [1.0, 0.5])
-        message = hear(stream, lambda parts: "curves" in parts)
+        message = receive(stream, lambda parts: "curves" in parts)
         assert message["curves"]["shown"][0]["last"] == "0.5"
         assert "about" not in message
         staged.finish()
@@ -139,15 +141,15 @@ def test_parts_are_sent_four_times_a_second(runs, stage):
     staged.start()
     with runs.listen(f"runs/{FIRST}/stream") as stream:
         json.loads(stream.recv())
-        begun, came = time.monotonic(), 0
+        start, received = time.monotonic(), 0
         for step in range(40):
             staged.points("loss", [step], [float(step)])
             stream.settimeout(0.1)
             try:
-                came += bool(json.loads(stream.recv()))
+                received += bool(json.loads(stream.recv()))
             except websocket.WebSocketTimeoutException:
                 pass
-        rate = came / (time.monotonic() - begun)
+        rate = received / (time.monotonic() - start)
     assert 1 < rate < 5, rate
 
 
@@ -174,7 +176,7 @@ def test_the_stream_of_a_deleted_run_is_closed(runs, stage):
 def test_many_clients_leak_nothing(runs, stage):
     stage(1, id=FIRST).start()
     process = psutil.Process(runs.process.pid)
-    runs.ask("status")
+    runs.request("status")
     for _ in range(2):
         for _ in range(10):
             with runs.listen("stream") as stream, runs.listen(f"runs/{FIRST}/stream") as parts:

@@ -20,10 +20,10 @@ Colour = Literal["red", "green"]
 
 @dataclass(frozen=True)
 class Base:
-    """What all have; ``code`` is a \\n */ trap.
+    """Common fields; ``code`` contains \\n */, which must be escaped.
 
     Attributes:
-        kind: tells them apart,
+        kind: the name of the type,
             on two lines.
     """
 
@@ -56,7 +56,7 @@ class Code(IntEnum):
 
 
 def declared(cls):
-    """The text of ``cls`` and of what it is made of, by name."""
+    """Return the declarations of ``cls`` and of the types of its fields, by name."""
     colour = typescript.Named(__name__, "Colour", Colour, "A colour.")
     left, found = [typescript.Named.of(cls)], {}
     while left:
@@ -93,9 +93,9 @@ def test_dataclasses_become_interfaces():
         "}",
     ]
     assert found["Colour"] == "/** A colour. */\nexport type Colour = 'red' | 'green';"
-    assert "  /** tells them apart, on two lines. */\n  kind: string;" in found["Base"]
+    assert "  /** the name of the type, on two lines. */\n  kind: string;" in found["Base"]
     assert "`code`" in found["Base"]
-    assert "*/ trap" not in found["Base"]
+    assert "*/, which" not in found["Base"]
 
 
 def test_int_enums_become_constants():

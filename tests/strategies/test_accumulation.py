@@ -4,81 +4,78 @@ from __future__ import annotations
 
 import pytest
 import torch
+from idioms.comparison import Comparison, run_both
+from idioms.idiom import TRAIN
+from idioms.notebook import notebook
+from idioms.sources import ADAM
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import nbmgpu
+from nbmgpu.errors import StrategyError
 
-TRAIN = """
+CLIPPED = """
 for epoch in range(2):
     for x, y in loader:
         opt.zero_grad()
-        loss = nn.functional.cross_entropy(model(x), y, ignore_index=0)
+        loss = F.cross_entropy(model(x), y, ignore_index=0)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         opt.step()
         scheduler.step()
 """
+SCHEDULE = ADAM + "scheduler = torch.optim.lr_scheduler.StepLR(opt, 3, 0.5)\n"
+LOADER = "loader = DataLoader(TensorDataset(X[:29], Y[:29]), batch_size={})\n"
 
 
-def notebook(batch: int, samples: int = 29) -> dict[str, object]:
-    """A model, an optimizer and a loader whose batches have uneven numbers of targets."""
-    torch.manual_seed(0)
-    x, y = torch.randn(samples, 8), torch.randint(0, 4, (samples,))
-    y[2:4] = 0
-    model = nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 4))
-    opt = torch.optim.Adam(model.parameters(), lr=1e-2)
-    return {
-        "nn": nn,
-        "model": model,
-        "opt": opt,
-        "scheduler": torch.optim.lr_scheduler.StepLR(opt, 3, 0.5),
-        "loader": DataLoader(TensorDataset(x, y), batch_size=batch),
-    }
-
-
-def gap(a: dict[str, object], b: dict[str, object]) -> float:
-    """The largest difference between the weights of two notebooks."""
-    one, other = (list(n["model"].parameters()) for n in (a, b))
-    return max((p - q).abs().max().item() for p, q in zip(one, other, strict=True))
+def accumulated(
+    cell: str, size: int, setup: str = SCHEDULE, batch: int = 4, loader: str = LOADER, **options
+) -> Comparison:
+    """Run a cell whose batches are accumulated, and on one device with larger batches."""
+    larger = setup + loader.format(batch * size)
+    smaller = setup + loader.format(batch)
+    return run_both(cell, smaller, alone=(cell, larger), accumulate=size, **options)
 
 
 @pytest.mark.parametrize(("ranks", "size"), [(1, 2), (2, 2), (3, 2), (2, 3)])
-def test_n_batches_are_one_batch_n_times_as_large(ranks, size):
-    alone, shared = notebook(4 * size), notebook(4)
-    exec(TRAIN, alone)
-    nbmgpu.run(TRAIN, shared, gpus=ranks, cpu=True, accumulate=size)
-    assert gap(alone, shared) <= 1e-6
+def test_n_batches_are_one_batch_n_times_as_large(ranks: int, size: int) -> None:
+    result = accumulated(CLIPPED, size, gpus=ranks)
+    assert result.difference() <= 1e-6
+    alone, shared = result.alone, result.ranks
     assert shared["scheduler"].last_epoch == alone["scheduler"].last_epoch
     assert shared["opt"].param_groups[0]["lr"] == alone["opt"].param_groups[0]["lr"]
 
 
+@pytest.mark.parametrize("stage", [2, 3])
+def test_deepspeed_accumulates(stage: int) -> None:
+    result = accumulated(TRAIN, 2, ADAM, batch=8, strategy=f"deepspeed_stage_{stage}")
+    assert result.difference() < 1e-5
+
+
+DROPPING = """
 def without_zeros(samples):
-    """Leave out samples of class 0, as people do with pictures that cannot be read."""
+    '''Leaves out samples of class 0, as people do with pictures that cannot be read.'''
     x, y = zip(*(sample for sample in samples if sample[1]), strict=True)
     return torch.stack(x), torch.stack(y)
+loader = DataLoader(TensorDataset(X[:29], Y[:29]), batch_size={}, collate_fn=without_zeros)
+"""
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 @pytest.mark.parametrize(("ranks", "size"), [(1, 2), (2, 1), (2, 2)])
 def test_samples_that_a_collate_fn_drops_do_not_count(ranks, size, strategy):
-    alone, shared = notebook(12 * size), notebook(12)
-    for each in (alone, shared):
-        batch = each["loader"].batch_size
-        each["loader"] = DataLoader(each["loader"].dataset, batch, collate_fn=without_zeros)
-    exec(TRAIN, alone)
-    nbmgpu.run(TRAIN, shared, gpus=ranks, cpu=True, accumulate=size, strategy=strategy)
-    assert gap(alone, shared) <= 1e-6
+    result = accumulated(CLIPPED, size, batch=12, loader=DROPPING, gpus=ranks, strategy=strategy)
+    assert result.difference() <= 1e-6
 
 
-LOOKING_AHEAD = """
+ACCELERATE = """
 from accelerate import Accelerator
 accelerator = Accelerator(cpu=True)
 prepared, own, batches = accelerator.prepare(model, opt, loader)
 for epoch in range(2):
     for x, y in batches:
         own.zero_grad()
-        loss = nn.functional.cross_entropy(prepared(x), y)
+        loss = F.cross_entropy(prepared(x), y)
         accelerator.backward(loss)
         own.step()
 """
@@ -87,7 +84,7 @@ for epoch in range(2):
 ONE_BEHIND = """
 def train(x, y):
     opt.zero_grad()
-    loss = nn.functional.cross_entropy(model(x), y)
+    loss = F.cross_entropy(model(x), y)
     loss.backward()
     opt.step()
 
@@ -102,16 +99,15 @@ for epoch in range(2):
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("cell", [LOOKING_AHEAD, ONE_BEHIND], ids=["accelerate", "by hand"])
-def test_a_loop_that_reads_ahead_does_not_end_the_group_early(cell, ranks):
-    alone, shared = notebook(8, 26), notebook(4, 26)
-    exec(cell, alone)
-    nbmgpu.run(cell, shared, gpus=ranks, cpu=True, accumulate=2)
-    assert gap(alone, shared) <= 1e-6
+@pytest.mark.parametrize("cell", [ACCELERATE, ONE_BEHIND], ids=["accelerate", "in the cell"])
+def test_a_loop_that_reads_ahead_does_not_end_the_group_early(cell: str, ranks: int) -> None:
+    loader = LOADER.replace("29", "26")
+    result = accumulated(cell, 2, ADAM, loader=loader, gpus=ranks)
+    assert result.difference() <= 1e-6
 
 
-CLASSIC = [0.9472, 0.9440, 0.9527, 0.9687, 0.9570, 0.9343, 0.9411, 0.9186]
-"""The weights that the classic comparison of DDP with gradient accumulation prints."""
+PUBLISHED = [0.9472, 0.9440, 0.9527, 0.9687, 0.9570, 0.9343, 0.9411, 0.9186]
+"""The weights that the well-known comparison of DDP with gradient accumulation prints."""
 
 
 @pytest.mark.parametrize(
@@ -125,7 +121,7 @@ CLASSIC = [0.9472, 0.9440, 0.9527, 0.9687, 0.9570, 0.9343, 0.9411, 0.9186]
     ],
     ids=str,
 )
-def test_the_classic_demo(options):
+def test_the_published_comparison_of_ddp_with_accumulation(options):
     torch.manual_seed(0)
     data = torch.rand(8, 8)
     model = nn.Linear(8, 1, bias=False)
@@ -145,38 +141,39 @@ for epoch in range(2):
         cpu=True,
         **options,
     )
-    assert model.weight[0].tolist() == pytest.approx(CLASSIC, abs=5.1e-5)
+    assert model.weight[0].tolist() == pytest.approx(PUBLISHED, abs=5.1e-5)
     assert "summed-loss" in run.view.notices, "a sum over a larger batch would be another number"
 
 
-def refused(cell: str, **names: object) -> str:
-    """Run a cell that must be refused; return why."""
-    with pytest.raises(nbmgpu.errors.StrategyError) as caught:
-        nbmgpu.run(cell, notebook(4) | names, gpus=2, cpu=True, accumulate=2)
-    return str(caught.value)
+REFUSED = {
+    "a cell that accumulates": (
+        "accumulates by itself",
+        "step = 0",
+        TRAIN.replace("opt.step()", "if x.sum() > -1e9 and (step := step + 1) % 2: opt.step()"),
+    ),
+    "several optimizers": (
+        "one optimizer",
+        "other = nn.Linear(8, 4); second = torch.optim.SGD(other.parameters(), lr=0.1)",
+        TRAIN.replace("model(x)", "(model(x) + other(x))").replace(
+            "opt.step()", "opt.step(); second.step()"
+        ),
+    ),
+    "discarded gradients": (
+        "removed some",
+        "",
+        TRAIN.replace("opt.zero_grad()", "\n        for p in model.parameters(): p.grad = None"),
+    ),
+    "a gradient scaler of the cell": (
+        "--precision fp16",
+        "",
+        "scaler = torch.amp.GradScaler('cpu')\n"
+        + TRAIN.replace("opt.step()", "scaler.step(opt); scaler.update()"),
+    ),
+}
 
 
-def test_a_cell_that_accumulates_by_itself_is_refused():
-    own = TRAIN.replace("opt.step()", "if x.sum() > -1e9 and (step := step + 1) % 2: opt.step()")
-    assert "accumulates by itself" in refused(own, step=0)
-
-
-def test_several_optimizers_are_refused():
-    other = nn.Linear(8, 4)
-    second = torch.optim.SGD(other.parameters(), lr=0.1)
-    cell = TRAIN.replace("model(x)", "(model(x) + other(x))").replace(
-        "opt.step()", "opt.step(); second.step()"
-    )
-    assert "one optimizer" in refused(cell, other=other, second=second)
-
-
-def test_discarded_gradients_are_noticed():
-    cell = TRAIN.replace("opt.zero_grad()", "\n        for p in model.parameters(): p.grad = None")
-    assert "removed some" in refused(cell)
-
-
-def test_a_gradient_scaler_of_the_cell_is_refused():
-    cell = "scaler = torch.amp.GradScaler('cpu')\n" + TRAIN.replace(
-        "opt.step()", "scaler.step(opt); scaler.update()"
-    )
-    assert "--precision fp16" in refused(cell, torch=torch)
+@pytest.mark.parametrize(("why", "setup", "cell"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_cannot_be_accumulated_is_refused(why: str, setup: str, cell: str) -> None:
+    with pytest.raises(StrategyError) as caught:
+        nbmgpu.run(cell, notebook(setup), gpus=2, cpu=True, accumulate=2)
+    assert why in str(caught.value)

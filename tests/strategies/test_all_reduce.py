@@ -130,6 +130,6 @@ def test_a_rank_interrupted_in_a_reduction_cannot_continue() -> None:
 
 
 @pytest.mark.parametrize("cell", [ALONE, WITHOUT_A_GROUP], ids=["a group", "no group any more"])
-def test_a_rank_that_waits_for_one_that_has_left_gets_an_error(cell: str) -> None:
+def test_a_rank_that_waits_for_a_finished_one_gets_an_error(cell: str) -> None:
     with pytest.raises(RankError, match="Rank 1 had finished the cell"):
         nbmgpu.run(cell, {}, gpus=2, cpu=True)

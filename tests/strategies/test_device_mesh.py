@@ -6,16 +6,21 @@ takes all ranks for data-parallel ones counts samples twice here, or gives repli
 
 from __future__ import annotations
 
-import importlib
 import itertools
 from collections.abc import Iterator
 
 import pytest
-from idiom import TRAIN, Idiom, compare, idiom, notebook
-from installed import installed
+from entry_points import installed
+from idioms.comparison import assert_equal, run_both
+from idioms.idiom import TRAIN, Idiom, idiom
+from idioms.notebook import notebook
+from idioms.sources import BATCH_NORM, with_loss
+from idioms.tables import BY_NAME
+from matrix_selection import sampled
 from torch.utils.data import DataLoader
 
 import nbmgpu
+from nbmgpu import strategies
 from nbmgpu.errors import StrategyError
 from nbmgpu.kernel.batch_size import batch_line
 from nbmgpu.options.run_options import RunOptions
@@ -65,40 +70,22 @@ NAMES = {
 @pytest.fixture(autouse=True, scope="module")
 def _strategies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     site = tmp_path_factory.mktemp("site-packages")
-    with installed(site, "mesh_strategies", SOURCE, NAMES):
+    with installed(site, "mesh_strategies", SOURCE, strategies.GROUP, NAMES):
         yield
 
 
-def tables(*names: str) -> dict[str, Idiom]:
-    found = itertools.chain.from_iterable(importlib.import_module(n).IDIOMS for n in names)
-    return {each.name: each for each in found}
-
-
-KNOWN = tables("cells_loaders", "cells_losses", "cells_optimizers", "cells_models")
 ADAM = "opt = torch.optim.Adam(model.parameters(), lr=1e-2)\n"
 SHUFFLED = "loader = DataLoader(dataset, batch_size=7, shuffle=True)\n" + ADAM
 
-IDIOMS = [
+OWN = [
     idiom("shuffled, uneven batches", setup=SHUFFLED),
     idiom("a batch smaller than the number of shards", setup="""
 loader = DataLoader(TensorDataset(X[:13], Y[:13]), batch_size=6, shuffle=True)
 """),
-    idiom("a sum divided by the size of the batch", """
-for x, y in loader:
-    opt.zero_grad()
-    loss = F.cross_entropy(model(x), y, reduction="sum") / len(x)
-    loss.backward()
-    opt.step()
-    losses.append(loss.item())
-""", setup=SHUFFLED),
-    idiom("targets that are ignored", """
-for x, y in loader:
-    opt.zero_grad()
-    loss = F.cross_entropy(model(x), y, ignore_index=1)
-    loss.backward()
-    opt.step()
-    losses.append(loss.item())
-""", setup=SHUFFLED),
+    idiom("a sum divided by the size of the batch", with_loss(
+        "F.cross_entropy(model(x), y, reduction='sum') / len(x)"), setup=SHUFFLED),
+    idiom("ignored targets", with_loss(
+        "F.cross_entropy(model(x), y, ignore_index=1)"), setup=SHUFFLED),
     idiom("a generator without a seed", """
 order = np.random.default_rng().permutation(44)
 same = DataLoader(Subset(dataset, order[:30].tolist()), batch_size=5)
@@ -108,7 +95,7 @@ for x, y in same:
     F.cross_entropy(model(x), y).backward()
     opt.step()
     count += 1
-""", shares="order same model opt", curve=False),
+""", rank_local="order same model opt", curve=False),
     idiom("two units", """
 for x, y in loader:
     opt.zero_grad(); other_opt.zero_grad()
@@ -120,61 +107,56 @@ for x, y in loader:
 other = Net()
 other_opt = torch.optim.Adam(other.parameters(), lr=1e-2)
 """),
-    *(KNOWN[name] for name in (
-        "two workers", "IterableDataset", "a last batch of one sample", "a sum",
-        "a sum / the number of chosen samples", "ignore_index, a rank with none left",
-        "two backwards, one step", "an L2 penalty on parameters", "LBFGS on the whole data",
-    )),
 ]  # fmt: skip
 
+OTHERS = [
+    BY_NAME[name] for name in (
+        "two workers", "IterableDataset", "a last batch of one sample", "a sum",
+        "a sum / the number of chosen samples", "ignore_index, a rank without targets",
+        "two backwards, one step", "an L2 penalty on parameters", "LBFGS on the whole data",
+    )
+]  # fmt: skip
+
+EXERCISED = ("nbmgpu/strategies", "nbmgpu/rank")
 
 PAIRS = [
-    pytest.param(strategy, case, id=f"{strategy}: {case}")
-    for strategy, case in itertools.product(("replicated", "replicated_zero1"), IDIOMS)
-    if not ("zero1" in strategy and "LBFGS" in case.name)  # which zero1 refuses
+    *sampled((("replicated", case) for case in OWN), 1),
+    *sampled((("replicated", case) for case in OTHERS), 2, *EXERCISED),
+    *sampled((("replicated_zero1", case) for case in OWN + OTHERS[:-1]), 4, *EXERCISED),
 ]
+"""zero1 refuses LBFGS, the last one."""
 
 
 @pytest.mark.parametrize(("strategy", "case"), PAIRS)
-def test_four_ranks_leave_what_one_device_leaves(strategy: str, case: Idiom) -> None:
-    result = compare(case, 4, strategy=strategy)
-    assert not result.wrong, "\n".join(result.wrong)
+def test_four_ranks_have_the_numbers_of_one_device(strategy: str, case: Idiom) -> None:
+    result = assert_equal(case, 4, strategy=strategy)
     assert result.split() == case.split
     assert result.error <= (1e-5 if case.name == "a sum" else 1e-6)  # a sum is about 10
-    assert result.notices - {"rank-0-values"} == case.notices
+    assert result.notices == case.notices
     digests = {each.step_digest.weights for each in result.run.view.ranks if each.step_digest}
     assert len(digests) == 1
 
 
 def test_a_mesh_with_one_shard_trains_on_whole_batches() -> None:
     case = idiom("one shard", setup=SHUFFLED)
-    result = compare(case, 2, strategy="one_shard")
-    assert not result.wrong, "\n".join(result.wrong)
+    assert_equal(case, strategy="one_shard")
 
 
-BATCH_NORM = """
-model = nn.Sequential(nn.Linear(8, 12), nn.BatchNorm1d(12), nn.Tanh(), nn.Linear(12, 4))
-opt = torch.optim.SGD(model.parameters(), lr=0.1)
-loader = DataLoader(dataset, batch_size=7, shuffle=True, drop_last=True)
-"""
+EVEN = "loader = DataLoader(dataset, batch_size=7, shuffle=True, drop_last=True)\n"
 
 
 @pytest.mark.parametrize("options", [{"sync_batchnorm": True}, {"bucket_views": True}], ids=str)
 def test_options(options: dict[str, bool]) -> None:
-    setup = BATCH_NORM if "sync_batchnorm" in options else SHUFFLED
-    result = compare(idiom("an option", setup=setup), 4, strategy="replicated", **options)
-    assert not result.wrong, "\n".join(result.wrong)
+    setup = BATCH_NORM + EVEN if "sync_batchnorm" in options else SHUFFLED
+    assert_equal(idiom("an option", setup=setup), 4, strategy="replicated", **options)
 
 
 def test_gradients_accumulate_over_batches() -> None:
     cell = "for x, y in loader:\n    opt.zero_grad()\n    F.cross_entropy(model(x), y).backward()\n"
     cell += "    opt.step()\n"
-    alone, shared = notebook("loader = DataLoader(dataset, batch_size=22)"), notebook("")
-    exec("loader = DataLoader(dataset, batch_size=11)", shared)
-    exec(cell, alone)
-    nbmgpu.run(cell, shared, gpus=4, cpu=True, strategy="replicated", accumulate=2)
-    for mine, theirs in zip(shared["model"].parameters(), alone["model"].parameters(), strict=True):
-        assert (mine - theirs).abs().max() <= 1e-6
+    smaller, larger = (f"loader = DataLoader(dataset, batch_size={n})" for n in (11, 22))
+    result = run_both(cell, smaller, 4, alone=(cell, larger), strategy="replicated", accumulate=2)
+    assert result.difference() <= 1e-6
 
 
 DRAWS = """
@@ -220,8 +202,8 @@ groups = len(torch.distributed.distributed_c10d._world.pg_map)
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero1"])
-def test_a_mesh_of_one_dimension_takes_no_time_and_no_process_group(strategy: str) -> None:
-    names = notebook("")
+def test_a_mesh_of_one_dimension_creates_no_process_group(strategy: str) -> None:
+    names = notebook()
     nbmgpu.run(FIND_MESH, names, gpus=2, cpu=True, strategy=strategy)
     assert not names["built"]
     assert names["groups"] == 1

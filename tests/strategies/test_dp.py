@@ -6,7 +6,10 @@ from collections import namedtuple
 
 import pytest
 import torch
-from numerics.idiom import TRAIN, compare, idiom, notebook
+from idioms.comparison import assert_equal
+from idioms.idiom import TRAIN, Idiom, idiom
+from idioms.notebook import notebook
+from idioms.sources import BATCH_NORM, CLOSURE, DROPOUT
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 import nbmgpu
@@ -17,41 +20,25 @@ CPU = torch.device("cpu")
 
 CASES = [
     idiom("SGD"),
-    idiom("dropout", setup="""
-        model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 4))
-        opt = torch.optim.AdamW(model.parameters(), lr=1e-2)
-        """),
-    idiom("batch normalisation", setup="""
-        model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 4))
-        opt = torch.optim.SGD(model.parameters(), lr=0.1)
-        """),
-    idiom("LBFGS", """
-        for x, y in loader:
-            def closure():
-                opt.zero_grad()
-                loss = F.cross_entropy(model(x), y)
-                loss.backward()
-                return loss
-            losses.append(opt.step(closure).item())
-        """, setup="opt = torch.optim.LBFGS(model.parameters(), max_iter=3)",
-        shares="closure", curve=False),
+    idiom("dropout", setup=DROPOUT),
+    idiom("batch normalization", setup=BATCH_NORM),
+    idiom("LBFGS", CLOSURE, setup="opt = torch.optim.LBFGS(model.parameters(), max_iter=3)",
+        rank_local="closure", curve=False),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_dp_on_cpu_is_one_device_and_is_noticed(case) -> None:
-    result = compare(case, 2, strategy="dp")
-    assert not result.wrong, "\n".join(result.wrong)
+def test_dp_on_cpu_is_one_device_and_is_noticed(case: Idiom) -> None:
+    result = assert_equal(case, notices="data-parallel", strategy="dp")
     assert result.error == 0
-    assert result.notices == {"dp"}
-    text = result.run.view.notices["dp"].text
+    text = result.run.view.notices["data-parallel"].text
     assert "nothing is parallel" in text
     assert "ddp is nearly always better" in text
     assert result.run.record.world_size == 1
 
 
 def test_the_model_keeps_its_type() -> None:
-    namespace = notebook("")
+    namespace = notebook()
     model = namespace["model"]
     cell = TRAIN + "kind, own = type(model).__name__, 'forward' in vars(model)\n"
     nbmgpu.run(cell, namespace, gpus=2, cpu=True, strategy="dp")
@@ -61,7 +48,7 @@ def test_the_model_keeps_its_type() -> None:
 
 def test_sync_batchnorm_is_refused() -> None:
     with pytest.raises(OptionError, match="--sync-batchnorm"):
-        nbmgpu.run(TRAIN, notebook(""), gpus=2, cpu=True, strategy="dp", sync_batchnorm=True)
+        nbmgpu.run(TRAIN, notebook(), gpus=2, cpu=True, strategy="dp", sync_batchnorm=True)
 
 
 Pair = namedtuple("Pair", "logits mask")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from idiom import compare, idiom
+from idioms.comparison import assert_equal
+from idioms.idiom import idiom
 
 from nbmgpu.errors import StrategyError
 
@@ -28,35 +29,15 @@ TURNS = idiom("a critic that is frozen while the other one learns", """
     maker, critic = nn.Linear(8, 8), nn.Linear(8, 1)
     opt_maker = torch.optim.SGD(maker.parameters(), 0.1)
     opt_critic = torch.optim.SGD(critic.parameters(), 0.1)
-    """, shares="made score real fake", curve=False)  # fmt: skip
+    """, rank_local="made score real fake", curve=False)  # fmt: skip
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2", "fsdp"])
-def test_it_is_trained_as_on_one_device(strategy: str) -> None:
-    result = compare(TURNS, 2, strategy=strategy)
-    assert not result.wrong, "\n".join(result.wrong)
+def test_it_trains_as_on_one_device(strategy: str) -> None:
+    assert_equal(TURNS, strategy=strategy)
 
 
 @pytest.mark.parametrize("strategy", ["deepspeed_stage_1", "deepspeed_stage_3"])
 def test_deepspeed_refuses_it(strategy: str) -> None:
     with pytest.raises(StrategyError, match="frozen as a whole"):
-        compare(TURNS, 2, strategy=strategy)
-
-
-WARM = idiom("an optimizer of whole matrices, its rate at 0 in the first step", """
-    for x, y in loader:
-        opt.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        opt.step()
-        schedule.step()
-    """, setup="""
-    model = nn.Sequential(nn.Linear(8, 16, bias=False), nn.Tanh(), nn.Linear(16, 4, bias=False))
-    opt = torch.optim.Muon(model.parameters(), lr=0.05)
-    schedule = torch.optim.lr_scheduler.LambdaLR(opt, lambda step: min(1.0, step / 4))
-    """, curve=False)  # fmt: skip
-
-
-def test_a_learning_rate_of_0_does_not_hide_the_update() -> None:
-    result = compare(WARM, 2, strategy="fsdp")
-    assert not result.wrong, "\n".join(result.wrong)
-    assert "whole-steps-Muon" in result.notices
+        assert_equal(TURNS, strategy=strategy)

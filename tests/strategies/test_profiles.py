@@ -50,7 +50,7 @@ def test_strategy_options_are_read_from_the_options_of_a_run():
     kept = json.loads(json.dumps(dataclasses.asdict(options)))
     assert StrategyOptions.from_mapping(kept) == StrategyOptions(clip=2.0, fsdp_units=("Block",))
     for profile in BUILT_IN.values():
-        assert profile.handles <= profile.supports <= set(FIELDS)
+        assert profile.options.handled <= profile.options.supported <= set(FIELDS)
 
 
 @pytest.mark.parametrize(

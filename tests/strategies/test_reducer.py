@@ -6,7 +6,9 @@ import math
 
 import pytest
 import torch
-from numerics.idiom import TRAIN, Idiom, compare, idiom
+from idioms.comparison import assert_equal
+from idioms.idiom import Idiom, idiom
+from idioms.sources import before_step, with_loss
 from torch import nn
 
 from nbmgpu.strategies.base import Backward, Unit
@@ -27,20 +29,12 @@ OPT = "opt = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)\n"
 
 LARGE = [
     idiom("uneven batches", setup=WIDE + OPT + "loader = DataLoader(dataset, batch_size=7)"),
-    idiom("targets that count nothing, on one rank and on all", """
-for x, y in loader:
-    opt.zero_grad()
-    loss = F.cross_entropy(model(x), y)
-    loss.backward()
-    opt.step()
-    losses.append(loss.item())
-""", setup=WIDE + OPT + """
+    idiom("ignored targets, on one rank and on all", before_step(""), setup=WIDE + OPT + """
 Y = Y.clone()
 Y[4:6] = Y[8:12] = Y[16:24] = -100
 loader = DataLoader(TensorDataset(X, Y), batch_size=8)
 """),
-    idiom("a sum", TRAIN.replace("F.cross_entropy(model(x), y)",
-                                 "F.cross_entropy(model(x), y, reduction='sum') / 40"),
+    idiom("a sum", with_loss("F.cross_entropy(model(x), y, reduction='sum') / 40"),
           setup=WIDE + OPT),
     idiom("two passes before a step", """
 for step, (x, y) in enumerate(loader):
@@ -76,15 +70,9 @@ for x, y in loader:
     loss.backward()
     opt.step()
     losses.append(loss.item())
-""", setup=WIDE + OPT.replace("0.01", "0.001"), shares="x out slope", atol=1e-5),
-    idiom("sparse gradients", """
-for x, y in loader:
-    opt.zero_grad()
-    loss = F.cross_entropy(head(table((x * 100).long().abs() % 5000).mean(1)), y)
-    loss.backward()
-    opt.step()
-    losses.append(loss.item())
-""", setup="""
+""", setup=WIDE + OPT.replace("0.01", "0.001"), rank_local="x out slope", atol=1e-5),
+    idiom("sparse gradients",
+        before_step("", "head(table((x * 100).long().abs() % 5000).mean(1))"), setup="""
 table, head = nn.Embedding(5000, 16, sparse=True), nn.Linear(16, 4)
 opt = torch.optim.SGD([*table.parameters(), *head.parameters()], lr=0.1)
 """),
@@ -108,8 +96,7 @@ for x, y in loader:
 
 @pytest.mark.parametrize("case", LARGE, ids=lambda case: case.name)
 def test_buckets_copied_in_one_pass(case: Idiom) -> None:
-    result = compare(case, 2)
-    assert not result.wrong, "\n".join(result.wrong)
+    assert_equal(case)
 
 
 def test_these_buckets_are_large_enough() -> None:
@@ -148,7 +135,7 @@ def test_extras_average_by_weight_and_add_sums(kind: type[ReductionExtras]) -> N
 
 
 @pytest.mark.parametrize("kind", [HostExtras, DeviceExtras])
-def test_what_counts_nothing_may_be_nan(kind: type[ReductionExtras]) -> None:
+def test_a_value_with_weight_0_may_be_nan(kind: type[ReductionExtras]) -> None:
     found = summed(kind, passes([2.0, 0.0], kind), [[1], []])
     assert found == [0.0, 1.0, 0.0, 2.0, 2.0, 5.0]
 
@@ -165,7 +152,7 @@ def trainable(model: nn.Module) -> Trainable:
     return Trainable(Unit([model], [torch.optim.SGD(model.parameters())]))
 
 
-def test_what_trains_is_the_same_until_it_is_changed() -> None:
+def test_trainable_parameters_are_unchanged_until_the_cell_changes_them() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     seen = trainable(model)
     assert not seen.changed()
@@ -187,14 +174,14 @@ def test_what_trains_is_the_same_until_it_is_changed() -> None:
         lambda model: model.__delitem__(1),
     ],
 )
-def test_parameters_that_come_or_are_replaced_are_seen(change: object) -> None:
+def test_added_and_replaced_parameters_are_detected(change: object) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     seen = trainable(model)
     change(model)  # type: ignore[operator]
     assert seen.changed()
 
 
-def test_a_parameter_that_a_group_is_given_by_hand_is_seen() -> None:
+def test_a_parameter_appended_to_a_group_is_detected() -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters())
     seen = Trainable(Unit([model], [optimizer]))
@@ -210,20 +197,20 @@ STEP = """
     losses.append(loss.item())
 """
 
-BY_HAND = [
-    idiom("a parameter put into a group by hand", """
+CHANGED_IN_THE_CELL = [
+    idiom("a parameter appended to a group", """
 for x, y in loader:
     if len(losses) == 2:
         opt.param_groups[0]["params"].append(scale)
 """ + STEP.format(forward="model(x) * scale", how=""),
           setup="scale = nn.Parameter(torch.ones(1))\n"),
-    idiom("a module put into another one by hand", """
+    idiom("a module written into another one", """
 for x, y in loader:
     if len(losses) == 2:
         model._modules["head"] = fresh
         opt.param_groups[0]["params"] += list(fresh.parameters())
 """ + STEP.format(forward="model(x)", how=""), setup="fresh = nn.Linear(12, 4)\n"),
-    idiom("gradients that hooks take away", """
+    idiom("gradients that hooks remove", """
 for parameter in model.parameters():
     parameter.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))
 for x, y in loader:
@@ -241,7 +228,6 @@ for x, y in loader:
 
 
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")
-@pytest.mark.parametrize("case", BY_HAND, ids=lambda case: case.name)
-def test_what_cells_do_by_hand(case: Idiom) -> None:
-    result = compare(case, 2)
-    assert not result.wrong, "\n".join(result.wrong)
+@pytest.mark.parametrize("case", CHANGED_IN_THE_CELL, ids=lambda case: case.name)
+def test_parameters_and_gradients_that_the_cell_changes(case: Idiom) -> None:
+    assert_equal(case)

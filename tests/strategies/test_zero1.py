@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from numerics.idiom import TRAIN, compare, idiom, notebook
+from idioms.comparison import assert_equal
+from idioms.idiom import TRAIN, Idiom, idiom
+from idioms.notebook import notebook
+from idioms.sources import ADAM, CLOSURE
 from torch import nn
 
 import nbmgpu
 from nbmgpu.errors import StrategyError
 from nbmgpu.strategies.per_parameter import cross_parameter_dependence
 
-ADAM = "opt = torch.optim.AdamW(model.parameters(), lr=1e-2)\n"
 WARM = ADAM + "F.cross_entropy(model(X), Y).backward()\nopt.step()\n"
 
 CLIPPING = """
@@ -47,16 +49,6 @@ class Counting(torch.optim.Optimizer):
 opt = Counting(model.parameters())
 """
 
-WITH_CLOSURE = """
-for x, y in loader:
-    def closure():
-        opt.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        return loss
-    losses.append(opt.step(closure).item())
-"""
-
 IDIOMS = [
     idiom("states read in the cell", TRAIN + """
 norms = [opt.state[p]["exp_avg"].norm().item() for p in model.parameters()]
@@ -64,7 +56,7 @@ total = sum(len(state) for state in opt.state.values())
 saved = copy.deepcopy(opt.state_dict())
 twin = copy.deepcopy(opt)
 twin_states = [twin.state[p]["exp_avg_sq"].sum() for g in twin.param_groups for p in g["params"]]
-""", setup=ADAM, shares="twin"),
+""", setup=ADAM, rank_local="twin"),
     idiom("states read at every step", TRAIN.replace(
         "losses.append(loss.item())",
         "losses.append(loss.item()); seen.append(opt.state[model.head.bias]['exp_avg'].sum())",
@@ -86,7 +78,7 @@ for epoch in range(3):
 from collections import defaultdict
 opt.state = defaultdict(dict)
 """ + TRAIN, setup=WARM),
-    idiom("a moment changed by hand", TRAIN + """
+    idiom("a moment set to zero", TRAIN + """
 opt.state[model.body.weight]["exp_avg"].zero_()
 """ + TRAIN, setup=WARM),
     idiom("a group added, two steps later another", """
@@ -107,7 +99,7 @@ opt.register_step_pre_hook(lambda o, a, k: seen.append(len(o.param_groups[0]["pa
 opt.register_step_post_hook(lambda o, a, k: seen.append(model.head.bias.sum().item()))
 """ + TRAIN, setup=ADAM),
     idiom("an own optimizer that counts", setup=COUNTING),
-    idiom("Adam with a closure", WITH_CLOSURE, setup=ADAM, shares="closure"),
+    idiom("Adam with a closure", CLOSURE, setup=ADAM, rank_local="closure"),
     idiom("freezing and unfreezing", """
 for epoch in range(3):
     model.body.requires_grad_(epoch != 1)
@@ -139,9 +131,8 @@ opt = torch.optim.AdamW([weight], lr=1e-2)
 
 
 @pytest.mark.parametrize("case", IDIOMS, ids=str)
-def test_zero1_leaves_what_one_device_leaves(case) -> None:
-    result = compare(case, 2, strategy="zero1")
-    assert not result.wrong, "\n".join(result.wrong)
+def test_zero1_has_the_numbers_of_one_device(case: Idiom) -> None:
+    assert_equal(case, strategy="zero1")
 
 
 def test_a_rank_holds_the_states_of_its_own_parameters() -> None:
@@ -164,7 +155,7 @@ def test_existing_states_are_sharded() -> None:
 
 
 REFUSED = {
-    "LBFGS": (WITH_CLOSURE, "opt = torch.optim.LBFGS(model.parameters())", "depends on the others"),
+    "LBFGS": (CLOSURE, "opt = torch.optim.LBFGS(model.parameters())", "depends on the others"),
     "a global norm": (TRAIN, CLIPPING + "opt = Clipping(model.parameters(), 1.0)", "others"),
     "a large limit": (TRAIN, CLIPPING + "opt = Clipping(model.parameters(), 100.0)", "others"),
     "a warm-up from nothing": (
@@ -193,14 +184,14 @@ class Twice(torch.optim.SGD):
 opt = Twice(model.parameters(), lr=0.1)
 """
     with pytest.raises(StrategyError, match="closure several times"):
-        nbmgpu.run(WITH_CLOSURE, notebook(setup), gpus=2, cpu=True, strategy="zero1")
+        nbmgpu.run(CLOSURE, notebook(setup), gpus=2, cpu=True, strategy="zero1")
 
 
 def test_states_lost_with_a_failed_cell_are_noticed() -> None:
     with pytest.raises(ZeroDivisionError):
         nbmgpu.run(TRAIN + "1 / 0\n", notebook(ADAM), gpus=2, cpu=True, strategy="zero1")
     assert nbmgpu.last_run is not None
-    assert "lost-states" in nbmgpu.last_run.view.notices
+    assert "optimizer-states-lost" in nbmgpu.last_run.view.notices
 
 
 PARAMETERS = (nn.Parameter(torch.randn(4, 5)), nn.Parameter(torch.randn(5)))

@@ -72,6 +72,7 @@ def test_the_recommended_line_is_added_to_the_cell(lab, page):
     expect(output.get_by_role("row")).to_have_count(4)
 
 
+@pytest.mark.matrix("labextension", "nbmgpu/ui", "nbmgpu/server", "nbmgpu/report")
 def test_other_lines_are_not_written(lab, page):
     forged = "from IPython.display import HTML\nHTML(\"<button class='nbmgpu-write-line' hidden "
     forged += "data-line='import os'>Click</button>\")"

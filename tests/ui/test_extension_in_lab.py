@@ -142,6 +142,7 @@ def test_a_reloaded_page_has_the_panel_and_then_the_summary(lab, page, shoot):
     assert set(shown.data) == {"text/html", "text/plain"}
 
 
+@pytest.mark.matrix("labextension", "nbmgpu/ui", "nbmgpu/server", "nbmgpu/report")
 def test_the_panel_of_a_restarted_kernel_is_replaced_by_the_summary(lab, page):
     card = begin(page, lab.write("restarted.ipynb", LOAD, SETUP, LONG))
     command(page, "kernelmenu:restart")
@@ -178,7 +179,7 @@ def test_the_actions_of_a_finished_run(lab, page, shoot):
     expect(cell_output(page, 3)).to_contain_text("finished")
     card.get_by_role("button", name=re.compile("^Open its folder")).click()
     toast = page.locator(".Toastify__toast")
-    expect(toast).to_contain_text(f"{lab.home}/runs/{run}")  # outside of the server's root folder
+    expect(toast).to_contain_text(f"{lab.root}/runs/{run}")  # outside of the server's root folder
     command(page, "launcher:create")
     expect(page.locator(".jp-Launcher:visible")).to_be_visible()
     card.get_by_role("button", name=re.compile("^Show its notebook")).click()
@@ -189,9 +190,10 @@ def test_the_actions_of_a_finished_run(lab, page, shoot):
     shoot("delete")
     dialog.get_by_role("button", name="Delete").click()
     expect(sidebar(page).locator(f"[data-run='{run}']")).to_have_count(0)
-    assert not (lab.home / "runs" / run).exists()
+    assert not (lab.root / "runs" / run).exists()
 
 
+@pytest.mark.matrix("labextension", "nbmgpu/ui", "nbmgpu/server", "nbmgpu/report")
 def test_notebook_7_has_sidebar_and_run_view(notebook7, page, shoot):
     card = begin(page, notebook7.write("seven.ipynb", LOAD, SETUP, LONG))
     expect(state(page)).to_have_text("running")
@@ -232,6 +234,7 @@ def test_the_picker_adds_a_line_that_runs(lab, page, shoot):
     expect(cell_output(page, 2)).to_contain_text("✓ finished")
 
 
+@pytest.mark.matrix("labextension", "nbmgpu/ui", "nbmgpu/server", "nbmgpu/report")
 def test_the_picker_of_a_busy_kernel_has_no_estimates(lab, page, shoot):
     open_notebook(page, lab.write("busy.ipynb", "import time; time.sleep(60)", "x = 1"))
     page.locator(".jp-CodeCell").first.click()
@@ -257,6 +260,7 @@ def test_the_line_of_the_settings_is_added_to_a_cell(lab, page):
     expect(page.locator(".jp-CodeCell .cm-line")).to_have_text(["%%mgpu --strategy ddp", "x = 1"])
 
 
+@pytest.mark.matrix("labextension", "nbmgpu/ui", "nbmgpu/server", "nbmgpu/report")
 def test_a_server_without_nbmgpu_is_reported(tmp_path, built, page, shoot):
     with serving("lab", tmp_path, extended=False) as lab:
         open_with_sidebar(page, lab.write("alone.ipynb", "x = 1"))

@@ -55,6 +55,7 @@ def test_stop_writes_the_results_back(lab, page):
     expect(cell_output(page, 3)).to_contain_text("after: True True")
 
 
+@pytest.mark.matrix("labextension", "nbmgpu/ui", "nbmgpu/server", "nbmgpu/report")
 def test_an_error_in_one_rank_is_shown_with_its_line(lab, page):
     cell = TRAIN.format(epochs=5000).replace(
         "        time.sleep", "        1 / (1 - torch.distributed.get_rank())\n        time.sleep"

@@ -182,6 +182,7 @@ def lines_in_page(page):
     return log(page).locator(".nbmgpu-line").count()
 
 
+@pytest.mark.matrix("labextension", "nbmgpu/ui", "nbmgpu/server", "nbmgpu/report")
 def test_a_log_of_100_000_lines(lab, page):
     open_and_run(page, lab.write("long.ipynb", shows(LONG)))
     tab(page, "Log of rank 1").click()
@@ -259,6 +260,7 @@ for step in range(1, 6):
 """
 
 
+@pytest.mark.matrix("labextension", "nbmgpu/ui", "nbmgpu/server", "nbmgpu/report")
 def test_curves_of_100_000_points(lab, page):
     open_and_run(page, lab.write("curves.ipynb", shows(CURVES)))
     loss = chart(page)
@@ -318,6 +320,7 @@ staged.points("loss", list(range(1, 601)), [math.exp(-step / 300) for step in ra
 """
 
 
+@pytest.mark.matrix("labextension", "nbmgpu/ui", "nbmgpu/server", "nbmgpu/report")
 def test_points_are_drawn_only_where_there_are_few(lab, page, shoot):
     open_and_run(page, lab.write("points.ipynb", shows(ONE_POINT_FIRST)))
     expect(chart(page)).to_have_attribute("aria-label", re.compile("after 1 steps"))
@@ -371,6 +374,7 @@ def colour(node):
     return [int(float(n)) for n in re.findall(r"[\d.]+", text)[:3]]
 
 
+@pytest.mark.matrix("labextension", "nbmgpu/ui", "nbmgpu/server", "nbmgpu/report")
 def test_follows_the_theme_and_fits_a_narrow_output(lab, page):
     open_and_run(page, lab.write("theme.ipynb", shows(CURVES + LONG)))
     tab(page, "Log of all ranks").click()

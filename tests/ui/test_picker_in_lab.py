@@ -85,6 +85,7 @@ def test_the_line_follows_the_selection_and_runs(lab, page):
     expect(cell_output(page, 3)).to_contain_text("zero2 on 2 ranks")
 
 
+@pytest.mark.matrix("labextension", "nbmgpu/ui", "nbmgpu/server", "nbmgpu/report")
 def test_a_cell_is_inserted_below(lab, page):
     open_notebook(page, lab.write("insert.ipynb", LOAD, SETUP, "%mgpu pick model optimizer"))
     run_all(page)
@@ -108,6 +109,7 @@ def test_selection_by_keyboard(lab, page):
 
 
 @pytest.mark.parametrize("look", ["dark", "narrow"])
+@pytest.mark.matrix("labextension", "nbmgpu/ui", "nbmgpu/server", "nbmgpu/report")
 def test_themes_and_widths(lab, page, look):
     if look == "narrow":
         page.set_viewport_size({"width": 620, "height": 1200})

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.browser
 NOTICE = "This page was loaded during the run"
 
 
+@pytest.mark.matrix("labextension", "nbmgpu/ui", "nbmgpu/server", "nbmgpu/report")
 def test_output_written_after_a_reload_is_announced_and_added_at_the_end(lab, page, shoot):
     url = lab.write("reloaded.ipynb", LOAD, SETUP, TRAIN.format(epochs=100))
     open_and_run(page, url)

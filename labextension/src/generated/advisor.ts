@@ -24,7 +24,7 @@ export interface Estimate {
   /** `fits` with a reserve, `tight` if it may fit, `no`, or `unknown`. */
   fits: Fit;
   /** why the strategy is unavailable or does not fit; usually empty. */
-  why: string;
+  problem: string;
   /** speed relative to `ddp` on the same ranks. */
   speed: Speed;
   /** the drawbacks of the strategy, as text. */
@@ -40,7 +40,7 @@ export interface Advice {
   /** one line that describes the model. */
   model: string;
   /** description of the devices, such as `2 CPU ranks`. */
-  where: string;
+  devices: string;
   /** number of ranks. */
   ranks: number;
   /** free memory for each rank in bytes; None if unknown. */
@@ -108,7 +108,7 @@ export interface Speed {
   /** bounds; None if unknown. */
   high: number | null;
   /** the bounds as text. */
-  words: string;
+  text: string;
   /** what the bounds are based on. */
   reason: string;
 }

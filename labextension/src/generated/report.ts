@@ -42,7 +42,7 @@ export interface Throughput {
   /** the straggler, -1 when there is none. */
   slowest: number;
   /** a sentence about the straggler, or empty. */
-  words: string;
+  message: string;
   /** samples (and tokens) per second. */
   rates: CurveLine[];
   /** in seconds, of the whole step and of each rank without waiting for others. */
@@ -61,17 +61,17 @@ export interface CellLine {
  */
 export interface OtherRank {
   rank: number;
-  word: string;
-  what: string;
+  label: string;
+  error: string;
   traceback: string;
 }
 
 /** Why a run failed. */
 export interface Cause {
-  /** the rank, or empty. */
-  who: string;
-  /** the exception, in one line. */
-  what: string;
+  /** the rank that failed, such as `rank 1`; may be empty. */
+  origin: string;
+  /** the exception, or how the rank ended, in one line. */
+  error: string;
   /** the line of the cell; 0 and empty if unknown. */
   number: number;
   /** the line of the cell; 0 and empty if unknown. */
@@ -79,7 +79,7 @@ export interface Cause {
   /** that line and those around it. */
   context: CellLine[];
   /** the likely cause, or empty. */
-  why: string;
+  explanation: string;
   /** what to try, or empty. */
   remedy: string;
   /** with ANSI colors. */
@@ -153,7 +153,7 @@ export interface Meter {
 export interface RankRow {
   rank: number;
   device: string;
-  word: string;
+  label: string;
   tone: Tone;
   detail: string;
   step: number;
@@ -166,14 +166,28 @@ export interface RankRow {
   warning: string;
 }
 
+/** The process of the kernel that launched a run, and whether it still runs. */
+export interface KernelStatus {
+  pid: number;
+  create_time: number;
+  alive: boolean;
+}
+
+/** A small chart without axes of the run's main curve. */
+export interface Sparkline {
+  /** the name of the curve; empty if there is none. */
+  name: string;
+  /** at most 60 points `[step, value]`. */
+  points: [number, number][];
+  /** the newest value, formatted. */
+  last: string;
+}
+
 /** The entry of a run in a list. */
 export interface RunLine {
   id: string;
-  /** starting, running, finished, failed, stopped, timeout or lost. */
-  state: RunState;
-  /** the displayed state: `stopping` after a request to stop. */
-  word: string;
-  tone: Tone;
+  /** its state, and how it is displayed. */
+  status: RunStatus;
   strategy: string;
   world_size: number;
   devices: string[];
@@ -187,30 +201,24 @@ export interface RunLine {
   created: number;
   /** in seconds, to now or to the end. */
   duration: number;
-  /** whether no process of the run is left. */
-  over: boolean;
-  /** the process of the kernel that started it. */
-  kernel_pid: number;
-  /** the process of the kernel that started it. */
-  kernel_create_time: number;
-  /** whether that kernel still runs. */
-  kernel_alive: boolean;
+  /** the kernel that launched it. */
+  kernel: KernelStatus;
   /** of the run, or of its epoch if no more is known, from 0 to 1; -1 when unknown. */
   progress: number;
-  /** the remaining time, formatted; empty when unknown. */
-  remaining: string;
-  /** the name of the curve, empty where there is none. */
-  metric: string;
-  /** at most 60 points `[step, value]` of it. */
-  curve: [number, number][];
-  /** the curve's newest value, formatted. */
-  last: string;
+  /** the main curve. */
+  curve: Sparkline;
   /** why it failed, in a sentence, or empty. */
   failure: string;
 }
 
 /** Whether the run was asked to stop, and how. */
 export type Stopping = '' | 'asked' | 'forced';
+
+/**
+ * The severity that a front end colors: waiting, working, succeeded, failed, ended
+ * neutrally.
+ */
+export type Tone = 'idle' | 'busy' | 'good' | 'bad' | 'calm';
 
 /** The options of the run; `created` is in seconds since the epoch. */
 export interface About {
@@ -225,18 +233,13 @@ export interface About {
   created: number;
 }
 
-/** The run's state, elapsed and remaining time (empty when unknown). */
-export interface RunStatus {
-  state: RunState;
-  word: string;
-  tone: Tone;
-  elapsed: string;
-  remaining: string;
-  over: boolean;
-  stopping: Stopping;
+/** A view of another package: the name of its part, and the ES module that draws it. */
+export interface ExternalView {
+  name: string;
+  esm: string;
 }
 
-/** Everything that is shown of a run. */
+/** Everything that is shown of a run: the payload of each built-in view. */
 export interface Parts {
   about: About;
   status: RunStatus;
@@ -247,10 +250,16 @@ export interface Parts {
   throughput: Throughput;
   ranks: RankRow[];
   logs: LogSize[];
+  external: ExternalView[];
 }
 
-/**
- * The severity that a front end colors: waiting, working, succeeded, failed, ended
- * neutrally.
- */
-export type Tone = 'idle' | 'busy' | 'good' | 'bad' | 'calm';
+/** The run's state, elapsed and remaining time (empty when unknown). */
+export interface RunStatus {
+  state: RunState;
+  label: string;
+  tone: Tone;
+  elapsed: string;
+  remaining: string;
+  over: boolean;
+  stopping: Stopping;
+}

@@ -213,50 +213,65 @@ export interface Ended extends Event {
   detail: string;
 }
 
-/** What was asked: the content of `run.json`. */
-export interface RunRecord {
-  /** the run's name. */
-  id: string;
-  /** seconds since the epoch, in UTC. */
-  created: number;
+/** The kernel that launched a run. */
+export interface KernelRecord {
+  /** its process; `create_time` is in seconds since the epoch, in UTC. */
+  pid: number;
+  /** its process; `create_time` is in seconds since the epoch, in UTC. */
+  create_time: number;
+  /** its working directory and module search path, which ranks use too. */
+  cwd: string;
+  /** its working directory and module search path, which ranks use too. */
+  sys_path: string[];
+  /** path of the notebook; empty if the kernel does not know it. */
+  notebook: string;
+}
+
+/**
+ * Paths of the bundle and of the result of each rank.
+ *
+ * They can be opened while the run is active; they may be memory files that vanish with
+ * it.
+ */
+export interface StoragePaths {
+  bundle: string;
+  results: string[];
+}
+
+/** The options that a run was launched with. */
+export interface LaunchOptions {
   /** as in `RunOptions`. */
   strategy: string;
-  /** one name per rank (`cuda:1`, `cpu`). */
-  devices: string[];
   /** as in `RunOptions`. */
   batch: string;
   /** as in `RunOptions`. */
   seed: number | null;
-  /** seconds after which the run is ended; None for no limit. */
+  /** seconds after which the run is stopped; None for no limit. */
   timeout: number | null;
   /** as in `RunOptions`. */
   fresh: boolean;
-  /** the kernel's, which ranks take on. */
-  cwd: string;
-  /** the kernel's, which ranks take on. */
-  sys_path: string[];
-  /**
-   * paths to open while the run lives, one result per rank; they may be memory files that
-   * vanish with it.
-   */
-  bundle: string;
-  /**
-   * paths to open while the run lives, one result per rank; they may be memory files that
-   * vanish with it.
-   */
-  results: string[];
-  /** the process that has asked for the run. */
-  kernel_pid: number;
-  /** seconds since the epoch, in UTC. */
-  kernel_create_time: number;
-  /** its path; empty where the kernel does not know it. */
-  notebook: string;
-  /** of a rank, for computing on the CPU. */
-  threads: number;
-  /** the global batch in words. */
-  batch_line: string;
-  /** all of these options, and the strategy's. */
-  options: Record<string, unknown>;
-  /** the name of the engine that started it. */
+  /** name of the engine that launched it. */
   engine: string;
+  /** all `RunOptions` by name, those of the strategy included. */
+  values: Record<string, unknown>;
+}
+
+/** The description of a run, written before it starts: the content of `run.json`. */
+export interface RunRecord {
+  /** the run's name. */
+  id: string;
+  /** in seconds since the epoch, in UTC. */
+  created: number;
+  /** one name per rank (`cuda:1`, `cpu`). */
+  devices: string[];
+  /** the options of the launch. */
+  options: LaunchOptions;
+  /** the kernel that launched it. */
+  kernel: KernelRecord;
+  /** where the bundle and the results are. */
+  storage: StoragePaths;
+  /** threads per rank, for computing on the CPU. */
+  threads: number;
+  /** how the global batch is sharded, as text. */
+  batch_line: string;
 }

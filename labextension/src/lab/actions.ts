@@ -35,7 +35,7 @@ export class RunActions {
   /** Stop a run; a second time, kill it after confirmation. */
   async stop(run: RunLine): Promise<void> {
     const { trans } = this.context;
-    const force = run.word === 'stopping';
+    const force = run.status.label === 'stopping';
     const warning = trans.__(
       'The run is stopping. A forced stop kills its ranks: no results are written back to the notebook.'
     );

@@ -5,7 +5,20 @@ import type { RunLine } from '../generated/report';
 import { endedText, statusText } from './messages';
 
 const trans = nullTranslator.load('nbmgpu');
-const run = { strategy: 'ddp', word: 'running', duration: 65 } as RunLine;
+const run = { strategy: 'ddp', status: { label: 'running' }, duration: 65 } as RunLine;
+
+function ended(label: string, rest: Partial<RunLine>): RunLine {
+  const notebook = '/a/b.ipynb';
+  const headline = 'ddp on 2 ranks (cpu)';
+  return {
+    ...run,
+    id: 'x',
+    headline,
+    notebook,
+    status: { ...run.status, label },
+    ...rest
+  };
+}
 
 test('the status bar names the run, or counts them', () => {
   expect(statusText([], trans)).toBe('');
@@ -14,16 +27,10 @@ test('the status bar names the run, or counts them', () => {
 });
 
 test('a notification has notebook, run, state and cause', () => {
-  const over = {
-    ...run,
-    headline: 'ddp on 2 ranks (cpu)',
-    notebook: '/a/b.ipynb',
-    id: 'x'
-  };
-  expect(endedText({ ...over, word: 'finished', failure: '' }, trans)).toBe(
+  expect(endedText(ended('finished', { failure: '' }), trans)).toBe(
     'b.ipynb: ddp on 2 ranks (cpu) finished after 1:05'
   );
-  expect(
-    endedText({ ...over, word: 'failed', failure: 'rank 1: oh', notebook: '' }, trans)
-  ).toBe('x: ddp on 2 ranks (cpu) failed after 1:05. rank 1: oh');
+  expect(endedText(ended('failed', { failure: 'rank 1: oh', notebook: '' }), trans)).toBe(
+    'x: ddp on 2 ranks (cpu) failed after 1:05. rank 1: oh'
+  );
 });

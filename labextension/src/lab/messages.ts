@@ -11,7 +11,7 @@ export function statusText(runs: readonly RunLine[], trans: TranslationBundle): 
   }
   return others.length
     ? trans.__('%1 runs', runs.length)
-    : `${first.strategy} ${first.word} ${formatDuration(first.duration)}`;
+    : `${first.strategy} ${first.status.label} ${formatDuration(first.duration)}`;
 }
 
 /** The notification of a run that has ended. */
@@ -21,7 +21,7 @@ export function endedText(run: RunLine, trans: TranslationBundle): string {
     '%1: %2 %3 after %4',
     name,
     run.headline,
-    run.word,
+    run.status.label,
     formatDuration(run.duration)
   );
   return run.failure ? `${text}. ${run.failure}` : text;

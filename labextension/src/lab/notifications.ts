@@ -30,12 +30,12 @@ export const notificationsPlugin: JupyterFrontEndPlugin<void> = {
       return !document.hidden && !!panel?.isVisible;
     };
     model.ended.connect((_, run) => {
-      if (!settings.notifications || run.word === 'stopped' || isVisible(run)) {
+      if (!settings.notifications || run.status.label === 'stopped' || isVisible(run)) {
         return;
       }
-      const kind = { good: 'success', bad: 'error' }[run.tone as string] ?? 'info';
+      const kind = { good: 'success', bad: 'error' }[run.status.tone as string] ?? 'info';
       Notification.emit(endedText(run, trans), kind as Notification.TypeOptions, {
-        autoClose: run.tone === 'bad' ? false : 8000,
+        autoClose: run.status.tone === 'bad' ? false : 8000,
         actions: [
           {
             label: trans.__('Open the run'),

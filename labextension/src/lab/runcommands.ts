@@ -52,7 +52,7 @@ function runCommands(actions: RunActions, trans: TranslationBundle): IRunCommand
       label: trans.__('Stop the Run'),
       icon: stopIcon,
       action: run => actions.stop(run),
-      appliesTo: run => !run.over
+      appliesTo: run => !run.status.over
     },
     {
       id: CommandIDs.attachRun,
@@ -78,7 +78,7 @@ function runCommands(actions: RunActions, trans: TranslationBundle): IRunCommand
       label: trans.__('Delete the Run…'),
       icon: closeIcon,
       action: run => actions.remove(run),
-      appliesTo: run => run.over
+      appliesTo: run => run.status.over
     }
   ];
 }
@@ -139,7 +139,7 @@ export const runCommandsPlugin: JupyterFrontEndPlugin<void> = {
     }
     let known = '';
     model.changed.connect((_, { runs }) => {
-      const states = runs.map(run => `${run.id} ${run.over}`).join();
+      const states = runs.map(run => `${run.id} ${run.status.over}`).join();
       if (states !== known) {
         known = states;
         runCommandList.forEach(({ id }) => commands.notifyCommandChanged(id));

@@ -12,7 +12,7 @@ import {
 } from './runsstate';
 
 function line(id: string, over: boolean, created = Number(id)): RunLine {
-  return { id, over, created } as RunLine;
+  return { id, status: { over }, created } as RunLine;
 }
 
 function update(runs: RunLine[], rest: Partial<Update> = {}): Update {
@@ -25,7 +25,7 @@ test('runs are sorted newest first, and an entry replaces the older entry of its
   const first = withUpdate(EMPTY, update([line('1', true), line('3', false)]));
   const second = withUpdate(first, update([line('4', false), line('3', true)]));
   expect(ids(second.runs)).toEqual(['4', '3', '1']);
-  expect(second.runs[1].over).toBe(true);
+  expect(second.runs[1].status.over).toBe(true);
   expect(second.connection).toBe('live');
 });
 

@@ -77,7 +77,7 @@ export function withoutRun(state: IRunsState, id: string): IRunsState {
 
 /** Whether the run has live processes. */
 export function isRunning(run: RunLine): boolean {
-  return !run.over;
+  return !run.status.over;
 }
 
 /** The running runs, newest first. */

@@ -38,11 +38,9 @@ export class RunTab extends Widget {
       onConnection: state => this.setNotice(state === 'live' ? '' : connectionLost),
       onGone: reason => this.setNotice(reason)
     });
-    const stopListening = this.source.onChange(parts => {
-      if (parts.includes('about')) {
-        this.setTitle();
-        stopListening();
-      }
+    const stopListening = this.source.onChange(['about'], () => {
+      this.setTitle();
+      stopListening();
     });
     this.view = mountRunView(
       this.node,

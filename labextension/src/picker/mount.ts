@@ -145,7 +145,7 @@ class Picker {
   }
 
   private heading(subject: string, advice: Advice | null): string {
-    const parts = [subject, advice?.model, advice?.where];
+    const parts = [subject, advice?.model, advice?.devices];
     if (advice?.free) {
       parts.push(this.trans.__('%1 free for each', formatBytes(advice.free)));
     }
@@ -169,7 +169,7 @@ class Picker {
 }
 
 function speedOf(speed: Advice['rows'][number]['speed']): string {
-  return `${speed.words}: ${speed.reason}.`;
+  return `${speed.text}: ${speed.reason}.`;
 }
 
 /** Copy the line to the clipboard; return a message with the result. */

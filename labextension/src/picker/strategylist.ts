@@ -102,9 +102,9 @@ export class StrategyList {
       'span',
       'picker-speed',
       { title: row.speed.reason },
-      row.speed.words
+      row.speed.text
     );
-    const about = make('span', 'picker-costs', {}, row.why || row.costs);
+    const about = make('span', 'picker-costs', {}, row.problem || row.costs);
     const label = make(
       'label',
       'picker-row',

@@ -95,7 +95,7 @@ describe.runIf(env.VITE_NBMGPU_RUN)('a real server', { timeout: 60_000 }, () => 
     source.dispose();
     expect(onGone).not.toHaveBeenCalled();
     const ended = (): boolean =>
-      news.some(word => word.runs.some(run => run.id === id && run.over));
+      news.some(word => word.runs.some(run => run.id === id && run.status.over));
     await vi.waitFor(() => expect(ended()).toBe(true), 10_000);
   });
 
@@ -106,7 +106,7 @@ describe.runIf(env.VITE_NBMGPU_RUN)('a real server', { timeout: 60_000 }, () => 
       hint: expect.stringContaining(`%mgpu attach ${id}`)
     });
     const { runs } = await server.runs();
-    process.kill(runs[0].kernel_pid, 'SIGKILL');
+    process.kill(runs[0].kernel.pid, 'SIGKILL');
     await vi.waitFor(() => server.remove(id), 10_000);
     await vi.waitFor(() => expect(news.at(-1)?.gone).toEqual([id]), 10_000);
     const onGone = vi.fn();

@@ -44,9 +44,14 @@ export class ServerRunSource implements IRunSource {
     return this.parts[part];
   }
 
-  onChange(callback: (parts: PartName[]) => void): () => void {
-    this.callbacks.add(callback);
-    return () => void this.callbacks.delete(callback);
+  onChange(parts: PartName[], callback: () => void): () => void {
+    const onUpdate = (changed: Partial<Parts>) => {
+      if (parts.some(part => part in changed)) {
+        callback();
+      }
+    };
+    this.callbacks.add(onUpdate);
+    return () => void this.callbacks.delete(onUpdate);
   }
 
   stop(force: boolean): void {
@@ -79,11 +84,10 @@ export class ServerRunSource implements IRunSource {
 
   private update(parts: Partial<Parts>): void {
     Object.assign(this.parts, parts);
-    const names = Object.keys(parts) as PartName[];
-    this.callbacks.forEach(callback => callback(names));
+    this.callbacks.forEach(callback => callback(parts));
   }
 
-  private readonly callbacks = new Set<(parts: PartName[]) => void>();
+  private readonly callbacks = new Set<(changed: Partial<Parts>) => void>();
   private readonly parts: Partial<Parts> = {};
   private readonly stream: Stream<Partial<Parts>>;
 }

@@ -11,7 +11,7 @@ import {
   setText
 } from './dom';
 import { formatSeconds } from './format';
-import type { ISectionContext, ISection } from './section';
+import type { ISection, ISectionContext, ISectionView } from './section';
 import { unpack } from './points';
 import { onThemeChange } from './theme';
 
@@ -19,7 +19,9 @@ import { onThemeChange } from './theme';
 const DEFAULT_CHARTS = 6;
 
 /** Charts of each metric, of the throughput, and of the step time. */
-export function charts({ source, trans, memory, read }: ISectionContext): ISection {
+export const charts: ISection = { shows: ['curves', 'throughput', 'about'], create };
+
+function create({ source, trans, memory, read }: ISectionContext): ISectionView {
   const empty = make(
     'div',
     'empty',
@@ -109,7 +111,7 @@ export function charts({ source, trans, memory, read }: ISectionContext): ISecti
     shownCharts.update(all.filter((_, index) => shown[index]));
     tools.hidden = !all.length;
     empty.hidden = all.length > 0;
-    setText(slowestRank, read('throughput').words);
+    setText(slowestRank, read('throughput').message);
     slowestRank.hidden = !slowestRank.textContent;
     const hidden = read('curves').hidden;
     more.hidden = !hidden;
@@ -135,7 +137,7 @@ export function charts({ source, trans, memory, read }: ISectionContext): ISecti
     endTheme();
     shownCharts.dispose();
   };
-  return { node, shows: ['curves', 'throughput'], update, dispose };
+  return { node, update, dispose };
 }
 
 /** All available charts, in order. */

@@ -1,11 +1,13 @@
 import type { Cause, OtherRank } from '../generated/report';
 import { nodes } from './ansi';
 import { make } from './dom';
-import type { ISectionContext, ISection } from './section';
+import type { ISection, ISectionContext, ISectionView } from './section';
 import type { ITranslate } from './source';
 
 /** The failure of a run: rank, exception, line, likely cause and remedy. */
-export function failure({ trans, read }: ISectionContext): ISection {
+export const failure: ISection = { shows: ['failure'], create };
+
+function create({ trans, read }: ISectionContext): ISectionView {
   const node = make('section', 'failure', { role: 'alert' });
   let shown = '';
   const update = () => {
@@ -17,21 +19,29 @@ export function failure({ trans, read }: ISectionContext): ISection {
       node.replaceChildren(...(cause ? card(cause, trans) : []));
     }
   };
-  return { node, shows: ['failure'], update };
+  return { node, update };
 }
 
 function card(cause: Cause, trans: ITranslate): Node[] {
-  const who = cause.who ? trans.__('%1 failed', cause.who) : trans.__('The run failed');
+  const headline = cause.origin
+    ? trans.__('%1 failed', cause.origin)
+    : trans.__('The run failed');
   const parts: Node[] = [
-    make('div', 'who', {}, who),
-    make('div', 'what', {}, cause.what)
+    make('div', 'failure-title', {}, headline),
+    make('div', 'failure-error', {}, cause.error)
   ];
   if (cause.context.length) {
     parts.push(excerpt(cause, trans));
   }
-  if (cause.why) {
+  if (cause.explanation) {
     parts.push(
-      make('p', 'why', {}, make('b', '', {}, trans.__('Likely cause: ')), cause.why)
+      make(
+        'p',
+        'failure-explanation',
+        {},
+        make('b', '', {}, trans.__('Likely cause: ')),
+        cause.explanation
+      )
     );
   }
   if (cause.remedy) {
@@ -40,9 +50,11 @@ function card(cause: Cause, trans: ITranslate): Node[] {
     );
   }
   if (cause.traceback) {
-    parts.push(details(trans.__('Traceback of %1', cause.who), trace(cause.traceback)));
+    parts.push(
+      details(trans.__('Traceback of %1', cause.origin), trace(cause.traceback))
+    );
   }
-  const others = cause.others.filter(other => other.word);
+  const others = cause.others.filter(other => other.label);
   if (others.length) {
     parts.push(
       details(trans.__('Other ranks (%1)', others.length), ...others.map(otherRank))
@@ -90,7 +102,7 @@ function details(title: string, ...children: Node[]): HTMLElement {
 }
 
 function otherRank(other: OtherRank): HTMLElement {
-  const text = [`rank ${other.rank}: ${other.word}`, other.what]
+  const text = [`rank ${other.rank}: ${other.label}`, other.error]
     .filter(Boolean)
     .join('. ');
   if (!other.traceback) {

@@ -1,10 +1,12 @@
 import { button, make, setAttribute, setText } from './dom';
-import type { ISectionContext, ISection } from './section';
+import type { ISection, ISectionContext, ISectionView } from './section';
 
 /** State, strategy and devices, times, the Stop button, batch and folder. */
-export function header({ source, trans, read }: ISectionContext): ISection {
+export const header: ISection = { shows: ['status', 'about'], create };
+
+function create({ source, trans, read }: ISectionContext): ISectionView {
   const dot = make('span', 'dot', { 'aria-hidden': 'true' });
-  const word = make('span', 'state', { role: 'status', 'aria-live': 'polite' });
+  const state = make('span', 'state', { role: 'status', 'aria-live': 'polite' });
   const title = make('span', 'title');
   const elapsed = make('span', 'elapsed', { 'aria-label': trans.__('Elapsed time') });
   const remaining = make('span', 'remaining');
@@ -34,8 +36,8 @@ export function header({ source, trans, read }: ISectionContext): ISection {
     const about = read('about');
     const stopping = status.stopping !== '';
     setAttribute(dot, 'data-tone', status.tone);
-    setAttribute(word, 'data-tone', status.tone);
-    setText(word, status.word);
+    setAttribute(state, 'data-tone', status.tone);
+    setText(state, status.label);
     setText(title, about.headline);
     setText(elapsed, status.elapsed);
     setText(remaining, status.remaining);
@@ -57,11 +59,11 @@ export function header({ source, trans, read }: ISectionContext): ISection {
     'div',
     'header',
     {},
-    make('div', 'header-line', {}, dot, word, title, elapsed, remaining, stop),
+    make('div', 'header-line', {}, dot, state, title, elapsed, remaining, stop),
     make('div', 'header-line', { 'data-small': '' }, batch, folder)
   );
   const dispose = () => clearTimeout(timer);
-  return { node, shows: ['status', 'about'], update, dispose };
+  return { node, update, dispose };
 }
 
 /** Copy `text` to the clipboard; false if the browser does not allow it. */

@@ -9,7 +9,7 @@ import {
   setText
 } from './dom';
 import { LogList } from './loglist';
-import type { ISectionContext, ISection } from './section';
+import type { ISection, ISectionContext, ISectionView } from './section';
 import { errorText } from './errors';
 
 const ALL = -1;
@@ -22,8 +22,10 @@ const MAX_LONG_LABELS = 8;
 const DEBOUNCE = 200;
 
 /** The logs: a tab for each rank and one for all, with search, follow and download. */
-export function logs(context: ISectionContext): ISection & { open(rank: number): void } {
-  const { source, trans, memory, read } = context;
+export const logs: ISection = { shows: ['ranks', 'logs', 'about'], create };
+
+function create(context: ISectionContext): ISectionView {
+  const { source, trans, memory, read, logRequests } = context;
   const id = uniqueId();
   const list = new LogList(source, trans, {
     changed: () => updateTools(),
@@ -184,9 +186,11 @@ export function logs(context: ISectionContext): ISection & { open(rank: number):
     show();
   }
 
+  const endRequests = logRequests.listen(select);
   const dispose = () => {
+    endRequests();
     clearTimeout(timer);
     list.dispose();
   };
-  return { node, shows: ['ranks', 'logs', 'about'], update, dispose, open: select };
+  return { node, update, dispose };
 }

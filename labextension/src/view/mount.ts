@@ -1,13 +1,8 @@
-import { charts } from './charts';
 import { make } from './dom';
-import { failure } from './failure';
-import { header } from './header';
-import { logs } from './logs';
-import { notices } from './notices';
-import type { ISectionContext, ISection } from './section';
-import { progress } from './progress';
-import { ranks } from './ranks';
-import { EMPTY_PARTS, type IMemory, type IRunSource, type ITranslate } from './source';
+import { Emitter } from './emitter';
+import { mountSection, type ISectionContext } from './section';
+import { SECTIONS } from './sections';
+import type { IMemory, IRunSource, ITranslate } from './source';
 
 /** Show the run of `source` in `node`, until it is disposed of. */
 export function mountRunView(
@@ -19,18 +14,15 @@ export function mountRunView(
     source,
     trans,
     memory: source.memory ?? viewMemory(),
-    read: part => source.get(part) ?? EMPTY_PARTS[part]
+    logRequests: new Emitter(),
+    read: part => {
+      const payload = source.get(part);
+      if (payload === undefined) {
+        throw new Error(`a section that reads ${part} has to list it in \`shows\``);
+      }
+      return payload;
+    }
   };
-  const logSection = logs(context);
-  const sections: ISection[] = [
-    header(context),
-    notices(context),
-    failure(context),
-    progress(context),
-    charts(context),
-    ranks(context, logSection.open),
-    logSection
-  ];
   const root = make('div', 'view', {
     role: 'region',
     'aria-label': trans.__('Run on several ranks'),
@@ -38,18 +30,11 @@ export function mountRunView(
     'data-lm-suppress-shortcuts': 'true'
   });
   root.classList.add('nbmgpu');
-  root.append(...sections.map(section => section.node));
   node.append(root);
-  sections.forEach(section => section.update());
-  const end = source.onChange(changed => {
-    sections
-      .filter(section => section.shows.some(name => changed.includes(name)))
-      .forEach(section => section.update());
-  });
+  const ends = SECTIONS.map(section => mountSection(root, section, context));
   return {
     dispose: () => {
-      end();
-      sections.forEach(section => section.dispose?.());
+      ends.forEach(end => end());
       root.remove();
     }
   };

@@ -1,8 +1,10 @@
 import { KeyedList, make, setText } from './dom';
-import type { ISectionContext, ISection } from './section';
+import type { ISection, ISectionContext, ISectionView } from './section';
 
 /** The notices of the run, such as where results differ from one device. */
-export function notices({ trans, read }: ISectionContext): ISection {
+export const notices: ISection = { shows: ['notices'], create };
+
+function create({ trans, read }: ISectionContext): ISectionView {
   const node = make('ul', 'notices', { 'aria-label': trans.__('Notices') });
   const items = new KeyedList<string>(
     node,
@@ -16,5 +18,5 @@ export function notices({ trans, read }: ISectionContext): ISection {
     items.update(read('notices'));
     node.hidden = !read('notices').length;
   };
-  return { node, shows: ['notices'], update };
+  return { node, update };
 }

@@ -1,9 +1,11 @@
 import type { Bar } from '../generated/report';
 import { KeyedList, make, setAttribute, setText, type IItemView } from './dom';
-import type { ISectionContext, ISection } from './section';
+import type { ISection, ISectionContext, ISectionView } from './section';
 
 /** The progress bars of the training loader and of tqdm. */
-export function progress({ trans, read }: ISectionContext): ISection {
+export const progress: ISection = { shows: ['progress', 'status'], create };
+
+function create({ trans, read }: ISectionContext): ISectionView {
   const node = make('div', 'bars');
   const bars = new KeyedList<Bar>(
     node,
@@ -14,7 +16,7 @@ export function progress({ trans, read }: ISectionContext): ISection {
     bars.update(read('progress'));
     node.toggleAttribute('data-over', read('status').over);
   };
-  return { node, shows: ['progress', 'status'], update };
+  return { node, update };
 }
 
 function progressBar(unnamed: string): IItemView<Bar> {

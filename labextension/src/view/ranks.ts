@@ -1,16 +1,15 @@
 import type { Meter, RankRow } from '../generated/report';
 import { button, KeyedList, make, setAttribute, setText, type IItemView } from './dom';
-import type { ISectionContext, ISection } from './section';
+import type { ISection, ISectionContext, ISectionView } from './section';
 import type { ITranslate } from './source';
 
-/** A table of the ranks with their state and resource usage.  `open` shows a rank's log. */
-export function ranks(
-  { trans, read }: ISectionContext,
-  open: (rank: number) => void
-): ISection {
+/** A table of the ranks with their state and resource usage; a click opens a rank's log. */
+export const ranks: ISection = { shows: ['ranks'], create };
+
+function create({ trans, read, logRequests }: ISectionContext): ISectionView {
   const titles: [string, string][] = [
     ['rank', trans.__('Rank')],
-    ['word', trans.__('State')],
+    ['status', trans.__('State')],
     ['step', trans.__('Step')],
     ['time', trans.__('Step time')],
     ['cpu', trans.__('CPU')],
@@ -33,7 +32,7 @@ export function ranks(
   const rows = new KeyedList<RankRow>(
     body,
     row => String(row.rank),
-    row => rankRow(row.rank, trans, () => open(row.rank))
+    row => rankRow(row.rank, trans, () => logRequests.emit(row.rank))
   );
   const update = () => {
     const all = read('ranks');
@@ -48,7 +47,7 @@ export function ranks(
     );
     node.hidden = !all.length;
   };
-  return { node, shows: ['ranks'], update };
+  return { node, update };
 }
 
 function rankRow(rank: number, trans: ITranslate, open: () => void): IItemView<RankRow> {
@@ -56,7 +55,7 @@ function rankRow(rank: number, trans: ITranslate, open: () => void): IItemView<R
   const device = make('span', 'device');
   const name = button('rank-button', trans.__('rank %1', rank), open);
   name.prepend(dot);
-  const word = make('span', 'rank-state');
+  const state = make('span', 'rank-state');
   const warning = make('div', 'warning');
   const step = make('td', 'rank-step');
   const time = make('td', 'rank-time');
@@ -71,7 +70,7 @@ function rankRow(rank: number, trans: ITranslate, open: () => void): IItemView<R
     'rank',
     {},
     make('th', 'rank-rank', { scope: 'row' }, name, device),
-    make('td', 'rank-word', {}, word, warning),
+    make('td', 'rank-status', {}, state, warning),
     step,
     time,
     make('td', 'rank-cpu', {}, cpu.node),
@@ -81,11 +80,11 @@ function rankRow(rank: number, trans: ITranslate, open: () => void): IItemView<R
   );
   const update = (row: RankRow) => {
     setAttribute(dot, 'data-tone', row.tone);
-    setAttribute(word, 'data-tone', row.tone);
-    setAttribute(name, 'aria-label', trans.__('Log of rank %1, %2', rank, row.word));
+    setAttribute(state, 'data-tone', row.tone);
+    setAttribute(name, 'aria-label', trans.__('Log of rank %1, %2', rank, row.label));
     name.title = trans.__('Open its log');
     setText(device, row.device);
-    setText(word, row.detail ? `${row.word}: ${row.detail}` : row.word);
+    setText(state, row.detail ? `${row.label}: ${row.detail}` : row.label);
     setText(warning, row.warning);
     warning.hidden = !row.warning;
     setText(step, row.step ? row.step.toLocaleString('en-US') : '');

@@ -1,19 +1,54 @@
-import type { IMemory, IRunSource, ITranslate, PartName } from './source';
 import type { Parts } from '../generated/report';
+import type { Emitter } from './emitter';
+import type { IMemory, IRunSource, ITranslate, PartName } from './source';
 
 /** The dependencies of the sections of the view. */
 export interface ISectionContext {
   source: IRunSource;
   trans: ITranslate;
   memory: IMemory;
-  /** A part of the run, or an empty part until it arrives. */
+  /** Emits a rank to open its log. */
+  logRequests: Emitter<number>;
+  /** A part of the run that the section shows. */
   read<Name extends PartName>(part: Name): Parts[Name];
 }
 
-/** A section of the view: its node, and the parts of the run that it shows. */
-export interface ISection {
+/** A section of the view, for one run. */
+export interface ISectionView {
   node: HTMLElement;
-  shows: PartName[];
+  /** Draw the current parts. */
   update(): void;
   dispose?(): void;
+}
+
+/** A section of the view: the parts of the run that it shows, and how it draws them. */
+export interface ISection {
+  shows: PartName[];
+  /** Called once all of these parts have arrived. */
+  create(context: ISectionContext): ISectionView;
+}
+
+/** Append `section` to `root`, and update it when its parts change. Returns a function that ends this. */
+export function mountSection(
+  root: HTMLElement,
+  section: ISection,
+  context: ISectionContext
+): () => void {
+  const { source } = context;
+  const place = document.createComment('');
+  root.append(place);
+  let view: ISectionView | undefined;
+  const update = () => {
+    if (!view && section.shows.every(part => source.get(part) !== undefined)) {
+      view = section.create(context);
+      place.replaceWith(view.node);
+    }
+    view?.update();
+  };
+  update();
+  const end = source.onChange(section.shows, update);
+  return () => {
+    end();
+    view?.dispose?.();
+  };
 }

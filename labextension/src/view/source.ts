@@ -15,7 +15,10 @@ export type {
   Parts
 } from '../generated/report';
 
-/** The parts of a run's snapshot; each arrives when it has changed. */
+/**
+ * The built-in parts of a run's snapshot; each arrives when it has changed.  Views of other packages
+ * have further parts.
+ */
 export type PartName = keyof Parts;
 
 /** The data and actions of one run. */
@@ -23,8 +26,8 @@ export interface IRunSource {
   /** The newest state of a part; undefined until it has arrived. */
   get<Name extends PartName>(part: Name): Parts[Name] | undefined;
 
-  /** Call `callback` with the names of changed parts.  Returns a function that unsubscribes. */
-  onChange(callback: (parts: PartName[]) => void): () => void;
+  /** Call `callback` when any of `parts` changes.  Returns a function that unsubscribes. */
+  onChange(parts: PartName[], callback: () => void): () => void;
 
   /** Stop the run; with `force`, kill it without writing results back. */
   stop(force: boolean): void;
@@ -60,42 +63,4 @@ export interface ITranslate {
 export const english: ITranslate = {
   __: (text, ...values) =>
     text.replace(/%(\d+)/g, (_, place) => String(values[place - 1]))
-};
-
-/** Parts before the first data arrives. */
-export const EMPTY_PARTS: Parts = {
-  about: {
-    id: '',
-    headline: '',
-    strategy: '',
-    world_size: 0,
-    devices: '',
-    batch: '',
-    folder: '',
-    notebook: '',
-    created: 0
-  },
-  status: {
-    state: 'starting',
-    word: '',
-    tone: 'idle',
-    elapsed: '',
-    remaining: '',
-    over: false,
-    stopping: ''
-  },
-  notices: [],
-  failure: null,
-  progress: [],
-  curves: { shown: [], hidden: 0 },
-  throughput: {
-    rate: '',
-    step_time: '',
-    slowest: -1,
-    words: '',
-    rates: [],
-    step_times: []
-  },
-  ranks: [],
-  logs: []
 };

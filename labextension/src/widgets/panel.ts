@@ -21,17 +21,8 @@ interface IModel {
   off(event: string, handler: (...values: never[]) => void): void;
 }
 
-const PARTS: PartName[] = [
-  'about',
-  'status',
-  'notices',
-  'failure',
-  'progress',
-  'curves',
-  'throughput',
-  'ranks',
-  'logs'
-];
+/** The trait of a part. */
+const traitName = (part: PartName) => `part_${part}`;
 
 /** Milliseconds to wait for a reply of the kernel, which may be busy or dead. */
 const TIMEOUT = 15_000;
@@ -56,14 +47,12 @@ class ModelSource implements IRunSource {
   }
 
   get = (<Name extends PartName>(part: Name) =>
-    this.model.get(part)) as IRunSource['get'];
+    this.model.get(traitName(part))) as IRunSource['get'];
 
-  onChange(callback: (parts: PartName[]) => void): () => void {
-    const handlers = PARTS.map(
-      part => [`change:${part}`, () => callback([part])] as const
-    );
-    handlers.forEach(([event, handler]) => this.model.on(event, handler));
-    return () => handlers.forEach(([event, handler]) => this.model.off(event, handler));
+  onChange(parts: PartName[], callback: () => void): () => void {
+    const events = parts.map(part => `change:${traitName(part)}`);
+    events.forEach(event => this.model.on(event, callback));
+    return () => events.forEach(event => this.model.off(event, callback));
   }
 
   stop(force: boolean): void {

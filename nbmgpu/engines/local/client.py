@@ -175,7 +175,7 @@ def torch_variables() -> dict[str, str]:
 _client: ForkServerClient | None = None
 
 _retired: list[ForkServerClient] = []
-"""Clients that take no more requests, and whose runs may go on."""
+"""Clients that accept no more requests, but whose runs may still be active."""
 
 
 def fork_server_client() -> ForkServerClient:

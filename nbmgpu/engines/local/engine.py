@@ -90,7 +90,7 @@ class LocalEngine(Engine):
         if launcher is not None:
             return process_is_alive(launcher.pid, launcher.create_time)
         record = run.record
-        kernel_is_alive = process_is_alive(record.kernel_pid, record.kernel_create_time)
+        kernel_is_alive = process_is_alive(record.kernel.pid, record.kernel.create_time)
         return kernel_is_alive and time.time() - record.created < START_TIMEOUT
 
     def stop(self, run: Run, force: bool, requested: bool) -> None:

@@ -30,6 +30,7 @@ from .processes import ForkedRanks, LocalRanks, TorchrunRanks
 KERNEL_ENDED = "The kernel that had started the run, or its fork server, has ended."
 
 STOPPED_BEFORE_START = "It was stopped, or given up, before its ranks had been started."
+MAX_SOCKET_PARENT = 107 - len("/nbmgpu-12345678/listener-12345678")
 
 
 def launch(folder: str, environment: ProcessEnvironment, server: int) -> None:
@@ -48,8 +49,8 @@ def launch(folder: str, environment: ProcessEnvironment, server: int) -> None:
     adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     environment.apply()
-    os.chdir(run.record.cwd)
-    sys.path[:] = run.record.sys_path
+    os.chdir(run.record.kernel.cwd)
+    sys.path[:] = run.record.kernel.sys_path
     listener = socket.create_server(("127.0.0.1", 0))
     os.environ.update(
         MASTER_ADDR="127.0.0.1",
@@ -59,7 +60,8 @@ def launch(folder: str, environment: ProcessEnvironment, server: int) -> None:
         TORCHELASTIC_RESTART_COUNT="0",
         TORCHELASTIC_MAX_RESTARTS="0",
     )
-    ranks: LocalRanks = TorchrunRanks(run) if run.record.fresh else ForkedRanks(run)
+    fresh = run.record.options.fresh
+    ranks: LocalRanks = TorchrunRanks(run) if fresh else ForkedRanks(run)
     termination = Termination(ranks, run.folder)
     signal.signal(signal.SIGTERM, lambda *_: _end_without_kernel(run.folder, termination))
     if stop_request(run.folder) is not None:  # the kernel may have given up waiting for this one
@@ -69,7 +71,7 @@ def launch(folder: str, environment: ProcessEnvironment, server: int) -> None:
         socket_folder = _make_socket_folder()
         try:
             ranks.start(socket_folder)
-            store = None if run.record.fresh else _serve_store(listener)  # a thread: after forks
+            store = None if fresh else _serve_store(listener)  # a thread: after forks
             supervise(run, ranks, events, termination)
             run.refresh()
             pids = [view.process.pid for view in run.view.ranks if view.process is not None]
@@ -85,22 +87,30 @@ def launch(folder: str, environment: ProcessEnvironment, server: int) -> None:
 
 
 def _end_without_kernel(folder: Path, termination: Termination) -> None:
-    """End the run: nobody is left to read its results; a kernel may have asked for that first."""
+    """End the run, as no process is left to read its results; the kernel may have stopped it."""
     ending: RunEnding = "failed" if stop_request(folder) is None else "stopped"
     termination.start(ending, KERNEL_ENDED, force=True)
 
 
 def _remove_data(run: Run) -> None:
     """Remove bundle and results where they are files in the run folder."""
-    for path in map(Path, (run.record.bundle, *run.record.results)):
+    storage = run.record.storage
+    for path in map(Path, (storage.bundle, *storage.results)):
         if path.parent == run.folder:
             path.unlink(missing_ok=True)
 
 
 def _make_socket_folder() -> str:
-    """Return a folder for sockets, whose paths must be short; empty if the disk is full."""
+    """Return a folder for sockets; empty if the disk is full.
+
+    Paths of sockets have at most 107 bytes, and loader workers hang if theirs is longer.  As in
+    Python 3.14, ``/tmp`` replaces a temporary folder whose path is too long.
+    """
+    parent = tempfile.gettempdir()
+    if len(os.fsencode(parent)) > MAX_SOCKET_PARENT:
+        parent = "/tmp"
     try:
-        return tempfile.mkdtemp(prefix="nbmgpu-")
+        return tempfile.mkdtemp(prefix="nbmgpu-", dir=parent)
     except OSError:
         return ""
 

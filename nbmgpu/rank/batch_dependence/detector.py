@@ -13,9 +13,10 @@ from nbmgpu.rank.data.batch_tensors import WeakTensors, iter_tensors, weak_tenso
 from nbmgpu.rank.loss.graph_path import term_signature
 from nbmgpu.rank.reporting import notices
 
-from .dispatch_mode import SampleTrackingMode, mode_removed, normalize_dims, pop_mode, push_mode
-from .escaped_values import storage_id
+from .dispatch_mode import SampleTrackingMode, mode_removed, pop_mode, push_mode
+from .escaped_values import EscapedValues, storage_id
 from .numpy_access import patch_array_exports
+from .op_findings import OpFindings
 from .reduction_ops import BATCH_NORM_TAG
 from .tags import CrossSample, SampleSum
 
@@ -65,7 +66,7 @@ class BatchDependenceDetector:
         self.splits_batches = False
 
     def add_batch(self, batch: Any, samples: int, global_batch_size: int) -> None:
-        """Register a batch that the loop gets, and observe its step if it is its turn.
+        """Register a batch that the loop gets, and observe its step if its number is a power of 2.
 
         Args:
             batch: the rank's shard.
@@ -110,36 +111,45 @@ class BatchDependenceDetector:
 
     def stop_if_done(self) -> None:
         """Stop observing if all observed batches have been trained on."""
-        if self._mode is not None and self._mode.done:
+        if self._mode is not None and self._mode.trained.done:
             self.close()
 
     def close(self) -> None:
-        """Stop observing until the next batch whose turn it is, and report findings."""
+        """Stop observing until the next batch whose number is a power of 2; report findings."""
         mode, self._mode = self._mode, None
         if mode is None:
             return
         self._restore_array_exports()
         pop_mode(mode)
-        if mode.trains_on_subset:
+        trained, findings = mode.trained, mode.findings
+        if trained.is_subset:
             self._recorder.notice("part-of-batch", notices.PART_OF_BATCH)
-        elif mode.trains_in_pieces:
+        elif trained.in_pieces or (trained.all_tracked and findings.is_one_piece):
             self.splits_batches = True
-        if mode.trained and mode.joins_older_rows:
-            self._recorder.notice("other-rows", notices.OLDER_SAMPLES)
-        if mode.trained and mode.reshape_line is not None:
-            where = _where(mode.reshape_line)
-            text = notices.SHAPED_BY_WHOLE.format(where=where, whole=mode.global_batch_size)
-            self._recorder.notice("shaped-by-whole", text)
-        escaped = mode.escaped
-        if mode.trained and escaped.read_line is not None:
+        if trained.any:
+            self._report_findings(findings)
+            self._report_escaped(mode.escaped)
+
+    def _report_findings(self, findings: OpFindings) -> None:
+        if findings.joins_older_rows:
+            self._recorder.notice("older-samples", notices.OLDER_SAMPLES)
+        if findings.reshape_line is not None:
+            where = _where(findings.reshape_line)
+            text = notices.GLOBAL_BATCH_SHAPE.format(where=where, whole=findings.global_batch_size)
+            self._recorder.notice("global-batch-shape", text)
+
+    def _report_escaped(self, escaped: EscapedValues) -> None:
+        if escaped.read_line is not None:
             where = _where(escaped.read_line)
-            self._recorder.notice("own-number", notices.LOCAL_VALUE_READ.format(where=where))
-        if mode.trained and escaped.averaged_line is not None:
+            self._recorder.notice("local-value-read", notices.LOCAL_VALUE_READ.format(where=where))
+        if escaped.averaged_line is not None:
             where = _where(escaped.averaged_line)
             self._recorder.notice("averaged-buffer", notices.AVERAGED_BUFFER.format(where=where))
-        if mode.trained and escaped.written_line is not None:
+        if escaped.written_line is not None:
             where = _where(escaped.written_line)
-            self._recorder.notice("own-values", notices.LOCAL_VALUES_WRITTEN.format(where=where))
+            self._recorder.notice(
+                "local-values-written", notices.LOCAL_VALUES_WRITTEN.format(where=where)
+            )
 
     def check_losses(
         self, roots: Sequence[torch.Tensor], graph: LossGraph, even: bool = False
@@ -164,29 +174,26 @@ class BatchDependenceDetector:
                 self._check_sum(tag, graph, mode)
             scalar_per_sample = mode.samples_with_scalar == len(graph.terms) > MAX_TERMS_BY_CHANCE
             if scalar_per_sample and graph.sums_terms(even):
-                self._recorder.notice("by-sample", notices.SINGLE_SAMPLE_LOSSES)
+                self._recorder.notice("single-sample-losses", notices.SINGLE_SAMPLE_LOSSES)
             if graph.divisions.by_older_tensor:
                 self._recorder.notice("old-divisor", notices.OLD_DIVISOR)
-            known = mode.reduces_batch_dim
-            if any(known.get(normalize_dims(dims)) is False for dims in graph.sample_dims) or any(
-                known.get(normalize_dims(dims)) for dims in graph.other_dims
-            ):
-                self._recorder.notice("time-first", notices.TIME_FIRST)
+            if graph.partial_reductions.contradict(mode.findings.reduces_batch_dim):
+                self._recorder.notice("other-dimension-first", notices.OTHER_DIMENSION_FIRST)
 
     def _check_sum(self, tag: SampleSum, graph: LossGraph, mode: SampleTrackingMode) -> None:
         if tag.mean_of_subset and "mean" in graph.kinds:
-            self._recorder.notice("chosen-mean", notices.CHOSEN_MEAN)
+            self._recorder.notice("mean-of-subset", notices.MEAN_OF_SUBSET)
         if (
             tag.adds_subsets
             and len({term_signature(source, path) for source, path in graph.terms}) > 1
         ):
-            self._recorder.notice("by-place", notices.BY_POSITION)
+            self._recorder.notice("position-in-batch", notices.POSITION_IN_BATCH)
         other_terms = tag.has_other_terms and not graph.has_penalty
         if other_terms and graph.kinds == {"sum"} and mode.reduces_other_rows(graph):
-            self._recorder.notice("sum-beside", notices.SUM_WITH_FIXED_TERM)
+            self._recorder.notice("sum-with-fixed-term", notices.SUM_WITH_FIXED_TERM)
 
     def predates_step(self, tensor: torch.Tensor) -> bool:
-        """Tell whether a tensor is known to be older than the batches that it is used with."""
+        """Return whether a tensor is known to be older than the batches that it is used with."""
         return self._mode is not None and self._mode.escaped.predates_step(tensor)
 
     def _report_cross_sample(self, tag: CrossSample) -> None:
@@ -194,7 +201,7 @@ class BatchDependenceDetector:
             self._recorder.notice("batch-norm", notices.BATCH_NORM)
             return
         text = notices.CROSS_SAMPLE.format(where=_where(tag.line), operation=tag.operation)
-        self._recorder.notice("coupled-batch", text)
+        self._recorder.notice("cross-sample", text)
 
     def paused(self) -> AbstractContextManager[None]:
         """Stop observing for a while.

@@ -15,21 +15,17 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from nbmgpu.rank.data.batch_tensors import WeakTensors, iter_tensors
 from nbmgpu.rank.loss.autograd_nodes import input_shape
 from nbmgpu.rank.loss.reductions import reduces
-from nbmgpu.rank.source_analysis.batch_shapes import reshapes_to_batch_size
 from nbmgpu.rank.source_analysis.stack_frames import current_cell_line
 
 from .escaped_values import EscapedValues, storage_id
 from .op_call import OpCall
+from .op_findings import OpFindings
 from .op_rules import loses_samples, output_tags
 from .tags import Batched, CrossSample, SingleSample, Tag
+from .trained_samples import TrainedSamples
 
 if TYPE_CHECKING:
     from nbmgpu.rank.loss.loss_graph import LossGraph
-
-CAT = torch.ops.aten.cat.default
-
-VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
-REDUCTIONS = (torch.ops.aten.sum.dim_IntList, torch.ops.aten.mean.dim)
 
 Tags = MutableMapping[torch.Tensor, Tag]
 
@@ -40,11 +36,8 @@ class SampleTrackingMode(dispatch.TorchDispatchMode):
     Attributes:
         tags: the tags of tensors.
         escaped: values that outlive the step.
-        reduces_batch_dim: for each reduced (ndim, dims), whether the last such reduction was over
-            samples.
-        global_batch_size: samples in the global batch.
-        reshape_line: the line of the cell that reshapes a shard to the size of the global batch.
-        joins_older_rows: whether samples were concatenated with rows older than the step.
+        findings: what operators do with samples.
+        trained: which samples have been trained on.
         lost: whether an output depends on samples that are no longer tracked.
         idle: whether operators are passed through without tracking.
     """
@@ -59,20 +52,12 @@ class SampleTrackingMode(dispatch.TorchDispatchMode):
     def __init__(self) -> None:
         """Start without a batch."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.reduces_batch_dim: dict[tuple[int, tuple[int, ...]], bool] = {}
         self.tags: Tags = WeakTensorKeyDictionary()
-        self.idle = False
-        self._samples = 0
-        self._batches = self._backward_passes = 0
-        self._trained_samples: frozenset[int] = frozenset()
-        self._partial_passes = 0
-        self._all_tracked = True
-        self._split_into_one = self._concatenated_one = False
-        self._scalar_samples: set[int] = set()
-        self.joins_older_rows = self.lost = False
-        self.global_batch_size = 0
-        self.reshape_line: int | None = None
         self.escaped = EscapedValues()
+        self.findings = OpFindings(self.escaped)
+        self.trained = TrainedSamples()
+        self.lost = self.idle = False
+        self._scalar_samples: set[int] = set()
 
     def add_batch(self, tensors: list[torch.Tensor], samples: int, global_batch_size: int) -> None:
         """Start to track a batch.
@@ -82,12 +67,11 @@ class SampleTrackingMode(dispatch.TorchDispatchMode):
             samples: samples in the rank's shard.
             global_batch_size: samples in the global batch.
         """
-        self.global_batch_size = global_batch_size
+        self.findings.global_batch_size = global_batch_size
+        self.trained.add_batch(samples)
         positions = tuple(range(samples))
-        self._samples = max(self._samples, samples)
         self._scalar_samples.clear()
         self.lost = False
-        self._batches += 1
         self.escaped.register_outputs((), tensors)
         self.escaped.batch_storages |= set(map(storage_id, tensors))
         for tensor in tensors:
@@ -104,28 +88,19 @@ class SampleTrackingMode(dispatch.TorchDispatchMode):
             self.escaped.check_array_export(tensor)
 
     def reduces_other_rows(self, graph: LossGraph) -> bool:
-        """Tell whether a reduction of ``graph`` is over rows other than the samples of the shard.
+        """Return whether a reduction of ``graph`` is over rows other than the samples of the shard.
 
         Equally many rows, or multiples, may be created for the samples: negatives, a generator's
         outputs.
         """
         shapes = (input_shape(node)[:1] for node in graph.nodes if reduces(node))
-        return not self.lost and any(s and s[0] % self._samples for s in shapes)
+        return not self.lost and any(s and s[0] % self.trained.shard_size for s in shapes)
 
     def add_loss(self, loss: torch.Tensor) -> Tag | None:
         """Count a backward pass from ``loss``; return its tag."""
         tag = self.tags.get(loss)
-        self._backward_passes += 1
-        self._all_tracked &= tag is not None and not isinstance(tag, CrossSample)
-        if tag is not None:
-            self._trained_samples |= tag.sources
-            self._partial_passes += 0 < len(tag.sources) < self._samples
+        self.trained.add_backward(tag)
         return tag
-
-    @property
-    def done(self) -> bool:
-        """Whether all batches have been trained on, or a loss is not tracked."""
-        return not self._all_tracked or self._backward_passes >= self._batches
 
     def mark_as_global(self, losses: Sequence[torch.Tensor]) -> None:
         """Drop the tags of losses and buffers, and of their views: all ranks have equal values."""
@@ -136,27 +111,10 @@ class SampleTrackingMode(dispatch.TorchDispatchMode):
                 del self.tags[tensor]
 
     @property
-    def trained(self) -> bool:
-        """Whether there has been a backward pass."""
-        return self._backward_passes > 0
-
-    @property
-    def trains_in_pieces(self) -> bool:
-        """Whether a batch was split into pieces with a backward pass each."""
-        one_piece = self._split_into_one and not self._concatenated_one
-        return self._all_tracked and (
-            one_piece or 1 < self._partial_passes == self._backward_passes
-        )
-
-    @property
     def samples_with_scalar(self) -> int:
         """Number of samples that have a scalar of their own, such as a loss: all of them, or 0."""
-        return len(self._scalar_samples) if len(self._scalar_samples) == self._samples else 0
-
-    @property
-    def trains_on_subset(self) -> bool:
-        """Whether batches were trained on, but not all of their samples."""
-        return self._all_tracked and 0 < len(self._trained_samples) < self._samples
+        found = len(self._scalar_samples)
+        return found if found == self.trained.shard_size else 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, then tag its outputs."""
@@ -173,7 +131,7 @@ class SampleTrackingMode(dispatch.TorchDispatchMode):
             try:
                 self.escaped.check_op(call)
                 with suppress(Exception):  # an operator of an unknown kind
-                    self._observe(func, call, out)
+                    self.findings.record(func, call, out)
                 self._tag_outputs(call, out)
             finally:
                 self.idle = False
@@ -184,47 +142,6 @@ class SampleTrackingMode(dispatch.TorchDispatchMode):
             () if fresh else iter_tensors((args, kwargs)), iter_tensors(out)
         )
         return out
-
-    def _observe(self, func: Any, call: OpCall, out: Any) -> None:
-        """Record what an operator does with samples, apart from its outputs' tags."""
-        self._split_into_one |= _splits_into_one(func, call, out)
-        concatenates_one = (
-            func is CAT and len(call.tensors) == 1 and isinstance(call.tags[0], Batched)
-        )
-        self._concatenated_one |= concatenates_one
-        self._record_reduction(func, call)
-        self.joins_older_rows |= self._joins_older_rows(func, call)
-        if self.reshape_line is None and self._reshapes_to_global_batch(func, call, out):
-            self.reshape_line = current_cell_line(sys._getframe())
-
-    def _record_reduction(self, func: Any, call: OpCall) -> None:
-        tag, ndim = call.tags[0], call.tensors[0].ndim
-        if func in REDUCTIONS and isinstance(tag, Batched) and call.arguments.get("dim"):
-            dims = normalize_dims((ndim, tuple(call.arguments["dim"])))
-            self.reduces_batch_dim[dims] = tag.dim % ndim in dims[1]
-
-    def _joins_older_rows(self, func: Any, call: OpCall) -> bool:
-        if func is not CAT:
-            return False
-        dim = call.arguments.get("dim", 0)
-        pairs = list(zip(call.tensors, call.tags, strict=True))
-        along = any(isinstance(tag, Batched) and not (tag.dim - dim) % x.ndim for x, tag in pairs)
-        return along and any(
-            tag is None and x.numel() and self.escaped.predates_step(x) for x, tag in pairs
-        )
-
-    def _reshapes_to_global_batch(self, func: Any, call: OpCall, out: Any) -> bool:
-        """Tell whether a view has as many rows as the global batch has samples, on purpose.
-
-        If each sample of a shard has two parts, two ranks' views have as many rows by chance, so
-        the source of the call must show the size.
-        """
-        tag = call.tags[0]
-        if func not in VIEWS or not isinstance(tag, Batched) or not out.ndim:
-            return False
-        is_first = tag.dim == -len(call.shapes[0])
-        matches = is_first and out.shape[0] == self.global_batch_size > len(tag.samples)
-        return matches and reshapes_to_batch_size(sys._getframe(), self.global_batch_size)
 
     def _tag_outputs(self, call: OpCall, out: Any) -> None:
         outputs = list(out) if isinstance(out, tuple | list) else [out]
@@ -244,20 +161,6 @@ class SampleTrackingMode(dispatch.TorchDispatchMode):
                     self._scalar_samples.add(tag.sample)
             elif tensor in self.tags:
                 del self.tags[tensor]
-
-
-def normalize_dims(reduction: tuple[int, tuple[int, ...]]) -> tuple[int, tuple[int, ...]]:
-    """Return a reduction's (ndim, dims) with sorted, nonnegative dims, for comparison."""
-    ndim, dims = reduction
-    return ndim, tuple(sorted(dim % ndim for dim in dims))
-
-
-def _splits_into_one(func: Any, call: OpCall, out: Any) -> bool:
-    """Tell whether samples were split into pieces, and the shard is a single piece."""
-    if func is not torch.ops.aten.split.Tensor or len(out) != 1:
-        return False
-    tensor, tag, dim = call.tensors[0], call.tags[0], call.arguments.get("dim", 0)
-    return isinstance(tag, Batched) and (tag.dim - dim) % max(tensor.ndim, 1) == 0
 
 
 def _with_line(tag: Tag) -> Tag:

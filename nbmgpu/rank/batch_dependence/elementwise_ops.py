@@ -14,7 +14,7 @@ from .tags import Batched, SampleSum, Shape, SingleSample, Tag
 
 
 def elementwise(call: OpCall, output: Any) -> Tag | None:
-    """Elementwise operators, and others that keep the samples in their place."""
+    """Elementwise operators, and others that keep the positions of the samples."""
     if not isinstance(output, Tensor):
         return None
     shape = tuple(output.shape)
@@ -73,7 +73,7 @@ def add_tags(tags: Sequence[Tag]) -> SampleSum:
 
 
 def _has_other_terms(call: OpCall) -> bool:
-    """Tell whether a sum has, or gets, a term that requires grad and belongs to no sample."""
+    """Return whether a sum has, or gets, a term that requires grad and belongs to no sample."""
     operands = [*zip(call.tensors, call.tags, strict=True)]
     others = call.name in ("add", "sub") and any(
         tag is None and tensor.requires_grad for tensor, tag in operands

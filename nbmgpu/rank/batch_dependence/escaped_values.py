@@ -84,7 +84,7 @@ class EscapedValues:
             self.read_line = _user_line(ACCUMULATE_PATTERN)
 
     def predates_step(self, tensor: Tensor) -> bool:
-        """Tell whether a tensor is older than the step."""
+        """Return whether a tensor is older than the step."""
         return storage_id(tensor) not in self._step_storages
 
 

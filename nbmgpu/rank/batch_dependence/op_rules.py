@@ -53,7 +53,7 @@ LOSING_OPS = {
 
 
 def loses_samples(call: OpCall, tags: OutputTags) -> bool:
-    """Tell whether the outputs of ``call``, with ``tags``, depend on samples no longer tracked."""
+    """Return whether outputs of ``call``, with ``tags``, depend on samples no longer tracked."""
     if call.name in LOSING_OPS:
         return True
     if call.writes and call.tags[0] is None:

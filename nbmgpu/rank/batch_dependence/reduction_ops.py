@@ -125,7 +125,7 @@ def batch_norm(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
 def recurrent(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
     """Recurrent layers, which combine elements along time, the first dimension.
 
-    The CPU kernel gets its input already transposed to time first, whatever ``batch_first`` says.
+    The CPU kernel gets its input already transposed to time first, whatever ``batch_first`` is.
     """
     tag = call.tag_of("input")
     on_cpu = call.name.startswith("mkldnn")

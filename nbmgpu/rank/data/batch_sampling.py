@@ -50,7 +50,7 @@ def sample_batches(
 def draw_each(
     streams: RandomStreams, items: Iterator[Any], before: Callable[[], None] | None = None
 ) -> Iterator[Any]:
-    """Yield each item, drawn with the notebook's random stream in place after ``before()``."""
+    """Yield each item, drawn from the notebook's random stream after ``before()``."""
     while True:
         if before is not None:
             before()

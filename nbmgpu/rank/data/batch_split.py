@@ -38,8 +38,7 @@ def min_samples_of_remainder(samples: int, batch_size: int | None, dp_size: int)
 
     ``model(x).squeeze()`` fails on a shard of one sample, even if one device never sees such a
     batch.  An incomplete last batch is therefore assigned to a single rank instead of one sample
-    per rank, if it is no larger than that rank's shard in every other step.  The other ranks wait
-    meanwhile.
+    per rank, if it is no larger than that rank's shard in every other step.  The other ranks wait.
     """
     one_each = samples < 2 * dp_size
     incomplete = (

@@ -75,7 +75,7 @@ class CurrentBatch:
         tensors, batches = list(iter_tensors(inputs)), self._batches()
         by_memory = [batch for batch in batches if batch.shares_memory_with(tensors)]
         candidates = by_memory or [batch for batch in batches if batch.has_rows_of(tensors)]
-        if not candidates and len(batches) == 1:  # the last batch is over; this is other data
+        if not candidates and len(batches) == 1:  # the last batch has ended; this is other data
             self._apply_until(self._queue[-1])
             return
         chosen = by_memory[0] if len(by_memory) == 1 else self._next_in_order(candidates or batches)

@@ -158,12 +158,12 @@ class LoaderPatch:
         if is_cycled(loader, frame) is None:  # with whole batches, each rank equals one device
             return False
         if loader.batch_size is None and loader.batch_sampler is None:
-            recorder.notice("whole-batches", notices.UNBATCHED_LOADER)
+            recorder.notice("unsharded-batches", notices.UNBATCHED_LOADER)
             return False
         if batch_size_use.loop_counts_samples(frame):
             recorder.notice("batch-sizes", notices.BATCH_SIZES)
         sizes = context.losses.diagnostics.size_inference
         sizes.loop_divides_by_batch_size |= batch_size_use.loop_divides_by_batch_size(frame)
         if batch_size_use.loop_compares_batch_size(frame):
-            recorder.notice("size-asked", notices.SIZE_CHECKED)
+            recorder.notice("size-checked", notices.SIZE_CHECKED)
         return True

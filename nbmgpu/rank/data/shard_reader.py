@@ -89,7 +89,7 @@ class IndexedShardReader:
     ) -> tuple[int, Iterator[tuple[Any, BatchShard]]]:
         """Begin a pass: return the seed that one device would draw, and the rank's shards.
 
-        Call it with the notebook's random stream in place.
+        Call it while the notebook's random stream is active.
         """
         self._update_collate(loader)
         batches = iter(loader.batch_sampler)  # type: ignore[arg-type]
@@ -220,7 +220,7 @@ class StreamShardReader:
             num_rows = count_rows(batch)
             batch_size_seen = batch_size_seen or num_rows == batch_size
             if num_rows is None or not batch_size_seen or num_rows > (batch_size or 0):
-                context.recorder.notice("whole-batches", notices.UNSPLITTABLE_BATCHES)
+                context.recorder.notice("unsharded-batches", notices.UNSPLITTABLE_BATCHES)
                 yield batch, BatchShard(1, 1)
                 continue
             least = max(context.trained.min_samples(), min_samples(num_rows, batch_size))

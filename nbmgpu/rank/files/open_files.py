@@ -24,7 +24,7 @@ CLOSED = frozenset({"ZipFile", "GzipFile", "BZ2File", "LZMAFile"})
 
 
 def flush() -> None:
-    """Flush all files and loggers, as far as the disk has room."""
+    """Flush all files and loggers, as long as there is disk space."""
     found = [each for each in gc.get_objects() if _may_buffer(type(each))]
     # The outermost first: the text wrapper, then the compressor, then the file.
     for each in sorted(found, key=lambda each: type(each).__name__ != "TextIOWrapper"):

@@ -27,3 +27,14 @@ def is_in(path: str, folders: set[str]) -> bool:
 def is_within(path: str, folder: str) -> bool:
     """Return whether ``path`` is ``folder`` or in it."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def resolve_parent(path: str | os.PathLike[str]) -> str:
+    """Return the real path of ``path`` without following a link in its last part.
+
+    That is what is deleted and renamed.
+    """
+    folder, name = os.path.split(os.fspath(path).rstrip("/"))
+    if name in ("", ".", ".."):
+        return os.path.realpath(path)
+    return os.path.join(os.path.realpath(folder), name)

@@ -14,125 +14,128 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import PurePath
 from typing import Any
 
 import torch.distributed as dist
 
 from nbmgpu.rank.store.rendezvous import MISMATCH, Rendezvous, Save, default_store, is_rank_0_ahead
 
-NAMES = ("f", "filename", "path")
-"""Names of the path argument of functions that save."""
+from .atomic_writes import PATH_ARGUMENTS, AtomicWriter
+from .paths import resolve_parent
+from .saved_files import SavedFiles
 
-FETCHING = "torch.utils.data._utils.fetch"
+FETCH_MODULE = "torch.utils.data._utils.fetch"
 
 
 class Saves:
-    """The saves of one rank."""
+    """Lets rank 0 save, rename and delete the files that all ranks save.
+
+    Attributes:
+        files: the files that have been saved.
+        writer: writes them.
+        join_save: takes part in the gathers of rank 0 while that pickles a value.
+    """
 
     def __init__(
-        self, rank: int, is_own: Callable[[str], bool], forget: Callable[[str], None]
+        self, rank: int, is_private: Callable[[str], bool], on_shared: Callable[[str], None]
     ) -> None:
         """Save on ``rank``.
 
         Args:
             rank: of this process.
-            is_own: returns whether no other rank can have a path.
-            forget: is called with a path that rank 0 writes instead of this rank.
+            is_private: returns whether no other rank can have a path.
+            on_shared: is called with a path that rank 0 writes instead of this rank.
         """
-        self._rank = rank
-        self._is_own = is_own
-        self._forget = forget
+        self.files = SavedFiles()
+        self.writer = AtomicWriter()
         self.join_save: Callable[[Any], None] = lambda value: None
+        self._rank = rank
+        self._is_private = is_private
+        self._on_shared = on_shared
         self._process = os.getpid()
-        self._rename, self._unlink = os.replace, os.unlink  # before they are patched
+        self._unlink = os.unlink  # before it is patched
         self._rendezvous = Rendezvous(rank)
-        self._lock = threading.Lock()
-        self._saved: dict[str, Save] = {}
-        self._folders: set[str] = set()
-        self.mine: set[str] = set()
-        """Paths that this rank has written itself."""
-        self.aside: set[str] = set()
-        """Paths that it is writing, to be renamed when they are complete."""
 
     def wrap(
-        self, save: Callable[..., Any], place: int, pickles: bool = False
+        self, save: Callable[..., Any], position: int, pickles: bool = False
     ) -> Callable[..., Any]:
         """Return a wrapper of ``save`` that writes each file once.
 
         Args:
             save: a function that saves.
-            place: position of its path argument.
+            position: position of its path argument.
             pickles: whether it pickles objects, which all ranks may have to gather.
         """
 
         @functools.wraps(save)
         def saving(*args: Any, **kwargs: Any) -> Any:
-            given: Any = args[place] if len(args) > place else None
-            given = given or next((kwargs[n] for n in NAMES if n in kwargs), None)
+            given: Any = args[position] if len(args) > position else None
+            given = given or next((kwargs[n] for n in PATH_ARGUMENTS if n in kwargs), None)
             if not isinstance(given, str | os.PathLike) or not _is_among_ranks():
                 return save(*args, **kwargs)
             path = os.path.realpath(given)
-            if self._is_own(path):
+            if self._is_private(path):
                 return save(*args, **kwargs)
-            plain = functools.partial(save, *args, **kwargs)
-            whole = functools.partial(self._write_whole, path, save, place, args, kwargs)
-            if not self.is_here or _is_fetching():
-                self.mine.add(path)
-                return whole()
+            in_place = functools.partial(save, *args, **kwargs)
+            atomic = functools.partial(self.writer.write, path, save, position, args, kwargs)
+            if not self.is_active or _is_fetching():
+                self.files.written_here.add(path)
+                return atomic()
             if self._rank == 0:
-                return self._save_for_all(path, plain, whole)
+                return self._save_for_all(path, in_place, atomic)
             pickled = (args[0] if args else kwargs.get("obj")) if pickles else None
-            return self._leave_to_rank_0(path, plain, whole, pickled)
+            return self._leave_to_rank_0(path, in_place, atomic, pickled)
 
         return saving
 
-    def _save_for_all(self, path: str, plain: Callable[[], Any], whole: Callable[[], Any]) -> Any:
-        save, before = self._enter(path)
+    def _save_for_all(
+        self, path: str, in_place: Callable[[], Any], atomic: Callable[[], Any]
+    ) -> Any:
+        """Save on rank 0, in place if the file exists and no other rank has written it."""
+        save, previous = self._begin(path)
         store = default_store()
-        store.set(_named(path), b"")
+        store.set(_shared_key(path), b"")
         store.set(save.number_key, b"")
-        again = before and not save.path_key.endswith("/1")  # in one step
-        if again or (not before and os.path.lexists(path)):  # others may be reading it
-            self._rendezvous.wait_for_others(save.path_key, [before] if before else [])
-        in_place = os.path.lexists(path) and not store.check([_owned(path)])
-        return self._rendezvous.run_on_rank_0(save.path_key, plain if in_place else whole)
+        repeated = previous and not save.path_key.endswith("/1")  # in one step
+        if repeated or (not previous and os.path.lexists(path)):  # others may be reading it
+            self._rendezvous.wait_for_others(save.path_key, [previous] if previous else [])
+        overwrite = os.path.lexists(path) and not store.check([_own_key(path)])
+        return self._rendezvous.run_on_rank_0(save.path_key, in_place if overwrite else atomic)
 
     def _leave_to_rank_0(
-        self, path: str, plain: Callable[[], Any], whole: Callable[[], Any], pickled: Any
+        self, path: str, in_place: Callable[[], Any], atomic: Callable[[], Any], pickled: Any
     ) -> Any:
         """Wait for rank 0; where it does not save to ``path``, save it here."""
-        save, _ = self._enter(path)
-        self._forget(path)
+        save, _ = self._begin(path)
+        self._on_shared(path)
         store = default_store()
-        met = self._rendezvous.rank_0_arrives(save.path_key, save.number_key, _named(path))
-        if not met and not store.check([_named(path)]):
-            self.mine.add(path)
+        joined = self._rendezvous.rank_0_arrives(save.path_key, save.number_key, _shared_key(path))
+        if not joined and not store.check([_shared_key(path)]):
+            self.files.written_here.add(path)
             store.set(f"{save.number_key}/{MISMATCH}", b"")
-            store.set(_owned(path), b"")
-            return whole() if os.path.isfile(path) or not os.path.lexists(path) else plain()
-        self.mine.discard(path)
-        if pickled is not None and (met or not is_rank_0_ahead()):
+            store.set(_own_key(path), b"")
+            is_file = os.path.isfile(path) or not os.path.lexists(path)
+            return atomic() if is_file else in_place()
+        self.files.written_here.discard(path)
+        if pickled is not None and (joined or not is_rank_0_ahead()):
             self.join_save(pickled)
-        if met:  # otherwise the file that rank 0 wrote there earlier counts
+        if joined:  # otherwise the file that rank 0 wrote there earlier counts
             with suppress(OSError):  # rank 0 raises it too, which ends the run if not caught
                 self._rendezvous.wait_until_done(save.path_key)
         return None
 
     @property
-    def is_here(self) -> bool:
-        """Whether this is a rank with others, and not a process forked from one."""
+    def is_active(self) -> bool:
+        """Whether this is one of several ranks, and not a process forked from one."""
         return os.getpid() == self._process and _is_among_ranks()
 
     def has(self, path: Any) -> bool:
         """Return whether a file was saved at ``path``, or in the folder ``path``."""
-        if not self._saved or not isinstance(path, str | os.PathLike) or not self.is_here:
+        if not self.files or not isinstance(path, str | os.PathLike) or not self.is_active:
             return False
-        place = place_of(path)
-        return place in self._saved or place in self._folders
+        return self.files.has(resolve_parent(path))
 
     def link(self, make: Callable[[], None], path: str) -> None:
         """Create a link at ``path`` on rank 0; other ranks wait for it as for a save.
@@ -140,16 +143,16 @@ class Saves:
         Raises:
             OSError: it failed on rank 0, and so on all ranks: the link exists already.
         """
-        save, _ = self._enter(path)
+        save, _ = self._begin(path)
         store = default_store()
         if self._rank == 0:
-            store.set(_named(path), b"")
+            store.set(_shared_key(path), b"")
             store.set(save.number_key, b"")
             self._rendezvous.run_on_rank_0(save.path_key, make)
-        elif self._rendezvous.rank_0_arrives(save.path_key, save.number_key, _named(path)):
+        elif self._rendezvous.rank_0_arrives(save.path_key, save.number_key, _shared_key(path)):
             self._rendezvous.wait_until_done(save.path_key)
-        elif not store.check([_named(path)]):
-            self.mine.add(path)
+        elif not store.check([_shared_key(path)]):
+            self.files.written_here.add(path)
             make()
 
     def move(self, rename: Callable[[Any, Any], None], src: Any, dst: Any) -> None:
@@ -158,126 +161,63 @@ class Saves:
         Raises:
             OSError: it failed on rank 0, and so on all ranks, such as to another file system.
         """
-        old, new = place_of(src), place_of(dst)
-        found, mine = self._take(old)
-        at, number = self._rendezvous.next_key(f"move {new}"), self._rendezvous.next_key("number")
-        alone = bool(mine) and mine == found.keys()
+        old, new = resolve_parent(src), resolve_parent(dst)
+        saves, written_here = self.files.take(old)
+        key, number = self._rendezvous.next_key(f"move {new}"), self._rendezvous.next_key("number")
+        only_here = bool(written_here) and written_here == saves.keys()
         if self._rank == 0:
             default_store().set(number, b"")
-            self._rendezvous.wait_for_others(at, list(found.values()))
-        met = self._rank == 0 or self._rendezvous.rank_0_arrives(at, number)
+            self._rendezvous.wait_for_others(key, list(saves.values()))
+        joined = self._rank == 0 or self._rendezvous.rank_0_arrives(key, number)
         try:
             if self._rank == 0:
-                self._rendezvous.run_on_rank_0(at, functools.partial(rename, src, dst))
-            elif met:
-                self._rendezvous.wait_until_done(at)
-                if alone:
+                self._rendezvous.run_on_rank_0(key, functools.partial(rename, src, dst))
+            elif joined:
+                self._rendezvous.wait_until_done(key)
+                if only_here:
                     self._unlink(old)
-            elif alone:
+            elif only_here:
                 rename(src, dst)
         except OSError:
-            self._keep(found, mine, old, old)
+            self.files.put(old, saves, written_here)
             raise
-        self._keep(found, set() if met else mine, old, new)
+        self.files.put(new, saves, set() if joined else written_here)
 
     def delete(self, delete: Callable[[], None], path: str) -> None:
         """Delete a saved file or folder."""
-        found, mine = self._take(path)
-        if mine and mine == found.keys():
+        saves, written_here = self.files.take(path)
+        if written_here and written_here == saves.keys():
             with suppress(FileNotFoundError):  # rank 0 may have saved to it later
                 delete()
             return
-        at = self._rendezvous.next_key(f"delete {path}")
+        key = self._rendezvous.next_key(f"delete {path}")
         if self._rank == 0:
-            self._rendezvous.wait_for_others(at, list(found.values()))
-            self._rendezvous.run_on_rank_0(at, delete)
-        elif self._rendezvous.rank_0_arrives(at):
-            self._rendezvous.wait_until_done(at)
+            self._rendezvous.wait_for_others(key, list(saves.values()))
+            self._rendezvous.run_on_rank_0(key, delete)
+        elif self._rendezvous.rank_0_arrives(key):
+            self._rendezvous.wait_until_done(key)
 
     def clear(self, delete: Callable[[], None], folder: str) -> None:
         """Delete a folder without files saved here: other ranks wait if it exists for them."""
-        at = self._rendezvous.next_key(f"clear {folder}")
+        key = self._rendezvous.next_key(f"clear {folder}")
         if self._rank == 0:
-            self._rendezvous.run_on_rank_0(at, delete)
-        elif os.path.isdir(folder) and self._rendezvous.rank_0_arrives(at):
+            self._rendezvous.run_on_rank_0(key, delete)
+        elif os.path.isdir(folder) and self._rendezvous.rank_0_arrives(key):
             with suppress(OSError):
-                self._rendezvous.wait_until_done(at)
+                self._rendezvous.wait_until_done(key)
 
-    def _write_whole(
-        self,
-        path: str,
-        save: Callable[..., Any],
-        place: int,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        """Save to a temporary name, and rename: another rank may read or write the path."""
-        aside = f"{path}.{os.getpid()}-{threading.get_ident()}"
-        if len(args) > place:
-            args = (*args[:place], aside, *args[place + 1 :])
-        else:
-            kwargs = kwargs | {name: aside for name in NAMES if name in kwargs}
-        self.aside.add(aside)
-        try:
-            result = save(*args, **kwargs)
-            self._rename(aside, path)
-        except BaseException:
-            with suppress(FileNotFoundError):
-                self._unlink(aside)
-            raise
-        finally:
-            self.aside.discard(aside)
-        return result
-
-    def _enter(self, path: str) -> tuple[Save, Save | None]:
-        """Begin a save of ``path``; return it, and the one before."""
+    def _begin(self, path: str) -> tuple[Save, Save | None]:
+        """Begin a save of ``path``; return it, and the previous one."""
         save = Save(self._rendezvous.next_key(f"save {path}"), self._rendezvous.next_key("number"))
-        with self._lock:
-            before = self._saved.get(path)
-            self._add(path, save)
-        return save, before
-
-    def _add(self, path: str, save: Save) -> None:
-        if path not in self._saved:
-            self._folders.update(map(str, PurePath(path).parents))
-        self._saved[path] = save
-
-    def _keep(self, found: dict[str, Save], mine: set[str], old: str, new: str) -> None:
-        """Record saves that were taken from ``old`` again, at ``new``."""
-        with self._lock:
-            for path, save in found.items():
-                self._add(new + path[len(old) :], save)
-            self.mine |= {new + path[len(old) :] for path in mine}
-
-    def _take(self, place: str) -> tuple[dict[str, Save], set[str]]:
-        """Remove and return the saves at or in ``place``, and which of them are this rank's."""
-        with self._lock:
-            prefix = f"{place}/"
-            paths = [path for path in self._saved if path == place or path.startswith(prefix)]
-            found = {path: self._saved.pop(path) for path in paths}
-            mine = self.mine & found.keys()
-            self.mine -= mine
-            self._folders.discard(place)
-        return found, mine
+        return save, self.files.replace(path, save)
 
 
-def place_of(path: str | os.PathLike[str]) -> str:
-    """Return the real path of ``path`` without following a link in its last part.
-
-    That is what is deleted and renamed.
-    """
-    folder, name = os.path.split(os.fspath(path).rstrip("/"))
-    if name in ("", ".", ".."):
-        return os.path.realpath(path)
-    return os.path.join(os.path.realpath(folder), name)
-
-
-def _named(path: str) -> str:
+def _shared_key(path: str) -> str:
     """Return the key that is set once rank 0 has saved to ``path``."""
     return f"nbmgpu/named {path}"
 
 
-def _owned(path: str) -> str:
+def _own_key(path: str) -> str:
     """Return the key that is set once another rank has saved to ``path``."""
     return f"nbmgpu/own {path}"
 
@@ -289,7 +229,7 @@ def _is_among_ranks() -> bool:
 def _is_fetching() -> bool:
     frame = sys._getframe(2)
     while frame is not None:
-        if frame.f_globals.get("__name__") == FETCHING:
+        if frame.f_globals.get("__name__") == FETCH_MODULE:
             return True
         frame = frame.f_back  # type: ignore[assignment]
     return False

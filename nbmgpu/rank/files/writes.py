@@ -21,7 +21,6 @@ import importlib
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,54 +28,60 @@ from typing import Any, TypeVar
 
 from nbmgpu.patches import PatchStack
 
-from .paths import is_in, is_within, library_folders
-from .saves import Saves, place_of
+from .created_folders import CreatedFolders
+from .paths import is_in, is_within, library_folders, resolve_parent
+from .saves import Saves
+from .shadows import ShadowFiles
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 WRITING = frozenset("wax+")
 
 _plain_open = builtins.open
-_apart = 0
-"""How many running functions write files of their own, on every rank."""
+_unpatched_depth = 0
+"""Number of ``unpatched`` contexts that are open."""
 
 
 @contextmanager
-def apart() -> Iterator[None]:
-    """Let a library write and move its own files, such as caches, wherever they are.
+def unpatched() -> Iterator[None]:
+    """Let a library write and move its own files, such as caches, on every rank.
 
-    ``open`` is Python's own meanwhile, on all ranks: datasets looks up a function's cached result
+    ``open`` is Python's own meanwhile: datasets looks up a function's cached result
     by a hash of the function and of everything that it calls.
     """
-    global _apart
-    _apart += 1
+    global _unpatched_depth
+    _unpatched_depth += 1
     try:
         with PatchStack() as patches:
             patches.replace("builtins.open", _plain_open)
             patches.replace("io.open", _plain_open)
             yield
     finally:
-        _apart -= 1
+        _unpatched_depth -= 1
 
 
 class FilePatch:
-    """Lets only rank 0 write the cell's files."""
+    """Lets only rank 0 write the cell's files.
+
+    Attributes:
+        rank: of this process.
+        saves: the files that libraries save.
+        shadows: this rank's versions of other files.
+        folders: the folders that the cell has created.
+        temporary: paths of temporary files and folders.
+    """
 
     def __init__(self, rank: int, shadows: Path) -> None:
         """Patch the file operations of ``rank``; ``shadows`` is a folder for its own writes."""
         self.rank = rank
-        self.shadows = Path(os.path.realpath(shadows))
-        self.saves = Saves(rank, self._is_temporary, self._forget)
-        self.working_folder = os.path.realpath(os.getcwd())
-        self.library_folders = [os.path.realpath(p) for p in library_folders()]
-        self.open: Callable[..., Any] = builtins.open
-        self.rmtree: Callable[..., Any] = shutil.rmtree
-        self.unlink: Callable[..., Any] = os.unlink
-        self.began = time.time()
-        self.made: set[str] = set()
-        self.gone: set[str] = set()
+        self.shadows = ShadowFiles(rank, shadows)
+        self.saves = Saves(rank, self._is_temporary, self.shadows.delete)
+        self.folders = CreatedFolders()
         self.temporary: set[str] = set()
-        self.patches = PatchStack()
+        self._working_folder = os.path.realpath(os.getcwd())
+        self._library_folders = [os.path.realpath(p) for p in library_folders()]
+        self._original_open: Callable[..., Any] = builtins.open
+        self._patches = PatchStack()
 
     def install(self, join_save: Callable[[Any], None]) -> None:
         """Install the patches.
@@ -85,37 +90,38 @@ class FilePatch:
             join_save: takes part in the gathers of rank 0 while that pickles a value.
         """
         self.saves.join_save = join_save
-        wrap = self.patches.wrap
-        wrap("torch.save", functools.partial(self.saves.wrap, place=1, pickles=True))
+        wrap = self._patches.wrap
+        wrap("torch.save", functools.partial(self.saves.wrap, position=1, pickles=True))
         self._install_for_rust()
-        wrap("tempfile._mkstemp_inner", self._recording_name)
-        for target in ("os.remove", "os.unlink", "os.rmdir", "shutil.rmtree"):
-            wrap(target, self._deleting)
+        wrap("tempfile._mkstemp_inner", self._wrap_mkstemp)
+        for target in ("os.remove", "os.unlink", "os.rmdir"):
+            wrap(target, self._wrap_delete)
+        wrap("shutil.rmtree", functools.partial(self._wrap_delete, is_tree=True))
         for target in ("os.rename", "os.replace"):
-            wrap(target, self._renaming)
+            wrap(target, self._wrap_rename)
         for target in ("os.symlink", "os.link"):
-            wrap(target, self._linking)
-        wrap("os.mkdir", self._making)
+            wrap(target, self._wrap_link)
+        wrap("os.mkdir", self._wrap_mkdir)
         if self.rank:
             for target in ("builtins.open", "io.open"):
-                self.patches.replace(target, self._open)
-            wrap("os.stat", self._looking)
+                self._patches.replace(target, self._open)
+            wrap("os.stat", self._wrap_stat)
             for name in ("chmod", "utime", *(["listxattr"] if hasattr(os, "listxattr") else [])):
-                wrap(f"os.{name}", self._marking)
+                wrap(f"os.{name}", self._wrap_metadata)
 
     def _install_for_rust(self) -> None:
         """Wrap functions of libraries in Rust at the one Python name that all calls go through."""
-        save = functools.partial(self.saves.wrap, place=1)
+        save = functools.partial(self.saves.wrap, position=1)
         try:
             importlib.import_module("safetensors.torch")
         except ImportError:
             return  # every library that saves through Rust depends on it
-        self.patches.wrap("safetensors.torch.serialize_file", save)
+        self._patches.wrap("safetensors.torch.serialize_file", save)
         try:
             importlib.import_module("tokenizers")
         except ImportError:
             return
-        self.patches.wrap("tokenizers.Tokenizer.save", save)
+        self._patches.wrap("tokenizers.Tokenizer.save", save)
 
     def remove(self) -> None:
         """Remove the patches, and delete the files that only this rank has written.
@@ -123,224 +129,181 @@ class FilePatch:
         These are the rank's shadows, and its temporary files, which the notebook cannot remove:
         it gets the names of rank 0's alone.
         """
-        self.patches.remove()
-        shutil.rmtree(self.shadows, ignore_errors=True)
-        for place in self.temporary if self.rank else ():
-            if os.path.isdir(place):
-                shutil.rmtree(place, ignore_errors=True)
+        self._patches.remove()
+        shutil.rmtree(self.shadows.folder, ignore_errors=True)
+        for path in self.temporary if self.rank else ():
+            if os.path.isdir(path):
+                shutil.rmtree(path, ignore_errors=True)
             else:
                 with suppress(OSError):
-                    os.unlink(place)
+                    os.unlink(path)
 
     def _open(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        if isinstance(file, str | os.PathLike) and not _apart:
+        if isinstance(file, str | os.PathLike) and not _unpatched_depth:
             path = os.path.realpath(file)
-            shadow = self._shadow(path)
-            if path in self.saves.aside:
+            shadow = self.shadows.of(path)
+            if path in self.saves.writer.temporary_paths:
                 pass
             elif WRITING & set(mode):
                 if self._belongs_to_cell(path) and not self._is_temporary(path):
-                    self._begin_shadow(Path(path), shadow, mode)
-                    file = shadow
+                    folder = os.path.dirname(path)
+                    if os.path.isdir(folder) or folder in self.folders:
+                        self.shadows.create(path, mode)
+                    file = shadow  # without its folder, open() fails as on one device
             elif shadow.exists():
                 file = shadow
-        return self.open(file, mode, *args, **kwargs)
+        return self._original_open(file, mode, *args, **kwargs)
 
-    def _shadow(self, path: str) -> Path:
-        return self.shadows / path.lstrip("/")
-
-    def _looking(self, stat: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:
+    def _wrap_stat(self, stat: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:
         """Find a file that this rank has written, also before rank 0 has written it."""
 
         @functools.wraps(stat)
-        def looking(path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
+        def find(path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
             try:
                 return stat(path, *args, **kwargs)
             except FileNotFoundError:
                 if not isinstance(path, str | os.PathLike) or kwargs.get("dir_fd") is not None:
                     raise
-                shadow = os.path.join(self.shadows, os.path.realpath(path).lstrip("/"))
+                shadow = os.path.join(self.shadows.folder, os.path.realpath(path).lstrip("/"))
                 with suppress(OSError):
                     return stat(shadow)
                 raise
 
-        return _as_capable(looking)
+        return _with_capabilities(find)
 
-    def _marking(self, mark: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_metadata(self, mark: Callable[..., Any]) -> Callable[..., Any]:
         """Set times and permissions of the rank's own shadow, as ``shutil.copy2`` does."""
 
         @functools.wraps(mark)
-        def marking(path: Any, *args: Any, **kwargs: Any) -> Any:
-            if not _apart and kwargs.get("dir_fd") is None and self._is_cells(path):
-                shadow = self._shadow(os.path.realpath(path))
+        def change(path: Any, *args: Any, **kwargs: Any) -> Any:
+            if not _unpatched_depth and kwargs.get("dir_fd") is None and self._is_cell_path(path):
+                shadow = self.shadows.of(os.path.realpath(path))
                 path = shadow if shadow.exists() else path
             return mark(path, *args, **kwargs)
 
-        return _as_capable(marking)
+        return _with_capabilities(change)
 
-    def _making(self, mkdir: Callable[..., None]) -> Callable[..., None]:
+    def _wrap_mkdir(self, mkdir: Callable[..., None]) -> Callable[..., None]:
         """Ignore that a folder exists if another rank has just created it."""
 
         @functools.wraps(mkdir)
-        def making(path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        def make(path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
             if dir_fd is not None:
                 mkdir(path, mode, dir_fd=dir_fd)
                 return
-            place = os.path.realpath(path)
+            real = os.path.realpath(path)
             if sys._getframe(1).f_globals.get("__name__") == "tempfile":
                 mkdir(path, mode)
-                self.temporary.add(place)
+                self.temporary.add(real)
                 return
             try:
                 mkdir(path, mode)
             except FileExistsError:
-                gone = is_in(place, self.gone)  # rank 0 has not deleted it yet
-                if not gone:
-                    new = os.path.isdir(place) and os.stat(place).st_ctime >= self.began
-                    if place in self.made or not new:
-                        raise
-            self.gone.discard(place)
-            self.made.add(place)
+                if not self.folders.may_exist(real):
+                    raise
+            self.folders.add(real)
 
-        return making
+        return make
 
-    def _recording_name(self, make: Callable[..., Any]) -> Callable[..., tuple[int, str]]:
+    def _wrap_mkstemp(self, make: Callable[..., Any]) -> Callable[..., tuple[int, str]]:
         """Record the names of temporary files, which differ between ranks."""
 
         @functools.wraps(make)
-        def recording(*args: Any, **kwargs: Any) -> tuple[int, str]:
+        def make_and_record(*args: Any, **kwargs: Any) -> tuple[int, str]:
             fd, name = make(*args, **kwargs)
             self.temporary.add(os.path.realpath(name))
             return fd, name
 
-        return recording
+        return make_and_record
 
     def _is_temporary(self, path: str) -> bool:
         """Return whether ``tempfile`` has made ``path`` or a folder that contains it."""
         return is_in(path, self.temporary)
 
-    def _is_own(self, path: str) -> bool:
+    def _is_private(self, path: str) -> bool:
         """Return whether this rank has written the file ``path`` itself, not a shadow of it."""
-        return path in self.saves.mine or self._is_temporary(path)
+        return path in self.saves.files.written_here or self._is_temporary(path)
 
-    def _deleting(self, delete: Callable[..., None]) -> Callable[..., None]:
+    def _wrap_delete(
+        self, delete: Callable[..., None], is_tree: bool = False
+    ) -> Callable[..., None]:
         """Delete the rank's own shadow; rank 0 deletes what all ranks have saved or created."""
 
         @functools.wraps(delete)
-        def deleting(path: Any, *args: Any, **kwargs: Any) -> None:
-            named = isinstance(path, str | os.PathLike)
-            if _apart or kwargs.get("dir_fd") is not None or not named:
+        def delete_once(path: Any, *args: Any, **kwargs: Any) -> None:
+            is_path = isinstance(path, str | os.PathLike)
+            if _unpatched_depth or kwargs.get("dir_fd") is not None or not is_path:
                 delete(path, *args, **kwargs)
                 return
-            place = place_of(path)
-            common = place in self.made or self._belongs_to_cell(place)
-            whole = functools.partial(delete, path, *args, **kwargs)
-            if self.saves.has(place):
-                self.saves.delete(whole, place)
-            elif (
-                delete is self.rmtree and common and self.saves.is_here and not self._is_own(place)
-            ):
-                self.saves.clear(whole, place)
-            elif self.rank == 0 or not common or self._is_own(place):
-                delete(path, *args, **kwargs)
+            real = resolve_parent(path)
+            is_common = real in self.folders or self._belongs_to_cell(real)
+            call = functools.partial(delete, path, *args, **kwargs)
+            if self.saves.has(real):
+                self.saves.delete(call, real)
+            elif is_tree and is_common and self.saves.is_active and not self._is_private(real):
+                self.saves.clear(call, real)
+            elif self.rank == 0 or not is_common or self._is_private(real):
+                call()
                 return
-            self.made.discard(place)
-            if self.rank:
-                self.gone.add(place)
-            self._forget(place)
+            self.folders.remove(real, is_pending=self.rank > 0)
+            self.shadows.delete(real)
 
-        return deleting
+        return delete_once
 
-    def _renaming(self, rename: Callable[..., None]) -> Callable[..., None]:
+    def _wrap_rename(self, rename: Callable[..., None]) -> Callable[..., None]:
         """Rename the rank's own shadow; rank 0 renames files that all ranks share."""
 
         @functools.wraps(rename)
-        def renaming(src: Any, dst: Any, **kwargs: Any) -> None:
-            named = all(isinstance(path, str | os.PathLike) for path in (src, dst))
-            if _apart or kwargs or not named:
+        def rename_once(src: Any, dst: Any, **kwargs: Any) -> None:
+            are_paths = all(isinstance(path, str | os.PathLike) for path in (src, dst))
+            if _unpatched_depth or kwargs or not are_paths:
                 rename(src, dst, **kwargs)
                 return
-            src = self._path_of_shadow(src)
-            saved = self.saves.has(src)
-            own = not saved and self._is_own(place_of(src))
-            if saved:
+            src = self.shadows.original(src)
+            is_saved = self.saves.has(src)
+            is_private = not is_saved and self._is_private(resolve_parent(src))
+            if is_saved:
                 self.saves.move(rename, src, dst)
-            if self.rank and self._is_cells(src) and self._is_cells(dst) and not own:
-                self._rename_shadow(rename, src, dst)
-            elif not saved:
+            is_of_cell = self._is_cell_path(src) and self._is_cell_path(dst)
+            if self.rank and is_of_cell and not is_private:
+                self.shadows.rename(rename, src, dst)
+            elif not is_saved:
                 rename(src, dst)
 
-        return renaming
+        return rename_once
 
-    def _rename_shadow(self, rename: Callable[..., None], src: Any, dst: Any) -> None:
-        old, new = (self._shadow(place_of(path)) for path in (src, dst))
-        if old.exists():
-            new.parent.mkdir(parents=True, exist_ok=True)
-            rename(old, new)
-        else:
-            self._forget(place_of(dst))
-
-    def _linking(self, link: Callable[..., None]) -> Callable[..., None]:
+    def _wrap_link(self, link: Callable[..., None]) -> Callable[..., None]:
         """Create a link once, such as to the latest of several checkpoints."""
 
         @functools.wraps(link)
-        def linking(src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
-            plain = functools.partial(link, src, dst, *args, **kwargs)
+        def link_once(src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
+            call = functools.partial(link, src, dst, *args, **kwargs)
             relative = any(name.endswith("dir_fd") for name in kwargs)
-            if _apart or relative or not isinstance(dst, str | os.PathLike):
-                plain()
+            if _unpatched_depth or relative or not isinstance(dst, str | os.PathLike):
+                call()
                 return
-            place = place_of(dst)
-            if self._belongs_to_cell(place) and not self._is_own(place) and self.saves.is_here:
-                self.saves.link(plain, place)
+            real = resolve_parent(dst)
+            if self._belongs_to_cell(real) and not self._is_private(real) and self.saves.is_active:
+                self.saves.link(call, real)
             else:
-                plain()
+                call()
 
-        return linking
+        return link_once
 
-    def _forget(self, path: str) -> None:
-        """Delete the shadow of ``path``, so that the rank reads rank 0's file from now on."""
-        shadow = self._shadow(path)
-        if shadow.is_dir():
-            self.rmtree(shadow, ignore_errors=True)
-        elif self.rank:
-            with suppress(FileNotFoundError):
-                self.unlink(shadow)
-
-    def forget_written(self) -> None:
-        """Delete shadows of files that rank 0 has written: these may have changed since."""
-        for folder, _, names in os.walk(self.shadows):
-            for name in names:
-                path = self._path_of_shadow(os.path.join(folder, name))
-                if os.path.isfile(path):
-                    self._forget(path)
-
-    def _path_of_shadow(self, path: Any) -> Any:
-        """Return the path whose shadow ``path`` is (an open file has its name), or ``path``."""
-        if not os.fspath(path).startswith(f"{self.shadows}/"):
-            return path
-        return "/" + os.path.relpath(path, self.shadows)
-
-    def _is_cells(self, path: Any) -> bool:
-        named = isinstance(path, str | os.PathLike)
-        return named and self._belongs_to_cell(os.path.realpath(path))
-
-    def _begin_shadow(self, path: Path, shadow: Path, mode: str) -> None:
-        if not path.parent.is_dir() and str(path.parent) not in self.made:
-            return  # open() fails as on one device
-        shadow.parent.mkdir(parents=True, exist_ok=True)
-        if not shadow.exists() and path.is_file() and ("a" in mode or "+" in mode):
-            shutil.copyfile(path, shadow)
+    def _is_cell_path(self, path: Any) -> bool:
+        is_path = isinstance(path, str | os.PathLike)
+        return is_path and self._belongs_to_cell(os.path.realpath(path))
 
     def _belongs_to_cell(self, path: str) -> bool:
-        if path.startswith(("/dev/", "/proc/", "/sys/")) or is_within(path, str(self.shadows)):
+        is_shadow = is_within(path, str(self.shadows.folder))
+        if is_shadow or path.startswith(("/dev/", "/proc/", "/sys/")):
             return False
-        if is_within(path, self.working_folder):
+        if is_within(path, self._working_folder):
             return True
-        return not any(is_within(path, folder) for folder in self.library_folders)
+        return not any(is_within(path, folder) for folder in self._library_folders)
 
 
-def _as_capable(function: Function) -> Function:
+def _with_capabilities(function: Function) -> Function:
     """Declare that ``function`` takes the arguments of the function in ``os`` that it replaces."""
     for capable in (os.supports_dir_fd, os.supports_follow_symlinks):
         capable.add(function)

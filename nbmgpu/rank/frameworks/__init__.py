@@ -1,8 +1,8 @@
 """Patches of training libraries: they train as on one device, and the ranks distribute that.
 
-Each module of this package patches one library.  Its ``install(session)`` is called right after
-the library has been imported, either by the cell or to unpickle the notebook's objects.  Nothing
-is imported for it: a library that a cell does not use costs nothing.
+Each module, or package, in this one patches one library.  Its ``install(session)`` is called right
+after the library has been imported, either by the cell or to unpickle the notebook's objects.
+Nothing is imported for it: a library that a cell does not use costs nothing.
 """
 
 from __future__ import annotations

@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from nbmgpu.errors import StrategyError, format_message
 from nbmgpu.patches import PatchStack
 from nbmgpu.rank.data.loader_events import EventQueue
 from nbmgpu.rank.files import writes
 from nbmgpu.rank.reporting import notices
 from nbmgpu.rank.store.broadcast import wait_for_rank_0
+
+from .own_distribution import distributes_by_itself, refuse
 
 if TYPE_CHECKING:
     from nbmgpu.rank.data.loader_events import LoaderEventDispatcher
@@ -44,18 +45,17 @@ def install(session: TrainingSession) -> None:
     """Patch accelerate for the strategy of ``session``."""
     from accelerate import state
 
-    patches = PatchStack()
-
-    if session.strategy.device == "cpu":
+    patches, strategy = PatchStack(), session.strategy
+    if strategy.device == "cpu":
         # Without it accelerate ignores gloo under --strategy none, and ranks train separately.
         os.environ["ACCELERATE_USE_CPU"] = "true"
-    states = _States(session.strategy.device, patches)
+    states = _States(strategy.device, patches)
     for kind in (state.PartialState, state.AcceleratorState, state.GradientState):
-        states.share(kind)
-    if distributes_by_itself(session):
+        states.patch(kind)
+    if distributes_by_itself(strategy):
         return
     states.hide_process_group()
-    _refuse_other_distributions(session, patches)
+    _refuse_other_distributions(strategy.profile.name, patches)
     patches.wrap("accelerate.Accelerator.backward", _dividing_gradients)
     _report_sharded_metrics(session.progress, session.recorder, patches)
     _save_on_rank_0(session.rank_info, patches)
@@ -64,16 +64,11 @@ def install(session: TrainingSession) -> None:
         _begin_steps_in_order(session.loader_events, patches, target)
 
 
-def distributes_by_itself(session: TrainingSession) -> bool:
-    """Return whether the cell distributes its training on its own."""
-    return session.strategy.profile.name == "none"
-
-
 class _States:
     """accelerate's state classes: all instances of a class in a process share one ``__dict__``.
 
-    Instances that come from the notebook join the rank's shared state.  On the way back, the
-    entries that describe the process (and not the training) are the notebook's again.
+    Instances that come from the notebook join the rank's shared state.  When they are sent back,
+    the entries that describe the process (and not the training) are the notebook's again.
     """
 
     def __init__(self, rank_device: str, patches: PatchStack) -> None:
@@ -81,7 +76,7 @@ class _States:
         self.patches = patches
         self.device: Any = None
 
-    def share(self, kind: Any) -> None:
+    def patch(self, kind: Any) -> None:
         """Let instances of ``kind`` that are unpickled share the state of this process."""
 
         def set_state(instance: Any, state: dict[str, Any]) -> None:
@@ -123,17 +118,17 @@ class _States:
 
         on_cpu = self.rank_device == "cpu"
 
-        def alone(init: Any) -> Any:
+        def single_process(init: Any) -> Any:
             @functools.wraps(init)
-            def init_alone(instance: Any, cpu: bool = False, **kwargs: Any) -> None:
+            def init_single_process(instance: Any, cpu: bool = False, **kwargs: Any) -> None:
                 init(instance, cpu or on_cpu)  # the other arguments are for joining a group
 
-            return init_alone
+            return init_single_process
 
         def no_backend(*args: Any, **kwargs: Any) -> tuple[None, Any]:
             return None, DistributedType.NO
 
-        self.patches.wrap("accelerate.state.PartialState.__init__", alone)
+        self.patches.wrap("accelerate.state.PartialState.__init__", single_process)
         self.patches.replace("accelerate.state.PartialState._prepare_backend", no_backend)
 
 
@@ -141,35 +136,18 @@ OF_A_PROCESS = frozenset({"device", "distributed_type", "debug", "fork_launched"
 """Entries of a state that describe its process; a rank has its own."""
 
 
-def _refuse_other_distributions(session: TrainingSession, patches: PatchStack) -> None:
+def _refuse_other_distributions(strategy: str, patches: PatchStack) -> None:
     def checked(init: Any) -> Any:
         @functools.wraps(init)
         def check(accelerator: Any, *args: Any, **kwargs: Any) -> None:
             for name in OWN_DISTRIBUTION:
                 if kwargs.get(name) is not None:
-                    refuse(session, f"Accelerator({name}=...)")
+                    refuse(f"Accelerator({name}=...)", strategy)
             init(accelerator, *args, **kwargs)
 
         return check
 
     patches.wrap("accelerate.Accelerator.__init__", checked)
-
-
-def refuse(session: TrainingSession, what: str) -> None:
-    """Refuse a distribution that the cell chooses in addition to the strategy.
-
-    Raises:
-        StrategyError: always.
-    """
-    name = session.strategy.profile.name
-    raise StrategyError(
-        format_message(
-            f"{what} chooses a distribution in the cell, and --strategy {name} another one",
-            "Remove it and choose with --strategy (fsdp, zero2, deepspeed_stage_2, ...), or let "
-            "the cell distribute by itself",
-            "%%mgpu --strategy none",
-        )
-    )
 
 
 def _dividing_gradients(divided: Any) -> Any:
@@ -196,14 +174,14 @@ def _dividing_gradients(divided: Any) -> Any:
 def _report_sharded_metrics(
     progress: TrainingProgress, recorder: Recorder, patches: PatchStack
 ) -> None:
-    """Report metrics that are gathered in a training step: they cover the rank's shard alone."""
+    """Report metrics that are gathered in a training step: they cover only the rank's shard."""
     import torch
 
     def reporting(gather: Any) -> Any:
         @functools.wraps(gather)
         def reported(accelerator: Any, *args: Any, **kwargs: Any) -> Any:
             if progress.has_part and torch.is_grad_enabled():
-                recorder.notice("metric-share", notices.SHARDED_METRIC)
+                recorder.notice("sharded-metric", notices.SHARDED_METRIC)
             return gather(accelerator, *args, **kwargs)
 
         return reported
@@ -222,16 +200,16 @@ def _saved(rank_info: RankInfo, save: Any) -> Any:
     def saved(accelerator: Any, output_dir: Any = None, *args: Any, **kwargs: Any) -> Any:
         chosen = accelerator.project_configuration
         named = chosen.automatic_checkpoint_naming
-        alone: AbstractContextManager[None] = nullcontext()
-        if named and rank_info.shards_data:
-            alone = _naming_a_folder(accelerator) if rank_info.rank == 0 else nullcontext()
+        naming: AbstractContextManager[None] = nullcontext()
+        if named and rank_info.shards_data and rank_info.rank == 0:
+            naming = _naming_a_folder(accelerator)
         if rank_info.rank and named:  # accelerate would fail on rank 0's folder
             wait_for_rank_0("folder")
             folder = f"checkpoint_{accelerator.save_iteration}"
             output_dir = os.path.join(accelerator.project_dir, "checkpoints", folder)
             chosen.automatic_checkpoint_naming = False
         try:
-            with alone:
+            with naming:
                 result = save(accelerator, output_dir, *args, **kwargs)
         finally:
             chosen.automatic_checkpoint_naming = named
@@ -256,7 +234,7 @@ def _naming_a_folder(accelerator: Any) -> Iterator[None]:
         accelerator.wait_for_everyone()
 
     patches.replace("accelerate.Accelerator.wait_for_everyone", waiting, accelerator)
-    with patches, writes.apart():
+    with patches, writes.unpatched():
         yield
 
 

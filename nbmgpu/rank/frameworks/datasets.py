@@ -22,7 +22,7 @@ CACHING = ("map", "filter", "shuffle", "sort", "select", "train_test_split", "fl
 READING = ("from_csv", "from_json", "from_parquet", "from_text", "from_generator", "from_sql")
 WRITING = ("save_to_disk", "push_to_hub", "to_csv", "to_json", "to_parquet", "to_sql")
 COMPLETE = ("Dataset", "DatasetDict", "load_dataset")
-"""Names that datasets has when its import is over, and that a folder datasets/ does not have."""
+"""Names that datasets has once it is fully imported, and that a folder datasets/ does not have."""
 DOWNLOADING = ("hf_hub_download", "snapshot_download")
 
 
@@ -64,7 +64,7 @@ class Rank0First:
             try:
                 if self.rank:
                     wait_for_rank_0("cached")
-                with writes.apart():
+                with writes.unpatched():
                     return original(*args, **kwargs)
             finally:
                 self.inside = False

@@ -1,49 +1,67 @@
 """Patches of transformers' Trainer: it trains as on one device.
 
 Its loaders, backward passes, optimizer and files reach nbmgpu's patches of torch like those of a
-plain loop.  This module handles what a Trainer does by itself: it fetches all batches of an
-accumulated step at once and divides their losses by the number of targets in all of them; it
-asks for the length of a loader before there is an optimizer; it decides by its metrics; and it
-shows progress bars.
+plain loop.  This module handles what a Trainer does by itself: its evaluations, decisions by
+metrics, and counts of tokens and operations.  ``trainer_loop`` follows its training loop, and
+``trainer_reports`` shows its logs and progress.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
-
-import torch
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from nbmgpu.patches import PatchStack
-from nbmgpu.rank.data.batch_shard import BatchShard
-from nbmgpu.rank.data.loader_events import EventQueue
 from nbmgpu.rank.reporting import notices
-from nbmgpu.rank.session import TrainingSession
 from nbmgpu.rank.source_analysis import training_loops
 from nbmgpu.rank.store.broadcast import broadcast_from_rank_0, sum_over_ranks, wait_for_rank_0
 
-from .accelerate import distributes_by_itself, refuse
+from .own_distribution import distributes_by_itself, refuse
+from .trainer_loop import TRAINER, TrainingLoop
 from .trainer_reports import Reports
+
+if TYPE_CHECKING:
+    from nbmgpu.rank.progress import TrainingProgress
+    from nbmgpu.rank.rank_info import RankInfo
+    from nbmgpu.rank.reporting.recorder import Recorder
+    from nbmgpu.rank.rng.streams import RandomStreams
+    from nbmgpu.rank.session import TrainingSession
+    from nbmgpu.rank.training.gradient_accumulation import GradientAccumulation
 
 OWN_DISTRIBUTION = ("fsdp", "deepspeed", "parallelism_config")
 """Training arguments that choose a distribution in the cell."""
 
-TRAINER = "transformers.trainer.Trainer"
-
 
 def install(session: TrainingSession) -> None:
     """Patch the Trainer class, so that every Trainer of this process trains in ``session``."""
-    patches = PatchStack()
-    Reports(session.recorder, session.losses.state).install(patches)
-    if distributes_by_itself(session):
+    patches, strategy, losses = PatchStack(), session.strategy, session.losses.state
+    Reports(session.recorder, losses).install(patches)
+    if distributes_by_itself(strategy):
         return
     # It would warn that a process group exists and is not used, which is intended.
     patches.replace("transformers.training_args._is_torch_distributed_initialized", lambda: False)
-    if not session.strategy.profile.in_one_process:
+    if not strategy.profile.in_one_process:
         patches.wrap("transformers.training_args.TrainingArguments.n_gpu", _at_most_one)
-    TrainerPatch(session, patches).install()
+    make_loop = functools.partial(
+        TrainingLoop,
+        session.rank_info,
+        session.progress,
+        losses,
+        session.loaders,
+        session.loader_events,
+        session.recorder,
+    )
+    TrainerPatch(
+        strategy.profile.name,
+        session.rank_info,
+        session.progress,
+        session.step_options.accumulation,
+        session.streams,
+        session.recorder,
+        make_loop,
+        patches,
+    ).install()
 
 
 def _at_most_one(n_gpu: Any) -> property:
@@ -57,9 +75,36 @@ def _at_most_one(n_gpu: Any) -> property:
 class TrainerPatch:
     """Wrappers of a Trainer's methods."""
 
-    def __init__(self, session: TrainingSession, patches: PatchStack) -> None:
-        """Train in ``session``; ``patches`` holds the wrappers."""
-        self.session = session
+    def __init__(
+        self,
+        strategy: str,
+        rank_info: RankInfo,
+        progress: TrainingProgress,
+        accumulation: GradientAccumulation,
+        streams: RandomStreams,
+        recorder: Recorder,
+        make_loop: Callable[[Any], TrainingLoop],
+        patches: PatchStack,
+    ) -> None:
+        """Prepare the wrappers.
+
+        Args:
+            strategy: name of the strategy.
+            rank_info: position of the rank.
+            progress: current shard and step.
+            accumulation: refused, as a Trainer has an argument for it.
+            streams: the random streams of the rank.
+            recorder: takes metrics and notices.
+            make_loop: returns what follows a Trainer's training loop.
+            patches: holds the wrappers.
+        """
+        self.strategy = strategy
+        self.rank_info = rank_info
+        self.progress = progress
+        self.accumulation = accumulation
+        self.streams = streams
+        self.recorder = recorder
+        self.make_loop = make_loop
         self.patches = patches
         self.evaluating = False
 
@@ -102,15 +147,15 @@ class TrainerPatch:
             arguments = args[1]
         for name in OWN_DISTRIBUTION:
             if getattr(arguments, name, None):
-                refuse(self.session, f"TrainingArguments({name}=...)")
+                refuse(f"TrainingArguments({name}=...)", self.strategy)
         return original(trainer, *args, **kwargs)
 
     def keep_batch_size(self, original: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
         """Skip the search for a batch size: ranks would not find the same one."""
         wanted = trainer.args.auto_find_batch_size
-        if not wanted or not self.session.rank_info.shards_data:
+        if not wanted or not self.rank_info.shards_data:
             return original(trainer, *args, **kwargs)
-        self.session.recorder.notice("auto-batch-size", notices.AUTO_BATCH_SIZE)
+        self.recorder.notice("auto-batch-size", notices.AUTO_BATCH_SIZE)
         trainer.args.auto_find_batch_size = False
         try:
             return original(trainer, *args, **kwargs)
@@ -121,15 +166,15 @@ class TrainerPatch:
         """Record the norm of the gradients at every step."""
         norm = original(trainer, *args, **kwargs)
         if norm is not None:
-            self.session.recorder.metric("grad_norm", trainer.state.global_step + 1, norm)
+            self.recorder.metric("grad_norm", trainer.state.global_step + 1, norm)
         return norm
 
     def follow_training(self, original: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
         """Follow the training loop from its first loader to its end."""
-        self.session.step_options.accumulation.refuse_in(
+        self.accumulation.refuse_in(
             "a Trainer", "TrainingArguments(..., gradient_accumulation_steps={})"
         )
-        with TrainingLoop(self.session, trainer).followed():
+        with self.make_loop(trainer).followed():
             return original(trainer, *args, **kwargs)
 
     def evaluate_everywhere(self, original: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -138,20 +183,20 @@ class TrainerPatch:
         The metrics of the other ranks may differ in the last digit.
         """
         before, self.evaluating = self.evaluating, True
-        progress = self.session.progress
+        progress = self.progress
         shard, progress.shard = progress.shard, None  # evaluation batches are not sharded
         try:
             output = original(trainer, *args, **kwargs)
         finally:
             self.evaluating, progress.shard = before, shard
-        if not trainer.is_in_train or not self.session.rank_info.shards_data:
+        if not trainer.is_in_train or not self.rank_info.shards_data:
             return output
         return output._replace(metrics=broadcast_from_rank_0(output.metrics))
 
     def sum_flos(self, original: Any, trainer: Any) -> None:
         """Count the floating point operations of all ranks, as on one device."""
-        if self.session.rank_info.shards_data and trainer.is_in_train:
-            group = self.session.rank_info.dp_group
+        if self.rank_info.shards_data and trainer.is_in_train:
+            group = self.rank_info.dp_group
             (trainer.current_flos,) = sum_over_ranks([trainer.current_flos], group)
         original(trainer)
 
@@ -159,148 +204,20 @@ class TrainerPatch:
         """Count the tokens of all ranks; those of a padding batch do not count."""
         before = trainer.state.num_input_tokens_seen
         original(trainer, inputs)
-        shard = self.session.progress.shard
+        shard = self.progress.shard
         if shard is None or trainer.args.include_num_input_tokens_seen == "no":
             return
-        mine = 0 if shard.is_padding else trainer.state.num_input_tokens_seen - before
-        seen, weights = sum_over_ranks([mine, shard.weight], self.session.rank_info.dp_group)
+        local = 0 if shard.is_padding else trainer.state.num_input_tokens_seen - before
+        seen, weights = sum_over_ranks([local, shard.weight], self.rank_info.dp_group)
         trainer.state.num_input_tokens_seen = before + round(seen / weights)
 
     def use_notebook_stream(self, original: Any, trainer: Any, *args: Any) -> None:
         """Save or load the notebook's random state, not the rank's own."""
-        with self.session.streams.notebook_stream():
+        with self.streams.notebook_stream():
             original(trainer, *args)
 
     def wait_for_save(self, original: Any, trainer: Any, *args: Any, **kwargs: Any) -> None:
         """Return when rank 0 has written the files."""
         original(trainer, *args, **kwargs)
-        if self.session.rank_info.shards_data:
+        if self.rank_info.shards_data:
             wait_for_rank_0("saved")
-
-
-class TrainingLoop:
-    """One training loop of a Trainer."""
-
-    def __init__(self, session: TrainingSession, trainer: Any) -> None:
-        """Follow ``trainer``."""
-        self.session = session
-        self.trainer = trainer
-        self.queue = EventQueue()
-        self.loss: Any = 0.0
-        self.left = 0
-
-    @contextmanager
-    def followed(self) -> Iterator[None]:
-        """Wrap methods of this instance, which covers those that a subclass overrides."""
-        trainer, session = self.trainer, self.session
-        patches = PatchStack()
-        wrappers: dict[str, Callable[[Any], Any]] = {
-            "get_train_dataloader": self._splitting,
-            "get_batch_samples": self._fetching,
-            "training_step": self._stepping,
-            "floating_point_ops": self._counting,
-        }
-        batch_size = trainer._train_batch_size
-        gpus = getattr(trainer.args, "_n_gpu", 1)
-        if gpus > 1 and trainer.args.n_gpu == 1:
-            trainer._train_batch_size = max(1, batch_size // gpus)
-        for name, make in wrappers.items():
-            patches.wrap(f"{TRAINER}.{name}", make, trainer)
-        session.losses.state.are_recorded = False
-        try:
-            yield
-        finally:
-            session.losses.state.are_recorded = True
-            patches.remove()
-            trainer._train_batch_size = batch_size
-            session.loader_events.finish(self.queue)
-            session.losses.state.global_counts.clear()
-
-    def _splitting(self, original: Callable[[], Any]) -> Callable[[], Any]:
-        """Mark the loader as split: a Trainer asks for its length before it iterates."""
-
-        def get_train_dataloader() -> Any:
-            loader = original()
-            if self.session.rank_info.shards_data:
-                inner = getattr(loader, "base_dataloader", loader)
-                self.session.loaders.expect_sharded(inner)
-            return loader
-
-        return get_train_dataloader
-
-    def _fetching(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Queue the batches of a step, which begin one after the other, and count their targets."""
-
-        def get_batch_samples(*args: Any, **kwargs: Any) -> Any:
-            session = self.session
-            session.loader_events.finish(self.queue)
-            # A Trainer calls it after it has the batch; the loader checks it before.
-            self.trainer.model.train()
-            with session.loader_events.collect(self.queue):
-                batches, count = original(*args, **kwargs)
-            shards = [event.shard for event in self.queue if event.shard is not None]
-            if count is not None and session.rank_info.shards_data and shards:
-                count = self._count(batches, shards, count)
-                session.losses.state.global_counts[:] = [count]
-            self.left = len(batches)
-            return Batches(batches, session, self.queue), count
-
-        return get_batch_samples
-
-    def _count(self, batches: list[Any], shards: list[BatchShard], local: Any) -> Any:
-        """Return the number of targets that one device would count in the batches of a step.
-
-        The losses of all ranks, divided by it, add up to that of one device.
-        """
-        one = functools.partial(self.trainer._get_num_items_in_batch, device=torch.device("cpu"))
-        counts = [
-            0.0 if s.is_padding else float(one([b])) for b, s in zip(batches, shards, strict=True)
-        ]
-        weights = [shard.weight for shard in shards]
-        sums = sum_over_ranks([*counts, *weights], self.session.rank_info.dp_group)
-        pairs = zip(sums[: len(counts)], sums[len(counts) :], strict=True)
-        total = sum(count / weight for count, weight in pairs)
-        return local.new_tensor(total) if torch.is_tensor(local) else round(total)
-
-    def _stepping(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Record the loss of each optimizer step, as the Trainer logs it with logging_steps=1."""
-
-        def training_step(*args: Any, **kwargs: Any) -> Any:
-            session = self.session
-            session.progress.step = self.trainer.state.global_step + 1
-            loss = original(*args, **kwargs)
-            self.loss, self.left = self.loss + loss, self.left - 1
-            if self.left <= 0:
-                session.recorder.metric("loss", session.progress.step, self.loss)
-                self.loss = 0.0
-            return loss
-
-        return training_step
-
-    def _counting(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Skip the operations of a padding batch, and count once what all ranks compute."""
-
-        def floating_point_ops(inputs: Any) -> Any:
-            rank_info, shard = self.session.rank_info, self.session.progress.shard
-            if shard is None:
-                return original(inputs) / (rank_info.dp_size if rank_info.shards_data else 1)
-            return 0 if shard.is_padding else original(inputs)
-
-        return floating_point_ops
-
-
-class Batches(list[Any]):
-    """The batches of a step: a batch's step begins when it is yielded."""
-
-    def __init__(self, batches: list[Any], session: TrainingSession, queue: EventQueue) -> None:
-        """Hold ``batches``, whose steps are queued in ``queue``."""
-        super().__init__(batches)
-        self._session, self._queue = session, queue
-
-    def __iter__(self) -> Iterator[Any]:
-        """Begin each batch's step and yield it; end the pass after the last batch."""
-        for batch in super().__iter__():
-            self._session.loader_events.dispatch_next_batch(self._queue)
-            yield batch
-        if not any(event.begins_step for event in self._queue):
-            self._session.loader_events.finish(self._queue)

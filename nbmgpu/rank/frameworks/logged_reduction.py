@@ -45,20 +45,20 @@ def reduce_over_ranks(
     Returns:
         The global values (float64) and batch sizes (int64), of shape ().
     """
-    mine = torch.zeros(len(entries) + 1, 3, dtype=torch.float64, device=device)
-    mine[-1] = torch.tensor(
+    local = torch.zeros(len(entries) + 1, 3, dtype=torch.float64, device=device)
+    local[-1] = torch.tensor(
         [shard.weight, not shard.is_padding, shard.global_samples], dtype=torch.float64
     )
-    for place, (value, size, reduction) in enumerate(entries):
-        mine[place, 0] = value
-        mine[place, 1] = size
-        mine[place, 2] = 0.0 if reduction.weight is None else reduction.weight
-    ranks = _gathered(mine, dp_group)
+    for index, (value, size, reduction) in enumerate(entries):
+        local[index, 0] = value
+        local[index, 1] = size
+        local[index, 2] = 0.0 if reduction.weight is None else reduction.weight
+    ranks = _gathered(local, dp_group)
     weights, real, whole = ranks[:, -1].T
     values: list[Tensor] = []
     sizes: list[Tensor] = []
-    for place, (_, _, reduction) in enumerate(entries):
-        value, size, count = ranks[:, place].T
+    for index, (_, _, reduction) in enumerate(entries):
+        value, size, count = ranks[:, index].T
         value = torch.where(real > 0, value, 0.0)  # a padding batch may give nan
         alike = (size == size[0]).all()
         if reduction.kind == "mean":
@@ -124,8 +124,8 @@ def gather_numbers(numbers: list[int]) -> list[tuple[int, ...]]:
     return [tuple(row) for row in _gathered(torch.tensor(numbers)).tolist()]
 
 
-def _gathered(mine: Tensor, group: Any = None) -> Tensor:
+def _gathered(local: Tensor, group: Any = None) -> Tensor:
     """Return the tensors of the ranks in ``group``, None for all, stacked; collective."""
-    ranks = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(ranks, mine, group)
+    ranks = [torch.empty_like(local) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(ranks, local, group)
     return torch.stack(ranks)

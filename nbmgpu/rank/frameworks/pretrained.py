@@ -6,10 +6,12 @@ Under a sharded strategy all ranks gather the weights together.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbmgpu.patches import PatchStack
-from nbmgpu.rank.session import TrainingSession
+
+if TYPE_CHECKING:
+    from nbmgpu.rank.session import TrainingSession
 
 MODEL = "transformers.modeling_utils.PreTrainedModel"
 
@@ -18,15 +20,14 @@ def install(session: TrainingSession) -> None:
     """Let every rank take part when a model is saved; only rank 0 uploads."""
     if not session.rank_info.shards_data:
         return
+    rank = session.rank_info.rank
 
     def on_all_ranks(save: Any) -> Any:
         @functools.wraps(save)
         def save_pretrained(
             model: Any, *args: Any, push_to_hub: bool = False, **kwargs: Any
         ) -> Any:
-            return save(
-                model, *args, push_to_hub=push_to_hub and session.rank_info.rank == 0, **kwargs
-            )
+            return save(model, *args, push_to_hub=push_to_hub and rank == 0, **kwargs)
 
         return save_pretrained
 

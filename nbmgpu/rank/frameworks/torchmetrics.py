@@ -47,7 +47,7 @@ def _reporting(progress: TrainingProgress, recorder: Recorder, wrap: Any) -> Any
         @functools.wraps(counted)
         def reported(*args: Any, **kwargs: Any) -> None:
             if progress.has_part and torch.is_grad_enabled():
-                recorder.notice("metric-share", notices.SHARDED_METRIC)
+                recorder.notice("sharded-metric", notices.SHARDED_METRIC)
             counted(*args, **kwargs)
 
         return reported

@@ -36,7 +36,7 @@ class Reports:
     """Shows what Trainers log, and the progress of evaluations, in the panel."""
 
     def __init__(self, recorder: Recorder, losses: LossState) -> None:
-        """Report to ``recorder``; ``losses`` tells whether losses are recorded elsewhere."""
+        """Report to ``recorder``; ``losses``: whether losses are recorded elsewhere."""
         self.recorder = recorder
         self.losses = losses
         self.evaluated = 0

@@ -40,10 +40,10 @@ OFFERED = (
 """Names that the module takes from its run, and which raise an error as long as there is none."""
 
 FINISHING = (None, "default", "finish_previous", True)
-"""Values of ``reinit`` with which a new run in a notebook finishes the one before."""
+"""Values of ``reinit`` with which a new run in a notebook finishes the previous one."""
 
 ANSWER_TIMEOUT = 10.0
-"""Seconds; a run that the notebook has finished meanwhile never answers."""
+"""Seconds; a run that the notebook has finished in the meantime never answers."""
 
 NO_ANSWER = "wandb does not respond: the last values that the cell has logged may be lost."
 
@@ -153,7 +153,7 @@ class WandbPatch:
                 muted = begun is not None and begun.muted
                 like = TrackerRun() if muted else self._rank_0s(TrackerRun)
                 return self._disabled(like, **kwargs)
-            with writes.apart():  # wandb's own files, which only this rank has
+            with writes.unpatched():  # wandb's own files, which only this rank has
                 run = init(*args, **kwargs)
             new = run is not self.joined
             if new:
@@ -210,7 +210,7 @@ class WandbPatch:
         """Finish the runs that the cell has started, and wait until all values have been sent."""
         for run in started_in_rank:
             try:
-                with writes.apart():
+                with writes.unpatched():
                     run.finish(exit_code)
             except Exception:
                 traceback.print_exc()
@@ -228,7 +228,7 @@ def _reinit(reinit: Any = None, settings: Any = None, **_: object) -> Any:
 
 
 def _wait_for(run: Any) -> None:
-    """Wait until all values logged to an attached run have arrived: its answer comes after."""
+    """Wait until all values logged to an attached run have arrived: the run answers after that."""
     asking = threading.Thread(target=run.status, daemon=True)
     asking.start()
     asking.join(ANSWER_TIMEOUT)

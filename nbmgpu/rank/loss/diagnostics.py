@@ -40,7 +40,7 @@ class LossDiagnostics:
         losses: LossState,
         recorder: Recorder,
     ) -> None:
-        """Begin with no loss seen."""
+        """Begin without a loss."""
         self._dp_size = rank_info.dp_size
         self._progress = progress
         self._losses = losses
@@ -61,9 +61,9 @@ class LossDiagnostics:
         if graph.unknown_function:
             compiled = "Compiled" in graph.unknown_function
             text = notices.COMPILED_LOSS if compiled else notices.UNREAD_LOSS
-            self._recorder.notice("unread-loss", text.format(function=graph.unknown_function))
+            self._recorder.notice("unknown-loss", text.format(function=graph.unknown_function))
         if self.has_ragged_samples and graph.averages_other_rows and "mean" in graph.kinds:
-            self._recorder.notice("joined", notices.CONCATENATED_SAMPLES)
+            self._recorder.notice("concatenated-samples", notices.CONCATENATED_SAMPLES)
         mixed, shard = graph.needs_different_weights(), self._progress.shard
         reported = self._recorder.has_notice("two-loaders")  # explains the same difference
         if shard is not None and not shard.is_padding and not reported:
@@ -115,4 +115,4 @@ class LossDiagnostics:
         if not again or not iterates_manually or shard is None or not shard.is_partial:
             return
         if self._losses.is_sum or not shard.is_even(self._dp_size):
-            self._recorder.notice("same-batch", notices.SAME_BATCH)
+            self._recorder.notice("repeated-batch", notices.REPEATED_BATCH)

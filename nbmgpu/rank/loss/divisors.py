@@ -94,7 +94,7 @@ class DivisorComparison:
         ``max(1, count)``, a plain number is left only where the tensor ``count`` is less than one.
 
         Args:
-            signature: identifies the loss in later steps: its operations and its place in the step.
+            signature: identifies the loss across steps: its operations and its position in a step.
             found: the numbers that divide sums on this rank.
             by_tensor: whether tensors divide some sums.
             even: whether all ranks have the same number of samples; if so, they communicate less
@@ -113,7 +113,7 @@ class DivisorComparison:
             if before == "count":  # the counts are equal on all ranks by chance
                 meanings[index] = "count"
             elif before == "constant" and meanings[index] == "count":
-                self._recorder.notice("late-count", notices.LATE_COUNT)
+                self._recorder.notice("late-divisor", notices.LATE_DIVISOR)
             self._known[key] = meanings[index]
         return meanings
 

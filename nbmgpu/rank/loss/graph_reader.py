@@ -193,7 +193,7 @@ class _GraphReader:
 
         A sum or mean may only add the classes of what was averaged over samples before, or a few
         scalars that were stacked.  Reductions that are passed over are recorded, because they may
-        still be over samples, as in an ensemble's ``.mean(1).sum(0)``: no rank can tell for certain
+        still be over samples, as in an ensemble's ``.mean(1).sum(0)``: no rank can know for certain
         which sizes are those of samples.
         """
         if op_name(node) in MATMULS:
@@ -211,7 +211,8 @@ class _GraphReader:
             if 0 in dims or self._stacked_losses(child):
                 found.append((child, inner))
             elif dims:
-                self.graph.other_dims += [dims_of(child)] if is_mean_and_sum(node, child) else []
+                if is_mean_and_sum(node, child):
+                    self.graph.partial_reductions.over_others.append(dims_of(child))
             else:
                 is_write = op_name(child) in INPLACE_WRITES
                 below = nodes_before_writes(child) if is_write else input_nodes(child)

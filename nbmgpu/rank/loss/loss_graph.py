@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -64,6 +64,29 @@ class ScaleFactors:
 
 
 @dataclass
+class PartialReductions:
+    """Reductions over some dimensions only, classified by whether they are over samples.
+
+    Attributes:
+        over_samples: those that are classified as reductions over samples.
+        over_others: reductions of the other kind (mean or sum) that are not.
+    """
+
+    over_samples: list[ReducedDims] = field(default_factory=list)
+    over_others: list[ReducedDims] = field(default_factory=list)
+
+    def contradict(self, observed: Mapping[ReducedDims, bool]) -> bool:
+        """Return whether a reduction was observed to be of the other class.
+
+        Args:
+            observed: for normalized dimensions, whether a reduction of them is over samples.
+        """
+        return any(
+            observed.get(normalize_dims(dims)) is False for dims in self.over_samples
+        ) or any(observed.get(normalize_dims(dims)) for dims in self.over_others)
+
+
+@dataclass
 class LossGraph:
     """The scalar part of a loss's graph: everything between the loss and its reductions.
 
@@ -77,8 +100,7 @@ class LossGraph:
         terms: the reductions over samples, each with the path to it.
         num_averaged: number of terms that are also divided by the samples of the shard, as losses
             of single samples are.
-        sample_dims: reductions over some dimensions that are classified as reductions over samples.
-        other_dims: reductions of the other kind (mean or sum) that are not.
+        partial_reductions: reductions over some dimensions only.
         is_nonlinear: the loss is not a linear function of its reductions (the root of a mean, a
             ratio of two sums), so that no weights make it exact.
         counts: for each weighted mean, the sum of its weights, and the number of elements that this
@@ -96,8 +118,7 @@ class LossGraph:
     kinds: set[str] = field(default_factory=set)
     terms: list[tuple[Any, GraphPath]] = field(default_factory=list)
     num_averaged: int = 0
-    sample_dims: list[ReducedDims] = field(default_factory=list)
-    other_dims: list[ReducedDims] = field(default_factory=list)
+    partial_reductions: PartialReductions = field(default_factory=PartialReductions)
     is_nonlinear: bool = False
     counts: list[tuple[Tensor, int | None]] = field(default_factory=list)
     has_ignored: list[Tensor] = field(default_factory=list)
@@ -181,6 +202,12 @@ class LossGraph:
         if "mean" in self.kinds:
             return excludes
         return differ & excludes
+
+
+def normalize_dims(reduction: ReducedDims) -> ReducedDims:
+    """Return a reduction's (ndim, dims) with sorted, nonnegative dims, for comparison."""
+    ndim, dims = reduction
+    return ndim, tuple(sorted(dim % ndim for dim in dims))
 
 
 def _is_no_multiple(count: Tensor, first: Tensor) -> Tensor:

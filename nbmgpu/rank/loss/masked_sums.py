@@ -21,8 +21,8 @@ ZERO_PRESERVING_OPS = {
 """Operations whose output is zero or empty if their input is."""
 
 NEGLIGIBLE = 1e-30
-"""Count of a completely masked rank: negligible beside any other count, but not 0, so that the mean
-is 0 and not nan where all ranks are completely masked."""
+"""Count of a completely masked rank: negligible compared to any other count, but not 0, so that the
+mean is 0 and not nan where all ranks are completely masked."""
 
 
 def effective_count(divisor: Tensor, node: Any) -> Tensor:

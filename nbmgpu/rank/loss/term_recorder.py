@@ -60,7 +60,7 @@ class TermRecorder:
         by_older = not is_mean(source) and any(map(self.is_old, scalar_tensors(divisors)))
         graph.divisions.by_older_tensor |= by_older
         if not is_full and reduced_dims(source):
-            graph.sample_dims.append(dims_of(source))
+            graph.partial_reductions.over_samples.append(dims_of(source))
         if not self._is_mean_times_size(source, path):
             self._add_reduction(source, divisors)
         graph.is_nonlinear |= path.is_nonlinear or op_name(source) in NONLINEAR_REDUCTIONS

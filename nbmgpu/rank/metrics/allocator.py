@@ -2,7 +2,7 @@
 
 glibc returns freed memory at the end of the heap to the system once it exceeds twice the largest
 block that was ever freed, which a backward pass frees many times over.  The system clears each
-page before it hands it out again: on a small convolutional net that was a third of a step
+page before it returns it again: on a small convolutional net that was a third of a step
 (measured: 54 ms and 33 ms, 5,000 page faults and 10).  ``mallopt(3)`` documents the parameters,
 and PyTorch's tuning guide recommends allocators that keep memory for the same reason.
 """

@@ -91,13 +91,13 @@ class FinalReport:
         code = NotebookCode.from_cell(cell, namespace)
         diagnostics = self._losses.diagnostics
         text = diagnostics.size_inference.notice_text(code)
-        if text and not recorder.has_notice("late-count"):
-            recorder.notice("by-chance", text)
+        if text and not recorder.has_notice("late-divisor"):
+            recorder.notice("ambiguous-size", text)
         splits = self._losses.batch_dependence.splits_batches
         if splits and not NotebookCode.without_models(cell, namespace).names & SPLIT_BY_COUNT:
-            recorder.notice("in-pieces", notices.CHUNKED_BATCH)
+            recorder.notice("chunked-batch", notices.CHUNKED_BATCH)
         if diagnostics.has_other_gradients and code.reads_gradients:
-            recorder.notice("own-gradient", notices.LOCAL_GRADIENT)
+            recorder.notice("local-gradient", notices.LOCAL_GRADIENT)
         if diagnostics.size_inference.has_penalty_by_size(code):
             recorder.notice("scaled-penalty", notices.SCALED_PENALTY)
 

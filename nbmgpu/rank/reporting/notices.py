@@ -22,13 +22,13 @@ DIVISOR_MATCHES_SIZE = (
     "steps differ from one device's: multiply by the constant instead (`* 0.25` for `/ 4`), and "
     "ignore a further notice that this may be a mean."
 )
-LATE_COUNT = (
+LATE_DIVISOR = (
     "The loss is a sum divided by a number that was the same on all ranks in the first steps and "
     "differed later, so it counts something in each rank's shard (selected samples, tokens). It "
     "was treated as a constant until then, so the first steps differ from one device's. To get "
     "equal numbers from the first step on, divide by a tensor (`mask.sum()`)."
 )
-SAME_BATCH = (
+REPEATED_BATCH = (
     "The cell fetches batches with `next()` and takes several steps before it fetches the next "
     "one. All of these steps are treated as steps on this rank's shard of that batch, and their "
     "losses are added or weighted accordingly. Steps that train on something else differ from one "
@@ -71,7 +71,7 @@ CROSS_SAMPLE = (
     "device's: a contrastive loss has fewer negatives, and a mean covers the shard. To get equal "
     "numbers, process each sample independently, or compute shared values before the loop."
 )
-CHOSEN_MEAN = (
+MEAN_OF_SUBSET = (
     "The loss is a mean over samples of the batch that were selected before the forward pass. The "
     "loss does not show how many samples each rank has selected, so gradients are averaged with "
     "the number of all samples in each shard, and the step differs from one device's. To get equal "
@@ -82,7 +82,7 @@ PART_OF_BATCH = (
     "its own shard, so these are not the samples that one device would select. Select samples in "
     "the dataset, or by a property of the sample itself (a mask)."
 )
-BY_POSITION = (
+POSITION_IN_BATCH = (
     "The loss treats samples differently by their position in the batch (`out[:4]`, halves of it). "
     "Each rank has a shard of the batch, with other samples at these positions, so the step "
     "differs from one device's. Let the dataset mark the samples (a flag, a mask), and select by "
@@ -146,13 +146,13 @@ OLD_DIVISOR = (
     "gradients are averaged over ranks. If it is a constant, such as a variance, steps are smaller "
     "than one device's by a factor of the world size: divide by its value (`/ variance.item()`)."
 )
-TIME_FIRST = (
+OTHER_DIMENSION_FIRST = (
     "The loss adds up over the first dimension of its terms, which is treated as the batch "
     "dimension, but the batch dimension of this loss is another one (time first). Gradients are "
     "weighted by the wrong reduction, so the step differs from one device's. Reduce over all "
     "dimensions at once (`.mean()`), or use tensors with the batch dimension first."
 )
-SHAPED_BY_WHOLE = (
+GLOBAL_BATCH_SHAPE = (
     "{where} reshapes its batch to {whole} rows, the number of samples in the whole batch. Each "
     "rank has only its shard, so these rows are parts of samples, and the step differs from one "
     "device's. Use `.flatten(1)` or `.view(len(x), -1)`."
@@ -197,7 +197,7 @@ TWO_LOADERS = (
     "weighted by their shards of the last one, so the step differs slightly from one device's. Use "
     "batch sizes that are multiples of the world size."
 )
-READS_AHEAD = (
+PREFETCHED_BATCHES = (
     "The loop reads batches before it trains on them, and it is unknown which of several batches "
     "with different shards a step has used: the model's input has neither their storage nor their "
     "number of rows. Ranks are weighted as if batches were used in the order they were read. Use "
@@ -232,7 +232,7 @@ AUTOCAST_OFF = (
     "The cell runs its model under autocast, and --precision fp32 requests float32, so autocast is "
     "disabled inside the model. Remove --precision to train with the cell's autocast."
 )
-NO_BLOCKS = (
+NO_CHECKPOINT_BLOCKS = (
     "--checkpointing found no blocks to recompute in the backward pass, so the model trains "
     "without it. It looks for modules in a ModuleList, or in a Sequential if they have submodules, "
     "without batch normalisation."
@@ -276,7 +276,7 @@ TENSOR_HOOKS = (
     "device; a clamp, a norm or a threshold does not. Change gradients between backward() and "
     "step() instead."
 )
-LOGGED_ON_SOME = (
+LOGGED_ON_SOME_RANKS = (
     "A training step of Lightning has logged different values on different ranks (under a "
     "condition that depends on the shard of the batch), so the values of such a step are rank 0's. "
     "To get global values, log on every rank, or under a condition on the step number."

@@ -64,7 +64,7 @@ class Recorder:
         self.events.emit(Stderr, start=start, end=end)
 
     def maybe_flush(self) -> None:
-        """Write the buffered events if the buffer is full or the interval is over."""
+        """Write the buffered events if the buffer is full or the interval has passed."""
         if self._pending >= MAX_PENDING or time.monotonic() - self._flushed > INTERVAL:
             self.flush()
 
@@ -86,14 +86,14 @@ def numbers(values: list[Any]) -> list[float]:
     """Convert numbers and one-element tensors to floats, with one synchronisation per device."""
     if any(isinstance(value, torch.Tensor) for value in values):
         groups: dict[Any, list[int]] = {}
-        for place, value in enumerate(values):
+        for index, value in enumerate(values):
             if isinstance(value, torch.Tensor):
-                groups.setdefault(value.device, []).append(place)
+                groups.setdefault(value.device, []).append(index)
         result = list(values)
-        for places in groups.values():
-            stacked = torch.stack([values[i].detach().reshape(()).double() for i in places])
-            for place, number in zip(places, stacked.tolist(), strict=True):
-                result[place] = number
+        for indices in groups.values():
+            stacked = torch.stack([values[i].detach().reshape(()).double() for i in indices])
+            for index, number in zip(indices, stacked.tolist(), strict=True):
+                result[index] = number
         values = result
     return [float(value) for value in values]
 

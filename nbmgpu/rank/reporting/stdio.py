@@ -53,10 +53,10 @@ def _stream(fd: int) -> io.TextIOWrapper:
 
 
 def flush_partial_line() -> None:
-    """Write a partial line of stdout, as far as the disk has room.
+    """Write a partial line of stdout, as long as there is disk space.
 
-    Any thread may call it.  Not so for stderr, whose marks are not thread-safe, or for a stream
-    that a cell has assigned to ``sys.stdout``.
+    Any thread may call it.  This does not hold for stderr, whose marks are not thread-safe, or for
+    a stream that a cell has assigned to ``sys.stdout``.
     """
     with _flushing, suppress(OSError, ValueError):
         if _stdout is not None:
@@ -64,7 +64,7 @@ def flush_partial_line() -> None:
 
 
 def flush() -> None:
-    """Write all buffered output, as far as the disk has room."""
+    """Write all buffered output, as long as there is disk space."""
     flush_partial_line()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):

@@ -18,7 +18,7 @@ class DrawDetector:
         """Record the current states.
 
         Args:
-            own: generators that the code has created for itself.
+            own: generators that the code itself has created.
             host: whether to check Python's and NumPy's global generators.
         """
         self._own, self._checks_host = own, host

@@ -84,5 +84,5 @@ class HostStream:
 
 
 def _differ(a: Any, b: Any) -> bool:
-    """Tell whether two states of one generator differ; NumPy's contains an array."""
+    """Return whether two states of one generator differ; NumPy's contains an array."""
     return any(not np.array_equal(x, y) for x, y in zip(a, b, strict=True))

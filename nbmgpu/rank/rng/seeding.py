@@ -34,7 +34,7 @@ class SeedSource:
         """Create the source.
 
         Args:
-            streams: tell whether a step is in progress.
+            streams: know whether a step is in progress.
             seed: the seed of the run, the same on all ranks and different in each run.
         """
         self._streams = streams
@@ -52,7 +52,7 @@ class SeedSource:
         return random.Random(f"{self._seed} {key} {self._draws[key]}").getrandbits(count)
 
     def _scope(self) -> str | None:
-        """Return a name of the processes that draw the same numbers now; None for this one alone.
+        """Return a name of the processes that draw the same numbers now; None for only this one.
 
         Ranks with the same ``dp_rank`` do so in a step, and corresponding workers of their loaders.
         """

@@ -15,7 +15,7 @@ RESHAPE_METHODS = {"view", "reshape"}
 
 
 def reshapes_to_batch_size(frame: FrameType | None, size: int) -> bool:
-    """Tell whether the current line of ``frame`` is ``x.view(batch_size, ...)`` or the like.
+    """Return whether the current line of ``frame`` is ``x.view(batch_size, ...)`` or the like.
 
     Args:
         frame: a frame that creates a view, or one of torch's frames below it.

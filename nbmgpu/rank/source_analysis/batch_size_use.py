@@ -33,7 +33,7 @@ METER_METHODS = re.compile(r"(update|add|log\w*)$")
 
 
 def loop_counts_samples(frame: types.FrameType | None) -> bool:
-    """Tell whether the loop accumulates by batch size: ``total += loss.item() * len(x)``.
+    """Return whether the loop accumulates by batch size: ``total += loss.item() * len(x)``.
 
     Also true for ``meter.update(loss.item(), len(x))``, for ``step * len(x)``, for a loss that is
     divided by a batch size (``loss.item() / len(x)``) and for a learning rate set from one.
@@ -42,7 +42,7 @@ def loop_counts_samples(frame: types.FrameType | None) -> bool:
 
 
 def loop_compares_batch_size(frame: types.FrameType | None) -> bool:
-    """Tell whether the loop compares the batch size with a number.
+    """Return whether the loop compares the batch size with a number.
 
     ``if x.size(0) != batch_size: continue`` is meant to skip the last batch, and skips every shard.
     """
@@ -50,12 +50,12 @@ def loop_compares_batch_size(frame: types.FrameType | None) -> bool:
 
 
 def loop_divides_by_batch_size(frame: types.FrameType | None) -> bool:
-    """Tell whether the loop divides a number by the batch size, or the batch size by a number."""
+    """Return whether the loop divides a number by the batch size, or the batch size by a number."""
     return _check_loop(frame, _divides_by_batch_size)
 
 
 def function_counts_samples(function: Any) -> bool:
-    """Tell whether ``function``, which is called with each batch, accumulates by batch size."""
+    """Return whether ``function``, which is called with each batch, accumulates by batch size."""
     tree = parse_function(function)
     if tree is None:
         return False
@@ -64,7 +64,7 @@ def function_counts_samples(function: Any) -> bool:
 
 
 def _calls_counting_function(frame: types.FrameType | None) -> bool:
-    """Tell whether the loop calls a function that returns or sums ``loss.item() * len(x)``."""
+    """Return whether the loop calls a function that returns or sums ``loss.item() * len(x)``."""
     frame, loop = enclosing_loop(frame)
     if frame is None or loop is None:
         return False
@@ -77,7 +77,7 @@ def _calls_counting_function(frame: types.FrameType | None) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _weights_losses(function: types.FunctionType, batch_names: frozenset[str]) -> bool:
-    """Tell whether a function returns or sums ``loss.item() * len(x)`` for ``x`` of the batch."""
+    """Return whether a function returns or sums ``loss.item() * len(x)`` for ``x`` of the batch."""
     tree = parse_function(function)
     nodes = nodes_in(tree.body) if tree is not None else []
     sizes = BatchSizes(
@@ -114,7 +114,7 @@ def _batch_parameters(
 
 
 def _check_loop(frame: types.FrameType | None, predicate: Callable[[Loop], bool]) -> bool:
-    """Tell whether ``predicate`` is true for the loop in ``frame``, or around its generator."""
+    """Return whether ``predicate`` is true for the loop in ``frame``, or around its generator."""
     frame, loop = enclosing_loop(frame)
     if frame is None or loop is None:
         return False
@@ -177,7 +177,7 @@ def _is_gradient(node: ast.AST) -> bool:
 
 
 def _updates_meter(node: ast.AST, sizes: BatchSizes) -> bool:
-    """Tell whether ``node`` is ``meter.update(loss.item(), len(x))``, or passes their product."""
+    """Return whether ``node`` is ``meter.update(loss.item(), len(x))``, or passes their product."""
     call = node.value if isinstance(node, ast.Expr) else None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
         return False
@@ -189,7 +189,7 @@ def _updates_meter(node: ast.AST, sizes: BatchSizes) -> bool:
 
 
 def _multiplies_step_by_size(node: ast.AST, sizes: BatchSizes, batch_names: set[str]) -> bool:
-    """Tell whether ``node`` is ``(step + 1) * len(x)``, for a step that the loop counts.
+    """Return whether ``node`` is ``(step + 1) * len(x)``, for a step that the loop counts.
 
     Or ``step * batch_size + len(x)``.
     """
@@ -220,7 +220,7 @@ def _body_compares_batch_size(body: list[ast.stmt], batch_names: Iterable[str]) 
 
 
 def _sets_lr_by_batch_size(loop: Loop) -> bool:
-    """Tell whether there is a ``group["lr"] = ... len(x) ...`` for an ``x`` of the batch."""
+    """Return whether there is a ``group["lr"] = ... len(x) ...`` for an ``x`` of the batch."""
     for node in nodes_in(loop.body):
         if not isinstance(node, ast.Assign):
             continue
@@ -239,7 +239,7 @@ def _is_augmented_sum(node: ast.AST) -> TypeGuard[ast.AugAssign]:
 
 
 def _is_running_sum(node: ast.AST) -> TypeGuard[ast.Assign]:
-    """Tell whether a statement adds to the variable that it assigns: ``total = total + n``."""
+    """Return whether a statement adds to the variable that it assigns: ``total = total + n``."""
     if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.BinOp):
         return False
     if not isinstance(node.value.op, ast.Add | ast.Sub):

@@ -20,13 +20,13 @@ from .size_expressions import (
 
 
 def cell_divides_by_multiple(cell: str) -> bool:
-    """Tell whether a cell divides by a multiple of a batch size: ``/ (2 * len(x))``."""
+    """Return whether a cell divides by a multiple of a batch size: ``/ (2 * len(x))``."""
     return _divides_by_multiple(nodes_in(parse_cell(cell).body))
 
 
 @functools.lru_cache(maxsize=256)
 def function_divides_by_multiple(function: types.FunctionType) -> bool:
-    """Tell whether a function divides by a multiple of a batch size."""
+    """Return whether a function divides by a multiple of a batch size."""
     tree = parse_function(function)
     return tree is not None and _divides_by_multiple(list(ast.walk(tree)))
 
@@ -43,7 +43,7 @@ def _divides_by_multiple(nodes: list[ast.AST]) -> bool:
 
 
 def cell_scales_by_size(cell: str) -> bool:
-    """Tell whether a cell multiplies or divides a tensor by a batch size: ``loss * len(x)``.
+    """Return whether a cell multiplies or divides a tensor by a batch size: ``loss * len(x)``.
 
     Python numbers, as in ``loss.item() * len(x)``, do not count.
     """
@@ -52,7 +52,7 @@ def cell_scales_by_size(cell: str) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def function_scales_by_size(function: types.FunctionType) -> bool:
-    """Tell whether a function multiplies or divides a tensor by a batch size."""
+    """Return whether a function multiplies or divides a tensor by a batch size."""
     tree = parse_function(function)
     return tree is not None and _scales_by_size(list(ast.walk(tree)))
 

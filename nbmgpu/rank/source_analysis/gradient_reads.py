@@ -16,13 +16,13 @@ SCALE_INVARIANT = {"sign", "zero_"}
 
 
 def cell_reads_gradients(cell: str) -> bool:
-    """Tell whether a cell reads a gradient of anything but a model's parameters."""
+    """Return whether a cell reads a gradient of anything but a model's parameters."""
     return _reads_gradients(parse_cell(cell))
 
 
 @functools.lru_cache(maxsize=256)
 def function_reads_gradients(function: types.FunctionType) -> bool:
-    """Tell whether a function reads a gradient of anything but a model's parameters."""
+    """Return whether a function reads a gradient of anything but a model's parameters."""
     tree = parse_function(function)
     return tree is not None and _reads_gradients(tree)
 
@@ -73,6 +73,6 @@ def _is_parameter(owner: ast.expr, parameters: set[str]) -> bool:
 
 
 def _refers_to_parameters(node: ast.expr, parameters: set[str]) -> bool:
-    """Tell whether a node is ``parameters()``, ``group["params"]`` or the like, or its name."""
+    """Return whether a node is ``parameters()``, ``group["params"]`` or the like, or its name."""
     known = isinstance(node, ast.Name) and node.id in parameters
     return known or "param" in ast.dump(node)

@@ -28,7 +28,7 @@ PROGRESS_BARS = {"tqdm", "tqdm_notebook", "track", "progress_bar"}
 
 
 def is_cycled(loader: Any, frame: types.FrameType | None) -> bool | None:
-    """Tell whether the loop in ``frame`` passes ``loader`` to ``itertools.cycle`` and nowhere else.
+    """Return whether the loop in ``frame`` passes ``loader`` to ``itertools.cycle`` alone.
 
     ``cycle`` iterates over the loader once and keeps the batches.
 
@@ -55,7 +55,7 @@ def is_cycled(loader: Any, frame: types.FrameType | None) -> bool | None:
 
 
 def zips_loaders(frame: types.FrameType | None) -> bool:
-    """Tell whether the loop in ``frame`` takes batches from several loaders at once, by ``zip``."""
+    """Return whether the loop in ``frame`` gets batches of several loaders at once, by ``zip``."""
     _, loop = enclosing_loop(frame)
     calls = [node for node in (loop.iterables if loop else ()) if isinstance(node, ast.Call)]
     return any(isinstance(c.func, ast.Name) and c.func.id == "zip" for c in calls)
@@ -70,7 +70,7 @@ def _parse_expressions(line: str) -> tuple[ast.expr, ...]:
 
 
 def yields_batches(frame: types.FrameType, loop: Loop) -> bool:
-    """Tell whether a loop runs in a generator and yields batches to an outer loop."""
+    """Return whether a loop runs in a generator and yields batches to an outer loop."""
     return bool(frame.f_code.co_flags & inspect.CO_GENERATOR) and _has_yield(loop.body)
 
 
@@ -183,7 +183,7 @@ def _later_loop(source: str, line: int) -> Loop | None:
 
 
 def _is_pass_through(node: ast.expr) -> bool:
-    """Tell whether an expression yields the items of loaders one by one and stores none."""
+    """Return whether an expression yields the items of loaders one by one and stores none."""
     if not isinstance(node, ast.Call):
         return isinstance(node, ast.Name | ast.Attribute | ast.Constant)
     name = _function_name(node)
@@ -193,7 +193,7 @@ def _is_pass_through(node: ast.expr) -> bool:
 
 
 def _passes_through(node: ast.expr, names: set[str]) -> bool:
-    """Tell whether an expression is one of ``names``, or yields its items once, one by one."""
+    """Return whether an expression is one of ``names``, or yields its items once, one by one."""
     if isinstance(node, ast.Call):
         wrappers = (ITERATOR_WRAPPERS | PROGRESS_BARS) - {"cycle"}
         wraps = _is_pass_through(node) and _function_name(node) in wrappers

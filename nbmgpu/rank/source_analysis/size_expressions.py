@@ -52,11 +52,11 @@ class BatchSizes:
         self._size_names = size_names(computed) | names
 
     def derives(self, node: ast.expr) -> bool:
-        """Tell whether an expression uses a value that derives from the batch."""
+        """Return whether an expression uses a value that derives from the batch."""
         return _derives_from(node, self._derived)
 
     def __contains__(self, node: ast.AST) -> bool:
-        """Tell whether an expression is such a size."""
+        """Return whether an expression is such a size."""
         shape = isinstance(node, ast.Subscript) and _is_zero(node.slice)  # ``shape[0]``
         if is_name_in(self._size_names, node.value if shape else node):  # type: ignore[attr-defined]
             return True
@@ -97,7 +97,7 @@ def _is_part_of(value: ast.expr, names: set[str]) -> bool:
 
 
 def _is_unpacked(name: str, nodes: list[ast.AST], is_only_name: bool) -> bool:
-    """Tell whether a batch is a tuple or mapping, whose ``len`` is its number of fields.
+    """Return whether a batch is a tuple or mapping, whose ``len`` is its number of fields.
 
     ``x[0]`` shows this only if ``name`` is the only name of the batch, or if a name is assigned
     from it.
@@ -166,7 +166,7 @@ def operands(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def reads_scalar(node: ast.expr) -> bool:
-    """Tell whether an expression converts a tensor to a Python number."""
+    """Return whether an expression converts a tensor to a Python number."""
     calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
     return any(
         _is_call_of(call, "float")
@@ -214,7 +214,7 @@ def _is_torch_call(call: ast.Call, name: str) -> bool:
 
 
 def _is_shape(node: ast.expr) -> bool:
-    """Tell whether an expression is ``x.shape`` or ``x.size()``."""
+    """Return whether an expression is ``x.shape`` or ``x.size()``."""
     call = isinstance(node, ast.Call) and not node.args
     attribute = node.func if isinstance(node, ast.Call) and call else node
     return isinstance(attribute, ast.Attribute) and attribute.attr == ("size" if call else "shape")
@@ -225,7 +225,7 @@ def _is_zero(index: ast.expr) -> bool:
 
 
 def is_name_in(names: set[str], node: ast.AST) -> bool:
-    """Tell whether an expression is one of ``names``."""
+    """Return whether an expression is one of ``names``."""
     return isinstance(node, ast.Name) and node.id in names
 
 
@@ -234,7 +234,7 @@ def _is_call_of(call: ast.Call, *names: str) -> bool:
 
 
 def is_size(node: ast.AST) -> bool:
-    """Tell whether an expression is ``len(x)``, ``x.size(...)``, ``x.shape`` or ``x.numel()``."""
+    """Return whether an expression is ``len(x)``, ``x.size(...)``, ``x.shape`` or ``x.numel()``."""
     if isinstance(node, ast.Attribute):
         return node.attr in ("size", "shape", "numel")
     return isinstance(node, ast.Call) and _is_call_of(node, "len")

@@ -1,4 +1,4 @@
-"""Tells whether a frame runs the cell, other code of the notebook's author, or a library."""
+"""Classifies frames: code of the cell, other code of the notebook's author, or a library's."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ library_checks: list[Callable[[types.FrameType | None], bool | None]] = []
 
 
 def loop_trains(frame: types.FrameType | None) -> bool | None:
-    """Tell whether the loop that begins in ``frame`` or its callers may train.
+    """Return whether the loop that begins in ``frame`` or its callers may train.
 
     For a generator that yields batches, the loop that consumes the generator counts.
 
@@ -79,7 +79,7 @@ def _may_train(body: list[ast.stmt], names: dict[str, Any], depth: int) -> bool:
 
 
 def _is_profiler_step(function: ast.Attribute, names: dict[str, Any]) -> bool:
-    """Tell whether ``x.step()`` is a profiler's, not an optimizer's."""
+    """Return whether ``x.step()`` is a profiler's, not an optimizer's."""
     target = resolve(function.value, names)
     module = type(target).__module__
     return target is not None and module.startswith(("torch.profiler", "torch.autograd.profiler"))

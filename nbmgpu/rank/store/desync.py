@@ -30,7 +30,7 @@ class DesyncDetector:
         return backward_passes_begun(self._rank_0_events)
 
     def is_rank_0_ahead(self) -> bool:
-        """Return whether rank 0 has begun more passes, and so does not come to this place again."""
+        """Return whether rank 0 has begun more passes, and so does not get to this point again."""
         return self.begun_by_rank_0() > self.begun()
 
 

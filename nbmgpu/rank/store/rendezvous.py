@@ -69,7 +69,7 @@ class Rendezvous:
             return f"nbmgpu/{name}/{step}/{self._counts[f'{name} {step}']}"
 
     def rank_0_arrives(self, key: str, number_key: str = "", known_key: str = "") -> bool:
-        """Wait for rank 0 to reach the same operation; tell whether it does.
+        """Wait for rank 0 to reach the same operation; return whether it does.
 
         Args:
             key: the key of the operation.

@@ -143,7 +143,7 @@ class BackwardPatch:
             options["inputs"] = strategy.backward_inputs(given)
         self._original(tensors, seeds, **options)
         strategy.end_backward(plan)
-        if not strategy.reached_parameters:  # other ranks need not do what this one did alone
+        if not strategy.reached_parameters:  # other ranks need not have done the same
             self._progress.backwards_begun -= 1
 
     def _finish(self, losses: ReadableLosses | None) -> None:
@@ -167,7 +167,7 @@ def _times(factor: Any, roots: Sequence[Tensor], given: Any) -> Any:
     if isinstance(factor, float) and factor == 1.0:
         return given
     seeds = list(given) if isinstance(given, tuple | list) else [given] * len(roots)
-    for place, root in enumerate(roots):
-        if seeds[place] is None and root.numel() == 1:  # else autograd reports what is missing
-            seeds[place] = torch.ones_like(root)
+    for index, root in enumerate(roots):
+        if seeds[index] is None and root.numel() == 1:  # else autograd reports what is missing
+            seeds[index] = torch.ones_like(root)
     return [None if seed is None else (seed * factor).to(seed.dtype) for seed in seeds]

@@ -100,15 +100,15 @@ class GradientAccumulation:
         """Refuse a cell whose gradients cannot accumulate; called before each backward pass.
 
         Raises:
-            StrategyError: there are several optimizers, or gradients of the group are gone.
+            StrategyError: there are several optimizers, or gradients of the group were deleted.
         """
         if not self.on:
             return
         if sum(len(unit.optimizers) for unit in units) > 1:
             what = "--accumulate works for one optimizer; this cell has several"
             raise StrategyError(format_message(what, instead="accumulating in the cell itself"))
-        gone = self._ids_with_gradient - {id(p) for p in _with_gradient(units)}
-        if self.keeps_gradients and gone:
+        deleted = self._ids_with_gradient - {id(p) for p in _with_gradient(units)}
+        if self.keeps_gradients and deleted:
             what = "--accumulate keeps gradients between steps, but the cell has removed some"
             raise StrategyError(format_message(what, instead="optimizer.zero_grad()"))
 
@@ -127,7 +127,7 @@ class GradientAccumulation:
         """Begin a batch, perhaps the last of its pass; refuse a cell that does not step on each.
 
         Raises:
-            StrategyError: the batch before had a backward pass and no step.
+            StrategyError: the previous batch had a backward pass and no step.
         """
         if self.on and self._passes_of_batch:
             what = f"--accumulate {self.size} needs a cell that steps on every batch"

@@ -46,18 +46,18 @@ class ModelOptions:
         shards_data: bool,
     ) -> None:
         """Read the options of ``strategy``; no module changes before ``apply``."""
-        options, own = strategy.options, strategy.profile.handles
+        options, own = strategy.options, strategy.profile.options.handled
         syncs = options.sync_batchnorm and "sync_batchnorm" not in own
         self.syncs_batch_norm = syncs and shards_data
-        self._checkpoints = options.checkpointing and "checkpointing" not in own
         self._precision = None if "precision" in own else options.precision
-        self._compiles = options.compile and "compile" not in own
         self._device = strategy.device
         self._batch_norm = batch_norm
         self._recorder = recorder
         self._forward = ForwardPatch()
-        self._checkpointing = ActivationCheckpointing(self._forward)
-        self._compilation = Compilation(progress)
+        checkpoints = options.checkpointing and "checkpointing" not in own
+        self._checkpointing = ActivationCheckpointing(self._forward) if checkpoints else None
+        compiles = options.compile and "compile" not in own
+        self._compilation = Compilation(progress) if compiles else None
         self._applied: WeakSet[nn.Module] = WeakSet()
         self._watched: WeakSet[nn.Module] = WeakSet()
         self.loss_scale = LossScale(self._precision == "fp16")
@@ -78,11 +78,11 @@ class ModelOptions:
                 self._apply_to(module)
 
     def _apply_to(self, module: nn.Module) -> None:
-        if self._checkpoints and not self._checkpointing.apply(module):
-            self._recorder.notice("no-blocks", notices.NO_BLOCKS)
+        if self._checkpointing is not None and not self._checkpointing.apply(module):
+            self._recorder.notice("no-checkpoint-blocks", notices.NO_CHECKPOINT_BLOCKS)
         if self._precision is not None:
             self._forward.add(module, Autocast(self._precision, self._device, self._recorder))
-        if self._compiles:
+        if self._compilation is not None:
             self._compilation.apply(module)
 
     def watch_inputs(self, units: list[Unit], on_inputs: Callable[[list[Any]], None]) -> None:
@@ -100,11 +100,14 @@ class ModelOptions:
 
     def check_loss(self, graph: LossGraph) -> None:
         """Refuse a loss that was computed in compiled code; see ``Compilation.check_loss``."""
-        self._compilation.check_loss(graph)
+        if self._compilation is not None:
+            self._compilation.check_loss(graph)
 
     def release(self) -> None:
         """Restore the modules: they are sent to the notebook."""
         self._forward.remove()
         self._batch_norm.remove()
-        self._compilation.release()
-        self._checkpointing.release()
+        if self._compilation is not None:
+            self._compilation.release()
+        if self._checkpointing is not None:
+            self._checkpointing.release()

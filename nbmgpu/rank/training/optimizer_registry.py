@@ -71,8 +71,8 @@ class OptimizerRegistry:
         Args:
             agree: sets flags of shape (n,), in place, to those that are 1 on all ranks.
         """
-        gone = sum(ref() is None for ref in self.order)
-        if 2 * gone < len(self.order):
+        dead = sum(ref() is None for ref in self.order)
+        if 2 * dead < len(self.order):
             gc.collect()  # a scheduler and its optimizer refer to each other
         held = [ref() for ref in self.order]
         alive = torch.tensor([float(optimizer is not None) for optimizer in held])
@@ -81,9 +81,9 @@ class OptimizerRegistry:
         self._baseline = max(len(self.order), 1)
         return [each for each in itertools.compress(held, alive.tolist()) if each is not None]
 
-    def forget(self, gone: Iterable[Optimizer]) -> None:
+    def forget(self, optimizers: Iterable[Optimizer]) -> None:
         """Remove optimizers that will not step any more, although they are alive."""
-        known = {id(optimizer) for optimizer in gone}
+        known = {id(optimizer) for optimizer in optimizers}
         self.order = [ref for ref in self.order if id(ref()) not in known]
         self.changed = True
 

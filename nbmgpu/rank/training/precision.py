@@ -169,7 +169,7 @@ def refuse_scalers() -> None:
     def refused(scaler: torch.amp.GradScaler, outputs: Any) -> Any:
         if scaler.is_enabled():
             what = "--precision fp16 scales losses by itself, and this cell has a GradScaler"
-            allowed = "One of them has to go"
+            allowed = "Keep one of them"
             instead = "%%mgpu without --precision, or a cell without GradScaler"
             raise StrategyError(format_message(what, allowed, instead))
         return scale(scaler, outputs)

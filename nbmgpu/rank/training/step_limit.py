@@ -1,6 +1,6 @@
 """``--steps N``: the cell ends after N optimizer steps, on all ranks after the same one.
 
-All ranks take the same steps, so each one counts for itself.  What the loop does after its last
+All ranks take the same steps, so each one counts independently.  What the loop does after its last
 step (schedulers, prints, lists) is completed.  The cell ends where it would begin another step:
 where it asks a training loader for the next batch, or begins a backward pass without a batch.
 """

@@ -4,9 +4,12 @@
 - ``config``: the engine's configuration, from options and the user's JSON file.
 - ``compatibility``: refuses units that DeepSpeed cannot train exactly.
 - ``initialization``: imports DeepSpeed and creates its engine.
-- ``engine_wrapper``: one engine with its partitioned state; ``backward_pass`` and
-  ``optimizer_step`` run it.
-- ``partition_layout``, ``partitioned_state``: which elements a rank holds, and what is in them.
+- ``engine_wrapper``: an engine, ``zero_engine``, with what it trains, ``trained_unit``, and its
+  partitioned state; ``backward_pass`` and ``optimizer_step`` run it.
+- ``partition_layout``: which elements a rank holds; ``partitioned_weights``,
+  ``partitioned_state``: what is in them.
+- ``original_modules``, ``mixed_precision``: the user's modules, restored after the cell, and casts
+  of their inputs and outputs.
 - ``parameter_proxies``, ``parameter_gathering``: gather them when the cell accesses them.
 - ``call_order``: checks that ranks issue the same collectives.
 """

@@ -30,7 +30,9 @@ class BackwardPass:
         self.wrapper = wrapper
         self._arrived: list[nn.Parameter] = []
         self._arrived_ids: set[int] = set()
-        self.hooks = [p.register_post_accumulate_grad_hook(self._record) for p in wrapper.trained]
+        self.hooks = [
+            p.register_post_accumulate_grad_hook(self._record) for p in wrapper.trained.parameters
+        ]
 
     def _record(self, parameter: nn.Parameter) -> None:
         if id(parameter) in self._arrived_ids:
@@ -47,8 +49,8 @@ class BackwardPass:
             reset_forward_stack()
             if not gathering.awaits_backward and not gathering.is_gathered:
                 gathering.gather()  # the forward pass ran on full parameters, before the engine
-        wrapper.enter_engine()
-        engine = wrapper.engine
+        wrapper.engine.enter()
+        engine = wrapper.engine.deepspeed
         engine.optimizer.clear_backward_seen_flag()
         # What engine.backward(loss) does before it calls loss.backward().
         engine._running_engine_backward = True
@@ -57,7 +59,7 @@ class BackwardPass:
     def end(self, loss_scale: float) -> None:
         """Let the engine average the gradients, and accumulate them unscaled; collective."""
         wrapper = self.wrapper
-        engine, optimizer = wrapper.engine, wrapper.engine.optimizer
+        engine, optimizer = wrapper.engine.deepspeed, wrapper.engine.optimizer
         try:
             self._check_order()
             if self._arrived:
@@ -70,18 +72,19 @@ class BackwardPass:
             self.clear_gradients()
             if wrapper.gathering is not None:
                 wrapper.gathering.awaits_backward = False
-            if wrapper.stage == 3 and wrapper.model not in wrapper.unit.modules:
-                # Nobody calls the container, whose forward pass would start the next iteration.
+            model, stage = wrapper.engine.model, wrapper.engine.stage
+            if stage == 3 and model not in wrapper.trained.unit.modules:
+                # The container is not called; its forward pass would start the next iteration.
                 optimizer._get_param_coordinator().reset_step()
         finally:
             engine._running_engine_backward = False
-            wrapper.exit_engine()
+            wrapper.engine.exit()
 
     def _check_order(self) -> None:
         """Check that all ranks got the same gradients, below stage 3 in the same order."""
-        index = {id(p): i for i, p in enumerate(self.wrapper.trained)}
+        index = {id(p): i for i, p in enumerate(self.wrapper.trained.parameters)}
         order = [index[id(p)] for p in self._arrived]
-        if self.wrapper.stage == 3:
+        if self.wrapper.engine.stage == 3:
             order = sorted(order)
         check_same_on_all_ranks(zlib.crc32(repr(order).encode()), DIFFERENT_GRADIENTS)
 
@@ -90,7 +93,7 @@ class BackwardPass:
         optimizer = self.wrapper.engine.optimizer
         optimizer.zero_grad(set_to_none=True)
         optimizer._epilogue_ran_this_backward = False
-        if self.wrapper.stage == 3:
+        if self.wrapper.engine.stage == 3:
             optimizer.micro_step_id = 0
             optimizer._offload_boundary_param_ids = set()
         else:

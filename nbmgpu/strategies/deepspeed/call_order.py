@@ -41,7 +41,7 @@ def check_same_on_all_ranks(number: int, message: Message) -> None:
     """Compare ``number`` with that of the other ranks; collective.
 
     Raises:
-        StrategyError: with ``message``, where another rank has another number.
+        StrategyError: with ``message``, if another rank has another number.
     """
     bounds = torch.tensor([number, -number], dtype=torch.float64, device="cpu")
     dist.all_reduce(bounds, dist.ReduceOp.MAX)

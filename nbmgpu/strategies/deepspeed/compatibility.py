@@ -1,8 +1,8 @@
 """Checks, before an engine is created, that DeepSpeed trains a unit exactly.
 
 DeepSpeed's partitions are flat: one rank updates some elements of a parameter, another the rest.
-An optimizer whose update depends on the whole parameter (its norm, its rows) would do something
-else there.  So each optimizer is tried on small tensors, once full and once as two flat parts.
+An optimizer whose update depends on the whole parameter (its norm, its rows) would give
+other results.  So each optimizer is tried on small tensors, once full and once as two flat parts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from nbmgpu.environment import random_state
 from nbmgpu.errors import StrategyError, format_message
-from nbmgpu.strategies.per_parameter import shapes_to_try, unhooked_step, visible_rate
+from nbmgpu.strategies.per_parameter import nonzero_learning_rate, shapes_to_try, unhooked_step
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -97,7 +97,7 @@ def _optimizer_problem(optimizer: Optimizer) -> tuple[str, str] | None:
         random_state.restore(before)
     if equal:
         return None
-    reason = f"{name} looks at a parameter as a whole, and DeepSpeed partitions its elements"
+    reason = f"an update by {name} depends on whole parameters, and DeepSpeed partitions them"
     return reason, "zero1"
 
 
@@ -116,7 +116,7 @@ def _trial(optimizer: Optimizer, shape: tuple[int, ...], split: bool) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
     size = start.numel()
-    # The cut is odd, so that it is inside a row of most shapes.
+    # The boundary is odd, so that it is inside a row of most shapes.
     cuts = list(itertools.pairwise((0, size * 2 // 5 | 1, size)))
     parts = [start.reshape(-1)[a:b].clone() for a, b in cuts] if split else [start]
     tensors = [nn.Parameter(part) for part in parts]
@@ -139,7 +139,10 @@ def _copy_without_state(optimizer: Optimizer, tensors: list[nn.Parameter]) -> Op
     groups = []
     for group in optimizer.param_groups:
         memo |= dict.fromkeys(map(id, group["params"]), tensors[0])
-        rates = {k: v.cpu() if isinstance(v, Tensor) else v for k, v in visible_rate(group).items()}
+        rates = {
+            k: v.cpu() if isinstance(v, Tensor) else v
+            for k, v in nonzero_learning_rate(group).items()
+        }
         groups.append({**group, **rates, "params": []})
     groups[0]["params"] = tensors
     for key, value in vars(optimizer).items():

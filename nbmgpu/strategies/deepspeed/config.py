@@ -73,7 +73,7 @@ ZERO_REFUSED_KEYS = {
     "zero_quantized_weights": "weights would be rounded",
     "zero_quantized_nontrainable_weights": "weights would be rounded",
     "zero_quantized_gradients": "gradients would be rounded",
-    "round_robin_gradients": "DeepSpeed's own map of the partitions is then of another order",
+    "round_robin_gradients": "DeepSpeed then orders the partitions differently",
     "zero_hpz_partition_size": "a second partition of the weights is not kept up to date here",
     "mics_shard_size": "the model is sharded over all ranks here",
     "zenflow": "it updates parameters late",
@@ -209,8 +209,8 @@ def _merge_offload(key: str, value: Any, zero: dict[str, Any], stage: int) -> No
     zero[key] = {**value, "device": "cpu"}
 
 
-def _refuse(what: str, why: str, stage: Any = None) -> None:
+def _refuse(setting: str, reason: str, stage: Any = None) -> None:
     instead = f"--strategy deepspeed_stage_{stage}" if stage else "the file without this key"
     raise StrategyError(
-        format_message(f"--deepspeed-config: {what} is not supported: {why}", "", instead)
+        format_message(f"--deepspeed-config: {setting} is not supported: {reason}", "", instead)
     )

@@ -21,7 +21,7 @@ class InputOutputCasts:
     """Hooks that cast inputs and outputs of modules whose weights are in half precision."""
 
     def __init__(self, modules: list[nn.Module], dtype: torch.dtype | None) -> None:
-        """Remember the buffers of ``modules``, which DeepSpeed casts too.
+        """Record the buffers of ``modules``, which DeepSpeed casts too.
 
         With None for ``dtype``, nothing is cast.
         """

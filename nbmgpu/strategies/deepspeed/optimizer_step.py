@@ -47,19 +47,19 @@ class OptimizerStep:
         """Step through the engine, which calls ``original_step`` for each partition; collective."""
         wrapper = self.wrapper
         gradients, states = wrapper.gradients, wrapper.states
-        index = next(i for i, o in enumerate(wrapper.optimizers) if o is optimizer)
+        index = next(i for i, o in enumerate(wrapper.trained.optimizers) if o is optimizer)
         gradients.write_back()
-        wrapper.write_back_weights()
+        wrapper.weights.write_back()
         states.partition(index, optimizer)
         states.record_order(index, optimizer, gradients.present)
-        with wrapper.engine_scope():
+        with wrapper.engine.running():
             scale = float(wrapper.engine.optimizer.loss_scale)
             wrapper.layout.set_gradients(
                 gradients.flat if scale == 1 else [g * scale for g in gradients.flat]
             )
             self._running, self._result = (index, original_step), None
             try:
-                wrapper.engine.step()
+                wrapper.engine.deepspeed.step()
             finally:
                 self._running = None
             wrapper.backward_pass.clear_gradients()
@@ -71,7 +71,7 @@ class OptimizerStep:
         partitions = self.wrapper.layout.fp32_partitions
         number = next(i for i, master in enumerate(partitions) if master is flat)
         index, original_step = self._running
-        groups = self.wrapper.optimizers[index].param_groups
+        groups = self.wrapper.trained.optimizers[index].param_groups
         chosen = [self._in_partition(group["params"], number, flat) for group in groups]
         with self._swapped_parameters(index, chosen):
             self._result = original_step()
@@ -100,7 +100,7 @@ class OptimizerStep:
     @contextlib.contextmanager
     def _swapped_parameters(self, index: int, chosen: list[list[Any]]) -> Iterator[None]:
         """Replace an optimizer's parameters by ``chosen`` local ones, and its state by theirs."""
-        optimizer: Any = self.wrapper.optimizers[index]
+        optimizer: Any = self.wrapper.trained.optimizers[index]
         states = self.wrapper.states.by_optimizer
         groups, state = optimizer.param_groups, optimizer.state
         originals = [group["params"] for group in groups]

@@ -64,6 +64,10 @@ class OriginalModules:
         self._hooks = {id(m): _hook_keys(m) for m in self.modules}
         self._added_hooks: dict[int, dict[str, set[Any]]] = {}
 
+    def dtype_of(self, parameter: nn.Parameter) -> torch.dtype:
+        """Return the dtype that ``parameter`` has in the cell."""
+        return self.by_parameter[id(parameter)].dtype
+
     def record_additions(self) -> None:
         """Record the hooks that DeepSpeed has added, and restore the modules' training modes."""
         for module, training in zip(self.modules, self._training, strict=True):

@@ -13,7 +13,8 @@ from .initialization import inference_mode_disabled
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from .engine_wrapper import EngineWrapper
+    from .original_modules import OriginalModules
+    from .zero_engine import ZeroEngine
 
 KEEP_GATHERED = -1
 """Id in ``ds_active_sub_modules`` that keeps DeepSpeed from releasing a gathered parameter."""
@@ -29,13 +30,21 @@ class ParameterGathering:
         awaits_backward: whether a forward pass has run whose backward pass has not.
     """
 
-    def __init__(self, wrapper: EngineWrapper) -> None:
-        """Register hooks that check the order of calls, before DeepSpeed registers its own."""
-        self.wrapper = wrapper
-        self.parameters = wrapper.originals.parameters
+    def __init__(
+        self, engine: ZeroEngine, originals: OriginalModules, roots: list[nn.Module]
+    ) -> None:
+        """Register hooks that check the order of calls, before DeepSpeed registers its own.
+
+        Args:
+            engine: the engine that partitions the parameters.
+            originals: all modules and parameters.
+            roots: the outermost modules.
+        """
+        self.engine = engine
+        self.parameters = originals.parameters
         self.is_gathered = False
         self.awaits_backward = False
-        modules, roots = wrapper.originals.modules, wrapper.unit.modules
+        modules = originals.modules
         self._index = {id(m): i for i, m in enumerate(modules)}
         owners = [m for m in modules if any(p is not None for p in m._parameters.values())]
         # DeepSpeed's hook of the outermost module starts with a broadcast.
@@ -45,22 +54,22 @@ class ParameterGathering:
 
     def _check_start(self, module: nn.Module, args: Any) -> None:
         """Check that all ranks start this forward pass, also one of an evaluation."""
-        if not self.wrapper.in_engine:
+        if not self.engine.is_running:
             check_same_on_all_ranks(FORWARD - self._index[id(module)], DIFFERENT_STEPS)
 
     def _check_module(self, module: nn.Module, args: Any) -> None:
         """Check that all ranks run this module next."""
-        if torch.is_grad_enabled() and not self.wrapper.in_engine:
+        if torch.is_grad_enabled() and not self.engine.is_running:
             check_same_on_all_ranks(self._index[id(module)], DIFFERENT_MODULES)
 
     def _check_end(self, module: nn.Module, args: Any, output: Any) -> None:
         """Check that all ranks have finished this forward pass."""
-        if torch.is_grad_enabled() and not self.wrapper.in_engine:
+        if torch.is_grad_enabled() and not self.engine.is_running:
             check_same_on_all_ranks(-1 - self._index[id(module)], DIFFERENT_MODULES)
 
     def on_access(self, parameters: list[Any], writes: bool) -> None:
         """Gather for the cell, which is about to read or write ``parameters``; collective."""
-        if self.wrapper.in_engine:
+        if self.engine.is_running:
             return
         in_forward = is_in_forward()
         if in_forward and torch.is_grad_enabled():
@@ -74,10 +83,10 @@ class ParameterGathering:
 
     def gather(self) -> None:
         """Gather all parameters and keep them gathered until the next step; collective."""
-        with self.wrapper.engine_scope(), inference_mode_disabled():
+        with self.engine.running(), inference_mode_disabled():
             parameters: list[Any] = self.parameters
             if any(p.ds_status.name == "INFLIGHT" for p in parameters):
-                self.wrapper.engine.optimizer._partition_all_parameters()
+                self.engine.optimizer._partition_all_parameters()
             missing = [p for p in parameters if p.ds_status.name == "NOT_AVAILABLE"]
             if missing:
                 missing[0].all_gather(param_list=missing)
@@ -89,7 +98,7 @@ class ParameterGathering:
         """Partition the parameters again, with the values that the cell has written."""
         if not self.is_gathered:
             return
-        with self.wrapper.engine_scope(), inference_mode_disabled():
+        with self.engine.running(), inference_mode_disabled():
             parameters: list[Any] = self.parameters
             for parameter in parameters:
                 parameter.ds_active_sub_modules.clear()
@@ -99,7 +108,7 @@ class ParameterGathering:
     def meta_tensor(self, parameter: nn.Parameter) -> Tensor | None:
         """Return a meta tensor with the full shape of ``parameter``; None while it is gathered."""
         partitioned: Any = parameter
-        if self.wrapper.in_engine or partitioned.ds_status.name == "AVAILABLE":
+        if self.engine.is_running or partitioned.ds_status.name == "AVAILABLE":
             return None
         return torch.empty(partitioned.ds_shape, dtype=partitioned.dtype, device="meta")
 
@@ -116,7 +125,7 @@ def is_in_forward() -> bool:
 
 
 def reset_forward_stack() -> None:
-    """Remove modules from DeepSpeed's forward stack that a failed forward pass has left there."""
+    """Remove modules from DeepSpeed's forward stack that a failed forward pass has not removed."""
     from deepspeed.runtime.zero import parameter_offload
 
     parameter_offload.FWD_MODULE_STACK[:] = root_modules

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from .engine_wrapper import EngineWrapper
+    from .partitioned_state import PartitionedStates
 
 TENSOR_GRAD: Any = torch.Tensor.grad
 """The descriptor of ``torch.Tensor.grad``: the gradient that autograd has stored on this rank."""
@@ -47,7 +47,7 @@ class ParameterProxy(nn.Parameter):
     @property
     def grad(self) -> Tensor | None:
         """The averaged gradient; changes to it count in the next step."""
-        if self.engine_wrapper.in_engine:
+        if self.engine_wrapper.engine.is_running:
             grad: Tensor | None = TENSOR_GRAD.__get__(self)
         else:
             grad = self.engine_wrapper.gradients.get(self)
@@ -55,7 +55,7 @@ class ParameterProxy(nn.Parameter):
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
-        if self.engine_wrapper.in_engine:
+        if self.engine_wrapper.engine.is_running:
             TENSOR_GRAD.__set__(self, value)
         else:
             self.engine_wrapper.gradients.set(self, value)
@@ -67,14 +67,14 @@ class ParameterProxy(nn.Parameter):
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
         """Return a plain parameter with the same values."""
         if id(self) not in memo:
-            self.engine_wrapper.check_copy()
+            self.engine_wrapper.engine.check_copy()
             memo[id(self)] = nn.Parameter(self.detach().clone(), self.requires_grad)
         copied: nn.Parameter = memo[id(self)]
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle as a plain parameter, without DeepSpeed's attributes."""
-        self.engine_wrapper.check_copy()
+        self.engine_wrapper.engine.check_copy()
         return _make_parameter, (self.detach().clone(), self.requires_grad)
 
 
@@ -148,17 +148,17 @@ class PartitionedOptimizerState(collections.defaultdict[Any, Any]):
         is_gathered: whether it holds the full states, which the cell may have changed.
     """
 
-    def __init__(self, wrapper: EngineWrapper, index: int) -> None:
-        """Represent the state of the optimizer number ``index`` of ``wrapper``."""
+    def __init__(self, states: PartitionedStates, index: int) -> None:
+        """Represent the state of the optimizer number ``index`` in ``states``."""
         super().__init__(dict)
-        self.engine_wrapper = wrapper
+        self.states = states
         self.index = index
         self.is_gathered = False
 
     def _gather(self) -> None:
         if not self.is_gathered:
             self.is_gathered = True
-            self.update(self.engine_wrapper.states.gather(self.index))
+            self.update(self.states.gather(self.index))
 
     def __reduce__(self) -> Any:
         """Pickle as the ``defaultdict`` of torch's optimizers."""

@@ -114,7 +114,7 @@ class PartitionLayout:
         return bool(getattr(self.optimizer, name))
 
     def gather(self, parameter: nn.Parameter, local: Tensor | None, dtype: torch.dtype) -> Tensor:
-        """Return the full tensor of which this rank holds the slice ``local``; collective.
+        """Gather a full tensor from the ranks' slices; this rank's is ``local``; collective.
 
         The result is shaped like ``parameter``, on the device that collectives use.
         """

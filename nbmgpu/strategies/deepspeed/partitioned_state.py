@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
 
-    from .engine_wrapper import EngineWrapper
+    from .original_modules import OriginalModules
+    from .partition_layout import PartitionLayout
+    from .zero_engine import ZeroEngine
 
 
 class PartitionedGradients:
@@ -30,12 +32,23 @@ class PartitionedGradients:
     Attributes:
         flat: this rank's gradients in fp32, one flat tensor per partition.
         present: ids of the parameters whose ``.grad`` is not None.
+        exposes_local: whether ``.grad`` is this rank's slice, not the full gradient.
     """
 
-    def __init__(self, wrapper: EngineWrapper) -> None:
-        """Start without gradients."""
-        self.wrapper = wrapper
-        self.layout = wrapper.layout
+    def __init__(
+        self, engine: ZeroEngine, layout: PartitionLayout, originals: OriginalModules
+    ) -> None:
+        """Start without gradients.
+
+        Args:
+            engine: the engine that averages the gradients.
+            layout: their partitions.
+            originals: the cell's modules and parameters.
+        """
+        self.engine = engine
+        self.layout = layout
+        self.originals = originals
+        self.exposes_local = False
         self.flat = [torch.zeros_like(m, requires_grad=False) for m in self.layout.fp32_partitions]
         self.present: set[int] = set()
         self._full: dict[int, tuple[nn.Parameter, Tensor]] = {}
@@ -76,13 +89,13 @@ class PartitionedGradients:
         """Return the full gradient for the cell; collective unless gathered already."""
         if id(parameter) not in self.present:
             return None
-        if self.wrapper.exposes_local_gradients:
+        if self.exposes_local:
             self._full.pop(id(parameter), None)
             local = self.local(parameter)
             return torch.zeros(0) if local is None else local
         if id(parameter) not in self._full:
-            with self.wrapper.engine_scope():
-                full = self.full(parameter).to(self.wrapper.original_dtype(parameter))
+            with self.engine.running():
+                full = self.full(parameter).to(self.originals.dtype_of(parameter))
             self._full[id(parameter)] = (parameter, full)
         return self._full[id(parameter)][1]
 
@@ -144,10 +157,12 @@ class PartitionedStates:
         by_optimizer: for each optimizer its state, keyed by local parameter.
     """
 
-    def __init__(self, wrapper: EngineWrapper) -> None:
-        """Partition the states that the optimizers have."""
-        self.wrapper = wrapper
-        self.layout = wrapper.layout
+    def __init__(
+        self, engine: ZeroEngine, layout: PartitionLayout, optimizers: list[Optimizer]
+    ) -> None:
+        """Partition the states that ``optimizers`` have, by ``layout``."""
+        self.engine = engine
+        self.layout = layout
         self.local_parameters: dict[int, nn.Parameter] = {}
         for parameter in self.layout.parameters:
             own_slice = self.layout.slices[id(parameter)]
@@ -155,9 +170,9 @@ class PartitionedStates:
                 flat = self.layout.fp32_partitions[own_slice.partition].detach()
                 self.local_parameters[id(parameter)] = nn.Parameter(own_slice.of_partition(flat))
         self.by_optimizer: list[dict[Any, Any]] = []
-        self._order: list[dict[int, None]] = [{} for _ in wrapper.optimizers]
-        self._originals: list[dict[Any, Any]] = [{} for _ in wrapper.optimizers]
-        for index, optimizer in enumerate(wrapper.optimizers):
+        self._order: list[dict[int, None]] = [{} for _ in optimizers]
+        self._originals: list[dict[Any, Any]] = [{} for _ in optimizers]
+        for index, optimizer in enumerate(optimizers):
             self.by_optimizer.append(collections.defaultdict(dict))
             self.partition(index, optimizer)
 
@@ -176,7 +191,7 @@ class PartitionedStates:
         self._order[index] = dict.fromkeys(map(id, dict(full)))
         # On a GPU the original tensors would take the memory that partitioning saves.
         self._originals[index] = {id(k): v for k, v in dict(full).items() if k.device.type == "cpu"}
-        optimizer.state = PartitionedOptimizerState(self.wrapper, index)
+        optimizer.state = PartitionedOptimizerState(self, index)
 
     def _local_state(self, parameter: Tensor, state: dict[str, Any]) -> dict[str, Any]:
         own_slice = self.layout.slices[id(parameter)]
@@ -227,7 +242,7 @@ class PartitionedStates:
         all_kinds: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(all_kinds, own_kinds)
         full: dict[Any, dict[str, Any]] = {}
-        with self.wrapper.engine_scope():
+        with self.engine.running():
             for number, parameter in enumerate(parameters):
                 kinds = next((k[number] for k in all_kinds if number in k), None)
                 if kinds is None:

@@ -28,7 +28,7 @@ from nbmgpu.strategies.replication import broadcast_unless_equal
 from .call_order import BACKWARD, END_OF_CELL
 from .compatibility import check_unit
 from .config import read_config
-from .engine_wrapper import EngineWrapper, signature
+from .engine_wrapper import EngineWrapper
 from .initialization import check_fp16_support, import_deepspeed
 from .parameter_proxies import ParameterProxy
 
@@ -46,7 +46,7 @@ FROZEN_IN_PASS = (
     "optimizer.zero_grad() between the change and the forward pass, or --strategy fsdp",
 )
 FROZEN_MODEL = (
-    "A model that is trained was frozen as a whole, as a critic is while its opponent learns",
+    "A model that trains was frozen as a whole, such as a GAN's critic while the generator trains",
     "An engine of DeepSpeed would not train it again",
     "--strategy zero1 or fsdp, which do, or the model left unfrozen: its optimizer does not step",
 )
@@ -57,7 +57,7 @@ NOT_CALLED = (
 )
 LOST = (
     "The cell failed, and the other ranks' partitions could not be gathered: the optimizer has "
-    "lost its states, and under stage 3 the model has the weights of before the cell."
+    "lost its states, and under stage 3 the model has the weights from before the cell."
 )
 
 
@@ -81,8 +81,8 @@ class DeepSpeed(Strategy):
         wanted = [unit for unit in units if unit.trains]
         kept = []
         for wrapper in self.wrappers:
-            same = [u for u in wanted if signature(u) == wrapper.signature]
-            if same and not self._is_stale(wrapper):
+            same = [u for u in wanted if wrapper.trained.matches(u)]
+            if same and not wrapper.trained.changed():
                 kept.append(wrapper)
                 wanted.remove(same[0])
             else:
@@ -94,17 +94,13 @@ class DeepSpeed(Strategy):
         for unit in wanted:
             self._create_wrapper(unit)
 
-    def _is_stale(self, wrapper: EngineWrapper) -> bool:
-        """Whether parameters were frozen or unfrozen since the engine was created."""
-        return wrapper.trainable.changed()
-
     def _recreate_stale(self) -> None:
-        """Create engines anew where the cell has frozen or unfrozen parameters."""
-        changed = [wrapper for wrapper in self.wrappers if self._is_stale(wrapper)]
-        if not all(wrapper.unit.trains for wrapper in changed):
+        """Recreate the engines whose parameters the cell has frozen or unfrozen."""
+        changed = [wrapper for wrapper in self.wrappers if wrapper.trained.changed()]
+        if not all(wrapper.trained.unit.trains for wrapper in changed):
             raise StrategyError(format_message(*FROZEN_MODEL))
         if changed:
-            self.prepare([wrapper.unit for wrapper in self.wrappers])
+            self.prepare([wrapper.trained.unit for wrapper in self.wrappers])
 
     def _create_wrapper(self, unit: Unit) -> None:
         check_unit(unit, self.stage)
@@ -127,7 +123,7 @@ class DeepSpeed(Strategy):
 
     def begin_backward(self, backward: Backward) -> None:
         """Prepare the engines for gradients, also of parameters that were frozen before."""
-        if any(self._is_stale(wrapper) and wrapper.awaits_backward for wrapper in self.wrappers):
+        if any(w.trained.changed() and w.awaits_backward for w in self.wrappers):
             raise StrategyError(format_message(*FROZEN_IN_PASS))
         self._recreate_stale()
         self._scale = self.loss_scale()
@@ -141,7 +137,7 @@ class DeepSpeed(Strategy):
             wrapper.statistics.average(1.0 / self.world_size)
 
     def _wrapper_of(self, optimizer: Optimizer) -> EngineWrapper | None:
-        return next((w for w in self.wrappers if any(o is optimizer for o in w.optimizers)), None)
+        return next((w for w in self.wrappers if w.trained.has(optimizer)), None)
 
     def step(self, optimizer: Optimizer, plain: Callable[[], Any]) -> Any:
         """Step through the engine, which calls ``plain`` for this rank's partitions."""
@@ -200,12 +196,12 @@ class DeepSpeed(Strategy):
     def _local_gradients(self) -> Iterator[None]:
         """Let ``.grad`` be this rank's slice, for elementwise operations."""
         for wrapper in self.wrappers:
-            wrapper.exposes_local_gradients = True
+            wrapper.gradients.exposes_local = True
         try:
             yield
         finally:
             for wrapper in self.wrappers:
-                wrapper.exposes_local_gradients = False
+                wrapper.gradients.exposes_local = False
 
     def _patch_zero_grad(self) -> None:
         """Let ``module.zero_grad()`` clear gradients without gathering them."""
@@ -245,7 +241,7 @@ class DeepSpeed(Strategy):
         """Restore the user's objects without collectives."""
         for wrapper in self.wrappers:
             wrapper.abandon()
-            self.notice("deepspeed-lost", LOST)
+            self.notice("deepspeed-states-lost", LOST)
         self.wrappers = []
         self._patches.remove()
 

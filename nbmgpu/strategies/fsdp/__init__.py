@@ -2,8 +2,8 @@
 
 - ``strategy``: the ``Strategy`` classes that a rank calls.
 - ``wrap_policy``: which modules become units of FSDP2.
-- ``wrapper``, ``module_call``, ``fsdp_param``, ``fsdp_param_group``: FSDP2 itself, which leaves no
-  traces on the user's modules.
+- ``wrapper``, ``module_call``, ``fsdp_param``, ``fsdp_param_group``: FSDP2 itself, whose
+  changes to the user's modules are undone.
 - ``row_shards``, ``full_tensor_view``, ``view_operations``, ``view_attributes``: what the cell sees
   of a sharded tensor.
 - ``sharded_steps``: optimizer steps on a rank's rows.

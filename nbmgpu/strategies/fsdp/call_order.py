@@ -57,14 +57,14 @@ class CallOrderCheck:
         if highest == lowest:
             return
         if lowest in NAMES:
-            raise self._different_steps(name, "elsewhere" if position == lowest else NAMES[lowest])
+            raise self._different_steps(name, None if position == lowest else NAMES[lowest])
         raise self._different_modules(name)
 
-    def _different_steps(self, here: str, there: str) -> StrategyError:
-        other = "another rank is not" if there == "elsewhere" else f"another rank is at {there}"
+    def _different_steps(self, name: str, other: str | None) -> StrategyError:
+        difference = "another rank is not" if other is None else f"another rank is at {other}"
         return StrategyError(
             format_message(
-                f"Ranks did different numbers of steps: this rank is at {here}, and {other}",
+                f"Ranks did different numbers of steps: this rank is at {name}, and {difference}",
                 f"Under {self.strategy} all ranks must run each forward and backward pass together",
                 SAME_STEPS_HINT,
             )

@@ -66,6 +66,6 @@ class CellFSDPParamGroup(FSDPParamGroup):
             param.register(unsharded and self.is_unsharded)
 
     def reshard_stale(self) -> None:
-        """Reshard after the rows have changed, so that they are gathered anew."""
+        """Reshard after the rows have changed, so that they are gathered again."""
         if self.is_unsharded and not is_bw():
             self._to_sharded()  # type: ignore[no-untyped-call]

@@ -7,8 +7,8 @@ gathered for it, and changes are copied back into the rows (``view_operations``)
 ``p.data[0] = 1``, an average of weights or a penalty on them have the results of one device, and no
 alias in the cell becomes stale.  Gathering may be collective because all ranks run the same cell.
 
-A view of such a tensor (``p[0]``, ``p.T``) is a ``ShardedTensor`` that is computed anew each time
-it is used.
+A view of such a tensor (``p[0]``, ``p.T``) is a ``ShardedTensor`` that is recomputed each time it
+is used.
 """
 
 from __future__ import annotations

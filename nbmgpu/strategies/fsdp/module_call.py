@@ -47,7 +47,7 @@ class ModuleCall:
         try:
             output = original_call(self.module, *args, **kwargs)
         except BaseException:
-            if not is_bw():  # a checkpoint ends its recomputation by an exception
+            if not is_bw():  # activation checkpointing ends recomputation by an exception
                 self.root._reset_iter_state()
             raise
         if is_outermost and not is_bw():

@@ -19,7 +19,7 @@ reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.red
 
 
 class RowShard:
-    """A tensor of which each rank holds some rows, split as by ``torch.chunk``.
+    """A tensor whose rows are split over the ranks, as by ``torch.chunk``.
 
     Attributes:
         local: this rank's rows, possibly none; shape (rows, ...).
@@ -75,7 +75,7 @@ class RowShard:
                 self.on_change()
 
     def snapshot(self) -> Tensor:
-        """Return a full copy for code that reads memory directly; shared while anyone holds it."""
+        """Return a full copy for code that reads memory directly; shared while it is referenced."""
         kept = self._snapshot() if self._snapshot else None
         if kept is None:
             kept = self.full_tensor()
@@ -128,10 +128,10 @@ class ViewOp:
 
 
 class ParamState:
-    """What a ``ShardedParameter`` needs to know about its parameter under FSDP2.
+    """The state under FSDP2 of the parameter that a ``ShardedParameter`` represents.
 
     Attributes:
-        gathered: full tensors that stand for the parameter in autograd graphs.
+        gathered: full tensors that represent the parameter in autograd graphs.
         unreduced_grad: the full gradient of this rank that FSDP2 has not reduced.
     """
 

@@ -1,4 +1,4 @@
-"""Optimizer steps on this rank's rows, for optimizers that update each element by itself.
+"""Optimizer steps on this rank's rows, for optimizers that update elements independently.
 
 A trial finds out whether an optimizer does: one copy of it steps on a small parameter, and two more
 on one half of it each, as two ranks would.  If the results agree, the optimizer steps on this
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from nbmgpu.strategies.per_parameter import shapes_to_try, unhooked_step, visible_rate
+from nbmgpu.strategies.per_parameter import nonzero_learning_rate, shapes_to_try, unhooked_step
 
 from .fsdp_param import FSDPParamState
 from .full_tensor_view import FullTensorView, ShardedParameter, full_view_of
@@ -39,11 +39,11 @@ KNOWN_ATTRIBUTES = frozenset({
     "_need_device_dtype_check_for_fused", "_step_supports_amp_scaling", "step", "_opt_called",
     "grad_scale", "found_inf", "hook_for_profile", "_hook_for_profile",
 })  # fmt: skip
-"""Attributes of torch's optimizers; one with other objects in its attributes is not tried."""
+"""Attributes of torch's optimizers; an optimizer with other objects as attributes is not tried."""
 
 
 def elementwise_state_names(optimizer: Optimizer) -> frozenset[str] | None:
-    """Find out by a trial whether ``optimizer`` updates each element by itself.
+    """Find out by a trial whether ``optimizer`` updates each element independently.
 
     Returns:
         The names of states with a value for each element; None if it does not.
@@ -111,7 +111,7 @@ def _trial_copy(optimizer: Optimizer, group: dict[str, Any], parameters: list[nn
     copied.__dict__.update({k: v for k, v in vars(optimizer).items() if k not in ("step", "state")})
     options = {k: _to_cpu(v) for k, v in group.items() if k != "params"}
     options.update({k: False for k in ("capturable", "fused") if options.get(k)})
-    options.update(visible_rate(options))
+    options.update(nonzero_learning_rate(options))
     copied.param_groups = [options | {"params": parameters}]
     copied.state = collections.defaultdict(dict)
     return copied

@@ -21,9 +21,8 @@ from nbmgpu.strategies.base import Backward, RankContext, Strategy, Unit
 from nbmgpu.strategies.collective_pickle import CollectivePickle
 from nbmgpu.strategies.mesh import DP
 from nbmgpu.strategies.profiles import Profile
-from nbmgpu.strategies.reducer import Reducer, reduce_all
 from nbmgpu.strategies.replication import RunningStatistics, broadcast_unless_equal
-from nbmgpu.strategies.trainable import Trainable
+from nbmgpu.strategies.unit_reducers import UnitReducers
 
 from . import view_operations  # noqa: F401 - sets how full tensor views run operations
 from .call_order import BACKWARD, END_OF_CELL
@@ -36,8 +35,8 @@ from .wrap_policy import sharding_plans
 from .wrapper import FSDPWrapper
 
 FULL_STEPS = (
-    "{name} does not update each element of a parameter by itself, so it steps on full "
-    "parameters, gathered for it, and its states are replicated on every rank. "
+    "{name} does not update each element of a parameter independently, so it steps on "
+    "full parameters, gathered for it, and its states are replicated on every rank. "
     "Under ddp it would do the same with less communication."
 )
 
@@ -84,8 +83,8 @@ class FullyShardedDataParallel(Strategy):
         super().__init__(context)
         self._wrapper: FSDPWrapper | None = None
         self._units: list[Unit] = []
-        self._reducers: list[Reducer] = []
-        self._frozen_units: list[Trainable] = []
+        # Buckets are reduced at the end: FSDP2 issues its own collectives in between.
+        self._reducers = UnitReducers(overlap=False)
         self._statistics: list[RunningStatistics] = []
         self._steps: WeakKeyDictionary[Optimizer, LocalStep | None] = WeakKeyDictionary()
         self._frozen: list[bool] = []
@@ -138,16 +137,11 @@ class FullyShardedDataParallel(Strategy):
 
     def _create_reducers(self) -> None:
         """Create reducers for replicated parameters, as under ``ddp``."""
-        for reducer in self._reducers:
-            reducer.close()
         replicated = [
             ReplicatedUnit([p for p in unit.parameters() if not isinstance(p, ShardedParameter)])
             for unit in self._units
         ]
-        trainable = [unit for unit in replicated if unit.trains]
-        # Buckets are reduced at the end: FSDP2 issues its own collectives in between.
-        self._reducers = [Reducer(unit, overlap=False) for unit in trainable]
-        self._frozen_units = [Trainable(unit) for unit in replicated if not unit.trains]
+        self._reducers.create(replicated)
 
     def check_backward(self) -> None:
         """Check that no rank is in a forward pass, whose all-gathers would wait for this rank."""
@@ -161,20 +155,18 @@ class FullyShardedDataParallel(Strategy):
             self._frozen = frozen
             for group in dict.fromkeys(s.group for s in self.param_states):
                 group._init_mp_dtypes()
-        watched = (*(reducer.trainable for reducer in self._reducers), *self._frozen_units)
-        if any(each.changed() for each in watched):
+        if self._reducers.changed():
             self._create_reducers()
         for param_state in self.param_states:
             param_state.has_grad = False
             param_state.had_no_grad = param_state.sharded_param().grad is None
-        for reducer in self._reducers:
-            reducer.begin(backward)
+        self._reducers.begin(backward)
 
     def end_backward(self, backward: Backward) -> None:
         """Reduce gradients that FSDP2 has not, and agree on which parameters have one."""
         for param_state in self.param_states:
             param_state.collect_unreduced()
-        reduce_all(self._reducers)
+        self._reducers.end()
         if self.param_states:
             self.wrapper.check_reductions()
             # On the CPU, where reading the result does not wait for the GPU.
@@ -194,7 +186,7 @@ class FullyShardedDataParallel(Strategy):
         return [t for given in inputs for t in graph_tensors(given)]
 
     def step(self, optimizer: Optimizer, plain: Callable[[], Any]) -> Any:
-        """Step on this rank's rows if the optimizer updates each element by itself."""
+        """Step on this rank's rows if the optimizer updates each element independently."""
         if self._shards_later:
             self._shard()
             self._record_units()
@@ -267,9 +259,7 @@ class FullyShardedDataParallel(Strategy):
         self._close()
 
     def _close(self) -> None:
-        for reducer in self._reducers:
-            reducer.close()
-        self._reducers = []
+        self._reducers.close()
         if self._wrapper is not None:
             self._wrapper.close()
             self._wrapper.param_states = []

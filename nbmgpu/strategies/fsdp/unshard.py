@@ -14,8 +14,8 @@ from .full_tensor_view import FullTensorView
 from .parameter_storage import FreedStorage
 from .row_shards import RowShard
 
-SMALL = 10_000
-"""Up to so many elements, other ranks keep full tensors too, to be compared with rank 0's."""
+MAX_COMPARED_ELEMENTS = 10_000
+"""Elements up to which other ranks keep full tensors too, to be compared with rank 0's."""
 
 UNFINISHED = (
     "The cell failed while its model was sharded over ranks: parameters and optimizer states "
@@ -46,7 +46,7 @@ def unshard_all(
         grad_view: Any = param_state.grad_view()
         full = param_state.shard.full_tensor()
         grad = None if grad_view is None else grad_view._shard.full_tensor()
-        keeps = rank == 0 or param_state.shape.numel() <= SMALL
+        keeps = rank == 0 or param_state.shape.numel() <= MAX_COMPARED_ELEMENTS
         _restore(param_state, full if keeps else None, grad if keeps else None)
         if grad_view is not None and param_state.parameter.grad is not None:
             grad_view._shard.unsharded = param_state.parameter.grad
@@ -63,7 +63,7 @@ def _unshard_state(view: Any, rank: int) -> Tensor:
     full: Tensor = shard.full_tensor()
     if shard.original is not None and shard.unsharded is None:
         full = shard.original.copy_(full)
-    elif rank and shard.shape.numel() > SMALL:
+    elif rank and shard.shape.numel() > MAX_COMPARED_ELEMENTS:
         full = torch.empty(0, dtype=full.dtype)
     shard.unsharded = full
     return full
@@ -119,4 +119,4 @@ def restore_after_failure(
                 state.update({k: v._shard.original for k, v in views.items()})
                 if any(v._shard.original is None for v in views.values()):
                     del optimizer.state[parameter]
-    notice("unfinished", UNFINISHED)
+    notice("fsdp-states-lost", UNFINISHED)

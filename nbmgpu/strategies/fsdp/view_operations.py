@@ -85,7 +85,7 @@ def _empty_like(value: Any) -> Any:
 
 
 def _run_on_snapshot(func: Any, view: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run ``func`` on a full copy, which lives as long as the view."""
+    """Run ``func`` on a full copy, which is kept as long as the view."""
     view._snapshot = view._shard.snapshot()
     tensor = view._snapshot
     for view_op in view._views:
@@ -100,7 +100,7 @@ def _views_in(value: Any) -> Iterator[Any]:
 def _run_on_local_rows(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[bool, Any]:
-    """Run an elementwise in-place operation on this rank's rows, if all tensors are sharded alike.
+    """Run an elementwise in-place operation on this rank's rows, if all tensors have equal shards.
 
     Returns:
         Whether it has run, and its result.

@@ -49,10 +49,10 @@ def sharding_plans(
         StrategyError: no module is of a class in ``named``.
     """
     roots = [root for module in modules for root in _called_modules(module)]
-    if named:
+    if named and roots:  # none while they await a backward pass
         _check_names(roots, named)
     counts = collections.Counter(id(p) for root in roots for p in root.parameters())
-    made = []
+    plans = []
     for root in roots:
         replicated = {
             p for p in root.parameters() if counts[id(p)] > 1 or not _can_shard(p, device)
@@ -61,8 +61,8 @@ def sharding_plans(
         units = list(_units(root, named))
         replicated |= _rare_dtypes(root, units, replicated)
         if any(p not in replicated for p in root.parameters()):
-            made.append(ShardingPlan(root, units, replicated))
-    return made
+            plans.append(ShardingPlan(root, units, replicated))
+    return plans
 
 
 def _called_modules(module: nn.Module) -> Iterator[nn.Module]:
@@ -80,7 +80,7 @@ def _called_modules(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _can_shard(parameter: nn.Parameter, device: torch.device) -> bool:
-    """Whether FSDP2 can shard ``parameter``, and hooks and layout survive."""
+    """Whether FSDP2 can shard ``parameter``, and keeps its hooks and layout."""
     return (
         type(parameter) is nn.Parameter
         and not is_lazy(parameter)

@@ -1,4 +1,4 @@
-"""FSDP2's ``fully_shard``, without traces on the user's objects.
+"""FSDP2's ``fully_shard``, without changes to the user's modules.
 
 ``fully_shard`` puts a class, hooks and DTensors on modules.  Here all of them are removed again:
 modules keep their classes, so that ``type(m) is nn.Linear`` and ``deepcopy`` work as before, their
@@ -95,7 +95,7 @@ class FSDPWrapper:
         root = self._fully_shard(
             plan.root, plan.replicated, self.root_policy, self.reshard and None
         )
-        states = [*(self._remove_traces(m, classes) for m in (*plan.units, plan.root))]
+        states = [*(self._restore_module(m, classes) for m in (*plan.units, plan.root))]
         for module in plan.root.modules():
             for name in ("_is_fsdp_managed_module", "_fsdp_use_orig_params"):
                 module.__dict__.pop(name, None)
@@ -133,7 +133,7 @@ class FSDPWrapper:
         )  # fmt: skip
         return fully_shard.state(module)  # type: ignore[attr-defined]
 
-    def _remove_traces(self, module: nn.Module, classes: dict[int, type]) -> Any:
+    def _restore_module(self, module: nn.Module, classes: dict[int, type]) -> Any:
         """Remove FSDP2's class, hooks and attributes from ``module``; return its ``FSDPState``."""
         state = fully_shard.state(module)  # type: ignore[attr-defined]
         state._pre_forward_hook_handle.remove()
@@ -149,7 +149,7 @@ class FSDPWrapper:
             return
         original_call = nn.Module.__call__
         calls = self.calls
-        # Compiled graphs end where a unit begins, and start anew inside it.
+        # A compiled graph ends where a unit begins, and another one starts inside it.
         call_between_hooks = torch.compiler.disable(ModuleCall.call, recursive=False)
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -24,7 +24,7 @@ export function notice(state: IRunsState, trans: TranslationBundle): string {
 export function firstRunHelp(trans: TranslationBundle): VirtualElement[] {
   return [
     h.div(
-      { key: 'lesson', className: 'nbmgpu-Lesson' },
+      { key: 'instructions', className: 'nbmgpu-Instructions' },
       h.p(trans.__('No runs yet. In a notebook, run this once:')),
       h.pre('%load_ext nbmgpu'),
       h.p(trans.__('Then put one line above a cell that trains:')),

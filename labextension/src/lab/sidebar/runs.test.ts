@@ -8,9 +8,15 @@ import { runList } from './runs';
 
 const RUN: RunLine = {
   id: '20260101-120000-abc',
-  state: 'running',
-  word: 'running',
-  tone: 'busy',
+  status: {
+    state: 'running',
+    label: 'running',
+    tone: 'busy',
+    elapsed: '1:05',
+    remaining: 'about 3:05 left',
+    over: false,
+    stopping: ''
+  },
   strategy: 'ddp',
   world_size: 2,
   devices: ['cpu', 'cpu'],
@@ -19,18 +25,16 @@ const RUN: RunLine = {
   notebook: '/home/me/work/train.ipynb',
   created: 1000,
   duration: 65,
-  over: false,
-  kernel_pid: 1,
-  kernel_create_time: 1,
-  kernel_alive: true,
+  kernel: { pid: 1, create_time: 1, alive: true },
   progress: 0.25,
-  remaining: 'about 3:05 left',
-  metric: 'loss',
-  curve: [
-    [0, 2],
-    [1, 1]
-  ],
-  last: '1.0',
+  curve: {
+    name: 'loss',
+    points: [
+      [0, 2],
+      [1, 1]
+    ],
+    last: '1.0'
+  },
   failure: ''
 };
 
@@ -60,9 +64,7 @@ test('a running run shows its progress, and can be stopped but not deleted', () 
 test('a finished run shows its time and cause of failure, and can be deleted', () => {
   const failed: RunLine = {
     ...RUN,
-    over: true,
-    tone: 'bad',
-    word: 'failed',
+    status: { ...RUN.status, over: true, tone: 'bad', label: 'failed' },
     failure: 'rank 1: oh'
   };
   const { host, execute, button } = draw([failed]);
@@ -75,18 +77,22 @@ test('a finished run shows its time and cause of failure, and can be deleted', (
 });
 
 test('running runs come before finished ones', () => {
-  const over: RunLine = { ...RUN, id: 'over', over: true, word: 'finished' };
+  const status = { ...RUN.status, over: true, label: 'finished' };
+  const over: RunLine = { ...RUN, id: 'over', status };
   const { host } = draw([over, RUN]);
   const cards = [...host.querySelectorAll<HTMLElement>('.nbmgpu-RunCard')];
   expect(cards.map(card => card.dataset.run)).toEqual([RUN.id, 'over']);
 });
 
 test('a second stop is forced', () => {
-  expect(draw([{ ...RUN, word: 'stopping' }]).button('Force stop')).not.toBeNull();
+  const status = { ...RUN.status, label: 'stopping' };
+  expect(draw([{ ...RUN, status }]).button('Force stop')).not.toBeNull();
 });
 
 test('a dead kernel and a run without a notebook are shown', () => {
-  const { host, button } = draw([{ ...RUN, kernel_alive: false, notebook: '' }]);
+  const { host, button } = draw([
+    { ...RUN, kernel: { ...RUN.kernel, alive: false }, notebook: '' }
+  ]);
   expect(host.textContent).toContain('kernel not running');
   expect(host.textContent).toContain('not from a notebook');
   expect(button('Show its notebook')).toBeNull();
@@ -97,7 +103,7 @@ test('an update keeps the nodes, and so the focus', () => {
   document.body.append(host);
   button('Stop')!.focus();
   const newer = { ...RUN, id: '20260101-130000-abc', created: 2000 };
-  draw([newer, { ...RUN, duration: 66, last: '0.9' }], host);
+  draw([newer, { ...RUN, duration: 66, curve: { ...RUN.curve, last: '0.9' } }], host);
   expect(document.activeElement?.getAttribute('aria-label')).toBe(`Stop: run ${RUN.id}`);
   host.remove();
 });

@@ -26,7 +26,7 @@ const CURVE = { width: 88, height: 24 };
 export function runList(runs: readonly RunLine[], context: IListContext): VirtualElement {
   return h.ul(
     { className: 'nbmgpu-Runs' },
-    [...runs.filter(isRunning), ...runs.filter(run => run.over)].map(run =>
+    [...runs.filter(isRunning), ...runs.filter(run => run.status.over)].map(run =>
       card(run, context)
     )
   );
@@ -38,7 +38,7 @@ function card(run: RunLine, context: IListContext): VirtualElement {
     {
       key: run.id,
       className: 'nbmgpu-RunCard',
-      dataset: { tone: run.tone, run: run.id }
+      dataset: { tone: run.status.tone, run: run.id }
     },
     h.div(
       { className: 'nbmgpu-RunCard-head' },
@@ -51,7 +51,7 @@ function card(run: RunLine, context: IListContext): VirtualElement {
         },
         run.title || run.headline
       ),
-      h.span({ className: 'nbmgpu-RunCard-state' }, run.word)
+      h.span({ className: 'nbmgpu-RunCard-state' }, run.status.label)
     ),
     h.div({ className: 'nbmgpu-RunCard-where' }, where(run, context)),
     h.div(
@@ -87,17 +87,17 @@ function when(run: RunLine, { trans, now }: IListContext): string {
       formatSeconds(run.duration)
     );
   }
-  const parts = [formatDuration(run.duration), run.remaining];
-  return [...parts, run.kernel_alive ? '' : trans.__('kernel not running')]
+  const parts = [formatDuration(run.duration), run.status.remaining];
+  return [...parts, run.kernel.alive ? '' : trans.__('kernel not running')]
     .filter(Boolean)
     .join(' · ');
 }
 
 function curve(run: RunLine, trans: TranslationBundle): VirtualElement {
-  const path = sparkline(run.curve, CURVE.width, CURVE.height);
-  const text = run.metric ? `${run.metric} ${run.last}` : '';
+  const path = sparkline(run.curve.points, CURVE.width, CURVE.height);
+  const text = run.curve.name ? `${run.curve.name} ${run.curve.last}` : '';
   const label = path
-    ? trans.__('Curve of %1, newest value %2', run.metric, run.last)
+    ? trans.__('Curve of %1, newest value %2', run.curve.name, run.curve.last)
     : trans.__('No curve yet');
   return h.div(
     { className: 'nbmgpu-RunCard-curve' },
@@ -173,7 +173,7 @@ function actions(run: RunLine, { trans, execute, icon }: IListContext): VirtualE
   const end = isRunning(run)
     ? action(
         CommandIDs.stopRun,
-        run.word === 'stopping' ? trans.__('Force stop') : trans.__('Stop')
+        run.status.label === 'stopping' ? trans.__('Force stop') : trans.__('Stop')
       )
     : action(CommandIDs.deleteRun, trans.__('Delete'));
   return [

@@ -1,0 +1,21 @@
+import { charts } from './charts';
+import { external } from './external';
+import { failure } from './failure';
+import { header } from './header';
+import { logs } from './logs';
+import { notices } from './notices';
+import { progress } from './progress';
+import { ranks } from './ranks';
+import type { ISection } from './section';
+
+/** All sections of the view, from top to bottom. */
+export const SECTIONS: ISection[] = [
+  header,
+  notices,
+  failure,
+  progress,
+  charts,
+  ranks,
+  logs,
+  external
+];

@@ -1,0 +1,120 @@
+"""A run that this kernel launches, with the resources that it holds until the run is over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from nbmgpu.errors import LaunchError
+from nbmgpu.runs.events import KERNEL, Ended, Event, EventWriter, Notice
+from nbmgpu.runs.folder import COLLECTED_FILE
+from nbmgpu.runs.run import Run
+
+if TYPE_CHECKING:
+    from nbmgpu.engines.base import Engine, RunHandle, RunStorage
+    from nbmgpu.runs.record import RunRecord
+    from nbmgpu.serialization import Bundle
+
+
+class LaunchedRun:
+    """A run, its storage, the kernel's events and the handle of the engine.
+
+    Attributes:
+        run: the run.
+    """
+
+    def __init__(self, run: Run, engine: Engine, storage: RunStorage) -> None:
+        """Hold ``storage`` for ``run``; ``start`` launches it."""
+        self.run = run
+        self._engine = engine
+        self._storage: RunStorage | None = storage
+        self._events: EventWriter | None = None
+        self._handle: RunHandle | None = None
+
+    @classmethod
+    def create(
+        cls, record: RunRecord, source: str, engine: Engine, storage: RunStorage
+    ) -> LaunchedRun:
+        """Create the run folder; release ``storage`` if that fails.
+
+        Raises:
+            LaunchError: the folder cannot be written.
+        """
+        try:
+            return cls(Run.create(record, source), engine, storage)
+        except BaseException:
+            engine.release(storage, in_use=False)
+            raise
+
+    def start(self, bundle: Bundle, notices: Mapping[str, str], modules: Iterable[str]) -> None:
+        """Launch the ranks, and write the bundle that they wait for.
+
+        Args:
+            bundle: what the ranks receive.
+            notices: texts by topic; empty ones are not emitted.
+            modules: what the ranks of the next run will import.
+
+        Raises:
+            LaunchError: there is no space for the bundle, or the engine cannot start ranks.
+        """
+        assert self._storage is not None
+        self._events = EventWriter(self.run.events_path("kernel"), KERNEL)
+        for topic, text in notices.items():
+            if text:
+                self.notice(topic, text)
+        try:
+            self._handle = self._engine.launch(self.run)
+            # Meanwhile ranks join their process group.
+            bundle.write(self._storage.bundle, self.run.id)
+            self._engine.send_bundle(self.run)
+            self._engine.preload(modules)
+        except LaunchError as error:
+            self._emit(Ended, ending="failed", detail=str(error))
+            raise
+        except BaseException:  # otherwise ranks would wait for the bundle forever
+            self.abandon()
+            raise
+
+    @property
+    def over(self) -> bool:
+        """Whether every rank has ended, or none will ever start."""
+        if self.run.over:
+            return True
+        if self.run.view.launcher is not None or self._handle is None:
+            return False
+        if not (error := self._handle.error()):
+            return False
+        self._emit(Ended, ending="failed", detail=error)
+        return self.run.over
+
+    def sync(self) -> None:
+        """Let the engine copy new events and logs to this machine."""
+        self._engine.sync(self.run)
+
+    def notice(self, topic: str, text: str) -> None:
+        """Emit a notice about the run."""
+        self._emit(Notice, topic=topic, text=text)
+
+    def abandon(self) -> None:
+        """Kill the ranks of a run that cannot be monitored any more, and release its storage."""
+        try:
+            if not self.run.over:
+                self.run.stop(force=True)
+                self.run.wait(timeout=5)
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Release the storage, mark the run as collected and close its events."""
+        if self._storage is not None:
+            storage, self._storage = self._storage, None
+            self._engine.release(storage, in_use=not self.run.over)  # by ranks that did not end
+        with suppress(OSError):  # the disk is full, or the folder was removed
+            (self.run.folder / COLLECTED_FILE).touch()
+        if self._events is not None:
+            self._events.close()
+
+    def _emit(self, kind: type[Event], **fields: Any) -> None:
+        if self._events is not None:
+            self._events.emit(kind, **fields)

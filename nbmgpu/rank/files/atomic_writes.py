@@ -1,0 +1,58 @@
+"""Writes files under a temporary name and renames them when they are complete."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+PATH_ARGUMENTS = ("f", "filename", "path")
+"""Names of the path argument of functions that save."""
+
+
+class AtomicWriter:
+    """Replaces files in one step: another rank may read or write the path at the same time.
+
+    Attributes:
+        temporary_paths: the names under which files are being written.
+    """
+
+    def __init__(self) -> None:
+        """Use the functions of ``os`` as they are before they are patched."""
+        self.temporary_paths: set[str] = set()
+        self._rename, self._unlink = os.replace, os.unlink
+
+    def write(
+        self,
+        path: str,
+        save: Callable[..., Any],
+        position: int,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Call ``save`` with a temporary path, and rename that to ``path``.
+
+        Args:
+            path: the final path.
+            save: a function that saves.
+            position: position of its path argument.
+            args, kwargs: its arguments.
+        """
+        temporary = f"{path}.{os.getpid()}-{threading.get_ident()}"
+        if len(args) > position:
+            args = (*args[:position], temporary, *args[position + 1 :])
+        else:
+            kwargs = kwargs | {name: temporary for name in PATH_ARGUMENTS if name in kwargs}
+        self.temporary_paths.add(temporary)
+        try:
+            result = save(*args, **kwargs)
+            self._rename(temporary, path)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                self._unlink(temporary)
+            raise
+        finally:
+            self.temporary_paths.discard(temporary)
+        return result

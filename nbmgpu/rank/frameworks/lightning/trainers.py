@@ -1,0 +1,133 @@
+"""Patches of Lightning's Trainers: they run on the rank's device, and do not distribute."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmgpu.errors import StrategyError, format_message
+
+from .files import Coordination
+from .library import LightningLibrary
+
+if TYPE_CHECKING:
+    from nbmgpu.rank.training.gradient_accumulation import GradientAccumulation
+
+TRAINED = (
+    "_lightning_module", "_model", "_optimizers", "_lightning_optimizers", "lr_scheduler_configs",
+)  # fmt: skip
+"""Attributes of a strategy of Lightning that hold the model and its optimizers."""
+
+
+class SingleDevicePatch:
+    """Keeps the Trainers of one copy of Lightning on the rank's device."""
+
+    def __init__(
+        self,
+        device: str,
+        accumulation: GradientAccumulation,
+        coordination: Coordination,
+        library: LightningLibrary,
+    ) -> None:
+        """Patch ``library``.
+
+        Args:
+            device: the rank's device.
+            accumulation: refused, as a Trainer has an argument for it.
+            coordination: lets ranks agree on folders.
+            library: the copy of Lightning.
+        """
+        self.device = device
+        self.accumulation = accumulation
+        self.coordination = coordination
+        self.library = library
+
+    def install(self) -> None:
+        """Install the patches, for the rest of this process."""
+
+        def connect(original: Any) -> Any:
+            def init(connector: Any, *args: Any, **given: Any) -> None:
+                _refuse(given.get("strategy", "auto"), given.get("num_nodes", 1))
+                if self.device == "cpu" and given.get("accelerator", "auto") == "auto":
+                    given["accelerator"] = "cpu"  # also where the machine has a GPU
+                given["devices"] = 1  # the requested number of devices is that of the ranks
+                original(connector, *args, **given)
+
+            return init
+
+        def run(original: Any) -> Any:
+            def call(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+                self.accumulation.refuse_in("a Trainer", "Trainer(..., accumulate_grad_batches={})")
+                with self._on_one_device(trainer._accelerator_connector):
+                    self.coordination.agree_on_folders(trainer)
+                    try:
+                        return original(trainer, *args, **kwargs)
+                    except SystemExit as end:
+                        # Lightning exits on an interrupt; a rank still has results to send.
+                        if isinstance(end.__context__, KeyboardInterrupt):
+                            raise end.__context__ from None
+                        raise
+
+            return call
+
+        connector = "trainer.connectors.accelerator_connector._AcceleratorConnector"
+        self.library.wrap(f"{connector}.__init__", connect)
+        self.library.wrap("trainer.call._call_and_handle_interrupt", run)
+
+    @contextlib.contextmanager
+    def _on_one_device(self, connector: Any) -> Iterator[None]:
+        """Give a Trainer of the notebook the rank's device, and restore its own afterwards.
+
+        With ``devices=2`` a Trainer in a notebook has chosen to fork processes; these are the
+        ranks.
+        """
+        chosen, single = connector.strategy, self.library.of("strategies").SingleDeviceStrategy
+        forks = getattr(chosen, "_start_method", "") == "fork" and chosen.num_nodes == 1
+        if not forks:
+            _refuse(chosen, getattr(chosen, "num_nodes", 1), "Trainer of the notebook")
+        device = torch.device(self.device)
+        if chosen.root_device.type == "cpu":
+            device = chosen.root_device  # as the user has chosen
+        if chosen.root_device == device and not forks:
+            yield
+            return
+        on_cpu = device.type == "cpu"
+        accelerator = (
+            self.library.of("accelerators").CPUAccelerator() if on_cpu else chosen.accelerator
+        )
+        strategy = single(device, accelerator, chosen._checkpoint_io, chosen.precision_plugin)
+        connector.strategy = strategy
+        vars(strategy).update({name: getattr(chosen, name) for name in TRAINED})
+        try:
+            yield
+        finally:
+            connector.strategy = chosen
+            vars(chosen).update({name: getattr(strategy, name) for name in TRAINED})
+
+
+def _refuse(strategy: Any, num_nodes: int, where: str = "Trainer") -> None:
+    """Refuse a Trainer that distributes by itself.
+
+    Raises:
+        StrategyError: it does.
+    """
+    name = strategy if isinstance(strategy, str) else getattr(strategy, "strategy_name", "")
+    if num_nodes == 1 and (name in ("auto", "single_device") or _is_single(strategy)):
+        return
+    asked = f"strategy={name or type(strategy).__name__!r}" if num_nodes == 1 else f"{num_nodes=}"
+    family = next((f for f in ("deepspeed", "fsdp") if f in str(name)), "ddp")
+    raise StrategyError(
+        format_message(
+            f"This {where} distributes by itself ({asked}), and so do the ranks of %%mgpu",
+            "A Trainer under %%mgpu is written as for one device; --strategy chooses how ranks "
+            "share its work. To let Lightning distribute: %%mgpu --strategy none",
+            f"Trainer() without strategy= and num_nodes=, under %%mgpu --strategy {family}",
+        )
+    )
+
+
+def _is_single(strategy: Any) -> bool:
+    return any(cls.__name__ == "SingleDeviceStrategy" for cls in type(strategy).__mro__)

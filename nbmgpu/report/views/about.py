@@ -1,0 +1,43 @@
+"""The options of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nbmgpu.report import text_format
+
+from .base import PanelView, RunMoment
+
+
+@dataclass(frozen=True)
+class About:
+    """The options of the run; ``created`` is in seconds since the epoch."""
+
+    id: str
+    headline: str
+    strategy: str
+    world_size: int
+    devices: str
+    batch: str
+    folder: str
+    notebook: str
+    created: float
+
+
+class AboutView(PanelView):
+    """The options of the run."""
+
+    def payload(self, moment: RunMoment) -> About:
+        """Return the options as text."""
+        run, record = moment.run, moment.run.record
+        return About(
+            id=run.id,
+            headline=text_format.headline(record),
+            strategy=text_format.plain(record.options.strategy),
+            world_size=record.world_size,
+            devices=text_format.device_names(record.devices),
+            batch=text_format.batch_line(record),
+            folder=str(run.folder),
+            notebook=text_format.plain(record.kernel.notebook),
+            created=record.created,
+        )

@@ -1,0 +1,59 @@
+"""Which options a strategy supports, and what to suggest instead of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+COMMON_OPTIONS = frozenset({"accumulate", "precision", "compile", "clip", "checkpointing"})
+"""Options of every strategy that trains plain modules."""
+
+DDP_OPTIONS = frozenset({"find_unused", "static_graph", "bucket_views", "compress"})
+FSDP_OPTIONS = frozenset({"fsdp_units", "cpu_offload"})
+
+ALTERNATIVES = {
+    "cpu_offload": "fsdp",
+    "fsdp_units": "fsdp",
+    "deepspeed_config": "deepspeed_stage_2",
+}
+"""The strategy to suggest for options that others do not support."""
+
+REASONS = {
+    "find_unused": "it is an option of ddp's reducer",
+    "static_graph": "it is an option of ddp's reducer",
+    "bucket_views": "it is an option of ddp's reducer",
+    "compress": "it is an option of ddp's reducer",
+    "fsdp_units": "only fsdp and zero2 shard modules by units",
+    "cpu_offload": "the model is not sharded, so there are no shards to offload",
+    "deepspeed_config": "it configures DeepSpeed's engine",
+    "sync_batchnorm": "batch statistics are not computed by ranks there",
+}
+"""Why an option is refused, unless the strategy has a more specific reason."""
+
+
+@dataclass(frozen=True)
+class OptionSupport:
+    """The fields of ``StrategyOptions`` that a strategy supports.
+
+    Attributes:
+        supported: names of the fields that it supports.
+        handled: those of them that it applies itself; the rank applies the others.
+        reasons: why it does not support a field; the key ``precision=fp16`` is about a single
+            value.
+        alternatives: the strategy to suggest for such a field or value.
+    """
+
+    supported: frozenset[str] = COMMON_OPTIONS
+    handled: frozenset[str] = frozenset()
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    alternatives: Mapping[str, str] = field(default_factory=dict)
+
+    def reason(self, option: str, value: object = None) -> str:
+        """Return why ``option`` is refused with ``value``; empty if it is not."""
+        if option in self.supported:
+            return self.reasons.get(f"{option}={value}", "")
+        return self.reasons.get(option) or REASONS.get(option, "this strategy has no such option")
+
+    def alternative(self, option: str, value: object = None) -> str | None:
+        """Return the strategy to suggest for ``option`` with ``value``; None if there is none."""
+        return self.alternatives.get(f"{option}={value}") or self.alternatives.get(option)

@@ -1,0 +1,43 @@
+"""Every notice topic is classified by whether it explains a different loss."""
+
+import re
+from pathlib import Path
+
+import nbmgpu
+from nbmgpu.comparison.trial import DIFFERS, MAY_DIFFER
+
+SAME_LOSS = {
+    "auto-batch-size",
+    "autocast-off",
+    "deepspeed-states-lost",
+    "deepspeed-overflow",  # only with half precision, which has a tolerance
+    "data-parallel",
+    "find-unused",
+    "logged-on-some-ranks",
+    "optimizer-states-lost",
+    "sharded-metric",
+    "no-checkpoint-blocks",
+    "not-sharded",
+    "not-trained",
+    "rank-0-values",
+    "step-limit",
+    "wandb",
+    "unsharded-batches",
+}
+"""Notices about something else: speed, metrics, write-back."""
+
+NOTICE_CALL = re.compile(r"\.(?:notice|say|note)\(\s*\"([a-z0-9-]+)\"")
+
+
+def test_every_topic_is_in_exactly_one_group():
+    sources = Path(nbmgpu.__file__).parent.rglob("*.py")
+    topics = {topic for path in sources for topic in NOTICE_CALL.findall(path.read_text())}
+    assert topics >= {
+        "random-step",
+        "ambiguous-size",
+        "different-weights",
+        "compress",
+        "step-limit",
+    }
+    assert topics == DIFFERS.keys() | MAY_DIFFER.keys() | SAME_LOSS
+    assert not DIFFERS.keys() & MAY_DIFFER.keys()

@@ -1,0 +1,51 @@
+"""Warning filters and log levels of the notebook apply to the ranks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+NOTEBOOK = """
+import logging, sys, warnings
+import nbmgpu
+
+warnings.filterwarnings("ignore", message="of the .* kind")
+warnings.filterwarnings("ignore", category=FutureWarning, module="elsewhere")
+logging.basicConfig(level=logging.INFO, format="%(levelname)s of %(name)s: %(message)s")
+logging.getLogger("quiet").setLevel(logging.ERROR)
+
+CELL = '''
+warnings.warn("of the ignored kind")
+warnings.warn("not filtered")
+warnings.warn("from here", FutureWarning)
+logging.info("an epoch")
+logging.debug("a detail")
+logging.getLogger("quiet").warning("too much")
+'''
+print("RANKS", file=sys.stderr, flush=True)
+nbmgpu.run(CELL, globals(), gpus=2, cpu=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("verbosity")
+    script = folder / "notebook.py"
+    script.write_text(textwrap.dedent(NOTEBOOK))
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=120, check=True
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("message", ["not filtered", "from here", "INFO of root: an epoch"])
+def test_visible_messages_appear_once(output: str, message: str) -> None:
+    assert output.count(f"{message}\n") == 1
+
+
+@pytest.mark.parametrize("message", ["of the ignored kind", "a detail", "too much"])
+def test_filtered_messages_do_not_appear(output: str, message: str) -> None:
+    assert f": {message}" not in output
