@@ -1,9 +1,11 @@
 """Tab completion, through IPython's completer and through a kernel."""
 
+import os
 import sys
 import time
 import types
 
+import jedi
 import pytest
 from IPython.core.completer import provisionalcompleter
 from IPython.core.interactiveshell import InteractiveShell
@@ -23,8 +25,12 @@ ALL_FLAGS = [flag.name for flag in FLAGS]
 
 
 @pytest.fixture(scope="module")
-def shell():
-    """An IPython shell with the matcher, and a few names."""
+def shell(tmp_path_factory):
+    """An IPython shell with the matcher, a few names, and a cache for jedi of its own.
+
+    Jedi completes nothing if it reads a file of its cache that another process is writing.
+    """
+    jedi.settings.cache_directory = tmp_path_factory.mktemp("jedi")
     main = sys.modules["__main__"]
     shell = InteractiveShell(config=Config(HistoryManager={"enabled": False}))
     shell.user_ns |= {"model": object(), "loader": [1], "_private": 1, "math": types}
@@ -179,7 +185,8 @@ def test_subcommands_and_run_ids_are_completed(shell, tmp_path, monkeypatch):
 
 
 def test_through_a_kernel(tmp_path):
-    manager, client = start_new_kernel(cwd=str(tmp_path))
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}  # where jedi has its cache
+    manager, client = start_new_kernel(cwd=str(tmp_path), env=environment)
     try:
         load = "import nbmgpu.frontend.completion as c; c.register(get_ipython()); model = 1"
         assert client.execute(load, reply=True, timeout=60)["content"]["status"] == "ok"
