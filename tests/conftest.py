@@ -1,4 +1,7 @@
-"""Options that select tests of the matrix: all, none, or in CI as many as fit.
+"""The order of the tests, and options that select as many tests of the matrix as fit in CI.
+
+Test processes take one file after the other, so that fixtures of modules are set up once.  Files
+that take long come first: a process that had one of them left would end last.
 
 Tests marked ``matrix`` repeat a check for every combination: each idiom under each strategy, each
 notebook.  ``make test`` leaves them out, ``make test-all`` runs them all, and CI runs a part::
@@ -18,6 +21,7 @@ import datetime
 from pathlib import Path
 
 import pytest
+from durations import longest_files_first
 from matrix_selection import select
 
 
@@ -30,13 +34,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    minutes = config.getoption("--matrix-minutes")
-    if minutes is None:
-        return
+    if config.getoption("--matrix-minutes") is not None:
+        _select_matrix(config, items)
+    items[:] = longest_files_first(items)
+
+
+def _select_matrix(config: pytest.Config, items: list[pytest.Item]) -> None:
     listed = config.getoption("--matrix-changed")
     changed = listed.read_text().split() if listed else []
     day = (config.getoption("--matrix-date") or datetime.date.today()).toordinal()
-    seconds = minutes * 60 * config.getoption("--matrix-workers")
+    seconds = config.getoption("--matrix-minutes") * 60 * config.getoption("--matrix-workers")
     matrix = [item for item in items if item.get_closest_marker("matrix")]
     chosen = set(select(matrix, changed, day, seconds))
     config.hook.pytest_deselected(items=[item for item in matrix if item not in chosen])

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import pytest
 from _pytest.mark import ParameterSet
-
-DURATIONS = Path(__file__).with_name("durations.json")
-
-UNKNOWN = 5.0
-"""Assumed duration in seconds of a test without a recorded one."""
+from durations import duration
 
 
 def sampled(
-    cases: Iterable[tuple[object, ...]], every: int, *paths: str, ids: bool = True
+    cases: Iterable[tuple[object, ...]],
+    every: int,
+    *paths: str,
+    ids: Iterable[str] | None = None,
 ) -> list[ParameterSet]:
     """Return test parameters: ``make test`` runs each ``every``-th of them, the matrix the others.
 
@@ -25,16 +22,14 @@ def sampled(
         cases: the arguments of one test each.
         every: one in how many cases is not marked ``matrix``.
         paths: what the tests exercise, for the mark.
-        ids: whether ids consist of the arguments; otherwise pytest generates them.
+        ids: one for each test; by default it consists of the arguments.
     """
     mark = pytest.mark.matrix(*paths)
+    cases = list(cases)
+    named = ids or (": ".join(map(str, case)) for case in cases)
     return [
-        pytest.param(
-            *case,
-            id=": ".join(map(str, case)) if ids else None,
-            marks=[] if number % every == 0 else mark,
-        )
-        for number, case in enumerate(cases)
+        pytest.param(*case, id=name, marks=[] if number % every == 0 else mark)
+        for number, (case, name) in enumerate(zip(cases, named, strict=True))
     ]
 
 
@@ -42,11 +37,6 @@ def select(
     items: Sequence[pytest.Item], changed: Sequence[str], day: int, seconds: float
 ) -> list[pytest.Item]:
     """Return the tests of the matrix to run on a ``day``, in ``seconds`` of all processes."""
-    durations = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
-
-    def duration(item: pytest.Item) -> float:
-        return float(durations.get(item.nodeid.partition("::")[0], UNKNOWN))
-
     mixed = sorted(items, key=lambda item: zlib.crc32(item.nodeid.encode()))
     part = min(seconds / (sum(map(duration, items)) or 1.0), 1.0)
     first = int(day * part * len(mixed)) % max(len(mixed), 1)

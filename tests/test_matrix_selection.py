@@ -1,4 +1,4 @@
-"""The tests of the matrix that CI runs: tests of changed paths, then a part that rotates daily."""
+"""The order of tests, and those of the matrix that CI runs: changed paths, then daily rotation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from matrix_selection import DURATIONS, UNKNOWN, select
+from durations import RECORDED, UNKNOWN, longest_files_first
+from matrix_selection import select
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +51,13 @@ def test_a_few_days_cover_the_matrix() -> None:
     assert set.union(*days) == {*FSDP, *OTHERS}
 
 
+def test_files_that_take_longest_come_first() -> None:
+    alternating = [item for pair in zip(FSDP, OTHERS, strict=False) for item in pair]
+    alternating += OTHERS[len(FSDP) :]
+    assert longest_files_first(alternating) == [*OTHERS, *FSDP]
+
+
 def test_recorded_durations_are_of_existing_files() -> None:
-    recorded = json.loads(DURATIONS.read_text())
+    recorded = json.loads(RECORDED.read_text())
     assert recorded
     assert [name for name in recorded if not (Path(__file__).parents[1] / name).is_file()] == []

@@ -1,4 +1,4 @@
-"""Update tests/durations.json from JUnit reports of complete test runs.
+"""Update tests/durations.json from JUnit reports; files without a report keep their durations.
 
 pytest -n 2 --junitxml=build/tests.xml; python tools/test_durations.py build/tests.xml ...
 """
@@ -38,6 +38,7 @@ def file_of(classname: str) -> str:
 
 
 if __name__ == "__main__":
-    durations = mean_durations(map(Path, sys.argv[1:]))
-    text = json.dumps(durations, indent=1, sort_keys=True)
-    (REPOSITORY / "tests" / "durations.json").write_text(text + "\n")
+    path = REPOSITORY / "tests" / "durations.json"
+    durations = json.loads(path.read_text()) | mean_durations(map(Path, sys.argv[1:]))
+    kept = {name: each for name, each in durations.items() if (REPOSITORY / name).is_file()}
+    path.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")

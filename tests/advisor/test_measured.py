@@ -21,7 +21,7 @@ BF16 = [
 
 @pytest.mark.parametrize(
     ("name", "strategy", "precision"),
-    sampled([*FLOAT32, *BF16], 5, "nbmgpu/advisor", "nbmgpu/strategies", ids=False),
+    sampled([*FLOAT32, *BF16], 9, "nbmgpu/advisor", "nbmgpu/strategies"),
 )
 def test_the_measured_peak_is_in_the_predicted_range(name, strategy, precision, record_property):
     row = advice_for(name, precision).row(strategy)

@@ -60,6 +60,9 @@ after = True
 """
 
 
+MATRIX = pytest.mark.matrix("nbmgpu/comparison", "nbmgpu/rank/frameworks")
+
+
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # trainers leave files
@@ -67,8 +70,10 @@ def _own_folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("setup", "cell"),
-    [(HUGGING_FACE, TRAINER), (LIGHTNING, FIT)],
-    ids=["transformers", "lightning"],
+    [
+        pytest.param(HUGGING_FACE, TRAINER, id="transformers"),
+        pytest.param(LIGHTNING, FIT, id="lightning", marks=MATRIX),
+    ],
 )
 def test_steps_and_comparison_with_a_trainer(setup, cell):
     shared = notebook(setup)

@@ -148,7 +148,7 @@ def test_info_lists_versions_and_devices(notebook: Notebook) -> None:
     assert "cpu" in text
 
 
-@pytest.mark.slow
+@pytest.mark.matrix("nbmgpu/engines/local", "nbmgpu/kernel")
 def test_fresh_runs_match_runs_of_the_fork_server(notebook: Notebook) -> None:
     train = """%%mgpu --gpus 2 {}
 for x, y in loader:

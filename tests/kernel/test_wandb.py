@@ -117,6 +117,7 @@ def test_comparisons_log_nothing(new_notebook: Callable[..., Notebook]) -> None:
     assert logged(notebook) == [{"after": [1]}]
 
 
+@pytest.mark.matrix("nbmgpu/environment", "nbmgpu/rank")
 def test_the_notebooks_run_continues_in_and_after_cells(
     new_notebook: Callable[..., Notebook],
 ) -> None:

@@ -11,12 +11,16 @@ from idioms.comparison import assert_equal
 from idioms.idiom import TRAIN, idiom
 from idioms.notebook import notebook
 from idioms.sources import BATCH_NORM
+from matrix_selection import sampled
 
 import nbmgpu
 
+EXERCISED = ("nbmgpu/rank", "tests/idioms")
+
 
 @pytest.mark.parametrize(
-    ("topic", "cell", "setup"), notices.TOPICS.values(), ids=notices.TOPICS.keys()
+    ("topic", "cell", "setup"),
+    sampled(notices.TOPICS.values(), 2, *EXERCISED, ids=notices.TOPICS),
 )
 def test_a_notice_is_given(topic: str, cell: str, setup: str) -> None:
     namespace = notebook(textwrap.dedent(setup))
@@ -26,7 +30,9 @@ def test_a_notice_is_given(topic: str, cell: str, setup: str) -> None:
     assert topic in topics
 
 
-@pytest.mark.parametrize(("cell", "setup"), notices.NONE.values(), ids=notices.NONE.keys())
+@pytest.mark.parametrize(
+    ("cell", "setup"), sampled(notices.NONE.values(), 2, *EXERCISED, ids=notices.NONE)
+)
 def test_no_notice_is_given(cell: str, setup: str) -> None:
     namespace = notebook(textwrap.dedent(setup))
     before = set(namespace)

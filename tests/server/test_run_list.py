@@ -264,6 +264,7 @@ def test_unreadable_runs_are_not_reported_as_removed(runs, stage):
     aside.rename(runs.runs)
 
 
+@pytest.mark.alone
 def test_long_reads_do_not_block_other_requests(runs, stage):
     """The server responds to others while it reads a large run."""
     staged = stage(1, id=name_of(1))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from idioms.cases import on_ranks
 from idioms.comparison import assert_equal, run_both
 from idioms.idiom import TRAIN, Idiom, idiom
 from idioms.notebook import notebook
 from idioms.sources import ACCUMULATE, BATCH_NORM, CLIP, CONV, with_loss
+from matrix_selection import sampled
 from torch import nn
 
 import nbmgpu
@@ -96,7 +96,10 @@ other_opt = torch.optim.SGD(other.parameters(), lr=0.1)
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("case", "ranks"), on_ranks(NORMALIZED, 3, "nbmgpu/strategies"))
+@pytest.mark.parametrize(
+    ("case", "ranks"),
+    sampled(((case, ranks) for case in NORMALIZED for ranks in case.ranks), 2, "nbmgpu/strategies"),
+)
 def test_batch_statistics_equal_those_of_one_device(case: Idiom, ranks: int) -> None:
     result = assert_equal(case, ranks, notices="", sync_batchnorm=True)
     assert result.split()

@@ -33,17 +33,6 @@ def unavailable(reason: str) -> NoReturn:
     pytest.skip(reason)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests of a module in one process, which starts its JupyterLab and Chromium.
-
-    They are first, because a process that had one of these long groups left would end last.
-    """
-    items.sort(key=lambda item: Path(__file__).parent not in item.path.parents)
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
-
-
 @pytest.fixture(scope="session")
 def built() -> None:
     """Skip unless the front end is built."""

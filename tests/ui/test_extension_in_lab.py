@@ -86,6 +86,7 @@ def test_the_sidebar_shows_instructions_then_a_run_and_stops_it(lab, page, shoot
     expect(status).to_have_count(0)
 
 
+@pytest.mark.matrix("labextension", "nbmgpu/ui", "nbmgpu/server", "nbmgpu/report")
 def test_a_tab_shows_a_run_whose_kernel_was_restarted(lab, page, shoot):
     card = begin(page, lab.write("tab.ipynb", LOAD, SETUP, LONG))
     card.get_by_role("button", name="for epoch in range(5000):").click()
@@ -207,6 +208,7 @@ def test_notebook_7_has_sidebar_and_run_view(notebook7, page, shoot):
     expect(tab.get_by_role("status").first).to_have_text("stopped")
 
 
+@pytest.mark.matrix("labextension", "nbmgpu/ui", "nbmgpu/server", "nbmgpu/report")
 def test_the_picker_adds_a_line_that_runs(lab, page, shoot):
     train = TRAIN.format(epochs=3).partition("\n")[2]
     open_notebook(page, lab.write("pick.ipynb", LOAD, SETUP, train))
@@ -252,6 +254,7 @@ def test_the_picker_of_a_busy_kernel_has_no_estimates(lab, page, shoot):
     )
 
 
+@pytest.mark.matrix("labextension", "nbmgpu/ui", "nbmgpu/server", "nbmgpu/report")
 def test_the_line_of_the_settings_is_added_to_a_cell(lab, page):
     open_notebook(page, lab.write("line.ipynb", "x = 1"))
     page.locator(".jp-CodeCell .cm-line").click(button="right")

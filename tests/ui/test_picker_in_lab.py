@@ -96,6 +96,7 @@ def test_a_cell_is_inserted_below(lab, page):
     expect(inserted).to_have_text("%%mgpu --strategy ddp --gpus 2")
 
 
+@pytest.mark.matrix("labextension", "nbmgpu/ui", "nbmgpu/server", "nbmgpu/report")
 def test_selection_by_keyboard(lab, page):
     open_notebook(page, lab.write("keys.ipynb", LOAD, SETUP, PICK))
     run_all(page)
