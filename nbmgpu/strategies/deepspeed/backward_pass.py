@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nbmgpu.errors import StrategyError, format_message
 
-from .call_order import DIFFERENT_GRADIENTS, check_same_on_all_ranks
+from .call_order import DIFFERENT_GRADIENTS, LARGEST_MODULE, check_same_on_all_ranks
 from .parameter_gathering import reset_forward_stack
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ class BackwardPass:
         order = [index[id(p)] for p in self._arrived]
         if self.wrapper.engine.stage == 3:
             order = sorted(order)
-        check_same_on_all_ranks(zlib.crc32(repr(order).encode()), DIFFERENT_GRADIENTS)
+        number = zlib.crc32(repr(order).encode()) + LARGEST_MODULE
+        check_same_on_all_ranks(number, DIFFERENT_GRADIENTS)
 
     def clear_gradients(self) -> None:
         """Clear the engine's gradients, so that its next backward pass does not accumulate."""

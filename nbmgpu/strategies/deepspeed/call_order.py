@@ -16,6 +16,9 @@ BACKWARD = 1 << 40
 END_OF_CELL = 1 << 41
 """Numbers of calls; modules have small ones.  All are exact in float64."""
 
+LARGEST_MODULE = 1 << 20
+"""Upper bound of the numbers of modules; those of other calls are larger."""
+
 Message = tuple[str, str, str]
 """What happened, what is allowed, what to type instead."""
 
@@ -41,9 +44,11 @@ def check_same_on_all_ranks(number: int, message: Message) -> None:
     """Compare ``number`` with that of the other ranks; collective.
 
     Raises:
-        StrategyError: with ``message``, if another rank has another number.
+        StrategyError: with ``message``, if another rank has another number; with
+            ``DIFFERENT_MODULES``, if a rank is at a module inside a forward pass.
     """
     bounds = torch.tensor([number, -number], dtype=torch.float64, device="cpu")
     dist.all_reduce(bounds, dist.ReduceOp.MAX)
     if bounds[0] != -bounds[1]:
-        raise StrategyError(format_message(*message))
+        inside_forward = -bounds[1] < LARGEST_MODULE
+        raise StrategyError(format_message(*(DIFFERENT_MODULES if inside_forward else message)))

@@ -50,7 +50,6 @@ class ParameterGathering:
         # DeepSpeed's hook of the outermost module starts with a broadcast.
         self.hooks = [m.register_forward_pre_hook(self._check_start) for m in roots]
         self.hooks += [m.register_forward_pre_hook(self._check_module) for m in owners]
-        self.hooks += [m.register_forward_hook(self._check_end) for m in roots]
 
     def _check_start(self, module: nn.Module, args: Any) -> None:
         """Check that all ranks start this forward pass, also one of an evaluation."""
@@ -61,11 +60,6 @@ class ParameterGathering:
         """Check that all ranks run this module next."""
         if torch.is_grad_enabled() and not self.engine.is_running:
             check_same_on_all_ranks(self._index[id(module)], DIFFERENT_MODULES)
-
-    def _check_end(self, module: nn.Module, args: Any, output: Any) -> None:
-        """Check that all ranks have finished this forward pass."""
-        if torch.is_grad_enabled() and not self.engine.is_running:
-            check_same_on_all_ranks(-1 - self._index[id(module)], DIFFERENT_MODULES)
 
     def on_access(self, parameters: list[Any], writes: bool) -> None:
         """Gather for the cell, which is about to read or write ``parameters``; collective."""

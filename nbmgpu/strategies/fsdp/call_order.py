@@ -17,12 +17,26 @@ TIMEOUT = timedelta(minutes=5)
 """How long a rank waits for the others at the same call."""
 
 BACKWARD = -1
-"""The position of a call of ``backward()``; those of modules are 0 and above."""
+"""The position of a call of ``backward()``; those in forward passes are 0 and above."""
 
 END_OF_CELL = -2
 """The position of a rank that has finished the cell."""
 
 NAMES = {BACKWARD: "backward()", END_OF_CELL: "the end of the cell"}
+
+
+def start_of_forward(module: int, is_outermost: bool) -> int:
+    """Return the position of the start of a forward pass, given the number of its module."""
+    return 3 * module + is_outermost
+
+
+def end_of_forward(module: int) -> int:
+    """Return the position of the end of an outermost forward pass."""
+    return 3 * module + 2
+
+
+def _is_outermost_start(position: int) -> bool:
+    return position >= 0 and position % 3 == 1
 
 
 class CallOrderCheck:
@@ -56,7 +70,7 @@ class CallOrderCheck:
         highest, lowest = int(bounds[0]), -int(bounds[1])
         if highest == lowest:
             return
-        if lowest in NAMES:
+        if lowest in NAMES and (highest in NAMES or _is_outermost_start(highest)):
             raise self._different_steps(name, None if position == lowest else NAMES[lowest])
         raise self._different_modules(name)
 

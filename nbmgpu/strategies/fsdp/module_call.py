@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp._fully_shard._fsdp_common import is_bw
 from torch.distributed.utils import _apply_to_tensors
 
-from .call_order import CallOrderCheck
+from .call_order import CallOrderCheck, end_of_forward, start_of_forward
 from .fsdp_param_group import CellFSDPParamGroup
 
 
@@ -40,9 +41,10 @@ class ModuleCall:
         if not all(p.is_registered() for group in self.groups for p in group.fsdp_params):
             return original_call(self.module, *args, **kwargs)  # torch.func.functional_call
         name = type(self.module).__name__
-        if not is_bw():
-            self.call_order.check(2 * self.position, f"the start of {name}.forward")
         is_outermost = self.state._state_ctx.iter_forward_root is None
+        if not is_bw():
+            start = start_of_forward(self.position, is_outermost)
+            self.call_order.check(start, f"the start of {name}.forward")
         args, kwargs = self.state._pre_forward(self.module, args, kwargs)
         try:
             output = original_call(self.module, *args, **kwargs)
@@ -50,8 +52,9 @@ class ModuleCall:
             if not is_bw():  # activation checkpointing ends recomputation by an exception
                 self.root._reset_iter_state()
             raise
-        if is_outermost and not is_bw():
-            self.call_order.check(2 * self.position + 1, f"the end of {name}.forward")
+        # Where gradients are recorded, the check of ``backward()`` follows.
+        if is_outermost and not torch.is_grad_enabled():
+            self.call_order.check(end_of_forward(self.position), f"the end of {name}.forward")
         # FSDP2 warns of views: an in-place change would remove its hook.
         return self.state._post_forward(self.module, args, _apply_to_tensors(_copy_view, output))
 
