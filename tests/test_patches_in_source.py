@@ -35,10 +35,9 @@ CLASS_CHANGES = {
     "strategies/fsdp": (
         "torch.distributed.fsdp._fully_shard._fsdp_param.FSDPParam",
         "torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup",
-        "torch.nn.Parameter.__class__",
         "torch.nn.Module.__class__",
-        "torch.Tensor.__class__",
     ),
+    "strategies/sharding": ("torch.nn.Parameter.__class__", "torch.Tensor.__class__"),
     "strategies/deepspeed": ("torch.nn.Parameter.__class__",),
     "serialization": (),  # of the notebook's objects, as the cell has left them
 }

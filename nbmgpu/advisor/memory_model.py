@@ -205,6 +205,23 @@ def offloaded_fsdp_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
     return fsdp_memory(setup, offload=True)
 
 
+def tp_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
+    """Estimate ``tp`` on ranks that hold parts of one model.
+
+    They hold the whole batch, and activations are split only inside of blocks.
+    """
+    size, ranks = setup.model_size, setup.ranks
+    replicated = Interval(1.0, 1.1)  # norms and biases
+    acts = setup.activation_memory(size.gradients / ranks, 1 / ranks)
+    return {
+        "parameters": replicated * (size.parameters / ranks),
+        "gradients": replicated * (size.gradients / ranks),
+        "optimizer": replicated * (size.all_states / ranks),
+        "activations": Interval(acts.low, acts.high * ranks),
+        "buffers": Interval.exact(size.buffers),
+    }
+
+
 def deepspeed_memory(
     setup: TrainingSetup, stage: int, offload: bool = False
 ) -> dict[Kind, Interval]:
@@ -249,6 +266,7 @@ ESTIMATORS: dict[str, Callable[[TrainingSetup], dict[Kind, Interval]]] = {
     "zero2": zero2_memory,
     "fsdp": fsdp_memory,
     "fsdp --cpu-offload": offloaded_fsdp_memory,
+    "tp": tp_memory,
     "deepspeed_stage_1": lambda setup: deepspeed_memory(setup, 1),
     "deepspeed_stage_2": lambda setup: deepspeed_memory(setup, 2),
     "deepspeed_stage_3": lambda setup: deepspeed_memory(setup, 3),
@@ -264,6 +282,7 @@ SOURCES = {
     "zero2": "ZeRO 1910.02054, stage 2, with FSDP2; measured",
     "fsdp": "ZeRO 1910.02054, stage 3, with FSDP2; measured",
     "fsdp --cpu-offload": "as fsdp, with FSDP2's CPUOffloadPolicy",
+    "tp": "Megatron-LM 1909.08053; not measured, a wide range",
     "dp": "nn.DataParallel",
 }
 DEEPSPEED_SOURCE = "ZeRO 1910.02054, and DeepSpeed's own estimators; a wide range"

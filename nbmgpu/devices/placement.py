@@ -14,6 +14,7 @@ from nbmgpu.formatting import format_count
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.options.values import GpuRequest
 from nbmgpu.strategies import profile_of
+from nbmgpu.strategies.mesh_sizes import mesh_ranks
 
 from .probe import Machine
 
@@ -52,11 +53,14 @@ def place_ranks(options: RunOptions, machine: Machine) -> Placement:
 
     With GPUs: all by default, the first N, or those listed.  Without a usable GPU, or with
     ``--cpu``: N CPU ranks (2 by default), as many as a list has, or for ``all`` one per core up
-    to 4.  A strategy that works in a single process has one rank with all of these devices.
+    to 4.  Without a number, a mesh has one.  A strategy that works in a single process has one
+    rank with all of these devices.
 
     Raises:
         OptionError: the machine has too few GPUs or cores.
     """
+    if options.gpus is None and options.mesh:
+        options = dataclasses.replace(options, gpus=mesh_ranks(options))
     one_process = profile_of(options.strategy).in_one_process
     if machine.cuda and not options.cpu:
         devices = _choose_gpus(options, machine)

@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmgpu.formatting import format_bytes
+from nbmgpu.strategies import profile_of
+from nbmgpu.strategies.mesh_sizes import format_mesh, mesh_sizes
 
 if TYPE_CHECKING:
+    from nbmgpu.options.run_options import RunOptions
+
     from .execution import Execution
 
 
@@ -22,6 +26,7 @@ def plan_text(execution: Execution) -> str:
         f"{options.command}",
         f"ranks        {placement.world_size} on {', '.join(placement.devices)}",
         *([placement.notice] if placement.notice else []),
+        *_mesh_lines(options, placement.world_size),
         f"batch        {execution.batch_line or 'no DataLoader among what the cell reads'}",
         f"sent         {format_bytes(bundle.nbytes)} in all"
         + ("; shared data counts once" if sent else ""),
@@ -31,3 +36,9 @@ def plan_text(execution: Execution) -> str:
         "Nothing was started.",
     ]
     return "\n".join(lines)
+
+
+def _mesh_lines(options: RunOptions, world_size: int) -> list[str]:
+    """Return a line on the device mesh, if it has several dimensions."""
+    sizes = mesh_sizes(profile_of(options.strategy), world_size, options)
+    return [f"mesh         {format_mesh(sizes)}"] if len(sizes) > 1 else []

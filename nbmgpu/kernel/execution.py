@@ -26,6 +26,7 @@ from nbmgpu.runs.folder import new_run_id, runs_root
 from nbmgpu.runs.record import KernelRecord, LaunchOptions, RunRecord, StoragePaths
 from nbmgpu.serialization import Bundle, serialize
 from nbmgpu.strategies import profile_of
+from nbmgpu.strategies.mesh_sizes import mesh_sizes
 from nbmgpu.strategies.profiles import COMPILER_MODULES
 from nbmgpu.system.processes import creation_time
 
@@ -98,6 +99,7 @@ class Execution:
         self.cell = read_cell(self.source, self.namespace, self.context.transform)
         self._check_strategy()
         self.placement = self._engine.place(self.options)
+        mesh_sizes(profile_of(self.options.strategy), self.placement.world_size, self.options)
         names = {n: self.namespace[n] for n in self.cell.reads if n in self.namespace}
         header = BundleHeader(
             random=random_state.capture(),

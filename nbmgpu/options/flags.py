@@ -192,6 +192,13 @@ FLAGS = (
         validate=values.validate_classes,
         several=True,
     ),
+    Flag(
+        "--mesh",
+        "mesh",
+        "sizes of the device mesh by dimension (tp; default: all ranks in the last one)",
+        metavar="dp=2,tp=2",
+        validate=values.validate_mesh,
+    ),
     Flag("--cpu-offload", "cpu_offload", "keep shards in host memory (fsdp, zero2)"),
     Flag(
         "--deepspeed-config",

@@ -11,7 +11,7 @@ import math
 import operator
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -224,6 +224,24 @@ def validate_path(value: object) -> str | None:
         return str(os.path.abspath(path))
     problem = Problem(f"There is no file {value!r}", f"Relative paths start at {os.getcwd()}")
     raise InvalidValueError(problem, None)
+
+
+def validate_mesh(value: object) -> tuple[str, ...]:
+    """Return the dimensions of a device mesh as words such as ``dp=2``."""
+    if value in (None, (), ""):
+        return ()
+    items = value.items() if isinstance(value, Mapping) else None
+    given = [f"{name}={size}" for name, size in items] if items else list(map(str, list_of(value)))
+    words = [re.fullmatch(r"([a-z]+)=([1-9]\d*)", word) for word in given]
+    valid = tuple(f"{word[1]}={word[2]}" for word in words if word)
+    names = [word.partition("=")[0] for word in valid]
+    if len(valid) == len(given) == len(set(names)):
+        return valid
+    problem = Problem(
+        f"{','.join(given)!r} is not a device mesh",
+        "A mesh is given by the size of each dimension: dp=2,tp=2",
+    )
+    raise InvalidValueError(problem, valid if len(set(names)) == len(valid) and valid else ())
 
 
 def validate_classes(value: object) -> tuple[str, ...]:

@@ -6,14 +6,17 @@ notebooks, files or widgets.
 
 - ``profiles``: names, requirements and costs; ``strategy_options``: the options;
   ``option_support``: which of them a strategy supports.
-- ``base``: the interface; ``mesh``: the device mesh, whose ``dp`` dimension is data parallelism.
-- ``ddp``, ``zero1``, ``dp``, ``none``; ``fsdp/`` (also ``zero2``) and ``deepspeed/``.
+- ``base``: the interface; ``mesh``: the device mesh, whose ``dp`` dimension is data parallelism;
+  ``mesh_sizes``: its sizes from ``--mesh``.
+- ``ddp``, ``zero1``, ``dp``, ``none``; ``fsdp/`` (also ``zero2``), ``tp/`` and ``deepspeed/``.
 - Gradients: ``unit_reducers`` has a ``reducer`` per unit, which averages ``buckets`` by
   ``all_reduce``, with ``reduction_extras`` in the last one; ``used_parameters`` finds which
   gradients are new, ``gradient_views`` makes them views; ``scalars`` are weights that may be on a
   GPU.
 - ``replication``: initial values and running statistics; ``trainable``: what is trained now.
-- ``sharded_state``: sharded optimizer states; ``per_parameter``: can an optimizer be sharded?
+- ``sharding/``: sharded parameters that look like full tensors; ``sharded_state``: sharded
+  optimizer states; ``per_parameter``: can an optimizer be sharded?
+- ``forward_patch``: wrappers around the forward pass of chosen modules.
 - ``repeated_blocks``: blocks for checkpointing; ``collective_pickle``: saving sharded objects.
 """
 
@@ -25,6 +28,7 @@ from typing import TYPE_CHECKING
 from nbmgpu.errors import OptionError, closest_match, format_message
 from nbmgpu.system.plugins import entry_points_in
 
+from .mesh_sizes import mesh_sizes
 from .option_support import OptionSupport
 from .profiles import BUILT_IN, Profile, Requirements
 from .strategy_options import StrategyOptions
@@ -128,8 +132,8 @@ def load_strategy(name: str) -> type[Strategy]:
 def data_parallel_size(name: str, world_size: int, options: StrategyOptions) -> int:
     """Return the number of shards that the strategy ``name`` splits a global batch into.
 
-    This imports strategies of other packages only: the built-in ones have no other mesh dimension.
+    This imports strategies of other packages only.
     """
     if name in BUILT_IN:
-        return world_size
+        return mesh_sizes(BUILT_IN[name], world_size, options).get("dp", 1)
     return load_strategy(name).mesh_shape(world_size, options).get("dp", 1)

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .mesh import DP, RankMesh
+from .mesh import RankMesh
+from .mesh_sizes import mesh_sizes
 from .scalars import Scalar
 from .strategy_options import StrategyOptions
 
@@ -189,7 +190,7 @@ class Strategy(ABC):
             world_size: number of ranks, the product of all sizes.
             options: the options of the run.
         """
-        return {DP: world_size}
+        return mesh_sizes(cls.profile, world_size, options)
 
     @property
     def mesh(self) -> DeviceMesh:

@@ -15,6 +15,7 @@ ALTERNATIVES = {
     "cpu_offload": "fsdp",
     "fsdp_units": "fsdp",
     "deepspeed_config": "deepspeed_stage_2",
+    "mesh": "tp",
 }
 """The strategy to suggest for options that others do not support."""
 
@@ -26,6 +27,7 @@ REASONS = {
     "fsdp_units": "only fsdp and zero2 shard modules by units",
     "cpu_offload": "the model is not sharded, so there are no shards to offload",
     "deepspeed_config": "it configures DeepSpeed's engine",
+    "mesh": "all its ranks are data parallel",
     "sync_batchnorm": "batch statistics are not computed by ranks there",
 }
 """Why an option is refused, unless the strategy has a more specific reason."""

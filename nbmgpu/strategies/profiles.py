@@ -50,6 +50,8 @@ class Profile:
             kernel, before anything starts; it must not import torch.
         shards_data: whether each rank trains on a shard of every global batch.
         in_one_process: whether one rank uses all devices.
+        mesh: dimensions of its device mesh, outermost first.  Ranks along ``dp`` have different
+            samples.
         needs, saves, costs: columns of the documentation.
     """
 
@@ -62,6 +64,7 @@ class Profile:
     check: Callable[[StrategyOptions], None] | None = None
     shards_data: bool = True
     in_one_process: bool = False
+    mesh: tuple[str, ...] = ("dp",)
     needs: str = ""
     saves: str = ""
     costs: str = ""
@@ -152,6 +155,26 @@ FSDP = Profile(
     costs="an all-gather of each unit's parameters in forward and again in backward",
 )  # fmt: skip
 
+TP = Profile(
+    name="tp",
+    summary="tensor parallelism: each rank holds and computes a part of every layer",
+    aliases=("tensor_parallel", "tensor_parallelism", "autotp", "auto_tp"),
+    options=OptionSupport(
+        COMMON_OPTIONS - {"compile"} | {"sync_batchnorm", "mesh"},
+        handled=frozenset({"mesh"}),
+        reasons={
+            "compile": "its collectives would end each compiled graph",
+            "precision=fp16": "its losses are not scaled; bf16 needs no scaling",
+        },
+        alternatives={"compile": "fsdp", "precision=fp16": "ddp", **ALTERNATIVES},
+    ),
+    mesh=("dp", "tp"),
+    needs="fast links between the ranks; linear layers, embeddings or convolutions",
+    saves="parameters, gradients and states of the split layers: 1/N of all three per rank, and "
+    "activations inside blocks",
+    costs="an all-reduce or all-gather in each split layer, in forward and in backward",
+)
+
 ZERO2 = replace(
     FSDP,
     name="zero2",
@@ -215,7 +238,7 @@ def _deepspeed(stage: int, offload: bool = False) -> Profile:
 BUILT_IN = {
     profile.name: profile
     for profile in (
-        DDP, ZERO1, ZERO2, FSDP,
+        DDP, ZERO1, ZERO2, FSDP, TP,
         _deepspeed(1), _deepspeed(2), _deepspeed(3), _deepspeed(2, True), _deepspeed(3, True),
         DP, NONE,
     )

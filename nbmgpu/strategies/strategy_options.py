@@ -28,6 +28,7 @@ class StrategyOptions:
         fsdp_units: names of module classes, each instance of which is sharded as one unit.
         cpu_offload: keep parameters and optimizer states in host memory.
         deepspeed_config: path of a DeepSpeed configuration in JSON.
+        mesh: sizes of the device mesh by dimension, such as ``("dp=2", "tp=2")``.
     """
 
     accumulate: int = 1
@@ -43,13 +44,15 @@ class StrategyOptions:
     fsdp_units: tuple[str, ...] = ()
     cpu_offload: bool = False
     deepspeed_config: str | None = None
+    mesh: tuple[str, ...] = ()
 
     @staticmethod
     def from_mapping(options: Mapping[str, Any]) -> StrategyOptions:
         """Select the strategy's options from the fields of a ``RunOptions`` or its JSON."""
         values = {n: options[n] for n in FIELDS if n in options}
-        if "fsdp_units" in values:
-            values["fsdp_units"] = tuple(values["fsdp_units"])
+        for name in ("fsdp_units", "mesh"):
+            if name in values:
+                values[name] = tuple(values[name])
         return StrategyOptions(**values)
 
     def non_default(self) -> list[str]:

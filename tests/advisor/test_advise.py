@@ -79,8 +79,8 @@ def test_the_reason_names_model_parallelism_if_nothing_fits():
     advice = advise_for(blocks(16384, 40), 2, "1 GB", torch.zeros(2, 16384, device="meta"))
     assert advice.recommended == ""
     assert advice.line == ""
-    assert "tensor, pipeline or sequence parallelism" in advice.reason
-    assert "nbmgpu does not have" in advice.reason
+    assert "try --strategy tp" in advice.reason
+    assert "pipeline and sequence parallelism do not exist" in advice.reason
 
 
 def test_checkpointing_is_recommended_for_large_activations():

@@ -8,7 +8,8 @@ from nbmgpu.rank.loss.autograd_nodes import CUSTOM
 from nbmgpu.rank.loss.graph_reader import read_graph
 from nbmgpu.rank.loss.readable_losses import find_readable_losses
 from nbmgpu.rank.loss.reductions import VIEW_OPS
-from nbmgpu.strategies.fsdp import row_shards
+from nbmgpu.strategies.fsdp.fsdp_param import GatherFull
+from nbmgpu.strategies.tp.collectives import GatherParts
 
 torch.manual_seed(0)
 MODEL = torch.nn.Linear(4, 3)
@@ -130,6 +131,7 @@ def test_an_unknown_reduction_is_named(loss, unknown_function):
     assert read_graph(loss(), 8, 16).unknown_function == unknown_function
 
 
-def test_gathered_parameters_of_fsdp_are_views() -> None:
-    """The name of an autograd function of the strategy, which the reader compares."""
-    assert f"{CUSTOM}{row_shards.GatherFull.__name__}" in VIEW_OPS
+@pytest.mark.parametrize("function", [GatherFull, GatherParts])
+def test_gathered_parameters_are_views(function: type) -> None:
+    """The names of autograd functions of strategies, which the reader compares."""
+    assert f"{CUSTOM}{function.__name__}" in VIEW_OPS

@@ -5,6 +5,7 @@ The tables of exceptions name each idiom that is not equal, with the reason.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import itertools
 from types import ModuleType
@@ -17,7 +18,7 @@ from matrix_selection import sampled
 
 from nbmgpu.errors import StrategyError
 
-COMPLETE = ("zero1", "fsdp", "deepspeed_stage_3")
+COMPLETE = ("zero1", "fsdp", "deepspeed_stage_3", "tp")
 """Strategies that run every table."""
 
 RELATED = ("zero2", "deepspeed_stage_1", "deepspeed_stage_2")
@@ -56,16 +57,26 @@ def test_ranks_have_the_numbers_of_one_device(strategy: str, idiom: Idiom) -> No
         with pytest.raises(StrategyError):
             compare(idiom, 2, strategy=strategy)
         return
-    result = compare(idiom, 2, strategy=strategy)
+    result = compare(_tolerant(idiom, strategy), 2, strategy=strategy)
     if kind == "differs":
         assert result.wrong, f"{idiom} is equal now: remove it from the table"
         assert result.notices, "it differs, and there is no notice"
         pytest.xfail(reason)
     result.assert_equal()
+    if strategy == "tp":  # its ranks hold the same samples
+        assert result.notices <= idiom.notices | {"whole-steps-LBFGS"}
+        return
     assert result.split() == idiom.split
     assert idiom.notices <= result.notices
 
 
-@pytest.mark.parametrize("strategy", ["zero1", "fsdp", "deepspeed_stage_2"])
+def _tolerant(idiom: Idiom, strategy: str) -> Idiom:
+    """Return the idiom with the rounding of sums that are computed in parts, at every layer."""
+    if strategy != "tp":
+        return idiom
+    return dataclasses.replace(idiom, rtol=5 * idiom.rtol, atol=5 * idiom.atol)
+
+
+@pytest.mark.parametrize("strategy", ["zero1", "fsdp", "deepspeed_stage_2", "tp"])
 def test_the_tables_name_idioms_that_exist(strategy: str) -> None:
     assert exceptions(strategy).keys() <= BY_NAME.keys()

@@ -135,7 +135,7 @@ class IndexedShardReader:
         attributes = getattr(self._inner.dataset, "__dict__", {}) if torch_sampler else {}
         own = generators_in(attributes, excluded=self._context.sampler_generators)
         for batch, drew in loaded if self._inner.num_workers else self._load_here(loaded, own):
-            if drew:
+            if drew and self._context.streams.dp_size > 1:
                 self.has_random_samples = True
                 self._context.recorder.notice("random-data", notices.RANDOM_DATA)
             yield batch, shards.popleft()
@@ -147,7 +147,9 @@ class IndexedShardReader:
         of a pass is checked, and the 1st, 2nd, 4th, 8th ... of all.
         """
         host = self._context.streams.host
-        assert host is not None
+        if host is None:
+            yield from ((batch, False) for batch in loaded)
+            return
         check = True
         while True:
             draws = None

@@ -137,17 +137,24 @@ class ShardedLoader:
                 progress.note_untrained_pass(before)
             steps.queue_end(self, enclosing, before if num_steps else None)
 
+    @property
+    def _splits_batches(self) -> bool:
+        """Whether other ranks have other samples of a batch."""
+        return self._context.rank_info.dp_size > 1
+
     def _check_batch_norm(self) -> None:
-        if self._context.trained.has_batch_norm():
+        if self._splits_batches and self._context.trained.has_batch_norm():
             self._context.recorder.notice("batch-norm", notices.BATCH_NORM)
 
     def report_remaining_draws(self) -> None:
         """Report draws since the first batch of a pass that has not been iterated to its end."""
-        if self._unreported_draws is not None and self._unreported_draws.torch_drew:
-            self._context.recorder.notice("random-step", notices.RANDOM_STEP)
+        if self._unreported_draws is not None:
+            self._report_draws(self._unreported_draws, host=False)
 
     def _report_draws(self, draws: DrawDetector, host: bool = True) -> None:
         """Give a notice for ``draws``; without ``host``, those of Python and NumPy are ignored."""
+        if not self._splits_batches:
+            return
         if draws.torch_drew:
             self._context.recorder.notice("random-step", notices.RANDOM_STEP)
         elif self._context.streams.drew_in_fork or (host and draws.host_drew):

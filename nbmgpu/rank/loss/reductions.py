@@ -39,7 +39,8 @@ NONLINEAR_OPS = NONLINEAR_REDUCTIONS | {
 
 VIEW_OPS = {
     "View", "Reshape", "ReshapeAlias", "UnsafeView", "T", "Permute", "Transpose", "Cat", "Stack",
-    f"{CUSTOM}GatherFull", "Squeeze", "Unsqueeze", "Slice", "Select", "Unbind",
+    "Squeeze", "Unsqueeze", "Slice", "Select", "Unbind",
+    f"{CUSTOM}GatherFull", f"{CUSTOM}GatherParts",
 }  # fmt: skip
 
 ELEMENTWISE_OPS = {

@@ -4,6 +4,7 @@ The *notebook's stream* is the one that a single device would draw from.  Sample
 does everything outside a sharded loader.  All ranks keep it in sync; rank 0 broadcasts it whenever
 a sharded loader begins.  Inside a training step, torch draws from the *rank's own stream*, so that
 dropout masks and noise differ between ranks.  While samples are loaded, Python and NumPy do, too.
+Where all ranks hold the same samples, there is only the notebook's stream.
 """
 
 from __future__ import annotations
@@ -34,13 +35,16 @@ class RandomStreams:
 
     Attributes:
         dp_rank: the data-parallel rank; ranks that share it draw the same numbers.
+        dp_size: number of data-parallel ranks.
         drew_in_fork: whether the cell has drawn within ``fork_rng`` in a step.
-        host: the streams of Python's and NumPy's generators, None before the first step.
+        host: the streams of Python's and NumPy's generators; None before the first step, or where
+            there is only the notebook's stream.
     """
 
-    def __init__(self, dp_rank: int) -> None:
+    def __init__(self, dp_rank: int, dp_size: int) -> None:
         """Start with the notebook's stream active."""
         self.dp_rank = dp_rank
+        self.dp_size = dp_size
         self.drew_in_fork = False
         self._passes: set[int] = set()
         self._in_notebook_stream = False
@@ -86,6 +90,8 @@ class RandomStreams:
             loader_pass: the pass.
             seed: the seed of the rank's own streams, before ``dp_rank`` is added.
         """
+        if self.dp_size == 1:
+            return
         self.host = self.host or HostStream(self._own_seed(seed))  # seeded once per run
         if not self._passes:
             initialized = torch.cuda.is_initialized()

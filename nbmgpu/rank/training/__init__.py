@@ -5,7 +5,6 @@
 - ``backward``: the patch of ``torch.autograd.backward``; ``loss_reader`` reads the losses of a pass
   and ``reduction_plan`` plans the reduction of gradients.
 - ``optimizer_steps``: the patches of ``Optimizer.step`` and gradient clipping.
-- ``forward_hooks``: wrappers around the forward pass of chosen modules.
 - ``user_hooks``: finds hooks of the user that see gradients.
 - ``model_options``: options that change modules: ``sync_batchnorm``, ``activation_checkpointing``,
   ``precision``, ``compilation``.

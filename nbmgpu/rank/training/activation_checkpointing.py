@@ -11,9 +11,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from nbmgpu.strategies.forward_patch import ForwardPatch, ForwardWrapper
 from nbmgpu.strategies.repeated_blocks import blocks
-
-from .forward_hooks import ForwardPatch, ForwardWrapper
 
 
 class ActivationCheckpointing:

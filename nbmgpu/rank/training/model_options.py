@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from nbmgpu.rank.reporting import notices
+from nbmgpu.strategies.forward_patch import ForwardPatch
 
 from .activation_checkpointing import ActivationCheckpointing
 from .compilation import Compilation
-from .forward_hooks import ForwardPatch
 from .precision import Autocast, LossScale, refuse_scalers
 
 if TYPE_CHECKING:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 # FSDP2 has no public way to choose what modules show for a sharded parameter.
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 
-from .full_tensor_view import FullTensorView, ShardedParameter, full_view_of, resolve
-from .row_shards import ParamState, RowShard, reduce_scatter_single
+from nbmgpu.strategies.sharding.param_state import ParamState
+from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
+
+# Torch before 2.12 has it under another name.
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 if TYPE_CHECKING:
     from .fsdp_param_group import CellFSDPParamGroup
@@ -22,10 +27,9 @@ class FSDPParamState(ParamState):
     """The state of one sharded parameter.
 
     Attributes:
-        parameter: the cell's object, a ``ShardedParameter`` meanwhile.
         fsdp_param, group: FSDP2's objects for it.
-        original_data: the parameter's data from before, to be restored.
-        shard: this rank's rows.
+        gathered: full tensors that represent the parameter in autograd graphs.
+        unreduced_grad: the full gradient of this rank that FSDP2 has not reduced.
         has_grad: whether FSDP2 got a gradient in this backward pass.
         had_no_grad: whether ``.grad`` was None before this backward pass.
     """
@@ -34,27 +38,16 @@ class FSDPParamState(ParamState):
         self, parameter: Any, fsdp_param: CellFSDPParam, group: CellFSDPParamGroup
     ) -> None:
         """Make ``parameter`` a view of the rows that ``fsdp_param`` has copied from it."""
-        super().__init__()
+        layout = ShardLayout(parameter.shape)
+        super().__init__(parameter, _local_rows(fsdp_param.sharded_param), layout)
         self.fsdp_param = fsdp_param
         self.group = group
-        self.parameter = parameter
-        self.original_data: Tensor | None = parameter.data
-        self.dtype, self.device, self.shape = parameter.dtype, parameter.device, parameter.shape
-        self.shard = RowShard(_local_rows(fsdp_param.sharded_param), self.shape, self.device)
         self.shard.on_change = group.reshard_stale
+        self.gathered: list[weakref.ref[Tensor]] = []
+        self.unreduced_grad: Tensor | None = None
         self.has_grad = False
         self.had_no_grad = True
-        self._grad: tuple[Any, Any] = (None, None)
-        self._replace_class()
-
-    def _replace_class(self) -> None:
-        parameter = self.parameter
-        placeholder = torch.full((1,), float("nan"), dtype=self.dtype, device=self.device)
-        parameter.data = placeholder.expand(self.shape)
-        grad, parameter.grad = parameter.grad, None
-        parameter.__class__ = ShardedParameter
-        parameter._shard, parameter._param_state = self.shard, self
-        self.set_grad(grad)
+        self.replace_class()
 
     def sharded_param(self) -> Any:
         """Return FSDP2's sharded parameter, a DTensor."""
@@ -64,29 +57,43 @@ class FSDPParamState(ParamState):
         """Return FSDP2's unsharded parameter, which forward passes use, if there is one."""
         return getattr(self.fsdp_param, "_unsharded_param", None)
 
-    def grad_view(self) -> Tensor | None:
-        """Return the gradient as a full tensor view."""
+    def local_grad(self) -> Tensor | None:
+        """Return this rank's rows of the gradient."""
         grad = self.sharded_param().grad
-        if grad is None:
-            self._grad = (None, None)
-        elif self._grad[0] is not grad:
-            shard = RowShard(grad.to_local(), self.shape, self.device)
-            self._grad = (grad, full_view_of(shard))
-        return self._grad[1]  # type: ignore[no-any-return]
+        with torch.no_grad():  # otherwise ``to_local`` returns another object each time
+            return None if grad is None else grad.to_local()
 
-    def set_grad(self, grad: Any) -> None:
-        """Set the gradient to this rank's rows of a full tensor, or of a full tensor view."""
-        self._grad = (None, None)
-        if grad is None:
-            self.sharded_param().grad = None
-            return
-        if tuple(grad.shape) != tuple(self.shape):
-            what = f"assigned grad has data of a different size than {tuple(self.shape)}"
-            raise RuntimeError(what)
-        grad = grad.detach()
-        full = resolve(grad)[1] if isinstance(grad, FullTensorView) else grad
-        rows = self.shard.local_rows(full).to(self.shard.local.device, self.dtype, copy=True)
-        self.sharded_param().grad = self.fsdp_param.to_sharded_dtensor(rows.contiguous())
+    def set_local_grad(self, grad: Tensor | None) -> None:
+        """Replace this rank's rows of the gradient."""
+        sharded = None if grad is None else self.fsdp_param.to_sharded_dtensor(grad)
+        self.sharded_param().grad = sharded
+
+    def set_requires_grad(self, requires_grad: bool) -> None:
+        """Set whether FSDP2's parameter requires a gradient."""
+        self.sharded_param().requires_grad_(requires_grad)
+
+    def gather_for_graph(self) -> Tensor:
+        """Gather the parameter outside of FSDP2's forward pass."""
+        base: Tensor = GatherFull.apply(self.parameter, self)  # type: ignore[no-untyped-call]
+        self.gathered = [ref for ref in self.gathered if ref() is not None]
+        self.gathered.append(weakref.ref(base))
+        return base
+
+    def graph_tensors(self) -> list[Tensor]:
+        """Return FSDP2's unsharded parameter, and those gathered outside of its forward pass."""
+        unsharded = self.unsharded_param()
+        gathered = [t for ref in self.gathered if (t := ref()) is not None]
+        return ([] if unsharded is None else [unsharded]) + gathered
+
+    def restore_registration(self) -> None:
+        """Register the cell's parameter on its modules, and free FSDP2's unsharded one."""
+        self.group.reshard_stale()
+        self.fsdp_param.register(unsharded=False)
+
+    def add_unreduced(self, grad: Tensor) -> None:
+        """Accumulate a full gradient that FSDP2 does not reduce."""
+        before = self.unreduced_grad
+        self.unreduced_grad = grad.clone() if before is None else before + grad
 
     def collect_unreduced(self) -> None:
         """Collect gradients that FSDP2 has not reduced.
@@ -114,7 +121,7 @@ class FSDPParamState(ParamState):
     def reduce_unreduced(self) -> None:
         """Average and shard the gradients that FSDP2 has not reduced; collective."""
         grad, self.unreduced_grad = self.unreduced_grad, None
-        world_size, rows_per_rank = dist.get_world_size(), self.shard.rows_per_rank
+        world_size, rows_per_rank = dist.get_world_size(), self.shard.layout.chunk_size
         padded = torch.zeros(
             (rows_per_rank * world_size, *self.shape[1:]), dtype=self.dtype, device=self.device
         )
@@ -124,6 +131,23 @@ class FSDPParamState(ParamState):
         reduce_scatter_single(rows, padded)
         local = self.shard.local
         self._accumulate(rows.div_(world_size)[: local.shape[0]].to(local.device))
+
+
+class GatherFull(torch.autograd.Function):
+    """Gathers a parameter outside of FSDP2's forward pass; its gradient is reduced afterwards."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: Tensor, param_state: FSDPParamState) -> Tensor:
+        """Gather the parameter; ``leaf`` makes the result require a gradient."""
+        ctx.param_state = param_state
+        return param_state.shard.full_tensor()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None]:
+        """Keep the gradient until the strategy reduces it at the end of the backward pass."""
+        ctx.param_state.add_unreduced(grad)
+        return None, None
 
 
 def _local_rows(tensor: Any) -> Tensor:

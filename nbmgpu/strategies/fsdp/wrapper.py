@@ -22,13 +22,13 @@ from torch.distributed.fsdp import (
 )
 
 from nbmgpu.patches import PatchStack
+from nbmgpu.strategies.sharding.parameter_storage import FreedStorage
 from nbmgpu.strategies.strategy_options import StrategyOptions
 
 from .call_order import CallOrderCheck
 from .fsdp_param import CellFSDPParam, FSDPParamState
 from .fsdp_param_group import CellFSDPParamGroup
 from .module_call import ModuleCall
-from .parameter_storage import FreedStorage
 from .wrap_policy import ShardingPlan
 
 NON_NEGATIVE = (1 << 62) - 1
@@ -41,12 +41,16 @@ class FSDPWrapper:
     Attributes:
         calls: the calls of sharded modules, by ``id`` of the module.
         param_states: all sharded parameters, in the same order on all ranks.
-        freed_storage: the memory of their original data.
         call_order: checks that ranks issue the same collectives.
     """
 
     def __init__(
-        self, mesh: DeviceMesh, options: StrategyOptions, reshard: bool, strategy: str
+        self,
+        mesh: DeviceMesh,
+        options: StrategyOptions,
+        reshard: bool,
+        strategy: str,
+        freed_storage: FreedStorage,
     ) -> None:
         """Initialize without modules.
 
@@ -55,6 +59,7 @@ class FSDPWrapper:
             options: precision and offloading.
             reshard: whether to free unsharded parameters after the forward pass.
             strategy: name of the strategy, for messages.
+            freed_storage: frees the memory of the parameters' original data.
         """
         self.mesh = mesh
         self.reshard = reshard
@@ -68,7 +73,7 @@ class FSDPWrapper:
         self.calls: dict[int, ModuleCall] = {}
         self.param_states: list[FSDPParamState] = []
         self.patches = PatchStack()
-        self.freed_storage = FreedStorage()
+        self.freed_storage = freed_storage
         self.call_order = CallOrderCheck(strategy)
         self._reduced: list[int] = []
 

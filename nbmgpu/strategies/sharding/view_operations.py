@@ -1,4 +1,4 @@
-"""Operations on full tensor views: on local rows where possible, otherwise on gathered tensors."""
+"""Operations on full tensor views: on local parts if possible, otherwise on gathered tensors."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .full_tensor_view import FullTensorView, ShardedParameter, full_view_of, resolve
-from .row_shards import ViewOp
+from .full_tensor_view import FullTensorView, ShardedParameter, ViewOp, full_view_of, resolve
 from .view_attributes import HANDLERS, run_on_placeholder
 
 ELEMENTWISE = frozenset(
@@ -21,7 +20,7 @@ ELEMENTWISE = frozenset(
     )
 ) | {"__iadd__", "__isub__", "__imul__", "__itruediv__"}  # fmt: skip
 FOREACH = frozenset(f"_foreach_{name}" for name in ELEMENTWISE)
-"""In-place operations that can run on each rank's rows."""
+"""In-place operations that can run on each rank's part."""
 
 SHAPE_ONLY = frozenset({
     "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "new_zeros",
@@ -60,7 +59,7 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if name in SHAPE_ONLY:
         return func(*tree_map(_empty_like, args), **tree_map(_empty_like, kwargs))
     if name in ELEMENTWISE or name in FOREACH:
-        done, result = _run_on_local_rows(func, args, kwargs)
+        done, result = _run_on_local_parts(func, args, kwargs)
         if done:
             return result
     return _run_on_full_tensors(func, args, kwargs)
@@ -97,10 +96,10 @@ def _views_in(value: Any) -> Iterator[Any]:
     return (leaf for leaf in tree_leaves(value) if isinstance(leaf, FullTensorView))
 
 
-def _run_on_local_rows(
+def _run_on_local_parts(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[bool, Any]:
-    """Run an elementwise in-place operation on this rank's rows, if all tensors have equal shards.
+    """Run an elementwise in-place operation on this rank's parts, if all tensors are split alike.
 
     Returns:
         Whether it has run, and its result.
@@ -117,7 +116,7 @@ def _run_on_local_rows(
         return False, None
     if any(v._views or v._shard.unsharded is not None for v in views):
         return False, None
-    if len(targets) == 1 and any(v._shard.shape != targets[0]._shard.shape for v in views):
+    if len(targets) == 1 and any(v._shard.layout != targets[0]._shard.layout for v in views):
         return False, None
     for target in targets:
         _check_leaf(target)

@@ -1,8 +1,8 @@
-"""Optimizer steps on this rank's rows, for optimizers that update elements independently.
+"""Optimizer steps on this rank's parts, for optimizers that update elements independently.
 
 A trial finds out whether an optimizer does: one copy of it steps on a small parameter, and two more
 on one half of it each, as two ranks would.  If the results agree, the optimizer steps on this
-rank's rows as if they were plain parameters, in any of its implementations (foreach, fused).
+rank's parts as if they were plain parameters, in any of its implementations (foreach, fused).
 Any other optimizer (LBFGS, Muon, one with a trust ratio) steps on the sharded parameters, which
 look like full tensors to it.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import collections
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +20,9 @@ from torch.optim import Optimizer
 
 from nbmgpu.strategies.per_parameter import nonzero_learning_rate, shapes_to_try, unhooked_step
 
-from .fsdp_param import FSDPParamState
 from .full_tensor_view import FullTensorView, ShardedParameter, full_view_of
-from .row_shards import RowShard
+from .param_state import ParamState
+from .tensor_shard import TensorShard
 
 DEFAULT_SHAPE = (4, 3)
 """A shape that is tried for every optimizer; its halves have two rows each."""
@@ -122,7 +122,7 @@ def _to_cpu(value: Any) -> Any:
 
 
 class LocalStep:
-    """Runs the steps of one optimizer on this rank's rows."""
+    """Runs the steps of one optimizer on this rank's parts."""
 
     optimizer: Optimizer
 
@@ -132,7 +132,7 @@ class LocalStep:
         self._local_params: dict[int, nn.Parameter] = {}
 
     def step(self, optimizer: Optimizer, plain: Callable[[], Any]) -> Any:
-        """Run ``plain()``, a step of ``optimizer``, with local rows instead of parameters."""
+        """Run ``plain()``, a step of ``optimizer``, with local parts instead of parameters."""
         self.optimizer = optimizer
         plain = self._wrap_closure(plain)
         self._swap_in()
@@ -165,26 +165,22 @@ class LocalStep:
         kwargs = {k: wrap(v) for k, v in plain.keywords.items()}
         return functools.partial(plain.func, *args, **kwargs)
 
-    def _param_states(self) -> list[FSDPParamState]:
+    def _param_states(self) -> list[ParamState]:
         parameters = (p for group in self.optimizer.param_groups for p in group["params"])
-        sharded = (p for p in parameters if isinstance(p, ShardedParameter))
-        return [cast(FSDPParamState, p._param_state) for p in sharded]
+        return [p._param_state for p in parameters if isinstance(p, ShardedParameter)]
 
-    def _local(self, param_state: FSDPParamState) -> nn.Parameter:
-        """Return the local rows as a parameter, with their gradient."""
+    def _local(self, param_state: ParamState) -> nn.Parameter:
+        """Return the local part as a parameter, with its gradient."""
         key = id(param_state.parameter)
-        rows = param_state.shard.local
         if key not in self._local_params:
-            self._local_params[key] = nn.Parameter(
-                rows.detach(), param_state.parameter.requires_grad
-            )
+            part = param_state.shard.local.detach()
+            self._local_params[key] = nn.Parameter(part, param_state.parameter.requires_grad)
         local = self._local_params[key]
-        grad = param_state.sharded_param().grad
-        local.grad = None if grad is None else grad.to_local()
+        local.grad = param_state.local_grad()
         return local
 
     def _swap_in(self) -> None:
-        """Replace parameters, gradients and states of the optimizer by local rows."""
+        """Replace parameters, gradients and states of the optimizer by local parts."""
         optimizer = self.optimizer
         param_states = self._param_states()
         swap = {id(s.parameter): self._local(s) for s in param_states}
@@ -197,7 +193,7 @@ class LocalStep:
         for key, state in states:
             if id(key) in shards and isinstance(state, dict):
                 for name in state.keys() & self.keys:
-                    state[name] = _to_rows(state[name], shards[id(key)])
+                    state[name] = _to_part(state[name], shards[id(key)])
             optimizer.state[swap.get(id(key), key)] = state
 
     def _swap_out(self) -> None:
@@ -221,38 +217,37 @@ class LocalStep:
         param_state = self._state_of_local.get(id(parameter))
         return parameter if param_state is None else param_state.parameter
 
-    def _copy_back(self, local: nn.Parameter, param_state: FSDPParamState) -> None:
-        """Copy changed rows and gradients back, also where the step has assigned new tensors."""
-        rows = param_state.shard.local
-        if local.data_ptr() != rows.data_ptr():
-            rows.detach().copy_(local.detach())
-            local.data = rows.detach()
+    def _copy_back(self, local: nn.Parameter, param_state: ParamState) -> None:
+        """Copy changed parts and gradients back, also where the step has assigned new tensors."""
+        part = param_state.shard.local
+        if local.data_ptr() != part.data_ptr():
+            part.detach().copy_(local.detach())
+            local.data = part.detach()
         param_state.shard.on_change()
+        grad = param_state.local_grad()
         if local.grad is None:
-            param_state.sharded_param().grad = None
-        else:
-            grad = param_state.sharded_param().grad.to_local()
-            if local.grad.data_ptr() != grad.data_ptr():
-                grad.copy_(local.grad)
-            local.grad = None
+            param_state.set_local_grad(None)
+        elif grad is not None and local.grad.data_ptr() != grad.data_ptr():
+            grad.copy_(local.grad)
+        local.grad = None
 
 
-def _to_rows(value: Any, shard: RowShard) -> Any:
+def _to_part(value: Any, shard: TensorShard) -> Any:
     if isinstance(value, FullTensorView):
         return value._shard.local
     if isinstance(value, Tensor) and value.shape == shard.shape:
-        rows: Any = shard.local_rows(value).to(shard.local.device, copy=True).contiguous()
-        rows._view = full_view_of(RowShard(rows, shard.shape, shard.device))
-        rows._view._shard.original = value
-        return rows
+        part: Any = shard.layout.part_of(value).to(shard.local.device, copy=True).contiguous()
+        part._view = full_view_of(TensorShard(part, shard.layout, shard.device))
+        part._view._shard.original = value
+        return part
     return value
 
 
-def _to_view(value: Any, param_state: FSDPParamState) -> Any:
+def _to_view(value: Any, param_state: ParamState) -> Any:
     if isinstance(value, Tensor) and value.shape == param_state.shard.local.shape:
         kept = getattr(value, "_view", None)
         if kept is None:
-            kept = full_view_of(RowShard(value, param_state.shape, param_state.device))
+            kept = full_view_of(TensorShard(value, param_state.shard.layout, param_state.device))
             value._view = kept  # type: ignore[attr-defined]
         return kept
     return value

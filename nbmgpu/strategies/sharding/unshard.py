@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .fsdp_param import FSDPParamState
 from .full_tensor_view import FullTensorView
+from .param_state import ParamState
 from .parameter_storage import FreedStorage
-from .row_shards import RowShard
+from .tensor_shard import TensorShard
 
 MAX_COMPARED_ELEMENTS = 10_000
 """Elements up to which other ranks keep full tensors too, to be compared with rank 0's."""
@@ -24,7 +24,7 @@ UNFINISHED = (
 
 
 def unshard_all(
-    param_states: list[FSDPParamState],
+    param_states: Sequence[ParamState],
     optimizers: list[Optimizer],
     freed_storage: FreedStorage,
     rank: int,
@@ -42,7 +42,7 @@ def unshard_all(
     if rank == 0:
         freed_storage.restore()
     for param_state in param_states:
-        param_state.group.reshard_stale()
+        param_state.restore_registration()
         grad_view: Any = param_state.grad_view()
         full = param_state.shard.full_tensor()
         grad = None if grad_view is None else grad_view._shard.full_tensor()
@@ -69,10 +69,9 @@ def _unshard_state(view: Any, rank: int) -> Tensor:
     return full
 
 
-def _restore(param_state: FSDPParamState, full: Tensor | None, grad: Tensor | None) -> None:
-    """Restore the cell's parameter: its class, its memory, and its registration on modules."""
+def _restore(param_state: ParamState, full: Tensor | None, grad: Tensor | None) -> None:
+    """Restore the cell's parameter: its class and its memory."""
     parameter: Any = param_state.parameter
-    param_state.fsdp_param.register(unsharded=False)
     original = param_state.original_data
     with torch.no_grad():
         if full is None:
@@ -84,10 +83,10 @@ def _restore(param_state: FSDPParamState, full: Tensor | None, grad: Tensor | No
     _make_plain(param_state, data)
     parameter.grad = grad
     param_state.shard.unsharded = data
-    param_state.sharded_param().grad = None
+    param_state.set_local_grad(None)
 
 
-def _make_plain(param_state: FSDPParamState, data: Tensor) -> None:
+def _make_plain(param_state: ParamState, data: Tensor) -> None:
     """Make the cell's parameter an ``nn.Parameter`` with ``data``."""
     parameter: Any = param_state.parameter
     requires_grad = parameter.requires_grad
@@ -98,16 +97,16 @@ def _make_plain(param_state: FSDPParamState, data: Tensor) -> None:
 
 
 def restore_after_failure(
-    param_states: list[FSDPParamState],
+    param_states: Sequence[ParamState],
     optimizers: list[Optimizer],
     freed_storage: FreedStorage,
     notice: Callable[[str, str], None],
 ) -> None:
     """Restore parameters and states from before the cell, without collectives."""
-    RowShard.can_gather = False
+    TensorShard.can_gather = False
     freed_storage.restore(lost=True)
     for param_state in param_states:
-        param_state.fsdp_param.register(unsharded=False)
+        param_state.restore_registration()
         data = param_state.original_data
         assert data is not None
         _make_plain(param_state, data)
@@ -119,4 +118,4 @@ def restore_after_failure(
                 state.update({k: v._shard.original for k, v in views.items()})
                 if any(v._shard.original is None for v in views.values()):
                     del optimizer.state[parameter]
-    notice("fsdp-states-lost", UNFINISHED)
+    notice("sharded-states-lost", UNFINISHED)

@@ -66,7 +66,7 @@ def _set_requires_grad(view: Any, requires_grad: bool = True) -> Any:
     setter = Tensor.requires_grad.__set__  # type: ignore[attr-defined]
     run_on_placeholder(setter, (view, requires_grad), {})
     if isinstance(view, ShardedParameter):
-        view._param_state.sharded_param().requires_grad_(requires_grad)
+        view._param_state.set_requires_grad(requires_grad)
     return view
 
 
@@ -92,7 +92,7 @@ def _autograd_grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
     found = iter(torch.autograd.grad(outputs, flat, allow_unused=True, **options) if flat else ())
     results: list[Any] = []
     for tensor, group in zip(wanted, groups, strict=True):
-        grads = [g for g in (next(found) for _ in group) if g is not None]
+        grads = [_full_graph_grad(tensor, g) for g in (next(found) for _ in group) if g is not None]
         if not grads and not allow and not materialize:
             what = "One of the differentiated Tensors appears to not have been used in the graph."
             raise RuntimeError(what + " Set allow_unused=True if this is the desired behavior.")
@@ -106,12 +106,15 @@ def graph_tensors(tensor: Any) -> list[Tensor]:
 
     Any other tensor represents itself.
     """
-    if not isinstance(tensor, ShardedParameter):
-        return [tensor]
-    state = tensor._param_state
-    unsharded = state.unsharded_param()
-    gathered = [t for ref in state.gathered if (t := ref()) is not None]
-    return ([] if unsharded is None else [unsharded]) + gathered
+    return tensor._param_state.graph_tensors() if _is_sharded(tensor) else [tensor]
+
+
+def _full_graph_grad(tensor: Any, grad: Tensor) -> Tensor:
+    return tensor._param_state.full_graph_grad(grad) if _is_sharded(tensor) else grad
+
+
+def _is_sharded(tensor: Any) -> bool:
+    return isinstance(tensor, ShardedParameter)
 
 
 def _unscale(grads: Any, found_inf: Tensor, inv_scale: Tensor) -> None:

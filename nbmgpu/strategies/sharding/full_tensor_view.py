@@ -2,8 +2,8 @@
 
 While a model is sharded, the cell keeps its own objects: its parameters change their class to
 ``ShardedParameter``, and ``__torch_function__`` handles every operation on them.  An elementwise
-in-place operation runs on this rank's rows; any other one runs on the full tensor, which is
-gathered for it, and changes are copied back into the rows (``view_operations``).  So ``p.norm()``,
+in-place operation runs on this rank's part; any other one runs on the full tensor, which is
+gathered for it, and changes are copied back into the parts (``view_operations``).  So ``p.norm()``,
 ``p.data[0] = 1``, an average of weights or a penalty on them have the results of one device, and no
 alias in the cell becomes stale.  Gathering may be collective because all ranks run the same cell.
 
@@ -13,27 +13,57 @@ is used.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from .row_shards import GatherFull, ParamState, RowShard, ViewOp
+from .tensor_shard import TensorShard
+
+if TYPE_CHECKING:
+    from .param_state import ParamState
+
+
+@dataclass(frozen=True)
+class ViewOp:
+    """The operation that created a view, to apply it again.
+
+    Attributes:
+        function, args, kwargs: the call.
+        base: the argument that is replaced by the tensor to view.
+        item: index of the view in the result, if that is a sequence.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    base: Any
+    item: int | None = None
+
+    def apply(self, tensor: Tensor) -> Tensor:
+        """Return the view of ``tensor``."""
+
+        def replace(value: Any) -> Any:
+            return tensor if value is self.base else value
+
+        args, kwargs = tree_map(replace, (self.args, self.kwargs))
+        result: Any = self.function(*args, **kwargs)
+        return result if self.item is None else result[self.item]  # type: ignore[no-any-return]
 
 
 class FullTensorView:
     """Base class of ``ShardedParameter`` and ``ShardedTensor``.
 
     Attributes:
-        _shard: the rows of this rank.
+        _shard: this rank's part.
         _views: operations that lead from the full tensor to this view of it.
         _leaf: the parameter whose gradient this view contributes to, if any.
     """
 
-    _shard: RowShard
+    _shard: TensorShard
     _views: tuple[ViewOp, ...] = ()
     _leaf: ShardedParameter | None = None
     _dispatch: ClassVar[Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]]
@@ -82,7 +112,7 @@ class ShardedTensor(FullTensorView, Tensor):  # type: ignore[misc]
         return func(*tree_map(full_tensor_of, args), **tree_map(full_tensor_of, kwargs or {}))
 
 
-def full_view_of(shard: RowShard, like: Tensor | None = None) -> ShardedTensor:
+def full_view_of(shard: TensorShard, like: Tensor | None = None) -> ShardedTensor:
     """Return a tensor that represents ``shard``, or a view of it that is shaped like ``like``."""
     shape = shard.shape if like is None else like.shape
     strides = None if like is None else like.stride()
@@ -122,11 +152,8 @@ def resolve(view: Any) -> tuple[Tensor, Tensor]:
     """
     leaf = view if isinstance(view, ShardedParameter) else view._leaf
     if leaf is not None and torch.is_grad_enabled() and leaf.requires_grad:
-        state = leaf._param_state
         with torch._C.DisableTorchFunctionSubclass():
-            base: Tensor = GatherFull.apply(leaf, state, view._shard)  # type: ignore[no-untyped-call]
-        state.gathered = [ref for ref in state.gathered if ref() is not None]
-        state.gathered.append(weakref.ref(base))
+            base: Tensor = leaf._param_state.gather_for_graph()
     else:
         base = view._shard.full_tensor()
     tensor = base

@@ -7,16 +7,17 @@ views of the sharded parameter, so that they follow its values as on one device.
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from .full_tensor_view import FullTensorView
-from .row_shards import RowShard
+from .tensor_shard import TensorShard
 
 if TYPE_CHECKING:
-    from .fsdp_param import FSDPParamState
+    from .param_state import ParamState
 
 
 class AliasView(FullTensorView, Tensor):  # type: ignore[misc]
@@ -36,7 +37,7 @@ class FreedStorage:
         self.aliases: list[Any] = []
         self.freed: dict[int, tuple[Any, int]] = {}
 
-    def free(self, param_states: list[FSDPParamState]) -> None:
+    def free(self, param_states: Sequence[ParamState]) -> None:
         """Free the parameters' storages that no other tensor uses, and make aliases views.
 
         Memory that is mapped from the notebook's bundle does not belong to this process and stays.
@@ -63,7 +64,7 @@ class FreedStorage:
                 self.freed[id(storage)] = storage, storage.nbytes()
                 storage.resize_(0)
 
-    def _make_view(self, tensor: Any, shard: RowShard) -> None:
+    def _make_view(self, tensor: Any, shard: TensorShard) -> None:
         tensor.__class__ = AliasView
         tensor._shard = shard
         self.aliases.append(tensor)

@@ -1,0 +1,69 @@
+"""The sizes of a device mesh, from ``--mesh`` and the number of ranks; readable without torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from nbmgpu.errors import OptionError, format_message
+
+if TYPE_CHECKING:
+    from .profiles import Profile
+    from .strategy_options import StrategyOptions
+
+
+def parse_mesh(words: Iterable[str]) -> dict[str, int]:
+    """Return sizes by dimension of words such as ``dp=2``."""
+    pairs = (word.split("=") for word in words)
+    return {name: int(size) for name, size in pairs}
+
+
+def format_mesh(sizes: dict[str, int]) -> str:
+    """Return the mesh as ``--mesh`` takes it: ``dp=2,tp=2``."""
+    return ",".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def mesh_ranks(options: StrategyOptions) -> int | None:
+    """Return the number of ranks that ``--mesh`` asks for; None without it."""
+    return math.prod(parse_mesh(options.mesh).values()) if options.mesh else None
+
+
+def mesh_sizes(profile: Profile, world_size: int, options: StrategyOptions) -> dict[str, int]:
+    """Return the sizes of all dimensions of a strategy's mesh, outermost first.
+
+    Without ``--mesh``, all ranks are in the last dimension.
+
+    Raises:
+        OptionError: the strategy has no such dimension, or the sizes do not multiply to
+            ``world_size``.
+    """
+    names = profile.mesh
+    given = parse_mesh(options.mesh)
+    if not given:
+        return {name: world_size if name == names[-1] else 1 for name in names}
+    unknown = [name for name in given if name not in names]
+    sizes = {name: given.get(name, 1) for name in names}
+    if not unknown and math.prod(sizes.values()) == world_size:
+        return sizes
+    if unknown:
+        what = f"The mesh of {profile.name} has no dimension {unknown[0]!r}"
+        allowed = f"Its dimensions are {', '.join(names)}"
+    else:
+        product = math.prod(sizes.values())
+        what = f"--mesh {format_mesh(given)} has {product} ranks, and the run has {world_size}"
+        allowed = "The sizes of a mesh multiply to the number of ranks"
+    nearest = format_mesh(_nearest(sizes, world_size))
+    raise OptionError(
+        format_message(what, allowed, f"%%mgpu --strategy {profile.name} --mesh {nearest}")
+    )
+
+
+def _nearest(sizes: dict[str, int], world_size: int) -> dict[str, int]:
+    """Return sizes with the product ``world_size`` that keep as many of ``sizes`` as possible."""
+    for changed in sizes:
+        others = math.prod(size for name, size in sizes.items() if name != changed)
+        if world_size % others == 0:
+            return sizes | {changed: world_size // others}
+    last = list(sizes)[-1]
+    return {name: world_size if name == last else 1 for name in sizes}

@@ -1,0 +1,143 @@
+"""Tensors of which each rank of a process group holds a part, like DTensor's ``Shard(dim)``."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+# Torch before 2.12 has it under another name.
+all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+@dataclass(frozen=True)
+class ShardLayout:
+    """How a tensor is split over ranks.
+
+    Attributes:
+        shape: shape of the full tensor.
+        dim: dimension that is split, as by ``torch.chunk``: the last ranks may hold less.
+        group: the ranks, in the order of their parts; None for all ranks.
+        blocks: number of equal blocks along ``dim``, each of which is split: 3 for the query, key
+            and value weights of a fused projection.
+    """
+
+    shape: torch.Size
+    dim: int = 0
+    group: ProcessGroup | None = None
+    blocks: int = 1
+
+    @property
+    def chunk_size(self) -> int:
+        """Size of the first ranks' part of a block along ``dim``."""
+        return -(-self.shape[self.dim] // self.blocks // dist.get_world_size(self.group))
+
+    def part_of(self, full: Tensor) -> Tensor:
+        """Return this rank's part of ``full``: a view if there is one block, else a copy."""
+        blocks = self._split_blocks(full)
+        size = blocks.shape[self.dim + 1]
+        start = min(dist.get_rank(self.group) * self.chunk_size, size)
+        part = blocks.narrow(self.dim + 1, start, min(self.chunk_size, size - start))
+        flat: Tensor = part.flatten(self.dim, self.dim + 1)
+        return flat
+
+    def _split_blocks(self, tensor: Tensor) -> Tensor:
+        size = tensor.shape[self.dim] // self.blocks
+        blocks: Tensor = tensor.unflatten(self.dim, (self.blocks, size))
+        return blocks
+
+    def gather(self, part: Tensor, device: torch.device) -> Tensor:
+        """Return the full tensor on ``device``, which is no view; collective over ``group``.
+
+        Args:
+            part: this rank's part, on any device.
+            device: where the full tensor is needed.
+        """
+        world_size, chunk_size = dist.get_world_size(self.group), self.chunk_size
+        is_by_rows = self.dim == 0 and self.blocks == 1
+        part = part.to(device)
+        # What is gathered comes first: shape (part of a block, ..., blocks, ...).
+        rows = part if is_by_rows else self._split_blocks(part).movedim(self.dim + 1, 0)
+        if rows.shape[0] < chunk_size:
+            padding = rows.new_zeros((chunk_size - rows.shape[0], *rows.shape[1:]))
+            rows = torch.cat([rows, padding])
+        gathered = rows.new_empty((chunk_size * world_size, *rows.shape[1:]))
+        all_gather_single(gathered, rows.contiguous(), group=self.group)
+        size = self.shape[self.dim] // self.blocks
+        if gathered.shape[0] != size:
+            gathered = gathered[:size].clone()
+        if is_by_rows:
+            return gathered
+        full = gathered.movedim(0, self.dim + 1).flatten(self.dim, self.dim + 1)
+        # Random numbers are drawn in the order of memory.
+        return full.clone(memory_format=torch.contiguous_format)
+
+
+class TensorShard:
+    """This rank's part of a tensor.
+
+    Attributes:
+        local: the part, possibly empty.
+        layout: how the tensor is split.
+        device: device of the full tensor; ``local`` may be in host memory.
+        unsharded: the full tensor after the cell; from then on nothing is collective.
+        original: the cell's tensor that the part was copied from, which is filled after the cell.
+        on_change: called when the part has changed.
+        can_gather: class attribute; False after a failure, when other ranks may have exited.
+    """
+
+    can_gather: ClassVar[bool] = True
+
+    def __init__(self, local: Tensor, layout: ShardLayout, device: torch.device) -> None:
+        """Hold ``local``, without copying it."""
+        self.local = local
+        self.layout = layout
+        self.device = device
+        self.unsharded: Tensor | None = None
+        self.original: Tensor | None = None
+        self.on_change: Callable[[], None] = _nothing
+        self._snapshot: weakref.ref[Tensor] | None = None
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of the full tensor."""
+        return self.layout.shape
+
+    def full_tensor(self) -> Tensor:
+        """Return the full tensor; collective unless it is unsharded.
+
+        After a failure it cannot be gathered, and is filled with NaN.
+        """
+        if self.unsharded is not None:
+            return self.unsharded
+        if not TensorShard.can_gather:
+            return torch.full(self.shape, float("nan"), dtype=self.local.dtype, device=self.device)
+        with torch.no_grad():
+            return self.layout.gather(self.local.detach(), self.device)
+
+    def copy_from(self, full: Tensor) -> None:
+        """Copy this rank's part from ``full``."""
+        with torch.no_grad():
+            if self.unsharded is not None:
+                self.unsharded.copy_(full)
+            else:
+                self.local.detach().copy_(self.layout.part_of(full))
+                self.on_change()
+
+    def snapshot(self) -> Tensor:
+        """Return a full copy for code that reads memory directly; shared while it is referenced."""
+        kept = self._snapshot() if self._snapshot else None
+        if kept is None:
+            kept = self.full_tensor()
+            self._snapshot = weakref.ref(kept)
+        return kept
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,54 @@
+"""A parameter of the cell of which each rank of a tensor-parallel group holds a part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from nbmgpu.strategies.sharding.param_state import ParamState
+from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
+
+from .collectives import gather_parts
+
+
+class TPParamState(ParamState):
+    """The state of one split parameter.
+
+    Attributes:
+        local: this rank's part, the parameter that forward passes use.
+    """
+
+    def __init__(self, parameter: Any, layout: ShardLayout) -> None:
+        """Copy this rank's part from ``parameter``, and make that a view."""
+        part = layout.part_of(parameter.detach()).clone().contiguous()
+        super().__init__(parameter, part, layout)
+        self.local = nn.Parameter(part, parameter.requires_grad)
+        self.replace_class()
+
+    def local_grad(self) -> Tensor | None:
+        """Return this rank's part of the gradient."""
+        return self.local.grad
+
+    def set_local_grad(self, grad: Tensor | None) -> None:
+        """Replace this rank's part of the gradient."""
+        self.local.grad = grad
+
+    def set_requires_grad(self, requires_grad: bool) -> None:
+        """Set whether the part requires a gradient."""
+        self.local.requires_grad_(requires_grad)
+
+    def gather_for_graph(self) -> Tensor:
+        """Gather the full parameter, for operations outside of its module."""
+        return gather_parts(self.local, self.shard.layout)
+
+    def graph_tensors(self) -> list[Tensor]:
+        """Return this rank's part."""
+        return [self.local]
+
+    def full_graph_grad(self, grad: Tensor) -> Tensor:
+        """Gather the full gradient of the part's one."""
+        return gather_parts(grad, self.shard.layout)
+
+    def restore_registration(self) -> None:
+        """Do nothing: modules keep the cell's parameter."""

@@ -1,0 +1,242 @@
+"""tp: numbers of one device, and nothing of the split parts to be seen on the cell's objects."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from idioms.comparison import assert_equal, run_both
+from idioms.idiom import TRAIN, Idiom, idiom
+from idioms.notebook import notebook
+from idioms.sources import ADAM, BLOCKS, CONV, before_step
+from matrix_selection import sampled
+
+import nbmgpu
+from nbmgpu.errors import OptionError
+from nbmgpu.options.run_options import RunOptions
+
+PAIR = """
+model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4))
+"""
+
+DROPOUT = """
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.4), nn.Linear(16, 4))
+"""
+
+AUGMENTED = """
+class Noisy(Dataset):
+    def __len__(self):
+        return 44
+    def __getitem__(self, i):
+        return X[i] * random.uniform(0.9, 1.1) + 0.1 * torch.randn(8), Y[i]
+loader = DataLoader(Noisy(), batch_size=8, shuffle=True)
+"""
+
+CONVOLUTIONS = """
+X = torch.randn(44, 3, 6, 6)
+loader = DataLoader(TensorDataset(X, Y), batch_size=8)
+model = nn.Sequential(nn.Conv2d(3, 9, 3), nn.ReLU(), nn.Conv2d(9, 6, 3, padding=1, bias=False),
+                      nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4))
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+
+TOKENS = """
+X, Y = torch.randint(0, 51, (44, 6)), torch.randint(0, 51, (44, 6))
+loader = DataLoader(TensorDataset(X, Y), batch_size=8)
+
+class Language(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(51, 12, padding_idx=3)
+        self.inner = nn.Sequential(
+            nn.LayerNorm(12), nn.Linear(12, 24), nn.GELU(), nn.Linear(24, 12))
+        self.head = nn.Linear(12, 51, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens):
+        hidden = self.embedding(tokens)
+        return self.head(hidden + self.inner(hidden)).flatten(0, 1)
+
+model = Language()
+"""
+TRAIN_TOKENS = TRAIN.replace("model(x), y", "model(x), y.flatten()")
+
+SGD = "opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)\n"
+
+CASES = [
+    idiom("a pair of layers", setup=PAIR + ADAM),
+    idiom("a tied table of 51 rows", TRAIN_TOKENS, setup=TOKENS + ADAM),
+    idiom("convolutions", setup=CONVOLUTIONS),
+    idiom("batch normalization", setup=CONV, ranks=(2, 3)),
+    idiom("dropout", setup=DROPOUT + ADAM, ranks=(2, 3)),
+    idiom("augmentation in the dataset", setup=AUGMENTED + PAIR + ADAM, ranks=(2, 3)),
+    idiom("blocks", setup=BLOCKS),
+    idiom("a penalty on parameters", TRAIN.replace(
+        "model(x), y)", "model(x), y) + 0.01 * sum(p.square().sum() for p in model.parameters())"),
+        setup=PAIR + SGD),
+    idiom("clipped by the norm", before_step(
+        "losses.append(nn.utils.clip_grad_norm_(model.parameters(), 0.05).item())"),
+        setup=PAIR + SGD, curve=False),
+    idiom("gradients of gradients", ranks=(2, 3), cell=TRAIN.replace(
+        "loss.backward()", "grads = torch.autograd.grad(loss, list(model.parameters()), "
+        "create_graph=True)\n        loss = loss + sum(g.square().sum() for g in grads)\n"
+        "        loss.backward()"), setup=PAIR + SGD, curve=False, rank_local="grads"),
+    idiom("a layer frozen after an epoch", TRAIN.replace(
+        "    for x", "    model[0].requires_grad_(epoch == 0)\n    for x"), setup=PAIR + ADAM),
+    idiom("evaluation, averages of weights, saved and loaded", TRAIN + """
+    with torch.no_grad():
+        losses.append(model.eval()(X).mean().item())
+        model[0].weight.mul_(0.9)
+        model[2].weight.data[0] = 1.0
+    model.train()
+    state = copy.deepcopy(model.state_dict())
+    model.load_state_dict({name: value * 0.5 for name, value in state.items()})
+""", setup=PAIR + ADAM, curve=False),
+]  # fmt: skip
+
+MESHES = [(2, ()), (3, ()), (4, ("dp=2", "tp=2"))]
+"""Numbers of ranks, with their mesh."""
+
+OTHERS = [
+    (case, *mesh) for case in CASES for mesh in MESHES[1:] if mesh[0] != 4 or len(case.ranks) == 1
+]
+EXERCISED = ("nbmgpu/strategies/tp", "nbmgpu/strategies/sharding")
+
+
+@pytest.mark.parametrize(
+    ("case", "ranks", "mesh"),
+    [
+        *sampled(((case, 2, ()) for case in CASES), 1),
+        *sampled(OTHERS, 3, *EXERCISED),
+    ],
+)
+def test_numbers_of_one_device(case: Idiom, ranks: int, mesh: tuple[str, ...]) -> None:
+    result = assert_equal(case, ranks, notices="", strategy="tp", mesh=mesh)
+    assert all(type(p) is torch.nn.Parameter for p in result.ranks["model"].parameters())
+
+
+WIDE = """
+model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(8)), nn.Linear(256, 4))
+X = torch.randn(44, 256)
+loader = DataLoader(TensorDataset(X, Y), batch_size=8)
+opt = torch.optim.Adam(model.parameters(), lr=1e-3)
+"""
+HELD = """
+import gc
+held = sum(
+    storage.nbytes() for storage in {
+        t.untyped_storage().data_ptr(): t.untyped_storage()
+        for t in gc.get_objects() if type(t) in (torch.Tensor, nn.Parameter) and not t.is_sparse
+        and t.numel() > 1000
+    }.values()
+)
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_each_rank_holds_its_part_of_parameters_gradients_and_states(ranks: int) -> None:
+    namespace = notebook()
+    run = nbmgpu.run(WIDE + TRAIN + HELD, namespace, gpus=ranks, cpu=True, strategy="tp")
+    size = sum(p.nbytes for p in namespace["model"].parameters())
+    for each in run.results.values():
+        assert each["held"] <= 1.1 * 4 * size / ranks + namespace["X"].nbytes
+
+
+def test_a_module_outside_of_the_plan_is_replicated() -> None:
+    recurrent = """
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(8, 6, batch_first=True), nn.Linear(6, 4)
+    def forward(self, x):
+        return self.head(self.lstm(x.unsqueeze(1))[0][:, -1])
+model = Recurrent()
+"""
+    assert_equal(idiom("lstm", setup=recurrent + SGD), strategy="tp", notices="")
+
+
+MODELS = {
+    "llama": """
+import transformers
+config = transformers.LlamaConfig(vocab_size=40, hidden_size=16, intermediate_size=32,
+    num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=16,
+    bos_token_id=1, eos_token_id=2, pad_token_id=0)
+model = transformers.LlamaForCausalLM(config)
+""",
+    "gpt2": """
+import transformers
+config = transformers.GPT2Config(vocab_size=41, n_embd=16, n_layer=2, n_head=2, n_positions=16,
+    resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=1, eos_token_id=2)
+model = transformers.GPT2LMHeadModel(config)
+""",
+    "t5": """
+import transformers
+config = transformers.T5Config(vocab_size=40, d_model=16, d_kv=8, d_ff=32, num_layers=2,
+    num_heads=2, dropout_rate=0.0, decoder_start_token_id=0)
+model = transformers.T5ForConditionalGeneration(config)
+""",
+    "encoder": """
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(40, 16)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.layers, self.head = nn.TransformerEncoder(layer, 2), nn.Linear(16, 40)
+    def forward(self, input_ids, labels):
+        logits = self.head(self.layers(self.embedding(input_ids)))
+        return {"loss": F.cross_entropy(logits.flatten(0, 1), labels.flatten())}
+model = Encoder()
+""",
+}
+TEXTS = """
+ids = torch.randint(4, 40, (22, 7))
+loader = DataLoader(TensorDataset(ids), batch_size=4)
+opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+"""
+"""The bias of keys has no gradient but rounding errors, which Adam would scale to steps."""
+
+TRAIN_MODEL = """
+for epoch in range(2):
+    for (batch,) in loader:
+        opt.zero_grad()
+        loss = model(input_ids=batch, labels=batch)["loss"]
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        opt.step()
+        losses.append(loss.item())
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "mesh"),
+    sampled(((name, *mesh) for name in MODELS for mesh in (MESHES[0], MESHES[2])), 2, *EXERCISED),
+)
+def test_transformers(name: str, ranks: int, mesh: tuple[str, ...]) -> None:
+    setup = MODELS[name] + TEXTS
+    result = run_both(TRAIN_MODEL, setup, ranks, strategy="tp", mesh=mesh)
+    assert result.difference("model") < 1e-5
+    assert result.difference("losses") < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("--strategy tp --mesh dp=2,tp=3 --gpus 4 --cpu", r"Try: %%mgpu --strategy tp --mesh"),
+        ("--strategy tp --mesh dp=3,tp=2 --gpus 4 --cpu", r"has 6 ranks, and the run has 4"),
+        ("--strategy tp --mesh pp=2,tp=2 --cpu", r"no dimension 'pp'"),
+    ],
+)
+def test_a_mesh_that_does_not_fit_is_refused(line: str, text: str) -> None:
+    options = RunOptions.parse(line)
+    with pytest.raises(OptionError, match=text):
+        nbmgpu.run("1", {}, **vars(options))
+
+
+@pytest.mark.parametrize("mesh", ["dp=2,tp", "dp=0", "2x2", "dp=2,dp=2"])
+def test_what_is_not_a_mesh_is_refused(mesh: str) -> None:
+    with pytest.raises(OptionError, match="is not a device mesh"):
+        RunOptions.parse(f"--strategy tp --mesh {mesh}")
+
+
+def test_other_strategies_have_no_mesh() -> None:
+    with pytest.raises(OptionError, match=r"Try: %%mgpu --strategy tp --mesh dp=2,tp=2"):
+        RunOptions.parse("--strategy ddp --mesh dp=2,tp=2")
