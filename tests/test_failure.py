@@ -82,7 +82,7 @@ def test_the_earliest_error_is_the_cause(stage: Stage) -> None:
     report(staged, 1, ValueError("the cause"))
     staged.exit(1, 1)
     report(staged, 0, RuntimeError("Connection closed by peer"))
-    staged.launcher.emit(Exited, of_rank=0, code=1, asked=True)
+    staged.launcher.emit(Exited, of_rank=0, code=1, terminating=True)
     staged.end("failed")
     assert isinstance(raised(staged), ValueError)
 
@@ -92,7 +92,7 @@ def test_a_connection_error_is_not_the_cause(stage: Stage) -> None:
     staged.start()
     staged.exit(1, -9)
     report(staged, 0, RuntimeError("Connection closed by peer"))
-    staged.launcher.emit(Exited, of_rank=0, code=1, asked=True)
+    staged.launcher.emit(Exited, of_rank=0, code=1, terminating=True)
     staged.end("failed")
     got = raised(staged)
     assert isinstance(got, RankKilledError)

@@ -184,10 +184,10 @@ def test_of_equal_exceptions_that_of_rank_0_is_shown(stage):
 
 def test_a_signal_sent_by_the_launcher_is_not_the_cause(stage):
     staged = stage(2)
-    staged.launcher.emit(Exited, of_rank=1, code=-9, asked=True)
+    staged.launcher.emit(Exited, of_rank=1, code=-9, terminating=True)
     staged.run.refresh()
     assert staged.run.view.killed == []
-    staged.launcher.emit(Exited, of_rank=0, code=-9, asked=False)
+    staged.launcher.emit(Exited, of_rank=0, code=-9, terminating=False)
     staged.run.refresh()
     assert staged.run.view.killed == [0]
 

@@ -221,9 +221,9 @@ def as_text(comparison: Comparison) -> str:
     lines = [
         "  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip() for row in table
     ]
-    said = [*closing(comparison), *filter(None, [comparison.line])]
+    conclusion = [*closing(comparison), *filter(None, [comparison.line])]
     below = [f"- {note}" for note in (*reasons(comparison.rows), *notes(comparison))]
-    return "\n".join([heading(comparison), "", *lines, "", *said, *below])
+    return "\n".join([heading(comparison), "", *lines, "", *conclusion, *below])
 
 
 def as_markdown(comparison: Comparison) -> str:
@@ -231,9 +231,9 @@ def as_markdown(comparison: Comparison) -> str:
     table = [HEADER, ("---",) * len(HEADER), *map(cells, comparison.rows)]
     lines = [f"| {' | '.join(row)} |" for row in table]
     line = [f"    {comparison.line}", ""] if comparison.line else []
-    said = " ".join(closing(comparison))
+    conclusion = " ".join(closing(comparison))
     below = [f"- {note}" for note in (*reasons(comparison.rows), *notes(comparison))]
-    return "\n".join([*lines, "", said, "", *line, *below])
+    return "\n".join([*lines, "", conclusion, "", *line, *below])
 
 
 def as_html(comparison: Comparison, running: RunProgress | None = None) -> str:
@@ -302,14 +302,14 @@ def _chart(comparison: Comparison) -> str:
 
 
 def _conclusion(comparison: Comparison) -> str:
-    said = f"<p style='margin:6px 0'><b>{escape(' '.join(closing(comparison)))}</b>"
+    html = f"<p style='margin:6px 0'><b>{escape(' '.join(closing(comparison)))}</b>"
     if line := comparison.line:
         # The JupyterLab extension shows the button and writes the line.
-        said += (
+        html += (
             f"<br><code>{escape(line)}</code> <button class='nbmgpu-write-line' type='button' "
             f"hidden data-line='{escape(line)}'>Put this line on the cell</button>"
         )
-    return f"{said}</p>"
+    return f"{html}</p>"
 
 
 def _listed(lines: Iterable[str]) -> str:

@@ -42,7 +42,7 @@ def supervise(
     wait = _waiter()
     while True:
         for rank, code in ranks.poll():
-            events.emit(Exited, of_rank=rank, code=code, asked=termination.started)
+            events.emit(Exited, of_rank=rank, code=code, terminating=termination.started)
             if code != 0 or not _has_finished(run, rank):
                 termination.start("failed")
         if not ranks.alive():

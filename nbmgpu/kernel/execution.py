@@ -99,7 +99,7 @@ class Execution:
         self.cell = read_cell(self.source, self.namespace, self.context.transform)
         self._check_strategy()
         self.placement = self._engine.place(self.options)
-        mesh_sizes(profile_of(self.options.strategy), self.placement.world_size, self.options)
+        self._complete_mesh()
         names = {n: self.namespace[n] for n in self.cell.reads if n in self.namespace}
         header = BundleHeader(
             random=random_state.capture(),
@@ -111,6 +111,14 @@ class Execution:
         )
         self.bundle = serialize(names, self.namespace, header)
         self.batch_line = batch_line(names.values(), self.options, self.placement.world_size)
+
+    def _complete_mesh(self) -> None:
+        """Check ``--mesh``, and let it name all dimensions, in the order of the device mesh."""
+        profile = profile_of(self.options.strategy)
+        sizes = mesh_sizes(profile, self.placement.world_size, self.options)
+        if self.options.mesh:
+            words = tuple(f"{name}={size}" for name, size in sizes.items())
+            self.options = dataclasses.replace(self.options, mesh=words)
 
     def _library_patches(self) -> list[str]:
         """Return what the notebook has patched in libraries, unless the cell does that itself."""

@@ -12,7 +12,7 @@ from nbmgpu.runs.run import Run
 from nbmgpu.runs.view import RunView
 
 from .curves import Straggler, straggler
-from .text_format import TONES, Tone, exit_word, number, plain, span
+from .text_format import TONES, Tone, exit_word, number, plain, rank_place, span
 
 SILENT = 5.0
 """Seconds without events after which a rank counts as silent while others send heartbeats."""
@@ -36,7 +36,8 @@ class Meter:
 class RankRow:
     """The row of a rank.
 
-    ``gpu`` and ``gpu_memory`` are None where there is no GPU.  ``slowest`` marks the
+    ``device`` has the position in the device mesh, too, if there is one.  ``gpu`` and
+    ``gpu_memory`` are None where there is no GPU.  ``slowest`` marks the
     straggler; ``warning`` is a sentence, or empty.
     """
 
@@ -66,17 +67,15 @@ def rows(run: Run, now: float, stopping: bool = False) -> list[RankRow]:
     warned = warnings(view, now, slowest)
     return [
         replace(
-            _row(rank, seen, device, rank == failed_rank),
+            _row(rank, seen, rank_place(run.record, rank), rank == failed_rank),
             slowest=slowest is not None and rank == slowest.rank,
             warning=warning,
         )
-        for rank, (seen, device, warning) in enumerate(
-            zip(view.ranks, run.record.devices, warned, strict=True)
-        )
+        for rank, (seen, warning) in enumerate(zip(view.ranks, warned, strict=True))
     ]
 
 
-def _row(rank: int, seen: RankView, device: str, failed: bool) -> RankRow:
+def _row(rank: int, seen: RankView, place: str, failed: bool) -> RankRow:
     label: str = seen.state
     tone = TONES.get(label, "idle")
     if seen.failure or failed:
@@ -87,7 +86,7 @@ def _row(rank: int, seen: RankView, device: str, failed: bool) -> RankRow:
         label = f"{label} ({exit_word(seen.exit_code)})"
     step_time = span(seen.step_times[-1].step_time) if seen.step_times else ""
     return RankRow(
-        rank, device, label, tone, plain(seen.detail), seen.step, step_time, False,
+        rank, place, label, tone, plain(seen.detail), seen.step, step_time, False,
         _cpu(seen), _memory(seen), *_gpu(seen), "",
     )  # fmt: skip
 

@@ -123,10 +123,10 @@ def _failure(failure: Cause | None) -> str:
     for line in failure.context:
         shown.append(f"{'→' if line.failing else ' '} {line.number:>3}  {line.text}")
     hints = [("Likely cause", failure.explanation), ("Try", failure.remedy)]
-    said = "".join(_line(f"<b>{label}:</b> {escape(text)}") for label, text in hints if text)
+    advice = "".join(_line(f"<b>{label}:</b> {escape(text)}") for label, text in hints if text)
     return (
         f'<div style="margin: 6px 0; padding: 2px 10px; border-left: 3px solid {COLOURS["bad"]}">'
-        f"<b>{escape(headline)}</b>{_pre(_marked(shown))}{said}</div>"
+        f"<b>{escape(headline)}</b>{_pre(_marked(shown))}{advice}</div>"
     )
 
 
@@ -206,11 +206,11 @@ def _ranks(run: Run) -> str:
     shown = _rows(run)
     if all(row.tone != "bad" and not row.warning for row in shown):
         return ""
-    said = ", ".join(
+    listed = ", ".join(
         f"rank {row.rank} {row.label}" + (f" ({row.warning})" if row.warning else "")
         for row in shown
     )
-    return f"<p><small>{escape(said)}</small></p>"
+    return f"<p><small>{escape(listed)}</small></p>"
 
 
 def _course(curve: Curve) -> str:

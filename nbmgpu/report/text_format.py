@@ -11,6 +11,7 @@ from nbmgpu.formatting import format_count
 from nbmgpu.runs.events import RunState
 from nbmgpu.runs.record import RunRecord
 from nbmgpu.runs.view import RunView
+from nbmgpu.strategies.mesh_sizes import parse_mesh, position
 
 Tone = Literal["idle", "busy", "good", "bad", "calm"]
 """The severity that a front end colors: waiting, working, succeeded, failed, ended neutrally."""
@@ -97,9 +98,18 @@ def ending_sentence(state: RunState) -> str:
 
 
 def headline(record: RunRecord) -> str:
-    """Return strategy, world size and devices: ``ddp on 2 ranks (cuda:0-1)``."""
+    """Return strategy, ranks, devices and mesh: ``tp on 4 ranks (cuda:0-3), dp=2 x tp=2``."""
     ranks = format_count(record.world_size, "rank")
-    return plain(f"{record.options.strategy} on {ranks} ({device_names(record.devices)})")
+    text = f"{record.options.strategy} on {ranks} ({device_names(record.devices)})"
+    mesh = record.options.values.get("mesh") or ()
+    return plain(", ".join(filter(None, [text, " x ".join(mesh)])))
+
+
+def rank_place(record: RunRecord, rank: int) -> str:
+    """Return where a rank is: its device, and its position in a mesh (``cuda:2, dp 1 tp 0``)."""
+    mesh = parse_mesh(record.options.values.get("mesh") or ())
+    place = " ".join(f"{name} {index}" for name, index in position(mesh, rank).items())
+    return plain(", ".join(filter(None, [record.devices[rank], place])))
 
 
 def device_names(devices: list[str]) -> str:

@@ -224,14 +224,14 @@ class Failure(Event):
 class Exited(Event):
     """The launcher observed that a rank exited.
 
-    ``code`` is negative for a signal, as in subprocess. ``asked`` tells that the launcher was
+    ``code`` is negative for a signal, as in subprocess. ``terminating`` tells that the launcher was
     already terminating the run, so that the signal may be its own.
     """
 
     kind: ClassVar[str] = "exited"
     of_rank: int
     code: int
-    asked: bool = False
+    terminating: bool = False
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,7 @@ class RunView:
         return [
             number
             for number, rank in enumerate(self.ranks)
-            if rank.exited and rank.exited.code < 0 and not rank.exited.asked
+            if rank.exited and rank.exited.code < 0 and not rank.exited.terminating
         ]
 
     @property
@@ -157,7 +157,7 @@ class RunView:
             rank.exited
             for rank in self.ranks
             if rank.exited
-            and not rank.exited.asked
+            and not rank.exited.terminating
             and (rank.exited.code or rank.state != "finished")
         ]
         first = min(exits, key=lambda e: e.time).of_rank if exits else None

@@ -24,6 +24,14 @@ def format_mesh(sizes: dict[str, int]) -> str:
     return ",".join(f"{name}={size}" for name, size in sizes.items())
 
 
+def position(sizes: dict[str, int], rank: int) -> dict[str, int]:
+    """Return the coordinates of a rank in a mesh, whose last dimension varies fastest."""
+    found: dict[str, int] = {}
+    for name, size in reversed(sizes.items()):
+        rank, found[name] = divmod(rank, size)
+    return dict(reversed(found.items()))
+
+
 def mesh_ranks(options: StrategyOptions) -> int | None:
     """Return the number of ranks that ``--mesh`` asks for; None without it."""
     return math.prod(parse_mesh(options.mesh).values()) if options.mesh else None

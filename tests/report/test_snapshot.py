@@ -123,3 +123,11 @@ def test_the_headline_has_strategy_devices_and_batch(staged):
     about = Snapshot(run.run).whole()["about"]
     assert about["headline"] == "fsdp on 2 ranks (cuda:0-1)"
     assert (about["batch"], about["folder"]) == ("64 = 2 x 32", str(run.run.folder))
+
+
+def test_a_mesh_is_in_the_headline_and_positions_are_in_the_rows(staged):
+    run = staged(4, strategy="tp", values={"mesh": ["dp=2", "tp=2"]})
+    whole = Snapshot(run.run).whole()
+    assert whole["about"]["headline"] == "tp on 4 ranks (cpu), dp=2 x tp=2"
+    places = [row["device"] for row in whole["ranks"]]
+    assert places == ["cpu, dp 0 tp 0", "cpu, dp 0 tp 1", "cpu, dp 1 tp 0", "cpu, dp 1 tp 1"]

@@ -16,10 +16,12 @@ from torch import nn
 import nbmgpu
 from nbmgpu.errors import NbmgpuError
 
-SHARDED = pytest.mark.parametrize("strategy", ["fsdp", "zero2", "deepspeed_stage_3"])
+SHARDED = pytest.mark.parametrize("strategy", ["fsdp", "zero2", "tp", "deepspeed_stage_3"])
 
 
-@pytest.mark.parametrize("strategy", ["fsdp", "zero2", "deepspeed_stage_2", "deepspeed_stage_3"])
+@pytest.mark.parametrize(
+    "strategy", ["fsdp", "zero2", "tp", "deepspeed_stage_2", "deepspeed_stage_3"]
+)
 def test_evaluation_in_inference_mode_between_epochs(strategy: str) -> None:
     cell = INFERENCE + "norms = [p.norm().item() for p in model.parameters()]\n"
     cell += "largest = max(p.grad.abs().max().item() for p in model.parameters())\n"
@@ -91,7 +93,7 @@ def test_after_a_failure_parameters_and_states_are_those_from_before(strategy: s
     if "deepspeed" not in strategy:  # whose engine has taken the states
         for state, moment in zip(optimizer.state.values(), moments, strict=True):
             assert torch.equal(state["exp_avg"], moment)
-    family = "deepspeed" if "deepspeed" in strategy else "fsdp"
+    family = "deepspeed" if "deepspeed" in strategy else "sharded"
     assert f"{family}-states-lost" in nbmgpu.last_run.view.notices
     execute(TRAIN, namespace)
 

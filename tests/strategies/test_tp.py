@@ -231,6 +231,12 @@ def test_a_mesh_that_does_not_fit_is_refused(line: str, text: str) -> None:
         nbmgpu.run("1", {}, **vars(options))
 
 
+def test_a_mesh_says_how_many_ranks_there_are(capsys) -> None:
+    nbmgpu.run("1", {}, strategy="tp", mesh={"tp": 2}, cpu=True, dry_run=True)
+    assert "ranks        2 on" in (text := capsys.readouterr().out)
+    assert "mesh         dp=1,tp=2" in text
+
+
 @pytest.mark.parametrize("mesh", ["dp=2,tp", "dp=0", "2x2", "dp=2,dp=2"])
 def test_what_is_not_a_mesh_is_refused(mesh: str) -> None:
     with pytest.raises(OptionError, match="is not a device mesh"):

@@ -147,8 +147,9 @@ export interface Meter {
 /**
  * The row of a rank.
  *
- * `gpu` and `gpu_memory` are None where there is no GPU. `slowest` marks the straggler;
- * `warning` is a sentence, or empty.
+ * `device` has the position in the device mesh, too, if there is one. `gpu` and
+ * `gpu_memory` are None where there is no GPU. `slowest` marks the straggler; `warning`
+ * is a sentence, or empty.
  */
 export interface RankRow {
   rank: number;

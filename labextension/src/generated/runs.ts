@@ -196,14 +196,14 @@ export interface Failure extends Event {
 /**
  * The launcher observed that a rank exited.
  *
- * `code` is negative for a signal, as in subprocess. `asked` tells that the launcher was
- * already terminating the run, so that the signal may be its own.
+ * `code` is negative for a signal, as in subprocess. `terminating` tells that the
+ * launcher was already terminating the run, so that the signal may be its own.
  */
 export interface Exited extends Event {
   kind: 'exited';
   of_rank: number;
   code: number;
-  asked: boolean;
+  terminating: boolean;
 }
 
 /** The last event of the launcher: all ranks have exited. */
