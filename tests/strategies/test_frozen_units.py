@@ -1,10 +1,10 @@
-"""A model that is frozen as a whole while another one trains, and unfrozen again."""
+"""Models and layers that are frozen and unfrozen while the cell trains."""
 
 from __future__ import annotations
 
 import pytest
 from idioms.comparison import assert_equal
-from idioms.idiom import idiom
+from idioms.idiom import TRAIN, idiom
 
 from nbmgpu.errors import StrategyError
 
@@ -32,7 +32,21 @@ TURNS = idiom("a critic that is frozen while the other one learns", """
     """, rank_local="made score real fake", curve=False)  # fmt: skip
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2", "fsdp"])
+LAYER = idiom(
+    "a layer that is frozen after an epoch",
+    TRAIN.replace("    for x", "    model.body.requires_grad_(epoch == 0)\n    for x"),
+    setup="opt = torch.optim.Adam(model.parameters(), lr=1e-2)",
+)
+
+
+@pytest.mark.parametrize(
+    "strategy", ["zero1", "fsdp", "tp", "deepspeed_stage_1", "deepspeed_stage_3"]
+)
+def test_a_frozen_layer(strategy: str) -> None:
+    assert_equal(LAYER, strategy=strategy, notices="")
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2", "fsdp", "tp"])
 def test_it_trains_as_on_one_device(strategy: str) -> None:
     assert_equal(TURNS, strategy=strategy)
 

@@ -73,8 +73,10 @@ class RandomStreams:
         @functools.wraps(fork)
         def patched_fork(*args: Any, **kwargs: Any) -> Any:
             caller = str(sys._getframe(1).f_globals.get("__name__"))
-            # torch itself forks to repeat earlier draws, when it recomputes activations.
-            return (fork if caller.startswith("torch.") else watched_fork)(*args, **kwargs)
+            # torch forks to repeat earlier draws, when it recomputes activations, and this package
+            # to try optimizers.
+            is_library = caller.startswith(("torch.", "nbmgpu."))
+            return (fork if is_library else watched_fork)(*args, **kwargs)
 
         PatchStack().replace("torch.random.fork_rng", patched_fork)
 
