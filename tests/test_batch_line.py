@@ -23,6 +23,14 @@ DATA = torch.arange(32.0)
         ("--accumulate 2", 1, 8, "global batch 16 = 2 x batch 8 on one rank"),
         ("--accumulate 3", 2, 8, "global batch 24 = 2 ranks x 4 x 3 batches"),
         ("--accumulate 2", 2, 7, "global batch 14 on 2 ranks: 3 or 4 each of 2 batches"),
+        ("--strategy tp", 2, 8, "global batch 8, all of it on every rank"),
+        (
+            "--strategy tp --accumulate 2",
+            2,
+            8,
+            "global batch 16 of 2 batches, all of it on every rank",
+        ),
+        ("--strategy tp --mesh dp=2,tp=2", 4, 8, "global batch 8 = 2 shards x 4"),
         ("--strategy none", 2, 8, "nothing is split: every rank reads every batch of 8"),
     ],
 )

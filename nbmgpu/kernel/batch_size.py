@@ -33,6 +33,9 @@ def _line(size: int, options: RunOptions, world_size: int) -> str:
     global_size = size * shards if options.batch == "per-rank" else size
     shard, longer = divmod(global_size, shards)
     line = f"global batch {global_size * batches}"
+    if shards == 1:
+        line += "" if batches == 1 else f" of {batches} batches"
+        return f"{line}, all of it on every rank"
     if longer:
         line += f" on {shards} {unit}: {shard} or {shard + 1} each"
         return line if batches == 1 else f"{line} of {batches} batches"

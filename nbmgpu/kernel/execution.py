@@ -26,7 +26,7 @@ from nbmgpu.runs.folder import new_run_id, runs_root
 from nbmgpu.runs.record import KernelRecord, LaunchOptions, RunRecord, StoragePaths
 from nbmgpu.serialization import Bundle, serialize
 from nbmgpu.strategies import profile_of
-from nbmgpu.strategies.mesh_sizes import mesh_sizes
+from nbmgpu.strategies.mesh_sizes import format_mesh, mesh_sizes
 from nbmgpu.strategies.profiles import COMPILER_MODULES
 from nbmgpu.system.processes import creation_time
 
@@ -117,8 +117,8 @@ class Execution:
         profile = profile_of(self.options.strategy)
         sizes = mesh_sizes(profile, self.placement.world_size, self.options)
         if self.options.mesh:
-            words = tuple(f"{name}={size}" for name, size in sizes.items())
-            self.options = dataclasses.replace(self.options, mesh=words)
+            words = format_mesh(sizes).split(",")
+            self.options = dataclasses.replace(self.options, mesh=tuple(words))
 
     def _library_patches(self) -> list[str]:
         """Return what the notebook has patched in libraries, unless the cell does that itself."""

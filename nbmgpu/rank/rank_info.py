@@ -34,3 +34,8 @@ class RankInfo:
     batch: Literal["global", "per-rank"]
     shards_data: bool
     dp_group: ProcessGroup | None = None
+
+    @property
+    def splits_batches(self) -> bool:
+        """Whether other ranks have other samples of a batch."""
+        return self.dp_size > 1

@@ -129,7 +129,7 @@ def make_session(
         DivisorAgreement(rank_info, progress, events, divisors),
         batch_dependence,
     )
-    streams = RandomStreams(rank_info.dp_rank, rank_info.dp_size)
+    streams = RandomStreams(rank_info.dp_rank, rank_info.splits_batches)
     metrics = StepMetrics(recorder, progress, limit, batch_dependence, strategy.device)
     context = LoaderContext(
         rank_info,

@@ -92,6 +92,10 @@ ENTRIES = (
         TRANSFORMERS, TRAINER,
         "get_train_dataloader get_batch_samples training_step floating_point_ops", ONE_LOOP,
     ),
+    *private(
+        TRANSFORMERS, "transformers.configuration_utils.PretrainedConfig", "_attn_implementation",
+        "Under tp, attention that returns its weights computes all heads on every rank.",
+    ),
     *private(TRANSFORMERS, TRAINER, "_train_batch_size _get_num_items_in_batch", ONE_LOOP),
     *private(TRANSFORMERS, "transformers.training_args.TrainingArguments", "_n_gpu", ONE_LOOP),
     *patched(

@@ -135,7 +135,7 @@ class IndexedShardReader:
         attributes = getattr(self._inner.dataset, "__dict__", {}) if torch_sampler else {}
         own = generators_in(attributes, excluded=self._context.sampler_generators)
         for batch, drew in loaded if self._inner.num_workers else self._load_here(loaded, own):
-            if drew and self._context.streams.dp_size > 1:
+            if drew and self._context.rank_info.splits_batches:
                 self.has_random_samples = True
                 self._context.recorder.notice("random-data", notices.RANDOM_DATA)
             yield batch, shards.popleft()

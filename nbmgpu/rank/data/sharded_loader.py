@@ -137,13 +137,8 @@ class ShardedLoader:
                 progress.note_untrained_pass(before)
             steps.queue_end(self, enclosing, before if num_steps else None)
 
-    @property
-    def _splits_batches(self) -> bool:
-        """Whether other ranks have other samples of a batch."""
-        return self._context.rank_info.dp_size > 1
-
     def _check_batch_norm(self) -> None:
-        if self._splits_batches and self._context.trained.has_batch_norm():
+        if self._context.rank_info.splits_batches and self._context.trained.has_batch_norm():
             self._context.recorder.notice("batch-norm", notices.BATCH_NORM)
 
     def report_remaining_draws(self) -> None:
@@ -153,7 +148,7 @@ class ShardedLoader:
 
     def _report_draws(self, draws: DrawDetector, host: bool = True) -> None:
         """Give a notice for ``draws``; without ``host``, those of Python and NumPy are ignored."""
-        if not self._splits_batches:
+        if not self._context.rank_info.splits_batches:
             return
         if draws.torch_drew:
             self._context.recorder.notice("random-step", notices.RANDOM_STEP)

@@ -35,16 +35,15 @@ class RandomStreams:
 
     Attributes:
         dp_rank: the data-parallel rank; ranks that share it draw the same numbers.
-        dp_size: number of data-parallel ranks.
         drew_in_fork: whether the cell has drawn within ``fork_rng`` in a step.
         host: the streams of Python's and NumPy's generators; None before the first step, or where
             there is only the notebook's stream.
     """
 
-    def __init__(self, dp_rank: int, dp_size: int) -> None:
+    def __init__(self, dp_rank: int, splits_batches: bool) -> None:
         """Start with the notebook's stream active."""
         self.dp_rank = dp_rank
-        self.dp_size = dp_size
+        self._has_own = splits_batches
         self.drew_in_fork = False
         self._passes: set[int] = set()
         self._in_notebook_stream = False
@@ -92,7 +91,7 @@ class RandomStreams:
             loader_pass: the pass.
             seed: the seed of the rank's own streams, before ``dp_rank`` is added.
         """
-        if self.dp_size == 1:
+        if not self._has_own:
             return
         self.host = self.host or HostStream(self._own_seed(seed))  # seeded once per run
         if not self._passes:

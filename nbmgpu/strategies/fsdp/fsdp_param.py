@@ -101,8 +101,7 @@ class FSDPParamState(ParamState):
         They arrived after its reduce-scatter, or at the cell's parameter itself, from a forward
         pass that ran before it was sharded.
         """
-        with torch._C.DisableTorchFunctionSubclass():
-            before_sharding, self.parameter.grad = self.parameter.grad, None
+        before_sharding = self.take_early_grad()
         unsharded: Any = self.unsharded_param()
         after_reduction = None if unsharded is None else unsharded.grad
         if unsharded is not None:

@@ -25,7 +25,7 @@ from .param_state import ParamState
 from .tensor_shard import TensorShard
 
 DEFAULT_SHAPE = (4, 3)
-"""A shape that is tried for every optimizer; its halves have two rows each."""
+"""A shape that is tried for every optimizer; its halves have several elements."""
 
 GRADIENT_SCALES = (1.0, 1e-4, 100.0)
 """Magnitudes of the gradients in a trial: some optimizers clip large ones."""
@@ -57,7 +57,8 @@ def elementwise_state_names(optimizer: Optimizer) -> frozenset[str] | None:
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
     try:
         with torch.random.fork_rng(devices=devices):
-            return _run_trial(optimizer)
+            keys = [_run_trial(optimizer, dim) for dim in _split_dims(optimizer)]
+            return None if None in keys else frozenset().union(*filter(None, keys))
     except Exception:
         return None
 
@@ -67,24 +68,31 @@ def _has_hooks(optimizer: Optimizer) -> bool:
     return any(vars(optimizer).get(name) for name in hooks)
 
 
-def _run_trial(optimizer: Optimizer) -> frozenset[str] | None:
+def _split_dims(optimizer: Optimizer) -> list[int]:
+    """Return the dimensions along which the optimizer's parameters are split."""
+    parameters = (p for group in optimizer.param_groups for p in group["params"])
+    return sorted({p._shard.layout.dim for p in parameters if isinstance(p, ShardedParameter)})
+
+
+def _run_trial(optimizer: Optimizer, dim: int) -> frozenset[str] | None:
+    """Try parameters that are split along ``dim``; return as ``elementwise_state_names``."""
     generator = torch.Generator().manual_seed(0)
     keys: set[str] = set()
-    for group, shape in _trials(optimizer):
+    for group, shape in _trials(optimizer, dim):
         start = torch.randn(shape, generator=generator)
         full, halves = (
             nn.Parameter(start.clone()),
-            [nn.Parameter(h.clone()) for h in start.chunk(2)],
+            [nn.Parameter(h.clone()) for h in start.chunk(2, dim)],
         )
         copies = [_trial_copy(optimizer, group, [p]) for p in (full, *halves)]
         for scale in GRADIENT_SCALES:
             grad = torch.randn(shape, generator=generator) * scale
             full.grad = grad.clone()
-            for half, part in zip(halves, grad.chunk(2), strict=True):
+            for half, part in zip(halves, grad.chunk(2, dim), strict=True):
                 half.grad = part.clone()
             for copied in copies:
                 unhooked_step(optimizer)(copied)
-        if not torch.allclose(full, torch.cat([h.detach() for h in halves]), 1e-6, 1e-8):
+        if not torch.allclose(full, torch.cat([h.detach() for h in halves], dim), 1e-6, 1e-8):
             return None
         for key, value in copies[0].state[full].items():
             if isinstance(value, Tensor) and value.shape == full.shape:
@@ -94,13 +102,13 @@ def _run_trial(optimizer: Optimizer) -> frozenset[str] | None:
     return frozenset(keys)
 
 
-def _trials(optimizer: Optimizer) -> Iterator[tuple[dict[str, Any], tuple[int, ...]]]:
-    """Yield each group with the shapes to try: those of its parameters with several rows."""
+def _trials(optimizer: Optimizer, dim: int) -> Iterator[tuple[dict[str, Any], tuple[int, ...]]]:
+    """Yield each group with the shapes to try: those of its parameters that ``dim`` can split."""
     tried: set[tuple[str, tuple[int, ...]]] = set()
     for group in optimizer.param_groups:
         options = repr({k: v for k, v in group.items() if k != "params"})
         for shape in (DEFAULT_SHAPE, *shapes_to_try(group["params"])):
-            if shape and shape[0] > 1 and (options, shape) not in tried:
+            if dim < len(shape) and shape[dim] > 1 and (options, shape) not in tried:
                 tried.add((options, shape))
                 yield group, shape
 

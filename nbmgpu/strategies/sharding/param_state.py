@@ -73,6 +73,16 @@ class ParamState(ABC):
     def restore_registration(self) -> None:
         """Register the cell's parameter on its modules, and free what was unsharded."""
 
+    def take_early_grad(self) -> Tensor | None:
+        """Remove and return the full gradient of this rank that is on the cell's parameter itself.
+
+        It comes from a forward pass that ran before the parameter was sharded.
+        """
+        with torch._C.DisableTorchFunctionSubclass():
+            grad: Tensor | None = self.parameter.grad
+            self.parameter.grad = None
+        return grad
+
     def grad_view(self) -> Any:
         """Return the gradient as a full tensor view."""
         local = self.local_grad()

@@ -24,33 +24,22 @@ class ShardLayout:
         shape: shape of the full tensor.
         dim: dimension that is split, as by ``torch.chunk``: the last ranks may hold less.
         group: the ranks, in the order of their parts; None for all ranks.
-        blocks: number of equal blocks along ``dim``, each of which is split: 3 for the query, key
-            and value weights of a fused projection.
     """
 
     shape: torch.Size
     dim: int = 0
     group: ProcessGroup | None = None
-    blocks: int = 1
 
     @property
     def chunk_size(self) -> int:
-        """Size of the first ranks' part of a block along ``dim``."""
-        return -(-self.shape[self.dim] // self.blocks // dist.get_world_size(self.group))
+        """Size of the first ranks' part along ``dim``."""
+        return -(-self.shape[self.dim] // dist.get_world_size(self.group))
 
     def part_of(self, full: Tensor) -> Tensor:
-        """Return this rank's part of ``full``: a view if there is one block, else a copy."""
-        blocks = self._split_blocks(full)
-        size = blocks.shape[self.dim + 1]
+        """Return this rank's part of ``full``, a view."""
+        size = self.shape[self.dim]
         start = min(dist.get_rank(self.group) * self.chunk_size, size)
-        part = blocks.narrow(self.dim + 1, start, min(self.chunk_size, size - start))
-        flat: Tensor = part.flatten(self.dim, self.dim + 1)
-        return flat
-
-    def _split_blocks(self, tensor: Tensor) -> Tensor:
-        size = tensor.shape[self.dim] // self.blocks
-        blocks: Tensor = tensor.unflatten(self.dim, (self.blocks, size))
-        return blocks
+        return full.narrow(self.dim, start, min(self.chunk_size, size - start))
 
     def gather(self, part: Tensor, device: torch.device) -> Tensor:
         """Return the full tensor on ``device``, which is no view; collective over ``group``.
@@ -60,21 +49,16 @@ class ShardLayout:
             device: where the full tensor is needed.
         """
         world_size, chunk_size = dist.get_world_size(self.group), self.chunk_size
-        is_by_rows = self.dim == 0 and self.blocks == 1
-        part = part.to(device)
-        # What is gathered comes first: shape (part of a block, ..., blocks, ...).
-        rows = part if is_by_rows else self._split_blocks(part).movedim(self.dim + 1, 0)
+        rows = part.to(device).movedim(self.dim, 0)  # what is gathered comes first
         if rows.shape[0] < chunk_size:
             padding = rows.new_zeros((chunk_size - rows.shape[0], *rows.shape[1:]))
             rows = torch.cat([rows, padding])
         gathered = rows.new_empty((chunk_size * world_size, *rows.shape[1:]))
         all_gather_single(gathered, rows.contiguous(), group=self.group)
-        size = self.shape[self.dim] // self.blocks
-        if gathered.shape[0] != size:
-            gathered = gathered[:size].clone()
-        if is_by_rows:
+        size = self.shape[self.dim]
+        if self.dim == 0 and gathered.shape[0] == size:
             return gathered
-        full = gathered.movedim(0, self.dim + 1).flatten(self.dim, self.dim + 1)
+        full = gathered[:size].movedim(0, self.dim)
         # Random numbers are drawn in the order of memory.
         return full.clone(memory_format=torch.contiguous_format)
 

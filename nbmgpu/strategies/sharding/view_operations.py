@@ -116,7 +116,10 @@ def _run_on_local_parts(
         return False, None
     if any(v._views or v._shard.unsharded is not None for v in views):
         return False, None
-    if len(targets) == 1 and any(v._shard.layout != targets[0]._shard.layout for v in views):
+    # Items of lists at the same position belong together, as in ``torch._foreach_add_``.
+    lists = [value for value in (*args, *kwargs.values()) if isinstance(value, list | tuple)]
+    together = zip(*lists, strict=False) if isinstance(first, list | tuple) else [views]
+    if any(len({v._shard.layout for v in _views_in(items)}) > 1 for items in together):
         return False, None
     for target in targets:
         _check_leaf(target)

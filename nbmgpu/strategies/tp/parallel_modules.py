@@ -8,22 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
 
 from .collectives import gather_parts, replicate_input, split_parts, sum_partials
-from .plan import ModulePlan, Style
+from .plan import ModulePlan
+from .split_block import SplitBlock
 from .tp_param import TPParamState
 
 
-@dataclass
+@dataclass(eq=False)
 class ParallelModule:
     """A module that is split, with its parts.
 
@@ -31,87 +32,109 @@ class ParallelModule:
         plan: how it is split.
         states: the states of its split parameters, by name.
         group: the ranks that hold the parts.
+        in_block: whether it is called by its ``ParallelBlock``, so that activations stay split.
     """
 
     plan: ModulePlan
     states: dict[str, TPParamState]
-    group: ProcessGroup | None
-    _forwards: dict[Style, Callable[..., Any]] = field(init=False, repr=False)
+    group: ProcessGroup
+    in_block: bool = False
 
-    def __post_init__(self) -> None:
-        """Choose the forward pass."""
-        self._forwards = {
-            "colwise": self._colwise,
-            "colwise_gather": self._colwise,
-            "rowwise": self._rowwise,
-            "rowwise_split": self._rowwise,
-            "embedding": self._embedding,
-        }
+    def is_registered(self) -> bool:
+        """Whether the module has its own parameters: ``functional_call`` passes it others."""
+        own = self.plan.module._parameters
+        return all(own.get(name) is state.parameter for name, state in self.states.items())
 
     def forward(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run the forward pass; a ``ForwardWrapper``."""
-        return self._forwards[self.plan.style](call, *args, **kwargs)
+        if not self.is_registered():
+            return call(*args, **kwargs)
+        match self.plan.style:
+            case "outputs":
+                return self._split_by_outputs(call, *args, **kwargs)
+            case "inputs":
+                return self._split_by_inputs(call, *args, **kwargs)
+            case "rows":
+                return self._split_by_rows(call, *args, **kwargs)
 
     @contextmanager
     def _parts_in_place(self, **replaced: Any) -> Iterator[None]:
         """Let the module's attributes be this rank's parts, and those in ``replaced``."""
         attributes = self.plan.module.__dict__
         shown = {name: state.local for name, state in self.states.items()} | replaced
+        before = {name: attributes[name] for name in shown if name in attributes}
         attributes.update(shown)  # found before ``_parameters``
         try:
             yield
         finally:
             for name in shown:
                 attributes.pop(name, None)
+            attributes.update(before)
 
-    def _colwise(self, call: Callable[..., Any], input: Tensor) -> Tensor:
-        """Return the features of this rank, or those of all ranks: shape (..., out_features)."""
-        extra = {}
-        if self.plan.size_attribute:
-            extra[self.plan.size_attribute] = self.states["weight"].local.shape[self.plan.dim]
-        with self._saved(*extra), self._parts_in_place(**extra):
+    def _split_by_outputs(self, call: Callable[..., Any], input: Tensor) -> Tensor:
+        """Return the features of all ranks, or in a block of this one: shape (..., features)."""
+        plan, replaced = self.plan, {}
+        if plan.size_attribute:
+            replaced[plan.size_attribute] = self.states["weight"].local.shape[plan.dim]
+        with self._parts_in_place(**replaced):
             output: Tensor = call(replicate_input(input, self.group))
-        if self.plan.style == "colwise":
+        if self.in_block:
             return output
-        dim = self.plan.output_dim % output.dim()
-        shape = torch.Size((*output.shape[:dim], self.plan.out_features, *output.shape[dim + 1 :]))
-        return gather_parts(output, ShardLayout(shape, dim, self.group, self.plan.blocks))
+        shape, dim = list(output.shape), plan.output_dim % output.dim()
+        shape[dim] = plan.out_features
+        return gather_parts(output, ShardLayout(torch.Size(shape), dim, self.group))
 
-    def _rowwise(self, call: Callable[..., Any], input: Tensor) -> Tensor:
+    def _split_by_inputs(self, call: Callable[..., Any], input: Tensor) -> Tensor:
         """Return the sum of the ranks' products, and the bias; shape (..., out_features)."""
-        if self.plan.style == "rowwise_split":
-            layout = ShardLayout(input.shape, input.dim() - 1, self.group)
-            input = split_parts(input, layout)
+        if not self.in_block:
+            input = split_parts(input, ShardLayout(input.shape, input.dim() - 1, self.group))
         bias = self.plan.module._parameters.get("bias")
         with self._parts_in_place(bias=None):
             output = call(input)
         total = sum_partials(output, self.group)
         return total if bias is None else total + bias
 
-    def _embedding(self, call: Callable[..., Any], input: Tensor) -> Tensor:
+    def _split_by_rows(self, call: Callable[..., Any], input: Tensor) -> Tensor:
         """Return the embeddings of rows on any rank; shape (*input.shape, embedding_dim)."""
-        weight, layout = self.states["weight"].local, self.states["weight"].shard.layout
         module: Any = self.plan.module
-        start = torch.distributed.get_rank(self.group) * layout.chunk_size
+        shard = self.states["weight"].shard
+        weight, rows = self.states["weight"].local, shard.local.shape[0]
+        start = dist.get_rank(self.group) * shard.layout.chunk_size
         local = input - start
-        elsewhere = (local < 0) | (local >= weight.shape[0])
-        padding = module.padding_idx
-        if padding is not None:
-            padding -= start
-            padding = padding if 0 <= padding < weight.shape[0] else None
-        if not weight.shape[0]:
-            found = weight.new_zeros((*input.shape, weight.shape[1])) + weight.sum()
+        exists = (input >= 0) & (input < shard.shape[0])  # others are an error, as on one device
+        elsewhere = exists & ((local < 0) | (local >= rows))
+        padding = module.padding_idx if module.padding_idx is None else module.padding_idx - start
+        if padding is not None and not 0 <= padding < rows:
+            padding = None
+        if rows:
+            with self._parts_in_place(padding_idx=padding):
+                found: Tensor = call(local.masked_fill(elsewhere, 0))
         else:
-            found = F.embedding(local.masked_fill(elsewhere, 0), weight, padding)
-        found = found.masked_fill(elsewhere.unsqueeze(-1), 0.0)
-        return sum_partials(found, self.group)
+            found = weight.new_zeros((*input.shape, weight.shape[1])) + weight.sum()
+        return sum_partials(found.masked_fill(elsewhere.unsqueeze(-1), 0.0), self.group)
 
-    @contextmanager
-    def _saved(self, *names: str) -> Iterator[None]:
-        """Restore instance attributes ``names`` afterwards."""
-        attributes = self.plan.module.__dict__
-        before = {name: attributes[name] for name in names}
+
+@dataclass(frozen=True, eq=False)
+class ParallelBlock:
+    """A block whose layers are split.
+
+    Attributes:
+        block: the block.
+        layers: its layers.
+    """
+
+    block: SplitBlock
+    layers: tuple[ParallelModule, ...]
+
+    def forward(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run the forward pass with split activations if nobody sees them; a ``ForwardWrapper``."""
+        registered = all(layer.is_registered() for layer in self.layers)
+        if not registered or self.block.has_hooks() or not self.block.is_allowed():
+            return call(*args, **kwargs)
+        for layer in self.layers:
+            layer.in_block = True
         try:
-            yield
+            return call(*args, **kwargs)
         finally:
-            attributes.update(before)
+            for layer in self.layers:
+                layer.in_block = False

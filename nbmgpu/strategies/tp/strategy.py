@@ -7,12 +7,17 @@ gradients and optimizer states are split likewise.  Along ``dp``, gradients are 
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
+import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed import ProcessGroup
+from torch.optim import Optimizer
 
 from nbmgpu.strategies import profiles
+from nbmgpu.strategies.all_reduce import all_reduce
 from nbmgpu.strategies.base import Backward, RankContext
 from nbmgpu.strategies.forward_patch import ForwardPatch
 from nbmgpu.strategies.profiles import Profile
@@ -23,8 +28,9 @@ from nbmgpu.strategies.sharding.sharded_strategy import ReplicatedUnit, ShardedS
 from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
 from nbmgpu.strategies.unit_reducers import UnitReducers
 
-from .parallel_modules import ParallelModule
+from .parallel_modules import ParallelBlock, ParallelModule
 from .plan import ModulePlan, parallel_plan
+from .split_block import split_blocks
 from .tp_param import TPParamState
 
 TP = "tp"
@@ -44,6 +50,8 @@ class TensorParallel(ShardedStrategy):
         self._forwards = ForwardPatch()
         self._reducers = UnitReducers(ReducerOptions(group=self.dp_group))
         self._statistics: list[RunningStatistics] = []
+        # Until the next step, there may be graphs from before a parameter was split.
+        self._expects_early_grads = False
 
     @property
     def shard_group(self) -> ProcessGroup:
@@ -59,12 +67,25 @@ class TensorParallel(ShardedStrategy):
         """Split the modules in ``modules`` that can be split."""
         fresh: list[TPParamState] = []
         for root in modules:
-            for plan in parallel_plan(root, self.shard_group.size()):
-                states = self._states_of(plan, fresh)
-                if states is not None:
-                    module = ParallelModule(plan, states, self.shard_group)
-                    self._forwards.add(plan.module, module.forward)
+            self._shard_root(root, fresh)
         self.freed_storage.free(fresh)
+        self._expects_early_grads |= bool(fresh)
+
+    def _shard_root(self, root: nn.Module, fresh: list[TPParamState]) -> None:
+        """Split the modules in ``root``, and append the states of new parameters to ``fresh``."""
+        group = self.shard_group
+        blocks = list(split_blocks(root, group.size()))
+        by_inputs = {layer for block in blocks for layer in block.last}
+        split: dict[nn.Module, ParallelModule] = {}
+        for plan in parallel_plan(root, by_inputs, group.size()):
+            states = self._states_of(plan, fresh)
+            if states is not None:
+                split[plan.module] = ParallelModule(plan, states, group)
+                self._forwards.add(plan.module, split[plan.module].forward)
+        for block in blocks:
+            if all(layer in split for layer in block.layers):
+                layers = tuple(split[layer] for layer in block.layers)
+                self._forwards.add(block.module, ParallelBlock(block, layers).forward)
 
     def _states_of(
         self, plan: ModulePlan, fresh: list[TPParamState]
@@ -73,7 +94,7 @@ class TensorParallel(ShardedStrategy):
         dims = plan.split_parameters()
         parameters = {name: plan.module.get_parameter(name) for name in dims}
         layouts = {
-            name: ShardLayout(parameters[name].shape, dim, self.shard_group, plan.blocks)
+            name: ShardLayout(parameters[name].shape, dim, self.shard_group)
             for name, dim in dims.items()
         }
         known = {name: self._states.get(id(p)) for name, p in parameters.items()}
@@ -112,9 +133,33 @@ class TensorParallel(ShardedStrategy):
     def end_backward(self, backward: Backward) -> None:
         """Average gradients and running statistics over ``dp``."""
         self._reducers.end()
+        if self._expects_early_grads:
+            self._add_early_grads()
         if self.dp_size > 1:
             for statistics in self._statistics:
                 statistics.average(backward.weight)
+
+    def _add_early_grads(self) -> None:
+        """Average gradients from forward passes before parameters were split, and add the parts."""
+        states = self.param_states
+        grads = [state.take_early_grad() for state in states]
+        present = torch.tensor([grad is not None for grad in grads], dtype=torch.int32)
+        if self.dp_size > 1:
+            dist.all_reduce(present, dist.ReduceOp.MAX, group=self.dp_group)
+        for state, early, is_present in zip(states, grads, present.tolist(), strict=True):
+            if not is_present:
+                continue
+            zeros = torch.zeros(state.shape, dtype=state.dtype, device=state.device)
+            grad = zeros if early is None else early.contiguous()
+            if self.dp_size > 1:
+                all_reduce(grad, self.dp_group).wait()
+            state.accumulate_grad(grad / self.dp_size)
+
+    def step(self, optimizer: Optimizer, plain: Callable[[], Any]) -> Any:
+        """Step, after which no graph is from before a parameter was split."""
+        result = super().step(optimizer, plain)
+        self._expects_early_grads = False
+        return result
 
     def close(self) -> None:
         """Remove hooks and patches."""

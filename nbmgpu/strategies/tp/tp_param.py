@@ -34,6 +34,11 @@ class TPParamState(ParamState):
         """Replace this rank's part of the gradient."""
         self.local.grad = grad
 
+    def accumulate_grad(self, grad: Tensor) -> None:
+        """Add this rank's part of a full gradient."""
+        part = self.shard.layout.part_of(grad)
+        self.local.grad = part.clone() if self.local.grad is None else self.local.grad + part
+
     def set_requires_grad(self, requires_grad: bool) -> None:
         """Set whether the part requires a gradient."""
         self.local.requires_grad_(requires_grad)
