@@ -21,9 +21,14 @@ elements.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from nbmgpu.strategies.mesh_sizes import mesh_sizes
+from nbmgpu.strategies.profiles import HSDP
+from nbmgpu.strategies.strategy_options import StrategyOptions
 
 from .activations import HIGH_MARGIN
 from .interval import KIB, Interval, maximum
@@ -205,6 +210,12 @@ def offloaded_fsdp_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
     return fsdp_memory(setup, offload=True)
 
 
+def hsdp_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
+    """Estimate ``hsdp`` with its default mesh: as ``fsdp`` on the ranks of one group."""
+    group = mesh_sizes(HSDP, setup.ranks, StrategyOptions())["fsdp"]
+    return fsdp_memory(dataclasses.replace(setup, ranks=group))
+
+
 def tp_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
     """Estimate ``tp`` on ranks that hold parts of one model.
 
@@ -266,6 +277,7 @@ ESTIMATORS: dict[str, Callable[[TrainingSetup], dict[Kind, Interval]]] = {
     "zero2": zero2_memory,
     "fsdp": fsdp_memory,
     "fsdp --cpu-offload": offloaded_fsdp_memory,
+    "hsdp": hsdp_memory,
     "tp": tp_memory,
     "deepspeed_stage_1": lambda setup: deepspeed_memory(setup, 1),
     "deepspeed_stage_2": lambda setup: deepspeed_memory(setup, 2),
@@ -282,6 +294,7 @@ SOURCES = {
     "zero2": "ZeRO 1910.02054, stage 2, with FSDP2; measured",
     "fsdp": "ZeRO 1910.02054, stage 3, with FSDP2; measured",
     "fsdp --cpu-offload": "as fsdp, with FSDP2's CPUOffloadPolicy",
+    "hsdp": "as fsdp, on the ranks of one group",
     "tp": "Megatron-LM 1909.08053; not measured, a wide range",
     "dp": "nn.DataParallel",
 }

@@ -3,9 +3,9 @@
 The low end is a step that only communicates, so that speed is inversely proportional to the
 communication volume.  In units of the parameters, ``ddp`` sends 2 (an all-reduce), ``zero1`` 3
 (also the updated parameters of every rank), ``zero2`` 2 and ``fsdp`` 3 (parameters are gathered
-again for the backward pass); see 1910.02054, section 7.  The high end is a step whose
-computation hides all communication.  The factors for other engines and for offloading are
-empirical.
+again for the backward pass), and ``hsdp`` also a shard; see 1910.02054, section 7.  The high end
+is a step whose computation hides all communication.  The factors for other engines and for
+offloading are empirical.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ def communication_volume(name: str, setup: TrainingSetup) -> float | None:
         "zero1": 2.0 * passes + 1,
         "zero2": (gather + 1) * passes,
         "fsdp": (2 * gather + 1) * passes,
+        "hsdp": (2 * gather + 1 + 2 / max(1, setup.ranks // 2)) * passes,
         "fsdp --cpu-offload": (2 * gather + 1) * passes,
     }.get(name)
 
@@ -89,7 +90,7 @@ def estimate_speed(name: str, setup: TrainingSetup) -> Speed:
         reason += f", ddp {_times(ddp_volume)}"
     if name.startswith("deepspeed"):
         low, reason = low * 0.7, reason + "; uses DeepSpeed's engine"
-    elif name.startswith(("fsdp", "zero2")):
+    elif name.startswith(("fsdp", "hsdp", "zero2")):
         low, reason = low * 0.9, reason + "; gathers parameters unit by unit"
     if "offload" in name:
         low, high = 0.1, 0.6

@@ -116,7 +116,7 @@ class Execution:
         """Check ``--mesh``, and let it name all dimensions, in the order of the device mesh."""
         profile = profile_of(self.options.strategy)
         sizes = mesh_sizes(profile, self.placement.world_size, self.options)
-        if self.options.mesh:
+        if self.options.mesh or sum(size > 1 for size in sizes.values()) > 1:
             words = format_mesh(sizes).split(",")
             self.options = dataclasses.replace(self.options, mesh=tuple(words))
 

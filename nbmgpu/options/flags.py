@@ -187,7 +187,7 @@ FLAGS = (
     Flag(
         "--fsdp-units",
         "fsdp_units",
-        "module classes to shard separately (fsdp, zero2; default: automatic)",
+        "module classes to shard separately (fsdp, hsdp, zero2; default: automatic)",
         metavar="CLASSES",
         validate=values.validate_classes,
         several=True,
@@ -195,11 +195,11 @@ FLAGS = (
     Flag(
         "--mesh",
         "mesh",
-        "sizes of the device mesh by dimension (tp; default: all ranks in the last one)",
+        "sizes of the device mesh by dimension (fsdp, hsdp, tp; default: all in the last one)",
         metavar="dp=2,tp=2",
         validate=values.validate_mesh,
     ),
-    Flag("--cpu-offload", "cpu_offload", "keep shards in host memory (fsdp, zero2)"),
+    Flag("--cpu-offload", "cpu_offload", "keep shards in host memory (fsdp, hsdp, zero2)"),
     Flag(
         "--deepspeed-config",
         "deepspeed_config",

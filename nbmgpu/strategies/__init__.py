@@ -6,9 +6,10 @@ notebooks, files or widgets.
 
 - ``profiles``: names, requirements and costs; ``strategy_options``: the options;
   ``option_support``: which of them a strategy supports.
-- ``base``: the interface; ``mesh``: the device mesh, whose ``dp`` dimension is data parallelism;
+- ``base``: the interface; ``mesh``: the device mesh, and which dimensions are data parallel;
   ``mesh_sizes``: its sizes from ``--mesh``.
-- ``ddp``, ``zero1``, ``dp``, ``none``; ``fsdp/`` (also ``zero2``), ``tp/`` and ``deepspeed/``.
+- ``ddp``, ``zero1``, ``dp``, ``none``; ``fsdp/`` (also ``hsdp``, ``zero2``), ``tp/`` and
+  ``deepspeed/``.
 - Gradients: ``unit_reducers`` has a ``reducer`` per unit, which averages ``buckets`` by
   ``all_reduce``, with ``reduction_extras`` in the last one; ``used_parameters`` finds which
   gradients are new, ``gradient_views`` makes them views; ``scalars`` are weights that may be on a
@@ -23,12 +24,13 @@ notebooks, files or widgets.
 from __future__ import annotations
 
 import functools
+import math
 from typing import TYPE_CHECKING
 
 from nbmgpu.errors import OptionError, closest_match, format_message
 from nbmgpu.system.plugins import entry_points_in
 
-from .mesh_sizes import mesh_sizes
+from .mesh_sizes import DATA_PARALLEL, mesh_sizes
 from .option_support import OptionSupport
 from .profiles import BUILT_IN, Profile, Requirements
 from .strategy_options import StrategyOptions
@@ -135,5 +137,7 @@ def data_parallel_size(name: str, world_size: int, options: StrategyOptions) -> 
     This imports strategies of other packages only.
     """
     if name in BUILT_IN:
-        return mesh_sizes(BUILT_IN[name], world_size, options).get("dp", 1)
-    return load_strategy(name).mesh_shape(world_size, options).get("dp", 1)
+        sizes = mesh_sizes(BUILT_IN[name], world_size, options)
+    else:
+        sizes = load_strategy(name).mesh_shape(world_size, options)
+    return math.prod(size for dim, size in sizes.items() if dim in DATA_PARALLEL)

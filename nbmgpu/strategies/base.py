@@ -166,25 +166,25 @@ class Strategy(ABC):
 
     @property
     def dp_rank(self) -> int:
-        """Rank along the data-parallel dimension ``dp`` of the mesh."""
+        """Index of this rank's shard of a batch."""
         return self._context.mesh.dp_rank
 
     @property
     def dp_size(self) -> int:
-        """Number of ranks along ``dp``; the global batch is split into as many shards."""
+        """Number of shards of a global batch: of ranks along ``dp`` and ``fsdp``."""
         return self._context.mesh.dp_size
 
     @property
     def dp_group(self) -> ProcessGroup | None:
-        """Process group of the ranks along ``dp``; None for the default group, of all ranks."""
+        """Process group of the ranks with different shards; None for the default, of all ranks."""
         return self._context.mesh.dp_group
 
     @classmethod
     def mesh_shape(cls, world_size: int, options: StrategyOptions) -> dict[str, int]:
         """Return the sizes of the dimensions of the device mesh by name, outermost first.
 
-        Ranks along ``dp`` hold different samples.  Ranks that differ only in other dimensions hold
-        the same samples and draw the same random numbers.
+        Ranks along ``dp`` and ``fsdp`` hold different samples.  Ranks that differ only in other
+        dimensions hold the same samples and draw the same random numbers.
 
         Args:
             world_size: number of ranks, the product of all sizes.
@@ -198,7 +198,7 @@ class Strategy(ABC):
         return self._context.mesh.device_mesh
 
     def new_dp_group(self) -> ProcessGroup:
-        """Return another process group of the ranks along ``dp``; collective on all ranks."""
+        """Return another group of the ranks with different shards; collective on all ranks."""
         return self._context.mesh.new_dp_group()
 
     @abstractmethod

@@ -1,8 +1,9 @@
 """The device mesh of a run: its ranks, arranged along named dimensions.
 
-The dimension ``dp`` is data parallelism: ranks along it hold different samples of the global batch
-and average their gradients.  Ranks that differ only in other dimensions, such as ``tp``, hold the
-same samples and draw the same random numbers.  A mesh of ``{"dp": 2, "tp": 2}`` is::
+The dimensions ``dp`` and ``fsdp`` are data parallelism: ranks along them hold different samples of
+the global batch and average their gradients; along ``fsdp`` they also shard the model.  Ranks that
+differ only in other dimensions, such as ``tp``, hold the same samples and draw the same random
+numbers.  A mesh of ``{"dp": 2, "tp": 2}`` is::
 
             tp 0    tp 1
     dp 0   rank 0  rank 1
@@ -14,29 +15,35 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from nbmgpu.errors import StrategyError, format_message
 
-DP = "dp"
-"""Name of the data-parallel dimension, which every mesh has."""
+from .mesh_sizes import DATA_PARALLEL, DP, data_parallel_sizes
 
 
 class RankMesh:
     """A rank's position in the device mesh.
 
-    Building torch's ``DeviceMesh`` takes 1.7 ms, a thirtieth of a launch.  So where ``dp`` is the
-    only dimension, it is built when a strategy first accesses it; such a mesh uses the default
-    process group.
+    Building torch's ``DeviceMesh`` takes 1.7 ms, a thirtieth of a launch.  So where all dimensions
+    are data parallel, it is built when a strategy first accesses it.
+
+    Attributes:
+        shape: sizes of the dimensions, outermost first.
+        dp_size: number of shards of a batch: the product of the data-parallel dimensions.
+        dp_rank: index of this rank's shard.
+        dp_group: the ranks with different shards; None for the default group, of all ranks.
     """
 
     def __init__(self, shape: Mapping[str, int], rank: int, world_size: int, device: str) -> None:
         """Arrange the ranks; collective if there are several dimensions.
 
         Args:
-            shape: sizes of the dimensions, outermost first; without ``dp``, this has size 1.
+            shape: sizes of the dimensions, outermost first; without a data-parallel one,
+                ``dp`` has size 1.
             rank: rank of this process.
             world_size: number of ranks.
             device: of this rank, ``cpu`` or ``cuda:0``.
@@ -44,7 +51,7 @@ class RankMesh:
         Raises:
             StrategyError: the sizes do not multiply to the number of ranks.
         """
-        self.shape = dict(shape) if DP in shape else {DP: 1, **shape}
+        self.shape = dict(shape) if data_parallel_sizes(shape) else {DP: 1, **shape}
         if math.prod(self.shape.values()) != world_size:
             layout = " x ".join(f"{name}={size}" for name, size in self.shape.items())
             what = (
@@ -54,12 +61,14 @@ class RankMesh:
             raise StrategyError(format_message(what, allowed, "%%mgpu with another --gpus"))
         self._device_type = device.split(":", maxsplit=1)[0]
         self._device_mesh: DeviceMesh | None = None
-        self.dp_size = self.shape[DP]
+        data_parallel = data_parallel_sizes(self.shape)
+        self.dp_size = math.prod(data_parallel.values())
         self.dp_rank = rank
         self.dp_group: ProcessGroup | None = None
         if self.dp_size != world_size:
-            self.dp_rank = self.device_mesh.get_local_rank(DP)
-            self.dp_group = self.device_mesh.get_group(DP)
+            one, *others = data_parallel
+            self.dp_group = self.new_dp_group() if others else self.device_mesh.get_group(one)
+            self.dp_rank = dist.get_rank(self.dp_group)
 
     @property
     def device_mesh(self) -> DeviceMesh:
@@ -74,9 +83,11 @@ class RankMesh:
 
         Collectives of two groups may run in a different order on each rank.
         """
-        if self.dp_group is None:
+        world_size = math.prod(self.shape.values())
+        if self.dp_size == world_size:
             return dist.new_group()  # type: ignore[no-any-return]
-        dimension = list(self.shape).index(DP)
-        rows = self.device_mesh.mesh.movedim(dimension, -1).reshape(-1, self.dp_size).tolist()
-        group, _ = dist.new_subgroups_by_enumeration(rows)
+        ranks = torch.arange(world_size).reshape(*self.shape.values())
+        dims = [i for i, name in enumerate(self.shape) if name in DATA_PARALLEL]
+        rows = ranks.movedim(dims, list(range(-len(dims), 0))).reshape(-1, self.dp_size)
+        group, _ = dist.new_subgroups_by_enumeration(rows.tolist())
         return group  # type: ignore[no-any-return]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from nbmgpu.errors import OptionError, format_message
@@ -11,6 +11,21 @@ from nbmgpu.errors import OptionError, format_message
 if TYPE_CHECKING:
     from .profiles import Profile
     from .strategy_options import StrategyOptions
+
+
+DP = "dp"
+"""Name of the dimension along which ranks hold the same model and different samples."""
+
+FSDP = "fsdp"
+"""Name of the dimension along which ranks shard the model and hold different samples."""
+
+DATA_PARALLEL = (DP, FSDP)
+"""Names of the data-parallel dimensions; every mesh has at least one."""
+
+
+def data_parallel_sizes(shape: Mapping[str, int]) -> dict[str, int]:
+    """Return the data-parallel dimensions among those of a mesh."""
+    return {name: size for name, size in shape.items() if name in DATA_PARALLEL}
 
 
 def parse_mesh(words: Iterable[str]) -> dict[str, int]:
@@ -40,7 +55,8 @@ def mesh_ranks(options: StrategyOptions) -> int | None:
 def mesh_sizes(profile: Profile, world_size: int, options: StrategyOptions) -> dict[str, int]:
     """Return the sizes of all dimensions of a strategy's mesh, outermost first.
 
-    Without ``--mesh``, all ranks are in the last dimension.
+    Without ``--mesh``, the profile's default sizes hold where they leave more than one rank for the
+    last dimension, which has all other ranks.
 
     Raises:
         OptionError: the strategy has no such dimension, or the sizes do not multiply to
@@ -49,7 +65,10 @@ def mesh_sizes(profile: Profile, world_size: int, options: StrategyOptions) -> d
     names = profile.mesh
     given = parse_mesh(options.mesh)
     if not given:
-        return {name: world_size if name == names[-1] else 1 for name in names}
+        others = math.prod(profile.default_mesh.values())
+        fits = world_size > others and world_size % others == 0
+        sizes = dict.fromkeys(names, 1) | (dict(profile.default_mesh) if fits else {})
+        return sizes | {names[-1]: world_size // math.prod(sizes.values())}
     unknown = [name for name in given if name not in names]
     sizes = {name: given.get(name, 1) for name in names}
     if not unknown and math.prod(sizes.values()) == world_size:

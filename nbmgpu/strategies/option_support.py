@@ -24,7 +24,7 @@ REASONS = {
     "static_graph": "it is an option of ddp's reducer",
     "bucket_views": "it is an option of ddp's reducer",
     "compress": "it is an option of ddp's reducer",
-    "fsdp_units": "only fsdp and zero2 shard modules by units",
+    "fsdp_units": "only fsdp, hsdp and zero2 shard modules by units",
     "cpu_offload": "the model is not sharded, so there are no shards to offload",
     "deepspeed_config": "it configures DeepSpeed's engine",
     "mesh": "all its ranks are data parallel",

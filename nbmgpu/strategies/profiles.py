@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -50,8 +50,9 @@ class Profile:
             kernel, before anything starts; it must not import torch.
         shards_data: whether each rank trains on a shard of every global batch.
         in_one_process: whether one rank uses all devices.
-        mesh: dimensions of its device mesh, outermost first.  Ranks along ``dp`` have different
-            samples.
+        mesh: dimensions of its device mesh, outermost first.  Ranks along ``dp`` and ``fsdp`` have
+            different samples.
+        default_mesh: sizes of dimensions without ``--mesh``, except of the last one.
         needs, saves, costs: columns of the documentation.
     """
 
@@ -65,6 +66,7 @@ class Profile:
     shards_data: bool = True
     in_one_process: bool = False
     mesh: tuple[str, ...] = ("dp",)
+    default_mesh: Mapping[str, int] = field(default_factory=dict)
     needs: str = ""
     saves: str = ""
     costs: str = ""
@@ -143,13 +145,14 @@ FSDP = Profile(
         "fully_sharded_data_parallel",
     ),
     options=OptionSupport(
-        COMMON_OPTIONS | FSDP_OPTIONS | {"sync_batchnorm"},
-        handled=FSDP_OPTIONS | {"precision"},
+        COMMON_OPTIONS | FSDP_OPTIONS | {"sync_batchnorm", "mesh"},
+        handled=FSDP_OPTIONS | {"precision", "mesh"},
         reasons={"precision=fp16": "its losses are not scaled; bf16 needs no scaling"},
         alternatives={"precision=fp16": "ddp"},
     ),
     requirements=Requirements(torch=(2, 13)),  # it uses private names of FSDP2
     modules=("torch.distributed.fsdp",),
+    mesh=("dp", "fsdp"),
     needs="torch 2.13; an optimizer that updates each element separately, or supports DTensor",
     saves="parameters, gradients and states: 1/N of all three per rank",
     costs="an all-gather of each unit's parameters in forward and again in backward",
@@ -173,6 +176,17 @@ TP = Profile(
     saves="parameters, gradients and states of the split layers: 1/N of all three per rank, and "
     "activations inside blocks",
     costs="an all-reduce or all-gather in each split layer, in forward and in backward",
+)
+
+HSDP = replace(
+    FSDP,
+    name="hsdp",
+    summary="as fsdp inside groups of ranks, and as ddp between them (hybrid sharding)",
+    aliases=("hybrid_shard", "hybrid_sharded_data_parallel", "fsdp_hybrid_shard", "hybrid"),
+    default_mesh={"dp": 2},
+    needs="what fsdp needs; a slow link between groups of ranks, such as machines",
+    saves="parameters, gradients and states: 1/N of all three, for N ranks in a group",
+    costs="fsdp's all-gathers inside a group, and one all-reduce of a shard between groups",
 )
 
 ZERO2 = replace(
@@ -238,7 +252,7 @@ def _deepspeed(stage: int, offload: bool = False) -> Profile:
 BUILT_IN = {
     profile.name: profile
     for profile in (
-        DDP, ZERO1, ZERO2, FSDP, TP,
+        DDP, ZERO1, ZERO2, FSDP, HSDP, TP,
         _deepspeed(1), _deepspeed(2), _deepspeed(3), _deepspeed(2, True), _deepspeed(3, True),
         DP, NONE,
     )

@@ -273,7 +273,7 @@ def test_the_given_unit_classes_are_used():
         options = RunOptions.of(strategy="fsdp", gpus=2, cpu=True, fsdp_units=units)
         advice = advisor.advise(AdviceRequest.from_options(options))
         assert advice.line.endswith(f"--fsdp-units {units[0]}")
-        assert "only fsdp and zero2" in advice.reason
+        assert "only fsdp, hsdp and zero2" in advice.reason
         return advice.row("fsdp").high
 
     assert largest("Linear") < largest("Pair")

@@ -52,6 +52,7 @@ FORMULAS: dict[str, Callable[[int], float]] = {
     "zero1": lambda n: 4 + 4 + 8 / n,
     "zero2": lambda n: (4 + 4 + 8) / n,
     "fsdp": lambda n: (4 + 4 + 8) / n,
+    "hsdp": lambda n: (4 + 4 + 8) / 2,  # two ranks in a group
 }
 """Bytes per parameter between two steps.  zero2 holds 4 more from forward to backward."""
 

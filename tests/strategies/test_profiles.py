@@ -57,7 +57,7 @@ def test_strategy_options_are_read_from_the_options_of_a_run():
     ("line", "reason", "instead"),
     [
         ("-s zero1 --cpu-offload", "the model is not sharded", "--strategy fsdp --cpu-offload"),
-        ("-s ddp --fsdp-units Block", "only fsdp and zero2", "--strategy fsdp --fsdp-units Block"),
+        ("-s ddp --fsdp-units Block", "only fsdp, hsdp and", "--strategy fsdp --fsdp-units Block"),
         ("-s none --clip 1 --accumulate 2", "leaves the cell as it is", "--strategy none"),
         ("-s ds2 --compile", "compiles its engine", "--strategy zero2 --compile"),
         ("-s ds2 --cpu-offload", "part of the name", "--strategy deepspeed_stage_2"),

@@ -1,4 +1,4 @@
-"""Strategies ``fsdp`` and ``zero2``: FSDP2, while the cell sees full tensors (``sharding/``).
+"""Strategies ``fsdp``, ``hsdp``, ``zero2``: FSDP2, while the cell sees full tensors (``sharding``).
 
 - ``strategy``: the ``Strategy`` classes that a rank calls.
 - ``wrap_policy``: which modules become units of FSDP2.
@@ -7,6 +7,6 @@
 - ``call_order``: checks that ranks issue the same collectives.
 """
 
-from .strategy import FullyShardedDataParallel, ZeroStage2
+from .strategy import FullyShardedDataParallel, HybridSharding, ZeroStage2
 
-__all__ = ["FullyShardedDataParallel", "ZeroStage2"]
+__all__ = ["FullyShardedDataParallel", "HybridSharding", "ZeroStage2"]

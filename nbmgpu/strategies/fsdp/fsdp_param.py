@@ -38,7 +38,7 @@ class FSDPParamState(ParamState):
         self, parameter: Any, fsdp_param: CellFSDPParam, group: CellFSDPParamGroup
     ) -> None:
         """Make ``parameter`` a view of the rows that ``fsdp_param`` has copied from it."""
-        layout = ShardLayout(parameter.shape)
+        layout = ShardLayout(parameter.shape, group=group.shard_group)
         super().__init__(parameter, _local_rows(fsdp_param.sharded_param), layout)
         self.fsdp_param = fsdp_param
         self.group = group
@@ -120,16 +120,17 @@ class FSDPParamState(ParamState):
     def reduce_unreduced(self) -> None:
         """Average and shard the gradients that FSDP2 has not reduced; collective."""
         grad, self.unreduced_grad = self.unreduced_grad, None
-        world_size, rows_per_rank = dist.get_world_size(), self.shard.layout.chunk_size
-        padded = torch.zeros(
-            (rows_per_rank * world_size, *self.shape[1:]), dtype=self.dtype, device=self.device
-        )
+        group, rows_per_rank = self.group.shard_group, self.shard.layout.chunk_size
+        num_rows = rows_per_rank * dist.get_world_size(group)
+        padded = torch.zeros((num_rows, *self.shape[1:]), dtype=self.dtype, device=self.device)
         if grad is not None:
             padded[: self.shape[0]] = grad
         rows = padded.new_empty((rows_per_rank, *self.shape[1:]))
-        reduce_scatter_single(rows, padded)
+        reduce_scatter_single(rows, padded, group=group)
+        if self.group.replica_group is not None:
+            dist.all_reduce(rows, group=self.group.replica_group)
         local = self.shard.local
-        self._accumulate(rows.div_(world_size)[: local.shape[0]].to(local.device))
+        self._accumulate(rows.div_(dist.get_world_size())[: local.shape[0]].to(local.device))
 
 
 class GatherFull(torch.autograd.Function):

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed import ProcessGroup
 from torch.distributed.fsdp._fully_shard._fsdp_common import is_bw
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
@@ -19,11 +20,15 @@ class CellFSDPParamGroup(FSDPParamGroup):
         position: number of the group, the same on all ranks.
         reduced: positions of the groups that this backward pass has reduced, in order; shared by
             all groups.
+        shard_group: the ranks that hold the rows of one tensor; None for all ranks.
+        replica_group: the ranks that hold the same rows; None if there are no replicas.
     """
 
     fsdp_params: list[CellFSDPParam]  # type: ignore[assignment]
     position: int
     reduced: list[int]
+    shard_group: ProcessGroup | None
+    replica_group: ProcessGroup | None
 
     def _register_state_dict_hooks(self) -> None:
         pass  # the cell saves and loads full tensor views

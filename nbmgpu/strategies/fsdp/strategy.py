@@ -1,6 +1,7 @@
-"""The strategies ``fsdp`` and ``zero2``, which use FSDP2's ``fully_shard``.
+"""The strategies ``fsdp``, ``hsdp`` and ``zero2``, which use FSDP2's ``fully_shard``.
 
-Parameters, gradients and optimizer states are sharded by rows.  The cell keeps its own objects,
+Parameters, gradients and optimizer states are sharded by rows, over the ranks along ``fsdp``; ranks
+along ``dp`` hold replicas of a shard.  The cell keeps its own objects,
 which look like full tensors (``sharding/``).  Parameters that FSDP2 cannot shard are
 replicated, and their gradients are averaged as under ``ddp``.
 """
@@ -12,13 +13,15 @@ from typing import ClassVar
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import ProcessGroup
 
 from nbmgpu.strategies import profiles
 from nbmgpu.strategies.base import Backward, RankContext
-from nbmgpu.strategies.mesh import DP
+from nbmgpu.strategies.mesh_sizes import DP, FSDP
 from nbmgpu.strategies.profiles import Profile
 from nbmgpu.strategies.replication import RunningStatistics
 from nbmgpu.strategies.sharding.sharded_strategy import ShardedStrategy
+from nbmgpu.strategies.strategy_options import StrategyOptions
 from nbmgpu.strategies.unit_reducers import UnitReducers
 
 from .call_order import BACKWARD, END_OF_CELL
@@ -48,9 +51,20 @@ class FullyShardedDataParallel(ShardedStrategy):
         """The sharded modules."""
         if self._wrapper is None:
             self._wrapper = FSDPWrapper(
-                self.mesh[DP], self.options, self.reshards, self.profile.name, self.freed_storage
+                self.mesh, self.options, self.reshards, self.profile.name, self.freed_storage
             )
         return self._wrapper
+
+    @classmethod
+    def mesh_shape(cls, world_size: int, options: StrategyOptions) -> dict[str, int]:
+        """Return sizes of ``dp`` and ``fsdp``, or of ``fsdp`` alone: it is the default group."""
+        sizes = super().mesh_shape(world_size, options)
+        return sizes if sizes[DP] > 1 else {FSDP: sizes[FSDP]}
+
+    @property
+    def shard_group(self) -> ProcessGroup | None:
+        """The ranks that hold the rows of one tensor; None for all ranks."""
+        return self.wrapper.shard_group
 
     def shard_modules(self, modules: list[nn.Module]) -> None:
         """Shard modules by FSDP2.
@@ -122,6 +136,12 @@ class FullyShardedDataParallel(ShardedStrategy):
         if self._wrapper is not None:
             self._wrapper.close()
             self._wrapper.param_states = []
+
+
+class HybridSharding(FullyShardedDataParallel):
+    """Shards inside groups of ranks, and replicas between them."""
+
+    profile: ClassVar[Profile] = profiles.HSDP
 
 
 class ZeroStage2(FullyShardedDataParallel):

@@ -22,6 +22,7 @@ from torch.distributed.fsdp import (
 )
 
 from nbmgpu.patches import PatchStack
+from nbmgpu.strategies.mesh_sizes import DP, FSDP
 from nbmgpu.strategies.sharding.parameter_storage import FreedStorage
 from nbmgpu.strategies.strategy_options import StrategyOptions
 
@@ -39,6 +40,9 @@ class FSDPWrapper:
     """All modules that FSDP2 shards in this process.
 
     Attributes:
+        mesh: the ranks to shard over, or of shape (replicas, ranks to shard over).
+        shard_group: the ranks that hold the rows of one tensor; None for all ranks.
+        replica_group: the ranks that hold the same rows; None if there are no replicas.
         calls: the calls of sharded modules, by ``id`` of the module.
         param_states: all sharded parameters, in the same order on all ranks.
         call_order: checks that ranks issue the same collectives.
@@ -55,13 +59,16 @@ class FSDPWrapper:
         """Initialize without modules.
 
         Args:
-            mesh: the ranks to shard over.
+            mesh: the ranks to shard over, or of shape (replicas, ranks to shard over).
             options: precision and offloading.
             reshard: whether to free unsharded parameters after the forward pass.
             strategy: name of the strategy, for messages.
             freed_storage: frees the memory of the parameters' original data.
         """
         self.mesh = mesh
+        replicated = mesh.ndim > 1
+        self.shard_group = mesh.get_group(FSDP) if replicated else None
+        self.replica_group = mesh.get_group(DP) if replicated else None
         self.reshard = reshard
         cuda = mesh.device_type == "cuda"
         half = torch.bfloat16 if options.precision == "bf16" else None
@@ -110,6 +117,7 @@ class FSDPWrapper:
                 group.__class__ = CellFSDPParamGroup
                 group.reduce_scatter_unused_params = True
                 group.reduced, group.position = self._reduced, len(self.calls) + len(param_states)
+                group.shard_group, group.replica_group = self.shard_group, self.replica_group
                 for fsdp_param in group.fsdp_params:
                     fsdp_param.__class__ = CellFSDPParam
                     info = fsdp_param._module_info
