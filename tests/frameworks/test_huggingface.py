@@ -257,3 +257,19 @@ Trainer(bert(), args, train_dataset=classes)
         pytest.raises(StrategyError, match=r"deepspeed=.*\n.*\nTry: %%mgpu --strategy none"),
     ):
         nbmgpu.run(cell, shared, gpus=2, cpu=True)
+
+
+HIDDEN_STATES = """
+with torch.no_grad():
+    output = model.eval()(ids, output_hidden_states=True, output_attentions=True)
+sums = [float(x.sum()) for x in (*output.hidden_states, *output.attentions)]
+del output
+"""
+
+
+@pytest.mark.parametrize("before", ["", HIDDEN_STATES], ids=["never returned", "returned before"])
+def test_a_model_from_the_notebook_returns_hidden_states_and_attentions(before: str) -> None:
+    setup = SETUP + "model = llama()\nmodel.set_attn_implementation('eager')\n" + before
+    result = run_both(HIDDEN_STATES, setup, 2, strategy="ddp")
+    assert len(result.alone["sums"]) == 5
+    assert result.ranks["sums"] == pytest.approx(result.alone["sums"], abs=1e-4)

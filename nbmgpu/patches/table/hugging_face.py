@@ -127,6 +127,19 @@ ENTRIES = (
         TRANSFORMERS, "transformers.modeling_utils.PreTrainedModel", "_no_split_modules",
         "The blocks of a model become units of FSDP2.",
     ),
+    *patched(
+        TRANSFORMERS, "transformers.utils.output_capturing._CanRecordRegistry", "get",
+        "A model from the notebook returns its hidden states and attentions.",
+        without="hidden states and attentions of models from the notebook",
+    ),
+    *private(
+        TRANSFORMERS, "transformers.utils.output_capturing", "_active_collector",
+        "Hooks of a model from the notebook read this process's variable.",
+    ),
+    *private(
+        TRANSFORMERS, "transformers.modeling_utils.PreTrainedModel", "_can_record_outputs",
+        "What a model from the notebook can return besides its output.",
+    ),
     *patched(DATASETS, "datasets", "load_dataset load_dataset_builder", CACHED),
     *(
         entry

@@ -24,6 +24,7 @@ PATCHED_BY = {
     "accelerate": "accelerate",
     "transformers.modeling_utils": "pretrained",
     "transformers.trainer": "huggingface",
+    "transformers.utils.output_capturing": "output_capturing",
     "transformers.utils.notebook": "trainer_reports",
     "datasets": "datasets",
     "huggingface_hub": "datasets",

@@ -57,6 +57,10 @@ def _reducers() -> tuple[Reducer, ...]:
         Reducer(lambda kind: hasattr(kind, "_shared_state"), python_types.reduce_shared_state),
         Reducer(_named("torch.utils._pytree", "LeafSpec"), lambda _: (torch_types.leaf_spec, ())),
         Reducer(_named("accelerate", "ConvertOutputsToFp32"), library_types.reduce_conversion),
+        Reducer(
+            _named("transformers.utils.output_capturing", "CompileableContextVar"),
+            library_types.reduce_collector,
+        ),
         Reducer(_named("wandb.sdk.wandb_run", "Run"), library_types.reduce_run),
         Reducer(_named("wandb.sdk.lib", "NoopRun"), library_types.reduce_run),
         Reducer(_named("wandb.sdk", "Summary"), library_types.reduce_run_attribute),
