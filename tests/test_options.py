@@ -9,6 +9,7 @@ from nbmgpu.errors import OptionError
 from nbmgpu.options.flags import FLAGS, RUN
 from nbmgpu.options.run_options import DEFAULTS, RunOptions
 from nbmgpu.strategies import strategy_names
+from nbmgpu.strategies.option_support import ALTERNATIVES
 
 
 def try_line(message: str) -> str:
@@ -203,4 +204,6 @@ def test_the_table_of_flags_covers_the_options_and_the_help():
     assert all(flag.usage in RUN.help_text() and flag.help in RUN.help_text() for flag in FLAGS)
     for flag in FLAGS:
         for value in flag.completions():
-            RunOptions.parse(f"{flag.name} {value}")
+            strategy = ALTERNATIVES.get(flag.field)
+            before = f"--strategy {strategy} " if strategy else ""
+            RunOptions.parse(f"{before}{flag.name} {value}")

@@ -233,6 +233,20 @@ def tp_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
     }
 
 
+def pp_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
+    """Estimate ``pp`` on ranks that hold layers of one model: stages are not equally large."""
+    size, ranks = setup.model_size, setup.ranks
+    largest = Interval(1.0, 1.5)
+    acts = setup.activation_memory(size.gradients / ranks, 1 / ranks)
+    return {
+        "parameters": largest * (size.parameters / ranks),
+        "gradients": largest * (size.gradients / ranks),
+        "optimizer": largest * (size.all_states / ranks),
+        "activations": Interval(acts.low, acts.high * ranks),
+        "buffers": Interval.exact(size.buffers),
+    }
+
+
 def deepspeed_memory(
     setup: TrainingSetup, stage: int, offload: bool = False
 ) -> dict[Kind, Interval]:
@@ -279,6 +293,7 @@ ESTIMATORS: dict[str, Callable[[TrainingSetup], dict[Kind, Interval]]] = {
     "fsdp --cpu-offload": offloaded_fsdp_memory,
     "hsdp": hsdp_memory,
     "tp": tp_memory,
+    "pp": pp_memory,
     "deepspeed_stage_1": lambda setup: deepspeed_memory(setup, 1),
     "deepspeed_stage_2": lambda setup: deepspeed_memory(setup, 2),
     "deepspeed_stage_3": lambda setup: deepspeed_memory(setup, 3),
@@ -296,6 +311,7 @@ SOURCES = {
     "fsdp --cpu-offload": "as fsdp, with FSDP2's CPUOffloadPolicy",
     "hsdp": "as fsdp, on the ranks of one group",
     "tp": "Megatron-LM 1909.08053; not measured, a wide range",
+    "pp": "GPipe 1811.06965; not measured, a wide range",
     "dp": "nn.DataParallel",
 }
 DEEPSPEED_SOURCE = "ZeRO 1910.02054, and DeepSpeed's own estimators; a wide range"

@@ -24,8 +24,8 @@ PREFERENCE = ("ddp", "zero1", "zero2", "fsdp", "fsdp --cpu-offload", "deepspeed_
 """The strategies that can be recommended, the simplest and fastest first."""
 
 MODEL_PARALLELISM = (
-    "It needs the work split inside layers or between them: try --strategy tp; pipeline and "
-    "sequence parallelism do not exist here yet"
+    "It needs the work split inside layers or between them: try --strategy tp or pp; sequence "
+    "parallelism does not exist here yet"
 )
 
 

@@ -75,8 +75,9 @@ def estimate_speed(name: str, setup: TrainingSetup) -> Speed:
             return speed_range(0.5, 1.0, "one process")
         return speed_range(0.2, 0.9, "one process, which copies the model to every GPU each step")
     volume = communication_volume(name, setup)
-    if name == "tp":
-        return Speed(None, None, "unknown", "sends activations in every layer")
+    if name in ("tp", "pp"):
+        places = "in every layer" if name == "tp" else "between stages, which wait for each other"
+        return Speed(None, None, "unknown", f"sends activations {places}")
     if volume is None:
         return Speed(None, None, "unknown", "depends on the code of the cell")
     if setup.ranks == 1:

@@ -167,6 +167,47 @@ validate_compress = _one_of(
     "bf16", "fp16", what="The compression", meaning="Gradients travel in bf16 or in fp16"
 )
 
+_read_schedule = _one_of(
+    "gpipe", "interleaved", what="The schedule",
+    meaning="gpipe: each rank has one stage; interleaved: two, which wait less. 1f1b and "
+    "zerobubble compute each microbatch's loss in the schedule; here the cell computes it",
+)  # fmt: skip
+
+
+def validate_schedule(value: object) -> str:
+    """Return the schedule of a pipeline."""
+    return _read_schedule(value) or "gpipe"
+
+
+def validate_microbatches(value: object) -> int | None:
+    """Return a number of microbatches, or None."""
+    try:
+        if value is None or (number := _integer(value)) >= 1:
+            return None if value is None else number
+    except ValueError:
+        pass
+    problem = Problem(
+        f"{value!r} is not a number of microbatches",
+        "The number of parts in which a batch runs through the stages: an integer from 1",
+    )
+    raise InvalidValueError(problem, 4)
+
+
+def validate_split_points(value: object) -> tuple[str, ...]:
+    """Return the names of layers, without duplicates."""
+    if value in (None, (), ""):
+        return ()
+    words = list_of(value)
+    names = [w for w in words if isinstance(w, str) and re.fullmatch(r"\w+(\.\w+)*", w)]
+    if len(names) == len(words):
+        return tuple(dict.fromkeys(names))
+    wrong = ", ".join(repr(w) for w in words if w not in names)
+    problem = Problem(
+        f"{wrong} is not the name of a layer",
+        "Names as model.named_modules() has them, such as layers.4,layers.8",
+    )
+    raise InvalidValueError(problem, tuple(dict.fromkeys(names)))
+
 
 def validate_accumulate(value: object) -> int:
     """Return the number of batches per optimizer step."""

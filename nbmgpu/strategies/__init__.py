@@ -95,7 +95,7 @@ def _read_again() -> bool:
 def nearest(name: str) -> str:
     """Return the name of the strategy most similar to an unknown name."""
     plain = name.strip().lower().replace("-", "_").replace(" ", "_")
-    names = [n for n in (*strategy_names(), *_aliases()) if n != "dp"]  # "dpp" means ddp
+    names = [n for n in (*strategy_names(), *_aliases()) if n not in ("dp", "pp")]  # "dpp": ddp
     closest = closest_match(plain, names)
     return (canonical(closest) if closest else None) or "ddp"
 

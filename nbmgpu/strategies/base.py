@@ -99,6 +99,7 @@ class Backward:
         summed: for each scalar, whether the ranks' values add up (a summed loss) instead of being
             averaged by weight.
         is_last: whether an optimizer step may follow; False while gradients accumulate.
+        keeps_graph: whether another pass may use the same graph (``retain_graph``).
     """
 
     weight: Scalar
@@ -106,6 +107,7 @@ class Backward:
     scalars: list[Tensor] = field(default_factory=list)
     summed: list[bool] = field(default_factory=list)
     is_last: bool = True
+    keeps_graph: bool = False
 
 
 class Strategy(ABC):

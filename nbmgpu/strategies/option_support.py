@@ -9,6 +9,7 @@ COMMON_OPTIONS = frozenset({"accumulate", "precision", "compile", "clip", "check
 """Options of every strategy that trains plain modules."""
 
 DDP_OPTIONS = frozenset({"find_unused", "static_graph", "bucket_views", "compress"})
+PP_OPTIONS = frozenset({"microbatches", "schedule", "split_points"})
 FSDP_OPTIONS = frozenset({"fsdp_units", "cpu_offload"})
 
 ALTERNATIVES = {
@@ -16,6 +17,9 @@ ALTERNATIVES = {
     "fsdp_units": "fsdp",
     "deepspeed_config": "deepspeed_stage_2",
     "mesh": "tp",
+    "microbatches": "pp",
+    "schedule": "pp",
+    "split_points": "pp",
 }
 """The strategy to suggest for options that others do not support."""
 
@@ -27,6 +31,9 @@ REASONS = {
     "fsdp_units": "only fsdp, hsdp and zero2 shard modules by units",
     "cpu_offload": "the model is not sharded, so there are no shards to offload",
     "deepspeed_config": "it configures DeepSpeed's engine",
+    "microbatches": "only pp runs parts of a batch one after another",
+    "schedule": "only pp has stages",
+    "split_points": "only pp has stages",
     "mesh": "all its ranks are data parallel",
     "sync_batchnorm": "batch statistics are not computed by ranks there",
 }

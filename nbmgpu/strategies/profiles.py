@@ -14,6 +14,7 @@ from .option_support import (
     COMMON_OPTIONS,
     DDP_OPTIONS,
     FSDP_OPTIONS,
+    PP_OPTIONS,
     OptionSupport,
 )
 from .strategy_options import StrategyOptions
@@ -178,6 +179,30 @@ TP = Profile(
     costs="an all-reduce or all-gather in each split layer, in forward and in backward",
 )
 
+PP = Profile(
+    name="pp",
+    summary="pipeline parallelism: each rank holds some of the layers, and computes them",
+    aliases=("pipeline", "pipeline_parallel", "pipeline_parallelism", "gpipe", "pipe"),
+    options=OptionSupport(
+        COMMON_OPTIONS - {"compile", "checkpointing"} | PP_OPTIONS | {"sync_batchnorm", "mesh"},
+        handled=PP_OPTIONS | {"mesh"},
+        reasons={
+            "compile": "its layers run apart from the model's forward pass",
+            "checkpointing": "its layers run apart from the model's forward pass",
+            "precision=fp16": "its losses are not scaled; bf16 needs no scaling",
+        },
+        alternatives={
+            "compile": "fsdp", "checkpointing": "fsdp", "precision=fp16": "ddp", **ALTERNATIVES,
+        },
+    ),
+    mesh=("dp", "pp"),
+    needs="a sequence of layers (nn.Sequential, nn.ModuleList), at least one for each rank",
+    saves="parameters, gradients and states: 1/N of all three per rank; activations of other "
+    "ranks' layers",
+    costs="activations between neighbours; ranks wait for each other at the start and the end of "
+    "each pass",
+)  # fmt: skip
+
 HSDP = replace(
     FSDP,
     name="hsdp",
@@ -252,7 +277,7 @@ def _deepspeed(stage: int, offload: bool = False) -> Profile:
 BUILT_IN = {
     profile.name: profile
     for profile in (
-        DDP, ZERO1, ZERO2, FSDP, HSDP, TP,
+        DDP, ZERO1, ZERO2, FSDP, HSDP, TP, PP,
         _deepspeed(1), _deepspeed(2), _deepspeed(3), _deepspeed(2, True), _deepspeed(3, True),
         DP, NONE,
     )

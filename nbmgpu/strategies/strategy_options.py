@@ -11,7 +11,24 @@ Precision = Literal["fp32", "bf16", "fp16"]
 
 
 @dataclass(frozen=True)
-class StrategyOptions:
+class ModelParallelOptions:
+    """Options of strategies whose ranks hold parts of one model.
+
+    Attributes:
+        mesh: sizes of the device mesh by dimension, such as ``("dp=2", "tp=2")``.
+        microbatches: number of parts of a batch in a pipeline; None to choose it.
+        schedule: order of a pipeline's stages.
+        split_points: names of the layers that begin a pipeline's stages, except the first.
+    """
+
+    mesh: tuple[str, ...] = ()
+    microbatches: int | None = None
+    schedule: Literal["gpipe", "interleaved"] = "gpipe"
+    split_points: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StrategyOptions(ModelParallelOptions):
     """Options of training; ``nbmgpu.options.run_options.RunOptions`` extends them.
 
     Attributes:
@@ -28,7 +45,6 @@ class StrategyOptions:
         fsdp_units: names of module classes, each instance of which is sharded as one unit.
         cpu_offload: keep parameters and optimizer states in host memory.
         deepspeed_config: path of a DeepSpeed configuration in JSON.
-        mesh: sizes of the device mesh by dimension, such as ``("dp=2", "tp=2")``.
     """
 
     accumulate: int = 1
@@ -44,13 +60,12 @@ class StrategyOptions:
     fsdp_units: tuple[str, ...] = ()
     cpu_offload: bool = False
     deepspeed_config: str | None = None
-    mesh: tuple[str, ...] = ()
 
     @staticmethod
     def from_mapping(options: Mapping[str, Any]) -> StrategyOptions:
         """Select the strategy's options from the fields of a ``RunOptions`` or its JSON."""
         values = {n: options[n] for n in FIELDS if n in options}
-        for name in ("fsdp_units", "mesh"):
+        for name in ("fsdp_units", "mesh", "split_points"):
             if name in values:
                 values[name] = tuple(values[name])
         return StrategyOptions(**values)

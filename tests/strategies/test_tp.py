@@ -6,6 +6,7 @@ import pytest
 import torch
 from idioms.comparison import assert_equal, run_both
 from idioms.idiom import TRAIN, Idiom, idiom
+from idioms.model_parallelism import HELD, MODELS, TEXTS, TRAIN_MODEL, WIDE
 from idioms.notebook import notebook
 from idioms.sources import ADAM, BLOCKS, CONV, before_step
 from matrix_selection import sampled
@@ -190,24 +191,6 @@ def test_numbers_of_one_device(case: Idiom, ranks: int, mesh: tuple[str, ...]) -
     assert all(type(p) is torch.nn.Parameter for p in result.ranks["model"].parameters())
 
 
-WIDE = """
-model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(8)), nn.Linear(256, 4))
-X = torch.randn(44, 256)
-loader = DataLoader(TensorDataset(X, Y), batch_size=8)
-opt = torch.optim.Adam(model.parameters(), lr=1e-3)
-"""
-HELD = """
-import gc
-held = sum(
-    storage.nbytes() for storage in {
-        t.untyped_storage().data_ptr(): t.untyped_storage()
-        for t in gc.get_objects() if type(t) in (torch.Tensor, nn.Parameter) and not t.is_sparse
-        and t.numel() > 1000
-    }.values()
-)
-"""
-
-
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_each_rank_holds_its_part_of_parameters_gradients_and_states(ranks: int) -> None:
     namespace = notebook()
@@ -256,65 +239,6 @@ def test_an_index_outside_of_a_table_is_an_error() -> None:
     cell = "model(torch.tensor([1])).sum().backward()\nopt.step()\nmodel(torch.tensor([50]))"
     with pytest.raises(IndexError):
         nbmgpu.run(cell, namespace, gpus=2, cpu=True, strategy="tp")
-
-
-MODELS = {
-    "llama": """
-import transformers
-config = transformers.LlamaConfig(vocab_size=40, hidden_size=16, intermediate_size=32,
-    num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=16,
-    bos_token_id=1, eos_token_id=2, pad_token_id=0)
-model = transformers.LlamaForCausalLM(config)
-""",
-    "llama with dropout": """
-import transformers
-config = transformers.LlamaConfig(vocab_size=40, hidden_size=16, intermediate_size=32,
-    num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=16, attention_dropout=0.2,
-    bos_token_id=1, eos_token_id=2, pad_token_id=0)
-model = transformers.LlamaForCausalLM(config)
-""",
-    "gpt2": """
-import transformers
-config = transformers.GPT2Config(vocab_size=41, n_embd=16, n_layer=2, n_head=2, n_positions=16,
-    resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=1, eos_token_id=2)
-model = transformers.GPT2LMHeadModel(config)
-""",
-    "t5": """
-import transformers
-config = transformers.T5Config(vocab_size=40, d_model=16, d_kv=8, d_ff=32, num_layers=2,
-    num_heads=2, dropout_rate=0.0, decoder_start_token_id=0)
-model = transformers.T5ForConditionalGeneration(config)
-""",
-    "encoder": """
-class Encoder(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embedding = nn.Embedding(40, 16)
-        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
-        self.layers, self.head = nn.TransformerEncoder(layer, 2), nn.Linear(16, 40)
-    def forward(self, input_ids, labels):
-        logits = self.head(self.layers(self.embedding(input_ids)))
-        return {"loss": F.cross_entropy(logits.flatten(0, 1), labels.flatten())}
-model = Encoder()
-""",
-}
-TEXTS = """
-ids = torch.randint(4, 40, (22, 7))
-loader = DataLoader(TensorDataset(ids), batch_size=4)
-opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-"""
-"""The bias of keys has no gradient but rounding errors, which Adam would scale to steps."""
-
-TRAIN_MODEL = """
-for epoch in range(2):
-    for (batch,) in loader:
-        opt.zero_grad()
-        loss = model(input_ids=batch, labels=batch)["loss"]
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        opt.step()
-        losses.append(loss.item())
-"""
 
 
 @pytest.mark.parametrize(

@@ -131,8 +131,14 @@ ENTRIES = (
         "A step is watched by a dispatch mode, which steps aside for the cell's own modes.",
     ),
     *private(
-        TORCH, "torch.utils._pytree", "tree_leaves tree_map tree_map_only tree_structure",
+        TORCH, "torch.utils._pytree",
+        "tree_leaves tree_map tree_map_only tree_structure tree_flatten tree_unflatten TreeSpec",
         "Tensors are found in nested arguments and batches.",
+    ),
+    *private(
+        TORCH, "torch.nn.RNNBase", "_flat_weights _flat_weights_names",
+        "Under pp, a recurrent layer uses this rank's parameters.",
+        example=lambda: __import__("torch").nn.RNN(1, 1),
     ),
     *private(
         TORCH, "torch.utils.data._utils.collate", "default_collate default_convert",

@@ -137,6 +137,7 @@ class BackwardPatch:
     def _run(self, plan: Backward, tensors: Any, seeds: Any, options: dict[str, Any]) -> None:
         """Run autograd from the gradients ``seeds``; the strategy reduces as in ``plan``."""
         strategy = self._trained.strategy
+        plan.keeps_graph = bool(options["retain_graph"] or options["create_graph"])
         strategy.begin_backward(plan)
         if (inputs := options["inputs"]) is not None:
             given = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)

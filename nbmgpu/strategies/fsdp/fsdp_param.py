@@ -29,6 +29,7 @@ class FSDPParamState(ParamState):
     Attributes:
         fsdp_param, group: FSDP2's objects for it.
         gathered: full tensors that represent the parameter in autograd graphs.
+        rows_per_rank: number of rows of the first ranks' parts.
         unreduced_grad: the full gradient of this rank that FSDP2 has not reduced.
         has_grad: whether FSDP2 got a gradient in this backward pass.
         had_no_grad: whether ``.grad`` was None before this backward pass.
@@ -40,6 +41,7 @@ class FSDPParamState(ParamState):
         """Make ``parameter`` a view of the rows that ``fsdp_param`` has copied from it."""
         layout = ShardLayout(parameter.shape, group=group.shard_group)
         super().__init__(parameter, _local_rows(fsdp_param.sharded_param), layout)
+        self.rows_per_rank = layout.chunk_size
         self.fsdp_param = fsdp_param
         self.group = group
         self.shard.on_change = group.reshard_stale
@@ -120,7 +122,7 @@ class FSDPParamState(ParamState):
     def reduce_unreduced(self) -> None:
         """Average and shard the gradients that FSDP2 has not reduced; collective."""
         grad, self.unreduced_grad = self.unreduced_grad, None
-        group, rows_per_rank = self.group.shard_group, self.shard.layout.chunk_size
+        group, rows_per_rank = self.group.shard_group, self.rows_per_rank
         num_rows = rows_per_rank * dist.get_world_size(group)
         padded = torch.zeros((num_rows, *self.shape[1:]), dtype=self.dtype, device=self.device)
         if grad is not None:

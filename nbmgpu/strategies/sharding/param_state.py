@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .full_tensor_view import FullTensorView, ShardedParameter, full_view_of, resolve
-from .tensor_shard import ShardLayout, TensorShard
+from .tensor_shard import TensorLayout, TensorShard
 
 
 class ParamState(ABC):
@@ -21,7 +21,7 @@ class ParamState(ABC):
         shard: this rank's part.
     """
 
-    def __init__(self, parameter: Any, local: Tensor, layout: ShardLayout) -> None:
+    def __init__(self, parameter: Any, local: Tensor, layout: TensorLayout) -> None:
         """Initialize; ``replace_class`` makes ``parameter`` a view.
 
         Args:

@@ -1,8 +1,9 @@
-"""Tensors of which each rank of a process group holds a part, like DTensor's ``Shard(dim)``."""
+"""Tensors of which each rank of a process group holds a part, or one rank the whole."""
 
 from __future__ import annotations
 
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,9 +17,63 @@ from torch.distributed import ProcessGroup
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
+class TensorLayout(ABC):
+    """Which rank of a process group holds which part of a tensor.
+
+    Attributes:
+        shape: shape of the full tensor.
+        dim: dimension that is split.
+    """
+
+    shape: torch.Size
+    dim: int
+
+    @abstractmethod
+    def part_of(self, full: Tensor) -> Tensor:
+        """Return this rank's part of ``full``, a view."""
+
+    @abstractmethod
+    def gather(self, part: Tensor, device: torch.device) -> Tensor:
+        """Return the full tensor on ``device``, which is no view; collective over the group.
+
+        Args:
+            part: this rank's part, on any device.
+            device: where the full tensor is needed.
+        """
+
+
 @dataclass(frozen=True)
-class ShardLayout:
-    """How a tensor is split over ranks.
+class OwnerLayout(TensorLayout):
+    """One rank holds the whole tensor, and the others nothing.
+
+    Attributes:
+        shape: shape of the full tensor.
+        owner: the rank in ``group`` that holds it.
+        group: the ranks.
+        dim: has no meaning here.
+    """
+
+    shape: torch.Size
+    owner: int
+    group: ProcessGroup
+    dim: int = 0
+
+    def part_of(self, full: Tensor) -> Tensor:
+        """Return ``full`` on its owner, and elsewhere a tensor of shape (0,)."""
+        return full if self.group.rank() == self.owner else full.reshape(-1)[:0]
+
+    def gather(self, part: Tensor, device: torch.device) -> Tensor:
+        """Broadcast the tensor from its owner."""
+        owned = self.group.rank() == self.owner
+        full = part.to(device, copy=True) if owned else part.new_empty(self.shape, device=device)
+        full = full.contiguous()
+        dist.broadcast(full, group=self.group, group_src=self.owner)
+        return full
+
+
+@dataclass(frozen=True)
+class ShardLayout(TensorLayout):
+    """Each rank holds a part of the tensor along a dimension, like DTensor's ``Shard(dim)``.
 
     Attributes:
         shape: shape of the full tensor.
@@ -42,12 +97,7 @@ class ShardLayout:
         return full.narrow(self.dim, start, min(self.chunk_size, size - start))
 
     def gather(self, part: Tensor, device: torch.device) -> Tensor:
-        """Return the full tensor on ``device``, which is no view; collective over ``group``.
-
-        Args:
-            part: this rank's part, on any device.
-            device: where the full tensor is needed.
-        """
+        """Gather the parts of all ranks."""
         world_size, chunk_size = dist.get_world_size(self.group), self.chunk_size
         rows = part.to(device).movedim(self.dim, 0)  # what is gathered comes first
         if rows.shape[0] < chunk_size:
@@ -74,11 +124,13 @@ class TensorShard:
         original: the cell's tensor that the part was copied from, which is filled after the cell.
         on_change: called when the part has changed.
         can_gather: class attribute; False after a failure, when other ranks may have exited.
+        forbidden: class attribute; makes the error of gathering while other ranks run other code.
     """
 
     can_gather: ClassVar[bool] = True
+    forbidden: ClassVar[Callable[[], Exception] | None] = None
 
-    def __init__(self, local: Tensor, layout: ShardLayout, device: torch.device) -> None:
+    def __init__(self, local: Tensor, layout: TensorLayout, device: torch.device) -> None:
         """Hold ``local``, without copying it."""
         self.local = local
         self.layout = layout
@@ -100,6 +152,8 @@ class TensorShard:
         """
         if self.unsharded is not None:
             return self.unsharded
+        if TensorShard.forbidden is not None:
+            raise TensorShard.forbidden()
         if not TensorShard.can_gather:
             return torch.full(self.shape, float("nan"), dtype=self.local.dtype, device=self.device)
         with torch.no_grad():

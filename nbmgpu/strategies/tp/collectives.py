@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
+from nbmgpu.strategies.sharding.tensor_shard import TensorLayout
 
 
 def replicate_input(tensor: Tensor, group: ProcessGroup | None) -> Tensor:
@@ -29,12 +29,12 @@ def sum_partials(tensor: Tensor, group: ProcessGroup | None) -> Tensor:
     return SumPartials.apply(tensor, group)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def gather_parts(tensor: Tensor, layout: ShardLayout) -> Tensor:
+def gather_parts(tensor: Tensor, layout: TensorLayout) -> Tensor:
     """Return the full tensor, replicated, of which ``tensor`` is this rank's part."""
     return GatherParts.apply(tensor, layout)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def split_parts(tensor: Tensor, layout: ShardLayout) -> Tensor:
+def split_parts(tensor: Tensor, layout: TensorLayout) -> Tensor:
     """Return this rank's part of a replicated ``tensor``."""
     return SplitParts.apply(tensor, layout)  # type: ignore[no-any-return, no-untyped-call]
 
@@ -75,7 +75,7 @@ class GatherParts(torch.autograd.Function):
     """Gathers parts, and splits their gradient."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, layout: ShardLayout) -> Tensor:
+    def forward(ctx: Any, tensor: Tensor, layout: TensorLayout) -> Tensor:
         """Run the collective."""
         ctx.layout = layout
         return layout.gather(tensor, tensor.device)
@@ -90,7 +90,7 @@ class SplitParts(torch.autograd.Function):
     """Splits a tensor, and gathers its gradient."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, layout: ShardLayout) -> Tensor:
+    def forward(ctx: Any, tensor: Tensor, layout: TensorLayout) -> Tensor:
         """Run the collective."""
         ctx.layout = layout
         return layout.part_of(tensor).contiguous()

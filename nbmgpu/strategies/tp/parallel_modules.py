@@ -99,7 +99,7 @@ class ParallelModule:
         module: Any = self.plan.module
         shard = self.states["weight"].shard
         weight, rows = self.states["weight"].local, shard.local.shape[0]
-        start = dist.get_rank(self.group) * shard.layout.chunk_size
+        start = dist.get_rank(self.group) * -(-shard.shape[0] // self.group.size())
         local = input - start
         exists = (input >= 0) & (input < shard.shape[0])  # others are an error, as on one device
         elsewhere = exists & ((local < 0) | (local >= rows))

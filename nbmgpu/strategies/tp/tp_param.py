@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from nbmgpu.strategies.sharding.param_state import ParamState
-from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
+from nbmgpu.strategies.sharding.tensor_shard import TensorLayout
 
 from .collectives import gather_parts
 
@@ -19,7 +19,7 @@ class TPParamState(ParamState):
         local: this rank's part, the parameter that forward passes use.
     """
 
-    def __init__(self, parameter: Any, layout: ShardLayout) -> None:
+    def __init__(self, parameter: Any, layout: TensorLayout) -> None:
         """Copy this rank's part from ``parameter``, and make that a view."""
         part = layout.part_of(parameter.detach()).clone().contiguous()
         super().__init__(parameter, part, layout)

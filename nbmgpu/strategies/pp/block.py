@@ -1,0 +1,257 @@
+"""A block of a pipeline: its parameters are on one rank, and its calls run when they are needed."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils._pytree import tree_flatten
+
+from nbmgpu.errors import StrategyError, format_message
+from nbmgpu.strategies.sharding.tensor_shard import TensorShard
+from nbmgpu.strategies.tp.tp_param import TPParamState
+
+from .deferred import DeferredTensor, value_of
+from .segment import BlockInfo, Call, Segment
+from .stacks import Stack
+
+if TYPE_CHECKING:
+    from .pipeline import Pipeline
+
+PLAIN = (
+    bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size,
+    torch.layout, slice, enum.Enum, type(Ellipsis), type,
+)  # fmt: skip
+"""Types of arguments that a block cannot change."""
+
+
+@dataclass(frozen=True, eq=False)
+class OwnedParameter:
+    """A parameter of a block.
+
+    Attributes:
+        module, name: where it is registered.
+        state: its tensor on the owner, and nothing elsewhere.
+    """
+
+    module: nn.Module
+    name: str
+    state: TPParamState
+
+    def register(self, parameter: nn.Parameter) -> None:
+        """Let the module use ``parameter``."""
+        self.module._parameters[self.name] = parameter
+
+
+class PipelineBlock:
+    """One block of a stack.
+
+    Attributes:
+        module: the block.
+        stack: the stack.
+        index: its index in the stack.
+        parameters: its parameters.
+        used_outputs: the leaves of its output that the cell has used after later blocks have run.
+    """
+
+    running: ClassVar[bool] = False
+    """Whether this process runs a block, so that a nested one is a part of it."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        stack: Stack,
+        index: int,
+        parameters: list[OwnedParameter],
+    ) -> None:
+        """Initialize the block with this index in ``stack``."""
+        self._pipeline = pipeline
+        self.stack = stack
+        self.index = index
+        self.module = stack.blocks[index]
+        self.parameters = parameters
+        self.used_outputs: set[int] = set()
+        self._infos: dict[Any, BlockInfo] = {}
+
+    @property
+    def owner(self) -> int:
+        """The rank in the group that has its parameters."""
+        return self.stack.owner(self.index)
+
+    @property
+    def name(self) -> str:
+        """Its name in the model."""
+        return self.stack.names[self.index]
+
+    def local_parameters(self) -> list[nn.Parameter]:
+        """Return its parameters on the owner, and elsewhere parameters without elements."""
+        return list(dict.fromkeys(owned.state.local for owned in self.parameters))
+
+    @property
+    def running_statistics(self) -> list[Tensor]:
+        """The buffers of batch normalization."""
+        return [
+            buffer
+            for module in self.module.modules()
+            if isinstance(module, _NormBase)
+            for buffer in module.buffers(recurse=False)
+        ]
+
+    def share_buffers(self, group: ProcessGroup) -> None:
+        """Give all ranks of ``group`` the owner's buffers; collective."""
+        buffers = dict(self.module.named_buffers())
+        found: list[Any] = [buffers if group.rank() == self.owner else None]
+        if any(True for _ in self.module.buffers()):
+            dist.broadcast_object_list(found, group=group, group_src=self.owner)
+            if group.rank() != self.owner:
+                for name, value in found[0].items():
+                    self._set_buffer(name, value)
+
+    def _set_buffer(self, name: str, value: Tensor) -> None:
+        path, _, last = name.rpartition(".")
+        module = self.module.get_submodule(path)
+        buffer: Any = module._buffers[last]
+        if buffer is not None and buffer.shape == value.shape and buffer.dtype == value.dtype:
+            with torch.no_grad():
+                buffer.copy_(value)
+        else:
+            module._buffers[last] = value
+
+    def _is_registered(self) -> bool:
+        """Whether its modules have their own parameters: ``functional_call`` passes others."""
+        return all(
+            owned.module._parameters.get(owned.name) is owned.state.parameter
+            for owned in self.parameters
+        )
+
+    def forward(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Put off the call until its output is used; a ``ForwardWrapper``."""
+        if PipelineBlock.running or not self._is_registered():
+            return call(*args, **kwargs)
+        leaves, spec = tree_flatten((args, kwargs))
+        segment = self._pipeline.segment_for(self, leaves, spec)
+        leaves = [x if _is_from(x, segment) else value_of(x) for x in leaves]
+        for leaf in leaves:
+            if isinstance(leaf, DeferredTensor):
+                leaf.check()
+        self._check_arguments(leaves)
+        arguments = tuple(segment.argument(leaf) for leaf in leaves)
+        info, tried = self._info(call, leaves, spec, segment)
+        segment.add(Call(self, call, arguments, spec, info, self.module.training), tried)
+        if self.index + 1 < len(self.stack.blocks):
+            return segment.outputs()
+        return segment.run_outputs()
+
+    def _info(
+        self, call: Callable[..., Any], leaves: list[Any], spec: Any, segment: Segment
+    ) -> tuple[BlockInfo, list[Any]]:
+        """Return what is known about calls with such arguments; try it the first time.
+
+        Returns:
+            The knowledge, and the outputs of the trial; empty without one.
+        """
+        key = self._key(leaves, spec, segment)
+        info = self._infos.get(key)
+        if info is not None:
+            return info, []
+        values = [segment.tried(x) if _is_from(x, segment) else x for x in leaves]
+        info, tried = self._pipeline.try_block(self, call, values, spec, segment.batch_size)
+        self._infos[key] = info
+        return info, tried
+
+    def _key(self, leaves: list[Any], spec: Any, segment: Segment) -> Any:
+        """Return what a trial depends on."""
+        size = segment.batch_size
+        kinds = tuple(_kind(leaf, size) for leaf in leaves)
+        return self.module.training, segment.records_gradients, spec, kinds, size > 1
+
+    def needs_trial(self, leaves: list[Any], spec: Any, segment: Segment) -> bool:
+        """Whether a call with these arguments needs a trial."""
+        return self._key(leaves, spec, segment) not in self._infos
+
+    def _check_arguments(self, leaves: list[Any]) -> None:
+        """Refuse arguments that the block may change: other ranks would not see it."""
+        for leaf in leaves:
+            if not isinstance(leaf, (Tensor, *PLAIN)):
+                raise StrategyError(
+                    format_message(
+                        f"Under pp, layer {self.name} is called with a {type(leaf).__name__}, "
+                        "which one rank would change for itself",
+                        "Layers take tensors, numbers and strings",
+                        "use_cache=False for a key-value cache, or %%mgpu --strategy fsdp",
+                    )
+                )
+
+    def run(self, call: Callable[..., Any], args: Any, kwargs: Any, info: BlockInfo) -> list[Any]:
+        """Run the block on its owner; return the leaves of its output.
+
+        Raises:
+            StrategyError: the output has another structure than in the trial.
+        """
+        with self.as_running():
+            leaves, spec = tree_flatten(call(*args, **kwargs))
+        if spec != info.spec or tuple(isinstance(x, Tensor) for x in leaves) != info.tensors:
+            raise self._other_output()
+        return leaves
+
+    def _other_output(self) -> StrategyError:
+        return StrategyError(
+            format_message(
+                f"Under pp, layer {self.name} returns another structure than in an earlier call "
+                "with such arguments",
+                "The structure of its output must depend on its arguments only",
+                "%%mgpu --strategy fsdp",
+            )
+        )
+
+    @contextmanager
+    def as_running(self) -> Iterator[None]:
+        """Let its modules use the parameters of this rank, and forbid collectives."""
+        before, PipelineBlock.running = PipelineBlock.running, True
+        forbidden, TensorShard.forbidden = TensorShard.forbidden, self._outside_parameter
+        self._register(local=True)
+        try:
+            yield
+        finally:
+            self._register(local=False)
+            TensorShard.forbidden = forbidden
+            PipelineBlock.running = before
+
+    def _register(self, local: bool) -> None:
+        for owned in self.parameters:
+            owned.register(owned.state.local if local else owned.state.parameter)
+        for module in self.module.modules():
+            if isinstance(module, nn.RNNBase):  # it has a list of its parameters, too
+                names = module._flat_weights_names
+                module._flat_weights = [module._parameters.get(name) for name in names]
+
+    def _outside_parameter(self) -> StrategyError:
+        return StrategyError(
+            format_message(
+                f"Under pp, layer {self.name} uses a parameter from outside of it",
+                "A layer uses its own parameters, which are on one rank, and its arguments",
+                "%%mgpu --strategy fsdp",
+            )
+        )
+
+
+def _is_from(leaf: Any, segment: Segment) -> bool:
+    """Whether ``leaf`` is a deferred output of ``segment``."""
+    return isinstance(leaf, DeferredTensor) and leaf.segment is segment
+
+
+def _kind(leaf: Any, batch_size: int) -> Hashable:
+    """Return what a trial depends on in a leaf of the arguments."""
+    if isinstance(leaf, DeferredTensor):
+        return DeferredTensor
+    if isinstance(leaf, Tensor):
+        return Tensor, batch_size > 1 and leaf.dim() > 0 and leaf.shape[0] == batch_size
+    return type(leaf), leaf

@@ -1,0 +1,279 @@
+"""Calls of blocks that run together: each rank runs those of its own blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import TreeSpec, tree_unflatten
+
+from nbmgpu.errors import StrategyError, format_message
+
+from .deferred import DeferredTensor
+from .generators import random_states, set_random_states
+
+if TYPE_CHECKING:
+    from .block import PipelineBlock
+
+Producer = Callable[["Segment", list["Reference"]], list[Tensor]]
+"""Runs a segment for some of its outputs; collective."""
+
+Mode = Literal["exact", "random", "whole"]
+"""Whether a block has the same outputs on parts of a batch: yes, but for random numbers, no."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """An output of an earlier call of the segment, among the arguments of a call.
+
+    Attributes:
+        call: index of the call.
+        output: index of the output among its leaves.
+    """
+
+    call: int
+    output: int
+
+
+@dataclass(frozen=True)
+class Input:
+    """A tensor from outside of the segment, among the arguments of a call.
+
+    Attributes:
+        index: its index in ``Segment.inputs``.
+    """
+
+    index: int
+
+
+@dataclass(frozen=True)
+class BlockInfo:
+    """What a trial has found out about a block.
+
+    Attributes:
+        tensors: for each leaf of the output, whether it is a tensor; others are None.
+        batched_outputs: for each leaf, whether its first dimension is the batch.
+        batched_inputs: for each leaf of the arguments, likewise.
+        mode: whether it may run on parts of a batch.
+        draws: whether it draws random numbers.
+        changes: whether a call changes the block, such as running statistics.
+        spec: structure of its output.
+    """
+
+    tensors: tuple[bool, ...]
+    batched_outputs: tuple[bool, ...]
+    batched_inputs: tuple[bool, ...]
+    mode: Mode
+    draws: bool
+    changes: bool
+    spec: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of a block.
+
+    Attributes:
+        block: the block.
+        forward: its own forward function.
+        leaves: its arguments; tensors are an ``Input`` or a ``Reference``.
+        spec: structure of the arguments, ``(args, kwargs)``.
+        info: what is known about the block.
+        is_training: whether the block is in training mode.
+    """
+
+    block: PipelineBlock
+    forward: Callable[..., Any]
+    leaves: tuple[Any, ...]
+    spec: TreeSpec
+    info: BlockInfo
+    is_training: bool
+
+    def run(self, find: Callable[[Any], Tensor]) -> list[Any]:
+        """Run the block on tensors that ``find`` returns; return the leaves of its output.
+
+        Raises:
+            StrategyError: its output has another structure than in the trial.
+        """
+        leaves = [find(x) if isinstance(x, Input | Reference) else x for x in self.leaves]
+        args, kwargs = tree_unflatten(leaves, self.spec)
+        return self.block.run(self.forward, args, kwargs, self.info)
+
+
+class Segment:
+    """Calls of consecutive blocks of one stack, in one mode of autograd and autocast.
+
+    Attributes:
+        inputs: the tensors from outside, without duplicates.
+        calls: the calls.
+        has_run: whether it has run for some of its outputs.
+    """
+
+    def __init__(self, device_type: str, produce: Producer) -> None:
+        """Start without calls, in the current modes.
+
+        Args:
+            device_type: of autocast.
+            produce: runs a segment for some of its outputs.
+        """
+        self._produce = produce
+        self.inputs: list[Tensor] = []
+        self.calls: list[Call] = []
+        self._device_type = device_type
+        self._modes = current_modes(device_type)
+        self._values: dict[Reference, Tensor] = {}
+        self._tried: dict[Reference, Tensor] = {}
+        self._random_states: list[Tensor] | None = None
+        self.has_run = False
+
+    @property
+    def batch_size(self) -> int:
+        """Number of samples: the size of the first dimension of the first input."""
+        first = self.inputs[0] if self.inputs else None
+        return 1 if first is None or not first.dim() else first.shape[0]
+
+    @property
+    def records_gradients(self) -> bool:
+        """Whether its blocks run with gradients."""
+        return self._modes[0]
+
+    def can_continue(self, block: PipelineBlock, leaves: list[Any]) -> bool:
+        """Whether a call of ``block`` with these arguments continues the segment."""
+        last = self.calls[-1].block
+        return (
+            not self.has_run
+            and last.stack is block.stack
+            and last.index + 1 == block.index
+            and self._modes == current_modes(self._device_type)
+            and any(isinstance(x, DeferredTensor) and x.segment is self for x in leaves)
+        )
+
+    def argument(self, leaf: Any) -> Any:
+        """Return what stands for a leaf of the arguments of a call."""
+        if isinstance(leaf, DeferredTensor):
+            return leaf.reference
+        if not isinstance(leaf, Tensor):
+            return leaf
+        for index, known in enumerate(self.inputs):
+            if known is leaf:
+                return Input(index)
+        self.inputs.append(leaf)
+        return Input(len(self.inputs) - 1)
+
+    def add(self, call: Call, tried: list[Any]) -> None:
+        """Add a call, with the outputs of a trial of it, if there was one."""
+        self.calls.append(call)
+        index = len(self.calls) - 1
+        self._tried.update(
+            {Reference(index, i): x for i, x in enumerate(tried) if isinstance(x, Tensor)}
+        )
+
+    def tried(self, leaf: DeferredTensor) -> Tensor:
+        """Return the output that a trial had in place of ``leaf``."""
+        return self._tried[leaf.reference]
+
+    def has_tried(self, leaf: DeferredTensor) -> bool:
+        """Whether the call that returns ``leaf`` was tried."""
+        return leaf.reference in self._tried
+
+    def outputs(self) -> Any:
+        """Return the output of the last call, deferred."""
+        references, info = self._outputs(len(self.calls) - 1), self.calls[-1].info
+        leaves = [None if r is None else self._defer(r) for r in references]
+        return tree_unflatten(leaves, info.spec)
+
+    def run_outputs(self) -> Any:
+        """Run the segment; return the output of the last call."""
+        references, info = self._outputs(len(self.calls) - 1), self.calls[-1].info
+        wanted = [r for r in references if r is not None]
+        if wanted:
+            self._run(wanted)
+        leaves = [None if r is None else self._values[r] for r in references]
+        return tree_unflatten(leaves, info.spec)
+
+    def _outputs(self, index: int) -> list[Reference | None]:
+        """Return the tensors that a call returns, and None for other leaves of its output."""
+        tensors = enumerate(self.calls[index].info.tensors)
+        return [Reference(index, i) if is_tensor else None for i, is_tensor in tensors]
+
+    def _defer(self, reference: Reference) -> DeferredTensor:
+        def producer() -> Tensor:
+            if reference not in self._values:
+                if self.has_run:
+                    self._run_again(reference)
+                else:
+                    self._run([reference])
+            return self._values[reference]
+
+        return DeferredTensor.make(self, reference, producer)
+
+    def _run(self, wanted: list[Reference]) -> None:
+        """Run all calls for the ``wanted`` outputs, and others that were used before."""
+        before = [
+            reference
+            for index, call in enumerate(self.calls)
+            for reference in self._outputs(index)
+            if reference is not None and reference.output in call.block.used_outputs
+        ]
+        self.has_run = True
+        self._random_states = random_states() if any(c.info.draws for c in self.calls) else None
+        self._produce_values(list(dict.fromkeys([*before, *wanted])))
+
+    def _run_again(self, wanted: Reference) -> None:
+        """Run all calls once more, as an output between them is used after the last one.
+
+        From then on the first run returns this output.
+
+        Raises:
+            StrategyError: calls change the blocks, so a second one is not like the first.
+        """
+        block = self.calls[wanted.call].block
+        block.used_outputs.add(wanted.output)
+        if any(call.info.changes for call in self.calls):
+            raise _second_run(block.name)
+        every = [r for i in range(len(self.calls)) for r in self._outputs(i) if r is not None]
+        if self._random_states is None:
+            self._produce_values(every)
+            return
+        now = random_states()
+        set_random_states(self._random_states)
+        self._produce_values(every)
+        set_random_states(now)
+
+    def _produce_values(self, finals: list[Reference]) -> None:
+        with in_modes(self._modes, self._device_type):
+            tensors = self._produce(self, finals)
+        for reference, tensor in zip(finals, tensors, strict=True):
+            self._values.setdefault(reference, tensor)
+
+
+def _second_run(name: str) -> StrategyError:
+    return StrategyError(
+        format_message(
+            f"Under pp, the output of layer {name} is used after later layers have run, and would "
+            "need a second run, which updates running statistics again",
+            "Outputs between such layers are used before the last one is called",
+            "%%mgpu --strategy tp",
+        )
+    )
+
+
+Modes = tuple[bool, bool, torch.dtype]
+
+
+def current_modes(device_type: str) -> Modes:
+    """Return whether gradients are recorded, whether autocast is on, and its dtype."""
+    enabled = torch.is_autocast_enabled(device_type)
+    return torch.is_grad_enabled(), enabled, torch.get_autocast_dtype(device_type)
+
+
+@contextmanager
+def in_modes(modes: Modes, device_type: str) -> Iterator[None]:
+    """Run the body in ``modes``."""
+    grad, enabled, dtype = modes
+    with torch.set_grad_enabled(grad), torch.autocast(device_type, dtype, enabled):
+        yield

@@ -1,0 +1,138 @@
+"""The strategy ``pp``: layers are divided over ranks that hold the same samples.
+
+Each rank owns some of a model's layers, with their gradients and optimizer states.  Modules outside
+of the sequence of layers, such as embeddings and the head, are split over the same ranks as under
+``tp`` (compare Yeung et al. 2024, 2411.05288, for embeddings and heads).
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import ProcessGroup
+
+from nbmgpu.strategies import profiles
+from nbmgpu.strategies.base import Backward, RankContext
+from nbmgpu.strategies.profiles import Profile
+from nbmgpu.strategies.sharding.tensor_shard import OwnerLayout
+from nbmgpu.strategies.tp import TensorParallel
+from nbmgpu.strategies.tp.tp_param import TPParamState
+
+from .block import OwnedParameter, PipelineBlock
+from .pipeline import Pipeline
+from .stacks import Stack, find_stacks, no_stack
+from .transport import Transport
+
+PP = "pp"
+"""Name of the mesh dimension whose ranks have different layers of one model."""
+
+
+class PipelineParallel(TensorParallel):
+    """Parameters, gradients, optimizer states and computation, divided by layers."""
+
+    profile: ClassVar[Profile] = profiles.PP
+
+    def __init__(self, context: RankContext) -> None:
+        """Start without units."""
+        super().__init__(context)
+        self._pipeline: Pipeline | None = None
+        self._blocks: list[PipelineBlock] = []
+        self._caching: list[tuple[Any, bool]] = []
+
+    @property
+    def shard_group(self) -> ProcessGroup:
+        """The ranks that hold one model."""
+        return self.mesh.get_group(PP)
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The pipeline of these ranks."""
+        if self._pipeline is None:
+            transport = Transport(self.shard_group, torch.device(self.device))
+            self._pipeline = Pipeline(transport, self.options.microbatches, self.notice)
+        return self._pipeline
+
+    @property
+    def _stages(self) -> int:
+        """Number of stages of a sequence of layers."""
+        return self.shard_group.size() * (2 if self.options.schedule == "interleaved" else 1)
+
+    def shard_modules(self, modules: list[nn.Module]) -> None:
+        """Divide the layers of ``modules``.
+
+        Raises:
+            StrategyError: there are no layers to divide, or no such split points.
+        """
+        super().shard_modules(modules)
+        if modules and not self._blocks and self._stages > 1:
+            raise no_stack(modules, self._stages)
+
+    def _shard_root(self, root: nn.Module, fresh: list[TPParamState]) -> None:
+        """Divide the layers in ``root``, and split the modules outside of them."""
+        ranks, points = self.shard_group.size(), self.options.split_points
+        for stack in find_stacks(root, ranks, self._stages, points):
+            for index in range(len(stack.blocks)):
+                self._divide(stack, index, fresh)
+        self._disable_caches(root)
+        super()._shard_root(root, fresh)
+
+    def _divide(self, stack: Stack, index: int, fresh: list[TPParamState]) -> None:
+        """Give the parameters of a block to their owner."""
+        module, owner = stack.blocks[index], stack.owner(index)
+        owned: list[OwnedParameter] = []
+        for part in module.modules():
+            for name, parameter in part._parameters.items():
+                if parameter is None:
+                    continue
+                state = self._states.get(id(parameter))
+                if state is None:
+                    layout = OwnerLayout(parameter.shape, owner, self.shard_group)
+                    state = self._states[id(parameter)] = TPParamState(parameter, layout)
+                    fresh.append(state)
+                owned.append(OwnedParameter(part, name, state))
+        block = PipelineBlock(self.pipeline, stack, index, owned)
+        self._blocks.append(block)
+        self._forwards.add(module, block.forward)
+
+    def _disable_caches(self, root: nn.Module) -> None:
+        """Let models of Hugging Face keep no keys and values: each rank would have its own."""
+        for module in root.modules():
+            for name in ("config", "generation_config"):
+                config: Any = getattr(module, name, None)
+                if getattr(config, "use_cache", None) is True:
+                    self._caching.append((config, True))
+                    config.use_cache = False
+
+    def begin_backward(self, backward: Backward) -> None:
+        """Prepare for gradients."""
+        self.pipeline.keeps_graph = backward.keeps_graph
+        super().begin_backward(backward)
+
+    def end_backward(self, backward: Backward) -> None:
+        """Agree on which parameters have a gradient, and average over ``dp``."""
+        self.pipeline.keeps_graph = True
+        states = [owned.state for block in self._blocks for owned in block.parameters]
+        flags = torch.tensor([s.local.numel() > 0 and s.local.grad is not None for s in states])
+        found = flags.int()
+        dist.all_reduce(found, dist.ReduceOp.MAX, group=self.shard_group)
+        for state, has_grad in zip(states, found.tolist(), strict=True):
+            if not state.local.numel():
+                state.local.grad = torch.zeros_like(state.local) if has_grad else None
+        super().end_backward(backward)
+
+    def finish(self) -> None:
+        """Gather all objects of the cell; collective."""
+        for block in self._blocks:
+            block.share_buffers(self.shard_group)
+        super().finish()
+
+    def close(self) -> None:
+        """Remove hooks and patches."""
+        for config, before in self._caching:
+            config.use_cache = before
+        self._caching.clear()
+        self._blocks.clear()
+        super().close()

@@ -1,0 +1,240 @@
+"""A trial of a block: the structure of its output, and whether it may run on parts of a batch.
+
+It may if two halves of a batch have the outputs of the whole, and a call leaves nothing behind.
+Dropout and batch normalization fail this in training, and a layer that mixes samples always does.
+The trial runs a copy of the block.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from nbmgpu.errors import StrategyError, format_message
+
+from .generators import generator_devices, random_states
+from .segment import BlockInfo, Mode
+
+Forward = Callable[..., Any]
+
+
+class BlockTrial:
+    """Tries one call of a block on its owner."""
+
+    def __init__(
+        self, name: str, module: nn.Module, forward: Forward, leaves: list[Any], spec: Any
+    ) -> None:
+        """Initialize the trial.
+
+        Args:
+            name: name of the block, for messages.
+            module: the block, with the parameters of this rank.
+            forward: its forward function, a partial of the class's one with the module.
+            leaves, spec: the arguments of the call.
+        """
+        self._name = name
+        self._module = module
+        self._forward = forward
+        self._leaves = leaves
+        self._spec = spec
+        self._changes_state = False
+
+    def run(self, batch_size: int, try_parts: bool) -> tuple[BlockInfo, Any]:
+        """Return what the trial finds out, and the output.
+
+        Args:
+            batch_size: size of the first dimension of the segment's first input.
+            try_parts: whether the block may run on parts of a batch at all.
+
+        Raises:
+            StrategyError: an output is neither a tensor nor None, or a parameter from outside of
+                the block is used.
+        """
+        with torch.random.fork_rng(devices=generator_devices()):
+            before = random_states()
+            whole, spec = self._call(self._leaves, self._module.training)
+            draws = any(not torch.equal(a, b) for a, b in zip(before, random_states(), strict=True))
+            changes = self._changes_state
+        tensors = tuple(isinstance(x, Tensor) for x in whole)
+        if not all(t or x is None for t, x in zip(tensors, whole, strict=True)):
+            raise self._other_output(whole)
+        none = (False,) * len(self._leaves)
+        candidates = list(self._batched(batch_size)) if try_parts else []
+        for batched in candidates:
+            mode = self._mode(whole, batched, batch_size, draws or changes)
+            if mode != "whole":
+                outputs = tuple(_is_batched(x, batch_size) for x in whole)
+                break
+        else:
+            outputs, batched, mode = (False,) * len(whole), none, "whole"
+        info = BlockInfo(tensors, outputs, batched, mode, draws, changes, spec)
+        return info, tree_unflatten(whole, spec)
+
+    def _call(self, leaves: list[Any], training: bool) -> tuple[list[Any], Any]:
+        """Call a copy of the block, which the call may change."""
+        module, forward = self._module, self._forward
+        copied = _copy_of(module)
+        if copied is not None:
+            module = copied.train(training) if copied.training != training else copied
+            forward = type(module).forward.__get__(module)
+        leaves = [x.detach().clone() if isinstance(x, Tensor) else x for x in leaves]
+        args, kwargs = tree_unflatten(leaves, self._spec)
+        before = _state_of(module)
+        output = forward(*args, **kwargs)
+        self._changes_state = not _is_same(before, _state_of(module))
+        found, spec = tree_flatten(output)
+        self._check_graph(found, module)
+        detached = [x.detach() if isinstance(x, Tensor) else x for x in found]
+        return detached, spec
+
+    def _check_graph(self, outputs: list[Any], module: nn.Module) -> None:
+        """Refuse parameters from outside: their gradients would be on one rank only."""
+        own = {id(p) for p in module.parameters()}
+        for leaf in _leaves_of_graph(outputs):
+            if id(leaf) not in own:
+                raise StrategyError(
+                    format_message(
+                        f"Under pp, layer {self._name} uses a tensor of shape {tuple(leaf.shape)} "
+                        "that requires a gradient and is neither its parameter nor its argument",
+                        "The gradient would be on the layer's rank only",
+                        "%%mgpu --strategy fsdp",
+                    )
+                )
+
+    def _batched(self, batch_size: int) -> Iterator[tuple[bool, ...]]:
+        """Yield which leaves may have the batch in their first dimension, the likeliest first."""
+        sized = tuple(_is_batched(leaf, batch_size) for leaf in self._leaves)
+        if batch_size > 1 and any(sized):
+            yield sized
+            first = sized.index(True)
+            if sum(sized) > 1:
+                yield tuple(i == first for i in range(len(sized)))
+
+    def _mode(
+        self, whole: list[Any], batched: tuple[bool, ...], batch_size: int, has_effects: bool
+    ) -> Mode:
+        """Return whether halves of the batch have the outputs of the whole.
+
+        Args:
+            whole: the leaves of the output for the whole batch.
+            batched: which arguments are halved.
+            batch_size: of the whole batch.
+            has_effects: whether a call draws random numbers, or changes the block.
+        """
+        if not has_effects and self._halves_are_equal(
+            whole, batched, batch_size, self._module.training
+        ):
+            return "exact"
+        if not self._module.training:
+            return "whole"
+        with torch.random.fork_rng(devices=generator_devices()):
+            evaluated, _ = self._call(self._leaves, training=False)
+        equal = self._halves_are_equal(evaluated, batched, batch_size, training=False)
+        return "random" if equal else "whole"
+
+    def _halves_are_equal(
+        self, whole: list[Any], batched: tuple[bool, ...], batch_size: int, training: bool
+    ) -> bool:
+        half = batch_size // 2
+        parts = []
+        with torch.random.fork_rng(devices=generator_devices()):
+            for rows in (slice(0, half), slice(half, batch_size)):
+                leaves = [x[rows] if b else x for x, b in zip(self._leaves, batched, strict=True)]
+                try:
+                    found, _ = self._call(leaves, training)
+                except StrategyError:
+                    raise
+                except Exception:
+                    return False  # the shapes do not fit: this is not the batch
+                parts.append(found)
+        if any(len(part) != len(whole) for part in parts):
+            return False
+        return all(
+            _equal(full, first, second, batch_size)
+            for full, first, second in zip(whole, *parts, strict=True)
+        )
+
+    def _other_output(self, leaves: list[Any]) -> StrategyError:
+        other = next(x for x in leaves if not isinstance(x, Tensor) and x is not None)
+        return StrategyError(
+            format_message(
+                f"Under pp, layer {self._name} returns a {type(other).__name__}",
+                "Layers return tensors, also in tuples and dicts",
+                "%%mgpu --strategy fsdp",
+            )
+        )
+
+
+def _copy_of(module: nn.Module) -> nn.Module | None:
+    """Return a copy of ``module`` without the cell's hooks; None if it cannot be copied."""
+    try:
+        copied = copy.deepcopy(module)
+    except Exception:
+        return None
+    for each in copied.modules():
+        for hooks in (each._forward_hooks, each._forward_pre_hooks):
+            for key, hook in list(hooks.items()):
+                if not type(hook).__module__.startswith("torch.nn.utils"):  # weight_norm
+                    del hooks[key]
+    return copied
+
+
+def _state_of(module: nn.Module) -> list[tuple[str, Any]]:
+    """Return the buffers of a module, and the plain attributes of all modules in it."""
+    state: list[tuple[str, Any]] = [(n, b.clone()) for n, b in module.named_buffers()]
+    for name, each in module.named_modules():
+        for attribute, value in vars(each).items():
+            if isinstance(value, bool | int | float | str | None):
+                state.append((f"{name}.{attribute}", value))
+    return state
+
+
+def _is_same(first: list[tuple[str, Any]], second: list[tuple[str, Any]]) -> bool:
+    return len(first) == len(second) and all(
+        a == b and (torch.equal(x, y) if isinstance(x, Tensor) else x == y)
+        for (a, x), (b, y) in zip(first, second, strict=True)
+    )
+
+
+def _is_batched(leaf: Any, batch_size: int) -> bool:
+    return isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == batch_size
+
+
+def _equal(whole: Any, first: Any, second: Any, batch_size: int) -> bool:
+    """Whether the outputs of two halves are that of the whole, but for rounding."""
+    if not isinstance(whole, Tensor):
+        return first is None and second is None
+    joined = (first, second)
+    if _is_batched(whole, batch_size):
+        pairs = [(whole, torch.cat(joined))] if first.dim() == whole.dim() else []
+    else:
+        pairs = [(whole, part) for part in joined]
+    if not pairs or any(a.shape != b.shape or a.dtype != b.dtype for a, b in pairs):
+        return False
+    if not whole.is_floating_point():
+        return all(torch.equal(a, b) for a, b in pairs)
+    epsilon = torch.finfo(whole.dtype).eps
+    largest = float(whole.abs().max()) if whole.numel() else 0.0
+    return all(
+        torch.allclose(a, b, 1e3 * epsilon, 50 * epsilon * largest, equal_nan=True)
+        for a, b in pairs
+    )
+
+
+def _leaves_of_graph(outputs: list[Any]) -> Iterator[Tensor]:
+    """Yield the leaves that gradients of ``outputs`` reach."""
+    nodes = [x.grad_fn for x in outputs if isinstance(x, Tensor) and x.grad_fn is not None]
+    seen = set(nodes)
+    while nodes:
+        node: Any = nodes.pop()
+        if hasattr(node, "variable"):
+            yield node.variable
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                nodes.append(following)

@@ -1,0 +1,335 @@
+"""pp: numbers of one device, in every stage, and nothing of the stages to be seen by the cell."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from idioms.comparison import assert_equal, run_both
+from idioms.idiom import TRAIN, Idiom, idiom
+from idioms.model_parallelism import HELD, MODELS, TEXTS, TRAIN_MODEL, WIDE
+from idioms.notebook import notebook
+from idioms.sources import ADAM, BLOCKS, CONV, before_step
+from matrix_selection import sampled
+from torch import nn
+
+import nbmgpu
+from nbmgpu.errors import OptionError, StrategyError
+from nbmgpu.options.run_options import RunOptions
+from nbmgpu.strategies.pp.stacks import balance, find_stacks
+
+LAYERS = """
+model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 9), nn.ReLU(inplace=True),
+                      nn.Linear(9, 7), nn.Tanh(), nn.Linear(7, 4))
+"""
+SGD = "opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)\n"
+
+DROPOUT = """
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.4), nn.Linear(16, 8),
+                      nn.Dropout(0.2), nn.Linear(8, 4))
+"""
+
+SPECTRAL = """
+model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(8, 16)), nn.Tanh(),
+                      nn.Linear(16, 8), nn.Linear(8, 4))
+"""
+
+MIXING = """
+class Centred(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+    def forward(self, x):
+        return self.layer(x - x.mean(0))
+model = nn.Sequential(nn.Linear(8, 8), Centred(), nn.Linear(8, 4))
+"""
+
+RESIDUAL = """
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(8, 8), *(
+            nn.Sequential(nn.ReLU(inplace=True), nn.Linear(8, 8)) for _ in range(3))])
+        self.head = nn.Linear(8, 4)
+    def forward(self, x):
+        hidden = []
+        for block in self.blocks:
+            x = block(x)
+            hidden.append(x)
+        return self.head(x + hidden[0] + hidden[1].tanh())
+model = Residual()
+"""
+
+SEQUENCE_FIRST = """
+X = torch.randn(44, 8, 8)
+loader = DataLoader(TensorDataset(X, Y), batch_size=8)
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0)
+        self.layers, self.head = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False), \
+            nn.Linear(8, 4)
+    def forward(self, x):
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        return self.head(self.layers(x.transpose(0, 1), mask=mask).mean(0))
+model = Encoder()
+"""
+
+SQUARE_MASK = SEQUENCE_FIRST.replace("dropout=0.0", "dropout=0.0, batch_first=True").replace(
+    "x.transpose(0, 1)", "x").replace("mean(0)", "mean(1)")  # fmt: skip
+
+LIST_OF_LAYERS = """
+class Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+        self.head = nn.Linear(8, 4)
+    def forward(self, x, skip=False):
+        for index, layer in enumerate(self.layers):
+            if not (skip and index == 2):
+                x = layer(x).tanh() if index == 1 else layer(x)
+        return self.head(x)
+model = Deep()
+"""
+
+CASES = [
+    idiom("layers", setup=LAYERS + ADAM),
+    idiom("dropout", setup=DROPOUT + ADAM, notices="pipeline-whole-batches", ranks=(2, 3)),
+    idiom("batch normalization", setup=CONV, notices="pipeline-whole-batches", ranks=(2, 3)),
+    idiom("spectral normalization", setup=SPECTRAL + SGD, notices="pipeline-whole-batches",
+        ranks=(2, 3)),
+    idiom("samples that meet", setup=MIXING + SGD, notices="pipeline-whole-batches",
+        ranks=(2, 3)),
+    idiom("outputs between layers, changed in place", setup=RESIDUAL + SGD),
+    idiom("the sequence in the first dimension", setup=SEQUENCE_FIRST + SGD,
+        notices="pipeline-whole-batches", ranks=(2, 3)),
+    idiom("a mask as large as the batch", setup=SQUARE_MASK + SGD),
+    idiom("operations between layers", setup=LIST_OF_LAYERS + SGD),
+    idiom("a layer that is skipped at times", TRAIN.replace(
+        "model(x)", "model(x, skip=len(losses) % 2 == 1)"), setup=LIST_OF_LAYERS + SGD),
+    idiom("the model is called twice", before_step("", "model(x) + model(0.5 * x)"),
+        setup=LAYERS + SGD),
+    idiom("a slice of the layers, and one of them", TRAIN.replace(
+        "model(x), y)", "model(x), y) + model[:3](x).square().mean() + model[0](x).mean()"),
+        setup=LAYERS + SGD),
+    idiom("gradients of the input", TRAIN.replace(
+        "model(x)", "model(x.requires_grad_())").replace(
+        "opt.step()", "losses.append(x.grad.abs().sum().item())\n        opt.step()"),
+        setup=LAYERS + SGD, curve=False, ranks=(2, 3)),
+    idiom("a penalty on parameters", TRAIN.replace(
+        "model(x), y)", "model(x), y) + 0.01 * sum(p.square().sum() for p in model.parameters())"),
+        setup=LAYERS + SGD),
+    idiom("clipped by the norm", before_step(
+        "losses.append(nn.utils.clip_grad_norm_(model.parameters(), 0.05).item())"),
+        setup=LAYERS + SGD, curve=False),
+    idiom("torch.autograd.grad", TRAIN.replace(
+        "loss.backward()", "grads = torch.autograd.grad(loss, list(model.parameters()))\n"
+        "        for p, g in zip(model.parameters(), grads):\n            p.grad = g"),
+        setup=LAYERS + SGD, rank_local="grads", ranks=(2, 3), curve=False),
+    idiom("two backward passes over one graph", TRAIN.replace(
+        "loss.backward()", "loss.backward(retain_graph=True)\n        loss.backward()"),
+        setup=LAYERS + SGD, ranks=(2, 3)),
+    idiom("a layer frozen after an epoch", TRAIN.replace(
+        "    for x", "    model[2].requires_grad_(epoch == 0)\n    for x"), setup=LAYERS + ADAM),
+    idiom("a layer that has no gradient at first", TRAIN.replace(
+        "model(x)", "(model[:2](x)[:, :4] if len(losses) < 3 else model(x))"), setup=LAYERS + ADAM),
+    idiom("evaluation, averages of weights, saved and loaded", TRAIN + """
+    with torch.no_grad():
+        losses.append(model.eval()(X).mean().item())
+        model[0].weight.mul_(0.9)
+        model[4].weight.data[0] = 1.0
+    with torch.inference_mode():
+        losses.append(model(X).mean().item())
+    model.train()
+    state = copy.deepcopy(model.state_dict())
+    model.load_state_dict({name: value * 0.5 for name, value in state.items()})
+""", setup=LAYERS + ADAM, curve=False),
+    idiom("blocks of several layers", setup=BLOCKS),
+]  # fmt: skip
+
+MESHES = [(2, ()), (3, ()), (4, ("dp=2", "pp=2"))]
+OTHERS = [
+    (case, *mesh) for case in CASES for mesh in MESHES[1:] if mesh[0] != 4 or len(case.ranks) == 1
+]
+EXERCISED = ("nbmgpu/strategies/pp", "nbmgpu/strategies/sharding")
+
+
+@pytest.mark.parametrize(
+    ("case", "ranks", "mesh"),
+    [*sampled(((case, 2, ()) for case in CASES), 1), *sampled(OTHERS, 4, *EXERCISED)],
+)
+def test_numbers_of_one_device(case: Idiom, ranks: int, mesh: tuple[str, ...]) -> None:
+    notices = " ".join(case.notices)
+    result = assert_equal(case, ranks, notices=notices, strategy="pp", mesh=mesh)
+    assert all(type(p) is torch.nn.Parameter for p in result.ranks["model"].parameters())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"schedule": "interleaved"}, {"microbatches": 3}, {"microbatches": 1},
+        {"split_points": ("4",)}, {"split_points": ("2", "4", "6"), "schedule": "interleaved"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_options_do_not_change_the_numbers(options: dict[str, object]) -> None:
+    assert_equal(CASES[0], strategy="pp", **options)
+
+
+def test_microbatches_that_are_asked_for_draw_other_numbers() -> None:
+    result = run_both(TRAIN, DROPOUT + ADAM, 2, strategy="pp", microbatches=2)
+    assert 1e-4 < result.difference("losses") < 0.5
+    assert "pipeline-random" in result.notices
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_each_rank_holds_its_layers_with_gradients_and_states(ranks: int) -> None:
+    namespace = notebook()
+    run = nbmgpu.run(WIDE + TRAIN + HELD, namespace, gpus=ranks, cpu=True, strategy="pp")
+    size = sum(p.nbytes for p in namespace["model"].parameters())
+    for each in run.results.values():
+        assert each["held"] <= 1.1 * 4 * size / ranks + namespace["X"].nbytes
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "mesh"),
+    sampled(
+        (
+            (name, *mesh)
+            for name in MODELS
+            for mesh in (MESHES[0], MESHES[2])
+            if "dropout" not in name or not mesh[1]
+        ),
+        2,
+        *EXERCISED,
+    ),
+)
+def test_transformers(name: str, ranks: int, mesh: tuple[str, ...]) -> None:
+    setup = MODELS[name] + TEXTS
+    result = run_both(TRAIN_MODEL, setup, ranks, strategy="pp", mesh=mesh)
+    assert result.difference("model") < 1e-5
+    assert result.difference("losses") < 1e-5
+
+
+GENERATE = """
+model.eval()
+tokens = model.generate(ids[:3, :4], max_new_tokens=5, do_sample=False, pad_token_id=0)
+with torch.no_grad():
+    hidden = model(ids[:3], output_hidden_states=True).hidden_states
+sums = [float(h.sum()) for h in hidden]
+"""
+
+
+def test_generated_tokens_and_hidden_states() -> None:
+    result = run_both(GENERATE, MODELS["llama"] + TEXTS, 2, strategy="pp")
+    assert torch.equal(result.alone["tokens"], result.ranks["tokens"])
+    assert result.ranks["sums"] == pytest.approx(result.alone["sums"], abs=1e-4)
+    assert result.ranks["model"].config.use_cache
+
+
+CAUSES = {
+    "a single layer": ("model = nn.Linear(8, 4)\n", TRAIN, "Linear has no sequence of 2 layers"),
+    "gradients of gradients": (
+        LAYERS,
+        TRAIN.replace("loss.backward()", "loss.backward(create_graph=True)"),
+        "gradients of gradients",
+    ),
+    "a reentrant checkpoint": (
+        LIST_OF_LAYERS.replace(
+            "layer(x).tanh()",
+            "torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=True).tanh()",
+        )
+        + "import torch.utils.checkpoint\n",
+        TRAIN,
+        "such as a reentrant checkpoint",
+    ),
+    "an input changed in place": (
+        "model = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(8, 8), nn.Linear(8, 4))\n",
+        TRAIN,
+        "layer 0 or one after it changes its input in place",
+    ),
+    "an object that a layer may change": (
+        "class Filling(nn.Linear):\n    def __init__(self): super().__init__(8, 8)\n"
+        "    def forward(self, x, cache): return super().forward(x)\n"
+        + LIST_OF_LAYERS.replace("nn.Linear(8, 8)", "Filling()")
+        .replace("layer(x)", "layer(x, object())"),
+        TRAIN,
+        "called with a object",
+    ),
+    "a scale outside of the layers": (
+        """
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(8))
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+        for layer in self.layers:
+            layer.register_forward_pre_hook(lambda m, i: None)
+            layer.outer = [self.scale]
+            layer.__class__ = ScaledLayer
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x[:, :4]
+class ScaledLayer(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * self.outer[0]
+model = Scaled()
+""",
+        TRAIN,
+        "neither its parameter nor its argument",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_what_is_refused(name: str) -> None:
+    setup, cell, text = CAUSES[name]
+    with pytest.raises(StrategyError, match=text):
+        nbmgpu.run(cell, notebook(setup + SGD), gpus=2, cpu=True, strategy="pp")
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (
+            "--strategy pp --schedule 1f1b",
+            "1f1b and zerobubble compute each microbatch's loss in the schedule",
+        ),
+        ("--strategy pp --microbatches 0", "Try: %%mgpu --strategy pp --microbatches 4"),
+        ("--strategy pp --split-points 2..", "is not the name of a layer"),
+        ("--strategy ddp --microbatches 4", "Try: %%mgpu --strategy pp --microbatches 4"),
+        ("--strategy pp --compile", "Try: %%mgpu --strategy fsdp"),
+    ],
+)
+def test_options_that_are_refused(line: str, text: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        RunOptions.parse(line)
+    assert text in str(caught.value)
+
+
+def test_split_points_that_do_not_exist() -> None:
+    with pytest.raises(StrategyError, match=r"--split-points \d$"):
+        nbmgpu.run(TRAIN, notebook(LAYERS + SGD), gpus=2, cpu=True, strategy="pp",
+            split_points=("9",))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sizes", "stages", "expected"),
+    [
+        ([1, 1, 1, 1], 2, (0, 0, 1, 1)),
+        ([9, 1, 1, 1], 2, (0, 1, 1, 1)),
+        ([1, 0, 1, 0], 2, (0, 0, 1, 1)),
+        ([0, 3, 0, 2, 2], 2, (0, 0, 0, 1, 1)),
+        ([4, 3, 3, 4, 1], 3, (0, 1, 1, 2, 2)),
+        ([5, 5], 1, (0, 0)),
+    ],
+)
+def test_stages_are_balanced(sizes: list[int], stages: int, expected: tuple[int, ...]) -> None:
+    assert balance(sizes, stages) == expected
+
+
+def test_layers_that_share_parameters_are_not_divided() -> None:
+    layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+    layers[2].weight = layers[0].weight
+    assert find_stacks(nn.Sequential(layers), 2, 2) == []
