@@ -216,27 +216,14 @@ def hsdp_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
     return fsdp_memory(dataclasses.replace(setup, ranks=group))
 
 
-def tp_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
-    """Estimate ``tp`` on ranks that hold parts of one model.
+def split_model_memory(setup: TrainingSetup, largest: Interval) -> dict[Kind, Interval]:
+    """Estimate ranks that hold parts of one model, and the whole batch.
 
-    They hold the whole batch, and activations are split only inside of blocks.
+    Args:
+        setup: what is trained, and on what.
+        largest: size of the largest part, relative to equal parts.
     """
     size, ranks = setup.model_size, setup.ranks
-    replicated = Interval(1.0, 1.1)  # norms and biases
-    acts = setup.activation_memory(size.gradients / ranks, 1 / ranks)
-    return {
-        "parameters": replicated * (size.parameters / ranks),
-        "gradients": replicated * (size.gradients / ranks),
-        "optimizer": replicated * (size.all_states / ranks),
-        "activations": Interval(acts.low, acts.high * ranks),
-        "buffers": Interval.exact(size.buffers),
-    }
-
-
-def pp_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
-    """Estimate ``pp`` on ranks that hold layers of one model: stages are not equally large."""
-    size, ranks = setup.model_size, setup.ranks
-    largest = Interval(1.0, 1.5)
     acts = setup.activation_memory(size.gradients / ranks, 1 / ranks)
     return {
         "parameters": largest * (size.parameters / ranks),
@@ -245,6 +232,16 @@ def pp_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
         "activations": Interval(acts.low, acts.high * ranks),
         "buffers": Interval.exact(size.buffers),
     }
+
+
+def tp_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
+    """Estimate ``tp``: norms and biases are replicated."""
+    return split_model_memory(setup, Interval(1.0, 1.1))
+
+
+def pp_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
+    """Estimate ``pp``: stages are not equally large."""
+    return split_model_memory(setup, Interval(1.0, 1.5))
 
 
 def deepspeed_memory(

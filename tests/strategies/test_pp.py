@@ -256,6 +256,13 @@ CAUSES = {
         TRAIN,
         "called with a object",
     ),
+    "an output that is used after a step": (
+        LAYERS,
+        TRAIN.replace("opt.step()", "early = model[:2](x)\n        opt.step()").replace(
+            "losses.append(loss.item())", "losses.append(early.sum().item())"
+        ),
+        "used for the first time after its input or its parameters have changed",
+    ),
     "a scale outside of the layers": (
         """
 class Scaled(nn.Module):

@@ -254,4 +254,6 @@ def _kind(leaf: Any, batch_size: int) -> Hashable:
         return DeferredTensor
     if isinstance(leaf, Tensor):
         return Tensor, batch_size > 1 and leaf.dim() > 0 and leaf.shape[0] == batch_size
-    return type(leaf), leaf
+    if isinstance(leaf, int | float) and not isinstance(leaf, bool):
+        return "number"
+    return type(leaf), repr(leaf)  # a slice cannot be hashed

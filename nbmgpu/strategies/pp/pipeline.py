@@ -81,9 +81,7 @@ class Pipeline:
         parameters = list(
             dict.fromkeys(p for call in plan.calls for p in call.block.local_parameters())
         )
-        run = SegmentRun(
-            plan, segment.inputs, parameters, self._transport, lambda: self.keeps_graph
-        )
+        run = SegmentRun(plan, segment, parameters, self._transport, lambda: self.keeps_graph)
         if not torch.is_grad_enabled():
             outputs = run.forward()
         else:
@@ -94,14 +92,11 @@ class Pipeline:
     def _plan(self, segment: Segment, finals: list[Reference]) -> SegmentPlan:
         """Return the plan of such segments, which knows the shapes after the first one."""
         shapes = tuple((x.shape, x.dtype, x.requires_grad) for x in segment.inputs)
-        calls = tuple(
-            (id(call.block), call.is_training, call.spec, call.leaves, call.info)
-            for call in segment.calls
-        )
+        calls = tuple(call.structure for call in segment.calls)
         trained = tuple(
             p.requires_grad for call in segment.calls for p in call.block.local_parameters()
         )
-        key = (shapes, calls, trained, tuple(finals), torch.is_grad_enabled())
+        key = (shapes, calls, trained, tuple(finals), segment.modes)
         if key not in self._plans:
             size = segment.batch_size
             split = may_split(segment, finals, random=self._given is not None)

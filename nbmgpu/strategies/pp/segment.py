@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -93,6 +93,12 @@ class Call:
     info: BlockInfo
     is_training: bool
 
+    @property
+    def structure(self) -> Hashable:
+        """What a plan depends on."""
+        arguments = tuple(float if isinstance(x, float) else repr(x) for x in self.leaves)
+        return id(self.block), self.is_training, self.spec, arguments, self.info
+
     def run(self, find: Callable[[Any], Tensor]) -> list[Any]:
         """Run the block on tensors that ``find`` returns; return the leaves of its output.
 
@@ -110,6 +116,7 @@ class Segment:
     Attributes:
         inputs: the tensors from outside, without duplicates.
         calls: the calls.
+        modes: of autograd and autocast.
         has_run: whether it has run for some of its outputs.
     """
 
@@ -124,10 +131,11 @@ class Segment:
         self.inputs: list[Tensor] = []
         self.calls: list[Call] = []
         self._device_type = device_type
-        self._modes = current_modes(device_type)
+        self.modes = current_modes(device_type)
         self._values: dict[Reference, Tensor] = {}
         self._tried: dict[Reference, Tensor] = {}
         self._random_states: list[Tensor] | None = None
+        self._versions: dict[int, tuple[Tensor, int]] = {}
         self.has_run = False
 
     @property
@@ -139,16 +147,17 @@ class Segment:
     @property
     def records_gradients(self) -> bool:
         """Whether its blocks run with gradients."""
-        return self._modes[0]
+        return self.modes[0]
 
     def can_continue(self, block: PipelineBlock, leaves: list[Any]) -> bool:
         """Whether a call of ``block`` with these arguments continues the segment."""
+        if self.has_run or not self.calls:
+            return False
         last = self.calls[-1].block
         return (
-            not self.has_run
-            and last.stack is block.stack
+            last.stack is block.stack
             and last.index + 1 == block.index
-            and self._modes == current_modes(self._device_type)
+            and self.modes == current_modes(self._device_type)
             and any(isinstance(x, DeferredTensor) and x.segment is self for x in leaves)
         )
 
@@ -162,15 +171,23 @@ class Segment:
             if known is leaf:
                 return Input(index)
         self.inputs.append(leaf)
+        self._record_versions([leaf])
         return Input(len(self.inputs) - 1)
 
     def add(self, call: Call, tried: list[Any]) -> None:
         """Add a call, with the outputs of a trial of it, if there was one."""
         self.calls.append(call)
+        self._record_versions(call.block.local_parameters())
         index = len(self.calls) - 1
         self._tried.update(
             {Reference(index, i): x for i, x in enumerate(tried) if isinstance(x, Tensor)}
         )
+
+    def _record_versions(self, tensors: Sequence[Tensor]) -> None:
+        """Record the values of inputs or parameters when a block is called."""
+        for tensor in tensors:
+            if not tensor.is_inference():
+                self._versions.setdefault(id(tensor), (tensor, tensor._version))
 
     def tried(self, leaf: DeferredTensor) -> Tensor:
         """Return the output that a trial had in place of ``leaf``."""
@@ -245,10 +262,23 @@ class Segment:
         set_random_states(now)
 
     def _produce_values(self, finals: list[Reference]) -> None:
-        with in_modes(self._modes, self._device_type):
+        if any(tensor._version != version for tensor, version in self._versions.values()):
+            raise _changed_since(self.calls[finals[0].call].block.name)
+        with in_modes(self.modes, self._device_type):
             tensors = self._produce(self, finals)
         for reference, tensor in zip(finals, tensors, strict=True):
             self._values.setdefault(reference, tensor)
+
+
+def _changed_since(name: str) -> StrategyError:
+    return StrategyError(
+        format_message(
+            f"Under pp, the output of layer {name} is used for the first time after its input or "
+            "its parameters have changed, such as by optimizer.step()",
+            "A layer runs when its output is used, or the last layer is called",
+            "use the output before the step",
+        )
+    )
 
 
 def _second_run(name: str) -> StrategyError:

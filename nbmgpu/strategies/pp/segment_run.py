@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from nbmgpu.errors import StrategyError, format_message
 
 from .plan import SegmentPlan, Stage, TensorMeta
-from .segment import Input, Reference
+from .segment import Input, Reference, Segment
 from .stage_random import StageRandom
 from .transport import Transport, meta_of
 
@@ -26,14 +26,14 @@ class SegmentRun:
 
     Attributes:
         plan: which rank runs what.
-        inputs: the segment's inputs.
+        inputs, calls: the segment's.
         parameters: those of all its blocks, without elements on ranks that do not own them.
     """
 
     def __init__(
         self,
         plan: SegmentPlan,
-        inputs: list[Tensor],
+        segment: Segment,
         parameters: list[nn.Parameter],
         transport: Transport,
         keeps_graph: Callable[[], bool],
@@ -41,12 +41,14 @@ class SegmentRun:
         """Prepare a pass; nothing runs yet.
 
         Args:
-            plan, inputs, parameters: see above.
+            plan, parameters: see above.
+            segment: what runs.
             transport: sends tensors between ranks.
             keeps_graph: whether another backward pass may follow the current one.
         """
         self.plan = plan
-        self.inputs = inputs
+        self.inputs = segment.inputs
+        self.calls = segment.calls
         self.parameters = parameters
         self._transport = transport
         self._rank = transport.group.rank()
@@ -72,7 +74,7 @@ class SegmentRun:
 
     def _run_stage(self, index: int, stage: Stage, microbatch: int) -> None:
         starts = self._receive(index, microbatch)
-        for call in self.plan.calls[stage.first : stage.end]:
+        for call in self.calls[stage.first : stage.end]:
             for leaf in call.leaves:
                 if isinstance(leaf, Input) and leaf not in starts:
                     starts[leaf] = self._part_of_input(leaf, microbatch)
@@ -86,7 +88,7 @@ class SegmentRun:
         inputs = {k: x for k, x in values.items() if isinstance(k, Input)}
         versions = {k: x._version for k, x in inputs.items() if not x.is_inference()}
         for number in range(stage.first, stage.end):
-            outputs = self.plan.calls[number].run(values.__getitem__)
+            outputs = self.calls[number].run(values.__getitem__)
             for output, value in enumerate(outputs):
                 if value is not None:
                     values[Reference(number, output)] = value
