@@ -19,8 +19,9 @@ from nbmgpu.errors import StrategyError, format_message
 from nbmgpu.strategies.sharding.tensor_shard import TensorShard
 from nbmgpu.strategies.tp.tp_param import TPParamState
 
+from .call import BlockInfo, Call
 from .deferred import DeferredTensor, value_of
-from .segment import BlockInfo, Call, Segment
+from .segment import Segment
 from .stacks import Stack
 
 if TYPE_CHECKING:

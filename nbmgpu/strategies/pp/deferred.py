@@ -17,7 +17,7 @@ class DeferredTensor(Tensor):
 
     Attributes:
         producer: runs the block, and returns this output.
-        reference: which output it is; see ``segment.Reference``.
+        reference: which output it is; see ``call.Reference``.
         segment: the segment whose call returns it.
     """
 

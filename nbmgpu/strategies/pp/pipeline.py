@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
 from .block import PipelineBlock
+from .call import BlockInfo, Reference
 from .deferred import DeferredTensor
 from .plan import SegmentPlan, may_split
-from .segment import BlockInfo, Reference, Segment
+from .segment import Segment
 from .segment_run import RunSegment, SegmentRun
 from .transport import Transport
 from .trial import BlockTrial

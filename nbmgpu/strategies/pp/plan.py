@@ -7,7 +7,8 @@ from functools import cached_property
 
 import torch
 
-from .segment import Call, Input, Reference, Segment
+from .call import Call, Input, Reference
+from .segment import Segment
 
 
 @dataclass(frozen=True)

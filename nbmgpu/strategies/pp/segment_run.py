@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from nbmgpu.errors import StrategyError, format_message
 
+from .call import Input, Reference
 from .plan import SegmentPlan, Stage, TensorMeta
-from .segment import Input, Reference, Segment
+from .segment import Segment
 from .stage_random import StageRandom
 from .transport import Transport, meta_of
 

@@ -17,8 +17,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from nbmgpu.errors import StrategyError, format_message
 
+from .call import BlockInfo, Mode
 from .generators import generator_devices, random_states
-from .segment import BlockInfo, Mode
 
 Forward = Callable[..., Any]
 
