@@ -92,8 +92,117 @@ class Deep(nn.Module):
 model = Deep()
 """
 
+NOISE_BETWEEN = """
+class Noisy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.3)) for _ in range(3))
+        self.head = nn.Linear(8, 4)
+    def forward(self, x):
+        for layer in self.layers:
+            noise = 0.1 * torch.randn(x.shape)
+            x = layer(x) + noise
+        return self.head(x)
+model = Noisy()
+"""
+
+STATEFUL = """
+class Stateful(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.gate = nn.Linear(8, 8), nn.Parameter(torch.zeros(()))
+        self.before, self.calls = None, 0
+        self.register_buffer("mean", torch.zeros(8))
+    def forward(self, x):
+        y = torch.tanh(self.layer(x)) + self.gate * x.mean(0)
+        if self.before is not None and self.before.shape == y.shape:
+            y = y + 0.5 * self.before
+        if self.training:
+            self.mean, self.calls = 0.9 * self.mean + 0.1 * y.detach().mean(0), self.calls + 1
+        self.before = y.detach()
+        return y
+model = nn.Sequential(Stateful(), Stateful(), Stateful(), nn.Linear(8, 4))
+"""
+
+GATES = """
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.gate = nn.Linear(8, 8), nn.Parameter(torch.zeros(1))
+    def forward(self, x):
+        return x + self.gate * self.layer(x - x.mean(0))
+model = nn.Sequential(nn.Linear(8, 8), Gated(), Gated(), nn.Linear(8, 4))
+"""
+
+NORMS = """
+class Normed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.layer = nn.BatchNorm1d(8), nn.Linear(8, 8)
+    def forward(self, x):
+        return self.layer(self.norm(x)).tanh()
+model = nn.Sequential(Normed(), Normed(), nn.Linear(8, 4))
+"""
+NORMS_FROZEN = TRAIN.replace(
+    "    for x",
+    "    model.train()\n    for norm in (model[0].norm, "
+    "model[1].norm):\n        norm.train(epoch > 0)\n    for x",
+)
+
+COINS = """
+class Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+    def forward(self, x):
+        return self.layer(x).tanh() if random.random() + float(np.random.rand()) < 1.2 else x
+model = nn.Sequential(*(Deep() for _ in range(4)), nn.Linear(8, 4))
+"""
+
+CONDITION = """
+class Conditional(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+    def forward(self, x, condition, scale):
+        return self.layer(x if scale == 0 else x + scale * condition).tanh()
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.condition, self.head = nn.Linear(8, 8), nn.Linear(8, 4)
+        self.layers = nn.ModuleList(Conditional() for _ in range(4))
+    def forward(self, x, scale):
+        condition = self.condition(x)
+        for layer in self.layers:
+            x = layer(x, condition, scale)
+        return self.head(x)
+model = Model()
+opt = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.5)
+"""
+
+CHECKPOINTED = LIST_OF_LAYERS.replace(
+    "layer(x).tanh()", "checkpoint(layer, x, use_reentrant=False).tanh()"
+).replace("class Deep", "from torch.utils.checkpoint import checkpoint\nclass Deep")
+
+PLAIN = idiom("layers", setup=LAYERS + ADAM)
+
 CASES = [
-    idiom("layers", setup=LAYERS + ADAM),
+    idiom("random numbers between layers with dropout", setup=NOISE_BETWEEN + SGD,
+        notices="pipeline-whole-batches", ranks=(2, 3)),
+    idiom("layers with attributes, buffers and a gate", TRAIN + """
+    losses.append(model.state_dict()["1.mean"].sum().item() + model[2].calls)
+""", setup=STATEFUL + SGD, curve=False, notices="pipeline-whole-batches", ranks=(2, 3)),
+    idiom("gates that are closed at first", setup=GATES + SGD,
+        notices="pipeline-whole-batches", ranks=(2, 3)),
+    idiom("batch normalization frozen in the first epoch", NORMS_FROZEN, setup=NORMS + SGD,
+        notices="pipeline-whole-batches", ranks=(2, 3), rank_local="norm"),
+    idiom("layers skipped by Python's and NumPy's coins", setup=COINS + SGD,
+        notices="pipeline-whole-batches", ranks=(2, 3)),
+    idiom("an argument that is unused at times", TRAIN.replace(
+        "model(x)", "model(x, len(losses) % 2)"), setup=CONDITION, ranks=(2, 3)),
+    idiom("a checkpoint of one layer", setup=CHECKPOINTED + SGD),
+    PLAIN,
     idiom("dropout", setup=DROPOUT + ADAM, notices="pipeline-whole-batches", ranks=(2, 3)),
     idiom("batch normalization", setup=CONV, notices="pipeline-whole-batches", ranks=(2, 3)),
     idiom("spectral normalization", setup=SPECTRAL + SGD, notices="pipeline-whole-batches",
@@ -173,7 +282,7 @@ def test_numbers_of_one_device(case: Idiom, ranks: int, mesh: tuple[str, ...]) -
     ids=str,
 )  # fmt: skip
 def test_options_do_not_change_the_numbers(options: dict[str, object]) -> None:
-    assert_equal(CASES[0], strategy="pp", **options)
+    assert_equal(PLAIN, strategy="pp", **options)
 
 
 def test_microbatches_that_are_asked_for_draw_other_numbers() -> None:

@@ -136,6 +136,10 @@ ENTRIES = (
         "Tensors are found in nested arguments and batches.",
     ),
     *private(
+        TORCH, "torch._C._autograd", "_top_saved_tensors_default_hooks",
+        "Under pp, a layer inside of a checkpoint runs when it is called.",
+    ),
+    *private(
         TORCH, "torch.nn.RNNBase", "_flat_weights _flat_weights_names",
         "Under pp, a recurrent layer uses this rank's parameters.",
         example=lambda: __import__("torch").nn.RNN(1, 1),

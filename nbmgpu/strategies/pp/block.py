@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import enum
+import sys
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import ProcessGroup
-from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_flatten
 
 from nbmgpu.errors import StrategyError, format_message
@@ -23,6 +21,8 @@ from .call import BlockInfo, Call
 from .deferred import DeferredTensor, value_of
 from .segment import Segment
 from .stacks import Stack
+from .transport import Transport
+from .trial import plain_attributes
 
 if TYPE_CHECKING:
     from .pipeline import Pipeline
@@ -81,6 +81,7 @@ class PipelineBlock:
         self.parameters = parameters
         self.used_outputs: set[int] = set()
         self._infos: dict[Any, BlockInfo] = {}
+        self._changes = False
 
     @property
     def owner(self) -> int:
@@ -96,25 +97,23 @@ class PipelineBlock:
         """Return its parameters on the owner, and elsewhere parameters without elements."""
         return list(dict.fromkeys(owned.state.local for owned in self.parameters))
 
-    @property
-    def running_statistics(self) -> list[Tensor]:
-        """The buffers of batch normalization."""
-        return [
-            buffer
-            for module in self.module.modules()
-            if isinstance(module, _NormBase)
-            for buffer in module.buffers(recurse=False)
-        ]
+    def share_state(self, transport: Transport) -> None:
+        """Give all ranks the owner's buffers and plain attributes; collective."""
 
-    def share_buffers(self, group: ProcessGroup) -> None:
-        """Give all ranks of ``group`` the owner's buffers; collective."""
-        buffers = dict(self.module.named_buffers())
-        found: list[Any] = [buffers if group.rank() == self.owner else None]
-        if any(True for _ in self.module.buffers()):
-            dist.broadcast_object_list(found, group=group, group_src=self.owner)
-            if group.rank() != self.owner:
-                for name, value in found[0].items():
-                    self._set_buffer(name, value)
+        def state() -> tuple[dict[str, Tensor], list[tuple[str, Any]]]:
+            buffers = {n: b.detach() for n, b in self.module.named_buffers()}
+            return buffers, plain_attributes(self.module)
+
+        buffers, attributes = transport.broadcast_object(state, self.owner)
+        if transport.group.rank() == self.owner:
+            return
+        for name, value in buffers.items():
+            self._set_buffer(name, value.to(transport.device))
+        modules = list(self.module.modules())
+        for path, value in attributes:
+            number, _, name = path.partition(".")
+            if vars(modules[int(number)]).get(name) != value:
+                vars(modules[int(number)])[name] = value
 
     def _set_buffer(self, name: str, value: Tensor) -> None:
         path, _, last = name.rpartition(".")
@@ -137,6 +136,7 @@ class PipelineBlock:
         """Put off the call until its output is used; a ``ForwardWrapper``."""
         if PipelineBlock.running or not self._is_registered():
             return call(*args, **kwargs)
+        check_recording(self.name)
         leaves, spec = tree_flatten((args, kwargs))
         segment = self._pipeline.segment_for(self, leaves, spec)
         leaves = [x if _is_from(x, segment) else value_of(x) for x in leaves]
@@ -145,15 +145,14 @@ class PipelineBlock:
                 leaf.check()
         self._check_arguments(leaves)
         arguments = tuple(segment.argument(leaf) for leaf in leaves)
-        info, tried = self._info(call, leaves, spec, segment)
+        info, tried = self._info(leaves, spec, segment)
         segment.add(Call(self, call, arguments, spec, info, self.module.training), tried)
-        if self.index + 1 < len(self.stack.blocks):
+        waits = self.index + 1 < len(self.stack.blocks) and not is_checkpointed()
+        if waits and not self._pipeline.runs_at_once(info):
             return segment.outputs()
         return segment.run_outputs()
 
-    def _info(
-        self, call: Callable[..., Any], leaves: list[Any], spec: Any, segment: Segment
-    ) -> tuple[BlockInfo, list[Any]]:
+    def _info(self, leaves: list[Any], spec: Any, segment: Segment) -> tuple[BlockInfo, list[Any]]:
         """Return what is known about calls with such arguments; try it the first time.
 
         Returns:
@@ -164,15 +163,19 @@ class PipelineBlock:
         if info is not None:
             return info, []
         values = [segment.tried(x) if _is_from(x, segment) else x for x in leaves]
-        info, tried = self._pipeline.try_block(self, call, values, spec, segment.batch_size)
+        info, tried = self._pipeline.try_block(self, values, spec, segment.batch_size)
         self._infos[key] = info
+        self._changes |= info.changes
         return info, tried
 
     def _key(self, leaves: list[Any], spec: Any, segment: Segment) -> Any:
         """Return what a trial depends on."""
         size = segment.batch_size
         kinds = tuple(_kind(leaf, size) for leaf in leaves)
-        return self.module.training, segment.records_gradients, spec, kinds, size > 1
+        state = tuple(plain_attributes(self.module))
+        if self._changes:  # such as a counter
+            state = tuple((name, value) for name, value in state if name.endswith(".training"))
+        return state, segment.records_gradients, spec, kinds, size > 1
 
     def needs_trial(self, leaves: list[Any], spec: Any, segment: Segment) -> bool:
         """Whether a call with these arguments needs a trial."""
@@ -258,3 +261,27 @@ def _kind(leaf: Any, batch_size: int) -> Hashable:
     if isinstance(leaf, int | float) and not isinstance(leaf, bool):
         return "number"
     return type(leaf), repr(leaf)  # a slice cannot be hashed
+
+
+def check_recording(name: str) -> None:
+    """Refuse attentions and router logits, which hooks of transformers record inside of layers.
+
+    Raises:
+        StrategyError: such a hook is active.
+    """
+    library = sys.modules.get("transformers.utils.output_capturing")
+    collected = None if library is None else library._active_collector.get()
+    if collected and any(key != "hidden_states" for key in collected if key[:1] != "_"):
+        raise StrategyError(
+            format_message(
+                f"Under pp, {' and '.join(collected)} of layer {name} are asked for, which only "
+                "the layer's rank has",
+                "Hidden states are returned, other values inside of layers are not",
+                "output_attentions=False, or %%mgpu --strategy fsdp",
+            )
+        )
+
+
+def is_checkpointed() -> bool:
+    """Whether saved tensors are packed: a checkpoint computes them again, in the same order."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None

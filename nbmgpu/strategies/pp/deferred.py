@@ -81,6 +81,15 @@ def value_of(value: Any) -> Any:
     return value.get() if isinstance(value, DeferredTensor) else value
 
 
+def with_values(call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Run the forward pass of a module outside of all layers; a ``ForwardWrapper``.
+
+    It may pass its arguments to a ``torch.autograd.Function``.
+    """
+    args, kwargs = tree_map(value_of, (args, kwargs))
+    return call(*args, **kwargs)
+
+
 def in_function() -> StrategyError:
     """Return the error for an output that autograd handles before its block has run."""
     return StrategyError(

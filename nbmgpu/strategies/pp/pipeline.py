@@ -35,6 +35,7 @@ class Pipeline:
     """Runs segments on the ranks of a group.
 
     Attributes:
+        transport: sends tensors between the ranks.
         keeps_graph: whether another backward pass may use the graphs of the current one.
     """
 
@@ -52,18 +53,22 @@ class Pipeline:
                 would change the numbers.
             notice: shows a text to the user, once per topic.
         """
-        self._transport = transport
+        self.transport = transport
         self._given = microbatches
         self._notice = notice
         self._plans: dict[Hashable, SegmentPlan] = {}
         self._current: Segment | None = None
         self.keeps_graph = True
 
+    def runs_at_once(self, info: BlockInfo) -> bool:
+        """Whether a block runs when it is called: later, the cell may have drawn numbers first."""
+        return info.draws and self._given is None
+
     def segment_for(self, block: PipelineBlock, leaves: list[Any], spec: Any) -> Segment:
         """Return the segment that a call of ``block`` belongs to."""
         current = self._current
         if current is None or not self._continues(current, block, leaves, spec):
-            self._current = current = Segment(self._transport.device.type, self._run)
+            self._current = current = Segment(self.transport.device.type, self._run)
         if block.index + 1 == len(block.stack.blocks):
             self._current = None
         return current
@@ -82,16 +87,18 @@ class Pipeline:
         parameters = list(
             dict.fromkeys(p for call in plan.calls for p in call.block.local_parameters())
         )
-        run = SegmentRun(plan, segment, parameters, self._transport, lambda: self.keeps_graph)
-        if not torch.is_grad_enabled():
-            outputs = run.forward()
+        run = SegmentRun(plan, segment, parameters, self.transport, lambda: self.keeps_graph)
+        if torch.is_grad_enabled():
+            outputs = list(RunSegment.apply(run, *segment.inputs, *parameters))  # type: ignore[no-untyped-call]
         else:
-            outputs = RunSegment.apply(run, *segment.inputs, *parameters)  # type: ignore[no-untyped-call]
-        self._share_statistics(plan)
-        return list(outputs)
+            outputs = [output for output, _ in run.forward()]
+        for call in segment.calls:
+            if call.info.changes:
+                call.block.share_state(self.transport)
+        return outputs
 
     def _plan(self, segment: Segment, finals: list[Reference]) -> SegmentPlan:
-        """Return the plan of such segments, which knows the shapes after the first one."""
+        """Return the plan of such segments."""
         shapes = tuple((x.shape, x.dtype, x.requires_grad) for x in segment.inputs)
         calls = tuple(call.structure for call in segment.calls)
         trained = tuple(
@@ -101,14 +108,13 @@ class Pipeline:
         if key not in self._plans:
             size = segment.batch_size
             split = may_split(segment, finals, random=self._given is not None)
-            wanted = 2 * self._transport.group.size() if self._given is None else self._given
+            wanted = 2 * self.transport.group.size() if self._given is None else self._given
             self._plans[key] = SegmentPlan.of(segment, finals, min(wanted, size) if split else 1)
         return self._plans[key]
 
     def try_block(
         self,
         block: PipelineBlock,
-        forward: Callable[..., Any],
         leaves: list[Any],
         spec: Any,
         batch_size: int,
@@ -117,11 +123,11 @@ class Pipeline:
 
         def find_out() -> tuple[BlockInfo, Any]:
             with block.as_running():
-                trial = BlockTrial(block.name, block.module, forward, leaves, spec)
+                trial = BlockTrial(block.name, block.module, leaves, spec)
                 info, output = trial.run(batch_size, self._given != 1)
             return dataclasses.replace(info, spec=None), output  # torch warns of pickled ones
 
-        found, output = self._transport.broadcast_object(find_out, block.owner)
+        found, output = self.transport.broadcast_object(find_out, block.owner)
         tried, structure = tree_flatten(output)
         info: BlockInfo = dataclasses.replace(found, spec=structure)
         if batch_size > 1 and block.module.training:
@@ -144,10 +150,3 @@ class Pipeline:
         elif info.mode == "whole":
             text = WHOLE_BATCHES.format(name=block.name, reason="its samples meet", remedy="")
             self._notice("pipeline-whole-batches", text.strip())
-
-    def _share_statistics(self, plan: SegmentPlan) -> None:
-        """Give all ranks the running statistics that batch normalization has updated."""
-        for call in plan.calls:
-            if call.is_training:
-                for buffer in call.block.running_statistics:
-                    self._transport.broadcast(buffer, call.block.owner)

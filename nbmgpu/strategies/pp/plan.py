@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-
-import torch
 
 from .call import Call, Input, Reference
 from .segment import Segment
-
-
-@dataclass(frozen=True)
-class TensorMeta:
-    """What a rank must know of a tensor to receive it.
-
-    Attributes:
-        shape, dtype: of the tensor.
-        requires_grad: whether its gradient is sent back.
-    """
-
-    shape: torch.Size
-    dtype: torch.dtype
-    requires_grad: bool
 
 
 @dataclass(frozen=True)
@@ -48,16 +32,12 @@ class SegmentPlan:
         calls: the calls.
         finals: the outputs that leave the segment.
         microbatches: number of parts of the batch.
-        metas: of the values that leave each stage, by stage and microbatch, once known.
-        final_metas: of ``finals``, once known.
     """
 
     stages: tuple[Stage, ...]
     calls: tuple[Call, ...]
     finals: tuple[Reference, ...]
     microbatches: int
-    metas: dict[tuple[int, int], tuple[TensorMeta, ...]] = field(default_factory=dict)
-    final_metas: list[TensorMeta] = field(default_factory=list)
 
     @staticmethod
     def of(segment: Segment, finals: list[Reference], microbatches: int) -> SegmentPlan:

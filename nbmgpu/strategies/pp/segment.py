@@ -14,7 +14,6 @@ from nbmgpu.errors import StrategyError, format_message
 
 from .call import Call, Input, Reference
 from .deferred import DeferredTensor
-from .generators import random_states, set_random_states
 
 if TYPE_CHECKING:
     from .block import PipelineBlock
@@ -47,7 +46,6 @@ class Segment:
         self.modes = current_modes(device_type)
         self._values: dict[Reference, Tensor] = {}
         self._tried: dict[Reference, Tensor] = {}
-        self._random_states: list[Tensor] | None = None
         self._versions: dict[int, tuple[Tensor, int]] = {}
         self.has_run = False
 
@@ -150,7 +148,6 @@ class Segment:
             if reference is not None and reference.output in call.block.used_outputs
         ]
         self.has_run = True
-        self._random_states = random_states() if any(c.info.draws for c in self.calls) else None
         self._produce_values(list(dict.fromkeys([*before, *wanted])))
 
     def _run_again(self, wanted: Reference) -> None:
@@ -159,20 +156,14 @@ class Segment:
         From then on the first run returns this output.
 
         Raises:
-            StrategyError: calls change the blocks, so a second one is not like the first.
+            StrategyError: calls change the blocks or draw, so a second one is not like the first.
         """
         block = self.calls[wanted.call].block
         block.used_outputs.add(wanted.output)
-        if any(call.info.changes for call in self.calls):
+        if any(call.info.changes or call.info.draws for call in self.calls):
             raise _second_run(block.name)
         every = [r for i in range(len(self.calls)) for r in self._outputs(i) if r is not None]
-        if self._random_states is None:
-            self._produce_values(every)
-            return
-        now = random_states()
-        set_random_states(self._random_states)
         self._produce_values(every)
-        set_random_states(now)
 
     def _produce_values(self, finals: list[Reference]) -> None:
         if any(tensor._version != version for tensor, version in self._versions.values()):
@@ -198,7 +189,7 @@ def _second_run(name: str) -> StrategyError:
     return StrategyError(
         format_message(
             f"Under pp, the output of layer {name} is used after later layers have run, and would "
-            "need a second run, which updates running statistics again",
+            "need a second run, which draws other numbers or updates running statistics again",
             "Outputs between such layers are used before the last one is called",
             "%%mgpu --strategy tp",
         )

@@ -12,14 +12,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from nbmgpu.errors import StrategyError, format_message
 
 from .call import Input, Reference
-from .plan import SegmentPlan, Stage, TensorMeta
+from .plan import SegmentPlan, Stage
 from .segment import Segment
 from .stage_random import StageRandom
-from .transport import Transport, meta_of
+from .transport import TensorMeta, Transport
 
 
 class SegmentRun:
@@ -58,12 +59,17 @@ class SegmentRun:
         self._leaves: dict[tuple[int, int], dict[Input | Reference, Tensor]] = {}
         self._outputs: dict[tuple[int, int], tuple[Tensor, ...]] = {}
 
-    def forward(self) -> tuple[Tensor, ...]:
-        """Run this rank's stages; return the outputs of the segment on all ranks; collective."""
+    def forward(self) -> list[tuple[Tensor, TensorMeta]]:
+        """Run this rank's stages; collective.
+
+        Returns:
+            The outputs of the segment on all ranks, detached, and whether they require gradients.
+        """
         random = StageRandom(self.plan, self._transport)
         for index, stage in enumerate(self.plan.stages):
             if stage.owner == self._rank:
-                with random.of_stage(index):
+                # Inside of a checkpoint, the layer would run again, on one rank only.
+                with random.of_stage(index), saved_tensors_hooks(_same, _same):
                     for microbatch in range(self.plan.microbatches):
                         self._run_stage(index, stage, microbatch)
             random.end_of_stage(index)
@@ -74,7 +80,7 @@ class SegmentRun:
         return outputs
 
     def _run_stage(self, index: int, stage: Stage, microbatch: int) -> None:
-        starts = self._receive(index, microbatch)
+        starts = self._receive(index)
         for call in self.calls[stage.first : stage.end]:
             for leaf in call.leaves:
                 if isinstance(leaf, Input) and leaf not in starts:
@@ -97,7 +103,7 @@ class SegmentRun:
             raise self._changed_in_place(stage)
         passed = tuple(values[reference] for reference in self.plan.passed[index])
         self._leaves[index, microbatch], self._outputs[index, microbatch] = leaves, passed
-        self._send(index, microbatch, passed)
+        self._send(index, passed)
 
     def _part_of_input(self, leaf: Input, microbatch: int) -> Tensor:
         """Return the microbatch's part of an input, which requires a gradient as the input does."""
@@ -107,32 +113,20 @@ class SegmentRun:
             part = part.tensor_split(self.plan.microbatches)[microbatch]
         return part.requires_grad_(tensor.requires_grad)
 
-    def _receive(self, index: int, microbatch: int) -> dict[Input | Reference, Tensor]:
+    def _receive(self, index: int) -> dict[Input | Reference, Tensor]:
         """Receive what the stages before have passed on."""
         if index == 0:
             return {}
-        references, src = self.plan.passed[index - 1], self.plan.stages[index - 1].owner
-        key = (index - 1, microbatch)
-        if key not in self.plan.metas:
-            self.plan.metas[key] = self._transport.receive_object(src)
-        metas = self.plan.metas[key]
-        tensors = self._transport.receive(metas, src)
-        return {
-            reference: tensor.requires_grad_(meta.requires_grad)
-            for reference, tensor, meta in zip(references, tensors, metas, strict=True)
-        }
+        references = self.plan.passed[index - 1]
+        tensors = self._transport.receive(len(references), self.plan.stages[index - 1].owner)
+        return {r: t for r, t in zip(references, tensors, strict=True) if t is not None}
 
-    def _send(self, index: int, microbatch: int, values: tuple[Tensor, ...]) -> None:
+    def _send(self, index: int, values: tuple[Tensor, ...]) -> None:
         """Pass values on to the next stage, if there is one."""
-        if index + 1 == len(self.plan.stages):
-            return
-        dst, key = self.plan.stages[index + 1].owner, (index, microbatch)
-        if key not in self.plan.metas:
-            self.plan.metas[key] = tuple(map(meta_of, values))
-            self._transport.send_object(self.plan.metas[key], dst)
-        self._transport.send(values, dst)
+        if index + 1 < len(self.plan.stages):
+            self._transport.send(values, self.plan.stages[index + 1].owner)
 
-    def _share_outputs(self) -> tuple[Tensor, ...]:
+    def _share_outputs(self) -> list[tuple[Tensor, TensorMeta]]:
         """Broadcast the outputs from the rank of the last stage."""
         plan, last = self.plan, len(self.plan.stages) - 1
         owner = plan.stages[last].owner
@@ -140,34 +134,34 @@ class SegmentRun:
         if owner == self._rank:
             parts = [self._outputs[last, m] for m in range(plan.microbatches)]
             places = [plan.passed[last].index(reference) for reference in plan.finals]
-            outputs = [
-                torch.cat([part[i].detach() for part in parts])
-                if plan.microbatches > 1
-                else parts[0][i].detach().clone(memory_format=torch.contiguous_format)
-                for i in places
-            ]
-        if not plan.final_metas:
-            ends = self._outputs.get((last, 0), ())
-            needs = [ends[plan.passed[last].index(r)].requires_grad for r in plan.finals if ends]
-            metas = [
-                TensorMeta(output.shape, output.dtype, grad)
-                for output, grad in zip(outputs, needs, strict=True)
-            ]
-            plan.final_metas.extend(self._transport.broadcast_object(lambda: metas, owner))
-        if owner != self._rank:
-            outputs = [
-                torch.empty(m.shape, dtype=m.dtype, device=self._transport.device)
-                for m in plan.final_metas
-            ]
-        for output in outputs:
-            self._transport.broadcast(output, owner)
-        return tuple(outputs)
+            outputs = [self._join([part[i] for part in parts]) for i in places]
+        return self._transport.broadcast_tensors(outputs, len(plan.finals), owner)
 
-    def backward(self, grads: tuple[Tensor, ...]) -> list[Tensor | None]:
+    def _join(self, parts: list[Tensor]) -> Tensor:
+        """Return the output for the whole batch of those of microbatches.
+
+        Raises:
+            StrategyError: their shapes differ.
+        """
+        if len(parts) == 1:
+            return parts[0].clone()
+        if len({part.shape[1:] for part in parts}) > 1:
+            raise StrategyError(
+                format_message(
+                    f"Under pp, layer {self.calls[-1].block.name} has outputs of different shapes "
+                    "on parts of a batch, such as sequences that are padded to the longest one",
+                    "Parts of a batch are joined along the first dimension",
+                    "%%mgpu --strategy pp --microbatches 1",
+                )
+            )
+        return torch.cat(parts)
+
+    def backward(self, grads: tuple[Tensor | None, ...]) -> list[Tensor | None]:
         """Return the gradients of inputs and parameters; collective.
 
         Args:
-            grads: the gradients of the segment's outputs, the same on all ranks.
+            grads: the gradients of the segment's outputs, the same on all ranks; None for unused
+                outputs.
 
         Raises:
             StrategyError: gradients of gradients are asked for.
@@ -180,28 +174,24 @@ class SegmentRun:
                     "%%mgpu --strategy tp, or fsdp",
                 )
             )
-        of_inputs = {i: torch.zeros_like(x) for i, x in enumerate(self.inputs) if x.requires_grad}
+        of_inputs: dict[int, Tensor] = {}
         of_parameters: dict[int, Tensor] = {}
         for index in reversed(range(len(self.plan.stages))):
             if self.plan.stages[index].owner == self._rank:
                 for microbatch in range(self.plan.microbatches):
                     self._run_backward(index, microbatch, grads, of_inputs, of_parameters)
         self._transport.wait()
-        for i, grad in of_inputs.items():
-            self._share_input_grad(i, grad)
+        shared = self._share_input_grads(of_inputs)
         if not self._keeps_graph():
             self._leaves.clear()
             self._outputs.clear()
-        return [
-            *(of_inputs.get(i) for i in range(len(self.inputs))),
-            *(self._parameter_grad(p, of_parameters) for p in self.parameters),
-        ]
+        return [*shared, *(self._parameter_grad(p, of_parameters) for p in self.parameters)]
 
     def _run_backward(
         self,
         index: int,
         microbatch: int,
-        grads: tuple[Tensor, ...],
+        grads: tuple[Tensor | None, ...],
         of_inputs: dict[int, Tensor],
         of_parameters: dict[int, Tensor],
     ) -> None:
@@ -224,44 +214,57 @@ class SegmentRun:
             _accumulate(of_parameters, id(parameter), grad)
         for key, grad in by_leaf.items():
             if isinstance(key, Input) and grad is not None:
+                if key.index not in of_inputs:
+                    of_inputs[key.index] = torch.zeros_like(self.inputs[key.index])
                 self._part_of_grad(of_inputs[key.index], key.index, microbatch).add_(grad)
         if index:
-            self._transport.send(
-                [
-                    torch.zeros_like(leaves[r]) if by_leaf[r] is None else by_leaf[r]
-                    for r in self.plan.passed[index - 1]
-                    if r in by_leaf
-                ],
-                self.plan.stages[index - 1].owner,
-            )
+            before = [by_leaf[r] for r in self.plan.passed[index - 1] if r in by_leaf]
+            self._transport.send(before, self.plan.stages[index - 1].owner)
 
     def _grads_of_outputs(
-        self, index: int, microbatch: int, ends: tuple[Tensor, ...], grads: tuple[Tensor, ...]
+        self,
+        index: int,
+        microbatch: int,
+        ends: tuple[Tensor, ...],
+        grads: tuple[Tensor | None, ...],
     ) -> list[Tensor | None]:
         """Return the gradients of what a stage has passed on; None where there is none."""
         if index + 1 == len(self.plan.stages):
             by_reference = dict(zip(self.plan.finals, grads, strict=True))
             seeds = [by_reference[reference] for reference in self.plan.passed[index]]
             if self.plan.microbatches > 1:
-                seeds = [s.tensor_split(self.plan.microbatches)[microbatch] for s in seeds]
+                number = self.plan.microbatches
+                seeds = [s if s is None else s.tensor_split(number)[microbatch] for s in seeds]
             return [s if e.requires_grad else None for e, s in zip(ends, seeds, strict=True)]
-        metas = self.plan.metas[index, microbatch]
-        needed = [meta for meta in metas if meta.requires_grad]
-        received = iter(self._transport.receive(needed, self.plan.stages[index + 1].owner))
-        return [next(received) if meta.requires_grad else None for meta in metas]
+        number = sum(end.requires_grad for end in ends)
+        received = iter(self._transport.receive(number, self.plan.stages[index + 1].owner))
+        return [next(received) if end.requires_grad else None for end in ends]
 
     def _part_of_grad(self, grad: Tensor, index: int, microbatch: int) -> Tensor:
         if index in self.plan.batched_inputs:
             return grad.tensor_split(self.plan.microbatches)[microbatch]
         return grad
 
-    def _share_input_grad(self, index: int, grad: Tensor) -> None:
-        """Give all ranks the gradient of an input, to which its users have contributed."""
-        users = self.plan.input_users.get(index, set())
-        if len(users) == 1:
-            self._transport.broadcast(grad, next(iter(users)))
-        elif users:
-            dist.all_reduce(grad, group=self._transport.group)
+    def _share_input_grads(self, grads: dict[int, Tensor]) -> list[Tensor | None]:
+        """Return the sums over ranks of the inputs' gradients; None where no rank has one."""
+        wanted = [i for i, x in enumerate(self.inputs) if x.requires_grad]
+        if not wanted:
+            return [None] * len(self.inputs)
+        flags = torch.tensor([i in grads for i in wanted], device=self._transport.device).int()
+        dist.all_reduce(flags, dist.ReduceOp.MAX, group=self._transport.group)
+        sums: list[Tensor | None] = [None] * len(self.inputs)
+        for i, has_grad in zip(wanted, flags.tolist(), strict=True):
+            if not has_grad:
+                continue
+            total = grads.get(i)
+            total = torch.zeros_like(self.inputs[i]) if total is None else total
+            users = self.plan.input_users[i]
+            if len(users) == 1:
+                self._transport.broadcast(total, next(iter(users)))
+            else:
+                dist.all_reduce(total, group=self._transport.group)
+            sums[i] = total
+        return sums
 
     def _parameter_grad(
         self, parameter: nn.Parameter, of_parameters: dict[int, Tensor]
@@ -289,6 +292,10 @@ def _accumulate(grads: dict[int, Tensor], key: int, grad: Tensor | None) -> None
         grads[key] = grads[key].add_(grad) if key in grads else grad.clone()
 
 
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
+
+
 class RunSegment(torch.autograd.Function):
     """A segment as one operation of the cell's graph."""
 
@@ -296,15 +303,13 @@ class RunSegment(torch.autograd.Function):
     def forward(ctx: Any, run: SegmentRun, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Run the segment; ``tensors`` are its inputs and parameters."""
         ctx.run = run
+        ctx.set_materialize_grads(False)  # a gradient of zeros is not the same as none
         with torch.enable_grad():
             outputs = run.forward()
-        fixed = [
-            o for o, m in zip(outputs, run.plan.final_metas, strict=True) if not m.requires_grad
-        ]
-        ctx.mark_non_differentiable(*fixed)
-        return outputs
+        ctx.mark_non_differentiable(*(x for x, meta in outputs if not meta.requires_grad))
+        return tuple(x for x, _ in outputs)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
         """Run its backward pass."""
         return None, *ctx.run.backward(grads)

@@ -79,7 +79,7 @@ def _containers(module: nn.Module, name: str, stages: int) -> Iterator[dict[str,
 
 def _can_divide(blocks: tuple[nn.Module, ...], stages: int) -> bool:
     """Whether the blocks are called, and their parameters can live on different ranks."""
-    if len(set(blocks)) != len(blocks) or not all(map(_is_called, blocks)):
+    if len(set(blocks)) != len(blocks) or not all(map(is_called, blocks)):
         return False
     parameters = [set(block.parameters()) for block in blocks]
     uses = Counter(p for own in parameters for p in own)
@@ -87,10 +87,11 @@ def _can_divide(blocks: tuple[nn.Module, ...], stages: int) -> bool:
         sum(map(bool, parameters)) >= stages
         and all(count == 1 for count in uses.values())
         and all(_can_own(p) for p in uses)
+        and not any(getattr(m, "sparse", False) is True for b in blocks for m in b.modules())
     )
 
 
-def _is_called(module: nn.Module) -> bool:
+def is_called(module: nn.Module) -> bool:
     """Whether ``module`` has a forward pass: a ModuleList has none."""
     return type(module).forward is not nn.Module.forward
 

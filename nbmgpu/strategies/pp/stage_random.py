@@ -6,17 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-import torch.distributed as dist
 
 from nbmgpu.errors import StrategyError, format_message
 
-from .generators import generator_devices, random_states, set_random_states
+from .generators import kept_random_state, random_state, set_random_state
 from .plan import SegmentPlan
 from .transport import Transport
 
 
 class StageRandom:
-    """Torch's generators of all ranks, during one forward pass of a segment.
+    """The generators of all ranks, during one forward pass of a segment.
 
     With the whole batch, each stage draws after the one before it, as on one device.  With
     microbatches, stages run at the same time, and each draws from a stream of its own.
@@ -39,15 +38,13 @@ class StageRandom:
             StrategyError: it has drawn random numbers, and did not in the trials of its blocks.
         """
         if self._seed is not None:
-            with torch.random.fork_rng(devices=generator_devices()):
+            with kept_random_state():
                 torch.manual_seed(self._seed + index)
                 yield
             return
-        before = random_states()
+        before = random_state()
         yield
-        unexpected = not self._is_shared and any(
-            not torch.equal(a, b) for a, b in zip(before, random_states(), strict=True)
-        )
+        unexpected = not self._is_shared and random_state() != before
         if unexpected:
             stage = self._plan.stages[index]
             name = self._plan.calls[stage.first].block.name
@@ -65,9 +62,4 @@ class StageRandom:
         if not self._is_shared:
             return
         owner = self._plan.stages[index].owner
-        states = random_states()
-        for number, state in enumerate(states):
-            sent = state.to(self._transport.device)
-            dist.broadcast(sent, group=self._transport.group, group_src=owner)
-            states[number] = sent.cpu()
-        set_random_states(states)
+        set_random_state(self._transport.broadcast_object(random_state, owner))

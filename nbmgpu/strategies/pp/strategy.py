@@ -22,8 +22,9 @@ from nbmgpu.strategies.tp import TensorParallel
 from nbmgpu.strategies.tp.tp_param import TPParamState
 
 from .block import OwnedParameter, PipelineBlock
+from .deferred import with_values
 from .pipeline import Pipeline
-from .stacks import Stack, find_stacks, no_stack
+from .stacks import Stack, find_stacks, is_called, no_stack
 from .transport import Transport
 
 PP = "pp"
@@ -73,11 +74,16 @@ class PipelineParallel(TensorParallel):
     def _shard_root(self, root: nn.Module, fresh: list[TPParamState]) -> None:
         """Divide the layers in ``root``, and split the modules outside of them."""
         ranks, points = self.shard_group.size(), self.options.split_points
+        inside: set[nn.Module] = set()
         for stack in find_stacks(root, ranks, self._stages, points):
-            for index in range(len(stack.blocks)):
+            for index, block in enumerate(stack.blocks):
                 self._divide(stack, index, fresh)
+                inside.update(block.modules())
         self._disable_caches(root)
         super()._shard_root(root, fresh)
+        for module in root.modules():
+            if module not in inside and is_called(module):
+                self._forwards.add(module, with_values)
 
     def _divide(self, stack: Stack, index: int, fresh: list[TPParamState]) -> None:
         """Give the parameters of a block to their owner."""
@@ -123,10 +129,27 @@ class PipelineParallel(TensorParallel):
                 state.local.grad = torch.zeros_like(state.local) if has_grad else None
         super().end_backward(backward)
 
+    def explain(self, error: BaseException) -> str:
+        """Return what autograd's errors mean where a tensor has not passed through a layer."""
+        text = str(error)
+        if "expected shape compatible with [0]" in text:
+            return (
+                "Under pp, a torch.autograd.Function, or a full backward hook, gets the output of "
+                "a layer before the next one is called. Try: such functions inside of a layer or "
+                "after the last one, or %%mgpu --strategy tp"
+            )
+        if "backward through the graph a second time" in text:
+            return (
+                "Under pp, the graph of each layer is on one rank: a loss on a tensor that a layer "
+                "keeps as an attribute or passes to a hook is not possible. Try: return it from "
+                "the layer, or %%mgpu --strategy tp"
+            )
+        return super().explain(error)
+
     def finish(self) -> None:
         """Gather all objects of the cell; collective."""
         for block in self._blocks:
-            block.share_buffers(self.shard_group)
+            block.share_state(self.pipeline.transport)
         super().finish()
 
     def close(self) -> None:

@@ -8,38 +8,33 @@ The trial runs a copy of the block.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from nbmgpu.errors import StrategyError, format_message
 
 from .call import BlockInfo, Mode
-from .generators import generator_devices, random_states
-
-Forward = Callable[..., Any]
+from .generators import kept_random_state, random_state
 
 
 class BlockTrial:
     """Tries one call of a block on its owner."""
 
-    def __init__(
-        self, name: str, module: nn.Module, forward: Forward, leaves: list[Any], spec: Any
-    ) -> None:
+    def __init__(self, name: str, module: nn.Module, leaves: list[Any], spec: Any) -> None:
         """Initialize the trial.
 
         Args:
             name: name of the block, for messages.
             module: the block, with the parameters of this rank.
-            forward: its forward function, a partial of the class's one with the module.
             leaves, spec: the arguments of the call.
         """
         self._name = name
         self._module = module
-        self._forward = forward
         self._leaves = leaves
         self._spec = spec
         self._changes_state = False
@@ -55,10 +50,10 @@ class BlockTrial:
             StrategyError: an output is neither a tensor nor None, or a parameter from outside of
                 the block is used.
         """
-        with torch.random.fork_rng(devices=generator_devices()):
-            before = random_states()
+        with kept_random_state():
+            before = random_state()
             whole, spec = self._call(self._leaves, self._module.training)
-            draws = any(not torch.equal(a, b) for a, b in zip(before, random_states(), strict=True))
+            draws = random_state() != before
             changes = self._changes_state
         tensors = tuple(isinstance(x, Tensor) for x in whole)
         if not all(t or x is None for t, x in zip(tensors, whole, strict=True)):
@@ -77,20 +72,56 @@ class BlockTrial:
 
     def _call(self, leaves: list[Any], training: bool) -> tuple[list[Any], Any]:
         """Call a copy of the block, which the call may change."""
-        module, forward = self._module, self._forward
-        copied = _copy_of(module)
-        if copied is not None:
-            module = copied.train(training) if copied.training != training else copied
-            forward = type(module).forward.__get__(module)
+        module = self._copy()
+        if module.training != training:
+            module.train(training)
+        forward = type(module).forward.__get__(module)
         leaves = [x.detach().clone() if isinstance(x, Tensor) else x for x in leaves]
         args, kwargs = tree_unflatten(leaves, self._spec)
-        before = _state_of(module)
-        output = forward(*args, **kwargs)
-        self._changes_state = not _is_same(before, _state_of(module))
+        before, attributes = _state_of(module), _objects_of(module)
+        with saved_tensors_hooks(_same, _same):  # a checkpoint counts the tensors of its region
+            output = forward(*args, **kwargs)
+        same = _is_same(before, _state_of(module)) and _ids(attributes) == _ids(_objects_of(module))
+        self._changes_state = not same
         found, spec = tree_flatten(output)
         self._check_graph(found, module)
         detached = [x.detach() if isinstance(x, Tensor) else x for x in found]
         return detached, spec
+
+    def _copy(self) -> nn.Module:
+        """Return a copy of the block, without hooks of the cell, and with gates that are open.
+
+        A parameter that is zero, as at the start of ReZero, would hide that samples meet.
+        """
+        memo: dict[int, Any] = {}
+        for each in self._module.modules():
+            for value in vars(each).values():
+                if isinstance(value, Tensor) and not value.is_leaf:  # from an earlier call
+                    memo[id(value)] = value.detach().clone()
+        try:
+            copied = copy.deepcopy(self._module, memo)
+        except Exception as error:
+            raise self._no_copy(error) from error
+        for each in copied.modules():
+            for hooks in (each._forward_hooks, each._forward_pre_hooks):
+                for key, hook in list(hooks.items()):
+                    if not type(hook).__module__.startswith("torch.nn.utils"):  # weight_norm
+                        del hooks[key]
+        with torch.no_grad():
+            for parameter in copied.parameters():
+                if parameter.numel() and not parameter.any():
+                    parameter.fill_(0.1)
+        return copied
+
+    def _no_copy(self, error: Exception) -> StrategyError:
+        return StrategyError(
+            format_message(
+                f"Under pp, layer {self._name} cannot be copied, to be tried on parts of a batch "
+                f"({type(error).__name__}: {error})",
+                "Layers can be copied by copy.deepcopy",
+                "%%mgpu --strategy fsdp",
+            )
+        )
 
     def _check_graph(self, outputs: list[Any], module: nn.Module) -> None:
         """Refuse parameters from outside: their gradients would be on one rank only."""
@@ -132,7 +163,7 @@ class BlockTrial:
             return "exact"
         if not self._module.training:
             return "whole"
-        with torch.random.fork_rng(devices=generator_devices()):
+        with kept_random_state():
             evaluated, _ = self._call(self._leaves, training=False)
         equal = self._halves_are_equal(evaluated, batched, batch_size, training=False)
         return "random" if equal else "whole"
@@ -142,7 +173,7 @@ class BlockTrial:
     ) -> bool:
         half = batch_size // 2
         parts = []
-        with torch.random.fork_rng(devices=generator_devices()):
+        with kept_random_state():
             for rows in (slice(0, half), slice(half, batch_size)):
                 leaves = [x[rows] if b else x for x, b in zip(self._leaves, batched, strict=True)]
                 try:
@@ -170,28 +201,42 @@ class BlockTrial:
         )
 
 
-def _copy_of(module: nn.Module) -> nn.Module | None:
-    """Return a copy of ``module`` without the cell's hooks; None if it cannot be copied."""
-    try:
-        copied = copy.deepcopy(module)
-    except Exception:
-        return None
-    for each in copied.modules():
-        for hooks in (each._forward_hooks, each._forward_pre_hooks):
-            for key, hook in list(hooks.items()):
-                if not type(hook).__module__.startswith("torch.nn.utils"):  # weight_norm
-                    del hooks[key]
-    return copied
-
-
 def _state_of(module: nn.Module) -> list[tuple[str, Any]]:
     """Return the buffers of a module, and the plain attributes of all modules in it."""
-    state: list[tuple[str, Any]] = [(n, b.clone()) for n, b in module.named_buffers()]
-    for name, each in module.named_modules():
-        for attribute, value in vars(each).items():
-            if isinstance(value, bool | int | float | str | None):
-                state.append((f"{name}.{attribute}", value))
-    return state
+    buffers = [(name, buffer.clone()) for name, buffer in module.named_buffers()]
+    return [*buffers, *plain_attributes(module)]
+
+
+def _objects_of(module: nn.Module) -> list[tuple[str, Any]]:
+    """Return all other attributes of the modules in ``module``; they are kept alive meanwhile."""
+    return [
+        (f"{number}.{name}", value)
+        for number, each in enumerate(module.modules())
+        for name, value in vars(each).items()
+        if not isinstance(value, bool | int | float | str)
+    ]
+
+
+def _ids(attributes: list[tuple[str, Any]]) -> list[tuple[str, int, int]]:
+    """Return what differs when an attribute is replaced, or a list among them has grown."""
+    return [
+        (name, id(value), len(value) if isinstance(value, list | dict | set) else 0)
+        for name, value in attributes
+    ]
+
+
+def plain_attributes(module: nn.Module) -> list[tuple[str, Any]]:
+    """Return the numbers and strings among the attributes of all modules in ``module``."""
+    return [
+        (f"{number}.{name}", value)
+        for number, each in enumerate(module.modules())
+        for name, value in vars(each).items()
+        if isinstance(value, bool | int | float | str)
+    ]
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def _is_same(first: list[tuple[str, Any]], second: list[tuple[str, Any]]) -> bool:
@@ -211,7 +256,9 @@ def _equal(whole: Any, first: Any, second: Any, batch_size: int) -> bool:
         return first is None and second is None
     joined = (first, second)
     if _is_batched(whole, batch_size):
-        pairs = [(whole, torch.cat(joined))] if first.dim() == whole.dim() else []
+        fits = all(part.dim() == whole.dim() for part in joined)
+        fits = fits and all(part.shape[1:] == whole.shape[1:] for part in joined)
+        pairs = [(whole, torch.cat(joined))] if fits else []
     else:
         pairs = [(whole, part) for part in joined]
     if not pairs or any(a.shape != b.shape or a.dtype != b.dtype for a, b in pairs):

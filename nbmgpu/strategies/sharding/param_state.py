@@ -38,7 +38,7 @@ class ParamState(ABC):
     def replace_class(self) -> None:
         """Make the parameter a view of its shard, without memory of its own."""
         parameter = self.parameter
-        placeholder = torch.full((1,), float("nan"), dtype=self.dtype, device=self.device)
+        placeholder = torch.full((), float("nan"), dtype=self.dtype, device=self.device)
         parameter.data = placeholder.expand(self.shape)
         grad, parameter.grad = parameter.grad, None
         parameter.__class__ = ShardedParameter

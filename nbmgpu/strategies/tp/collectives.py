@@ -46,12 +46,13 @@ class ReplicateInput(torch.autograd.Function):
     def forward(ctx: Any, tensor: Tensor, group: ProcessGroup | None) -> Tensor:
         """Run the collective."""
         ctx.group = group
+        ctx.set_materialize_grads(False)
         return tensor.view_as(tensor)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        """Run the transposed collective on the gradient."""
-        return sum_partials(grad, ctx.group), None
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, None]:
+        """Run the transposed collective on the gradient, if there is one."""
+        return None if grad is None else sum_partials(grad, ctx.group), None
 
 
 class SumPartials(torch.autograd.Function):
@@ -61,14 +62,15 @@ class SumPartials(torch.autograd.Function):
     def forward(ctx: Any, tensor: Tensor, group: ProcessGroup | None) -> Tensor:
         """Run the collective."""
         ctx.group = group
+        ctx.set_materialize_grads(False)
         total = tensor.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total, group=group)
         return total
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        """Run the transposed collective on the gradient."""
-        return replicate_input(grad, ctx.group), None
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, None]:
+        """Run the transposed collective on the gradient, if there is one."""
+        return None if grad is None else replicate_input(grad, ctx.group), None
 
 
 class GatherParts(torch.autograd.Function):
@@ -78,12 +80,13 @@ class GatherParts(torch.autograd.Function):
     def forward(ctx: Any, tensor: Tensor, layout: TensorLayout) -> Tensor:
         """Run the collective."""
         ctx.layout = layout
+        ctx.set_materialize_grads(False)
         return layout.gather(tensor, tensor.device)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        """Run the transposed collective on the gradient."""
-        return split_parts(grad, ctx.layout), None
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, None]:
+        """Run the transposed collective on the gradient, if there is one."""
+        return None if grad is None else split_parts(grad, ctx.layout), None
 
 
 class SplitParts(torch.autograd.Function):
@@ -93,9 +96,10 @@ class SplitParts(torch.autograd.Function):
     def forward(ctx: Any, tensor: Tensor, layout: TensorLayout) -> Tensor:
         """Run the collective."""
         ctx.layout = layout
+        ctx.set_materialize_grads(False)
         return layout.part_of(tensor).contiguous()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        """Run the transposed collective on the gradient."""
-        return gather_parts(grad, ctx.layout), None
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, None]:
+        """Run the transposed collective on the gradient, if there is one."""
+        return None if grad is None else gather_parts(grad, ctx.layout), None
