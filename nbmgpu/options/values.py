@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from nbmgpu.errors import closest_match
+from nbmgpu.strategies.mesh_sizes import dimension
 
 GpuRequest: TypeAlias = int | Literal["all"] | tuple[int, ...] | None
 """A number of GPUs, ``"all"``, indices, or None: all GPUs, or CPU ranks where there is none."""
@@ -273,8 +274,8 @@ def validate_mesh(value: object) -> tuple[str, ...]:
         return ()
     items = value.items() if isinstance(value, Mapping) else None
     given = [f"{name}={size}" for name, size in items] if items else list(map(str, list_of(value)))
-    words = [re.fullmatch(r"([a-z]+)=([1-9]\d*)", word) for word in given]
-    valid = tuple(f"{word[1]}={word[2]}" for word in words if word)
+    words = [re.fullmatch(r"([a-z_]+)=([1-9]\d*)", word) for word in given]
+    valid = tuple(f"{dimension(word[1])}={word[2]}" for word in words if word)
     names = [word.partition("=")[0] for word in valid]
     if len(valid) == len(given) == len(set(names)):
         return valid

@@ -19,6 +19,13 @@ DP = "dp"
 FSDP = "fsdp"
 """Name of the dimension along which ranks shard the model and hold different samples."""
 
+ALIASES = {
+    "dp_replicate": DP, "data_parallel": DP, "dp_shard": FSDP, "tensor_parallel": "tp",
+    "pipeline_parallel": "pp",
+}  # fmt: skip
+"""Names of dimensions in torchtitan, Lightning's ModelParallelStrategy and accelerate's
+ParallelismConfig, whose fields have ``_size`` at the end as well."""
+
 DATA_PARALLEL = (DP, FSDP)
 """Names of the data-parallel dimensions; every mesh has at least one."""
 
@@ -26,6 +33,12 @@ DATA_PARALLEL = (DP, FSDP)
 def data_parallel_sizes(shape: Mapping[str, int]) -> dict[str, int]:
     """Return the data-parallel dimensions among those of a mesh."""
     return {name: size for name, size in shape.items() if name in DATA_PARALLEL}
+
+
+def dimension(name: str) -> str:
+    """Return the name of a dimension that may be given as other tools call it."""
+    plain = name.removesuffix("_size")
+    return ALIASES.get(plain, plain)
 
 
 def parse_mesh(words: Iterable[str]) -> dict[str, int]:

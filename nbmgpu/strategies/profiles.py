@@ -162,7 +162,7 @@ FSDP = Profile(
 TP = Profile(
     name="tp",
     summary="tensor parallelism: each rank holds and computes a part of every layer",
-    aliases=("tensor_parallel", "tensor_parallelism", "autotp", "auto_tp"),
+    aliases=("tensor_parallel", "tensor_parallelism", "modelparallelstrategy", "autotp", "auto_tp"),
     options=OptionSupport(
         COMMON_OPTIONS - {"compile"} | {"sync_batchnorm", "mesh"},
         handled=frozenset({"mesh"}),

@@ -281,6 +281,17 @@ def test_a_mesh_says_how_many_ranks_there_are(capsys) -> None:
     assert "mesh         dp=1,tp=2" in text
 
 
+@pytest.mark.parametrize(
+    ("mesh", "expected"),
+    [
+        ("dp_replicate_size=2,tp_size=2", ("dp=2", "tp=2")),
+        ({"data_parallel_size": 2, "tensor_parallel_size": 1}, ("dp=2", "tp=1")),
+    ],
+)
+def test_dimensions_have_names_of_other_tools(mesh: object, expected: tuple[str, ...]) -> None:
+    assert RunOptions.of(strategy="tp", mesh=mesh).mesh == expected
+
+
 @pytest.mark.parametrize("mesh", ["dp=2,tp", "dp=0", "2x2", "dp=2,dp=2"])
 def test_what_is_not_a_mesh_is_refused(mesh: str) -> None:
     with pytest.raises(OptionError, match="is not a device mesh"):
