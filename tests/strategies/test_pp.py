@@ -320,6 +320,19 @@ def test_transformers(name: str, ranks: int, mesh: tuple[str, ...]) -> None:
     assert result.difference("losses") < 1e-5
 
 
+INNER_HOOK = """
+seen = []
+handle = model.blocks[0].up.register_forward_hook(lambda m, i, o: seen.append(o.shape[0]))
+"""
+
+
+def test_hooks_inside_of_layers_are_announced() -> None:
+    cell = INNER_HOOK + TRAIN + "\nhandle.remove()\n"
+    result = run_both(cell, BLOCKS, 2, strategy="pp")
+    assert "pipeline-hooks" in result.notices
+    assert result.difference("model") < 1e-6
+
+
 GENERATE = """
 model.eval()
 tokens = model.generate(ids[:3, :4], max_new_tokens=5, do_sample=False, pad_token_id=0)

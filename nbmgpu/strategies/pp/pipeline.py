@@ -17,7 +17,7 @@ from .plan import SegmentPlan, may_split
 from .segment import Segment
 from .segment_run import RunSegment, SegmentRun
 from .transport import Transport
-from .trial import BlockTrial
+from .trial import BlockTrial, hooks_of_cell
 
 WHOLE_BATCHES = (
     "Layer {name} has other outputs on parts of a batch ({reason}), so the stages run one after "
@@ -28,6 +28,11 @@ OTHER_NUMBERS = (
     "Layer {name} has other outputs on parts of a batch, such as by dropout or batch "
     "normalization. With --microbatches {number}, its random numbers and statistics are not those "
     "of one device."
+)
+
+HOOKS = (
+    "Hooks on modules inside of layer {name} run on the layer's rank only, once per part of a "
+    "batch: what they store is not on the other ranks. Hooks on the layer itself run on all ranks."
 )
 
 
@@ -130,6 +135,9 @@ class Pipeline:
         found, output = self.transport.broadcast_object(find_out, block.owner)
         tried, structure = tree_flatten(output)
         info: BlockInfo = dataclasses.replace(found, spec=structure)
+        inner = list(block.module.modules())[1:]
+        if any(map(hooks_of_cell, inner)):
+            self._notice("pipeline-hooks", HOOKS.format(name=block.name))
         if batch_size > 1 and block.module.training:
             self._explain(block, info)
         return info, tried

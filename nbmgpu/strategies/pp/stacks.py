@@ -177,7 +177,7 @@ def no_stack(roots: Sequence[nn.Module], stages: int) -> StrategyError:
     return StrategyError(
         format_message(
             f"{names} has no sequence of {stages} layers that ranks could share: an "
-            "nn.Sequential or nn.ModuleList, each layer with parameters of its own",
+            "nn.Sequential or nn.ModuleList, each layer with parameters of its own, without hooks",
             "pp gives each rank some of the layers of such a sequence",
             "%%mgpu --strategy fsdp",
         )

@@ -103,10 +103,8 @@ class BlockTrial:
         except Exception as error:
             raise self._no_copy(error) from error
         for each in copied.modules():
-            for hooks in (each._forward_hooks, each._forward_pre_hooks):
-                for key, hook in list(hooks.items()):
-                    if not type(hook).__module__.startswith("torch.nn.utils"):  # weight_norm
-                        del hooks[key]
+            for hooks, key in hooks_of_cell(each):
+                del hooks[key]
         with torch.no_grad():
             for parameter in copied.parameters():
                 if parameter.numel() and not parameter.any():
@@ -199,6 +197,17 @@ class BlockTrial:
                 "%%mgpu --strategy fsdp",
             )
         )
+
+
+def hooks_of_cell(module: nn.Module) -> list[tuple[dict[int, Any], int]]:
+    """Return the forward hooks on ``module`` that are the cell's: their dict, and their key."""
+    libraries = ("torch.nn.utils", "transformers.")  # weight_norm; recorders that are off
+    return [
+        (hooks, key)
+        for hooks in (module._forward_hooks, module._forward_pre_hooks)
+        for key, hook in hooks.items()
+        if not str(getattr(hook, "__module__", type(hook).__module__)).startswith(libraries)
+    ]
 
 
 def _state_of(module: nn.Module) -> list[tuple[str, Any]]:
