@@ -95,6 +95,11 @@ class TrainingSetup:
         """Size of a gathered parameter relative to float32: FSDP2 gathers bf16 under bf16."""
         return 0.5 if self.precision == "bf16" else 1.0
 
+    @property
+    def hsdp_ranks(self) -> int:
+        """Number of ranks in a group of ``hsdp``, with its default mesh."""
+        return mesh_sizes(HSDP, self.ranks, StrategyOptions())["fsdp"]
+
     def activation_memory(self, gradients: float, fraction: float = 1.0) -> Interval:
         """Return activations and temporaries of the optimizer step, besides full gradients.
 
@@ -212,8 +217,7 @@ def offloaded_fsdp_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
 
 def hsdp_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
     """Estimate ``hsdp`` with its default mesh: as ``fsdp`` on the ranks of one group."""
-    group = mesh_sizes(HSDP, setup.ranks, StrategyOptions())["fsdp"]
-    return fsdp_memory(dataclasses.replace(setup, ranks=group))
+    return fsdp_memory(dataclasses.replace(setup, ranks=setup.hsdp_ranks))
 
 
 def split_model_memory(setup: TrainingSetup, largest: Interval) -> dict[Kind, Interval]:

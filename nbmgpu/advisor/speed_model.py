@@ -63,7 +63,7 @@ def communication_volume(name: str, setup: TrainingSetup) -> float | None:
         "zero1": 2.0 * passes + 1,
         "zero2": (gather + 1) * passes,
         "fsdp": (2 * gather + 1) * passes,
-        "hsdp": (2 * gather + 1 + 2 / max(1, setup.ranks // 2)) * passes,
+        "hsdp": (2 * gather + 1 + 2 / setup.hsdp_ranks) * passes,
         "fsdp --cpu-offload": (2 * gather + 1) * passes,
     }.get(name)
 

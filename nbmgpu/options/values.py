@@ -180,62 +180,32 @@ def validate_schedule(value: object) -> str:
     return _read_schedule(value) or "gpipe"
 
 
-def validate_microbatches(value: object) -> int | None:
-    """Return a number of microbatches, or None."""
-    try:
-        if value is None or (number := _integer(value)) >= 1:
-            return None if value is None else number
-    except ValueError:
-        pass
-    problem = Problem(
-        f"{value!r} is not a number of microbatches",
-        "The number of parts in which a batch runs through the stages: an integer from 1",
-    )
-    raise InvalidValueError(problem, 4)
+def _count(
+    what: str, allowed: str, suggestion: int, optional: bool = True
+) -> Callable[[object], int | None]:
+    """Return a validator for an integer from 1; None, for no value, is valid if ``optional``."""
+
+    def read(value: object) -> int | None:
+        if value is None and optional:
+            return None
+        try:
+            if (number := _integer(value)) >= 1:
+                return number
+        except ValueError:
+            pass
+        problem = Problem(f"{value!r} is not a number of {what}", f"{allowed}: an integer from 1")
+        raise InvalidValueError(problem, suggestion)
+
+    return read
 
 
-def validate_split_points(value: object) -> tuple[str, ...]:
-    """Return the names of layers, without duplicates."""
-    if value in (None, (), ""):
-        return ()
-    words = list_of(value)
-    names = [w for w in words if isinstance(w, str) and re.fullmatch(r"\w+(\.\w+)*", w)]
-    if len(names) == len(words):
-        return tuple(dict.fromkeys(names))
-    wrong = ", ".join(repr(w) for w in words if w not in names)
-    problem = Problem(
-        f"{wrong} is not the name of a layer",
-        "Names as model.named_modules() has them, such as layers.4,layers.8",
-    )
-    raise InvalidValueError(problem, tuple(dict.fromkeys(names)))
-
-
-def validate_accumulate(value: object) -> int:
-    """Return the number of batches per optimizer step."""
-    try:
-        if (passes := _integer(value)) >= 1:
-            return passes
-    except ValueError:
-        pass
-    problem = Problem(
-        f"{value!r} is not a number of batches to accumulate",
-        "The number of batches per optimizer step: an integer from 1",
-    )
-    raise InvalidValueError(problem, 2)
-
-
-def validate_steps(value: object) -> int | None:
-    """Return a number of optimizer steps, or None."""
-    try:
-        if value is None or (steps := _integer(value)) >= 1:
-            return None if value is None else steps
-    except ValueError:
-        pass
-    problem = Problem(
-        f"{value!r} is not a number of optimizer steps",
-        "The cell ends after that many steps: an integer from 1",
-    )
-    raise InvalidValueError(problem, 20)
+validate_steps = _count("optimizer steps", "The cell ends after that many steps", 20)
+validate_microbatches = _count(
+    "microbatches", "The number of parts in which a batch runs through the stages", 4
+)
+validate_accumulate = _count(
+    "batches to accumulate", "The number of batches per optimizer step", 2, optional=False
+)
 
 
 def _positive(what: str, allowed: str, suggestion: float) -> Callable[[object], float | None]:
@@ -286,18 +256,35 @@ def validate_mesh(value: object) -> tuple[str, ...]:
     raise InvalidValueError(problem, valid if len(set(names)) == len(valid) and valid else ())
 
 
-def validate_classes(value: object) -> tuple[str, ...]:
-    """Return the names of module classes, without duplicates."""
-    words = list_of(value)
-    names = [w for w in words if isinstance(w, str) and w.isidentifier()]
-    if len(names) == len(words):
-        return tuple(dict.fromkeys(names))
-    wrong = ", ".join(repr(w) for w in words if w not in names)
-    problem = Problem(
-        f"{wrong} is not the name of a module class",
-        "Class names, such as BertLayer,BertEmbeddings",
-    )
-    raise InvalidValueError(problem, tuple(dict.fromkeys(names)))
+def _names(
+    is_name: Callable[[str], object], what: str, allowed: str
+) -> Callable[[object], tuple[str, ...]]:
+    """Return a validator for names, which removes duplicates."""
+
+    def read(value: object) -> tuple[str, ...]:
+        words = list_of(value)
+        names = [w for w in words if isinstance(w, str) and is_name(w)]
+        if len(names) == len(words):
+            return tuple(dict.fromkeys(names))
+        wrong = ", ".join(repr(w) for w in words if w not in names)
+        problem = Problem(f"{wrong} is not the name of a {what}", allowed)
+        raise InvalidValueError(problem, tuple(dict.fromkeys(names)))
+
+    return read
+
+
+validate_classes = _names(
+    str.isidentifier, "module class", "Class names, such as BertLayer,BertEmbeddings"
+)
+_read_layers = _names(
+    re.compile(r"\w+(\.\w+)*").fullmatch, "layer",
+    "Names as model.named_modules() has them, such as layers.4,layers.8",
+)  # fmt: skip
+
+
+def validate_split_points(value: object) -> tuple[str, ...]:
+    """Return the names of layers, without duplicates."""
+    return () if value in (None, (), "") else _read_layers(value)
 
 
 def validate_seed(value: object) -> int | None:

@@ -6,7 +6,6 @@ import pytest
 import torch
 from idioms.comparison import assert_equal, run_both
 from idioms.idiom import TRAIN, Idiom, idiom
-from idioms.model_parallelism import HELD, MODELS, TEXTS, TRAIN_MODEL, WIDE
 from idioms.notebook import notebook
 from idioms.sources import ADAM, BLOCKS, CONV, before_step
 from matrix_selection import sampled
@@ -191,15 +190,6 @@ def test_numbers_of_one_device(case: Idiom, ranks: int, mesh: tuple[str, ...]) -
     assert all(type(p) is torch.nn.Parameter for p in result.ranks["model"].parameters())
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_each_rank_holds_its_part_of_parameters_gradients_and_states(ranks: int) -> None:
-    namespace = notebook()
-    run = nbmgpu.run(WIDE + TRAIN + HELD, namespace, gpus=ranks, cpu=True, strategy="tp")
-    size = sum(p.nbytes for p in namespace["model"].parameters())
-    for each in run.results.values():
-        assert each["held"] <= 1.1 * 4 * size / ranks + namespace["X"].nbytes
-
-
 def test_a_module_outside_of_the_plan_is_replicated() -> None:
     recurrent = """
 class Recurrent(nn.Module):
@@ -239,26 +229,6 @@ def test_an_index_outside_of_a_table_is_an_error() -> None:
     cell = "model(torch.tensor([1])).sum().backward()\nopt.step()\nmodel(torch.tensor([50]))"
     with pytest.raises(IndexError):
         nbmgpu.run(cell, namespace, gpus=2, cpu=True, strategy="tp")
-
-
-@pytest.mark.parametrize(
-    ("name", "ranks", "mesh"),
-    sampled(
-        (
-            (name, *mesh)
-            for name in MODELS
-            for mesh in (MESHES[0], MESHES[2])
-            if "dropout" not in name or not mesh[1]
-        ),
-        2,
-        *EXERCISED,
-    ),
-)
-def test_transformers(name: str, ranks: int, mesh: tuple[str, ...]) -> None:
-    setup = MODELS[name] + TEXTS
-    result = run_both(TRAIN_MODEL, setup, ranks, strategy="tp", mesh=mesh)
-    assert result.difference("model") < 1e-5
-    assert result.difference("losses") < 1e-5
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@
 - ``trial``: may a block run on parts of a batch?
 - ``plan``: which values cross the boundaries between ranks; ``segment_run``: the forward and the
   backward pass of a segment, in microbatches; ``transport``: tensors between ranks.
+- ``checkpoint``: layers inside of a checkpoint.
 - ``stage_random``: random numbers of stages; ``generators``: those of torch.
 """
 

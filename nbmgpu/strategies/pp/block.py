@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import TreeSpec, tree_flatten
 
 from nbmgpu.errors import StrategyError, format_message
 from nbmgpu.strategies.sharding.tensor_shard import TensorShard
 from nbmgpu.strategies.tp.tp_param import TPParamState
 
 from .call import BlockInfo, Call
+from .checkpoint import is_checkpointed
 from .deferred import DeferredTensor, value_of
 from .segment import Segment
 from .stacks import Stack
@@ -32,6 +33,9 @@ PLAIN = (
     torch.layout, slice, enum.Enum, type(Ellipsis), type,
 )  # fmt: skip
 """Types of arguments that a block cannot change."""
+
+Form = tuple[TreeSpec, tuple[tuple[str, Any], ...]]
+"""The structure of a call's arguments, and the attributes of the block."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,48 +142,53 @@ class PipelineBlock:
             return call(*args, **kwargs)
         check_recording(self.name)
         leaves, spec = tree_flatten((args, kwargs))
-        segment = self._pipeline.segment_for(self, leaves, spec)
+        form = spec, self._attributes()
+        segment = self._pipeline.segment_for(self, leaves, form)
         leaves = [x if _is_from(x, segment) else value_of(x) for x in leaves]
         for leaf in leaves:
             if isinstance(leaf, DeferredTensor):
                 leaf.check()
         self._check_arguments(leaves)
         arguments = tuple(segment.argument(leaf) for leaf in leaves)
-        info, tried = self._info(leaves, spec, segment)
+        info, tried = self._info(leaves, form, segment)
         segment.add(Call(self, call, arguments, spec, info, self.module.training), tried)
         waits = self.index + 1 < len(self.stack.blocks) and not is_checkpointed()
         if waits and not self._pipeline.runs_at_once(info):
             return segment.outputs()
         return segment.run_outputs()
 
-    def _info(self, leaves: list[Any], spec: Any, segment: Segment) -> tuple[BlockInfo, list[Any]]:
+    def _info(self, leaves: list[Any], form: Form, segment: Segment) -> tuple[BlockInfo, list[Any]]:
         """Return what is known about calls with such arguments; try it the first time.
 
         Returns:
             The knowledge, and the outputs of the trial; empty without one.
         """
-        key = self._key(leaves, spec, segment)
+        key = self._key(leaves, form, segment)
         info = self._infos.get(key)
         if info is not None:
             return info, []
         values = [segment.tried(x) if _is_from(x, segment) else x for x in leaves]
-        info, tried = self._pipeline.try_block(self, values, spec, segment.batch_size)
+        info, tried = self._pipeline.try_block(self, values, form[0], segment.batch_size)
         self._infos[key] = info
         self._changes |= info.changes
         return info, tried
 
-    def _key(self, leaves: list[Any], spec: Any, segment: Segment) -> Any:
+    def _key(self, leaves: list[Any], form: Form, segment: Segment) -> Any:
         """Return what a trial depends on."""
         size = segment.batch_size
         kinds = tuple(_kind(leaf, size) for leaf in leaves)
-        state = tuple(plain_attributes(self.module))
-        if self._changes:  # such as a counter
-            state = tuple((name, value) for name, value in state if name.endswith(".training"))
-        return state, segment.records_gradients, spec, kinds, size > 1
+        return form, segment.records_gradients, kinds, size > 1
 
-    def needs_trial(self, leaves: list[Any], spec: Any, segment: Segment) -> bool:
+    def _attributes(self) -> tuple[tuple[str, Any], ...]:
+        """Return the attributes that a trial depends on."""
+        attributes = plain_attributes(self.module)
+        if self._changes:  # such as a counter
+            return tuple(each for each in attributes if each[0].endswith(".training"))
+        return tuple(attributes)
+
+    def needs_trial(self, leaves: list[Any], form: Form, segment: Segment) -> bool:
         """Whether a call with these arguments needs a trial."""
-        return self._key(leaves, spec, segment) not in self._infos
+        return self._key(leaves, form, segment) not in self._infos
 
     def _check_arguments(self, leaves: list[Any]) -> None:
         """Refuse arguments that the block may change: other ranks would not see it."""
@@ -280,8 +289,3 @@ def check_recording(name: str) -> None:
                 "output_attentions=False, or %%mgpu --strategy fsdp",
             )
         )
-
-
-def is_checkpointed() -> bool:
-    """Whether saved tensors are packed: a checkpoint computes them again, in the same order."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None

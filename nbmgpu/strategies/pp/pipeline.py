@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
-from .block import PipelineBlock
+from .block import Form, PipelineBlock
 from .call import BlockInfo, Reference
 from .deferred import DeferredTensor
 from .plan import SegmentPlan, may_split
@@ -69,23 +69,23 @@ class Pipeline:
         """Whether a block runs when it is called: later, the cell may have drawn numbers first."""
         return info.draws and self._given is None
 
-    def segment_for(self, block: PipelineBlock, leaves: list[Any], spec: Any) -> Segment:
+    def segment_for(self, block: PipelineBlock, leaves: list[Any], form: Form) -> Segment:
         """Return the segment that a call of ``block`` belongs to."""
         current = self._current
-        if current is None or not self._continues(current, block, leaves, spec):
+        if current is None or not self._continues(current, block, leaves, form):
             self._current = current = Segment(self.transport.device.type, self._run)
         if block.index + 1 == len(block.stack.blocks):
             self._current = None
         return current
 
     def _continues(
-        self, segment: Segment, block: PipelineBlock, leaves: list[Any], spec: Any
+        self, segment: Segment, block: PipelineBlock, leaves: list[Any], form: Form
     ) -> bool:
         """Whether a call continues ``segment``; a trial needs the outputs of earlier trials."""
         if not segment.can_continue(block, leaves):
             return False
         own = [x for x in leaves if isinstance(x, DeferredTensor) and x.segment is segment]
-        return all(map(segment.has_tried, own)) or not block.needs_trial(leaves, spec, segment)
+        return all(map(segment.has_tried, own)) or not block.needs_trial(leaves, form, segment)
 
     def _run(self, segment: Segment, finals: list[Reference]) -> list[Tensor]:
         plan = self._plan(segment, finals)

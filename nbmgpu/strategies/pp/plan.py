@@ -95,10 +95,6 @@ class SegmentPlan:
             if isinstance(leaf, Input) and batched
         )
 
-    def is_batched(self, reference: Reference) -> bool:
-        """Whether the first dimension of an output is the batch."""
-        return self.calls[reference.call].info.batched_outputs[reference.output]
-
     @property
     def draws(self) -> bool:
         """Whether a block draws random numbers."""

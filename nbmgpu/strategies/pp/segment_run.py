@@ -12,11 +12,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
 
 from nbmgpu.errors import StrategyError, format_message
 
 from .call import Input, Reference
+from .checkpoint import outside_of_checkpoints
 from .plan import SegmentPlan, Stage
 from .segment import Segment
 from .stage_random import StageRandom
@@ -68,16 +68,12 @@ class SegmentRun:
         random = StageRandom(self.plan, self._transport)
         for index, stage in enumerate(self.plan.stages):
             if stage.owner == self._rank:
-                # Inside of a checkpoint, the layer would run again, on one rank only.
-                with random.of_stage(index), saved_tensors_hooks(_same, _same):
+                with random.of_stage(index), outside_of_checkpoints():
                     for microbatch in range(self.plan.microbatches):
                         self._run_stage(index, stage, microbatch)
             random.end_of_stage(index)
         self._transport.wait()
-        outputs = self._share_outputs()
-        if not any(x.requires_grad for x in (*self.inputs, *self.parameters)):
-            self._leaves.clear()
-        return outputs
+        return self._share_outputs()
 
     def _run_stage(self, index: int, stage: Stage, microbatch: int) -> None:
         starts = self._receive(index)
@@ -108,10 +104,14 @@ class SegmentRun:
     def _part_of_input(self, leaf: Input, microbatch: int) -> Tensor:
         """Return the microbatch's part of an input, which requires a gradient as the input does."""
         tensor = self.inputs[leaf.index]
-        part = tensor.detach()
-        if leaf.index in self.plan.batched_inputs:
-            part = part.tensor_split(self.plan.microbatches)[microbatch]
+        part = self._part(tensor.detach(), leaf, microbatch)
         return part.requires_grad_(tensor.requires_grad)
+
+    def _part(self, tensor: Tensor, leaf: Input, microbatch: int) -> Tensor:
+        """Return the microbatch's part of an input or of its gradient, a view."""
+        if leaf.index in self.plan.batched_inputs:
+            return tensor.tensor_split(self.plan.microbatches)[microbatch]
+        return tensor
 
     def _receive(self, index: int) -> dict[Input | Reference, Tensor]:
         """Receive what the stages before have passed on."""
@@ -216,7 +216,7 @@ class SegmentRun:
             if isinstance(key, Input) and grad is not None:
                 if key.index not in of_inputs:
                     of_inputs[key.index] = torch.zeros_like(self.inputs[key.index])
-                self._part_of_grad(of_inputs[key.index], key.index, microbatch).add_(grad)
+                self._part(of_inputs[key.index], key, microbatch).add_(grad)
         if index:
             before = [by_leaf[r] for r in self.plan.passed[index - 1] if r in by_leaf]
             self._transport.send(before, self.plan.stages[index - 1].owner)
@@ -239,11 +239,6 @@ class SegmentRun:
         number = sum(end.requires_grad for end in ends)
         received = iter(self._transport.receive(number, self.plan.stages[index + 1].owner))
         return [next(received) if end.requires_grad else None for end in ends]
-
-    def _part_of_grad(self, grad: Tensor, index: int, microbatch: int) -> Tensor:
-        if index in self.plan.batched_inputs:
-            return grad.tensor_split(self.plan.microbatches)[microbatch]
-        return grad
 
     def _share_input_grads(self, grads: dict[int, Tensor]) -> list[Tensor | None]:
         """Return the sums over ranks of the inputs' gradients; None where no rank has one."""
@@ -277,7 +272,7 @@ class SegmentRun:
         )
 
     def _changed_in_place(self, stage: Stage) -> StrategyError:
-        name = self.plan.calls[stage.first].block.name
+        name = self.calls[stage.first].block.name
         return StrategyError(
             format_message(
                 f"Under pp, layer {name} or one after it changes its input in place",
@@ -290,10 +285,6 @@ class SegmentRun:
 def _accumulate(grads: dict[int, Tensor], key: int, grad: Tensor | None) -> None:
     if grad is not None:
         grads[key] = grads[key].add_(grad) if key in grads else grad.clone()
-
-
-def _same(tensor: Tensor) -> Tensor:
-    return tensor
 
 
 class RunSegment(torch.autograd.Function):

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from nbmgpu.errors import StrategyError, format_message
 
 from .call import BlockInfo, Mode
+from .checkpoint import outside_of_checkpoints
 from .generators import kept_random_state, random_state
 
 
@@ -79,8 +79,9 @@ class BlockTrial:
         leaves = [x.detach().clone() if isinstance(x, Tensor) else x for x in leaves]
         args, kwargs = tree_unflatten(leaves, self._spec)
         before, attributes = _state_of(module), _objects_of(module)
-        with saved_tensors_hooks(_same, _same):  # a checkpoint counts the tensors of its region
+        with outside_of_checkpoints():
             output = forward(*args, **kwargs)
+        self._check_arguments(leaves, args, kwargs)
         same = _is_same(before, _state_of(module)) and _ids(attributes) == _ids(_objects_of(module))
         self._changes_state = not same
         found, spec = tree_flatten(output)
@@ -120,6 +121,22 @@ class BlockTrial:
                 "%%mgpu --strategy fsdp",
             )
         )
+
+    def _check_arguments(self, leaves: list[Any], args: Any, kwargs: Any) -> None:
+        """Refuse a change of a list or dict among the arguments: the cell's own would not have it.
+
+        Raises:
+            StrategyError: there is such a change.
+        """
+        found, spec = tree_flatten((args, kwargs))
+        if spec != self._spec or any(x is not y for x, y in zip(found, leaves, strict=True)):
+            raise StrategyError(
+                format_message(
+                    f"Under pp, layer {self._name} changes a list or dict that it is called with",
+                    "Only one rank would see the change",
+                    "return the values, or %%mgpu --strategy fsdp",
+                )
+            )
 
     def _check_graph(self, outputs: list[Any], module: nn.Module) -> None:
         """Refuse parameters from outside: their gradients would be on one rank only."""
@@ -242,10 +259,6 @@ def plain_attributes(module: nn.Module) -> list[tuple[str, Any]]:
         for name, value in vars(each).items()
         if isinstance(value, bool | int | float | str)
     ]
-
-
-def _same(tensor: Tensor) -> Tensor:
-    return tensor
 
 
 def _is_same(first: list[tuple[str, Any]], second: list[tuple[str, Any]]) -> bool:
