@@ -7,12 +7,13 @@ that an error lists everything that is wrong and ends with a line that works.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from nbmgpu.errors import OptionError
 from nbmgpu.runs.engine_plugins import DEFAULT_ENGINE
-from nbmgpu.strategies import profile_of
+from nbmgpu.strategies import profile_of, with_mesh
 from nbmgpu.strategies.strategy_options import StrategyOptions
 
 from .flags import FLAGS, RUN
@@ -66,6 +67,7 @@ class RunOptions(StrategyOptions):
         """Convert every field to its type, or raise OptionError with all problems."""
         given = {flag.field: getattr(self, flag.field) for flag in FLAGS}
         values, problems = validate(given, RUN)
+        values["strategy"] = with_mesh(values["strategy"], values["mesh"])
         problems |= _unsupported_options(values)
         if problems:
             changed = {name: value for name, value in values.items() if name in problems}
@@ -86,7 +88,7 @@ class RunOptions(StrategyOptions):
             OptionError: a keyword is unknown or has a wrong value.
         """
         reject_unknown(keywords, RUN)
-        return cls(**keywords)
+        return cls(**_with_strategy_of_mesh(keywords))
 
     @classmethod
     def parse(cls, line: str) -> RunOptions:
@@ -96,7 +98,9 @@ class RunOptions(StrategyOptions):
             OptionError: the message lists every problem and ends with a line that works.
         """
         given, problems = parse_line(line, RUN, DEFAULTS)
-        values, more = validate(given, RUN)
+        values, more = validate(_with_strategy_of_mesh(given), RUN)
+        if "strategy" in values:
+            values["strategy"] = with_mesh(values["strategy"], values.get("mesh", ()))
         more |= _unsupported_options(values)
         options = cls(**values)
         if problems or more:
@@ -118,6 +122,15 @@ DEFAULTS = {f.name: f.default for f in dataclasses.fields(RunOptions)}
 """The default of each option."""
 
 
+def _with_strategy_of_mesh(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the strategy that a mesh needs, if none is given: ``--mesh dp=2,tp=2`` needs ``tp``."""
+    if "strategy" in given or not given.get("mesh"):
+        return dict(given)
+    values, problems = validate({"mesh": given["mesh"]}, RUN)
+    name = None if problems else with_mesh(None, values["mesh"])
+    return {**given, **({"strategy": name} if name else {})}
+
+
 def _unsupported_options(values: dict[str, Any]) -> dict[str, Problem]:
     """Return a problem for each option that the strategy does not support, and correct ``values``.
 
@@ -134,6 +147,7 @@ def _unsupported_options(values: dict[str, Any]) -> dict[str, Problem]:
             spelled = f"{flag.name} {format_value(value)}" if flag.metavar else flag.name
             problems[name] = Problem(f"{profile.name} does not support {spelled}: {reason}")
             other = profile.options.alternative(name, value)
+            other = with_mesh(None, value) if name == "mesh" else other
             if other and not any(profile_of(other).options.reason(n, values[n]) for n in given):
                 values["strategy"] = other
             else:

@@ -83,6 +83,11 @@ def validate_strategy(value: object) -> str:
     problem = Problem(
         f"There is no strategy {value!r}", f"Strategies: {', '.join(known_strategies())}"
     )
+    parts = [canonical(part) for part in str(value).split("+")]
+    others = [part for part in parts if part not in ("ddp", "dp")]
+    if len(parts) == 2 and len(others) == 1 and others[0] in ("fsdp", "tp", "pp"):
+        mesh = ("dp=2", f"{others[0]}=2")
+        raise InvalidValueError(problem, others[0], mesh=mesh)
     raise InvalidValueError(problem, nearest(str(value)))
 
 

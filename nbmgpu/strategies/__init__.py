@@ -25,12 +25,13 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nbmgpu.errors import OptionError, closest_match, format_message
 from nbmgpu.system.plugins import entry_points_in
 
-from .mesh_sizes import DATA_PARALLEL, mesh_sizes
+from .mesh_sizes import DATA_PARALLEL, mesh_sizes, parse_mesh
 from .option_support import OptionSupport
 from .profiles import BUILT_IN, Profile, Requirements
 from .strategy_options import StrategyOptions
@@ -48,6 +49,7 @@ __all__ = [
     "load_strategy",
     "profile_of",
     "strategy_names",
+    "with_mesh",
 ]
 
 GROUP = "nbmgpu.strategies"
@@ -81,7 +83,34 @@ def _find_name(name: str) -> str | None:
     if name in strategy_names():
         return name
     plain = name.strip().lower().replace("-", "_").replace(" ", "_")
-    return plain if plain in strategy_names() else _aliases().get(plain)
+    if plain in strategy_names():
+        return plain
+    parts = [_find_name(part) for part in plain.split("+")] if "+" in plain else []
+    combined = (n for n in strategy_names() if parts and {*n.split("+")} == {*parts})
+    return _aliases().get(plain) or next(combined, None)
+
+
+def with_mesh(name: str | None, mesh: Sequence[str]) -> str | None:
+    """Return the strategy for a mesh: ``tp`` with the dimension ``fsdp`` is ``fsdp+tp``.
+
+    Args:
+        name: the strategy that the user named; None for any.
+        mesh: words such as ``fsdp=2``.
+
+    Returns:
+        The strategy with the fewest dimensions that has all of the mesh; ``name`` if there is none.
+    """
+    needed = {dim for dim, size in parse_mesh(mesh).items() if size > 1}
+    if needed <= {"dp"} or (name and (name not in BUILT_IN or needed <= {*BUILT_IN[name].mesh})):
+        return name
+    part = "fsdp" if name == "hsdp" else name
+    fitting = [
+        p
+        for p in BUILT_IN.values()
+        if needed <= {*p.mesh} and (part is None or part in p.name.split("+"))
+    ]
+    order = [(len(p.mesh), p.name not in needed, p.name) for p in fitting]
+    return min(order)[-1] if order else name
 
 
 def _read_again() -> bool:

@@ -203,6 +203,25 @@ PP = Profile(
     "each pass",
 )  # fmt: skip
 
+FSDP_TP = replace(
+    FSDP,
+    name="fsdp+tp",
+    summary="layers are split over some ranks as under tp, and the parts sharded over others",
+    aliases=("2d", "2d_parallel"),
+    options=replace(
+        FSDP.options,
+        supported=FSDP.options.supported - {"compile"},
+        reasons={**FSDP.options.reasons, "compile": TP.options.reasons["compile"]},
+        alternatives={**FSDP.options.alternatives, "compile": "fsdp"},
+    ),
+    mesh=("dp", "fsdp", "tp"),
+    default_mesh={"fsdp": 2},
+    needs="at least four ranks; fast links between those along tp; what fsdp and tp need",
+    saves="parameters, gradients and states of split layers: 1/N of all three per rank, of others "
+    "1/F, for F ranks along fsdp; activations inside blocks",
+    costs="fsdp's all-gathers, of parts; and tp's collectives in each split layer",
+)
+
 HSDP = replace(
     FSDP,
     name="hsdp",
@@ -277,7 +296,7 @@ def _deepspeed(stage: int, offload: bool = False) -> Profile:
 BUILT_IN = {
     profile.name: profile
     for profile in (
-        DDP, ZERO1, ZERO2, FSDP, HSDP, TP, PP,
+        DDP, ZERO1, ZERO2, FSDP, HSDP, TP, FSDP_TP, PP,
         _deepspeed(1), _deepspeed(2), _deepspeed(3), _deepspeed(2, True), _deepspeed(3, True),
         DP, NONE,
     )

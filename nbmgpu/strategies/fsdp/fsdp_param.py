@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 
 from nbmgpu.strategies.sharding.param_state import ParamState
-from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
+from nbmgpu.strategies.sharding.tensor_shard import NestedLayout, ShardLayout
 
 # Torch before 2.12 has it under another name.
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -28,20 +28,28 @@ class FSDPParamState(ParamState):
 
     Attributes:
         fsdp_param, group: FSDP2's objects for it.
+        split: how the parameter is split over ranks with the same samples; FSDP2 shards this rank's
+            part.  None if FSDP2 shards the whole.
+        rows: how FSDP2 shards the part, or the whole.
         gathered: full tensors that represent the parameter in autograd graphs.
-        rows_per_rank: number of rows of the first ranks' parts.
         unreduced_grad: the full gradient of this rank that FSDP2 has not reduced.
         has_grad: whether FSDP2 got a gradient in this backward pass.
         had_no_grad: whether ``.grad`` was None before this backward pass.
     """
 
     def __init__(
-        self, parameter: Any, fsdp_param: CellFSDPParam, group: CellFSDPParamGroup
+        self,
+        parameter: Any,
+        fsdp_param: CellFSDPParam,
+        group: CellFSDPParamGroup,
+        split: ShardLayout | None = None,
     ) -> None:
         """Make ``parameter`` a view of the rows that ``fsdp_param`` has copied from it."""
-        layout = ShardLayout(parameter.shape, group=group.shard_group)
+        self.split = split
+        shape = parameter.shape if split is None else split.part_of(parameter.detach()).shape
+        self.rows = ShardLayout(shape, group=group.shard_group)
+        layout = self.rows if split is None else NestedLayout(split, self.rows)
         super().__init__(parameter, _local_rows(fsdp_param.sharded_param), layout)
-        self.rows_per_rank = layout.chunk_size
         self.fsdp_param = fsdp_param
         self.group = group
         self.shard.on_change = group.reshard_stale
@@ -58,6 +66,10 @@ class FSDPParamState(ParamState):
     def unsharded_param(self) -> Tensor | None:
         """Return FSDP2's unsharded parameter, which forward passes use, if there is one."""
         return getattr(self.fsdp_param, "_unsharded_param", None)
+
+    def part(self) -> Tensor | None:
+        """Return what FSDP2 has unsharded for the forward pass that runs now; None outside."""
+        return self.unsharded_param() if self.group.is_unsharded else None
 
     def local_grad(self) -> Tensor | None:
         """Return this rank's rows of the gradient."""
@@ -122,17 +134,19 @@ class FSDPParamState(ParamState):
     def reduce_unreduced(self) -> None:
         """Average and shard the gradients that FSDP2 has not reduced; collective."""
         grad, self.unreduced_grad = self.unreduced_grad, None
-        group, rows_per_rank = self.group.shard_group, self.rows_per_rank
-        num_rows = rows_per_rank * dist.get_world_size(group)
-        padded = torch.zeros((num_rows, *self.shape[1:]), dtype=self.dtype, device=self.device)
+        group, size, chunk = self.group.shard_group, self.rows.shape[0], self.rows.chunk_size
+        shape = (chunk * dist.get_world_size(group), *self.rows.shape[1:])
+        padded = torch.zeros(shape, dtype=self.dtype, device=self.device)
         if grad is not None:
-            padded[: self.shape[0]] = grad
-        rows = padded.new_empty((rows_per_rank, *self.shape[1:]))
+            padded[:size] = grad if self.split is None else self.split.part_of(grad)
+        rows = padded.new_empty((chunk, *self.rows.shape[1:]))
         reduce_scatter_single(rows, padded, group=group)
+        count = dist.get_world_size(group)
         if self.group.replica_group is not None:
             dist.all_reduce(rows, group=self.group.replica_group)
+            count *= self.group.replica_group.size()
         local = self.shard.local
-        self._accumulate(rows.div_(dist.get_world_size())[: local.shape[0]].to(local.device))
+        self._accumulate(rows.div_(count)[: local.shape[0]].to(local.device))
 
 
 class GatherFull(torch.autograd.Function):
@@ -164,8 +178,10 @@ class CellFSDPParam(FSDPParam):
     param_state: FSDPParamState | None = None
 
     def _setattr_on_modules(self, param: nn.Parameter) -> None:
-        if param is self.sharded_param and self.param_state is not None:
-            param = self.param_state.parameter
+        state = self.param_state
+        # A split parameter looks full to the cell also while its part is unsharded.
+        if state is not None and (param is self.sharded_param or state.split is not None):
+            param = state.parameter
         super()._setattr_on_modules(param)
 
     def reset_sharded_param(self) -> None:

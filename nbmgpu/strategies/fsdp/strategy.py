@@ -14,11 +14,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
 
 from nbmgpu.strategies import profiles
 from nbmgpu.strategies.base import Backward, RankContext
-from nbmgpu.strategies.mesh_sizes import DP, FSDP
+from nbmgpu.strategies.mesh_sizes import DP
 from nbmgpu.strategies.profiles import Profile
+from nbmgpu.strategies.reducer import ReducerOptions
 from nbmgpu.strategies.replication import RunningStatistics
 from nbmgpu.strategies.sharding.sharded_strategy import ShardedStrategy
 from nbmgpu.strategies.strategy_options import StrategyOptions
@@ -42,7 +44,7 @@ class FullyShardedDataParallel(ShardedStrategy):
         super().__init__(context)
         self._wrapper: FSDPWrapper | None = None
         # Buckets are reduced at the end: FSDP2 issues its own collectives in between.
-        self._reducers = UnitReducers(overlap=False)
+        self._reducers = UnitReducers(ReducerOptions(group=self.dp_group), overlap=False)
         self._statistics: list[RunningStatistics] = []
         self._frozen: list[bool] = []
 
@@ -51,15 +53,20 @@ class FullyShardedDataParallel(ShardedStrategy):
         """The sharded modules."""
         if self._wrapper is None:
             self._wrapper = FSDPWrapper(
-                self.mesh, self.options, self.reshards, self.profile.name, self.freed_storage
+                self.fsdp_mesh, self.options, self.reshards, self.profile.name, self.freed_storage
             )
         return self._wrapper
 
     @classmethod
     def mesh_shape(cls, world_size: int, options: StrategyOptions) -> dict[str, int]:
-        """Return sizes of ``dp`` and ``fsdp``, or of ``fsdp`` alone: it is the default group."""
+        """Return the sizes without ``dp`` where it is 1: ``fsdp`` alone is the default group."""
         sizes = super().mesh_shape(world_size, options)
-        return sizes if sizes[DP] > 1 else {FSDP: sizes[FSDP]}
+        return {name: size for name, size in sizes.items() if name != DP or size > 1}
+
+    @property
+    def fsdp_mesh(self) -> DeviceMesh:
+        """The ranks with different samples: one dimension, or replicas of shards."""
+        return self.mesh
 
     @property
     def shard_group(self) -> ProcessGroup | None:
@@ -77,7 +84,7 @@ class FullyShardedDataParallel(ShardedStrategy):
 
     def record_units(self) -> None:
         """Record running statistics, frozen parameters, and replicated parameters."""
-        self._statistics = [RunningStatistics(unit) for unit in self._units]
+        self._statistics = [RunningStatistics(unit, self.dp_group) for unit in self._units]
         self._frozen = [not s.parameter.requires_grad for s in self.param_states]
         self._reducers.create(self.replicated_units())
 

@@ -8,9 +8,11 @@ the cell's own parameter, as a ``ShardedParameter``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed._composable.contract import REGISTRY_KEY, STATE_KEY
 from torch.distributed.device_mesh import DeviceMesh
@@ -24,6 +26,7 @@ from torch.distributed.fsdp import (
 from nbmgpu.patches import PatchStack
 from nbmgpu.strategies.mesh_sizes import DP, FSDP
 from nbmgpu.strategies.sharding.parameter_storage import FreedStorage
+from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
 from nbmgpu.strategies.strategy_options import StrategyOptions
 
 from .call_order import CallOrderCheck
@@ -66,9 +69,10 @@ class FSDPWrapper:
             freed_storage: frees the memory of the parameters' original data.
         """
         self.mesh = mesh
-        replicated = mesh.ndim > 1
-        self.shard_group = mesh.get_group(FSDP) if replicated else None
-        self.replica_group = mesh.get_group(DP) if replicated else None
+        names = mesh.mesh_dim_names or ()
+        everyone = mesh.size() == dist.get_world_size() and mesh.ndim == 1
+        self.shard_group = None if everyone else mesh.get_group(FSDP)
+        self.replica_group = mesh.get_group(DP) if DP in names else None
         self.reshard = reshard
         cuda = mesh.device_type == "cuda"
         half = torch.bfloat16 if options.precision == "bf16" else None
@@ -93,14 +97,24 @@ class FSDPWrapper:
         order, self._reduced[:] = tuple(self._reduced), []
         self.call_order.check(hash(order) & NON_NEGATIVE, "the same place of the backward pass")
 
-    def shard(self, plan: ShardingPlan) -> list[FSDPParamState]:
-        """Shard one root with its units; return the states of its parameters."""
+    def shard(
+        self, plan: ShardingPlan, layouts: Mapping[nn.Parameter, ShardLayout] | None = None
+    ) -> list[FSDPParamState]:
+        """Shard one root with its units; return the states of its parameters.
+
+        Args:
+            plan: the root, and how it is sharded.
+            layouts: how parameters are split over ranks with the same samples, each of which shards
+                its part.
+        """
+        layouts = layouts or {}
         originals = {
             (id(m), n): p
             for m in plan.root.modules()
             for n, p in m._parameters.items()
             if p is not None
         }
+        _register_parts(plan.root, layouts)
         classes = {id(m): type(m) for m in plan.root.modules()}
         for unit in plan.units:
             self._fully_shard(unit, plan.replicated, self.policy, self.reshard)
@@ -124,7 +138,8 @@ class FSDPWrapper:
                     original = originals[id(info.module), info.param_name]
                     assert original not in plan.replicated
                     fsdp_param._post_load_hook_handle.remove()
-                    fsdp_param.param_state = FSDPParamState(original, fsdp_param, group)
+                    split = layouts.get(original)
+                    fsdp_param.param_state = FSDPParamState(original, fsdp_param, group, split)
                     param_states.append(fsdp_param.param_state)
                     fsdp_param.register(unsharded=False)
         root._lazy_init()
@@ -177,3 +192,18 @@ class FSDPWrapper:
         """Remove the patch of module calls."""
         self.patches.remove()
         self.calls.clear()
+
+
+def _register_parts(root: nn.Module, layouts: Mapping[nn.Parameter, ShardLayout]) -> None:
+    """Register this rank's parts of split parameters, which FSDP2 then shards."""
+    parts = {
+        parameter: nn.Parameter(
+            layout.part_of(parameter.detach()).clone(memory_format=torch.contiguous_format),
+            parameter.requires_grad,
+        )
+        for parameter, layout in layouts.items()
+    }
+    for module in root.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None and parameter in parts:
+                module._parameters[name] = parts[parameter]

@@ -12,20 +12,22 @@ from torch.distributed import ProcessGroup
 
 def clip_sharded(
     parts: Sequence[Tensor],
+    counted: Sequence[Tensor],
     others: list[Tensor],
     norm_type: float,
     device: torch.device,
-    group: ProcessGroup | None,
+    groups: Sequence[ProcessGroup | None],
     plain: Callable[[list[Tensor]], Tensor],
 ) -> Tensor:
-    """Clip gradients by the norm of all of them; collective over ``group``.
+    """Clip gradients by the norm of all of them; collective over ``groups``.
 
     Args:
         parts: this rank's parts of sharded gradients, at least one; changed in place.
+        counted: those of them that no other rank counts.
         others: parameters with full gradients, the same on all ranks.
         norm_type: p of the p-norm.
         device: where the norm is computed.
-        group: the ranks that hold the parts; None for all.
+        groups: the ranks that hold the parts, along each dimension of the mesh; None for all.
         plain: clips the gradients of parameters and returns their norm.
 
     Returns:
@@ -33,12 +35,13 @@ def clip_sharded(
     """
     norm_type = float(norm_type)
     norms = torch.stack(
-        [torch.linalg.vector_norm(part, norm_type) for part in parts if part.numel()]
+        [torch.linalg.vector_norm(part, norm_type) for part in counted if part.numel()]
         or [torch.zeros((), device=parts[0].device)]
     ).to(device)
     infinite = norm_type == float("inf")
     power = norms.max() if infinite else (norms**norm_type).sum()
-    dist.all_reduce(power, dist.ReduceOp.MAX if infinite else dist.ReduceOp.SUM, group=group)
+    for group in groups:
+        dist.all_reduce(power, dist.ReduceOp.MAX if infinite else dist.ReduceOp.SUM, group=group)
     # One parameter, with their norm for its gradient, represents all sharded ones.
     proxy = nn.Parameter(torch.zeros(1, dtype=power.dtype, device=device))
     before = (power if infinite else power ** (1 / norm_type)).reshape(1)

@@ -71,7 +71,9 @@ def _has_hooks(optimizer: Optimizer) -> bool:
 def _split_dims(optimizer: Optimizer) -> list[int]:
     """Return the dimensions along which the optimizer's parameters are split."""
     parameters = (p for group in optimizer.param_groups for p in group["params"])
-    return sorted({p._shard.layout.dim for p in parameters if isinstance(p, ShardedParameter)})
+    return sorted(
+        {dim for p in parameters if isinstance(p, ShardedParameter) for dim in p._shard.layout.dims}
+    )
 
 
 def _run_trial(optimizer: Optimizer, dim: int) -> frozenset[str] | None:

@@ -90,6 +90,15 @@ class ShardedStrategy(Strategy):
         """The ranks that hold the parts of one tensor; None for all ranks."""
         return None
 
+    @property
+    def norm_groups(self) -> Sequence[ProcessGroup | None]:
+        """The ranks that hold all parts, along each dimension of the mesh; None for all ranks."""
+        return [self.shard_group]
+
+    def counts_in_norm(self, param_state: ParamState) -> bool:
+        """Whether no other rank along ``norm_groups`` counts the same part in a norm."""
+        return True
+
     @abstractmethod
     def shard_modules(self, modules: list[nn.Module]) -> None:
         """Shard modules that are not sharded yet; collective.
@@ -163,14 +172,16 @@ class ShardedStrategy(Strategy):
         plain: Callable[[list[Tensor]], Tensor],
     ) -> Tensor:
         """Clip by the norm of all gradients, to which each rank contributes its parts."""
-        views: list[Any] = [p for p in parameters if isinstance(p, ShardedParameter)]
-        grads = [view._param_state.local_grad() for view in views]
-        parts = [grad for grad in grads if grad is not None]
+        states = [p._param_state for p in parameters if isinstance(p, ShardedParameter)]
+        parts = {id(s): grad for s in states if (grad := s.local_grad()) is not None}
+        counted = [parts[id(s)] for s in states if id(s) in parts and self.counts_in_norm(s)]
         if not parts:
             return plain(parameters)
         others = [p for p in parameters if not isinstance(p, FullTensorView)]
         device = torch.device(self.device)
-        return clip_sharded(parts, others, norm_type, device, self.shard_group, plain)
+        return clip_sharded(
+            [*parts.values()], counted, others, norm_type, device, self.norm_groups, plain
+        )
 
     def join_save(self, value: Any) -> None:
         """Gather the sharded tensors that rank 0 pickles, in the same order; collective."""

@@ -22,11 +22,15 @@ class TensorLayout(ABC):
 
     Attributes:
         shape: shape of the full tensor.
-        dim: dimension that is split.
+        dims: dimensions that are split.
     """
 
     shape: torch.Size
-    dim: int
+
+    @property
+    @abstractmethod
+    def dims(self) -> tuple[int, ...]:
+        """Dimensions that are split."""
 
     @abstractmethod
     def part_of(self, full: Tensor) -> Tensor:
@@ -50,13 +54,16 @@ class OwnerLayout(TensorLayout):
         shape: shape of the full tensor.
         owner: the rank in ``group`` that holds it.
         group: the ranks.
-        dim: has no meaning here.
     """
 
     shape: torch.Size
     owner: int
     group: ProcessGroup
-    dim: int = 0
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The first one: all rows, or none."""
+        return (0,)
 
     def part_of(self, full: Tensor) -> Tensor:
         """Return ``full`` on its owner, and elsewhere a tensor of shape (0,)."""
@@ -86,6 +93,16 @@ class ShardLayout(TensorLayout):
     group: ProcessGroup | None = None
 
     @property
+    def dims(self) -> tuple[int, ...]:
+        """The dimension that is split."""
+        return (self.dim,)
+
+    @property
+    def leaves_none_empty(self) -> bool:
+        """Whether each rank has a part: 5 rows are 2, 2, 1 and 0 for four ranks."""
+        return (dist.get_world_size(self.group) - 1) * self.chunk_size < self.shape[self.dim]
+
+    @property
     def chunk_size(self) -> int:
         """Size of the first ranks' part along ``dim``."""
         return -(-self.shape[self.dim] // dist.get_world_size(self.group))
@@ -111,6 +128,37 @@ class ShardLayout(TensorLayout):
         full = gathered[:size].movedim(0, self.dim)
         # Random numbers are drawn in the order of memory.
         return full.clone(memory_format=torch.contiguous_format)
+
+
+@dataclass(frozen=True)
+class NestedLayout(TensorLayout):
+    """Ranks of one group hold parts of the tensor, each of which is split over another group.
+
+    Attributes:
+        outer: how the tensor is split.
+        inner: how this rank's part of it is split.
+    """
+
+    outer: TensorLayout
+    inner: TensorLayout
+
+    @property
+    def shape(self) -> torch.Size:  # type: ignore[override]
+        """Shape of the full tensor."""
+        return self.outer.shape
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Dimensions that are split."""
+        return tuple(sorted({*self.outer.dims, *self.inner.dims}))
+
+    def part_of(self, full: Tensor) -> Tensor:
+        """Return this rank's part of ``full``, a view."""
+        return self.inner.part_of(self.outer.part_of(full))
+
+    def gather(self, part: Tensor, device: torch.device) -> Tensor:
+        """Gather over the inner group, and then over the outer one."""
+        return self.outer.gather(self.inner.gather(part, device), device)
 
 
 class TensorShard:

@@ -6,10 +6,10 @@ collectives before and after.  So hooks of the user see the full inputs and outp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -21,7 +21,19 @@ from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
 from .collectives import gather_parts, replicate_input, split_parts, sum_partials
 from .plan import ModulePlan
 from .split_block import SplitBlock
-from .tp_param import TPParamState
+
+
+class SplitParameter(Protocol):
+    """The state of a parameter that is split over the ranks of a tensor-parallel group."""
+
+    parameter: Any
+    """The cell's parameter."""
+
+    shape: torch.Size
+    """Shape of the full parameter."""
+
+    def part(self) -> Tensor | None:
+        """Return this rank's part for the forward pass that runs now; None if it is not there."""
 
 
 @dataclass(eq=False)
@@ -30,24 +42,30 @@ class ParallelModule:
 
     Attributes:
         plan: how it is split.
-        states: the states of its split parameters, by name.
+        states: its split parameters, by name.
         group: the ranks that hold the parts.
         in_block: whether it is called by its ``ParallelBlock``, so that activations stay split.
     """
 
     plan: ModulePlan
-    states: dict[str, TPParamState]
+    states: Mapping[str, SplitParameter]
     group: ProcessGroup
     in_block: bool = False
 
-    def is_registered(self) -> bool:
-        """Whether the module has its own parameters: ``functional_call`` passes it others."""
+    def is_ready(self) -> bool:
+        """Whether the module has its own parameters, and their parts are there.
+
+        ``functional_call`` passes it other parameters.  Otherwise it computes with full tensors.
+        """
         own = self.plan.module._parameters
-        return all(own.get(name) is state.parameter for name, state in self.states.items())
+        return all(
+            own.get(name) is state.parameter and state.part() is not None
+            for name, state in self.states.items()
+        )
 
     def forward(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run the forward pass; a ``ForwardWrapper``."""
-        if not self.is_registered():
+        if not self.is_ready():
             return call(*args, **kwargs)
         match self.plan.style:
             case "outputs":
@@ -57,11 +75,16 @@ class ParallelModule:
             case "rows":
                 return self._split_by_rows(call, *args, **kwargs)
 
+    def _part(self, name: str) -> Tensor:
+        part = self.states[name].part()
+        assert part is not None  # ``is_ready``
+        return part
+
     @contextmanager
     def _parts_in_place(self, **replaced: Any) -> Iterator[None]:
         """Let the module's attributes be this rank's parts, and those in ``replaced``."""
         attributes = self.plan.module.__dict__
-        shown = {name: state.local for name, state in self.states.items()} | replaced
+        shown = {name: self._part(name) for name in self.states} | replaced
         before = {name: attributes[name] for name in shown if name in attributes}
         attributes.update(shown)  # found before ``_parameters``
         try:
@@ -75,7 +98,7 @@ class ParallelModule:
         """Return the features of all ranks, or in a block of this one: shape (..., features)."""
         plan, replaced = self.plan, {}
         if plan.size_attribute:
-            replaced[plan.size_attribute] = self.states["weight"].local.shape[plan.dim]
+            replaced[plan.size_attribute] = self._part("weight").shape[plan.dim]
         with self._parts_in_place(**replaced):
             output: Tensor = call(replicate_input(input, self.group))
         if self.in_block:
@@ -97,11 +120,11 @@ class ParallelModule:
     def _split_by_rows(self, call: Callable[..., Any], input: Tensor) -> Tensor:
         """Return the embeddings of rows on any rank; shape (*input.shape, embedding_dim)."""
         module: Any = self.plan.module
-        shard = self.states["weight"].shard
-        weight, rows = self.states["weight"].local, shard.local.shape[0]
-        start = dist.get_rank(self.group) * -(-shard.shape[0] // self.group.size())
+        weight, total = self._part("weight"), self.states["weight"].shape[0]
+        rows = weight.shape[0]
+        start = dist.get_rank(self.group) * -(-total // self.group.size())
         local = input - start
-        exists = (input >= 0) & (input < shard.shape[0])  # others are an error, as on one device
+        exists = (input >= 0) & (input < total)  # others are an error, as on one device
         elsewhere = exists & ((local < 0) | (local >= rows))
         padding = module.padding_idx if module.padding_idx is None else module.padding_idx - start
         if padding is not None and not 0 <= padding < rows:
@@ -128,8 +151,8 @@ class ParallelBlock:
 
     def forward(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run the forward pass with split activations if nobody sees them; a ``ForwardWrapper``."""
-        registered = all(layer.is_registered() for layer in self.layers)
-        if not registered or self.block.has_hooks() or not self.block.is_allowed():
+        is_ready = all(layer.is_ready() for layer in self.layers)
+        if not is_ready or self.block.has_hooks() or not self.block.is_allowed():
             return call(*args, **kwargs)
         for layer in self.layers:
             layer.in_block = True

@@ -25,12 +25,10 @@ from nbmgpu.strategies.reducer import ReducerOptions
 from nbmgpu.strategies.replication import RunningStatistics
 from nbmgpu.strategies.sharding.full_tensor_view import ShardedParameter
 from nbmgpu.strategies.sharding.sharded_strategy import ReplicatedUnit, ShardedStrategy
-from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
+from nbmgpu.strategies.sharding.tensor_shard import TensorLayout
 from nbmgpu.strategies.unit_reducers import UnitReducers
 
-from .parallel_modules import ParallelBlock, ParallelModule
-from .plan import ModulePlan, parallel_plan
-from .split_block import split_blocks
+from .root_plan import plan_root
 from .tp_param import TPParamState
 
 TP = "tp"
@@ -73,42 +71,15 @@ class TensorParallel(ShardedStrategy):
 
     def _shard_root(self, root: nn.Module, fresh: list[TPParamState]) -> None:
         """Split the modules in ``root``, and append the states of new parameters to ``fresh``."""
-        group = self.shard_group
-        blocks = list(split_blocks(root, group.size()))
-        by_inputs = {layer for block in blocks for layer in block.last}
-        split: dict[nn.Module, ParallelModule] = {}
-        for plan in parallel_plan(root, by_inputs, group.size()):
-            states = self._states_of(plan, fresh)
-            if states is not None:
-                split[plan.module] = ParallelModule(plan, states, group)
-                self._forwards.add(plan.module, split[plan.module].forward)
-        for block in blocks:
-            if all(layer in split for layer in block.layers):
-                layers = tuple(split[layer] for layer in block.layers)
-                self._forwards.add(block.module, ParallelBlock(block, layers).forward)
+        plan = plan_root(root, self.shard_group, self._layout_of)
+        for parameter, layout in plan.layouts.items():
+            state = self._states[id(parameter)] = TPParamState(parameter, layout)
+            fresh.append(state)
+        plan.wrap(lambda parameter: self._states[id(parameter)], self._forwards)
 
-    def _states_of(
-        self, plan: ModulePlan, fresh: list[TPParamState]
-    ) -> dict[str, TPParamState] | None:
-        """Split a module's parameters; None if one of them is split in another way already."""
-        dims = plan.split_parameters()
-        parameters = {name: plan.module.get_parameter(name) for name in dims}
-        layouts = {
-            name: ShardLayout(parameters[name].shape, dim, self.shard_group)
-            for name, dim in dims.items()
-        }
-        known = {name: self._states.get(id(p)) for name, p in parameters.items()}
-        if any(s is not None and s.shard.layout != layouts[n] for n, s in known.items()):
-            return None
-        states = {}
-        for name, parameter in parameters.items():
-            state = known[name]
-            if state is None:
-                state = TPParamState(parameter, layouts[name])
-                self._states[id(parameter)] = state
-                fresh.append(state)
-            states[name] = state
-        return states
+    def _layout_of(self, parameter: nn.Parameter) -> TensorLayout | None:
+        state = self._states.get(id(parameter))
+        return None if state is None else state.shard.layout
 
     def record_units(self) -> None:
         """Record running statistics, and create reducers."""

@@ -26,6 +26,10 @@ class TPParamState(ParamState):
         self.local = nn.Parameter(part, parameter.requires_grad)
         self.replace_class()
 
+    def part(self) -> Tensor:
+        """Return this rank's part, which is always there."""
+        return self.local
+
     def local_grad(self) -> Tensor | None:
         """Return this rank's part of the gradient."""
         return self.local.grad
