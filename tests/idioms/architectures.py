@@ -5,7 +5,7 @@ from __future__ import annotations
 from .idiom import Idiom, idiom
 
 STRATEGIES = (
-    "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp", "deepspeed_stage_1",
+    "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "fsdp+tp", "pp", "deepspeed_stage_1",
     "deepspeed_stage_2", "deepspeed_stage_3",
     "deepspeed_stage_2_offload", "deepspeed_stage_3_offload", "dp",
 )  # fmt: skip

@@ -7,9 +7,8 @@ from idioms.comparison import compare
 from idioms.idiom import TRAIN, Idiom, idiom
 from idioms.notebook import notebook
 from idioms.sources import ADAM, BLOCKS, before_step
-from idioms.tables import TABLES
 from matrix_selection import sampled
-from test_every_idiom import exceptions
+from test_every_idiom import DEMANDING, exceptions
 
 import nbmgpu
 from nbmgpu.errors import OptionError
@@ -59,9 +58,6 @@ def test_every_rank_has_a_shard_of_its_own_batch() -> None:
 def test_a_mesh_of_another_size() -> None:
     with pytest.raises(OptionError, match=r"Try: %%mgpu --strategy hsdp --mesh dp=2,fsdp=2"):
         nbmgpu.run("1", {}, strategy="hsdp", gpus=4, mesh="dp=2,fsdp=3")
-
-
-DEMANDING = [i for t in ("optimizers", "models", "model_calls", "transformers") for i in TABLES[t]]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 
 from nbmgpu.strategies.sharding.param_state import ParamState
 from nbmgpu.strategies.sharding.tensor_shard import NestedLayout, ShardLayout
+from nbmgpu.strategies.tp.collectives import gather_parts
 
 # Torch before 2.12 has it under another name.
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -98,6 +99,12 @@ class FSDPParamState(ParamState):
         unsharded = self.unsharded_param()
         gathered = [t for ref in self.gathered if (t := ref()) is not None]
         return ([] if unsharded is None else [unsharded]) + gathered
+
+    def full_graph_grad(self, grad: Tensor) -> Tensor:
+        """Gather the full gradient of a part's one."""
+        if self.split is None or grad.shape == self.shape:
+            return grad
+        return gather_parts(grad, self.split)
 
     def restore_registration(self) -> None:
         """Register the cell's parameter on its modules, and free FSDP2's unsharded one."""
