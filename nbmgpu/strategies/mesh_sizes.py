@@ -21,7 +21,7 @@ FSDP = "fsdp"
 
 ALIASES = {
     "dp_replicate": DP, "data_parallel": DP, "dp_shard": FSDP, "tensor_parallel": "tp",
-    "pipeline_parallel": "pp",
+    "pipeline_parallel": "pp", "sequence_parallel": "sp", "context_parallel": "cp",
 }  # fmt: skip
 """Names of dimensions in torchtitan, Lightning's ModelParallelStrategy and accelerate's
 ParallelismConfig, whose fields have ``_size`` at the end as well."""

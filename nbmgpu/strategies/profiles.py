@@ -203,6 +203,36 @@ PP = Profile(
     "each pass",
 )  # fmt: skip
 
+SP = Profile(
+    name="sp",
+    summary="sequence parallelism: each rank computes the layers for a slice of the sequence "
+    "(DeepSpeed Ulysses)",
+    aliases=("sequence_parallel", "sequence_parallelism", "ulysses", "deepspeed_ulysses", "alst"),
+    options=OptionSupport(
+        COMMON_OPTIONS - {"compile"} | {"sync_batchnorm", "mesh"},
+        handled=frozenset({"mesh"}),
+        reasons={"compile": "its collectives would end each compiled graph"},
+        alternatives={"compile": "ddp", **ALTERNATIVES},
+    ),
+    mesh=("dp", "sp"),
+    needs="long sequences; layers whose attention is scaled_dot_product_attention; a number of "
+    "heads that the ranks divide",
+    saves="activations inside of layers: 1/N per rank",
+    costs="two all-to-alls of activations in each attention, in forward and in backward; a sum of "
+    "the gradients of each layer",
+)
+
+CP = replace(
+    SP,
+    name="cp",
+    summary="context parallelism: as sp, but each rank attends with its own queries to all keys",
+    aliases=("context_parallel", "context_parallelism", "ring_attention"),
+    mesh=("dp", "cp"),
+    needs="what sp needs, with any number of heads",
+    costs="a gather of keys and values in each attention, and a sum of their gradients; a sum of "
+    "the gradients of each layer",
+)
+
 FSDP_TP = replace(
     FSDP,
     name="fsdp+tp",
@@ -296,7 +326,7 @@ def _deepspeed(stage: int, offload: bool = False) -> Profile:
 BUILT_IN = {
     profile.name: profile
     for profile in (
-        DDP, ZERO1, ZERO2, FSDP, HSDP, TP, FSDP_TP, PP,
+        DDP, ZERO1, ZERO2, FSDP, HSDP, TP, FSDP_TP, PP, SP, CP,
         _deepspeed(1), _deepspeed(2), _deepspeed(3), _deepspeed(2, True), _deepspeed(3, True),
         DP, NONE,
     )

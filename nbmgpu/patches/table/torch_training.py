@@ -52,6 +52,10 @@ ENTRIES = (
         "notebook's modules.",
     ),
     *patched(
+        TORCH, "torch.nn.functional", "scaled_dot_product_attention dropout",
+        "Under sp and cp, attention sees whole sequences, and dropout draws for them.",
+    ),
+    *patched(
         TORCH, "torch.nn.modules.batchnorm._BatchNorm", "forward",
         "--sync-batchnorm normalises with the statistics of the global batch.",
     ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import sys
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,16 +13,17 @@ from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten
 
 from nbmgpu.errors import StrategyError, format_message
+from nbmgpu.strategies.checkpoint import is_checkpointed
+from nbmgpu.strategies.module_copy import plain_attributes
+from nbmgpu.strategies.recorded_outputs import recorded_inside_layers
 from nbmgpu.strategies.sharding.tensor_shard import TensorShard
 from nbmgpu.strategies.tp.tp_param import TPParamState
 
 from .call import BlockInfo, Call
-from .checkpoint import is_checkpointed
 from .deferred import DeferredTensor, value_of
 from .segment import Segment
 from .stacks import Stack
 from .transport import Transport
-from .trial import plain_attributes
 
 if TYPE_CHECKING:
     from .pipeline import Pipeline
@@ -278,9 +278,8 @@ def check_recording(name: str) -> None:
     Raises:
         StrategyError: such a hook is active.
     """
-    library = sys.modules.get("transformers.utils.output_capturing")
-    collected = None if library is None else library._active_collector.get()
-    if collected and any(key != "hidden_states" for key in collected if key[:1] != "_"):
+    collected = recorded_inside_layers()
+    if collected:
         raise StrategyError(
             format_message(
                 f"Under pp, {' and '.join(collected)} of layer {name} are asked for, which only "

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
+from nbmgpu.strategies.module_copy import hooks_of_cell
+
 from .block import Form, PipelineBlock
 from .call import BlockInfo, Reference
 from .deferred import DeferredTensor
@@ -17,7 +19,7 @@ from .plan import SegmentPlan, may_split
 from .segment import Segment
 from .segment_run import RunSegment, SegmentRun
 from .transport import Transport
-from .trial import BlockTrial, hooks_of_cell
+from .trial import BlockTrial
 
 WHOLE_BATCHES = (
     "Layer {name} has other outputs on parts of a batch ({reason}), so the stages run one after "

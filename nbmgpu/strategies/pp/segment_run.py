@@ -14,9 +14,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from nbmgpu.errors import StrategyError, format_message
+from nbmgpu.strategies.checkpoint import outside_of_checkpoints
 
 from .call import Input, Reference
-from .checkpoint import outside_of_checkpoints
 from .plan import SegmentPlan, Stage
 from .segment import Segment
 from .stage_random import StageRandom

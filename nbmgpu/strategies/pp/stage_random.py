@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import torch
 
 from nbmgpu.errors import StrategyError, format_message
+from nbmgpu.strategies.generators import kept_random_state, random_state, set_random_state
 
-from .generators import kept_random_state, random_state, set_random_state
 from .plan import SegmentPlan
 from .transport import Transport
 

@@ -7,7 +7,6 @@ The trial runs a copy of the block.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,10 +15,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from nbmgpu.errors import StrategyError, format_message
+from nbmgpu.strategies.checkpoint import outside_of_checkpoints
+from nbmgpu.strategies.generators import kept_random_state, random_state
+from nbmgpu.strategies.module_copy import ModuleState, copy_for_trial
 
 from .call import BlockInfo, Mode
-from .checkpoint import outside_of_checkpoints
-from .generators import kept_random_state, random_state
 
 
 class BlockTrial:
@@ -78,39 +78,21 @@ class BlockTrial:
         forward = type(module).forward.__get__(module)
         leaves = [x.detach().clone() if isinstance(x, Tensor) else x for x in leaves]
         args, kwargs = tree_unflatten(leaves, self._spec)
-        before, attributes = _state_of(module), _objects_of(module)
+        before = ModuleState(module)
         with outside_of_checkpoints():
             output = forward(*args, **kwargs)
         self._check_arguments(leaves, args, kwargs)
-        same = _is_same(before, _state_of(module)) and _ids(attributes) == _ids(_objects_of(module))
-        self._changes_state = not same
+        self._changes_state = not before.is_that_of(module)
         found, spec = tree_flatten(output)
         self._check_graph(found, module)
         detached = [x.detach() if isinstance(x, Tensor) else x for x in found]
         return detached, spec
 
     def _copy(self) -> nn.Module:
-        """Return a copy of the block, without hooks of the cell, and with gates that are open.
-
-        A parameter that is zero, as at the start of ReZero, would hide that samples meet.
-        """
-        memo: dict[int, Any] = {}
-        for each in self._module.modules():
-            for value in vars(each).values():
-                if isinstance(value, Tensor) and not value.is_leaf:  # from an earlier call
-                    memo[id(value)] = value.detach().clone()
         try:
-            copied = copy.deepcopy(self._module, memo)
+            return copy_for_trial(self._module)
         except Exception as error:
             raise self._no_copy(error) from error
-        for each in copied.modules():
-            for hooks, key in hooks_of_cell(each):
-                del hooks[key]
-        with torch.no_grad():
-            for parameter in copied.parameters():
-                if parameter.numel() and not parameter.any():
-                    parameter.fill_(0.1)
-        return copied
 
     def _no_copy(self, error: Exception) -> StrategyError:
         return StrategyError(
@@ -214,58 +196,6 @@ class BlockTrial:
                 "%%mgpu --strategy fsdp",
             )
         )
-
-
-def hooks_of_cell(module: nn.Module) -> list[tuple[dict[int, Any], int]]:
-    """Return the forward hooks on ``module`` that are the cell's: their dict, and their key."""
-    libraries = ("torch.nn.utils", "transformers.")  # weight_norm; recorders that are off
-    return [
-        (hooks, key)
-        for hooks in (module._forward_hooks, module._forward_pre_hooks)
-        for key, hook in hooks.items()
-        if not str(getattr(hook, "__module__", type(hook).__module__)).startswith(libraries)
-    ]
-
-
-def _state_of(module: nn.Module) -> list[tuple[str, Any]]:
-    """Return the buffers of a module, and the plain attributes of all modules in it."""
-    buffers = [(name, buffer.clone()) for name, buffer in module.named_buffers()]
-    return [*buffers, *plain_attributes(module)]
-
-
-def _objects_of(module: nn.Module) -> list[tuple[str, Any]]:
-    """Return all other attributes of the modules in ``module``; they are kept alive meanwhile."""
-    return [
-        (f"{number}.{name}", value)
-        for number, each in enumerate(module.modules())
-        for name, value in vars(each).items()
-        if not isinstance(value, bool | int | float | str)
-    ]
-
-
-def _ids(attributes: list[tuple[str, Any]]) -> list[tuple[str, int, int]]:
-    """Return what differs when an attribute is replaced, or a list among them has grown."""
-    return [
-        (name, id(value), len(value) if isinstance(value, list | dict | set) else 0)
-        for name, value in attributes
-    ]
-
-
-def plain_attributes(module: nn.Module) -> list[tuple[str, Any]]:
-    """Return the numbers and strings among the attributes of all modules in ``module``."""
-    return [
-        (f"{number}.{name}", value)
-        for number, each in enumerate(module.modules())
-        for name, value in vars(each).items()
-        if isinstance(value, bool | int | float | str)
-    ]
-
-
-def _is_same(first: list[tuple[str, Any]], second: list[tuple[str, Any]]) -> bool:
-    return len(first) == len(second) and all(
-        a == b and (torch.equal(x, y) if isinstance(x, Tensor) else x == y)
-        for (a, x), (b, y) in zip(first, second, strict=True)
-    )
 
 
 def _is_batched(leaf: Any, batch_size: int) -> bool:
