@@ -36,8 +36,8 @@ def as_html(table: ShardTable) -> str:
     """Return the table as HTML that needs no style sheet."""
     if not table.rows:
         return f"<p>{escape(no_rows(table))}</p>"
-    ranks = [", ".join(filter(None, [f"rank {i}", at])) for i, at in enumerate(table.ranks)]
-    head = "".join(f'<th scope="col">{escape(t)}</th>' for t in ("layer", "parameters", *ranks))
+    ranks = [f"rank {i}" + (f"<br>{escape(at)}" if at else "") for i, at in enumerate(table.ranks)]
+    head = "".join(f'<th scope="col">{html}</th>' for html in ("layer", "parameters", *ranks))
     rows = "".join(
         _html_row(row, "".join(map(_html_cell, _shares(row), row.nbytes))) for row in table.rows
     )

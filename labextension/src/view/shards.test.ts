@@ -42,8 +42,8 @@ test('a row for each layer, and a column for each rank', () => {
   expect(texts(node, 'thead th')).toEqual([
     'Layer',
     'Parameters',
-    'rank 0 dp 0 pp 0',
-    'rank 1 dp 0 pp 1'
+    'rank 0 dp 0\npp 0',
+    'rank 1 dp 0\npp 1'
   ]);
   expect(texts(node, 'tbody th')).toEqual(['layers.0', 'head']);
   expect(texts(node, 'tbody td')).toEqual(['4', '100 %', '0 %', '4', '25 %', '75 %']);

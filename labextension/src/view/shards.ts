@@ -52,7 +52,8 @@ function create({ trans, read, memory }: ISectionContext): ISectionView {
 function table({ ranks, rows, total }: ShardTable, trans: ITranslate): HTMLElement {
   const heads = ranks.map((place, rank) => {
     const name = trans.__('rank %1', rank);
-    const position = make('span', 'shards-position', {}, place);
+    const lines = place.replace(/(\d) /g, '$1\n'); // a dimension of the mesh each
+    const position = make('span', 'shards-position', {}, lines);
     return make('th', '', { scope: 'col' }, name, ...(place ? [' ', position] : []));
   });
   const sums = total.nbytes.map(size => make('td', '', {}, formatBytes(size)));
@@ -61,7 +62,7 @@ function table({ ranks, rows, total }: ShardTable, trans: ITranslate): HTMLEleme
     '',
     {},
     make('th', '', { scope: 'col' }, trans.__('Layer')),
-    make('th', '', { scope: 'col' }, trans.__('Parameters')),
+    make('th', 'shards-count', { scope: 'col' }, trans.__('Parameters')),
     ...heads
   );
   return make(
@@ -80,7 +81,7 @@ function table({ ranks, rows, total }: ShardTable, trans: ITranslate): HTMLEleme
 }
 
 function tableRow(row: LayerRow, name: string, cells: HTMLElement[]): HTMLElement {
-  const count = make('td', '', {}, row.elements.toLocaleString('en-US'));
+  const count = make('td', 'shards-count', {}, row.elements.toLocaleString('en-US'));
   return make('tr', '', {}, make('th', '', { scope: 'row' }, name), count, ...cells);
 }
 
