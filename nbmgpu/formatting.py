@@ -1,4 +1,4 @@
-"""Formats bytes and counts as text; labextension/src/picker/sizes.ts formats bytes alike."""
+"""Formats bytes and counts as text; labextension/src/view/format.ts formats bytes alike."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from nbmgpu.runs.events import (
     Heartbeat,
     Metrics,
     Notice,
+    ParameterShards,
     Progress,
     Started,
     Status,
@@ -103,6 +104,16 @@ class StagedRun:
             "logged": log.stat().st_size if log.exists() else 0,
         }  # fmt: skip
         self.write(rank, Heartbeat(time=time, rank=rank, step=step, **(known | fields)))
+
+    def shards(self, rank: int, elements: dict[str, int], stored: dict[str, int]) -> None:
+        """A rank stores ``stored`` of the ``elements`` of each layer, 4 bytes each."""
+        self.ranks[rank].emit(
+            ParameterShards,
+            layers=list(elements),
+            elements=list(elements.values()),
+            stored=list(stored.values()),
+            nbytes=[4 * count for count in stored.values()],
+        )
 
     def fail(
         self,

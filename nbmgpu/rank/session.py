@@ -22,6 +22,7 @@ from .metrics.step_metrics import StepMetrics
 from .progress import TrainingProgress
 from .rank_info import RankInfo
 from .reporting import notices
+from .reporting.shard_report import ShardReport
 from .rng.streams import RandomStreams
 from .tracker import TrackerState
 from .training.gradient_accumulation import GradientAccumulation
@@ -114,6 +115,7 @@ def make_session(
         strategy,
         ModelOptions(strategy, batch_norm, progress, recorder, shards_data),
         divisors,
+        ShardReport(strategy, recorder.events),
         shards_data=shards_data,
         accumulates=accumulation.on,
     )

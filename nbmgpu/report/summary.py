@@ -13,6 +13,7 @@ import numpy as np
 from nbmgpu.runs.curve import Curve
 from nbmgpu.runs.events import RunState
 from nbmgpu.runs.run import Run
+from nbmgpu.runs.shard_rendering import as_html, in_short
 
 from . import text_format
 from .curves import RATES, Throughput, curve_names, downsample, throughput
@@ -41,9 +42,11 @@ def summary_text(run: Run) -> str:
     for name in names[:CURVES]:
         lines.append((text_format.plain(name), _course(run.view.curves[name])))
     if len(names) > CURVES:
-        lines.append(("", f"{len(names) - CURVES} more in {_all_of(run)}"))
+        lines.append(("", f"{len(names) - CURVES} more in {_code(run, 'metrics')}"))
     if pace := _pace(throughput(run)):
         lines.append(("speed", pace))
+    if (table := run.shards).rows:
+        lines.append(("shards", f"{in_short(table)}; by layer: {_code(run, 'shards')}"))
     lines += [("note", text) for text in text_format.notices(run.view)]
     if failure := cause(run, state):
         origin = f"{failure.origin}: " if failure.origin else ""
@@ -56,9 +59,9 @@ def summary_text(run: Run) -> str:
     return "\n".join(_aligned(lines))
 
 
-def _all_of(run: Run) -> str:
-    """Return code that returns all curves of ``run``."""
-    return f'nbmgpu.find_run("{run.id}").metrics'
+def _code(run: Run, attribute: str) -> str:
+    """Return code that returns an attribute of ``run``."""
+    return f'nbmgpu.find_run("{run.id}").{attribute}'
 
 
 def _rows(run: Run) -> list[RankRow]:
@@ -87,7 +90,8 @@ def summary_html(run: Run) -> str:
     """Return the run as static HTML: no script, no style sheet, all text escaped."""
     state = run.state
     failure = cause(run, state)
-    parts = [_headline(run, state), _notices(run), _failure(failure), _curves(run), _ranks(run)]
+    parts = [_headline(run, state), _notices(run), _failure(failure), _curves(run), _shards(run)]
+    parts.append(_ranks(run))
     return f'<div style="max-width: 60em">{"".join(parts)}</div>'
 
 
@@ -151,7 +155,7 @@ def _curves(run: Run) -> str:
     drawn = names[:CURVES] + [name for name in RATES if len(view.curves.get(name, ()))]
     cells = [_curve(name, view.curves[name]) for name in drawn]
     if len(names) > CURVES:
-        cells.append(f"<p><small>{len(names) - CURVES} more in {_all_of(run)}</small></p>")
+        cells.append(f"<p><small>{len(names) - CURVES} more in {_code(run, 'metrics')}</small></p>")
     speed = throughput(run)
     step = speed.step_time and f"{speed.step_time} per step"
     text = "; ".join(filter(None, [step, speed.message]))
@@ -199,6 +203,15 @@ def _polylines(steps: np.ndarray, values: np.ndarray) -> list[str]:
             lines.append([])
     # A single point becomes a dot: a line of zero length with round caps.
     return [" ".join(line if len(line) > 1 else line * 2) for line in lines if line]
+
+
+def _shards(run: Run) -> str:
+    """Return which rank stores which layer, to be unfolded."""
+    table = run.shards
+    if not table.rows:
+        return ""
+    title = f"Which rank holds what: {in_short(table)}"
+    return f"<details><summary>{escape(title)}</summary>{as_html(table)}</details>"
 
 
 def _ranks(run: Run) -> str:

@@ -11,7 +11,6 @@ from nbmgpu.formatting import format_count
 from nbmgpu.runs.events import RunState
 from nbmgpu.runs.record import RunRecord
 from nbmgpu.runs.view import RunView
-from nbmgpu.strategies.mesh_sizes import parse_mesh, position
 
 Tone = Literal["idle", "busy", "good", "bad", "calm"]
 """The severity that a front end colors: waiting, working, succeeded, failed, ended neutrally."""
@@ -107,9 +106,7 @@ def headline(record: RunRecord) -> str:
 
 def rank_place(record: RunRecord, rank: int) -> str:
     """Return where a rank is: its device, and its position in a mesh (``cuda:2, dp 1 tp 0``)."""
-    mesh = parse_mesh(record.options.values.get("mesh") or ())
-    place = " ".join(f"{name} {index}" for name, index in position(mesh, rank).items())
-    return plain(", ".join(filter(None, [record.devices[rank], place])))
+    return plain(", ".join(filter(None, [record.devices[rank], record.mesh_position(rank)])))
 
 
 def device_names(devices: list[str]) -> str:

@@ -172,6 +172,23 @@ class Measurements(Event):
 
 
 @dataclass(frozen=True)
+class ParameterShards(Event):
+    """The parameters that a rank stores between two steps, by layer; replaces an earlier one.
+
+    Attributes:
+        layers: names of the layers, such as ``model.layers.0``.
+        elements: of each layer, however many ranks store them.
+        stored, nbytes: elements and bytes of them on this rank.
+    """
+
+    kind: ClassVar[str] = "shards"
+    layers: list[str]
+    elements: list[int]
+    stored: list[int]
+    nbytes: list[int]
+
+
+@dataclass(frozen=True)
 class StepDigest(Event):
     """Digests of what a rank has done when its cell is finished, to be compared over ranks.
 
@@ -246,8 +263,8 @@ class Ended(Event):
 EVENT_TYPES: dict[str, type[Event]] = {
     cls.kind: cls
     for cls in (
-        Started, Status, Metrics, Progress, Display, Stderr, Heartbeat, Measurements, StepDigest,
-        Notice, Failure, Exited, Ended,
+        Started, Status, Metrics, Progress, Display, Stderr, Heartbeat, Measurements,
+        ParameterShards, StepDigest, Notice, Failure, Exited, Ended,
     )
 }  # fmt: skip
 

@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from nbmgpu.strategies.mesh_sizes import parse_mesh, position
+
 from .engine_plugins import DEFAULT_ENGINE
 
 
@@ -100,6 +102,11 @@ class RunRecord:
             raise ValueError(
                 f"run.json was written by another version of nbmgpu: {error}"
             ) from None
+
+    def mesh_position(self, rank: int) -> str:
+        """Return the position of ``rank`` in the mesh (``dp 1 tp 0``); empty without a mesh."""
+        mesh = parse_mesh(self.options.values.get("mesh") or ())
+        return " ".join(f"{name} {index}" for name, index in position(mesh, rank).items())
 
     @property
     def world_size(self) -> int:

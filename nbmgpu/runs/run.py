@@ -19,6 +19,7 @@ from .engine_plugins import run_control
 from .events import ACTIVE_STATES, Event, EventTail, RunState
 from .folder import COLLECTED_FILE, STOP_FILE, runs_root, write_atomically
 from .record import RunRecord
+from .shard_table import ShardTable, shard_table
 from .view import RunView
 
 if TYPE_CHECKING:
@@ -199,6 +200,12 @@ class Run:
         frame = pd.DataFrame(columns).sort_index()
         frame.index.name = "step"
         return frame
+
+    @property
+    def shards(self) -> ShardTable:
+        """Which rank stores which layer's parameters, between two steps; empty under ``ddp``."""
+        self.refresh()
+        return shard_table(self.record, self.view)
 
     @property
     def duration(self) -> float:

@@ -16,6 +16,7 @@ from .events import (
     Failure,
     Metrics,
     Notice,
+    ParameterShards,
     Progress,
     RunState,
     Started,
@@ -47,7 +48,7 @@ class RunView:
     """The state of a run.
 
     ``notices`` has each topic once. ``tracks`` maps a bar's key to its history on rank 0, which
-    represents all ranks.
+    represents all ranks.  ``shards`` has each rank's newest report of the parameters it stores.
     """
 
     def __init__(self, world_size: int) -> None:
@@ -57,6 +58,7 @@ class RunView:
         self.curves: dict[str, Curve] = {}
         self.tracks: dict[str, ProgressTrack] = {}
         self.notices: dict[str, Notice] = {}
+        self.shards: dict[int, ParameterShards] = {}
         self.ended: Ended | None = None
         self.first_time: float | None = None
         self.last_time: float = 0.0
@@ -79,6 +81,8 @@ class RunView:
                     self.tracks[event.key] = ProgressTrack.of(event)
             case Notice():
                 self.notices.setdefault(event.topic, event)
+            case ParameterShards():
+                self.shards[event.rank] = event
             case Ended():
                 self.ended = event
         if event.rank >= 0:

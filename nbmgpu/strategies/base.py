@@ -132,6 +132,9 @@ class Strategy(ABC):
     the cell is interrupted.
     """
 
+    shards_parameters: ClassVar[bool] = False
+    """Whether ranks store different parts of the parameters; see ``local_numel``."""
+
     drops_units: ClassVar[bool] = False
     """Whether to call ``drop_units`` when optimizers were deleted, such as an earlier fold's."""
 
@@ -283,6 +286,13 @@ class Strategy(ABC):
     def count_hooks(self, parameter: Tensor) -> int:
         """Return how many gradient hooks the strategy has registered on ``parameter``."""
         return 0
+
+    def local_numel(self, parameter: Tensor) -> int:
+        """Return how many elements of ``parameter`` this rank stores between two steps.
+
+        ``parameter`` is one of a unit that was prepared.  Not collective.
+        """
+        return parameter.numel()
 
     def explain(self, error: BaseException) -> str:
         """Return what ``error`` means under this strategy and how to fix it; empty if unknown."""

@@ -16,8 +16,9 @@ def is_checkpointed() -> bool:
 
 def outside_of_checkpoints() -> AbstractContextManager[None]:
     """Save the body's tensors as they are: one rank alone would compute them again."""
-    return saved_tensors_hooks(_same, _same)
+    return saved_tensors_hooks(_detached, _detached)
 
 
-def _same(tensor: Tensor) -> Tensor:
-    return tensor
+def _detached(tensor: Tensor) -> Tensor:
+    # An operation that saved its own output as it is would keep itself, and its graph, alive.
+    return tensor.detach()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from idioms.comparison import assert_equal, run_both
@@ -15,6 +17,7 @@ from torch import nn
 import nbmgpu
 from nbmgpu.errors import OptionError, StrategyError
 from nbmgpu.options.run_options import RunOptions
+from nbmgpu.strategies.pp.checkpoint import outside_of_checkpoints
 from nbmgpu.strategies.pp.stacks import balance, find_stacks
 
 LAYERS = """
@@ -448,3 +451,15 @@ def test_layers_that_share_parameters_are_not_divided() -> None:
     layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
     layers[2].weight = layers[0].weight
     assert find_stacks(nn.Sequential(layers), 2, 2) == []
+
+
+def test_a_graph_without_a_backward_pass_is_freed() -> None:
+    x = torch.ones(3, requires_grad=True)
+    with outside_of_checkpoints():
+        saved = x.exp()  # saves its output for the backward pass
+    assert torch.autograd.grad(saved.sum(), x)[0].allclose(x.exp())
+    with outside_of_checkpoints():
+        saved = x.exp()
+    reference = weakref.ref(saved)
+    del saved
+    assert reference() is None

@@ -40,6 +40,10 @@ staged.start()
 """
 PLAY = """
 staged.notice("dropout draws <b>other</b> numbers")
+for rank in range(2):
+    layers = {{"embed": 512, "layers.0": 2048, "layers.1": 2048, "head": 512}}
+    owned = {{"layers.0": 2048 * (rank == 0), "layers.1": 2048 * (rank == 1)}}
+    staged.shards(rank, layers, {{"embed": 256}} | owned | {{"head": 256}})
 for step in range({steps}):
     for rank in range(2):
         staged.points("loss", [step], [math.exp(-step / 20)], rank)
@@ -147,7 +151,7 @@ def test_stop_asks_first_and_then_forces(lab, page):
     expect(page.get_by_text("clicks: [False, True]")).to_be_visible()
 
 
-def test_logs_of_ranks_by_mouse_and_keyboard(lab, page):
+def test_logs_and_shards_by_mouse_and_keyboard(lab, page, shoot):
     open_and_run(page, lab.write("logs.ipynb", play(steps=2000)))
     expect(log(page)).to_have_count(0)
     tab(page, "Log of rank 1").click()
@@ -166,6 +170,17 @@ def test_logs_of_ranks_by_mouse_and_keyboard(lab, page):
     # A row of the table opens its rank's log as well.
     tool(page, "Log of rank 1, running").click()
     expect(log(page)).to_have_attribute("aria-label", "Log of rank 1")
+    # Which rank holds what is folded at first.
+    table = panel(page).get_by_role("table", name="Parameters that each rank stores")
+    expect(table).to_have_count(0)
+    panel(page).get_by_text("Which rank holds what").focus()
+    page.keyboard.press("Enter")
+    expect(table.get_by_role("row", name="layers.1 2,048 0 % 100 %")).to_be_visible()
+    expect(table.get_by_role("row", name="All layers 5,120 10.0 KiB 10.0 KiB")).to_be_visible()
+    filled = "cell => getComputedStyle(cell).backgroundSize"
+    head = table.get_by_role("cell", name="50 %").first
+    assert head.evaluate(filled).startswith("50%")
+    shoot("shards")
     force_stop(page)
 
 

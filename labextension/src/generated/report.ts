@@ -1,5 +1,5 @@
 // Generated from Python by tools/typescript_types.py. Do not edit.
-import type { RunState } from './runs';
+import type { RunState, ShardTable } from './runs';
 
 /** One metric, drawn. */
 export interface CurveLine {
@@ -250,6 +250,7 @@ export interface Parts {
   curves: Curves;
   throughput: Throughput;
   ranks: RankRow[];
+  shards: ShardTable;
   logs: LogSize[];
   external: ExternalView[];
 }

@@ -150,6 +150,21 @@ export interface Measurements extends Event {
 }
 
 /**
+ * The parameters that a rank stores between two steps, by layer; replaces an earlier one.
+ */
+export interface ParameterShards extends Event {
+  kind: 'shards';
+  /** names of the layers, such as `model.layers.0`. */
+  layers: string[];
+  /** of each layer, however many ranks store them. */
+  elements: number[];
+  /** elements and bytes of them on this rank. */
+  stored: number[];
+  /** elements and bytes of them on this rank. */
+  nbytes: number[];
+}
+
+/**
  * Digests of what a rank has done when its cell is finished, to be compared over ranks.
  */
 export interface StepDigest extends Event {
@@ -274,4 +289,31 @@ export interface RunRecord {
   threads: number;
   /** how the global batch is sharded, as text. */
   batch_line: string;
+}
+
+/** What the ranks store of a layer, or of neighbouring layers. */
+export interface LayerRow {
+  /** of the layer, such as `model.layers.0`; `model.layers.0-15` for several. */
+  name: string;
+  /** number of elements of its parameters. */
+  elements: number;
+  /** elements and bytes of them on each rank. */
+  stored: number[];
+  /** elements and bytes of them on each rank. */
+  nbytes: number[];
+}
+
+/** Which rank stores which parameters between two steps. */
+export interface ShardTable {
+  /** name of the run's strategy. */
+  strategy: string;
+  /** position of each rank in the mesh (`dp 0 tp 1`); empty without a mesh. */
+  ranks: string[];
+  /**
+   * by layer, in the order of the model; none where ranks store all parameters, and until
+   * all ranks have reported theirs.
+   */
+  rows: LayerRow[];
+  /** the sum of all rows. */
+  total: LayerRow;
 }

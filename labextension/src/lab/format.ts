@@ -1,6 +1,6 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 
-import { UNITS } from '../picker/format';
+import { UNITS } from '../view/format';
 
 /** Formats of numbers and times, short enough for the sidebar. */
 

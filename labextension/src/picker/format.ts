@@ -1,18 +1,6 @@
-// Formats bytes like nbmgpu/formatting.py, and computes the scale of the bars.
+// Formats ranges of bytes, and computes the scale of the bars.
+import { formatBytes } from '../view/format';
 import type { Advice } from './source';
-
-/** Units of memory, each 1024 of the one before. */
-export const UNITS = ['bytes', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
-
-/** Format bytes: `1.4 GiB`. */
-export function formatBytes(size: number): string {
-  let unit = 0;
-  while (size >= 999.5 && unit < UNITS.length - 1) {
-    size /= 1024;
-    unit += 1;
-  }
-  return `${size.toFixed(unit === 0 || size >= 99.5 ? 0 : 1)} ${UNITS[unit]}`;
-}
 
 /** Format a range of bytes; one number if both are formatted alike. */
 export function formatByteRange(low: number, high: number): string {

@@ -3,7 +3,8 @@
 import { make } from '../view/dom';
 import type { ITranslate } from '../view';
 import type { Estimate } from './source';
-import { formatBytes, formatByteRange } from './format';
+import { formatBytes } from '../view/format';
+import { formatByteRange } from './format';
 
 /** Draw one strategy; `full` bytes fill the bar, `free` is the free memory. */
 export function memoryBar(

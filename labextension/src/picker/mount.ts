@@ -3,7 +3,7 @@ import { button, make, setText } from '../view/dom';
 import { english, type ITranslate } from '../view';
 import { ControlBar } from './controls';
 import { StrategyList } from './strategylist';
-import { formatBytes } from './format';
+import { formatBytes } from '../view/format';
 import type { Advice, IPickerSource } from './source';
 
 /** Show the picker of `source` in `node`, until it is disposed of. */

@@ -1,5 +1,11 @@
 import { expect, it } from 'vitest';
-import { formatDuration, formatNumber, formatSeconds } from './format';
+import {
+  formatBytes,
+  formatDuration,
+  formatNumber,
+  formatSeconds,
+  formatShare
+} from './format';
 
 // The same cases as in Python's tests of text_format, except for rounding: both are shown together.
 it.each([
@@ -34,4 +40,22 @@ it.each([
   [11100, '3:05:00']
 ])('%d seconds are %s', (seconds, text) => {
   expect(formatDuration(seconds)).toBe(text);
+});
+
+it.each([
+  [0, '0 %'],
+  [0.001, '< 1 %'],
+  [0.25, '25 %'],
+  [0.999, '> 99 %'],
+  [1, '100 %']
+])('the share %d is written %s', (share, text) => {
+  expect(formatShare(share)).toBe(text);
+});
+
+it.each([
+  [12, '12 bytes'],
+  [1536, '1.5 KiB'],
+  [100 * 2 ** 20, '100 MiB']
+])('%d bytes are written %s', (size, text) => {
+  expect(formatBytes(size)).toBe(text);
 });

@@ -36,3 +36,24 @@ export function formatSeconds(seconds: number): string {
   }
   return seconds < 60 ? `${Number(seconds.toPrecision(3))} s` : formatDuration(seconds);
 }
+
+/** Format a share, like `percent` in nbmgpu/runs/shard_rendering.py; `0 %` and `100 %` are exact. */
+export function formatShare(share: number): string {
+  if (share > 0 && share < 0.005) {
+    return '< 1 %';
+  }
+  return share >= 0.995 && share < 1 ? '> 99 %' : `${Math.round(100 * share)} %`;
+}
+
+/** Units of memory, each 1024 of the one before. */
+export const UNITS = ['bytes', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
+
+/** Format bytes, like `format_bytes` in nbmgpu/formatting.py: `1.4 GiB`. */
+export function formatBytes(size: number): string {
+  let unit = 0;
+  while (size >= 999.5 && unit < UNITS.length - 1) {
+    size /= 1024;
+    unit += 1;
+  }
+  return `${size.toFixed(unit === 0 || size >= 99.5 ? 0 : 1)} ${UNITS[unit]}`;
+}

@@ -7,6 +7,7 @@ import { notices } from './notices';
 import { progress } from './progress';
 import { ranks } from './ranks';
 import type { ISection } from './section';
+import { shards } from './shards';
 
 /** All sections of the view, from top to bottom. */
 export const SECTIONS: ISection[] = [
@@ -16,6 +17,7 @@ export const SECTIONS: ISection[] = [
   progress,
   charts,
   ranks,
+  shards,
   logs,
   external
 ];

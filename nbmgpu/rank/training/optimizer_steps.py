@@ -100,6 +100,7 @@ class StepPatch:
             units = (unit for unit in self.trained.units if optimizer in unit.optimizers)
             self._clip([p for unit in units for p in unit.parameters()], self.clip_norm)
         result = self.strategy.step(optimizer, plain)
+        self.trained.shard_report.after_step(self.trained.units)
         self.diagnostics.check_repeated_step(optimizer)
         self.metrics.record_optimizer_step(optimizer, self.trained.number_of(optimizer))
         return result

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from nbmgpu.rank.loss.divisors import DivisorComparison
+    from nbmgpu.rank.reporting.shard_report import ShardReport
     from nbmgpu.strategies.base import Strategy, Unit
 
     from .model_options import ModelOptions
@@ -41,6 +42,7 @@ class TrainedObjects:
         options: what flags change of a model: precision, checkpointing, batch norm.
         units: optimizers and modules that the strategy has been given.
         parameter_ids: ``id`` of their parameters.
+        shard_report: reports what this rank stores of them.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class TrainedObjects:
         strategy: Strategy,
         options: ModelOptions,
         divisors: DivisorComparison,
+        shard_report: ShardReport,
         *,
         shards_data: bool,
         accumulates: bool,
@@ -56,7 +59,7 @@ class TrainedObjects:
         """Begin with nothing passed to ``strategy``.
 
         Args:
-            registry, strategy, options: see above.
+            registry, strategy, options, shard_report: see above.
             divisors: compared between ranks anew when there is a new model.
             shards_data: whether ranks train on shards of batches.
             accumulates: whether gradients accumulate over batches.
@@ -66,6 +69,7 @@ class TrainedObjects:
         self.options = options
         self.units: list[Unit] = []
         self.parameter_ids: frozenset[int] = frozenset()
+        self.shard_report = shard_report
         self._divisors = divisors
         self._shards_data = shards_data
         self._accumulates = accumulates
@@ -97,6 +101,7 @@ class TrainedObjects:
         self._divisors.restart(new_model=True)
         self.options.apply(self.units)
         self.strategy.prepare(self.units)
+        self.shard_report.update(self.units)
         self._watch_new_inputs()
 
     def _forget_dead(self) -> list[Optimizer]:

@@ -18,6 +18,7 @@ from .logs import LogsView
 from .notices import NoticesView
 from .progress import ProgressView
 from .ranks import RanksView
+from .shards import ShardsView
 from .status import StatusView
 
 BUILT_IN: dict[str, type[PanelView]] = {
@@ -29,6 +30,7 @@ BUILT_IN: dict[str, type[PanelView]] = {
     "curves": CurvesView,
     "throughput": ThroughputView,
     "ranks": RanksView,
+    "shards": ShardsView,
     "logs": LogsView,
     "external": ExternalViews,
 }

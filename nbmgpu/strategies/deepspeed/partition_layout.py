@@ -126,3 +126,11 @@ class PartitionLayout:
                 own_slice.of_parameter(full).copy_(local.reshape(-1))
             dist.all_reduce(full)
         return full
+
+
+def partition_numel(parameter: Any) -> int:
+    """Return how many elements of a parameter of stage 3 this rank stores, without padding."""
+    if parameter.ds_persist:  # smaller than stage3_param_persistence_threshold
+        return int(parameter.ds_numel)
+    size, numel = int(parameter.ds_tensor.ds_numel), int(parameter.ds_numel)
+    return max(0, min(size, numel - size * dist.get_rank()))

@@ -30,7 +30,8 @@ from .compatibility import check_unit
 from .config import read_config
 from .engine_wrapper import EngineWrapper
 from .initialization import check_fp16_support, import_deepspeed
-from .parameter_proxies import ParameterProxy
+from .parameter_proxies import ParameterProxy, PartitionedParameterProxy
+from .partition_layout import partition_numel
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -214,6 +215,12 @@ class DeepSpeed(Strategy):
 
         self._patches.replace("torch.nn.Module.zero_grad", zero_grad)
 
+    def local_numel(self, parameter: Tensor) -> int:
+        """Return the size of this rank's partition under stage 3, else of the whole parameter."""
+        if isinstance(parameter, PartitionedParameterProxy):
+            return partition_numel(parameter)
+        return parameter.numel()
+
     def count_hooks(self, parameter: Tensor) -> int:
         """Return 2: the engine's hook and that of ``BackwardPass``."""
         return 2
@@ -291,6 +298,7 @@ class Stage3(DeepSpeed):
 
     profile = _profile("deepspeed_stage_3")
     stage = 3
+    shards_parameters = True
 
 
 class Stage2Offload(DeepSpeed):
@@ -306,4 +314,5 @@ class Stage3Offload(DeepSpeed):
 
     profile = _profile("deepspeed_stage_3_offload")
     stage = 3
+    shards_parameters = True
     offload = True

@@ -70,6 +70,7 @@ class ShardedStrategy(Strategy):
     """
 
     shards_state: ClassVar[bool] = True
+    shards_parameters: ClassVar[bool] = True
 
     def __init__(self, context: RankContext) -> None:
         """Start without units."""
@@ -140,6 +141,12 @@ class ShardedStrategy(Strategy):
             ReplicatedUnit([p for p in unit.parameters() if not isinstance(p, ShardedParameter)])
             for unit in self._units
         ]
+
+    def local_numel(self, parameter: Tensor) -> int:
+        """Return the size of this rank's part, or of a whole parameter that is replicated."""
+        if isinstance(parameter, ShardedParameter):
+            return parameter._param_state.shard.local.numel()
+        return parameter.numel()
 
     def backward_inputs(self, inputs: list[Tensor]) -> list[Tensor]:
         """Return the tensors that represent ``inputs`` in the autograd graph."""
