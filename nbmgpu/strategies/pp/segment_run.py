@@ -6,7 +6,8 @@ the last stage.  In the backward pass all of them have the same gradients of the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -205,13 +206,12 @@ class SegmentRun:
         pairs = [(e, s) for e, s in zip(ends, seeds, strict=True) if s is not None]
         found: Any = [None] * len(wanted)
         if wanted and pairs:
-            found = torch.autograd.grad(
-                [e for e, _ in pairs], wanted, [s for _, s in pairs],
-                retain_graph=self._keeps_graph(), allow_unused=True,
-            )  # fmt: skip
+            with _accumulated(trained, of_parameters):
+                found = torch.autograd.grad(
+                    [e for e, _ in pairs], wanted, [s for _, s in pairs],
+                    retain_graph=self._keeps_graph(), allow_unused=True,
+                )  # fmt: skip
         by_leaf = dict(zip(starts, found[: len(starts)], strict=True))
-        for parameter, grad in zip(trained, found[len(starts) :], strict=True):
-            _accumulate(of_parameters, id(parameter), grad)
         for key, grad in by_leaf.items():
             if isinstance(key, Input) and grad is not None:
                 if key.index not in of_inputs:
@@ -282,9 +282,28 @@ class SegmentRun:
         )
 
 
-def _accumulate(grads: dict[int, Tensor], key: int, grad: Tensor | None) -> None:
-    if grad is not None:
-        grads[key] = grads[key].add_(grad) if key in grads else grad.clone()
+@contextmanager
+def _accumulated(parameters: list[nn.Parameter], grads: dict[int, Tensor]) -> Iterator[None]:
+    """Add gradients of ``parameters`` to ``grads`` as they arrive.
+
+    Otherwise those of a whole stage and microbatch would be held beside their sum.  What
+    ``torch.autograd.grad`` returns instead has no memory.
+    """
+
+    def hook_of(parameter: nn.Parameter) -> Callable[[Tensor], Tensor]:
+        def accumulate(grad: Tensor) -> Tensor:
+            before = grads.get(id(parameter))
+            grads[id(parameter)] = grad.clone() if before is None else before.add_(grad)
+            return grad.new_zeros(()).expand(grad.shape)
+
+        return accumulate
+
+    hooks = [parameter.register_hook(hook_of(parameter)) for parameter in parameters]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 class RunSegment(torch.autograd.Function):
