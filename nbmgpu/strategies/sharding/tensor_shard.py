@@ -98,11 +98,6 @@ class ShardLayout(TensorLayout):
         return (self.dim,)
 
     @property
-    def leaves_none_empty(self) -> bool:
-        """Whether each rank has a part: 5 rows are 2, 2, 1 and 0 for four ranks."""
-        return (dist.get_world_size(self.group) - 1) * self.chunk_size < self.shape[self.dim]
-
-    @property
     def chunk_size(self) -> int:
         """Size of the first ranks' part along ``dim``."""
         return -(-self.shape[self.dim] // dist.get_world_size(self.group))

@@ -83,4 +83,4 @@ def _is_transposed_linear(cls: type) -> bool:
 
 def _can_split(plan: ModulePlan, ranks: int) -> bool:
     weight: Any = plan.module._parameters.get("weight")
-    return weight is not None and not weight.is_meta and bool(weight.shape[plan.dim] >= ranks)
+    return weight is not None and bool(weight.shape[plan.dim] >= ranks)

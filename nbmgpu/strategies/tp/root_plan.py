@@ -9,11 +9,12 @@ from torch import nn
 from torch.distributed import ProcessGroup
 
 from nbmgpu.strategies.forward_patch import ForwardPatch
-from nbmgpu.strategies.sharding.tensor_shard import ShardLayout, TensorLayout
+from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
 
+from .layer_plan import plan_layers
 from .parallel_modules import ParallelBlock, ParallelModule, SplitParameter
-from .plan import ModulePlan, parallel_plan
-from .split_block import SplitBlock, split_blocks
+from .plan import ModulePlan
+from .split_block import SplitBlock
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,41 +56,15 @@ class RootPlan:
 def plan_root(
     root: nn.Module,
     group: ProcessGroup,
-    known: Callable[[nn.Parameter], TensorLayout | None] = lambda _: None,
+    known: Callable[[nn.Parameter], int | None] = lambda _: None,
     except_for: Collection[nn.Parameter] = (),
     allow_empty: bool = True,
 ) -> RootPlan:
-    """Plan how the layers in ``root`` are split.
+    """Plan how the layers in ``root`` are split over the ranks of ``group``.
 
-    A layer is left as it is if one of its parameters is split in another way already, by an earlier
-    layer or an earlier root.
-
-    Args:
-        root: the outermost module.
-        group: the ranks that hold the parts.
-        known: returns the layout of a parameter that is split already.
-        except_for: parameters that cannot be split.
-        allow_empty: whether ranks may hold empty parts.
+    The other arguments are those of ``plan_layers``.
     """
-    blocks = list(split_blocks(root, group.size()))
-    by_inputs = {layer for block in blocks for layer in block.last}
-    modules: list[ModulePlan] = []
-    layouts: dict[nn.Parameter, ShardLayout] = {}
-    for plan in parallel_plan(root, by_inputs, group.size()):
-        wanted = {
-            parameter: ShardLayout(parameter.shape, dim, group)
-            for name, dim in plan.split_parameters().items()
-            for parameter in (plan.module.get_parameter(name),)
-        }
-        before = {parameter: known(parameter) or layouts.get(parameter) for parameter in wanted}
-        if all(
-            parameter not in except_for
-            and (allow_empty or layout.leaves_none_empty)
-            and before[parameter] in (None, layout)
-            for parameter, layout in wanted.items()
-        ):
-            modules.append(plan)
-            layouts |= {p: layout for p, layout in wanted.items() if known(p) is None}
-    split = {plan.module for plan in modules}
-    whole = tuple(block for block in blocks if split.issuperset(block.layers))
-    return RootPlan(tuple(modules), whole, layouts, group)
+    on_meta = {parameter for parameter in root.parameters() if parameter.is_meta}
+    plan = plan_layers(root, group.size(), known, {*except_for, *on_meta}, allow_empty)
+    layouts = {p: ShardLayout(p.shape, dim, group) for p, dim in plan.dims.items()}
+    return RootPlan(plan.modules, plan.blocks, layouts, group)

@@ -25,7 +25,7 @@ from nbmgpu.strategies.reducer import ReducerOptions
 from nbmgpu.strategies.replication import RunningStatistics
 from nbmgpu.strategies.sharding.full_tensor_view import ShardedParameter
 from nbmgpu.strategies.sharding.sharded_strategy import ReplicatedUnit, ShardedStrategy
-from nbmgpu.strategies.sharding.tensor_shard import TensorLayout
+from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
 from nbmgpu.strategies.unit_reducers import UnitReducers
 
 from .root_plan import plan_root
@@ -71,15 +71,19 @@ class TensorParallel(ShardedStrategy):
 
     def _shard_root(self, root: nn.Module, fresh: list[TPParamState]) -> None:
         """Split the modules in ``root``, and append the states of new parameters to ``fresh``."""
-        plan = plan_root(root, self.shard_group, self._layout_of)
+        plan = plan_root(root, self.shard_group, self._split_dim)
         for parameter, layout in plan.layouts.items():
             state = self._states[id(parameter)] = TPParamState(parameter, layout)
             fresh.append(state)
         plan.wrap(lambda parameter: self._states[id(parameter)], self._forwards)
 
-    def _layout_of(self, parameter: nn.Parameter) -> TensorLayout | None:
+    def _split_dim(self, parameter: nn.Parameter) -> int | None:
+        """Return the dimension along which a parameter is split already; -1 if one rank has it."""
         state = self._states.get(id(parameter))
-        return None if state is None else state.shard.layout
+        if state is None:
+            return None
+        layout = state.shard.layout
+        return layout.dim if isinstance(layout, ShardLayout) else -1
 
     def record_units(self) -> None:
         """Record running statistics, and create reducers."""
