@@ -34,6 +34,8 @@ class Activations:
             parameters that autocast caches.
         source: the source of the numbers, as text.
         extrapolated: whether the numbers are extrapolated from a few layers of a deep stack.
+        largest_message: the largest output of a module that ranks communicate.
+        all_messages: all outputs that they communicate in the forward pass; None if unknown.
     """
 
     samples: int
@@ -44,13 +46,15 @@ class Activations:
     uncast_peak: Interval
     source: str
     extrapolated: bool = False
+    largest_message: float = 0.0
+    all_messages: float | None = None
 
 
 def from_fake_step(step: FakeStep) -> Activations:
     """Return the measurements of a fake step with their error margins."""
 
-    def with_margin(value: int) -> Interval:
-        return Interval((value - step.outputs) * LOW_MARGIN, value * HIGH_MARGIN)
+    def with_margin(value: float) -> Interval:
+        return Interval(max(0.0, value - step.outputs) * LOW_MARGIN, value * HIGH_MARGIN)
 
     source = "a forward and a backward pass on fake tensors"
     if step.layers:
@@ -64,6 +68,8 @@ def from_fake_step(step: FakeStep) -> Activations:
         uncast_peak=with_margin(step.uncast_peak),
         source=source,
         extrapolated=bool(step.layers),
+        largest_message=step.largest_message,
+        all_messages=step.all_messages,
     )
 
 

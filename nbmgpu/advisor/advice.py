@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .interval import Interval
-from .memory_model import Kind
 from .rendering import as_html, as_text
 from .speed_model import Speed
+from .training_setup import Kind
 
 Fit = Literal["fits", "tight", "no", "unknown"]
 

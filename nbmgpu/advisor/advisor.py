@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nbmgpu.devices.probe import Machine
+from nbmgpu.options.run_options import RunOptions
 from nbmgpu.options.values import GpuRequest
-from nbmgpu.strategies import profile_of, strategy_names
+from nbmgpu.strategies import profile_of
 
-from .advice import Advice, Estimate
+from .advice import Advice, Estimate, Fit
 from .available_memory import probe_memory
 from .estimates import magic_line
 from .model_advisor import ModelAdvisor
 from .request import AdviceRequest
+from .row_kinds import RowKind, row_kinds
 from .speed_model import Speed
 
 if TYPE_CHECKING:
@@ -67,13 +69,15 @@ def catalogue(request: AdviceRequest, machine: Machine | None = None) -> Advice:
     available = probe_memory(request.run_options(), machine)
     speed = Speed(None, None, "unknown", "depends on the model")
     rows = []
-    for name in strategy_names():
-        profile = profile_of(name)
-        line, problem = magic_line(name, name, request, available.ranks)
-        rows.append(
-            Estimate(name, profile.summary, (), 0, 0, "unknown" if line else "no", problem, speed,
-                     profile.costs, "", line)
-        )  # fmt: skip
+    base = request.base or RunOptions()
+    for kind in row_kinds(available.ranks, False, base):
+        profile = profile_of(kind.strategy)
+        line, problem = magic_line(kind, request, available.ranks)
+        fits: Fit = "unknown" if line else "no"
+        estimate = Estimate(
+            kind.name, profile.summary, (), 0, 0, fits, problem, speed, profile.costs, "", line
+        )
+        rows.append(estimate)
     return Advice(
         model="",
         devices=available.description,
@@ -82,7 +86,7 @@ def catalogue(request: AdviceRequest, machine: Machine | None = None) -> Advice:
         rows=tuple(rows),
         recommended="ddp",
         reason="No model is known yet: start with ddp, the simplest strategy.",
-        line=magic_line("ddp", "ddp", request, available.ranks)[0],
+        line=magic_line(RowKind("ddp", "ddp"), request, available.ranks)[0],
         largest_batch=None,
         notes=available.notes,
     )

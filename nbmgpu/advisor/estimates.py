@@ -4,64 +4,64 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 from nbmgpu.devices.requirements import missing_requirement
 from nbmgpu.errors import OptionError
 from nbmgpu.formatting import format_bytes
-from nbmgpu.strategies import profile_of, strategy_names
+from nbmgpu.strategies import profile_of
+from nbmgpu.strategies.mesh_sizes import mesh_sizes
 
 from . import memory_model, recommendation, speed_model
 from .advice import Estimate, Part
 from .available_memory import AvailableMemory
 from .request import AdviceRequest
+from .row_kinds import RowKind
+from .training_setup import TrainingSetup
 
-VARIANTS = {"fsdp": ("fsdp --cpu-offload",)}
-"""Strategies with options that have a row of their own."""
 
-
-def magic_line(name: str, strategy: str, request: AdviceRequest, ranks: int) -> tuple[str, str]:
+def magic_line(kind: RowKind, request: AdviceRequest, ranks: int) -> tuple[str, str]:
     """Return the ``%%mgpu`` line for a row, and why there is none; one of them is empty.
 
     Args:
-        name: name of the row: the strategy, or one of its ``VARIANTS``.
-        strategy: name of the strategy.
+        kind: the row.
         request: the options of the line.
         ranks: number of ranks, where the request has none.
     """
-    if requirement := missing_requirement(profile_of(strategy)):
+    if requirement := missing_requirement(profile_of(kind.strategy)):
         return "", f"needs {requirement.needed}: %pip install {requirement.install}"
-    extra: dict[str, Any] = {"cpu_offload": True} if name != strategy else {}
     gpus = ranks if request.gpus is None else request.gpus
     try:
-        return dataclasses.replace(request, gpus=gpus).run_options(strategy, **extra).command, ""
+        wanted = dataclasses.replace(request, gpus=gpus)
+        options = wanted.run_options(kind.strategy, **kind.options)
+        mesh_sizes(profile_of(options.strategy), ranks, options)
     except OptionError as error:
         first = str(error).partition("\n")[0]
         return "", (first.partition(": ")[2] or first).rstrip(".")
+    if options.strategy != kind.strategy:
+        return "", f"the mesh of this line is one of {options.strategy}"
+    return options.command, ""
 
 
 def estimate_rows(
     request: AdviceRequest,
-    setup: memory_model.TrainingSetup,
+    setups: Mapping[RowKind, TrainingSetup],
     available: AvailableMemory,
     unsupported: Mapping[str, str],
 ) -> list[Estimate]:
-    """Return the estimates of all strategies.
+    """Return the estimates of all rows.
 
     Args:
         request: the training options.
-        setup: what is trained, and on what.
+        setups: what is trained, and on what, for each row.
         available: the free memory.
-        unsupported: strategies that do not support the optimizer, with the reasons.
+        unsupported: strategies that do not support the model or the optimizer, with the reasons.
     """
     rows = []
-    for strategy in strategy_names():
-        variants = VARIANTS.get(strategy, ()) if setup.on_gpu else ()
-        for name in (strategy, *variants):
-            line, problem = magic_line(name, strategy, request, setup.ranks)
-            if unsupported.get(strategy):
-                line, problem = "", unsupported[strategy]
-            rows.append(_estimate(name, strategy, line, problem, setup, available))
+    for kind, setup in setups.items():
+        line, problem = magic_line(kind, request, setup.ranks)
+        if unsupported.get(kind.strategy):
+            line, problem = "", unsupported[kind.strategy]
+        rows.append(_estimate(kind.name, kind.strategy, line, problem, setup, available))
     return rows
 
 
@@ -70,7 +70,7 @@ def _estimate(
     strategy: str,
     line: str,
     problem: str,
-    setup: memory_model.TrainingSetup,
+    setup: TrainingSetup,
     available: AvailableMemory,
 ) -> Estimate:
     profile = profile_of(strategy)

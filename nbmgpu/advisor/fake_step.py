@@ -2,7 +2,8 @@
 
 The model is copied with fake tensors (``torch._subclasses.FakeTensorMode``), which have shapes
 but no data, and a batch of fake tensors is run forward and backward through the copy.
-``TensorMemoryTracker`` counts all allocations.  The model itself does not change: neither its
+``TensorMemoryTracker`` counts all allocations, also for ranks that have parts of the model.  The
+model itself does not change: neither its
 parameters and gradients nor its modes and hooks, and no random number is drawn.  A model of
 70 billion parameters takes a few seconds and no memory.
 """
@@ -14,7 +15,7 @@ import copy
 import functools
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,9 @@ from torch.utils._pytree import tree_map
 from nbmgpu.environment import random_state
 
 from .forward_pass import batch_size, call_model, compute_loss, tensors_in
-from .memory_tracker import TensorMemoryTracker, attribute_tensors
+from .memory_tracker import LiveMemory, TensorMemoryTracker, attribute_tensors
+from .model_parts import ModelParts
+from .running_region import RunningRegion, SharedAttention
 
 if TYPE_CHECKING:
     from nbmgpu.strategies.strategy_options import Precision
@@ -58,16 +61,20 @@ class FakeStep:
         uncast_saved, uncast_peak: as ``saved`` and ``peak``, without the low-precision copies of
             parameters that autocast caches.  Sharded parameters are cast when they are gathered.
         layers: number of layers that the values are extrapolated to; 0 if all layers ran.
+        largest_message: the largest output that ranks communicate, in full.
+        all_messages: all outputs that they communicate in the forward pass, in full.
     """
 
     samples: int
-    saved: int
-    peak: int
-    peak_with_gradients: int
+    saved: float
+    peak: float
+    peak_with_gradients: float
     outputs: int
-    uncast_saved: int
-    uncast_peak: int
+    uncast_saved: float
+    uncast_peak: float
     layers: int = 0
+    largest_message: int = 0
+    all_messages: int = 0
 
 
 def run_fake_step(
@@ -79,12 +86,31 @@ def run_fake_step(
 ) -> FakeStep:
     """Measure a step of ``model`` with a batch like ``batch``, resized to ``samples`` samples.
 
+    Raises:
+        FakeStepError: the model needs the data of tensors, or cannot be called with the batch.
+    """
+    (step,) = run_divided(model, batch, samples, [ModelParts()], precision, checkpointing)
+    return step
+
+
+def run_divided(
+    model: nn.Module,
+    batch: Any,
+    samples: int,
+    parts: Sequence[ModelParts],
+    precision: Precision | None = None,
+    checkpointing: bool = False,
+) -> list[FakeStep]:
+    """Measure a step on ranks that have ``parts`` of ``model``, for each of them.
+
     A deep stack of equal layers runs with a few of them, and the rest is extrapolated.
 
     Raises:
         FakeStepError: the model needs the data of tensors, or cannot be called with the batch.
     """
-    run = functools.partial(_run_with_layers, model, batch, samples, precision, checkpointing)
+    run = functools.partial(
+        _run_with_layers, model, batch, samples, parts, precision, checkpointing
+    )
     before = random_state.capture()
     try:
         with warnings.catch_warnings(), _fake_tensor_logging_disabled():
@@ -93,7 +119,8 @@ def run_fake_step(
             if layers >= DEEP_STACK:
                 # Fails if the model also depends on its number of layers elsewhere.
                 with contextlib.suppress(Exception):
-                    return _extrapolate(run(FEW_LAYERS), run(2 * FEW_LAYERS), layers)
+                    pairs = zip(run(FEW_LAYERS), run(2 * FEW_LAYERS), strict=True)
+                    return [_extrapolate(few, more, layers) for few, more in pairs]
             return run(0)
     except Exception as error:
         lines = str(error).strip().splitlines()
@@ -107,15 +134,17 @@ def _run_with_layers(
     model: nn.Module,
     batch: Any,
     samples: int,
+    parts: Sequence[ModelParts],
     precision: Precision | None,
     checkpointing: bool,
     layers: int,
-) -> FakeStep:
+) -> list[FakeStep]:
     """Run a fake step with the first ``layers`` layers of the stack, or with all if 0."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     fake_model = _fake_copy(model, fake_mode)
+    regions = [RunningRegion(each.in_copy(model, fake_model)) for each in parts]
     if layers:
         stack = _find_stack(fake_model)
         assert stack is not None
@@ -123,26 +152,50 @@ def _run_with_layers(
     if checkpointing:
         _enable_checkpointing(fake_model)
     with fake_mode, torch.enable_grad():
-        return _forward_and_backward(fake_model, _resized(batch, samples), samples, precision)
+        resized = _resized(batch, samples)
+        return _forward_and_backward(fake_model, resized, samples, precision, regions)
 
 
 def _forward_and_backward(
-    model: nn.Module, batch: Any, samples: int, precision: str | None
-) -> FakeStep:
-    tracker = TensorMemoryTracker(model)
+    model: nn.Module,
+    batch: Any,
+    samples: int,
+    precision: str | None,
+    regions: list[RunningRegion],
+) -> list[FakeStep]:
+    tracker = TensorMemoryTracker(model, regions)
     tracker.add(batch)
     dtype = AUTOCAST_DTYPES.get(precision or "")
     with tracker:
-        with torch.autocast("cpu", dtype, enabled=dtype is not None):
+        with (
+            torch.autocast("cpu", dtype, enabled=dtype is not None),
+            SharedAttention(regions, tracker.count_in_full, tracker.hold),
+        ):
             output, targets = call_model(model, batch)
         loss = compute_loss(output, targets)
-        saved, uncast_saved = tracker.live, tracker.live - tracker.casts
+        saved = [(memory.live, memory.live - memory.casts) for memory in tracker.memories]
         outputs = sum(t.untyped_storage().nbytes() for t in tensors_in(output))
         loss.backward()
+    return [
+        _step_of(memory, samples, *at_backward, outputs)
+        for memory, at_backward in zip(tracker.memories, saved, strict=True)
+    ]
+
+
+def _step_of(
+    memory: LiveMemory, samples: int, saved: float, uncast_saved: float, outputs: int
+) -> FakeStep:
     return FakeStep(
-        samples, saved, tracker.peak, tracker.peak_with_gradients, outputs, uncast_saved,
-        tracker.uncast_peak,
-    )  # fmt: skip
+        samples=samples,
+        saved=saved,
+        peak=memory.peak,
+        peak_with_gradients=memory.peak_with_gradients,
+        outputs=outputs,
+        uncast_saved=uncast_saved,
+        uncast_peak=memory.uncast_peak,
+        largest_message=memory.region.largest_message,
+        all_messages=memory.region.all_messages,
+    )
 
 
 def _find_stack(model: nn.Module) -> nn.ModuleList | None:
@@ -162,8 +215,8 @@ def _stack_depth(model: nn.Module) -> int:
 def _extrapolate(few: FakeStep, more: FakeStep, layers: int) -> FakeStep:
     """Extrapolate steps with ``FEW_LAYERS`` and twice as many layers to ``layers``."""
 
-    def extrapolate(first: int, second: int) -> int:
-        return first + (second - first) * (layers - FEW_LAYERS) // FEW_LAYERS
+    def extrapolate(first: float, second: float) -> int:
+        return int(first + (second - first) * (layers - FEW_LAYERS) / FEW_LAYERS)
 
     peak = extrapolate(few.peak, more.peak)
     with_gradients = extrapolate(few.peak_with_gradients, more.peak_with_gradients)
@@ -176,6 +229,8 @@ def _extrapolate(few: FakeStep, more: FakeStep, layers: int) -> FakeStep:
         uncast_saved=extrapolate(few.uncast_saved, more.uncast_saved),
         uncast_peak=extrapolate(few.uncast_peak, more.uncast_peak),
         layers=layers,
+        largest_message=max(few.largest_message, more.largest_message),
+        all_messages=extrapolate(few.all_messages, more.all_messages),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,19 +28,27 @@ class UnitSizes:
     replicated: int
 
 
-def measure_units(model: nn.Module, class_names: tuple[str, ...] = ()) -> UnitSizes:
+def measure_units(
+    model: nn.Module,
+    class_names: tuple[str, ...] = (),
+    held: Mapping[nn.Parameter, float] | None = None,
+) -> UnitSizes:
     """Return the sizes of the units of ``model``.
 
     Args:
         model: the model to shard.
         class_names: module classes that form units, as in ``--fsdp-units``.
+        held: fractions of the parameters that are split over other ranks before.
     """
     from nbmgpu.strategies.fsdp.wrap_policy import sharding_plans
 
     first = next(model.parameters(), None)
     if first is None:
         return UnitSizes(0, 0, 0, 0)
-    nbytes = {id(p): p.numel() * p.element_size() for p in model.parameters()}
+    held = held or {}
+    nbytes = {
+        id(p): round(p.numel() * p.element_size() * held.get(p, 1.0)) for p in model.parameters()
+    }
     unit_sizes: list[int] = []
     root = 0
     seen: set[int] = set()

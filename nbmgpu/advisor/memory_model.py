@@ -21,38 +21,15 @@ elements.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable
 
-from nbmgpu.strategies.mesh_sizes import mesh_sizes
-from nbmgpu.strategies.profiles import HSDP
-from nbmgpu.strategies.strategy_options import StrategyOptions
-
-from .activations import HIGH_MARGIN
-from .interval import KIB, Interval, maximum
-
-if TYPE_CHECKING:
-    from nbmgpu.strategies.strategy_options import Precision
-
-    from .activations import Activations
-    from .fsdp_units import UnitSizes
-    from .model_size import ModelSize
-
-Kind = Literal["parameters", "gradients", "optimizer", "activations", "buffers", "extra"]
-
-KINDS: dict[Kind, str] = {
-    "parameters": "parameters",
-    "gradients": "gradients",
-    "optimizer": "optimizer states",
-    "activations": "activations and intermediate results of the step",
-    "buffers": "model buffers, gradient buckets and gathered parameters",
-    "extra": "the process itself, and allocator overhead",
-}
-"""Labels of the kinds of memory, in display order."""
-
-MemoryByKind = Mapping[Kind, Interval]
+from .interval import KIB, Interval
+from .model_parallel_memory import (
+    pipeline_parallel_memory,
+    sequence_parallel_memory,
+    tensor_parallel_memory,
+)
+from .training_setup import KINDS, Kind, MemoryByKind, TrainingSetup
 
 GIB = KIB**3
 CPU_PROCESS = Interval(0.015 * GIB, 0.3 * GIB)
@@ -66,77 +43,6 @@ FRAGMENTATION = 0.06
 
 DEEPSPEED_BUCKET = 500_000_000
 """Maximum number of elements in DeepSpeed's gradient bucket."""
-
-
-@dataclass(frozen=True)
-class TrainingSetup:
-    """Everything that the memory of a rank depends on, besides the strategy.
-
-    Attributes:
-        model_size: sizes of the model and its optimizer states.
-        units: sizes of the units that FSDP2 gathers.
-        activations: memory of one rank's step; None if unknown.
-        ranks: number of ranks.
-        on_gpu: whether each rank has a GPU.
-        accumulate: backward passes per optimizer step.
-        precision: as in ``--precision``.
-    """
-
-    model_size: ModelSize
-    units: UnitSizes
-    activations: Activations | None
-    ranks: int
-    on_gpu: bool
-    accumulate: int = 1
-    precision: Precision | None = None
-
-    @property
-    def gather_factor(self) -> float:
-        """Size of a gathered parameter relative to float32: FSDP2 gathers bf16 under bf16."""
-        return 0.5 if self.precision == "bf16" else 1.0
-
-    @property
-    def hsdp_ranks(self) -> int:
-        """Number of ranks in a group of ``hsdp``, with its default mesh."""
-        return mesh_sizes(HSDP, self.ranks, StrategyOptions())["fsdp"]
-
-    def activation_memory(self, gradients: float, fraction: float = 1.0) -> Interval:
-        """Return activations and temporaries of the optimizer step, besides full gradients.
-
-        Args:
-            gradients: bytes of gradients, which are counted separately.
-            fraction: fraction of the parameters that this rank's optimizer updates.
-        """
-        step = self._optimizer_temporaries(fraction)
-        acts = self.activations
-        if acts is None:
-            return step
-        # A cell may clear gradients before its forward pass, or after it.
-        passes = Interval(acts.peak_with_gradients.low - gradients, acts.peak.high)
-        if self.accumulate > 1:
-            passes = Interval(acts.peak.low - self.model_size.largest, acts.peak.high)
-        passes = Interval(min(passes.low, passes.high), passes.high)
-        return maximum(passes, step, Interval(0.0, 0.0))
-
-    def sharded_activation_memory(self, fraction: float) -> Interval:
-        """Return the same where gradients are sharded.
-
-        The lower bound is the memory at the start of the backward pass.
-        """
-        acts = self.activations
-        step = self._optimizer_temporaries(fraction)
-        if acts is None:
-            return step
-        # FSDP2 and DeepSpeed compute the whole pass in half precision, autocast only most of it.
-        low = acts.uncast_saved.low * (0.85 if self.gather_factor < 1 else 1.0)
-        return Interval(low, max(step.high, acts.uncast_peak.high))
-
-    def _optimizer_temporaries(self, fraction: float) -> Interval:
-        # On GPUs torch updates all parameters at once (foreach) and needs a temporary for each;
-        # on CPUs it updates them one by one.
-        gradients = self.model_size.gradients
-        size = gradients * fraction if self.on_gpu else 3.0 * self.model_size.largest
-        return Interval(0.0, size * HIGH_MARGIN)
 
 
 def zero_model_states(stage: int, ranks: int, parameters: float) -> float:
@@ -174,14 +80,15 @@ def fsdp_memory(
     """Estimate FSDP2: everything is sharded, and units are gathered.
 
     The root's own parameters, outside of all units, and their gradients stay gathered until the
-    end of the backward pass.
+    end of the backward pass.  Under ``fsdp+tp``, ``setup.units`` are those of parts of layers.
 
     Args:
         setup: what is trained, and on what.
         keep_gathered: units stay gathered after the forward pass.
         offload: shards are kept in the memory of the host.
     """
-    size, units, factor, ranks = setup.model_size, setup.units, setup.gather_factor, setup.ranks
+    size, units, factor = setup.model_size, setup.units, setup.gather_factor
+    ranks = setup.shard_ranks
     total = max(1, size.parameters)
     sharded, replicated = units.sharded / total, units.replicated / total
     fraction = replicated + (0 if offload else sharded / ranks)
@@ -189,9 +96,10 @@ def fsdp_memory(
     gradients = size.gradients * fraction
     gathered = (units.sharded if keep_gathered else root + unit) * factor
     # Besides the unit that computes: the next unit is gathered, and the gradients of three units
-    # are in flight.
+    # are in flight; with more ranks, which wait for one another, those of four.
     prefetched = 0 if keep_gathered else unit * factor
-    most = gathered + prefetched + root * (factor + 1) + unit * (factor + 3)
+    in_flight = 3 if ranks <= 2 else 4
+    most = gathered + prefetched + root * (factor + 1) + unit * (factor + in_flight)
     acts = setup.sharded_activation_memory(fraction)
     # At the start of the backward pass, or at its end: all gradients, and the root still gathered.
     least = max(acts.low + gathered, gradients + root * factor) - gradients
@@ -213,39 +121,6 @@ def zero2_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
 def offloaded_fsdp_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
     """Estimate ``fsdp --cpu-offload``: as ``fsdp``, with shards in the memory of the host."""
     return fsdp_memory(setup, offload=True)
-
-
-def hsdp_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
-    """Estimate ``hsdp`` with its default mesh: as ``fsdp`` on the ranks of one group."""
-    return fsdp_memory(dataclasses.replace(setup, ranks=setup.hsdp_ranks))
-
-
-def split_model_memory(setup: TrainingSetup, largest: Interval) -> dict[Kind, Interval]:
-    """Estimate ranks that hold parts of one model, and the whole batch.
-
-    Args:
-        setup: what is trained, and on what.
-        largest: size of the largest part, relative to equal parts.
-    """
-    size, ranks = setup.model_size, setup.ranks
-    acts = setup.activation_memory(size.gradients / ranks, 1 / ranks)
-    return {
-        "parameters": largest * (size.parameters / ranks),
-        "gradients": largest * (size.gradients / ranks),
-        "optimizer": largest * (size.all_states / ranks),
-        "activations": Interval(acts.low, acts.high * ranks),
-        "buffers": Interval.exact(size.buffers),
-    }
-
-
-def tp_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
-    """Estimate ``tp``: norms and biases are replicated."""
-    return split_model_memory(setup, Interval(1.0, 1.1))
-
-
-def pp_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
-    """Estimate ``pp``: stages are not equally large."""
-    return split_model_memory(setup, Interval(1.0, 1.5))
 
 
 def deepspeed_memory(
@@ -292,9 +167,12 @@ ESTIMATORS: dict[str, Callable[[TrainingSetup], dict[Kind, Interval]]] = {
     "zero2": zero2_memory,
     "fsdp": fsdp_memory,
     "fsdp --cpu-offload": offloaded_fsdp_memory,
-    "hsdp": hsdp_memory,
-    "tp": tp_memory,
-    "pp": pp_memory,
+    "hsdp": fsdp_memory,
+    "tp": tensor_parallel_memory,
+    "fsdp+tp": fsdp_memory,
+    "pp": pipeline_parallel_memory,
+    "sp": sequence_parallel_memory,
+    "cp": sequence_parallel_memory,
     "deepspeed_stage_1": lambda setup: deepspeed_memory(setup, 1),
     "deepspeed_stage_2": lambda setup: deepspeed_memory(setup, 2),
     "deepspeed_stage_3": lambda setup: deepspeed_memory(setup, 3),
@@ -311,16 +189,22 @@ SOURCES = {
     "fsdp": "ZeRO 1910.02054, stage 3, with FSDP2; measured",
     "fsdp --cpu-offload": "as fsdp, with FSDP2's CPUOffloadPolicy",
     "hsdp": "as fsdp, on the ranks of one group",
-    "tp": "Megatron-LM 1909.08053; not measured, a wide range",
-    "pp": "GPipe 1811.06965; not measured, a wide range",
+    "tp": "its own plan of the layers, Megatron-LM 1909.08053; measured",
+    "fsdp+tp": "as fsdp, for parts of layers as under tp; measured",
+    "pp": "its own stages, GPipe 1811.06965; measured",
+    "sp": "layers on slices of the sequence, Ulysses 2309.14509; measured",
+    "cp": "as sp, with the keys of all ranks; measured",
     "dp": "nn.DataParallel",
 }
 DEEPSPEED_SOURCE = "ZeRO 1910.02054, and DeepSpeed's own estimators; a wide range"
 
 
 def estimate_memory(name: str, setup: TrainingSetup) -> MemoryByKind | None:
-    """Return the memory of one rank under the strategy ``name``; None if unknown."""
-    estimator = ESTIMATORS.get(name)
+    """Return the memory of one rank for the row ``name``; None if unknown.
+
+    Rows that differ by ``--mesh`` alone have the same estimator.
+    """
+    estimator = ESTIMATORS.get(name.partition(" --mesh")[0])
     if estimator is None:
         return None
     memory = estimator(setup)
@@ -336,5 +220,5 @@ def total(memory: MemoryByKind) -> Interval:
 
 
 def source_of(name: str) -> str:
-    """Return the source of the memory estimate of a strategy."""
-    return SOURCES.get(name, DEEPSPEED_SOURCE)
+    """Return the source of the memory estimate of a row."""
+    return SOURCES.get(name.partition(" --mesh")[0], DEEPSPEED_SOURCE)

@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from nbmgpu.devices.probe import Machine
 from nbmgpu.errors import OptionError, StrategyError, format_message
 from nbmgpu.formatting import format_count
+from nbmgpu.options.run_options import RunOptions
+from nbmgpu.strategies.mesh_sizes import data_parallel_sizes
+from nbmgpu.strategies.strategy_options import StrategyOptions
 
 from . import available_memory, memory_model, recommendation
 from .advice import Advice, Estimate
 from .arguments import check_types, resolve_batch, unsupported_strategies
 from .available_memory import AvailableMemory
 from .estimates import estimate_rows
-from .memory_model import TrainingSetup
 from .recommendation import Recommendation
 from .request import AdviceRequest
+from .row_kinds import RowKind, row_kinds
+from .step_measurements import StepMeasurements
+from .training_setup import TrainingSetup
 
 if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
     from torch.utils.data import DataLoader
 
-    from nbmgpu.strategies.strategy_options import Precision
-
-    from .activations import Activations
     from .fsdp_units import UnitSizes
+    from .model_parts import ModelParts
+
+
+SLOW_LINKS = (
+    "Over a slow link (no NVLink, several machines) ddp is the fastest if the model fits. Between "
+    "groups of GPUs with such a link, hsdp sends only gradients of shards over it, and pp only "
+    "activations of one layer; tp, fsdp+tp, sp and cp need fast links along tp, sp and cp."
+)
 
 
 class ModelAdvisor:
@@ -51,9 +62,10 @@ class ModelAdvisor:
         self.model = model
         self.optimizer = optimizer
         self.model_size = measure_model(model, optimizer)
-        self.batch, self.samples, self.failure = resolve_batch(batch, loader)
-        self._units: dict[tuple[str, ...], UnitSizes] = {}
-        self._activations: dict[Any, Activations | None] = {}
+        self.batch, self.samples, self.no_batch = resolve_batch(batch, loader)
+        self._steps = StepMeasurements(model, self.batch, self.model_size.gradients)
+        self._units: dict[Any, UnitSizes] = {}
+        self._divisions: dict[Any, ModelParts] = {}
         self._unsupported = unsupported_strategies(optimizer)
 
     def advise(self, request: AdviceRequest, machine: Machine | None = None) -> Advice:
@@ -67,22 +79,28 @@ class ModelAdvisor:
             OptionError: an option has an invalid value, or there are too few devices.
         """
         available = self._available_memory(request, machine)
-        setup = self._setup(request, available)
-        rows = estimate_rows(request, setup, available, self._unsupported)
+        setups = self._setups(request, available)
+        rows = self._rows(request, setups, available)
         checkpointed_rows: list[Estimate] = []
+        checkpointed_setups: dict[RowKind, TrainingSetup] = {}
         checkpointed = dataclasses.replace(request, checkpointing=True)
         if not request.checkpointing and not recommendation.names_on_device(rows, "fits"):
-            checkpointed_setup = self._setup(checkpointed, available)
-            checkpointed_rows = estimate_rows(
-                checkpointed, checkpointed_setup, available, self._unsupported
-            )
+            checkpointed_setups = self._setups(checkpointed, available)
+            checkpointed_rows = self._rows(checkpointed, checkpointed_setups, available)
+        setup = next(each for kind, each in setups.items() if kind.name == "ddp")
         choice = self._recommend(rows, checkpointed_rows, setup, available)
-        chosen_request = checkpointed if choice.checkpointing else request
+        chosen_setups = checkpointed_setups if choice.checkpointing else setups
         line, largest = "", None
         if choice.name:
             chosen = _chosen_row(choice, checkpointed_rows if choice.checkpointing else rows)
             rows = [chosen if row.name == chosen.name else row for row in rows]
-            line, largest = chosen.line, self._largest_batch(chosen, chosen_request, available)
+            kind, setup = next(
+                each for each in chosen_setups.items() if each[0].name == choice.name
+            )
+            chosen_request = checkpointed if choice.checkpointing else request
+            peak_memory = self._peak_memory_function(kind, chosen_request, setup)
+            line = chosen.line
+            largest = recommendation.largest_batch(chosen, setup, available.free, peak_memory)
         return Advice(
             model=self._description(),
             devices=available.description,
@@ -93,8 +111,20 @@ class ModelAdvisor:
             reason=choice.reason,
             line=line,
             largest_batch=largest,
-            notes=tuple(self._notes(self._setup(chosen_request, available), available)),
+            notes=tuple(self._notes(setup, available)),
         )
+
+    def _rows(
+        self,
+        request: AdviceRequest,
+        setups: Mapping[RowKind, TrainingSetup],
+        available: AvailableMemory,
+    ) -> list[Estimate]:
+        unsupported = dict(self._unsupported)
+        if any(k.strategy == "pp" and s.mesh["pp"] > 1 and s.held == 1.0
+               for k, s in setups.items()):  # fmt: skip
+            unsupported["pp"] = "the model has no sequence of layers, one for each rank"
+        return estimate_rows(request, setups, available, unsupported)
 
     def _recommend(
         self,
@@ -108,14 +138,6 @@ class ModelAdvisor:
         batch_known = self.batch is not None
         return recommendation.recommend(rows, setup, available.free, checkpointed_rows, batch_known)
 
-    def _largest_batch(
-        self, chosen: Estimate, request: AdviceRequest, available: AvailableMemory
-    ) -> int | None:
-        """Return the largest global batch, in samples, that should fit."""
-        setup = self._setup(request, available)
-        peak_memory = self._peak_memory_function(chosen.name, request, setup)
-        return recommendation.largest_batch(chosen, setup, available.free, peak_memory)
-
     def _available_memory(self, request: AdviceRequest, machine: Machine | None) -> AvailableMemory:
         if request.memory is None:
             return available_memory.probe_memory(request.run_options(), machine)
@@ -125,75 +147,83 @@ class ModelAdvisor:
         request.run_options()  # validates the options
         return available_memory.assume_memory(request.gpus, request.memory)
 
-    def _setup(self, request: AdviceRequest, available: AvailableMemory) -> TrainingSetup:
-        return TrainingSetup(
-            model_size=self.model_size,
-            units=self._unit_sizes(request.base.fsdp_units if request.base else ()),
-            activations=self._step_activations(request, available.ranks),
-            ranks=available.ranks,
-            on_gpu=available.on_gpu,
-            accumulate=request.accumulate,
-            precision=request.precision,
-        )
+    def _setups(
+        self, request: AdviceRequest, available: AvailableMemory
+    ) -> dict[RowKind, TrainingSetup]:
+        """Return the setup of each row; activations of all rows are measured together."""
+        options = request.base or RunOptions()
+        kinds = list(row_kinds(available.ranks, available.on_gpu, options))
+        meshes = {kind: kind.mesh(available.ranks, options) for kind in kinds}
+        parts = {kind: self._parts(kind.strategy, meshes[kind], options) for kind in kinds}
+        samples = {kind: self._samples(request, meshes[kind]) for kind in kinds}
+        step = request.precision, request.checkpointing
+        for number in set(samples.values()):
+            wanted = [parts[kind] for kind in kinds if samples[kind] == number]
+            self._steps.measure(number, *step, wanted)
+        return {
+            kind: TrainingSetup(
+                model_size=self.model_size,
+                units=self._unit_sizes(options.fsdp_units, parts[kind]),
+                activations=self._steps.activations(samples[kind], *step, parts[kind]),
+                ranks=available.ranks,
+                on_gpu=available.on_gpu,
+                accumulate=request.accumulate,
+                precision=request.precision,
+                mesh=meshes[kind],
+                held=parts[kind].held_fraction(self.model),
+                largest_block=parts[kind].largest_region(),
+            )
+            for kind in kinds
+        }
 
-    def _unit_sizes(self, class_names: tuple[str, ...]) -> UnitSizes:
+    def _parts(
+        self, strategy: str, mesh: Mapping[str, int], options: StrategyOptions
+    ) -> ModelParts:
+        """Return what a rank has of the model, the same object for the same division."""
+        from .model_parts import parts_of
+
+        key = strategy, tuple(mesh.items()), options.schedule, options.split_points
+        if key not in self._divisions:
+            try:
+                self._divisions[key] = parts_of(strategy, self.model, mesh, options)
+            except StrategyError as error:  # no such split points
+                raise OptionError(str(error)) from None
+        return self._divisions[key]
+
+    def _samples(self, request: AdviceRequest, mesh: Mapping[str, int]) -> int:
+        """Return the number of samples on a rank."""
+        shards = math.prod(data_parallel_sizes(mesh).values())
+        return self.samples if request.batch == "per-rank" else -(-self.samples // shards)
+
+    def _unit_sizes(self, class_names: tuple[str, ...], parts: ModelParts) -> UnitSizes:
         """Return the sizes of the units that FSDP2 gathers, with the given unit classes."""
         from .fsdp_units import measure_units
 
-        if class_names not in self._units:
+        key = class_names, parts
+        if key not in self._units:
             try:
-                self._units[class_names] = measure_units(self.model, class_names)
+                self._units[key] = measure_units(self.model, class_names, parts.held)
             except StrategyError as error:  # the model has no such class
                 raise OptionError(str(error)) from None
-        return self._units[class_names]
-
-    def _step_activations(self, request: AdviceRequest, ranks: int) -> Activations | None:
-        """Return the activations of one rank's step; None without a batch."""
-        if self.batch is None:
-            return None
-        samples = self.samples if request.batch == "per-rank" else -(-self.samples // ranks)
-        return self._activations_for(samples, request.precision, request.checkpointing)
-
-    def _activations_for(
-        self, samples: int, precision: Precision | None, checkpointing: bool
-    ) -> Activations | None:
-        """Return the activations of a step with ``samples`` samples; cached."""
-        key = samples, precision, checkpointing
-        if key not in self._activations:
-            self._activations[key] = self._measure_activations(*key)
-        return self._activations[key]
+        return self._units[key]
 
     def _peak_memory_function(
-        self, name: str, request: AdviceRequest, setup: TrainingSetup
+        self, kind: RowKind, request: AdviceRequest, setup: TrainingSetup
     ) -> Callable[[int], float] | None:
         """Return a function from samples per rank to peak bytes; None if it would be slow."""
         if setup.activations is None or setup.activations.extrapolated:
             return None
+        parts = self._parts(kind.strategy, setup.mesh, request.base or RunOptions())
+        step = request.precision, request.checkpointing
 
         def peak_memory(samples: int) -> float:
-            activations = self._activations_for(samples, request.precision, request.checkpointing)
-            resized = dataclasses.replace(setup, activations=activations)
-            memory = memory_model.estimate_memory(name, resized)
+            resized = dataclasses.replace(
+                setup, activations=self._steps.activations(samples, *step, parts)
+            )
+            memory = memory_model.estimate_memory(kind.name, resized)
             return memory_model.total(memory).high if memory else 0.0
 
         return peak_memory
-
-    def _measure_activations(
-        self, samples: int, precision: Precision | None, checkpointing: bool
-    ) -> Activations | None:
-        """Run a fake step, or use the formula where the model does not run on fake tensors."""
-        from .activations import from_fake_step, from_formula
-        from .fake_step import FakeStepError, run_fake_step
-
-        try:
-            step = run_fake_step(self.model, self.batch, samples, precision, checkpointing)
-        except FakeStepError as error:
-            self.failure = f"the model does not run on fake tensors ({error})"
-            gradients = self.model_size.gradients
-            return from_formula(
-                self.model, self.batch, samples, gradients, precision, checkpointing
-            )
-        return from_fake_step(step)
 
     def _description(self) -> str:
         size = self.model_size
@@ -214,16 +244,14 @@ class ModelAdvisor:
         acts = setup.activations
         if acts is not None:
             samples = f"{format_count(acts.samples, 'sample')} on each rank"
-            failure = f"; {self.failure}" if self.failure else ""
+            failure = f"; {self._steps.failure}" if self._steps.failure else ""
             notes.append(f"Activations: {samples}, from {acts.source}{failure}.")
-        elif self.failure:
-            notes.append(f"Activations are not counted: {self.failure}.")
+        elif failure := self._steps.failure or self.no_batch:
+            notes.append(f"Activations are not counted: {failure}.")
         if not available.on_gpu and available.ranks > 1:
             notes.append("CPU ranks share the cores: several are not faster than one.")
         elif available.ranks > 1:
-            notes.append(
-                "Over a slow interconnect (no NVLink, several machines) ddp is the fastest."
-            )
+            notes.append(SLOW_LINKS)
         return notes
 
 

@@ -17,10 +17,10 @@ from nbmgpu.options.run_options import RunOptions
 
 from .advice import Advice
 from .advisor import catalogue
-from .memory_model import KINDS, Kind
 from .model_advisor import ModelAdvisor
 from .request import AdviceRequest
 from .training_objects import TrainingObjects
+from .training_setup import KINDS, Kind
 
 if TYPE_CHECKING:
     from nbmgpu.cell.source import Transform

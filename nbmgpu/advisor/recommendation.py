@@ -9,7 +9,7 @@ from nbmgpu.formatting import format_bytes
 
 from .advice import Estimate, Fit
 from .interval import Interval, format_interval
-from .memory_model import TrainingSetup
+from .training_setup import TrainingSetup
 
 USABLE_FRACTION = 0.9
 """Fraction of the free memory that a strategy may use to count as fitting."""
@@ -20,13 +20,18 @@ MAX_TRIALS = 3
 MAX_BATCH = 100_000
 """Samples.  Larger global batches are not reported: memory is not the limit then."""
 
-PREFERENCE = ("ddp", "zero1", "zero2", "fsdp", "fsdp --cpu-offload", "deepspeed_stage_3_offload")
-"""The strategies that can be recommended, the simplest and fastest first."""
+PREFERENCE = ("ddp", "zero1", "zero2", "fsdp")
+"""The strategies that split batches, the simplest and fastest first."""
 
-MODEL_PARALLELISM = (
-    "It needs the work split inside layers or between them: try --strategy tp or pp; sequence "
-    "parallelism does not exist here yet"
-)
+MODEL_PARALLEL = ("sp --mesh", "sp", "fsdp+tp", "tp --mesh", "tp")
+"""Rows that split samples or layers, those that communicate least first.  ``pp`` is not among them:
+it is for slow links, of which nothing is known here."""
+
+OFFLOADED = ("fsdp --cpu-offload", "deepspeed_stage_3_offload")
+"""Rows that need the memory of the host."""
+
+
+MORE_RANKS = "With more ranks each needs less"
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,8 @@ def recommend(
 ) -> Recommendation:
     """Choose a strategy from ``rows``.
 
-    A row that fits is preferred to a tight one, and checkpointing to offloading.
+    A row that fits is preferred to a tight one, checkpointing to splitting samples or layers, and
+    that to offloading.
 
     Args:
         rows: the estimates of all strategies.
@@ -103,10 +109,12 @@ def recommend(
     if setup.activations is None:
         return _recommend_by_states(candidates, free, batch_known)
     alternatives = ((candidates, False), (_by_preference(checkpointed_rows), True))
-    for by_name, checkpointing in alternatives:
-        for name in names_on_device(by_name.values(), "fits"):
-            text = _reason(name, ddp, setup, free, checkpointing)
-            return Recommendation(name, text, checkpointing)
+    for names in (PREFERENCE, MODEL_PARALLEL):
+        for by_name, checkpointing in alternatives:
+            for name, row in by_name.items():
+                if row.fits == "fits" and _is_among(name, names):
+                    text = _reason(name, ddp, setup, free, checkpointing)
+                    return Recommendation(name, text, checkpointing)
     for by_name, checkpointing in alternatives:
         if tight := names_on_device(by_name.values(), "tight"):
             least = min(tight, key=lambda name: by_name[name].high)
@@ -127,6 +135,10 @@ def recommend(
     return Recommendation("", text)
 
 
+def _is_among(name: str, names: Iterable[str]) -> bool:
+    return any(name == each or name.startswith(f"{each} ") for each in names)
+
+
 def names_on_device(rows: Iterable[Estimate], fits: Fit) -> list[str]:
     """Return the names of the rows with this ``fits`` that do not offload to the host."""
     return [row.name for row in rows if row.fits == fits and "offload" not in row.name]
@@ -139,9 +151,14 @@ def _tight_reason(row: Estimate, free: int, checkpointing: bool) -> str:
 
 
 def _by_preference(rows: Sequence[Estimate]) -> dict[str, Estimate]:
-    """Return the available rows by name, in the order of ``PREFERENCE``."""
-    available = {row.name: row for row in rows if row.line}
-    return {name: available[name] for name in PREFERENCE if name in available}
+    """Return the available rows that can be recommended by name, in the order of preference."""
+    order = (*PREFERENCE, *MODEL_PARALLEL, *OFFLOADED)
+    return {
+        row.name: row
+        for name in order
+        for row in rows
+        if row.line and (row.name == name or row.name.startswith(f"{name} "))
+    }
 
 
 def _recommend_by_states(
@@ -165,7 +182,7 @@ def _recommend_by_states(
     row = candidates[least]
     needed = format_bytes(row.low)
     if row.fits == "no":
-        text = f"Nothing fits: {least} needs {needed} of {available}. {MODEL_PARALLELISM}."
+        text = f"Nothing fits: {least} needs {needed} of {available}. {MORE_RANKS}."
         return Recommendation("", text)
     text = f"{least} leaves the most memory to activations: it needs {needed} without them."
     return Recommendation(least, text)
@@ -186,12 +203,19 @@ def _reason(name: str, ddp: Estimate, setup: TrainingSetup, free: int, checkpoin
     if not ddp.line:
         problem = f"ddp is not available: {ddp.problem}"
     states = format_bytes(setup.model_size.all_states)
+    strategy = name.partition(" ")[0]
     solution = {
         "ddp": "everything stays replicated",
         "zero1": f"zero1 shards the {states} of optimizer states",
         "zero2": "zero2 shards gradients and optimizer states, and gathers parameters only once",
         "fsdp": "fsdp shards parameters, gradients and optimizer states",
-    }[name]
+        "sp": "the activations of a sequence are too many for one rank even where they are "
+        "recomputed, and sp splits each sequence over ranks",
+        "tp": "what fsdp gathers, or activations, are too large for one rank, and tp splits each "
+        "layer over ranks",
+        "fsdp+tp": "what fsdp gathers, or activations, are too large for one rank, and fsdp+tp "
+        "splits layers before it shards them",
+    }[strategy]
     if checkpointing:
         solution += ", and recomputing activations saves memory for about a third more time"
     return f"{problem}; {solution}."
@@ -209,8 +233,8 @@ def _remedy(row: Estimate, free: int) -> str:
     if acts > free / 2:
         advice = f"Activations are {format_bytes(acts)} of that: use smaller batches"
     else:
-        advice = "With more ranks each needs less"
-    return f"{advice}. {MODEL_PARALLELISM}"
+        advice = MORE_RANKS
+    return advice
 
 
 def largest_batch(
@@ -244,11 +268,11 @@ def largest_batch(
     if not left >= per_sample > 0:
         return None
     samples = int(left // per_sample)
-    limit = -(-MAX_BATCH // setup.ranks)
+    limit = -(-MAX_BATCH // setup.data_parallel_ranks)
     if peak_memory is not None and row.high <= usable and samples < limit:
         found = _search_samples(acts.samples, row.high, usable, limit, peak_memory)
         samples = max(samples, found)
-    most = samples * setup.ranks
+    most = samples * setup.data_parallel_ranks
     if most >= MAX_BATCH:
         return None
     unit: int = 10 ** max(0, len(str(most)) - 2)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .memory_model import TrainingSetup
+    from .training_setup import TrainingSetup
 
 DEEPSPEED_VOLUMES = {
     "deepspeed_stage_1": (3.0, 0.0),
@@ -63,7 +63,7 @@ def communication_volume(name: str, setup: TrainingSetup) -> float | None:
         "zero1": 2.0 * passes + 1,
         "zero2": (gather + 1) * passes,
         "fsdp": (2 * gather + 1) * passes,
-        "hsdp": (2 * gather + 1 + 2 / setup.hsdp_ranks) * passes,
+        "hsdp": (2 * gather + 1 + 2 / setup.shard_ranks) * passes,
         "fsdp --cpu-offload": (2 * gather + 1) * passes,
     }.get(name)
 

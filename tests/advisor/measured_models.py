@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -16,6 +16,9 @@ from nbmgpu.advisor.request import AdviceRequest
 from nbmgpu.strategies.strategy_options import Precision
 
 RANKS = 2
+
+MARKER = 7919
+"""Bytes of a tensor of which there is no other with the same size."""
 
 CELL = """
 import gc, os
@@ -33,6 +36,7 @@ for batch in loader:
     loss = loss_of(model, batch)
     loss.backward()
     optimizer.step()
+    torch.empty(MARKER, dtype=torch.uint8)  # ends a step
 profiler.stop()
 allocations, events = [], list(profiler.profiler.kineto_results.experimental_event_tree())
 while events:
@@ -42,24 +46,29 @@ while events:
         fields = event.extra_fields
         allocations.append((event.start_time_ns, fields.ptr, fields.alloc_size))
 allocations.sort()
-held, peak, live = 0, 0, {}
+held, peak, start, live = 0, 0, None, {}
 for _, address, size in allocations:
     # Memory that a gloo thread frees is not recorded, but its address is allocated again.
     held -= live.pop(address, 0)
     if size > 0:
         live[address] = size
         held += size
+    if size == MARKER and start is None:
+        start, peak = peak, held
     peak = max(peak, held)
 del profiler, events, event, allocations, live
 """
 
 
 class Texts(Dataset[Any]):
+    def __init__(self, count: int = 48, tokens: int = 64) -> None:
+        self.count, self.tokens = count, tokens
+
     def __len__(self) -> int:
-        return 48
+        return self.count
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        ids = torch.arange(index, index + 64) % 500
+        ids = torch.arange(index, index + self.tokens) % 500
         return {"input_ids": ids}
 
 
@@ -115,6 +124,42 @@ def gpt2() -> nn.Module:
     )  # fmt: skip
 
 
+def stack() -> nn.Module:
+    """25 million parameters."""
+    layers = [layer for _ in range(24) for layer in (nn.Linear(1024, 1024), nn.ReLU())]
+    return nn.Sequential(*layers, nn.Linear(1024, 10))
+
+
+def large_gpt2() -> nn.Module:
+    """27 million parameters."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return GPT2LMHeadModel(
+        GPT2Config(n_layer=8, n_embd=512, n_head=8, vocab_size=4000, n_positions=128,
+                   resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+                   bos_token_id=0, eos_token_id=0, loss_type="ForCausalLM")
+    )  # fmt: skip
+
+
+def large_llama() -> nn.Module:
+    """29 million parameters."""
+    return llama(hidden_size=512, intermediate_size=1376, num_hidden_layers=8, vocab_size=4000)
+
+
+def long_llama() -> nn.Module:
+    """One million parameters, for long sequences."""
+    return llama(hidden_size=128, intermediate_size=344, num_hidden_layers=4, vocab_size=1000)
+
+
+def llama(**sizes: int) -> nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(
+        LlamaConfig(**sizes, num_attention_heads=8, num_key_value_heads=8,
+                    max_position_embeddings=4096, bos_token_id=0, eos_token_id=0, pad_token_id=1)
+    )  # fmt: skip
+
+
 def classified(model: nn.Module, batch: Any) -> torch.Tensor:
     x, y = batch
     output = model(x)
@@ -146,33 +191,49 @@ MODELS = {
     "conv": Model(conv, classified, Pictures(), 16),
     "bert": Model(bert, language, Texts(), 16),
     "gpt2": Model(gpt2, language, Texts(), 16),
+    "stack": Model(stack, classified, Vectors(1024), 64),
+    "large gpt2": Model(large_gpt2, language, Texts(12, 32), 4),
+    "large llama": Model(large_llama, language, Texts(12, 32), 4),
+    "long llama": Model(long_llama, language, Texts(3, 4096), 1),
 }
 
 
-def advised(model: Model, precision: Precision | None = None) -> Any:
+def advised(model: Model, precision: Precision | None = None, ranks: int = RANKS) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made = model.make()
     optimizer = torch.optim.Adam(made.parameters())
-    request = AdviceRequest(gpus=RANKS, cpu=True, precision=precision)
+    request = AdviceRequest(gpus=ranks, cpu=True, precision=precision)
     return ModelAdvisor(made, optimizer, model.example()).advise(request)
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """Peak bytes of tensors, and bytes of the process before there were any (``base``)."""
+    """Bytes on the rank that has most of them.
+
+    Attributes:
+        peak: of tensors, from the end of the first step.
+        start: of tensors, until then: the model is made in full, and sharded.
+        base: of the process, before there were any tensors.
+    """
 
     peak: int
+    start: int
     base: int
 
 
-def measured(model: Model, strategy: str, precision: Precision | None = None) -> Measurements:
+def measured(
+    model: Model, strategy: str, precision: Precision | None = None, ranks: int = RANKS
+) -> Measurements:
     names = {"torch": torch, "make": model.make, "loss_of": model.loss_of, "loader": model.loader()}
-    options = {"strategy": strategy, "precision": precision, "pull": ("peak", "base")}
-    run = nbmgpu.run(CELL, names, gpus=RANKS, cpu=True, **options)
+    names["MARKER"] = MARKER
+    values = [f.name for f in fields(Measurements)]
+    options = {"strategy": strategy, "precision": precision, "pull": values}
+    run = nbmgpu.run(CELL, names, gpus=ranks, cpu=True, **options)
     assert run is not None
-    ranks = [run.results[rank] for rank in range(RANKS)]
-    return Measurements(max(r["peak"] for r in ranks), max(r["base"] for r in ranks))
+    return Measurements(
+        **{name: max(run.results[rank][name] for rank in range(ranks)) for name in values}
+    )
 
 
 def tensors_of(row: Any) -> tuple[int, int]:

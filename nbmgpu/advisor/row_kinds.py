@@ -1,0 +1,62 @@
+"""The rows of an ``Advice``: each strategy, and some with options that change what they need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nbmgpu.errors import OptionError
+from nbmgpu.strategies import profile_of, strategy_names
+from nbmgpu.strategies.mesh_sizes import mesh_sizes
+from nbmgpu.strategies.strategy_options import StrategyOptions
+
+MODEL_PARALLEL = ("tp", "pp", "sp")
+"""Strategies with a row for two replicas, which need fewer fast links than one group."""
+
+REPLICAS = 2
+
+
+@dataclass(frozen=True, eq=False)
+class RowKind:
+    """A strategy with the options that make a row of its own.
+
+    Attributes:
+        name: the strategy and these options, as on a ``%%mgpu`` line.
+        strategy: name of the strategy.
+        options: the options by their names in ``RunOptions``.
+    """
+
+    name: str
+    strategy: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def mesh(self, ranks: int, options: StrategyOptions) -> dict[str, int]:
+        """Return the sizes of its mesh; those of the default mesh if ``options`` do not fit."""
+        profile = profile_of(self.strategy)
+        words = self.options.get("mesh", options.mesh)
+        try:
+            return mesh_sizes(profile, ranks, StrategyOptions(mesh=words))
+        except OptionError:
+            return mesh_sizes(profile, ranks, StrategyOptions())
+
+
+def row_kinds(ranks: int, on_gpu: bool, options: StrategyOptions) -> Iterator[RowKind]:
+    """Yield the rows for a number of ranks.
+
+    Args:
+        ranks: number of ranks.
+        on_gpu: whether each rank has a GPU.
+        options: options of the cell's line; with a mesh there, no other is proposed.
+    """
+    for strategy in strategy_names():
+        yield RowKind(strategy, strategy)
+        if strategy == "fsdp" and on_gpu:
+            yield RowKind("fsdp --cpu-offload", strategy, {"cpu_offload": True})
+        if strategy in MODEL_PARALLEL and not options.mesh and _has_groups(ranks):
+            mesh = (f"dp={REPLICAS}", f"{strategy}={ranks // REPLICAS}")
+            yield RowKind(f"{strategy} --mesh {','.join(mesh)}", strategy, {"mesh": mesh})
+
+
+def _has_groups(ranks: int) -> bool:
+    return ranks >= 2 * REPLICAS and ranks % REPLICAS == 0
