@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from nbmgpu.strategies.recorded_outputs import recorded_inside_layers
 
-from .region import Exchange, Region
+from .region import Exchange, NotSplittableError, Region
 from .sequence_tensor import SequenceTensor, whole_of
-from .slices import run_on_slice
+from .slices import run_on_slices
 from .trial import BlockTrial, Splitting
 
 
@@ -64,11 +64,12 @@ class SequenceBlock:
         if splitting.dim is None or not self._has_slices(first, splitting.dim):
             return self._run_whole(call, leaves, spec)
         self.has_run = True
-        region = self.region(first, splitting.dim)
-        found, output_spec = run_on_slice(self.module, call, region, leaves, spec)
+        region = self._region(first, splitting.dim, splitting.exchange, splitting.operations)
+        found, output_spec = run_on_slices(
+            self.module, call, region, (leaves, spec), splitting.arguments
+        )
         if len(found) != len(splitting.outputs):
-            what = f"{type(self.module).__name__} returns other values than before"
-            raise RuntimeError(what)
+            raise NotSplittableError("the output has another structure than in the layer's trial")
         outputs = [
             SequenceTensor.make(x, region.layout_of_slice(x, region.dim)) if split else x
             for x, split in zip(found, splitting.outputs, strict=True)
@@ -87,13 +88,15 @@ class SequenceBlock:
         return first if self.begins or isinstance(first, SequenceTensor) else None
 
     def _has_slices(self, first: Tensor, dim: int) -> bool:
-        """Whether the sequence has a slice for each rank."""
-        return all(self.region(first, dim).sizes)
+        """Whether a dimension has a slice for each rank."""
+        return all(self._region(first, dim, None).sizes)
 
-    def region(self, first: Tensor, dim: int) -> Region:
+    def _region(
+        self, first: Tensor, dim: int, exchange: Exchange | None, known: Sequence[bool] = ()
+    ) -> Region:
         """Return the region of a call whose first argument is ``first``."""
         length, batch = first.shape[dim], first.shape[1 - dim]
-        return Region(dim, length, batch, self._settings.group, self._settings.exchange)
+        return Region(dim, length, batch, self._settings.group, exchange, known)
 
     def _splitting(self, leaves: list[Any], spec: Any, first: Tensor) -> Splitting:
         """Return how a call with such arguments is split; try it the first time."""
@@ -101,9 +104,14 @@ class SequenceBlock:
         key = spec, kinds, self.module.training, torch.is_grad_enabled(), self._observers()
         found = self._splittings.get(key)
         if found is None and any(self._has_slices(first, dim) for dim in (0, 1)):
-            candidates = [self.region(first, d) for d in (1, 0) if self._has_slices(first, d)]
-            found = BlockTrial(self.module, leaves, spec).run(candidates)
-            self._splittings[key] = found
+            # What works without attention over ranks needs none, in any later call.
+            candidates = [
+                self._region(first, dim, exchange)
+                for dim in (1, 0)
+                for exchange in (None, self._settings.exchange)
+                if self._has_slices(first, dim)
+            ]
+            found = self._splittings[key] = BlockTrial(self.module, leaves, spec).run(candidates)
             if found.dim is None:
                 self._settings.on_whole(self.module, found.reason)
         return found or Splitting(None)
