@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -121,9 +122,17 @@ def _with_own_queries(region: Region, call: AttentionCall, keys_are_split: bool)
     if mask is not None and mask.shape[-2] > 1:
         mask = mask[..., rows, :]
     elif call.is_causal:
-        positions = torch.arange(key.shape[-2], device=key.device)
-        mask = positions <= torch.arange(region.length, device=key.device)[rows].unsqueeze(-1)
+        mask = _causal_mask(rows.start, rows.stop, key.shape[-2], key.device, key.dtype)
     return replace(call, key=key, value=value, mask=mask, is_causal=False).run()
+
+
+@functools.lru_cache(maxsize=2)
+def _causal_mask(
+    start: int, end: int, keys: int, device: torch.device, dtype: torch.dtype
+) -> Tensor:
+    """Return the rows from ``start`` to ``end`` of a causal mask, one for all layers."""
+    mask = torch.full((end - start, keys), float("-inf"), device=device, dtype=dtype)
+    return mask.triu_(start + 1)
 
 
 def patch_attention(patches: PatchStack) -> None:

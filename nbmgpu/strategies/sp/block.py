@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from nbmgpu.errors import StrategyError, format_message
 from nbmgpu.strategies.recorded_outputs import recorded_inside_layers
 
 from .region import Exchange, NotSplittableError, Region
@@ -24,11 +25,13 @@ class BlockSettings:
     """What all blocks of a model share.
 
     Attributes:
+        strategy: name of the strategy, for messages.
         group: the ranks, in the order of their slices.
         exchange: how ranks share attention.
         on_whole: is told which block runs on whole sequences, and why.
     """
 
+    strategy: str
     group: ProcessGroup
     exchange: Exchange
     on_whole: Callable[[nn.Module, str], None]
@@ -65,16 +68,31 @@ class SequenceBlock:
             return self._run_whole(call, leaves, spec)
         self.has_run = True
         region = self._region(first, splitting.dim, splitting.exchange, splitting.operations)
-        found, output_spec = run_on_slices(
-            self.module, call, region, (leaves, spec), splitting.arguments
-        )
-        if len(found) != len(splitting.outputs):
-            raise NotSplittableError("the output has another structure than in the layer's trial")
+        try:
+            found, output_spec = run_on_slices(
+                self.module, call, region, (leaves, spec), splitting.arguments
+            )
+            if len(found) != len(splitting.outputs):
+                raise NotSplittableError("its output has another structure than in its trial")
+        except NotSplittableError as error:
+            raise self._other_call(error) from None
         outputs = [
             SequenceTensor.make(x, region.layout_of_slice(x, region.dim)) if split else x
             for x, split in zip(found, splitting.outputs, strict=True)
         ]
         return tree_unflatten(outputs, output_spec)
+
+    def _other_call(self, error: NotSplittableError) -> StrategyError:
+        name, strategy = type(self.module).__name__, self._settings.strategy
+        return StrategyError(
+            format_message(
+                f"Under {strategy}, a layer of class {name} cannot run on slices of the sequence: "
+                f"{error}",
+                "Whether a tensor has the sequence as a dimension is found out at a layer's first "
+                "call, and must stay so",
+                "%%mgpu --strategy ddp",
+            )
+        )
 
     def _run_whole(self, call: Callable[..., Any], leaves: list[Any], spec: Any) -> Any:
         args, kwargs = tree_unflatten([whole_of(leaf) for leaf in leaves], spec)

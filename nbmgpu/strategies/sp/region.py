@@ -70,7 +70,7 @@ class Region:
         index = len(self.found)
         split = self.known[index] if index < len(self.known) else size == self.size
         if split and size != self.size:
-            raise NotSplittableError("operations in the layer have other shapes than in its trial")
+            raise NotSplittableError("operations in it have other shapes than in its trial")
         self.found.append(split)
         return split
 

@@ -64,7 +64,7 @@ def _part(leaf: Any, region: Region, is_split: bool) -> Any:
         whole = whole_of(leaf)
         return replicate_input(whole, region.group) if whole.requires_grad else whole
     if leaf.shape[region.dim] != region.length:
-        raise NotSplittableError("arguments have other shapes than in the layer's trial")
+        raise NotSplittableError("its arguments have other shapes than in its trial")
     layout = region.layout(leaf.shape, region.dim)
     if isinstance(leaf, SequenceTensor):
         return leaf.slice_for_block(layout)

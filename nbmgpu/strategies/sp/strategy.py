@@ -75,7 +75,7 @@ class SequenceParallel(DistributedDataParallel):
         if not self._patches:
             patch_attention(self._patches)
             patch_dropout(self._patches)
-        settings = BlockSettings(self.mesh.get_group(name), self.exchange, self._notice_whole)
+        settings = BlockSettings(name, self.mesh.get_group(name), self.exchange, self._notice_whole)
         for module in (module for unit in units for module in unit.modules):
             if module not in self._wrapped:
                 self._wrap(module, settings)
