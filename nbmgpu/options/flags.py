@@ -195,7 +195,7 @@ FLAGS = (
     Flag(
         "--mesh",
         "mesh",
-        "sizes of the device mesh by dimension (fsdp, tp, pp; default: all in the last one)",
+        "sizes of the device mesh by dimension (dp, fsdp, tp, pp, sp, cp)",
         metavar="dp=2,tp=2",
         validate=values.validate_mesh,
     ),

@@ -12,7 +12,7 @@ from idioms.model_parallelism import MODELS, TEXTS
 from idioms.notebook import notebook
 from idioms.sources import ADAM, BLOCKS, CONV, before_step
 from matrix_selection import sampled
-from nbmgpu.strategies.pp.checkpoint import outside_of_checkpoints
+from nbmgpu.strategies.checkpoint import outside_of_checkpoints
 from torch import nn
 
 import nbmgpu
