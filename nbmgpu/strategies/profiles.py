@@ -164,8 +164,8 @@ TP = Profile(
     summary="tensor parallelism: each rank holds and computes a part of every layer",
     aliases=("tensor_parallel", "tensor_parallelism", "modelparallelstrategy", "autotp", "auto_tp"),
     options=OptionSupport(
-        COMMON_OPTIONS - {"compile"} | {"sync_batchnorm", "mesh"},
-        handled=frozenset({"mesh"}),
+        COMMON_OPTIONS - {"compile"} | {"sync_batchnorm", "mesh", "tp_plan"},
+        handled=frozenset({"mesh", "tp_plan"}),
         reasons={
             "compile": "its collectives would end each compiled graph",
             "precision=fp16": "its losses are not scaled; bf16 needs no scaling",
@@ -240,7 +240,8 @@ FSDP_TP = replace(
     aliases=("2d", "2d_parallel"),
     options=replace(
         FSDP.options,
-        supported=FSDP.options.supported - {"compile"},
+        supported=FSDP.options.supported - {"compile"} | {"tp_plan"},
+        handled=FSDP.options.handled | {"tp_plan"},
         reasons={**FSDP.options.reasons, "compile": TP.options.reasons["compile"]},
         alternatives={**FSDP.options.alternatives, "compile": "fsdp"},
     ),

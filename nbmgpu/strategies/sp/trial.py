@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from nbmgpu.strategies.checkpoint import outside_of_checkpoints
 from nbmgpu.strategies.generators import kept_random_state
 from nbmgpu.strategies.module_copy import ModuleState, copy_for_trial, hooks_of_cell
+from nbmgpu.strategies.outcome import Outcome, detached_copy
 from nbmgpu.strategies.recorded_outputs import recorded_inside_layers
 
 from .region import Exchange, Region
@@ -46,21 +47,6 @@ class Splitting:
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a call of the block has computed.
-
-    Attributes:
-        outputs: the leaves of its output.
-        grads: gradients of its arguments and parameters, for one gradient of the outputs.
-        spec: structure of the output.
-    """
-
-    outputs: list[Any]
-    grads: list[Tensor | None]
-    spec: Any
-
-
 class BlockTrial:
     """Tries one call of a block."""
 
@@ -72,7 +58,7 @@ class BlockTrial:
             leaves, spec: the arguments of the call.
         """
         self._module = module
-        self._leaves = [_copy(whole_of(leaf)) for leaf in leaves]
+        self._leaves = [detached_copy(whole_of(leaf)) for leaf in leaves]
         self._spec = spec
 
     def run(self, candidates: Sequence[Region]) -> Splitting:
@@ -117,7 +103,7 @@ class BlockTrial:
         try:
             with outside_of_checkpoints(), kept_random_state():
                 sliced, splitting = self._call_on_slices(module, region)
-            if sliced.spec != whole.spec or not _equal(whole, sliced):
+            if not sliced.is_that_of(whole):
                 reason = "its positions depend on each other outside of attention"
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
@@ -133,7 +119,7 @@ class BlockTrial:
         leaves = [_leaf(x) for x in self._leaves]
         args, kwargs = tree_unflatten(leaves, self._spec)
         outputs, spec = tree_flatten(_forward(module)(*args, **kwargs))
-        return Outcome(outputs, _gradients(outputs, leaves, module), spec)
+        return Outcome.of(outputs, spec, _inputs(leaves, module))
 
     def _call_on_slices(self, module: nn.Module, region: Region) -> tuple[Outcome, Splitting]:
         """Call the copy on slices, and gather its outputs."""
@@ -147,7 +133,7 @@ class BlockTrial:
             region.gather(x, region.dim) if is_slice else x
             for x, is_slice in zip(parts, are_slices, strict=True)
         ]
-        outcome = Outcome(outputs, _gradients(outputs, leaves, module), spec)
+        outcome = Outcome.of(outputs, spec, _inputs(leaves, module))
         operations = tuple(region.found)
         return outcome, Splitting(region.dim, region.exchange, arguments, are_slices, operations)
 
@@ -156,10 +142,8 @@ def _forward(module: nn.Module) -> Callable[..., Any]:
     return type(module).forward.__get__(module)  # type: ignore[no-any-return]
 
 
-def _copy(leaf: Any) -> Any:
-    if not isinstance(leaf, Tensor):
-        return leaf
-    return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+def _inputs(leaves: list[Any], module: nn.Module) -> list[Tensor]:
+    return [*(x for x in leaves if isinstance(x, Tensor)), *module.parameters()]
 
 
 def _leaf(leaf: Any) -> Any:
@@ -175,46 +159,3 @@ def _is_slice(leaf: Any, region: Region) -> bool:
         and leaf.dim() > region.dim
         and leaf.shape[region.dim] == region.size
     )
-
-
-def _gradients(outputs: list[Any], leaves: list[Any], module: nn.Module) -> list[Tensor | None]:
-    """Return gradients of arguments and parameters, for the same gradients of outputs each time."""
-    inputs = [x for x in leaves if isinstance(x, Tensor) and x.requires_grad]
-    inputs += [p for p in module.parameters() if p.requires_grad]
-    tensors = [x for x in outputs if isinstance(x, Tensor) and x.requires_grad]
-    if not tensors or not inputs:
-        return []
-    generator = torch.Generator().manual_seed(0)
-    grads = [
-        torch.randn(x.shape, generator=generator, dtype=torch.float32).to(x.device, x.dtype)
-        for x in tensors
-    ]
-    return list(torch.autograd.grad(tensors, inputs, grads, allow_unused=True))
-
-
-def _equal(whole: Outcome, sliced: Outcome) -> bool:
-    """Whether outputs and gradients are equal but for the rounding of sums."""
-    if len(whole.outputs) != len(sliced.outputs) or len(whole.grads) != len(sliced.grads):
-        return False
-    # A gradient that is zero but for rounding, such as of the bias of keys, differs.
-    largest = max((_largest(grad) for grad in whole.grads), default=0.0)
-    return all(
-        _is_close(x, y, _largest(x)) for x, y in zip(whole.outputs, sliced.outputs, strict=True)
-    ) and all(_is_close(x, y, largest) for x, y in zip(whole.grads, sliced.grads, strict=True))
-
-
-def _largest(value: Any) -> float:
-    if not isinstance(value, Tensor) or not value.is_floating_point() or not value.numel():
-        return 0.0
-    return float(value.detach().abs().max())
-
-
-def _is_close(first: Any, second: Any, largest: float) -> bool:
-    if not isinstance(first, Tensor) or not isinstance(second, Tensor):
-        return bool(first is None and second is None) or bool(first == second)
-    if first.shape != second.shape or first.dtype != second.dtype:
-        return False
-    if not first.is_floating_point():
-        return torch.equal(first, second)
-    epsilon = torch.finfo(first.dtype).eps
-    return torch.allclose(first, second, 1e3 * epsilon, 1e2 * epsilon * largest, equal_nan=True)

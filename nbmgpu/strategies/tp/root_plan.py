@@ -11,9 +11,11 @@ from torch.distributed import ProcessGroup
 from nbmgpu.strategies.forward_patch import ForwardPatch
 from nbmgpu.strategies.sharding.tensor_shard import ShardLayout, TensorLayout
 
-from .parallel_modules import ParallelBlock, ParallelModule, SplitParameter
+from .named_plan import NamedPlan
+from .parallel_block import ParallelBlock
+from .parallel_modules import ParallelModule, SplitParameter
 from .plan import ModulePlan, parallel_plan
-from .split_block import SplitBlock, split_blocks
+from .split_block import SplitBlock, named_blocks, split_blocks
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +60,7 @@ def plan_root(
     known: Callable[[nn.Parameter], TensorLayout | None] = lambda _: None,
     except_for: Collection[nn.Parameter] = (),
     allow_empty: bool = True,
+    named: NamedPlan | None = None,
 ) -> RootPlan:
     """Plan how the layers in ``root`` are split.
 
@@ -70,12 +73,22 @@ def plan_root(
         known: returns the layout of a parameter that is split already.
         except_for: parameters that cannot be split.
         allow_empty: whether ranks may hold empty parts.
+        named: the user's plan; None to find one.
+
+    Raises:
+        StrategyError: the user's plan names layers that are not there, or cannot be split.
     """
-    blocks = list(split_blocks(root, group.size()))
-    by_inputs = {layer for block in blocks for layer in block.last}
+    if named is None:
+        blocks = list(split_blocks(root, group.size()))
+        by_inputs = {layer for block in blocks for layer in block.last}
+        chosen = None
+    else:
+        by_inputs, by_outputs = named.layers_of(root, group.size())
+        blocks = list(named_blocks(root, by_outputs, by_inputs, group.size()))
+        chosen = by_inputs | by_outputs
     modules: list[ModulePlan] = []
     layouts: dict[nn.Parameter, ShardLayout] = {}
-    for plan in parallel_plan(root, by_inputs, group.size()):
+    for plan in parallel_plan(root, by_inputs, group.size(), chosen):
         wanted = {
             parameter: ShardLayout(parameter.shape, dim, group)
             for name, dim in plan.split_parameters().items()
