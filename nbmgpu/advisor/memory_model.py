@@ -286,6 +286,11 @@ def dp_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
     return memory
 
 
+def mp_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
+    """Estimate ``mp``: each GPU has some layers; without GPUs, one process has everything."""
+    return pp_memory(setup) if setup.on_gpu else dp_memory(setup)
+
+
 ESTIMATORS: dict[str, Callable[[TrainingSetup], dict[Kind, Interval]]] = {
     "ddp": ddp_memory,
     "zero1": zero1_memory,
@@ -300,6 +305,7 @@ ESTIMATORS: dict[str, Callable[[TrainingSetup], dict[Kind, Interval]]] = {
     "deepspeed_stage_3": lambda setup: deepspeed_memory(setup, 3),
     "deepspeed_stage_2_offload": lambda setup: deepspeed_memory(setup, 2, True),
     "deepspeed_stage_3_offload": lambda setup: deepspeed_memory(setup, 3, True),
+    "mp": mp_memory,
     "dp": dp_memory,
 }
 """The estimator of each strategy.  ``none`` has none: its memory depends on the cell."""
@@ -313,6 +319,7 @@ SOURCES = {
     "hsdp": "as fsdp, on the ranks of one group",
     "tp": "Megatron-LM 1909.08053; not measured, a wide range",
     "pp": "GPipe 1811.06965; not measured, a wide range",
+    "mp": "equal parts of the layers; not measured, a wide range",
     "dp": "nn.DataParallel",
 }
 DEEPSPEED_SOURCE = "ZeRO 1910.02054, and DeepSpeed's own estimators; a wide range"

@@ -7,7 +7,7 @@ from .idiom import Idiom, idiom
 STRATEGIES = (
     "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "fsdp+tp", "pp", "sp", "cp",
     "deepspeed_stage_1", "deepspeed_stage_2", "deepspeed_stage_3",
-    "deepspeed_stage_2_offload", "deepspeed_stage_3_offload", "dp",
+    "deepspeed_stage_2_offload", "deepspeed_stage_3_offload", "mp", "dp",
 )  # fmt: skip
 """Every strategy that trains."""
 
