@@ -89,7 +89,7 @@ def test_flags_of_comparisons_are_completed(shell):
     assert "--pull" not in completions(shell, "%%mgpu compare |")
     assert completions(shell, "%%mgpu compare --strategies |") == list(strategy_names())
     assert "ddp" not in completions(shell, "%%mgpu compare --strategies ddp,|")
-    assert completions(shell, "%%mgpu compare -s ddp,fsd|") == ["fsdp"]
+    assert completions(shell, "%%mgpu compare -s ddp,hsd|") == ["hsdp"]
     assert completions(shell, "%%mgpu scale --gpus |")[:2] == ["1", "2"]
     assert completions(shell, "%%mgpu scale --gpus 1,|")[0] == "2"
     assert completions(shell, "%%mgpu scale --strategy dd|") == ["ddp"]

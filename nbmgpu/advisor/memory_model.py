@@ -25,6 +25,7 @@ from collections.abc import Callable
 
 from .interval import KIB, Interval
 from .model_parallel_memory import (
+    layers_memory,
     pipeline_parallel_memory,
     sequence_parallel_memory,
     tensor_parallel_memory,
@@ -161,6 +162,15 @@ def dp_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
     return memory
 
 
+def mp_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
+    """Estimate ``mp``: each GPU has some layers; without GPUs, one process has everything."""
+    if setup.on_gpu:
+        return layers_memory(setup)
+    memory = ddp_memory(setup)
+    memory["buffers"] = Interval.exact(setup.model_size.buffers)
+    return memory
+
+
 ESTIMATORS: dict[str, Callable[[TrainingSetup], dict[Kind, Interval]]] = {
     "ddp": ddp_memory,
     "zero1": zero1_memory,
@@ -178,6 +188,7 @@ ESTIMATORS: dict[str, Callable[[TrainingSetup], dict[Kind, Interval]]] = {
     "deepspeed_stage_3": lambda setup: deepspeed_memory(setup, 3),
     "deepspeed_stage_2_offload": lambda setup: deepspeed_memory(setup, 2, True),
     "deepspeed_stage_3_offload": lambda setup: deepspeed_memory(setup, 3, True),
+    "mp": mp_memory,
     "dp": dp_memory,
 }
 """The estimator of each strategy.  ``none`` has none: its memory depends on the cell."""
@@ -194,6 +205,7 @@ SOURCES = {
     "pp": "its own stages, GPipe 1811.06965; measured",
     "sp": "layers on slices of the sequence, Ulysses 2309.14509; measured",
     "cp": "as sp, with the keys of all ranks; measured",
+    "mp": "equal parts of the layers; not measured",
     "dp": "nn.DataParallel",
 }
 DEEPSPEED_SOURCE = "ZeRO 1910.02054, and DeepSpeed's own estimators; a wide range"

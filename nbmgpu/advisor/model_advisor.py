@@ -153,7 +153,7 @@ class ModelAdvisor:
         """Return the setup of each row; activations of all rows are measured together."""
         options = request.base or RunOptions()
         kinds = list(row_kinds(available.ranks, available.on_gpu, options))
-        meshes = {kind: kind.mesh(available.ranks, options) for kind in kinds}
+        meshes = {kind: kind.mesh(available.ranks, available.on_gpu, options) for kind in kinds}
         parts = {kind: self._parts(kind.strategy, meshes[kind], options) for kind in kinds}
         samples = {kind: self._samples(request, meshes[kind]) for kind in kinds}
         step = request.precision, request.checkpointing
@@ -182,7 +182,7 @@ class ModelAdvisor:
         """Return what a rank has of the model, the same object for the same division."""
         from .model_parts import parts_of
 
-        key = strategy, tuple(mesh.items()), options.schedule, options.split_points
+        key = strategy, tuple(mesh.items()), options.schedule, options.split_points, options.tp_plan
         if key not in self._divisions:
             try:
                 self._divisions[key] = parts_of(strategy, self.model, mesh, options)

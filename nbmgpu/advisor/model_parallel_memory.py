@@ -1,4 +1,4 @@
-"""Estimates the memory of a rank under ``tp``, ``pp``, ``sp`` and ``cp``.
+"""Estimates the memory of a rank under ``tp``, ``pp``, ``mp``, ``sp`` and ``cp``.
 
 The fraction of the parameters that a rank holds is that of the strategies' own plans, see
 ``model_parts``, and so are activations: a fake step counts tensors inside of blocks (``tp``),
@@ -32,6 +32,11 @@ def pipeline_parallel_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
     # Intermediate results of a layer are those of a microbatch only.
     memory["activations"] = Interval(0.8 * acts.low, acts.high)
     return memory
+
+
+def layers_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
+    """Estimate ``mp``, whose GPUs run their layers on whole batches, one after another."""
+    return _parts_memory(setup, 1.0)
 
 
 def _parts_memory(setup: TrainingSetup, largest: float) -> dict[Kind, Interval]:

@@ -6,6 +6,7 @@ allocated while a module runs.  A fake step counts by it; see ``memory_tracker``
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -16,6 +17,8 @@ from nbmgpu.strategies.pp.stacks import Stack, find_stacks
 from nbmgpu.strategies.repeated_blocks import blocks
 from nbmgpu.strategies.strategy_options import StrategyOptions
 from nbmgpu.strategies.tp.layer_plan import LayerPlan, largest_part, plan_layers
+from nbmgpu.strategies.tp.named_plan import NamedPlan
+from nbmgpu.strategies.tp.split_block import SplitBlock
 
 Attention = Literal["as computed", "some heads", "own queries"]
 """How ranks share attention: ``sp`` gives each some heads, ``cp`` its own queries and all keys."""
@@ -85,20 +88,23 @@ def parts_of(
         StrategyError: ``--split-points`` does not fit the model.
     """
     if strategy in ("tp", "fsdp+tp"):
-        return tensor_parts(model, mesh["tp"], allow_empty=strategy == "tp")
-    if strategy == "pp":
-        return pipeline_parts(model, mesh["pp"], options)
+        named = NamedPlan.of(options.tp_plan)
+        return tensor_parts(model, mesh["tp"], named, allow_empty=strategy == "tp")
+    if strategy in ("pp", "mp"):
+        return pipeline_parts(model, mesh.get("pp", math.prod(mesh.values())), options)
     if strategy in ("sp", "cp"):
         return sequence_parts(model, mesh[strategy], strategy == "sp")
     return WHOLE
 
 
-def tensor_parts(model: nn.Module, ranks: int, allow_empty: bool = True) -> ModelParts:
+def tensor_parts(
+    model: nn.Module, ranks: int, named: NamedPlan | None = None, allow_empty: bool = True
+) -> ModelParts:
     """Return the parts under ``tp``: of split layers, and of activations inside of blocks."""
     if ranks == 1:
         return WHOLE
-    plan = plan_layers(model, ranks, allow_empty=allow_empty)
-    inner = {layer for block in plan.blocks for layer in block.first}
+    plan = plan_layers(model, ranks, allow_empty=allow_empty, named=named)
+    inner = {layer for block in filter(_stays_split, plan.blocks) for layer in block.first}
     sent = frozenset(each.module for each in plan.modules if each.module not in inner)
     return ModelParts(ranks, _held(plan, ranks), _block_regions(plan, ranks), sent)
 
@@ -113,7 +119,7 @@ def _held(plan: LayerPlan, ranks: int) -> dict[nn.Parameter, float]:
 def _block_regions(plan: LayerPlan, ranks: int) -> dict[nn.Module, float]:
     """Return where activations are split: inside of blocks, but for the outputs of their ends."""
     regions: dict[nn.Module, float] = {}
-    for block in plan.blocks:
+    for block in filter(_stays_split, plan.blocks):
         # A sequence may have other layers, too; what is between two of them is known.
         is_sequence = type(block.module) is nn.Sequential
         inside = (*block.first, *block.between) if is_sequence else (block.module,)
@@ -121,8 +127,25 @@ def _block_regions(plan: LayerPlan, ranks: int) -> dict[nn.Module, float]:
     return regions
 
 
+def _stays_split(block: SplitBlock) -> bool:
+    """Whether activations stay split; a trial on ranks will tell, and an MLP will pass it.
+
+    Layers that return what the block takes may be queries and keys, which it will not.
+    """
+    if block.is_certain:
+        return True
+    wide = block.last[0].get_parameter("weight").shape[1]
+    return all(
+        layer.get_parameter("weight").shape[0] == wide != layer.get_parameter("weight").shape[1]
+        for layer in block.first
+    )
+
+
 def pipeline_parts(model: nn.Module, ranks: int, options: StrategyOptions) -> ModelParts:
-    """Return the parts under ``pp``: of layers, by stages, and of other modules as under ``tp``."""
+    """Return the parts under ``pp`` and ``mp``: layers by stages, other modules as under ``tp``.
+
+    Under ``mp`` other modules are on one device; they are assumed to be spread.
+    """
     if ranks == 1:
         return WHOLE
     stages = ranks * (2 if options.schedule == "interleaved" else 1)

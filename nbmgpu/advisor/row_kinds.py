@@ -31,8 +31,10 @@ class RowKind:
     strategy: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def mesh(self, ranks: int, options: StrategyOptions) -> dict[str, int]:
+    def mesh(self, ranks: int, on_gpu: bool, options: StrategyOptions) -> dict[str, int]:
         """Return the sizes of its mesh; those of the default mesh if ``options`` do not fit."""
+        if self.strategy == "mp":  # it is one process, which has the whole batch
+            return {"mp": ranks if on_gpu else 1}
         profile = profile_of(self.strategy)
         words = self.options.get("mesh", options.mesh)
         try:

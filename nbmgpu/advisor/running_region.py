@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,7 @@ class RunningRegion:
         self._fractions: list[float] = []
         self._starts: list[int] = []
         self._ranges: list[tuple[int, int, float]] = []  # of sequence numbers, inner ones first
+        self._after: tuple[float, float] = (math.inf, 1.0)  # what follows layers on slices
         for module, fraction in parts.regions.items():
             module.register_forward_pre_hook(self._entering(fraction), with_kwargs=True)
             module.register_forward_hook(self._leave)
@@ -42,11 +44,13 @@ class RunningRegion:
         """Return the fraction of a tensor that is allocated now."""
         if self._fractions:
             return self._fractions[-1]
+        start, after = self._after
         node = torch._C._current_autograd_node() if self._ranges else None
         if node is None:
-            return 1.0
+            return after
         number = node._sequence_nr()
-        return next((f for start, end, f in self._ranges if start <= number < end), 1.0)
+        inside = (f for first, end, f in self._ranges if first <= number < end)
+        return next(inside, after if number >= start else 1.0)
 
     def enter(self, fraction: float) -> None:
         """Begin a region."""
@@ -74,6 +78,10 @@ class RunningRegion:
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
         self.leave()
+        _, end, fraction = self._ranges[-1]
+        if self.parts.attention != "as computed" and fraction < 1.0:
+            # Outputs stay on slices up to the loss; see ``strategies.sp.sequence_rows``.
+            self._after = end, fraction
 
     def _count_message(self, module: nn.Module, args: Any, output: Any) -> None:
         values = dict(output) if isinstance(output, dict) else output

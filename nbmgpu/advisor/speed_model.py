@@ -70,10 +70,13 @@ def communication_volume(name: str, setup: TrainingSetup) -> float | None:
 
 def estimate_speed(name: str, setup: TrainingSetup) -> Speed:
     """Return the expected speed of the strategy ``name``."""
+    if name in ("mp", "dp") and not setup.on_gpu:
+        return speed_range(0.5, 1.0, "one process")
     if name == "dp":
-        if not setup.on_gpu:
-            return speed_range(0.5, 1.0, "one process")
         return speed_range(0.2, 0.9, "one process, which copies the model to every GPU each step")
+    if name == "mp":
+        share = 1 / setup.ranks
+        return speed_range(share / 2, share, "one device computes at a time, the others wait")
     volume = communication_volume(name, setup)
     if name in ("tp", "pp"):
         places = "in every layer" if name == "tp" else "between stages, which wait for each other"

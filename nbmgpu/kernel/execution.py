@@ -18,6 +18,7 @@ from nbmgpu.engines.registry import get_engine
 from nbmgpu.environment import logging_state, random_state, torch_settings, tracker_run
 from nbmgpu.environment.headers import BundleHeader
 from nbmgpu.errors import OptionError, format_message
+from nbmgpu.options.model_parallelism import with_plan
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.patches.versions import untested_notice
 from nbmgpu.report.digest import write_digest
@@ -97,6 +98,7 @@ class Execution:
             SerializationError: a value cannot be sent to the ranks.
         """
         self.cell = read_cell(self.source, self.namespace, self.context.transform)
+        self.options = with_plan(self.options, self.namespace)
         self._check_strategy()
         self.placement = self._engine.place(self.options)
         self._complete_mesh()

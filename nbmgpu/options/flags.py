@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from . import values
+from . import model_parallelism, values
 
 COMMANDS = {
     "runs": "list the runs, newest first",
@@ -195,9 +195,9 @@ FLAGS = (
     Flag(
         "--mesh",
         "mesh",
-        "sizes of the device mesh by dimension (fsdp, tp, pp; default: all in the last one)",
+        "sizes of the device mesh by dimension (dp, fsdp, tp, pp, sp, cp)",
         metavar="dp=2,tp=2",
-        validate=values.validate_mesh,
+        validate=model_parallelism.validate_mesh,
     ),
     Flag(
         "--microbatches",
@@ -220,8 +220,16 @@ FLAGS = (
         "split_points",
         "layers that begin a stage (pp; default: stages with as many parameters)",
         metavar="layers.4,layers.8",
-        validate=values.validate_split_points,
+        validate=model_parallelism.validate_split_points,
         several=True,
+    ),
+    Flag(
+        "--tp-plan",
+        "tp_plan",
+        "how layers are split: a dict in the notebook, or words (tp, fsdp+tp; default: found)",
+        metavar="plan|layers.*.fc1=colwise",
+        validate=model_parallelism.validate_tp_plan,
+        completions=lambda: ("auto",),
     ),
     Flag("--cpu-offload", "cpu_offload", "keep shards in host memory (fsdp, hsdp, zero2)"),
     Flag(

@@ -11,12 +11,11 @@ import math
 import operator
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from nbmgpu.errors import closest_match
-from nbmgpu.strategies.mesh_sizes import dimension
 
 GpuRequest: TypeAlias = int | Literal["all"] | tuple[int, ...] | None
 """A number of GPUs, ``"all"``, indices, or None: all GPUs, or CPU ranks where there is none."""
@@ -243,25 +242,7 @@ def validate_path(value: object) -> str | None:
     raise InvalidValueError(problem, None)
 
 
-def validate_mesh(value: object) -> tuple[str, ...]:
-    """Return the dimensions of a device mesh as words such as ``dp=2``."""
-    if value in (None, (), ""):
-        return ()
-    items = value.items() if isinstance(value, Mapping) else None
-    given = [f"{name}={size}" for name, size in items] if items else list(map(str, list_of(value)))
-    words = [re.fullmatch(r"([a-z_]+)=([1-9]\d*)", word) for word in given]
-    valid = tuple(f"{dimension(word[1])}={word[2]}" for word in words if word)
-    names = [word.partition("=")[0] for word in valid]
-    if len(valid) == len(given) == len(set(names)):
-        return valid
-    problem = Problem(
-        f"{','.join(given)!r} is not a device mesh",
-        "A mesh is given by the size of each dimension: dp=2,tp=2",
-    )
-    raise InvalidValueError(problem, valid if len(set(names)) == len(valid) and valid else ())
-
-
-def _names(
+def names_of(
     is_name: Callable[[str], object], what: str, allowed: str
 ) -> Callable[[object], tuple[str, ...]]:
     """Return a validator for names, which removes duplicates."""
@@ -278,18 +259,9 @@ def _names(
     return read
 
 
-validate_classes = _names(
+validate_classes = names_of(
     str.isidentifier, "module class", "Class names, such as BertLayer,BertEmbeddings"
 )
-_read_layers = _names(
-    re.compile(r"\w+(\.\w+)*").fullmatch, "layer",
-    "Names as model.named_modules() has them, such as layers.4,layers.8",
-)  # fmt: skip
-
-
-def validate_split_points(value: object) -> tuple[str, ...]:
-    """Return the names of layers, without duplicates."""
-    return () if value in (None, (), "") else _read_layers(value)
 
 
 def validate_seed(value: object) -> int | None:

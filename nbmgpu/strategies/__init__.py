@@ -8,8 +8,8 @@ notebooks, files or widgets.
   ``option_support``: which of them a strategy supports.
 - ``base``: the interface; ``mesh``: the device mesh, and which dimensions are data parallel;
   ``mesh_sizes``: its sizes from ``--mesh``.
-- ``ddp``, ``zero1``, ``dp``, ``none``; ``fsdp/`` (also ``hsdp``, ``zero2``), ``tp/`` and
-  ``deepspeed/``.
+- ``ddp``, ``zero1``, ``dp``, ``none``; ``fsdp/`` (also ``hsdp``, ``zero2``, ``fsdp+tp``), ``tp/``,
+  ``pp/``, ``sp/`` (also ``cp``), ``mp/`` and ``deepspeed/``.
 - Gradients: ``unit_reducers`` has a ``reducer`` per unit, which averages ``buckets`` by
   ``all_reduce``, with ``reduction_extras`` in the last one; ``used_parameters`` finds which
   gradients are new, ``gradient_views`` makes them views; ``scalars`` are weights that may be on a
@@ -18,6 +18,8 @@ notebooks, files or widgets.
 - ``sharding/``: sharded parameters that look like full tensors; ``sharded_state``: sharded
   optimizer states; ``per_parameter``: can an optimizer be sharded?
 - ``forward_patch``: wrappers around the forward pass of chosen modules.
+- Trials of layers: ``module_copy``, ``generators``, ``checkpoint``, ``recorded_outputs``,
+  ``rnn_weights``.
 - ``repeated_blocks``: blocks for checkpointing; ``collective_pickle``: saving sharded objects.
 """
 
@@ -124,7 +126,9 @@ def _read_again() -> bool:
 def nearest(name: str) -> str:
     """Return the name of the strategy most similar to an unknown name."""
     plain = name.strip().lower().replace("-", "_").replace(" ", "_")
-    names = [n for n in (*strategy_names(), *_aliases()) if n not in ("dp", "pp")]  # "dpp": ddp
+    names = [
+        n for n in (*strategy_names(), *_aliases()) if n not in ("dp", "pp", "mp")
+    ]  # "dpp": ddp
     closest = closest_match(plain, names)
     return (canonical(closest) if closest else None) or "ddp"
 

@@ -138,6 +138,9 @@ class Strategy(ABC):
     drops_units: ClassVar[bool] = False
     """Whether to call ``drop_units`` when optimizers were deleted, such as an earlier fold's."""
 
+    refuses_lightning: ClassVar[str] = ""
+    """Why Lightning's Trainers are refused; empty if they are not."""
+
     reached_parameters = True
     """Whether the last pass reached prepared parameters on any rank; set by ``end_backward``."""
 

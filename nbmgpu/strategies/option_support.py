@@ -20,6 +20,7 @@ ALTERNATIVES = {
     "microbatches": "pp",
     "schedule": "pp",
     "split_points": "pp",
+    "tp_plan": "tp",
 }
 """The strategy to suggest for options that others do not support."""
 
@@ -34,6 +35,7 @@ REASONS = {
     "microbatches": "only pp runs parts of a batch one after another",
     "schedule": "only pp has stages",
     "split_points": "only pp has stages",
+    "tp_plan": "only tp splits layers by features",
     "mesh": "all its ranks are data parallel",
     "sync_batchnorm": "batch statistics are not computed by ranks there",
 }

@@ -123,6 +123,32 @@ DP = Profile(
     costs="a copy of the model to every GPU at each step, in one process: slower than ddp",
 )
 
+MP = Profile(
+    name="mp",
+    summary="one process: layers are spread over all GPUs, which take turns (device_map)",
+    aliases=(
+        "model_parallel", "naive_model_parallel", "device_map", "device_map_auto",
+        "dispatch_model",
+    ),
+    options=OptionSupport(
+        COMMON_OPTIONS - {"compile"},
+        reasons={
+            "compile": "each graph would end where the next device begins",
+            "precision=fp16": "overflows are looked for on one device; bf16 needs no scaling",
+            "sync_batchnorm": "its batch statistics are those of the whole batch already",
+            "mesh": "it is one process",
+        },
+        alternatives={
+            "compile": "fsdp", "precision=fp16": "ddp", **ALTERNATIVES,
+        },
+    ),
+    shards_data=False,
+    in_one_process=True,
+    needs="several GPUs in one machine; a model whose layers together fit them",
+    saves="parameters, gradients, states and activations: about 1/N of all four per GPU",
+    costs="one GPU computes at a time, the others wait; activations between them",
+)  # fmt: skip
+
 ZERO1 = Profile(
     name="zero1",
     summary="as ddp, and each rank keeps the optimizer states of some of the parameters",
@@ -164,8 +190,8 @@ TP = Profile(
     summary="tensor parallelism: each rank holds and computes a part of every layer",
     aliases=("tensor_parallel", "tensor_parallelism", "modelparallelstrategy", "autotp", "auto_tp"),
     options=OptionSupport(
-        COMMON_OPTIONS - {"compile"} | {"sync_batchnorm", "mesh"},
-        handled=frozenset({"mesh"}),
+        COMMON_OPTIONS - {"compile"} | {"sync_batchnorm", "mesh", "tp_plan"},
+        handled=frozenset({"mesh", "tp_plan"}),
         reasons={
             "compile": "its collectives would end each compiled graph",
             "precision=fp16": "its losses are not scaled; bf16 needs no scaling",
@@ -240,7 +266,8 @@ FSDP_TP = replace(
     aliases=("2d", "2d_parallel"),
     options=replace(
         FSDP.options,
-        supported=FSDP.options.supported - {"compile"},
+        supported=FSDP.options.supported - {"compile"} | {"tp_plan"},
+        handled=FSDP.options.handled | {"tp_plan"},
         reasons={**FSDP.options.reasons, "compile": TP.options.reasons["compile"]},
         alternatives={**FSDP.options.alternatives, "compile": "fsdp"},
     ),
@@ -328,7 +355,7 @@ BUILT_IN = {
     for profile in (
         DDP, ZERO1, ZERO2, FSDP, HSDP, TP, FSDP_TP, PP, SP, CP,
         _deepspeed(1), _deepspeed(2), _deepspeed(3), _deepspeed(2, True), _deepspeed(3, True),
-        DP, NONE,
+        MP, DP, NONE,
     )
 }  # fmt: skip
 """The strategies of this package, in the order in which they are shown."""

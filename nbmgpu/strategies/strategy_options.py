@@ -19,12 +19,14 @@ class ModelParallelOptions:
         microbatches: number of parts of a batch in a pipeline; None to choose it.
         schedule: order of a pipeline's stages.
         split_points: names of the layers that begin a pipeline's stages, except the first.
+        tp_plan: how layers are split, such as ``("layers.*.fc1=colwise",)``; if empty, it is found.
     """
 
     mesh: tuple[str, ...] = ()
     microbatches: int | None = None
     schedule: Literal["gpipe", "interleaved"] = "gpipe"
     split_points: tuple[str, ...] = ()
+    tp_plan: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class StrategyOptions(ModelParallelOptions):
     def from_mapping(options: Mapping[str, Any]) -> StrategyOptions:
         """Select the strategy's options from the fields of a ``RunOptions`` or its JSON."""
         values = {n: options[n] for n in FIELDS if n in options}
-        for name in ("fsdp_units", "mesh", "split_points"):
+        for name in ("fsdp_units", "mesh", "split_points", "tp_plan"):
             if name in values:
                 values[name] = tuple(values[name])
         return StrategyOptions(**values)

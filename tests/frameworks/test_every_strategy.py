@@ -58,7 +58,7 @@ def test_hugging_face(tmp_path: Path, strategy: str, built_in: str) -> None:
     if built_in == "kernel":
         setup, cell = setup + BUILD, TRAIN
     result = run_both(cell, setup, prelude="", folder=tmp_path, strategy=strategy)
-    assert not result.notices - {"data-parallel"}
+    assert not result.notices - {"data-parallel", "model-parallel"}
     for alone, ranks in zip(result.alone["trainers"], result.ranks["trainers"], strict=True):
         assert difference(alone.model, ranks.model) < 1e-5
         assert difference(logged(alone, FLOPS), logged(ranks, FLOPS)) < 1e-5
@@ -119,7 +119,7 @@ best = trainer.checkpoint_callback.best_model_path
 
 @pytest.mark.parametrize(
     ("strategy", "built_in"),
-    sampled(itertools.product(STRATEGIES[:-1], ("cell", "kernel")), 9, *EXERCISED),  # not dp
+    sampled(itertools.product(STRATEGIES[:-2], ("cell", "kernel")), 9, *EXERCISED),  # not mp, dp
 )
 def test_lightning(tmp_path: Path, strategy: str, built_in: str) -> None:
     setup, cell = LIGHTNING, BUILD_LIGHTNING + FIT

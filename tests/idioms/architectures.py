@@ -5,9 +5,9 @@ from __future__ import annotations
 from .idiom import Idiom, idiom
 
 STRATEGIES = (
-    "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "fsdp+tp", "pp", "deepspeed_stage_1",
-    "deepspeed_stage_2", "deepspeed_stage_3",
-    "deepspeed_stage_2_offload", "deepspeed_stage_3_offload", "dp",
+    "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "fsdp+tp", "pp", "sp", "cp",
+    "deepspeed_stage_1", "deepspeed_stage_2", "deepspeed_stage_3",
+    "deepspeed_stage_2_offload", "deepspeed_stage_3_offload", "mp", "dp",
 )  # fmt: skip
 """Every strategy that trains."""
 

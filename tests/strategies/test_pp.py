@@ -12,12 +12,12 @@ from idioms.model_parallelism import MODELS, TEXTS
 from idioms.notebook import notebook
 from idioms.sources import ADAM, BLOCKS, CONV, before_step
 from matrix_selection import sampled
-from nbmgpu.strategies.checkpoint import outside_of_checkpoints
 from torch import nn
 
 import nbmgpu
 from nbmgpu.errors import OptionError, StrategyError
 from nbmgpu.options.run_options import RunOptions
+from nbmgpu.strategies.checkpoint import outside_of_checkpoints
 from nbmgpu.strategies.pp.stacks import balance, find_stacks
 
 LAYERS = """

@@ -140,6 +140,10 @@ ENTRIES = (
         "Under pp, a layer inside of a checkpoint runs when it is called.",
     ),
     *private(
+        TORCH, "torch._C", "_current_graph_task_id",
+        "Under mp, a layer that a checkpoint calls again runs as in the forward pass.",
+    ),
+    *private(
         TORCH, "torch.nn.RNNBase", "_flat_weights _flat_weights_names",
         "Under pp, a recurrent layer uses this rank's parameters.",
         example=lambda: __import__("torch").nn.RNN(1, 1),

@@ -48,8 +48,12 @@ ENTRIES = (
     ),
     *patched(
         TORCH, "torch.nn.Module", "__call__",
-        "FSDP2's pre- and post-forward hooks run here, so that none is registered on the "
-        "notebook's modules.",
+        "FSDP2's pre- and post-forward hooks, and moves of tensors between devices under mp, run "
+        "here, so that none is registered on the notebook's modules.",
+    ),
+    *patched(
+        TORCH, "torch.nn.Module", "to cuda cpu",
+        "Under mp, a move to a GPU spreads the model over all of them.",
     ),
     *patched(
         TORCH, "torch.nn.functional", "scaled_dot_product_attention dropout",

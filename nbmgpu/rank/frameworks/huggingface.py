@@ -41,7 +41,7 @@ def install(session: TrainingSession) -> None:
         return
     # It would warn that a process group exists and is not used, which is intended.
     patches.replace("transformers.training_args._is_torch_distributed_initialized", lambda: False)
-    if not strategy.profile.in_one_process:
+    if strategy.profile.name != "dp":  # under dp a Trainer uses nn.DataParallel, too
         patches.wrap("transformers.training_args.TrainingArguments.n_gpu", _at_most_one)
     make_loop = functools.partial(
         TrainingLoop,

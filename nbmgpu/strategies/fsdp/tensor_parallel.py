@@ -22,6 +22,7 @@ from nbmgpu.strategies.mesh_sizes import DATA_PARALLEL
 from nbmgpu.strategies.profiles import Profile
 from nbmgpu.strategies.sharding.param_state import ParamState
 from nbmgpu.strategies.sharding.tensor_shard import NestedLayout
+from nbmgpu.strategies.tp.named_plan import NamedPlan
 from nbmgpu.strategies.tp.root_plan import plan_root
 from nbmgpu.strategies.tp.strategy import TP
 
@@ -66,8 +67,9 @@ class FullyShardedTensorParallel(FullyShardedDataParallel):
         device = torch.device(self.device)
         for sharding in sharding_plans(modules, device, self.options.fsdp_units):
             splitting = plan_root(
-                sharding.root, self.tp_group, except_for=sharding.replicated, allow_empty=False
-            )
+                sharding.root, self.tp_group, except_for=sharding.replicated, allow_empty=False,
+                named=NamedPlan.of(self.options.tp_plan),
+            )  # fmt: skip
             states = self.wrapper.shard(sharding, splitting.layouts)
             by_parameter: dict[nn.Parameter, FSDPParamState] = {s.parameter: s for s in states}
             splitting.wrap(by_parameter.__getitem__, self._forwards)

@@ -16,6 +16,7 @@ from nbmgpu.errors import StrategyError, format_message
 from nbmgpu.strategies.checkpoint import is_checkpointed
 from nbmgpu.strategies.module_copy import plain_attributes
 from nbmgpu.strategies.recorded_outputs import recorded_inside_layers
+from nbmgpu.strategies.rnn_weights import update_rnn_weights
 from nbmgpu.strategies.sharding.tensor_shard import TensorShard
 from nbmgpu.strategies.tp.tp_param import TPParamState
 
@@ -241,10 +242,7 @@ class PipelineBlock:
     def _register(self, local: bool) -> None:
         for owned in self.parameters:
             owned.register(owned.state.local if local else owned.state.parameter)
-        for module in self.module.modules():
-            if isinstance(module, nn.RNNBase):  # it has a list of its parameters, too
-                names = module._flat_weights_names
-                module._flat_weights = [module._parameters.get(name) for name in names]
+        update_rnn_weights(self.module)
 
     def _outside_parameter(self) -> StrategyError:
         return StrategyError(

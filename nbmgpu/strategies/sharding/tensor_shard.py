@@ -98,15 +98,28 @@ class ShardLayout(TensorLayout):
         return (self.dim,)
 
     @property
+    def leaves_none_empty(self) -> bool:
+        """Whether each rank has a part: 5 rows are 2, 2, 1 and 0 for four ranks."""
+        return (dist.get_world_size(self.group) - 1) * self.chunk_size < self.shape[self.dim]
+
+    @property
     def chunk_size(self) -> int:
         """Size of the first ranks' part along ``dim``."""
         return -(-self.shape[self.dim] // dist.get_world_size(self.group))
 
+    @property
+    def start(self) -> int:
+        """Index of this rank's first element along ``dim``."""
+        return min(dist.get_rank(self.group) * self.chunk_size, self.shape[self.dim])
+
+    @property
+    def part_size(self) -> int:
+        """Size of this rank's part along ``dim``."""
+        return min(self.chunk_size, self.shape[self.dim] - self.start)
+
     def part_of(self, full: Tensor) -> Tensor:
         """Return this rank's part of ``full``, a view."""
-        size = self.shape[self.dim]
-        start = min(dist.get_rank(self.group) * self.chunk_size, size)
-        return full.narrow(self.dim, start, min(self.chunk_size, size - start))
+        return full.narrow(self.dim, self.start, self.part_size)
 
     def gather(self, part: Tensor, device: torch.device) -> Tensor:
         """Gather the parts of all ranks."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from nbmgpu.errors import StrategyError, format_message
 from nbmgpu.strategies.recorded_outputs import recorded_inside_layers
 
-from .region import Exchange, Region
+from .region import Exchange, NotSplittableError, Region
 from .sequence_tensor import SequenceTensor, whole_of
-from .slices import run_on_slice
+from .slices import run_on_slices
 from .trial import BlockTrial, Splitting
 
 
@@ -24,11 +25,13 @@ class BlockSettings:
     """What all blocks of a model share.
 
     Attributes:
+        strategy: name of the strategy, for messages.
         group: the ranks, in the order of their slices.
         exchange: how ranks share attention.
         on_whole: is told which block runs on whole sequences, and why.
     """
 
+    strategy: str
     group: ProcessGroup
     exchange: Exchange
     on_whole: Callable[[nn.Module, str], None]
@@ -64,16 +67,32 @@ class SequenceBlock:
         if splitting.dim is None or not self._has_slices(first, splitting.dim):
             return self._run_whole(call, leaves, spec)
         self.has_run = True
-        region = self.region(first, splitting.dim)
-        found, output_spec = run_on_slice(self.module, call, region, leaves, spec)
-        if len(found) != len(splitting.outputs):
-            what = f"{type(self.module).__name__} returns other values than before"
-            raise RuntimeError(what)
+        region = self._region(first, splitting.dim, splitting.exchange, splitting.operations)
+        try:
+            found, output_spec = run_on_slices(
+                self.module, call, region, (leaves, spec), splitting.arguments
+            )
+            if len(found) != len(splitting.outputs):
+                raise NotSplittableError("its output has another structure than in its trial")
+        except NotSplittableError as error:
+            raise self._other_call(error) from None
         outputs = [
             SequenceTensor.make(x, region.layout_of_slice(x, region.dim)) if split else x
             for x, split in zip(found, splitting.outputs, strict=True)
         ]
         return tree_unflatten(outputs, output_spec)
+
+    def _other_call(self, error: NotSplittableError) -> StrategyError:
+        name, strategy = type(self.module).__name__, self._settings.strategy
+        return StrategyError(
+            format_message(
+                f"Under {strategy}, a layer of class {name} cannot run on slices of the sequence: "
+                f"{error}",
+                "Whether a tensor has the sequence as a dimension is found out at a layer's first "
+                "call, and must stay so",
+                "%%mgpu --strategy ddp",
+            )
+        )
 
     def _run_whole(self, call: Callable[..., Any], leaves: list[Any], spec: Any) -> Any:
         args, kwargs = tree_unflatten([whole_of(leaf) for leaf in leaves], spec)
@@ -87,13 +106,15 @@ class SequenceBlock:
         return first if self.begins or isinstance(first, SequenceTensor) else None
 
     def _has_slices(self, first: Tensor, dim: int) -> bool:
-        """Whether the sequence has a slice for each rank."""
-        return all(self.region(first, dim).sizes)
+        """Whether a dimension has a slice for each rank."""
+        return all(self._region(first, dim, None).sizes)
 
-    def region(self, first: Tensor, dim: int) -> Region:
+    def _region(
+        self, first: Tensor, dim: int, exchange: Exchange | None, known: Sequence[bool] = ()
+    ) -> Region:
         """Return the region of a call whose first argument is ``first``."""
         length, batch = first.shape[dim], first.shape[1 - dim]
-        return Region(dim, length, batch, self._settings.group, self._settings.exchange)
+        return Region(dim, length, batch, self._settings.group, exchange, known)
 
     def _splitting(self, leaves: list[Any], spec: Any, first: Tensor) -> Splitting:
         """Return how a call with such arguments is split; try it the first time."""
@@ -101,9 +122,14 @@ class SequenceBlock:
         key = spec, kinds, self.module.training, torch.is_grad_enabled(), self._observers()
         found = self._splittings.get(key)
         if found is None and any(self._has_slices(first, dim) for dim in (0, 1)):
-            candidates = [self.region(first, d) for d in (1, 0) if self._has_slices(first, d)]
-            found = BlockTrial(self.module, leaves, spec).run(candidates)
-            self._splittings[key] = found
+            # What works without attention over ranks needs none, in any later call.
+            candidates = [
+                self._region(first, dim, exchange)
+                for dim in (1, 0)
+                for exchange in (None, self._settings.exchange)
+                if self._has_slices(first, dim)
+            ]
+            found = self._splittings[key] = BlockTrial(self.module, leaves, spec).run(candidates)
             if found.dim is None:
                 self._settings.on_whole(self.module, found.reason)
         return found or Splitting(None)

@@ -11,6 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
+from nbmgpu.strategies.rnn_weights import update_rnn_weights
+
 
 @contextmanager
 def replicated_parameters(module: nn.Module, group: ProcessGroup) -> Iterator[None]:
@@ -32,11 +34,13 @@ def replicated_parameters(module: nn.Module, group: ProcessGroup) -> Iterator[No
     replaced = dict(zip(parameters, used, strict=True))
     for own, name, parameter in places:
         own[name] = replaced[parameter]
+    update_rnn_weights(module)
     try:
         yield
     finally:
         for own, name, parameter in places:
             own[name] = parameter
+        update_rnn_weights(module)
 
 
 class ReplicateParameters(torch.autograd.Function):

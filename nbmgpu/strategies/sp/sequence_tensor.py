@@ -7,7 +7,8 @@ gathered for each, except for a call of a block.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -36,7 +37,13 @@ class SequenceTensor(Tensor):
     Attributes:
         part: this rank's slice, outside of autograd's graph.
         part_layout: how the tensor is split.
+        can_gather: class attribute; False after a failure, when other ranks may have exited.
+        operations: class attribute; operations that run on slices, by name.  They return
+            ``NotImplemented`` where they cannot.
     """
+
+    can_gather: ClassVar[bool] = True
+    operations: ClassVar[dict[str, Callable[..., Any]]] = {}
 
     part: Tensor
     part_layout: ShardLayout
@@ -59,24 +66,34 @@ class SequenceTensor(Tensor):
         return made
 
     def whole(self) -> Tensor:
-        """Return the whole tensor; the first call is collective."""
-        if self._whole is None or (self._records and not self._whole.requires_grad):
-            self._whole = gather_parts(self._slice(), self.part_layout)
+        """Return the whole tensor; the first call is collective.
+
+        After a failure it cannot be gathered, and is filled with NaN.
+        """
+        records = self.requires_grad and torch.is_grad_enabled()
+        if self._whole is None or (records and not self._whole.requires_grad):
+            if not SequenceTensor.can_gather:
+                return torch.full(self.shape, float("nan"), dtype=self.dtype, device=self.device)
+            self._whole = self._gather()
         return self._whole
+
+    def _gather(self) -> Tensor:
+        return gather_parts(self.slice(), self.part_layout)
+
+    @property
+    def is_gathered(self) -> bool:
+        """Whether the cell may have changed the whole tensor."""
+        return self._whole is not None
 
     def slice_for_block(self, layout: ShardLayout) -> Tensor:
         """Return this rank's slice; what the cell has gathered, it may have changed."""
-        if self._whole is None and layout == self.part_layout:
-            return self._slice()
+        if not self.is_gathered and layout == self.part_layout:
+            return self.slice()
         return split_parts(self.whole(), layout)
 
-    @property
-    def _records(self) -> bool:
-        return self.requires_grad and torch.is_grad_enabled()
-
-    def _slice(self) -> Tensor:
+    def slice(self) -> Tensor:
         """Return this rank's slice as part of the graph."""
-        if not self._records:
+        if not (self.requires_grad and torch.is_grad_enabled()):
             return self.part
         if self._part_in_graph is None:
             self._part_in_graph = ToPart.apply(self)  # type: ignore[no-untyped-call]
@@ -86,12 +103,16 @@ class SequenceTensor(Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run ``func`` with whole tensors."""
+        """Run ``func`` on slices if possible, otherwise with whole tensors."""
         name = getattr(func, "__name__", "")
         getter = name == "__get__" and func.__self__.__name__ in METADATA
         if getter or name in METADATA_METHODS:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
+        if name in cls.operations:
+            result = cls.operations[name](func, *args, **(kwargs or {}))
+            if result is not NotImplemented:
+                return result
         # A checkpoint calls ``torch.autograd.backward`` while no gradients are recorded.
         with torch.set_grad_enabled(name == "backward" or torch.is_grad_enabled()):
             args, kwargs = tree_map(whole_of, (args, kwargs or {}))
@@ -102,7 +123,7 @@ class SequenceTensor(Tensor):
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run what autograd itself does, such as adding gradients, with whole tensors."""
-        args, kwargs = tree_map(_gathered, (args, kwargs or {}))
+        args, kwargs = tree_map(_without_graph, (args, kwargs or {}))
         return func(*args, **kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -156,7 +177,8 @@ def whole_of(value: Any) -> Any:
     return value.whole() if isinstance(value, SequenceTensor) else value
 
 
-def _gathered(value: Any) -> Any:
+def _without_graph(value: Any) -> Any:
     if not isinstance(value, SequenceTensor):
         return value
-    return value.part_layout.gather(value.part, value.part.device)
+    with torch.no_grad():
+        return value.whole()

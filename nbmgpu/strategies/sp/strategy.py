@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from nbmgpu.patches import PatchStack
 from nbmgpu.strategies import profiles
@@ -26,9 +26,13 @@ from nbmgpu.strategies.profiles import Profile
 from nbmgpu.strategies.repeated_blocks import blocks
 from nbmgpu.strategies.replication import broadcast_unless_equal
 
+from .attention import patch_attention
 from .block import BlockSettings, SequenceBlock
-from .region import Exchange, patch_functions
-from .sequence_tensor import whole_of
+from .dropout import patch_dropout
+from .held_outputs import HeldOutputs
+from .region import Exchange
+from .sequence_rows import OPERATIONS
+from .sequence_tensor import SequenceTensor, whole_of
 
 WHOLE = (
     "{strategy}: layers of class {name} run on whole sequences on every rank, which is right and "
@@ -57,6 +61,8 @@ class SequenceParallel(DistributedDataParallel):
         self._wrapped: WeakSet[nn.Module] = WeakSet()
         self._blocks: list[SequenceBlock] = []
         self._caching: list[Any] = []
+        self._outputs = HeldOutputs()
+        SequenceTensor.operations = OPERATIONS
 
     def prepare(self, units: list[Unit]) -> None:
         """Give all ranks the values of rank 0, hook the parameters, and wrap the layers."""
@@ -67,8 +73,9 @@ class SequenceParallel(DistributedDataParallel):
         if self.mesh.size(self.mesh.mesh_dim_names.index(name)) == 1:  # type: ignore[union-attr]
             return
         if not self._patches:
-            patch_functions(self._patches)
-        settings = BlockSettings(self.mesh.get_group(name), self.exchange, self._notice_whole)
+            patch_attention(self._patches)
+            patch_dropout(self._patches)
+        settings = BlockSettings(name, self.mesh.get_group(name), self.exchange, self._notice_whole)
         for module in (module for unit in units for module in unit.modules):
             if module not in self._wrapped:
                 self._wrap(module, settings)
@@ -101,10 +108,22 @@ class SequenceParallel(DistributedDataParallel):
         try:
             for config in caching:
                 config.use_cache = False
-            return tree_map(whole_of, call(*args, **kwargs))
+            return self._returned(call(*args, **kwargs))
         finally:
             for config in caching:
                 config.use_cache = True
+
+    def _returned(self, output: Any) -> Any:
+        """Return a model's output to the cell: whole, or split up to the loss.
+
+        Along ``dp``, ranks weight losses by what their graphs say of them, so these are of whole
+        tensors.
+        """
+        if self.dp_size > 1 or not torch.is_grad_enabled():
+            return tree_map(whole_of, output)
+        split = [leaf for leaf in tree_leaves(output) if isinstance(leaf, SequenceTensor)]
+        self._outputs.add(split)
+        return output
 
     def _notice_whole(self, module: nn.Module, reason: str) -> None:
         if torch.is_grad_enabled():
@@ -113,13 +132,15 @@ class SequenceParallel(DistributedDataParallel):
             self.notice(f"whole-sequences-{name}", text)
 
     def finish(self) -> None:
-        """Say so if no layer was split."""
+        """Gather the outputs that the cell still holds, and say so if no layer was split."""
+        self._outputs.gather()
         if self._blocks and not any(block.has_run for block in self._blocks):
             self.notice("no-sequence", NOTHING.format(strategy=self.profile.name))
 
     def release(self) -> None:
         """Remove all hooks and patches."""
         super().release()
+        SequenceTensor.can_gather = False  # other ranks may have exited
         self._forwards.remove()
         self._patches.remove()
         self._blocks.clear()

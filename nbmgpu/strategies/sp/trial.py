@@ -7,7 +7,7 @@ normalization.  The trial runs a copy of the block, on whole sequences and on sl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +19,12 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from nbmgpu.strategies.checkpoint import outside_of_checkpoints
 from nbmgpu.strategies.generators import kept_random_state
 from nbmgpu.strategies.module_copy import ModuleState, copy_for_trial, hooks_of_cell
+from nbmgpu.strategies.outcome import Outcome, detached_copy
 from nbmgpu.strategies.recorded_outputs import recorded_inside_layers
 
-from .region import Region
+from .region import Exchange, Region
 from .sequence_tensor import whole_of
-from .slices import run_on_slice
+from .slices import run_on_slices, split_arguments
 
 
 @dataclass(frozen=True)
@@ -31,29 +32,19 @@ class Splitting:
     """How the calls of a block with certain arguments are split.
 
     Attributes:
-        dim: dimension of the sequence in its arguments; None if it runs on whole sequences.
-        outputs: which leaves of its output are slices.
-        reason: why it runs on whole sequences.
+        dim: dimension that is split in its arguments; None if it runs on whole tensors.
+        exchange: how ranks share attention; None if the batch is split.
+        arguments, outputs: which leaves of its arguments and its output are slices.
+        operations: whether each attention and dropout acts on slices; see ``Region``.
+        reason: why it runs on whole tensors.
     """
 
     dim: int | None
+    exchange: Exchange | None = None
+    arguments: tuple[bool, ...] = ()
     outputs: tuple[bool, ...] = ()
+    operations: tuple[bool, ...] = ()
     reason: str = ""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a call of the block has computed.
-
-    Attributes:
-        outputs: the leaves of its output.
-        grads: gradients of its arguments and parameters, for one gradient of the outputs.
-        spec: structure of the output.
-    """
-
-    outputs: list[Any]
-    grads: list[Tensor | None]
-    spec: Any
 
 
 class BlockTrial:
@@ -67,9 +58,8 @@ class BlockTrial:
             leaves, spec: the arguments of the call.
         """
         self._module = module
-        self._leaves = [_copy(whole_of(leaf)) for leaf in leaves]
+        self._leaves = [detached_copy(whole_of(leaf)) for leaf in leaves]
         self._spec = spec
-        self._sliced: tuple[bool, ...] = ()
 
     def run(self, candidates: Sequence[Region]) -> Splitting:
         """Return how the call can be split: by the first of ``candidates`` that is right.
@@ -82,16 +72,16 @@ class BlockTrial:
         module = copy_for_trial(self._module)
         before, versions = ModuleState(module), self._versions()
         with outside_of_checkpoints(), kept_random_state():
-            whole = self._call(module, None)
+            whole = self._call(module)
         if not before.is_that_of(module):
             return Splitting(None, reason="a call changes its buffers or attributes")
         if versions != self._versions():
             return Splitting(None, reason="it changes its arguments in place")
         for region in candidates:
-            reason = self._try(module, region, whole)
-            if not reason:
-                return Splitting(region.dim, self._sliced)
-        return Splitting(None, reason=reason)
+            splitting = self._try(module, region, whole)
+            if splitting.dim is not None or region is candidates[-1]:
+                return splitting
+        return Splitting(None, reason="it is called with too few positions")
 
     def _obstacle(self) -> str:
         """Return why the block cannot be tried."""
@@ -107,43 +97,53 @@ class BlockTrial:
     def _versions(self) -> list[int]:
         return [leaf._version for leaf in self._leaves if isinstance(leaf, Tensor)]
 
-    def _try(self, module: nn.Module, region: Region, whole: Outcome) -> str:
-        """Return why slices are not right; empty if they are."""
-        reason = ""
+    def _try(self, module: nn.Module, region: Region, whole: Outcome) -> Splitting:
+        """Return how a call is split in a region, or why it cannot."""
+        reason, splitting = "", Splitting(None)
         try:
             with outside_of_checkpoints(), kept_random_state():
-                sliced = self._call(module, region)
-            if sliced.spec != whole.spec or not _equal(whole, sliced):
+                sliced, splitting = self._call_on_slices(module, region)
+            if not sliced.is_that_of(whole):
                 reason = "its positions depend on each other outside of attention"
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         failed = torch.tensor([bool(reason)], dtype=torch.int32)
         dist.all_reduce(failed, dist.ReduceOp.MAX, group=region.group)
-        return reason or "it fails on the slice of another rank" * bool(failed)
+        if failed:
+            reason = reason or "it fails on the slice of another rank"
+            return Splitting(None, reason=reason)
+        return splitting
 
-    def _call(self, module: nn.Module, region: Region | None) -> Outcome:
-        """Call the copy on whole sequences, or on slices, whose outputs are gathered."""
-        forward = type(module).forward.__get__(module)
+    def _call(self, module: nn.Module) -> Outcome:
+        """Call the copy on whole tensors."""
         leaves = [_leaf(x) for x in self._leaves]
-        if region is None:
-            args, kwargs = tree_unflatten(leaves, self._spec)
-            outputs, spec = tree_flatten(forward(*args, **kwargs))
-        else:
-            parts, spec = run_on_slice(module, forward, region, leaves, self._spec)
-            self._sliced = tuple(_is_slice(x, region) for x in parts)
-            outputs = [
-                region.gather(x, region.dim) if sliced else x
-                for x, sliced in zip(parts, self._sliced, strict=True)
-            ]
-        inputs = [x for x in leaves if isinstance(x, Tensor) and x.requires_grad]
-        inputs += [p for p in module.parameters() if p.requires_grad]
-        return Outcome(outputs, _gradients(outputs, inputs), spec)
+        args, kwargs = tree_unflatten(leaves, self._spec)
+        outputs, spec = tree_flatten(_forward(module)(*args, **kwargs))
+        return Outcome.of(outputs, spec, _inputs(leaves, module))
+
+    def _call_on_slices(self, module: nn.Module, region: Region) -> tuple[Outcome, Splitting]:
+        """Call the copy on slices, and gather its outputs."""
+        leaves = [_leaf(x) for x in self._leaves]
+        arguments = split_arguments(leaves, region)
+        parts, spec = run_on_slices(
+            module, _forward(module), region, (leaves, self._spec), arguments
+        )
+        are_slices = tuple(_is_slice(x, region) for x in parts)
+        outputs = [
+            region.gather(x, region.dim) if is_slice else x
+            for x, is_slice in zip(parts, are_slices, strict=True)
+        ]
+        outcome = Outcome.of(outputs, spec, _inputs(leaves, module))
+        operations = tuple(region.found)
+        return outcome, Splitting(region.dim, region.exchange, arguments, are_slices, operations)
 
 
-def _copy(leaf: Any) -> Any:
-    if not isinstance(leaf, Tensor):
-        return leaf
-    return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+def _forward(module: nn.Module) -> Callable[..., Any]:
+    return type(module).forward.__get__(module)  # type: ignore[no-any-return]
+
+
+def _inputs(leaves: list[Any], module: nn.Module) -> list[Tensor]:
+    return [*(x for x in leaves if isinstance(x, Tensor)), *module.parameters()]
 
 
 def _leaf(leaf: Any) -> Any:
@@ -159,44 +159,3 @@ def _is_slice(leaf: Any, region: Region) -> bool:
         and leaf.dim() > region.dim
         and leaf.shape[region.dim] == region.size
     )
-
-
-def _gradients(outputs: list[Any], inputs: list[Tensor]) -> list[Tensor | None]:
-    """Return gradients of ``inputs`` for outputs with arbitrary gradients, the same each time."""
-    tensors = [x for x in outputs if isinstance(x, Tensor) and x.requires_grad]
-    if not tensors or not inputs:
-        return []
-    generator = torch.Generator().manual_seed(0)
-    grads = [
-        torch.randn(x.shape, generator=generator, dtype=torch.float32).to(x.device, x.dtype)
-        for x in tensors
-    ]
-    return list(torch.autograd.grad(tensors, inputs, grads, allow_unused=True))
-
-
-def _equal(whole: Outcome, sliced: Outcome) -> bool:
-    """Whether outputs and gradients are equal but for the rounding of sums."""
-    if len(whole.outputs) != len(sliced.outputs) or len(whole.grads) != len(sliced.grads):
-        return False
-    # A gradient that is zero but for rounding, such as of the bias of keys, differs.
-    largest = max((_largest(grad) for grad in whole.grads), default=0.0)
-    return all(
-        _is_close(x, y, _largest(x)) for x, y in zip(whole.outputs, sliced.outputs, strict=True)
-    ) and all(_is_close(x, y, largest) for x, y in zip(whole.grads, sliced.grads, strict=True))
-
-
-def _largest(value: Any) -> float:
-    if not isinstance(value, Tensor) or not value.is_floating_point() or not value.numel():
-        return 0.0
-    return float(value.detach().abs().max())
-
-
-def _is_close(first: Any, second: Any, largest: float) -> bool:
-    if not isinstance(first, Tensor) or not isinstance(second, Tensor):
-        return bool(first is None and second is None) or bool(first == second)
-    if first.shape != second.shape or first.dtype != second.dtype:
-        return False
-    if not first.is_floating_point():
-        return torch.equal(first, second)
-    epsilon = torch.finfo(first.dtype).eps
-    return torch.allclose(first, second, 1e3 * epsilon, 1e2 * epsilon * largest, equal_nan=True)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from .named_plan import NamedPlan
 from .plan import ModulePlan, parallel_plan
-from .split_block import SplitBlock, split_blocks
+from .split_block import SplitBlock, named_blocks, split_blocks
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +34,7 @@ def plan_layers(
     known: Callable[[nn.Parameter], int | None] = lambda _: None,
     except_for: Collection[nn.Parameter] = (),
     allow_empty: bool = True,
+    named: NamedPlan | None = None,
 ) -> LayerPlan:
     """Plan how the layers in ``root`` are split.
 
@@ -46,12 +48,22 @@ def plan_layers(
             split by features.
         except_for: parameters that cannot be split.
         allow_empty: whether ranks may hold empty parts.
+        named: the user's plan; None to find one.
+
+    Raises:
+        StrategyError: the user's plan names layers that are not there, or cannot be split.
     """
-    blocks = list(split_blocks(root, ranks))
-    by_inputs = {layer for block in blocks for layer in block.last}
+    if named is None:
+        blocks = list(split_blocks(root, ranks))
+        by_inputs = {layer for block in blocks for layer in block.last}
+        chosen = None
+    else:
+        by_inputs, by_outputs = named.layers_of(root, ranks)
+        blocks = list(named_blocks(root, by_outputs, by_inputs, ranks))
+        chosen = by_inputs | by_outputs
     modules: list[ModulePlan] = []
     dims: dict[nn.Parameter, int] = {}
-    for plan in parallel_plan(root, by_inputs, ranks):
+    for plan in parallel_plan(root, by_inputs, ranks, chosen):
         wanted = {
             plan.module.get_parameter(name): dim for name, dim in plan.split_parameters().items()
         }

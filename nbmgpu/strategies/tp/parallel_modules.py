@@ -20,7 +20,6 @@ from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
 
 from .collectives import gather_parts, replicate_input, split_parts, sum_partials
 from .plan import ModulePlan
-from .split_block import SplitBlock
 
 
 class SplitParameter(Protocol):
@@ -135,29 +134,3 @@ class ParallelModule:
         else:
             found = weight.new_zeros((*input.shape, weight.shape[1])) + weight.sum()
         return sum_partials(found.masked_fill(elsewhere.unsqueeze(-1), 0.0), self.group)
-
-
-@dataclass(frozen=True, eq=False)
-class ParallelBlock:
-    """A block whose layers are split.
-
-    Attributes:
-        block: the block.
-        layers: its layers.
-    """
-
-    block: SplitBlock
-    layers: tuple[ParallelModule, ...]
-
-    def forward(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Run the forward pass with split activations if nobody sees them; a ``ForwardWrapper``."""
-        is_ready = all(layer.is_ready() for layer in self.layers)
-        if not is_ready or self.block.has_hooks() or not self.block.is_allowed():
-            return call(*args, **kwargs)
-        for layer in self.layers:
-            layer.in_block = True
-        try:
-            return call(*args, **kwargs)
-        finally:
-            for layer in self.layers:
-                layer.in_block = False

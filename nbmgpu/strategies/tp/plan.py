@@ -43,7 +43,10 @@ class ModulePlan:
 
 
 def parallel_plan(
-    root: nn.Module, by_inputs: Collection[nn.Module], ranks: int
+    root: nn.Module,
+    by_inputs: Collection[nn.Module],
+    ranks: int,
+    chosen: Collection[nn.Module] | None = None,
 ) -> Iterator[ModulePlan]:
     """Plan how the modules in ``root`` are split over ``ranks``.
 
@@ -51,11 +54,19 @@ def parallel_plan(
         root: the outermost module.
         by_inputs: linear layers to split by input features; others are by output features.
         ranks: number of parts.
+        chosen: the modules to split; None for all that can be.
     """
     for module in root.modules():
-        plan = _plan_of(module, by_inputs)
+        plan = _plan_of(module, by_inputs) if chosen is None or module in chosen else None
         if plan is not None and _can_split(plan, ranks):
             yield plan
+
+
+def is_splittable(module: nn.Module, by_inputs: bool, ranks: int) -> bool:
+    """Whether a module can be split over ``ranks``, by its input or output features."""
+    plan = _plan_of(module, (module,) if by_inputs else ())
+    wanted = plan is not None and (not by_inputs or plan.style == "inputs")
+    return wanted and plan is not None and _can_split(plan, ranks)
 
 
 def _plan_of(module: nn.Module, by_inputs: Collection[nn.Module]) -> ModulePlan | None:

@@ -12,7 +12,9 @@ from nbmgpu.strategies.forward_patch import ForwardPatch
 from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
 
 from .layer_plan import plan_layers
-from .parallel_modules import ParallelBlock, ParallelModule, SplitParameter
+from .named_plan import NamedPlan
+from .parallel_block import ParallelBlock
+from .parallel_modules import ParallelModule, SplitParameter
 from .plan import ModulePlan
 from .split_block import SplitBlock
 
@@ -59,12 +61,16 @@ def plan_root(
     known: Callable[[nn.Parameter], int | None] = lambda _: None,
     except_for: Collection[nn.Parameter] = (),
     allow_empty: bool = True,
+    named: NamedPlan | None = None,
 ) -> RootPlan:
     """Plan how the layers in ``root`` are split over the ranks of ``group``.
 
     The other arguments are those of ``plan_layers``.
+
+    Raises:
+        StrategyError: the user's plan names layers that are not there, or cannot be split.
     """
     on_meta = {parameter for parameter in root.parameters() if parameter.is_meta}
-    plan = plan_layers(root, group.size(), known, {*except_for, *on_meta}, allow_empty)
+    plan = plan_layers(root, group.size(), known, {*except_for, *on_meta}, allow_empty, named)
     layouts = {p: ShardLayout(p.shape, dim, group) for p, dim in plan.dims.items()}
     return RootPlan(plan.modules, plan.blocks, layouts, group)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,7 @@ class SplitBlock:
         first, last: its linear layers, split by output and by input features.
         between: other modules that would see split activations.
         is_allowed: whether nothing outside of the block sees split activations now.
+        is_certain: whether it is known that activations can stay split; otherwise a trial tells.
     """
 
     module: nn.Module
@@ -45,6 +46,7 @@ class SplitBlock:
     last: tuple[nn.Module, ...]
     between: tuple[nn.Module, ...] = ()
     is_allowed: Callable[[], bool] = _always
+    is_certain: bool = True
 
     @property
     def layers(self) -> tuple[nn.Module, ...]:
@@ -61,7 +63,9 @@ class SplitBlock:
 
 def split_blocks(root: nn.Module, ranks: int) -> Iterator[SplitBlock]:
     """Yield the blocks in ``root`` whose layers ``ranks`` can split; no layer is in two places."""
-    blocks = [*_pairs_in_sequences(root), *_library_blocks(root, ranks)]
+    known = [*_pairs_in_sequences(root), *_library_blocks(root, ranks)]
+    inside = {layer for block in known for layer in block.layers}
+    blocks = [*known, *(b for b in _likely_blocks(root) if inside.isdisjoint(b.layers))]
     uses = Counter(layer for block in blocks for layer in block.layers)
     for block in blocks:
         unshared = all(uses[layer] == 1 for layer in block.layers)
@@ -88,6 +92,44 @@ def _pairs_in_sequences(root: nn.Module) -> Iterator[SplitBlock]:
                 between.append(layer)
             else:
                 first = None
+
+
+def _likely_blocks(root: nn.Module) -> Iterator[SplitBlock]:
+    """Yield the modules whose last linear layer may take what the others return, as in an MLP."""
+    for module in root.modules():
+        layers = [child for child in module.children() if _is_linear(child)]
+        if type(module) is not nn.Sequential and len(set(layers)) > 1:
+            yield likely_block(module, layers[:-1], layers[-1:])
+
+
+def named_blocks(
+    root: nn.Module, by_outputs: Collection[nn.Module], by_inputs: Collection[nn.Module], ranks: int
+) -> Iterator[SplitBlock]:
+    """Yield the innermost modules that have layers of both kinds, as the user's plan splits them.
+
+    Args:
+        root: the outermost module.
+        by_outputs, by_inputs: the layers that are split by their output and input features.
+        ranks: number of parts.
+    """
+    taken: set[nn.Module] = set()
+    for module in reversed(list(root.modules())):  # inner ones first
+        inside = [m for m in module.modules() if _is_linear(m) and m not in taken]
+        first = [m for m in inside if m in by_outputs]
+        last = [m for m in inside if m in by_inputs]
+        if first and last:
+            taken.update(first + last)
+            if all(int(layer.get_parameter("weight").shape[0]) % ranks == 0 for layer in first):
+                yield likely_block(module, first, last)
+
+
+def likely_block(
+    module: nn.Module, first: Sequence[nn.Module], last: Sequence[nn.Module]
+) -> SplitBlock:
+    """Return a block in which activations stay split between layers if a trial is right."""
+    layers = {*first, *last}
+    between = tuple(m for m in module.modules() if m is not module and m not in layers)
+    return SplitBlock(module, tuple(first), tuple(last), between, is_certain=False)
 
 
 def _library_blocks(root: nn.Module, ranks: int) -> Iterator[SplitBlock]:

@@ -28,6 +28,7 @@ from nbmgpu.strategies.sharding.sharded_strategy import ReplicatedUnit, ShardedS
 from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
 from nbmgpu.strategies.unit_reducers import UnitReducers
 
+from .named_plan import NamedPlan
 from .root_plan import plan_root
 from .tp_param import TPParamState
 
@@ -71,7 +72,8 @@ class TensorParallel(ShardedStrategy):
 
     def _shard_root(self, root: nn.Module, fresh: list[TPParamState]) -> None:
         """Split the modules in ``root``, and append the states of new parameters to ``fresh``."""
-        plan = plan_root(root, self.shard_group, self._split_dim)
+        named = NamedPlan.of(self.options.tp_plan)
+        plan = plan_root(root, self.shard_group, self._split_dim, named=named)
         for parameter, layout in plan.layouts.items():
             state = self._states[id(parameter)] = TPParamState(parameter, layout)
             fresh.append(state)

@@ -31,7 +31,7 @@ from .evaluation import EvaluationPatch
 from .fetchers import FetcherPatch
 from .files import Coordination
 from .library import LightningLibrary
-from .trainers import SingleDevicePatch
+from .trainers import SingleDevicePatch, refuse_trainers
 from .training import TrainingPatch
 from .values import LoggedValues
 
@@ -54,6 +54,8 @@ def install(session: TrainingSession) -> None:
             _patched.add(package)
             if session.strategy.profile.shards_data:
                 _patch(session, LightningLibrary(package))
+            elif reason := session.strategy.refuses_lightning:
+                refuse_trainers(session.strategy.profile.name, reason, LightningLibrary(package))
             else:  # a rank has IPython's shell, but is not a notebook
                 connector = "trainer.connectors.accelerator_connector"
                 LightningLibrary(package).replace(f"{connector}._IS_INTERACTIVE", False)

@@ -108,6 +108,27 @@ class SingleDevicePatch:
             vars(chosen).update({name: getattr(strategy, name) for name in TRAINED})
 
 
+def refuse_trainers(strategy: str, reason: str, library: LightningLibrary) -> None:
+    """Refuse the Trainers of ``library`` when they run, for the rest of this process.
+
+    Args:
+        strategy: name of the strategy.
+        reason: why it refuses them.
+        library: the copy of Lightning.
+    """
+
+    def refused(*args: Any, **kwargs: Any) -> None:
+        raise StrategyError(
+            format_message(
+                f"{strategy} does not run Lightning's Trainer: {reason}",
+                "A plain loop, or Hugging Face's Trainer",
+                "%%mgpu --strategy fsdp",
+            )
+        )
+
+    library.replace("trainer.call._call_and_handle_interrupt", refused)
+
+
 def _refuse(strategy: Any, num_nodes: int, where: str = "Trainer") -> None:
     """Refuse a Trainer that distributes by itself.
 

@@ -1,0 +1,80 @@
+"""What a call of a module computes, to compare two ways to run it in a trial."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """Outputs of a call, and gradients.
+
+    Attributes:
+        outputs: the leaves of its output.
+        grads: gradients of its inputs, for one gradient of the outputs.
+        spec: structure of the output.
+    """
+
+    outputs: list[Any]
+    grads: list[Tensor | None]
+    spec: Any
+
+    @staticmethod
+    def of(outputs: list[Any], spec: Any, inputs: Sequence[Tensor]) -> Outcome:
+        """Return the outcome; gradients of outputs are arbitrary, and the same each time.
+
+        Args:
+            outputs, spec: the output.
+            inputs: arguments and parameters that may require gradients.
+        """
+        inputs = [x for x in inputs if x.requires_grad]
+        tensors = [x for x in outputs if isinstance(x, Tensor) and x.requires_grad]
+        if not tensors or not inputs:
+            return Outcome(outputs, [], spec)
+        generator = torch.Generator().manual_seed(0)
+        grads = [
+            torch.randn(x.shape, generator=generator, dtype=torch.float32).to(x.device, x.dtype)
+            for x in tensors
+        ]
+        found = torch.autograd.grad(tensors, inputs, grads, allow_unused=True)
+        return Outcome(outputs, list(found), spec)
+
+    def is_that_of(self, other: Outcome) -> bool:
+        """Whether outputs and gradients are equal but for the rounding of sums."""
+        mine, theirs = (self.outputs, self.grads), (other.outputs, other.grads)
+        if self.spec != other.spec or [*map(len, mine)] != [*map(len, theirs)]:
+            return False
+        # A gradient that is zero but for rounding, such as of the bias of keys, differs.
+        largest = max((_largest(grad) for grad in self.grads), default=0.0)
+        return all(
+            _is_close(x, y, _largest(x)) for x, y in zip(self.outputs, other.outputs, strict=True)
+        ) and all(_is_close(x, y, largest) for x, y in zip(self.grads, other.grads, strict=True))
+
+
+def detached_copy(leaf: Any) -> Any:
+    """Return a copy of a tensor without its graph, and any other value unchanged."""
+    if not isinstance(leaf, Tensor):
+        return leaf
+    return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+
+
+def _largest(value: Any) -> float:
+    if not isinstance(value, Tensor) or not value.is_floating_point() or not value.numel():
+        return 0.0
+    return float(value.detach().abs().max())
+
+
+def _is_close(first: Any, second: Any, largest: float) -> bool:
+    if not isinstance(first, Tensor) or not isinstance(second, Tensor):
+        return bool(first is None and second is None) or bool(first == second)
+    if first.shape != second.shape or first.dtype != second.dtype:
+        return False
+    if not first.is_floating_point():
+        return torch.equal(first, second)
+    epsilon = torch.finfo(first.dtype).eps
+    return torch.allclose(first, second, 1e3 * epsilon, 1e2 * epsilon * largest, equal_nan=True)

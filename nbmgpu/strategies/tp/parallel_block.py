@@ -1,0 +1,106 @@
+"""Blocks of layers between which activations stay split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from nbmgpu.strategies.checkpoint import outside_of_checkpoints
+from nbmgpu.strategies.generators import kept_random_state
+from nbmgpu.strategies.module_copy import ModuleState
+from nbmgpu.strategies.outcome import Outcome, detached_copy
+
+from .parallel_modules import ParallelModule
+from .split_block import SplitBlock
+
+
+class ParallelBlock:
+    """A block whose layers are split.
+
+    Attributes:
+        block: the block.
+        layers: its layers.
+    """
+
+    def __init__(self, block: SplitBlock, layers: tuple[ParallelModule, ...]) -> None:
+        """Initialize the block."""
+        self.block = block
+        self.layers = layers
+        self._trials: dict[Hashable, bool] = {}
+
+    def forward(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run the forward pass with split activations if nobody sees them; a ``ForwardWrapper``."""
+        if not self._can_stay_split(call, args, kwargs):
+            return call(*args, **kwargs)
+        with self._split():
+            return call(*args, **kwargs)
+
+    @contextmanager
+    def _split(self) -> Iterator[None]:
+        """Let activations stay split in the body."""
+        for layer in self.layers:
+            layer.in_block = True
+        try:
+            yield
+        finally:
+            for layer in self.layers:
+                layer.in_block = False
+
+    def _can_stay_split(self, call: Callable[..., Any], args: Any, kwargs: Any) -> bool:
+        is_ready = all(layer.is_ready() for layer in self.layers)
+        if not is_ready or self.block.has_hooks() or not self.block.is_allowed():
+            return False
+        if self.block.is_certain:
+            return True
+        leaves, spec = tree_flatten((args, kwargs))
+        kinds = tuple(x.dim() if isinstance(x, Tensor) else type(x) for x in leaves)
+        key = spec, kinds, self.block.module.training, torch.is_grad_enabled()
+        if key not in self._trials:
+            with outside_of_checkpoints():
+                self._trials[key] = self._try(call, leaves, spec)
+        return self._trials[key]
+
+    def _try(self, call: Callable[..., Any], leaves: list[Any], spec: Any) -> bool:
+        """Return whether split activations give the same outputs and gradients; collective.
+
+        They do not if what is between two layers depends on several features, such as a
+        normalization, or on their number, or draws random numbers.
+        """
+        plain = (Tensor, bool, int, float, str, type(None))
+        if not all(isinstance(leaf, plain) for leaf in leaves):
+            return False
+        module = self.block.module
+        before, buffers = ModuleState(module), [b.clone() for b in module.buffers()]
+        try:
+            whole = self._outcome(call, leaves, spec)
+            if before.is_that_of(module):
+                with self._split():
+                    right = self._outcome(call, leaves, spec).is_that_of(whole)
+            else:
+                right = False
+        except Exception:
+            right = False  # shapes do not fit, here and on all ranks
+        with torch.no_grad():
+            for buffer, kept in zip(module.buffers(), buffers, strict=True):
+                buffer.copy_(kept)
+        everywhere = torch.tensor([right], dtype=torch.int32)
+        dist.all_reduce(everywhere, dist.ReduceOp.MIN, group=self.layers[0].group)
+        return bool(everywhere)
+
+    def _outcome(self, call: Callable[..., Any], leaves: list[Any], spec: Any) -> Outcome:
+        leaves = [detached_copy(leaf) for leaf in leaves]
+        parts = {id(s.parameter): s.part() for layer in self.layers for s in layer.states.values()}
+        inputs = [x for x in leaves if isinstance(x, Tensor)]
+        for parameter in self.block.module.parameters():
+            part = parts.get(id(parameter), parameter)
+            inputs += [] if part is None else [part]
+        args, kwargs = tree_unflatten(leaves, spec)
+        with kept_random_state():
+            outputs, output_spec = tree_flatten(call(*args, **kwargs))
+        return Outcome.of(outputs, output_spec, inputs)
