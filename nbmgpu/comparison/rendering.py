@@ -136,10 +136,15 @@ def _about_steps(comparison: Comparison) -> Iterable[str]:
 
 
 def _about_sharding(rows: Iterable[Trial]) -> Iterable[str]:
-    whole = [_label(row) for row in rows if not row.sharded]
-    if whole:
+    whole = [row for row in rows if not row.sharded]
+    if sequences := [_label(row) for row in whole if row.name in ("sp", "cp")]:
         yield (
-            f"{', '.join(whole)}: no training loader was sharded, so every rank did all of the "
+            f"{', '.join(sequences)}: no layer was called with a sequence that could be split, so "
+            "every rank did all of the work."
+        )
+    if batches := [_label(row) for row in whole if row.name not in ("sp", "cp")]:
+        yield (
+            f"{', '.join(batches)}: no training loader was sharded, so every rank did all of the "
             "work. Iterate over a torch DataLoader to share it."
         )
 

@@ -30,6 +30,7 @@ from nbmgpu.options.parsing import (
 from nbmgpu.options.run_options import DEFAULTS, RunOptions
 from nbmgpu.options.values import InvalidValueError, Problem, known_strategies, list_of
 from nbmgpu.strategies import canonical, nearest, profile_of
+from nbmgpu.strategies.mesh_sizes import parse_mesh
 from nbmgpu.strategies.option_support import COMMON_OPTIONS, DDP_OPTIONS
 from nbmgpu.strategies.strategy_options import FIELDS
 
@@ -267,6 +268,8 @@ def _entry(strategy: str, values: Mapping[str, Any]) -> Entry:
     inapplicable = [
         n for n in FIELDS if n not in SHARED_OPTIONS and n not in profile.options.supported
     ]
+    if not {*parse_mesh(values["mesh"])} <= {*profile.mesh}:
+        inapplicable.append("mesh")  # it is one of the other strategies
     chosen = {**values, **{name: DEFAULTS[name] for name in inapplicable}}
     gpus = chosen["gpus"]
     ranks = gpus if isinstance(gpus, int) else len(gpus) if isinstance(gpus, tuple) else None

@@ -73,6 +73,9 @@ MAY_DIFFER = {
 }
 """Notices that explain a loss that differs from one device's; usually it does not."""
 
+UNSHARED = frozenset({"not-sharded", "no-sequence"})
+"""Notices that every rank has done all of the work."""
+
 EXACT, HALF = 1e-3, 2e-2
 """Relative differences of the loss that count as rounding, in float32 and in half precision."""
 
@@ -193,7 +196,7 @@ def measured(entry: Entry, run: Run, launch: LaunchCost, baseline: Trial | None)
 def _is_sharded(run: Run) -> bool:
     """Return whether ranks shared the work; a cell's own distribution is not detected."""
     shares = profile_of(run.record.options.strategy).shards_data or run.record.world_size == 1
-    return shares and "not-sharded" not in run.view.notices
+    return shares and not UNSHARED & run.view.notices.keys()
 
 
 def _devices(devices: Iterable[str]) -> int:

@@ -163,6 +163,47 @@ def test_text_and_html(compared):
     assert marked.split()[1] == comparison.best.name
 
 
+ENCODER = """
+layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
+model = nn.Sequential(nn.Linear(2, 16), nn.TransformerEncoder(layer, 4), nn.Flatten(),
+                      nn.Linear(16 * 8, 4))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+"""
+
+
+@pytest.mark.slow
+def test_strategies_that_share_a_model_or_a_sequence_are_compared():
+    names = ("tp", "pp", "hsdp", "fsdp+tp", "sp", "cp")
+    shared = notebook(SETUP + ENCODER)
+    cell = TRAIN.replace("model(x)", "model(x.unflatten(1, (8, 2)))")
+    comparison = nbmgpu.compare(cell, shared, strategies=names, gpus=4, cpu=True, steps=4)
+    assert [row.name for row in comparison.rows[1:]] == list(names)
+    for row in comparison.rows[1:]:
+        assert (row.state, row.reason, row.ranks) == ("finished", "", 4)
+        assert row.loss.agrees
+        assert row.loss.difference == pytest.approx(0, abs=1e-4)
+        assert row.sharded
+        assert row.speed_up
+    held = {row.name: row.memory.held for row in comparison.rows}
+    assert max(held["pp"], held["fsdp+tp"]) < held["hsdp"]
+    assert max(held["tp"], held["hsdp"]) < held["sp"]
+
+
+def test_without_sequences_sp_shares_no_work():
+    comparison = nbmgpu.compare(TRAIN, notebook(), strategies="sp", gpus=2, cpu=True, steps=3)
+    assert not comparison.rows[1].sharded
+    assert comparison.best is None
+
+
+def test_a_mesh_applies_to_the_strategies_that_have_its_dimensions():
+    request = parse("compare", "-s ddp,tp,fsdp+tp,sp -g 4 --cpu --mesh dp=2,tp=2")
+    lines = {e.strategy: e.line for e in request.entries if not e.is_baseline}
+    assert lines["ddp"] == "%%mgpu --strategy ddp --gpus 4 --cpu"
+    assert lines["sp"] == "%%mgpu --strategy sp --gpus 4 --cpu"
+    assert lines["tp"].endswith("--mesh dp=2,tp=2")
+    assert lines["fsdp+tp"].endswith("--mesh dp=2,tp=2")
+
+
 def test_runs_of_a_comparison_are_kept(compared):
     _, _, comparison = compared
     runs = [nbmgpu.find_run(row.run) for row in comparison.rows]

@@ -19,6 +19,7 @@ SAME_LOSS = {
     "sharded-metric",
     "model-parallel",
     "no-checkpoint-blocks",
+    "no-sequence",
     "not-sharded",
     "not-spread",
     "not-trained",
