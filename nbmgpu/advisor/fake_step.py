@@ -29,7 +29,8 @@ from nbmgpu.environment import random_state
 from .forward_pass import batch_size, call_model, compute_loss, tensors_in
 from .memory_tracker import LiveMemory, TensorMemoryTracker, attribute_tensors
 from .model_parts import ModelParts
-from .running_region import RunningRegion, SharedAttention
+from .running_region import RunningRegion
+from .shared_attention import SharedAttention
 
 if TYPE_CHECKING:
     from nbmgpu.strategies.strategy_options import Precision
@@ -169,7 +170,7 @@ def _forward_and_backward(
     with tracker:
         with (
             torch.autocast("cpu", dtype, enabled=dtype is not None),
-            SharedAttention(regions, tracker.count_in_full, tracker.hold),
+            SharedAttention(tracker).watched(),
         ):
             output, targets = call_model(model, batch)
         loss = compute_loss(output, targets)

@@ -96,11 +96,10 @@ def fsdp_memory(
     root, unit = float(units.root), float(units.largest)
     gradients = size.gradients * fraction
     gathered = (units.sharded if keep_gathered else root + unit) * factor
-    # Besides the unit that computes: the next unit is gathered, and the gradients of three units
-    # are in flight; with more ranks, which wait for one another, those of four.
+    # Besides the unit that computes: the next unit is gathered, and the gradients of four units
+    # are in flight.
     prefetched = 0 if keep_gathered else unit * factor
-    in_flight = 3 if ranks <= 2 else 4
-    most = gathered + prefetched + root * (factor + 1) + unit * (factor + in_flight)
+    most = gathered + prefetched + root * (factor + 1) + unit * (factor + 4)
     acts = setup.sharded_activation_memory(fraction)
     # At the start of the backward pass, or at its end: all gradients, and the root still gathered.
     least = max(acts.low + gathered, gradients + root * factor) - gradients

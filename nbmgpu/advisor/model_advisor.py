@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmgpu.devices.probe import Machine
 from nbmgpu.errors import OptionError, StrategyError, format_message
-from nbmgpu.formatting import format_count
+from nbmgpu.formatting import format_bytes, format_count
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.strategies.mesh_sizes import data_parallel_sizes
 from nbmgpu.strategies.strategy_options import StrategyOptions
@@ -38,6 +38,12 @@ SLOW_LINKS = (
     "Over a slow link (no NVLink, several machines) ddp is the fastest if the model fits. Between "
     "groups of GPUs with such a link, hsdp sends only gradients of shards over it, and pp only "
     "activations of one layer; tp, fsdp+tp, sp and cp need fast links along tp, sp and cp."
+)
+
+
+WHOLE_MODEL = (
+    "A model is sharded, or split, when it is on its device: until then each rank holds all {} of "
+    "its parameters, which are more than the free memory."
 )
 
 
@@ -152,7 +158,7 @@ class ModelAdvisor:
     ) -> dict[RowKind, TrainingSetup]:
         """Return the setup of each row; activations of all rows are measured together."""
         options = request.base or RunOptions()
-        kinds = list(row_kinds(available.ranks, available.on_gpu, options))
+        kinds = list(row_kinds(available.ranks, available.on_gpu, options, self.samples))
         meshes = {kind: kind.mesh(available.ranks, available.on_gpu, options) for kind in kinds}
         parts = {kind: self._parts(kind.strategy, meshes[kind], options) for kind in kinds}
         samples = {kind: self._samples(request, meshes[kind]) for kind in kinds}
@@ -233,12 +239,12 @@ class ModelAdvisor:
         return f"{text}, {size.optimizer}"
 
     def _notes(self, setup: TrainingSetup, available: AvailableMemory) -> list[str]:
-        notes = list(available.notes)
+        size, notes = self.model_size, list(available.notes)
         if self.optimizer is None:
             notes.append("No optimizer was given: Adam is assumed, 8 bytes per parameter.")
-        elif self.model_size.states_assumed:
+        elif size.states_assumed:
             notes.append(
-                f"The states of {self.model_size.optimizer} could not be measured; the size of "
+                f"The states of {size.optimizer} could not be measured; the size of "
                 "Adam's is assumed."
             )
         acts = setup.activations
@@ -252,6 +258,8 @@ class ModelAdvisor:
             notes.append("CPU ranks share the cores: several are not faster than one.")
         elif available.ranks > 1:
             notes.append(SLOW_LINKS)
+        if available.free and available.ranks > 1 and size.parameters > available.free:
+            notes.append(WHOLE_MODEL.format(format_bytes(size.parameters)))
         return notes
 
 

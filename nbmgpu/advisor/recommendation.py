@@ -136,7 +136,10 @@ def recommend(
 
 
 def _is_among(name: str, names: Iterable[str]) -> bool:
-    return any(name == each or name.startswith(f"{each} ") for each in names)
+    """Whether a row is one of ``names``, of which ``tp --mesh`` means any mesh."""
+    return any(
+        name == each or (each.endswith("--mesh") and name.startswith(each)) for each in names
+    )
 
 
 def names_on_device(rows: Iterable[Estimate], fits: Fit) -> list[str]:
@@ -154,10 +157,7 @@ def _by_preference(rows: Sequence[Estimate]) -> dict[str, Estimate]:
     """Return the available rows that can be recommended by name, in the order of preference."""
     order = (*PREFERENCE, *MODEL_PARALLEL, *OFFLOADED)
     return {
-        row.name: row
-        for name in order
-        for row in rows
-        if row.line and (row.name == name or row.name.startswith(f"{name} "))
+        row.name: row for name in order for row in rows if row.line and _is_among(row.name, [name])
     }
 
 

@@ -43,22 +43,25 @@ class RowKind:
             return mesh_sizes(profile, ranks, StrategyOptions())
 
 
-def row_kinds(ranks: int, on_gpu: bool, options: StrategyOptions) -> Iterator[RowKind]:
+def row_kinds(
+    ranks: int, on_gpu: bool, options: StrategyOptions, samples: int = 0
+) -> Iterator[RowKind]:
     """Yield the rows for a number of ranks.
 
     Args:
         ranks: number of ranks.
         on_gpu: whether each rank has a GPU.
         options: options of the cell's line; with a mesh there, no other is proposed.
+        samples: size of a batch, of which each replica needs a sample; 0 if unknown.
     """
     for strategy in strategy_names():
         yield RowKind(strategy, strategy)
         if strategy == "fsdp" and on_gpu:
             yield RowKind("fsdp --cpu-offload", strategy, {"cpu_offload": True})
-        if strategy in MODEL_PARALLEL and not options.mesh and _has_groups(ranks):
+        if strategy in MODEL_PARALLEL and not options.mesh and _has_groups(ranks, samples):
             mesh = (f"dp={REPLICAS}", f"{strategy}={ranks // REPLICAS}")
             yield RowKind(f"{strategy} --mesh {','.join(mesh)}", strategy, {"mesh": mesh})
 
 
-def _has_groups(ranks: int) -> bool:
-    return ranks >= 2 * REPLICAS and ranks % REPLICAS == 0
+def _has_groups(ranks: int, samples: int) -> bool:
+    return samples != 1 and ranks >= 2 * REPLICAS and ranks % REPLICAS == 0

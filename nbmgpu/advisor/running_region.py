@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from .model_parts import ModelParts
@@ -88,54 +87,3 @@ class RunningRegion:
         size = sum(t.nbytes for t in tree_leaves(values) if isinstance(t, Tensor))
         self.largest_message = max(self.largest_message, size)
         self.all_messages += size
-
-
-class SharedAttention(TorchFunctionMode):
-    """Counts what attention needs of whole sequences, where layers run on slices."""
-
-    def __init__(
-        self,
-        regions: list[RunningRegion],
-        count_in_full: Callable[[Tensor, RunningRegion], None],
-        hold: Callable[[float, RunningRegion], None],
-    ) -> None:
-        """Watch calls of ``scaled_dot_product_attention``.
-
-        Args:
-            regions: all regions.
-            count_in_full: counts a tensor in full in one of them.
-            hold: counts bytes in one of them until the end of the step.
-        """
-        super().__init__()
-        self._regions = [r for r in regions if r.parts.attention != "as computed"]
-        self._count_in_full = count_in_full
-        self._hold = hold
-        self._masks: set[tuple[RunningRegion, int, int]] = set()
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the function."""
-        kwargs = kwargs or {}
-        if func is not nn.functional.scaled_dot_product_attention or len(args) < 3:
-            return func(*args, **kwargs)
-        drops = bool(kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0))
-        for region in self._regions:
-            # One device draws the dropout of all heads and positions at once.
-            needs_keys = drops or region.parts.attention == "own queries"
-            for tensor in args[:3] if drops else args[1:3] if needs_keys else ():
-                self._count_in_full(tensor, region)
-            if drops:
-                region.enter(1.0)
-            elif needs_keys and kwargs.get("is_causal"):
-                self._hold_mask(region, args[0], args[1])
-        try:
-            return func(*args, **kwargs)
-        finally:
-            for region in self._regions if drops else ():
-                region.leave()
-
-    def _hold_mask(self, region: RunningRegion, query: Tensor, key: Tensor) -> None:
-        """Count the mask of this rank's queries, which all layers share."""
-        queries, keys = query.shape[-2], key.shape[-2]
-        if (region, queries, keys) not in self._masks:
-            self._masks.add((region, queries, keys))
-            self._hold(queries * keys * query.element_size() / region.parts.ranks, region)

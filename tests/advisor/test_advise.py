@@ -46,7 +46,7 @@ def test_the_simplest_strategy_that_fits_is_recommended():
     model = blocks(4096, 24)  # 400 million parameters, 6.4 GB with Adam
     rows = torch.zeros(32, 4096, device="meta")
     taken = [advise_for(model, 8, f"{size} GB", rows).recommended for size in range(20, 2, -1)]
-    order = ["ddp", "zero1", "zero2", "fsdp", "fsdp --cpu-offload"]
+    order = ["ddp", "zero1", "zero2", "fsdp", "tp", "fsdp --cpu-offload"]
     places = [order.index(name) for name in taken if name]
     assert places[0] == 0
     assert places == sorted(places)
@@ -75,12 +75,48 @@ def test_there_is_a_row_for_each_strategy():
     json.dumps(asdict(advice), allow_nan=False)
 
 
-def test_the_reason_names_model_parallelism_if_nothing_fits():
+def test_nothing_is_recommended_if_nothing_fits():
     advice = advise_for(blocks(16384, 40), 2, "1 GB", torch.zeros(2, 16384, device="meta"))
     assert advice.recommended == ""
     assert advice.line == ""
-    assert "try --strategy tp" in advice.reason
-    assert "sequence parallelism does not exist" in advice.reason
+    assert "With more ranks each needs less" in advice.reason
+    assert any("until then each rank holds all" in note for note in advice.notes)
+
+
+def test_layers_that_fsdp_cannot_gather_are_split():
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(65536, 65536), nn.ReLU(), nn.Linear(65536, 10))
+    rows = torch.zeros(64, 65536, device="meta")
+    optimizer = torch.optim.SGD(model.parameters())
+    advice = nbmgpu.advise(model, optimizer, rows, gpus=8, memory="24 GB")
+    assert advice.recommended == "tp --mesh dp=2,tp=4"
+    assert advice.line == "%%mgpu --strategy tp --gpus 8 --mesh dp=2,tp=4"
+    assert RunOptions.parse(advice.line.removeprefix("%%mgpu")).mesh == ("dp=2", "tp=4")
+    assert "what fsdp gathers" in advice.reason
+
+
+def test_sequences_are_split_if_one_is_too_long(small_llama):
+    optimizer = torch.optim.AdamW(small_llama.parameters())
+    advice = nbmgpu.advise(small_llama, optimizer, (1, 32768), gpus=8, memory="12 GB")
+    assert advice.recommended == "sp"
+    assert "splits each sequence" in advice.reason
+    assert advice.row("ddp").low > advice.free
+    # With enough sequences, each rank has its own.
+    more = nbmgpu.advise(small_llama, optimizer, (64, 1024), gpus=8, memory="12 GB")
+    assert more.recommended.startswith(("ddp", "zero", "fsdp"))
+
+
+def test_meshes_have_rows_from_four_ranks():
+    names = [{row.name for row in advise_for(blocks(), n, "8 GB").rows} for n in (2, 4, 6)]
+    assert not any("--mesh" in name for name in names[0])
+    assert "tp --mesh dp=2,tp=2" in names[1]
+    assert "pp --mesh dp=2,pp=3" in names[2]
+
+
+def test_notes_name_the_strategies_for_slow_links():
+    notes = " ".join(advise_for(blocks(), 4, "8 GB").notes)
+    assert "hsdp sends only gradients of shards" in notes
+    assert "pp only activations" in notes
 
 
 def test_checkpointing_is_recommended_for_large_activations():
@@ -201,6 +237,17 @@ def test_this_machine_is_probed_by_default():
     assert "<script" not in html
     assert advice.line in html
     assert "<svg" in html
+
+
+@pytest.fixture(scope="module")
+def small_llama():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=512, intermediate_size=1376, num_hidden_layers=8, num_attention_heads=8,
+        num_key_value_heads=8, vocab_size=4000,
+    )  # fmt: skip
+    with torch.device("meta"):
+        return transformers.LlamaForCausalLM(config)
 
 
 @pytest.fixture(scope="module")

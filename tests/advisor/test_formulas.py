@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import pytest
 
 from nbmgpu.advisor import memory_model, speed_model
-from nbmgpu.advisor.activations import korthikanti
+from nbmgpu.advisor.activations import Activations, korthikanti
 from nbmgpu.advisor.fsdp_units import UnitSizes
 from nbmgpu.advisor.interval import Interval, format_interval, parse_bytes
 from nbmgpu.advisor.model_size import ModelSize
@@ -101,6 +102,30 @@ def test_deepspeeds_estimator_differs_from_its_documentation():
 )
 def test_communication_volumes(name, volume):
     assert speed_model.communication_volume(name, setup(4)) == volume
+
+
+def with_messages(name, ranks, **more):
+    """Return a setup whose layers communicate as many bytes as there are parameters."""
+    size = Interval(0.0, 0.0)
+    acts = Activations(8, *[size] * 5, "", largest_message=1e6, all_messages=4e6)
+    return replace(setup(ranks, mesh={name: ranks}, **more), activations=acts)
+
+
+@pytest.mark.parametrize(
+    ("name", "volume"),
+    [("tp", 4), ("sp", 8 / 4 + 2), ("cp", 6 + 2), ("pp", 4 / 4)],
+)
+def test_volumes_of_activations(name, volume):
+    assert speed_model.communication_volume(name, with_messages(name, 4)) == volume
+    assert speed_model.communication_volume(name, setup(4)) is None
+
+
+def test_stages_wait_for_each_other():
+    # 1811.06965, section 2.3: (K - 1) / (M + K - 1) of a pass.
+    assert speed_model.pipeline_shares(with_messages("pp", 4)) == (1 / 4, 8 / 11)
+    pp = speed_model.estimate_speed("pp", with_messages("pp", 4))
+    assert (pp.low, pp.high) == (0.25, pytest.approx(0.73))
+    assert "GPipe" in pp.reason
 
 
 def test_speeds_have_ranges_and_reasons():

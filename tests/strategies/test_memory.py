@@ -53,6 +53,10 @@ FORMULAS: dict[str, Callable[[int], float]] = {
     "zero2": lambda n: (4 + 4 + 8) / n,
     "fsdp": lambda n: (4 + 4 + 8) / n,
     "hsdp": lambda n: (4 + 4 + 8) / 2,  # two ranks in a group
+    "tp": lambda n: (4 + 4 + 8) / n,
+    "pp": lambda n: (4 + 4 + 8) / n,
+    "fsdp+tp": lambda n: (4 + 4 + 8) / n,
+    "sp": lambda n: 4 + 4 + 8,  # its ranks have the same samples, so there are no buckets
 }
 """Bytes per parameter between two steps.  zero2 holds 4 more from forward to backward."""
 
