@@ -97,9 +97,10 @@ def fsdp_memory(
     gradients = size.gradients * fraction
     gathered = (units.sharded if keep_gathered else root + unit) * factor
     # Besides the unit that computes: the next unit is gathered, and the gradients of four units
-    # are in flight.
+    # are in flight; with more ranks, which wait for one another, those of five.
     prefetched = 0 if keep_gathered else unit * factor
-    most = gathered + prefetched + root * (factor + 1) + unit * (factor + 4)
+    in_flight = 4 if ranks <= 2 else 5
+    most = gathered + prefetched + root * (factor + 1) + unit * (factor + in_flight)
     acts = setup.sharded_activation_memory(fraction)
     # At the start of the backward pass, or at its end: all gradients, and the root still gathered.
     least = max(acts.low + gathered, gradients + root * factor) - gradients

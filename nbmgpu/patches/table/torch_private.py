@@ -182,4 +182,17 @@ ENTRIES = (
         ADVISOR, "torch._subclasses.fake_tensor", "FakeTensorMode",
         "A training step is measured without memory or time.",
     ),
+    *private(
+        ADVISOR, NODE, "_sequence_nr",
+        "A tensor of a backward pass belongs to the layer whose forward pass made its node.",
+        example=_node("mean"),
+    ),
+    *private(
+        ADVISOR, "torch._C", "_current_autograd_node",
+        "The layer whose backward pass allocates a tensor is found by the node that runs.",
+    ),
+    *private(
+        ADVISOR, "torch._C._autograd", "_get_sequence_nr",
+        "Nodes that a layer makes have the numbers between its beginning and its end.",
+    ),
 )  # fmt: skip
