@@ -18,7 +18,7 @@ notebooks, files or widgets.
 - ``sharding/``: sharded parameters that look like full tensors; ``sharded_state``: sharded
   optimizer states; ``per_parameter``: can an optimizer be sharded?
 - ``forward_patch``: wrappers around the forward pass of chosen modules.
-- Trials of layers: ``module_copy``, ``generators``, ``checkpoint``, ``recorded_outputs``,
+- Trials of layers: ``module_copy``, ``generators``, ``checkpoint``, ``recorded_outputs``, ``outcome``,
   ``rnn_weights``.
 - ``repeated_blocks``: blocks for checkpointing; ``collective_pickle``: saving sharded objects.
 """

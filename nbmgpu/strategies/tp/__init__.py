@@ -1,8 +1,10 @@
 """Strategy ``tp``: tensor parallelism, while the cell sees full tensors (``sharding/``).
 
 - ``strategy``: the ``Strategy`` class that a rank calls.
-- ``plan``: which modules are split, and how; ``split_block``: blocks whose activations stay split.
-- ``parallel_modules``: forward passes of split modules; ``tp_param``: their parameters.
+- ``plan``: which modules are split, and how; ``named_plan``: the user's choice; ``split_block``:
+  blocks whose activations may stay split; ``root_plan``: all of these for one model.
+- ``parallel_modules``: forward passes of split modules; ``parallel_block``: of blocks, and their
+  trials; ``tp_param``: parameters.
 - ``collectives``: differentiable collectives.
 """
 
