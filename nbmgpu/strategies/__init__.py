@@ -18,8 +18,8 @@ notebooks, files or widgets.
 - ``sharding/``: sharded parameters that look like full tensors; ``sharded_state``: sharded
   optimizer states; ``per_parameter``: can an optimizer be sharded?
 - ``forward_patch``: wrappers around the forward pass of chosen modules.
-- Trials of layers: ``module_copy``, ``generators``, ``checkpoint``, ``recorded_outputs``, ``outcome``,
-  ``rnn_weights``.
+- Trials of layers: ``module_copy``, ``generators``, ``checkpoint``, ``outcome``, ``rnn_weights``,
+  ``recorded_outputs``.
 - ``repeated_blocks``: blocks for checkpointing; ``collective_pickle``: saving sharded objects.
 """
 
