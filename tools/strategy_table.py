@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from nbmgpu.options.flags import FLAGS
-from nbmgpu.strategies.profiles import BUILT_IN, Profile
+from nbmgpu.strategies.profile import Profile
+from nbmgpu.strategies.profiles import BUILT_IN
 
 NAMES = {flag.field: flag.name for flag in FLAGS}
 HEAD = ("`--strategy`", "also called", "needs", "saves", "costs", "options")

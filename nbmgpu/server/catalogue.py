@@ -10,7 +10,8 @@ from nbmgpu.devices.requirements import missing_requirement
 from nbmgpu.options.flags import FLAGS
 from nbmgpu.strategies import strategy_names
 from nbmgpu.strategies.option_support import OptionSupport
-from nbmgpu.strategies.profiles import BUILT_IN, Profile
+from nbmgpu.strategies.profile import Profile
+from nbmgpu.strategies.profiles import BUILT_IN
 
 from .base_handler import Handler
 from .payloads import Catalogue, FlagHelp, StrategyInfo

@@ -4,7 +4,7 @@ A strategy is found by name through the entry point group ``nbmgpu.strategies``,
 can add their own.  Strategies know modules, optimizers and process groups, and nothing of
 notebooks, files or widgets.
 
-- ``profiles``: names, requirements and costs; ``strategy_options``: the options;
+- ``profile``, ``profiles``: names, requirements and costs; ``strategy_options``: the options;
   ``option_support``: which of them a strategy supports.
 - ``base``: the interface; ``mesh``: the device mesh, and which dimensions are data parallel;
   ``mesh_sizes``: its sizes from ``--mesh``.
@@ -18,8 +18,8 @@ notebooks, files or widgets.
 - ``sharding/``: sharded parameters that look like full tensors; ``sharded_state``: sharded
   optimizer states; ``per_parameter``: can an optimizer be sharded?
 - ``forward_patch``: wrappers around the forward pass of chosen modules.
-- Trials of layers: ``module_copy``, ``generators``, ``checkpoint``, ``recorded_outputs``,
-  ``rnn_weights``.
+- Trials of layers: ``module_copy``, ``generators``, ``checkpoint``, ``outcome``, ``rnn_weights``,
+  ``recorded_outputs``.
 - ``repeated_blocks``: blocks for checkpointing; ``collective_pickle``: saving sharded objects.
 """
 
@@ -35,7 +35,8 @@ from nbmgpu.system.plugins import entry_points_in
 
 from .mesh_sizes import DATA_PARALLEL, mesh_sizes, parse_mesh
 from .option_support import OptionSupport
-from .profiles import BUILT_IN, Profile, Requirements
+from .profile import Profile, Requirements
+from .profiles import BUILT_IN
 from .strategy_options import StrategyOptions
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.optim import Optimizer
 
-    from .profiles import Profile
+    from .profile import Profile
 
 
 @dataclass(frozen=True)

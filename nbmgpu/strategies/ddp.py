@@ -23,7 +23,7 @@ from nbmgpu.errors import StrategyError, format_message
 
 from . import profiles
 from .base import Backward, RankContext, Strategy, Unit
-from .profiles import Profile
+from .profile import Profile
 from .reducer import ReducerOptions
 from .replication import broadcast_unless_equal
 from .unit_reducers import UnitReducers

@@ -22,7 +22,7 @@ from nbmgpu.patches import PatchStack
 
 from . import profiles
 from .base import Backward, RankContext, Strategy, Unit
-from .profiles import Profile
+from .profile import Profile
 
 ADVANTAGES_OF_DDP = (
     "ddp is nearly always better: it has a process per GPU, so Python's global lock does not block "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nbmgpu.errors import OptionError, format_message
 
 if TYPE_CHECKING:
-    from .profiles import Profile
+    from .profile import Profile
     from .strategy_options import StrategyOptions
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from . import profiles
 from .base import Backward, Strategy, Unit
-from .profiles import Profile
+from .profile import Profile
 
 
 class NoStrategy(Strategy):

@@ -27,7 +27,7 @@ from .base import RankContext, Unit
 from .collective_pickle import CollectivePickle
 from .ddp import DistributedDataParallel
 from .per_parameter import cross_parameter_dependence, has_closure, unhooked_step
-from .profiles import Profile
+from .profile import Profile
 from .sharded_state import ShardedStates
 
 if TYPE_CHECKING:

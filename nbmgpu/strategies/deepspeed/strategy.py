@@ -23,6 +23,7 @@ from nbmgpu.strategies import profiles
 from nbmgpu.strategies.base import Backward, RankContext, Strategy, Unit
 from nbmgpu.strategies.collective_pickle import CollectivePickle
 from nbmgpu.strategies.per_parameter import has_closure
+from nbmgpu.strategies.profile import Profile
 from nbmgpu.strategies.replication import broadcast_unless_equal
 
 from .call_order import BACKWARD, END_OF_CELL
@@ -275,7 +276,7 @@ def _with_closure_called(plain: Callable[[], Any]) -> Callable[[], Any]:
     return functools.partial(plain.func, plain.args[0], return_loss)
 
 
-def _profile(name: str) -> profiles.Profile:
+def _profile(name: str) -> Profile:
     return profiles.BUILT_IN[name]
 
 

@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from nbmgpu.strategies import profiles
 from nbmgpu.strategies.base import Backward, RankContext
 from nbmgpu.strategies.mesh_sizes import DP
-from nbmgpu.strategies.profiles import Profile
+from nbmgpu.strategies.profile import Profile
 from nbmgpu.strategies.reducer import ReducerOptions
 from nbmgpu.strategies.replication import RunningStatistics
 from nbmgpu.strategies.sharding.sharded_strategy import ShardedStrategy

@@ -19,7 +19,7 @@ from nbmgpu.strategies import profiles
 from nbmgpu.strategies.base import RankContext
 from nbmgpu.strategies.forward_patch import ForwardPatch
 from nbmgpu.strategies.mesh_sizes import DATA_PARALLEL
-from nbmgpu.strategies.profiles import Profile
+from nbmgpu.strategies.profile import Profile
 from nbmgpu.strategies.sharding.param_state import ParamState
 from nbmgpu.strategies.sharding.tensor_shard import NestedLayout
 from nbmgpu.strategies.tp.named_plan import NamedPlan

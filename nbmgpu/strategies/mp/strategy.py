@@ -21,7 +21,7 @@ from nbmgpu.errors import StrategyError, format_message
 from nbmgpu.formatting import format_bytes
 from nbmgpu.strategies import profiles
 from nbmgpu.strategies.base import Backward, RankContext, Strategy, Unit
-from nbmgpu.strategies.profiles import Profile
+from nbmgpu.strategies.profile import Profile
 
 from .device_map import DeviceMap, automatic_map, given_map, own_tensors
 from .module_calls import ModuleCalls, outermost

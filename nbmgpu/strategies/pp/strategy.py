@@ -16,7 +16,7 @@ from torch.distributed import ProcessGroup
 
 from nbmgpu.strategies import profiles
 from nbmgpu.strategies.base import Backward, RankContext
-from nbmgpu.strategies.profiles import Profile
+from nbmgpu.strategies.profile import Profile
 from nbmgpu.strategies.sharding.tensor_shard import OwnerLayout
 from nbmgpu.strategies.tp import TensorParallel
 from nbmgpu.strategies.tp.tp_param import TPParamState

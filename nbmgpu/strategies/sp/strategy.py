@@ -22,7 +22,7 @@ from nbmgpu.strategies import profiles
 from nbmgpu.strategies.base import RankContext, Unit
 from nbmgpu.strategies.ddp import DistributedDataParallel
 from nbmgpu.strategies.forward_patch import ForwardPatch
-from nbmgpu.strategies.profiles import Profile
+from nbmgpu.strategies.profile import Profile
 from nbmgpu.strategies.repeated_blocks import blocks
 from nbmgpu.strategies.replication import broadcast_unless_equal
 

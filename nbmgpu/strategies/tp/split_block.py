@@ -95,10 +95,17 @@ def _pairs_in_sequences(root: nn.Module) -> Iterator[SplitBlock]:
 
 
 def _likely_blocks(root: nn.Module) -> Iterator[SplitBlock]:
-    """Yield the modules whose last linear layer may take what the others return, as in an MLP."""
+    """Yield the modules whose last linear layer may take what the others return, as in an MLP.
+
+    They have no modules inside of others: a trial calls them several times.
+    """
     for module in root.modules():
-        layers = [child for child in module.children() if _is_linear(child)]
-        if type(module) is not nn.Sequential and len(set(layers)) > 1:
+        children = list(module.children())
+        layers = [child for child in children if _is_linear(child)]
+        is_flat = not any(True for child in children for _ in child.children())
+        is_called = type(module).forward is not nn.Module.forward
+        known = type(module) is nn.Sequential or not is_called
+        if is_flat and not known and len(set(layers)) > 1:
             yield likely_block(module, layers[:-1], layers[-1:])
 
 

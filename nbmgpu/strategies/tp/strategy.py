@@ -20,7 +20,7 @@ from nbmgpu.strategies import profiles
 from nbmgpu.strategies.all_reduce import all_reduce
 from nbmgpu.strategies.base import Backward, RankContext
 from nbmgpu.strategies.forward_patch import ForwardPatch
-from nbmgpu.strategies.profiles import Profile
+from nbmgpu.strategies.profile import Profile
 from nbmgpu.strategies.reducer import ReducerOptions
 from nbmgpu.strategies.replication import RunningStatistics
 from nbmgpu.strategies.sharding.full_tensor_view import ShardedParameter
