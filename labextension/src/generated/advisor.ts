@@ -62,14 +62,6 @@ export interface Advice {
   notes: string[];
 }
 
-export type Kind =
-  | 'parameters'
-  | 'gradients'
-  | 'optimizer'
-  | 'activations'
-  | 'buffers'
-  | 'extra';
-
 /**
  * Settings besides the strategy, named as in `RunOptions`; `""` is the cell's default.
  */
@@ -112,3 +104,11 @@ export interface Speed {
   /** what the bounds are based on. */
   reason: string;
 }
+
+export type Kind =
+  | 'parameters'
+  | 'gradients'
+  | 'optimizer'
+  | 'activations'
+  | 'buffers'
+  | 'extra';
