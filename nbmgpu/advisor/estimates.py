@@ -54,13 +54,14 @@ def estimate_rows(
         request: the training options.
         setups: what is trained, and on what, for each row.
         available: the free memory.
-        unsupported: strategies that do not support the model or the optimizer, with the reasons.
+        unsupported: strategies or rows that do not support the model or the optimizer, with the
+            reasons.
     """
     rows = []
     for kind, setup in setups.items():
         line, problem = magic_line(kind, request, setup.ranks)
-        if unsupported.get(kind.strategy):
-            line, problem = "", unsupported[kind.strategy]
+        if reason := unsupported.get(kind.name) or unsupported.get(kind.strategy):
+            line, problem = "", reason
         rows.append(_estimate(kind.name, kind.strategy, line, problem, setup, available))
     return rows
 

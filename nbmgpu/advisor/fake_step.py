@@ -11,7 +11,6 @@ parameters and gradients nor its modes and hooks, and no random number is drawn.
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import logging
 import warnings
@@ -21,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_map
 
 from nbmgpu.environment import random_state
 
+from .fake_model import enable_checkpointing, fake_copy
 from .forward_pass import batch_size, call_model, compute_loss, tensors_in
-from .memory_tracker import LiveMemory, TensorMemoryTracker, attribute_tensors
+from .memory_tracker import LiveMemory, TensorMemoryTracker
 from .model_parts import ModelParts
 from .running_region import RunningRegion
 from .shared_attention import SharedAttention
@@ -144,14 +143,14 @@ def _run_with_layers(
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
-    fake_model = _fake_copy(model, fake_mode)
+    fake_model = fake_copy(model, fake_mode)
     regions = [RunningRegion(each.in_copy(model, fake_model)) for each in parts]
     if layers:
         stack = _find_stack(fake_model)
         assert stack is not None
         del stack[layers:]
     if checkpointing:
-        _enable_checkpointing(fake_model)
+        enable_checkpointing(fake_model)
     with fake_mode, torch.enable_grad():
         resized = _resized(batch, samples)
         return _forward_and_backward(fake_model, resized, samples, precision, regions)
@@ -245,48 +244,6 @@ def _fake_tensor_logging_disabled() -> Iterator[None]:
         yield
     finally:
         logger.disabled = before
-
-
-def _fake_copy(model: nn.Module, fake_mode: Any) -> nn.Module:
-    """Copy ``model`` in training mode, with fake tensors on the CPU and without hooks."""
-    if any(is_lazy(p) for p in model.parameters()):
-        raise ValueError("the model has lazy modules; run a forward pass to give them shapes")
-    memo: dict[int, Any] = {}
-    with fake_mode:
-        for tensor in (*model.parameters(), *model.buffers(), *attribute_tensors(model)):
-            if id(tensor) not in memo:
-                memo[id(tensor)] = _fake_like(tensor)
-    fake_model: nn.Module = copy.deepcopy(model, memo)
-    for module in fake_model.modules():
-        module._forward_hooks.clear()
-        module._backward_hooks.clear()
-        module._backward_pre_hooks.clear()
-        for key, hook in list(module._forward_pre_hooks.items()):
-            if not type(hook).__module__.startswith("torch."):  # keep weight_norm and the like
-                del module._forward_pre_hooks[key]
-    return fake_model.train()
-
-
-def _fake_like(tensor: Tensor) -> Tensor:
-    fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
-    if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(fake, requires_grad=tensor.requires_grad)
-    return fake
-
-
-def _enable_checkpointing(model: Any) -> None:
-    """Checkpoint the same blocks as ``--checkpointing`` does."""
-    from torch.utils.checkpoint import checkpoint
-
-    from nbmgpu.strategies.repeated_blocks import blocks
-
-    if getattr(model, "supports_gradient_checkpointing", False):
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-        return
-    for block in blocks(model):
-        block.forward = functools.partial(
-            checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False
-        )
 
 
 def _resized(batch: Any, samples: int) -> Any:

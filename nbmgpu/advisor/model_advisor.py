@@ -19,6 +19,7 @@ from .advice import Advice, Estimate
 from .arguments import check_types, resolve_batch, unsupported_strategies
 from .available_memory import AvailableMemory
 from .estimates import estimate_rows
+from .largest_batch import largest_batch
 from .recommendation import Recommendation
 from .request import AdviceRequest
 from .row_kinds import RowKind, row_kinds
@@ -106,7 +107,7 @@ class ModelAdvisor:
             chosen_request = checkpointed if choice.checkpointing else request
             peak_memory = self._peak_memory_function(kind, chosen_request, setup)
             line = chosen.line
-            largest = recommendation.largest_batch(chosen, setup, available.free, peak_memory)
+            largest = largest_batch(chosen, setup, available.free, peak_memory)
         return Advice(
             model=self._description(),
             devices=available.description,
@@ -127,9 +128,9 @@ class ModelAdvisor:
         available: AvailableMemory,
     ) -> list[Estimate]:
         unsupported = dict(self._unsupported)
-        if any(k.strategy == "pp" and s.mesh["pp"] > 1 and s.held == 1.0
-               for k, s in setups.items()):  # fmt: skip
-            unsupported["pp"] = "the model has no sequence of layers, one for each rank"
+        for kind, setup in setups.items():
+            if kind.strategy == "pp" and setup.mesh["pp"] > 1 and setup.held == 1.0:
+                unsupported[kind.name] = "the model has no sequence of layers, one for each rank"
         return estimate_rows(request, setups, available, unsupported)
 
     def _recommend(
