@@ -1,18 +1,24 @@
-"""Copies of modules for trials, and what a call of one changes."""
+"""Modules in trials: copies, open gates, and what a call changes."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+CLOSED = 1e-2
+"""Magnitude below which all elements of a parameter that is a closed gate are."""
+
+OPEN = 0.1
+"""Standard deviation of a gate's elements in a trial; equal ones might cancel each other."""
+
 
 def copy_for_trial(module: nn.Module) -> nn.Module:
     """Return a copy of ``module``, without hooks of the cell, and with gates that are open.
-
-    A parameter that is zero, as at the start of ReZero, would hide that samples or positions meet.
 
     Raises:
         Exception: what ``copy.deepcopy`` raises.
@@ -26,11 +32,41 @@ def copy_for_trial(module: nn.Module) -> nn.Module:
     for each in copied.modules():
         for hooks, key in hooks_of_cell(each):
             del hooks[key]
-    with torch.no_grad():
-        for parameter in copied.parameters():
-            if parameter.numel() and not parameter.any():
-                parameter.fill_(0.1)
+    _open(closed_gates(copied.parameters()))
     return copied
+
+
+def closed_gates(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Return the parameters that are zero or tiny, as at the start of ReZero or in LayerScale.
+
+    What is behind such a parameter contributes no more to outputs and gradients than rounding, so a
+    trial would not see that samples, positions or features meet there.
+    """
+    return [
+        p
+        for p in parameters
+        if p.is_floating_point() and p.numel() and float(p.detach().abs().max()) < CLOSED
+    ]
+
+
+@contextmanager
+def open_gates(parameters: Iterable[Tensor]) -> Iterator[None]:
+    """Open the gates among ``parameters`` for the body, without a new version of the tensors."""
+    gates = closed_gates(parameters)
+    before = [gate.data.clone() for gate in gates]
+    _open(gates)
+    try:
+        yield
+    finally:
+        for gate, value in zip(gates, before, strict=True):
+            gate.data.copy_(value)
+
+
+def _open(gates: list[Tensor]) -> None:
+    """Fill ``gates`` with random numbers, the same on all ranks."""
+    generator = torch.Generator().manual_seed(0)
+    for gate in gates:
+        gate.data.copy_(OPEN * torch.randn(gate.shape, generator=generator))
 
 
 def hooks_of_cell(module: nn.Module) -> list[tuple[dict[int, Any], int]]:

@@ -173,6 +173,11 @@ with torch.no_grad():
     idiom("a convolution in layers", TRAIN, setup=gpt(
         "x = block(x)").replace("return x + self.mlp(self.norm2(x))",
         "return x + F.avg_pool1d(self.mlp(self.norm2(x)).mT, 3, 1, 1).mT")),
+    idiom("positions that meet behind a tiny factor", TRAIN, setup=gpt().replace(
+        "self.mlp = nn", "self.factor = nn.Parameter(torch.full((), 1e-6))\n        self.mlp = nn",
+        ).replace("return x + self.mlp(self.norm2(x))",
+        "y = self.mlp(self.norm2(x))\n        return x + self.factor * (y + y.mean(1, True))")
+        + "opt = torch.optim.SGD(model.parameters(), lr=1.0)\n"),
     idiom("a Llama", HUGGING_FACE, setup=pretrained(
         "LlamaForCausalLM", "LlamaConfig", GROUPED)),
     idiom("one head of keys", HUGGING_FACE, setup=pretrained(

@@ -84,6 +84,22 @@ def test_activations_stay_split_only_where_that_is_exact(between: str, plan: str
     train(between, tp_plan=plan)
 
 
+ZERO = """
+nn.init.zeros_(model.fc2.weight)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+
+
+@pytest.mark.parametrize("plan", ["auto", "plan"])
+def test_a_layer_that_begins_at_zero_hides_nothing(plan: str) -> None:
+    """Its input has no gradient at the trial: neither has a factor of all features."""
+    setup = MLP.replace("BETWEEN", "self.scale * torch.relu(self.fc1(x))") + ZERO + PLAN
+    result = compare(
+        idiom("mlp", TRAIN * 2, setup=setup, rtol=5e-5), 2, strategy="tp", tp_plan=plan
+    )
+    result.assert_equal()
+
+
 COLLECTIVES = """
 import torch.distributed as dist
 gathers = []

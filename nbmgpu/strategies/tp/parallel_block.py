@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from nbmgpu.strategies.checkpoint import outside_of_checkpoints
 from nbmgpu.strategies.generators import kept_random_state
-from nbmgpu.strategies.module_copy import ModuleState
+from nbmgpu.strategies.module_copy import ModuleState, open_gates
 from nbmgpu.strategies.outcome import Outcome, detached_copy
 
 from .parallel_modules import ParallelModule
@@ -78,12 +78,11 @@ class ParallelBlock:
         module = self.block.module
         before, buffers = ModuleState(module), [b.clone() for b in module.buffers()]
         try:
-            whole = self._outcome(call, leaves, spec)
-            if before.is_that_of(module):
+            with open_gates(self._parameters()):
+                whole = self._outcome(call, leaves, spec)
+                right = before.is_that_of(module)
                 with self._split():
-                    right = self._outcome(call, leaves, spec).is_that_of(whole)
-            else:
-                right = False
+                    right = right and self._outcome(call, leaves, spec).is_that_of(whole)
         except Exception:
             right = False  # shapes do not fit, here and on all ranks
         with torch.no_grad():
@@ -93,13 +92,15 @@ class ParallelBlock:
         dist.all_reduce(everywhere, dist.ReduceOp.MIN, group=self.layers[0].group)
         return bool(everywhere)
 
+    def _parameters(self) -> list[Tensor]:
+        """Return the parameters of the block, and this rank's parts of those that are split."""
+        parts = {id(s.parameter): s.part() for layer in self.layers for s in layer.states.values()}
+        found = (parts.get(id(p), p) for p in self.block.module.parameters())
+        return [part for part in found if part is not None]
+
     def _outcome(self, call: Callable[..., Any], leaves: list[Any], spec: Any) -> Outcome:
         leaves = [detached_copy(leaf) for leaf in leaves]
-        parts = {id(s.parameter): s.part() for layer in self.layers for s in layer.states.values()}
-        inputs = [x for x in leaves if isinstance(x, Tensor)]
-        for parameter in self.block.module.parameters():
-            part = parts.get(id(parameter), parameter)
-            inputs += [] if part is None else [part]
+        inputs = [*(x for x in leaves if isinstance(x, Tensor)), *self._parameters()]
         args, kwargs = tree_unflatten(leaves, spec)
         with kept_random_state():
             outputs, output_spec = tree_flatten(call(*args, **kwargs))
