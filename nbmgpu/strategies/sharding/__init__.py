@@ -7,6 +7,7 @@ The cell keeps its own objects, which look like full tensors.
 - ``full_tensor_view``: how parts look to the cell; ``view_operations`` and ``view_attributes`` run
   operations on them.
 - ``local_step``: optimizer steps on this rank's part; ``gradient_norm``: clipping.
+- ``replicated_values``: parameters that are not sharded, as they were before the training.
 - ``parameter_storage``: the memory of full parameters; ``unshard``: the end of the cell.
 - ``sharded_strategy``: the base class of strategies that shard parameters.
 """

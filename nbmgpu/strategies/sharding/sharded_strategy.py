@@ -23,6 +23,7 @@ from .gradient_norm import clip_sharded
 from .local_step import LocalStep, elementwise_state_names
 from .param_state import ParamState
 from .parameter_storage import FreedStorage
+from .replicated_values import ReplicatedValues
 from .unshard import restore_after_failure, unshard_all
 from .view_attributes import graph_tensors
 
@@ -80,6 +81,7 @@ class ShardedStrategy(Strategy):
         self._steps: WeakKeyDictionary[Optimizer, LocalStep | None] = WeakKeyDictionary()
         self._shards_later = False
         self._finished = False
+        self._replicated = ReplicatedValues()
 
     @property
     @abstractmethod
@@ -133,6 +135,8 @@ class ShardedStrategy(Strategy):
         self._shards_later = bool(awaiting.any())
         ready = [m for m, awaits in zip(modules, awaiting.tolist(), strict=True) if not awaits]
         self.shard_modules(ready)
+        for unit, replicated in zip(self._units, self.replicated_units(), strict=True):
+            self._replicated.keep(replicated.parameters(), unit.optimizers)
         self.record_units()
 
     def replicated_units(self) -> list[Unit]:
@@ -206,6 +210,8 @@ class ShardedStrategy(Strategy):
         if not self._finished and self.param_states:
             optimizers = self._optimizers()
             restore_after_failure(self.param_states, optimizers, self.freed_storage, self.notice)
+            self._replicated.restore()
+        self._replicated.drop()
         self.close()
 
     def _optimizers(self) -> list[Optimizer]:
