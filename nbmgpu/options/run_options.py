@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from nbmgpu.errors import OptionError
 from nbmgpu.runs.engine_plugins import DEFAULT_ENGINE
-from nbmgpu.strategies import profile_of, with_mesh
+from nbmgpu.strategies import has_dimensions, profile_of, with_mesh
 from nbmgpu.strategies.strategy_options import StrategyOptions
 
 from .flags import FLAGS, RUN
@@ -147,7 +147,9 @@ def _unsupported_options(values: dict[str, Any]) -> dict[str, Problem]:
             spelled = f"{flag.name} {format_value(value)}" if flag.metavar else flag.name
             problems[name] = Problem(f"{profile.name} does not support {spelled}: {reason}")
             other = profile.options.alternative(name, value)
-            other = with_mesh(None, value) if name == "mesh" else other
+            if name == "mesh":
+                fits = other is not None and has_dimensions(other, value)
+                other = with_mesh(None, value) or (other if fits else None)
             if other and not any(profile_of(other).options.reason(n, values[n]) for n in given):
                 values["strategy"] = other
             else:

@@ -49,6 +49,7 @@ __all__ = [
     "StrategyOptions",
     "canonical",
     "data_parallel_size",
+    "has_dimensions",
     "load_strategy",
     "profile_of",
     "strategy_names",
@@ -93,6 +94,15 @@ def _find_name(name: str) -> str | None:
     return _aliases().get(plain) or next(combined, None)
 
 
+def has_dimensions(name: str, mesh: Sequence[str]) -> bool:
+    """Whether the mesh of a built-in strategy has all dimensions of ``mesh`` with several ranks."""
+    return _dimensions(mesh) <= {*BUILT_IN[name].mesh}
+
+
+def _dimensions(mesh: Sequence[str]) -> set[str]:
+    return {dim for dim, size in parse_mesh(mesh).items() if size > 1}
+
+
 def with_mesh(name: str | None, mesh: Sequence[str]) -> str | None:
     """Return the strategy for a mesh: ``tp`` with the dimension ``fsdp`` is ``fsdp+tp``.
 
@@ -103,14 +113,14 @@ def with_mesh(name: str | None, mesh: Sequence[str]) -> str | None:
     Returns:
         The strategy with the fewest dimensions that has all of the mesh; ``name`` if there is none.
     """
-    needed = {dim for dim, size in parse_mesh(mesh).items() if size > 1}
-    if needed <= {"dp"} or (name and (name not in BUILT_IN or needed <= {*BUILT_IN[name].mesh})):
+    needed = _dimensions(mesh)
+    if needed <= {"dp"} or (name and (name not in BUILT_IN or has_dimensions(name, mesh))):
         return name
     part = "fsdp" if name == "hsdp" else name
     fitting = [
         p
         for p in BUILT_IN.values()
-        if needed <= {*p.mesh} and (part is None or part in p.name.split("+"))
+        if has_dimensions(p.name, mesh) and (part is None or part in p.name.split("+"))
     ]
     order = [(len(p.mesh), p.name not in needed, p.name) for p in fitting]
     return min(order)[-1] if order else name
