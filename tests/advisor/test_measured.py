@@ -36,6 +36,7 @@ LONG = [
 """A sequence whose activations are most of the memory."""
 
 
+@pytest.mark.alone  # beside other tests, more of what gloo's threads free is missed
 @pytest.mark.parametrize(
     ("name", "strategy", "ranks", "precision"),
     sampled([*FLOAT32, *BF16, *DIVIDED, *LONG], 12, "nbmgpu/advisor", "nbmgpu/strategies"),
