@@ -15,8 +15,9 @@ from torch import nn
 
 from nbmgpu.strategies.pp.stacks import Stack, find_stacks
 from nbmgpu.strategies.repeated_blocks import blocks
+from nbmgpu.strategies.sharding.chunks import chunk_size
 from nbmgpu.strategies.strategy_options import StrategyOptions
-from nbmgpu.strategies.tp.layer_plan import LayerPlan, largest_part, plan_layers
+from nbmgpu.strategies.tp.layer_plan import LayerPlan, plan_layers
 from nbmgpu.strategies.tp.named_plan import NamedPlan
 from nbmgpu.strategies.tp.split_block import SplitBlock
 
@@ -112,7 +113,7 @@ def tensor_parts(
 def _held(plan: LayerPlan, ranks: int) -> dict[nn.Parameter, float]:
     """Return the fractions on the first rank, which has the largest parts."""
     return {
-        p: largest_part(p.shape[dim], ranks) / max(1, p.shape[dim]) for p, dim in plan.dims.items()
+        p: chunk_size(p.shape[dim], ranks) / max(1, p.shape[dim]) for p, dim in plan.dims.items()
     }
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from torch import Tensor
 
 from nbmgpu.patches import PatchStack
+from nbmgpu.strategies.sp.attention import AttentionCall, patch_attention
 
 from .memory_tracker import TensorMemoryTracker
 from .running_region import RunningRegion
-
-ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
 
 
 class SharedAttention:
@@ -31,39 +29,28 @@ class SharedAttention:
         """Watch calls in the body."""
         patches = PatchStack()
         if self._regions:
-            patches.wrap(ATTENTION, self._wrap)
+            patch_attention(patches, self._watch)
         try:
             yield
         finally:
             patches.remove()
 
-    def _wrap(self, plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def scaled_dot_product_attention(
-            query: Tensor,
-            key: Tensor,
-            value: Tensor,
-            attn_mask: Tensor | None = None,
-            dropout_p: float = 0.0,
-            is_causal: bool = False,
-            **options: Any,
-        ) -> Tensor:
-            self._count(query, key, value, bool(dropout_p), is_causal)
-            try:
-                return plain(query, key, value, attn_mask, dropout_p, is_causal, **options)
-            finally:
-                for region in self._regions if dropout_p else ():
-                    region.leave()
+    def _watch(self, call: AttentionCall) -> Tensor:
+        self._count(call)
+        try:
+            return call.run()
+        finally:
+            for region in self._regions if call.dropout_p else ():
+                region.leave()
 
-        return scaled_dot_product_attention
-
-    def _count(
-        self, query: Tensor, key: Tensor, value: Tensor, draws: bool, is_causal: bool
-    ) -> None:
+    def _count(self, call: AttentionCall) -> None:
+        query, key, value = call.query, call.key, call.value
+        draws = bool(call.dropout_p)
         for region in self._regions:
             gathers = region.parts.attention == "own queries"
             if draws:  # one device draws for all heads and positions at once
                 region.enter(1.0)
-            elif gathers and is_causal:
+            elif gathers and call.is_causal:
                 self._hold_mask(region, query, key)
             gathered = (query, key, value) if draws else (key, value) if gathers else ()
             for tensor in gathered:

@@ -19,7 +19,7 @@ notebooks, files or widgets.
   optimizer states; ``per_parameter``: can an optimizer be sharded?
 - ``forward_patch``: wrappers around the forward pass of chosen modules.
 - Trials of layers: ``module_copy``, ``generators``, ``checkpoint``, ``outcome``, ``rnn_weights``,
-  ``recorded_outputs``.
+  ``recorded_outputs``, ``caching_configs``.
 - ``repeated_blocks``: blocks for checkpointing; ``collective_pickle``: saving sharded objects.
 """
 

@@ -30,6 +30,7 @@ from .unit_reducers import UnitReducers
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.distributed import ProcessGroup
 
 COMPRESSED = (
     "With --compress gradients are communicated in half precision, {digits} digits: numbers are "
@@ -55,11 +56,16 @@ class DistributedDataParallel(Strategy):
         self._units: list[Unit] = []
         self._reducers = UnitReducers(self._reducer_options())
 
+    @property
+    def replica_group(self) -> ProcessGroup | None:
+        """The ranks that have the same parameters; None for all."""
+        return self.dp_group
+
     def prepare(self, units: list[Unit]) -> None:
-        """Give all ranks of ``dp`` the values of its first rank, then hook the parameters."""
+        """Give the ranks of ``replica_group`` the values of the first, and hook the parameters."""
         self._notice_options()
         for unit in units:
-            broadcast_unless_equal([*unit.parameters(), *unit.buffers()], self.dp_group)
+            broadcast_unless_equal([*unit.parameters(), *unit.buffers()], self.replica_group)
         self._hook(units)
 
     def drop_units(self) -> None:

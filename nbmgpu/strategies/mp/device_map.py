@@ -88,7 +88,7 @@ def automatic_map(
     whole = {name for m in root.modules() for name in getattr(m, "_no_split_modules", None) or ()}
     blocks = [*_blocks(root, whole, _nbytes(root) / len(devices))]
     seen: set[int] = set()
-    sizes = [sum(t.nbytes for t in _fresh(tensors_in(block), seen)) for block in blocks]
+    sizes = [sum(t.nbytes for t in _fresh(tensors_of(block), seen)) for block in blocks]
     stages = balance(sizes, max(1, min(len(devices), sum(map(bool, sizes)))))
     where: dict[nn.Module, torch.device] = {}
     known: dict[int, torch.device] = {
@@ -138,7 +138,7 @@ def _key_of(name: str, devices: Mapping[str, torch.device]) -> str:
     return next((n for n in devices if n.startswith(f"{name}.")), next(iter(devices)))
 
 
-def tensors_in(module: nn.Module) -> Iterator[Tensor]:
+def tensors_of(module: nn.Module) -> Iterator[Tensor]:
     """Yield the parameters and buffers of ``module``."""
     yield from module.parameters()
     yield from module.buffers()
@@ -150,7 +150,7 @@ def own_tensors(module: nn.Module) -> list[Tensor]:
 
 
 def _nbytes(module: nn.Module) -> int:
-    return sum(tensor.nbytes for tensor in tensors_in(module))
+    return sum(tensor.nbytes for tensor in tensors_of(module))
 
 
 def _fresh(tensors: Iterator[Tensor], seen: set[int]) -> Iterator[Tensor]:

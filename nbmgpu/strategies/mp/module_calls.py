@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from nbmgpu.patches import PatchStack
 
 from .busy_time import BusyTimes
-from .device_map import Route, own_tensors, tensors_in
+from .device_map import Route, own_tensors, tensors_of
 from .generators import SharedGenerator
 from .transfer import InputCopies, device_in, to_device
 
@@ -75,7 +75,7 @@ class ModuleCalls:
 
     def _route_of(self, module: nn.Module) -> Route | None:
         if module not in self.routes:
-            if not any(True for _ in tensors_in(module)):
+            if not any(True for _ in tensors_of(module)):
                 self.routes[module] = None
             elif not any(is_lazy(t) for m in module.modules() for t in own_tensors(m)):
                 self._on_new(outermost(module))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +12,8 @@ from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from nbmgpu.errors import StrategyError, format_message
+
+from .transfer import tensors_in
 
 PLAIN = (Tensor, nn.Parameter, nn.Buffer)
 """Types of tensors whose whole content is their ``data``."""
@@ -111,15 +112,6 @@ class Placement:
             else:
                 _move_if_it_fits(tensor, place.home)
         self._places.clear()
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in nested dicts, lists and tuples."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping | list | tuple):
-        for inner in value.values() if isinstance(value, Mapping) else value:
-            yield from tensors_in(inner)
 
 
 def _states(optimizer: Optimizer) -> Iterator[tuple[Tensor, list[Tensor]]]:

@@ -16,6 +16,7 @@ from torch.distributed import ProcessGroup
 
 from nbmgpu.strategies import profiles
 from nbmgpu.strategies.base import Backward, RankContext
+from nbmgpu.strategies.caching_configs import caching_configs
 from nbmgpu.strategies.profile import Profile
 from nbmgpu.strategies.sharding.tensor_shard import OwnerLayout
 from nbmgpu.strategies.tp import TensorParallel
@@ -41,7 +42,7 @@ class PipelineParallel(TensorParallel):
         super().__init__(context)
         self._pipeline: Pipeline | None = None
         self._blocks: list[PipelineBlock] = []
-        self._caching: list[tuple[Any, bool]] = []
+        self._caching: list[Any] = []
 
     @property
     def shard_group(self) -> ProcessGroup:
@@ -105,12 +106,9 @@ class PipelineParallel(TensorParallel):
 
     def _disable_caches(self, root: nn.Module) -> None:
         """Let models of Hugging Face keep no keys and values: each rank would have its own."""
-        for module in root.modules():
-            for name in ("config", "generation_config"):
-                config: Any = getattr(module, name, None)
-                if getattr(config, "use_cache", None) is True:
-                    self._caching.append((config, True))
-                    config.use_cache = False
+        for config in caching_configs(root):
+            self._caching.append(config)
+            config.use_cache = False
 
     def begin_backward(self, backward: Backward) -> None:
         """Prepare for gradients."""
@@ -154,8 +152,8 @@ class PipelineParallel(TensorParallel):
 
     def close(self) -> None:
         """Remove hooks and patches."""
-        for config, before in self._caching:
-            config.use_cache = before
+        for config in self._caching:
+            config.use_cache = True
         self._caching.clear()
         self._blocks.clear()
         super().close()

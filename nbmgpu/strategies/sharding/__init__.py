@@ -2,7 +2,7 @@
 
 The cell keeps its own objects, which look like full tensors.
 
-- ``tensor_shard``: a part of a tensor, and how the ranks hold the others.
+- ``tensor_shard``: a part of a tensor, and how the ranks hold the others; ``chunks``: its size.
 - ``param_state``: a parameter of the cell, with its part and its gradient.
 - ``full_tensor_view``: how parts look to the cell; ``view_operations`` and ``view_attributes`` run
   operations on them.

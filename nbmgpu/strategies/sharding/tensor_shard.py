@@ -13,6 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from .chunks import chunk_size
+
 # Torch before 2.12 has it under another name.
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
@@ -98,14 +100,9 @@ class ShardLayout(TensorLayout):
         return (self.dim,)
 
     @property
-    def leaves_none_empty(self) -> bool:
-        """Whether each rank has a part: 5 rows are 2, 2, 1 and 0 for four ranks."""
-        return (dist.get_world_size(self.group) - 1) * self.chunk_size < self.shape[self.dim]
-
-    @property
     def chunk_size(self) -> int:
         """Size of the first ranks' part along ``dim``."""
-        return -(-self.shape[self.dim] // dist.get_world_size(self.group))
+        return chunk_size(self.shape[self.dim], dist.get_world_size(self.group))
 
     @property
     def start(self) -> int:
@@ -123,12 +120,12 @@ class ShardLayout(TensorLayout):
 
     def gather(self, part: Tensor, device: torch.device) -> Tensor:
         """Gather the parts of all ranks."""
-        world_size, chunk_size = dist.get_world_size(self.group), self.chunk_size
+        world_size, chunk = dist.get_world_size(self.group), self.chunk_size
         rows = part.to(device).movedim(self.dim, 0)  # what is gathered comes first
-        if rows.shape[0] < chunk_size:
-            padding = rows.new_zeros((chunk_size - rows.shape[0], *rows.shape[1:]))
+        if rows.shape[0] < chunk:
+            padding = rows.new_zeros((chunk - rows.shape[0], *rows.shape[1:]))
             rows = torch.cat([rows, padding])
-        gathered = rows.new_empty((chunk_size * world_size, *rows.shape[1:]))
+        gathered = rows.new_empty((chunk * world_size, *rows.shape[1:]))
         all_gather_single(gathered, rows.contiguous(), group=self.group)
         size = self.shape[self.dim]
         if self.dim == 0 and gathered.shape[0] == size:

@@ -47,6 +47,11 @@ class AttentionCall:
         )  # fmt: skip
 
 
+def attend_in_region(call: AttentionCall) -> Tensor:
+    """Return this rank's slice of the output in a region, and the output outside."""
+    return call.run() if Region.current is None else attend(Region.current, call)
+
+
 def attend(region: Region, call: AttentionCall) -> Tensor:
     """Return this rank's slice of the output.
 
@@ -135,8 +140,8 @@ def _causal_mask(
     return mask.triu_(start + 1)
 
 
-def patch_attention(patches: PatchStack) -> None:
-    """Let attention act on the region that runs."""
+def patch_attention(patches: PatchStack, run: Callable[[AttentionCall], Tensor]) -> None:
+    """Let ``run`` compute each call of ``scaled_dot_product_attention``."""
 
     def wrap(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def scaled_dot_product_attention(
@@ -148,8 +153,9 @@ def patch_attention(patches: PatchStack) -> None:
             is_causal: bool = False,
             **options: Any,
         ) -> Tensor:
-            call = AttentionCall(plain, query, key, value, attn_mask, dropout_p, is_causal, options)
-            return call.run() if Region.current is None else attend(Region.current, call)
+            return run(
+                AttentionCall(plain, query, key, value, attn_mask, dropout_p, is_causal, options)
+            )
 
         return scaled_dot_product_attention
 

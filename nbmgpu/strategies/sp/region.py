@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from nbmgpu.strategies.sharding.chunks import chunk_sizes
 from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
 from nbmgpu.strategies.tp.collectives import gather_parts
 
@@ -77,9 +78,7 @@ class Region:
     @cached_property
     def sizes(self) -> list[int]:
         """Sizes of the ranks' slices."""
-        ranks = self.group.size()
-        chunk = -(-self.length // ranks)
-        return [max(min(chunk, self.length - rank * chunk), 0) for rank in range(ranks)]
+        return chunk_sizes(self.length, self.group.size())
 
     @property
     def start(self) -> int:

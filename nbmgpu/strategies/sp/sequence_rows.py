@@ -11,9 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
+from nbmgpu.strategies.sharding.chunks import leaves_none_empty
 from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
 from nbmgpu.strategies.tp.collectives import split_parts, sum_partials
 
@@ -59,7 +61,7 @@ class RowsFromPart(torch.autograd.Function):
             SequenceRows, (batch * length, features), dtype=part.dtype, device=part.device,
             requires_grad=part.requires_grad,
         )  # fmt: skip
-        rows.part, rows.part_layout = part.detach(), layout
+        rows.part_layout = layout
         return rows
 
     @staticmethod
@@ -125,7 +127,8 @@ def _without_last(tensor: SequenceTensor) -> Any:
     before = tensor.part_layout
     batch, length, features = before.shape
     after = ShardLayout(torch.Size((batch, length - 1, features)), 1, before.group)
-    if after.chunk_size != before.chunk_size or not after.leaves_none_empty:
+    whole = leaves_none_empty(length - 1, dist.get_world_size(before.group))
+    if after.chunk_size != before.chunk_size or not whole:
         return NotImplemented
     size = after.part_size
     return SequenceTensor.make(tensor.slice()[:, :size], after)

@@ -15,18 +15,19 @@ from weakref import WeakSet
 
 import torch
 from torch import nn
+from torch.distributed import ProcessGroup
 from torch.utils._pytree import tree_leaves, tree_map
 
 from nbmgpu.patches import PatchStack
 from nbmgpu.strategies import profiles
 from nbmgpu.strategies.base import RankContext, Unit
+from nbmgpu.strategies.caching_configs import caching_configs
 from nbmgpu.strategies.ddp import DistributedDataParallel
 from nbmgpu.strategies.forward_patch import ForwardPatch
 from nbmgpu.strategies.profile import Profile
 from nbmgpu.strategies.repeated_blocks import blocks
-from nbmgpu.strategies.replication import broadcast_unless_equal
 
-from .attention import patch_attention
+from .attention import attend_in_region, patch_attention
 from .block import BlockSettings, SequenceBlock
 from .dropout import patch_dropout
 from .held_outputs import HeldOutputs
@@ -64,18 +65,22 @@ class SequenceParallel(DistributedDataParallel):
         self._outputs = HeldOutputs()
         SequenceTensor.operations = OPERATIONS
 
+    @property
+    def replica_group(self) -> ProcessGroup | None:
+        """All ranks have the same parameters."""
+        return None
+
     def prepare(self, units: list[Unit]) -> None:
         """Give all ranks the values of rank 0, hook the parameters, and wrap the layers."""
-        for unit in units:
-            broadcast_unless_equal([*unit.parameters(), *unit.buffers()])
-        self._hook(units)
+        super().prepare(units)
         name = self.profile.name
-        if self.mesh.size(self.mesh.mesh_dim_names.index(name)) == 1:  # type: ignore[union-attr]
+        group = self.mesh.get_group(name)
+        if group.size() == 1:
             return
         if not self._patches:
-            patch_attention(self._patches)
+            patch_attention(self._patches, attend_in_region)
             patch_dropout(self._patches)
-        settings = BlockSettings(name, self.mesh.get_group(name), self.exchange, self._notice_whole)
+        settings = BlockSettings(name, group, self.exchange, self._notice_whole)
         for module in (module for unit in units for module in unit.modules):
             if module not in self._wrapped:
                 self._wrap(module, settings)
@@ -93,9 +98,7 @@ class SequenceParallel(DistributedDataParallel):
                 self._forwards.add(module, block.forward)
             elif module not in inside and type(module).forward is not nn.Module.forward:
                 self._forwards.add(module, with_whole)
-            config = getattr(module, "config", None)
-            if getattr(config, "use_cache", None) is True:
-                self._caching.append(config)
+        self._caching += caching_configs(root)
         self._forwards.add(root, self._without_cache)
         self._wrapped.add(root)
 

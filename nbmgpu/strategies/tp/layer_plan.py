@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from nbmgpu.strategies.sharding.chunks import leaves_none_empty
+
 from .named_plan import NamedPlan
 from .plan import ModulePlan, parallel_plan
 from .split_block import SplitBlock, named_blocks, split_blocks
@@ -79,13 +81,3 @@ def plan_layers(
     split = {plan.module for plan in modules}
     whole = tuple(block for block in blocks if split.issuperset(block.layers))
     return LayerPlan(tuple(modules), whole, dims)
-
-
-def largest_part(size: int, ranks: int) -> int:
-    """Return the size of the first rank's part of a dimension, as ``torch.chunk`` splits it."""
-    return -(-size // ranks)
-
-
-def leaves_none_empty(size: int, ranks: int) -> bool:
-    """Whether each rank has a part: 5 rows are 2, 2, 1 and 0 for four ranks."""
-    return (ranks - 1) * largest_part(size, ranks) < size

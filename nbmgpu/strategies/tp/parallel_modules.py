@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from nbmgpu.strategies.sharding.chunks import chunk_size
 from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
 
 from .collectives import gather_parts, replicate_input, split_parts, sum_partials
@@ -121,7 +122,7 @@ class ParallelModule:
         module: Any = self.plan.module
         weight, total = self._part("weight"), self.states["weight"].shape[0]
         rows = weight.shape[0]
-        start = dist.get_rank(self.group) * -(-total // self.group.size())
+        start = dist.get_rank(self.group) * chunk_size(total, self.group.size())
         local = input - start
         exists = (input >= 0) & (input < total)  # others are an error, as on one device
         elsewhere = exists & ((local < 0) | (local >= rows))

@@ -65,8 +65,9 @@ def parallel_plan(
 def is_splittable(module: nn.Module, by_inputs: bool, ranks: int) -> bool:
     """Whether a module can be split over ``ranks``, by its input or output features."""
     plan = _plan_of(module, (module,) if by_inputs else ())
-    wanted = plan is not None and (not by_inputs or plan.style == "inputs")
-    return wanted and plan is not None and _can_split(plan, ranks)
+    if plan is None or (by_inputs and plan.style != "inputs"):
+        return False
+    return _can_split(plan, ranks)
 
 
 def _plan_of(module: nn.Module, by_inputs: Collection[nn.Module]) -> ModulePlan | None:
