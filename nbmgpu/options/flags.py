@@ -226,7 +226,7 @@ FLAGS = (
     Flag(
         "--tp-plan",
         "tp_plan",
-        "how layers are split: a dict in the notebook, or words (tp, fsdp+tp; default: found)",
+        "how layers are split: a dict in the notebook, or words (tp; default: found)",
         metavar="plan|layers.*.fc1=colwise",
         validate=model_parallelism.validate_tp_plan,
         completions=lambda: ("auto",),

@@ -9,7 +9,8 @@ notebooks, files or widgets.
 - ``base``: the interface; ``mesh``: the device mesh, and which dimensions are data parallel;
   ``mesh_sizes``: its sizes from ``--mesh``.
 - ``ddp``, ``zero1``, ``dp``, ``none``; ``fsdp/`` (also ``hsdp``, ``zero2``, ``fsdp+tp``), ``tp/``,
-  ``pp/``, ``sp/`` (also ``cp``), ``mp/`` and ``deepspeed/``.
+  ``pp/`` (also ``tp+pp``, ``fsdp+pp``, ``fsdp+tp+pp``), ``sp/`` (also ``cp``), ``mp/`` and
+  ``deepspeed/``.
 - Gradients: ``unit_reducers`` has a ``reducer`` per unit, which averages ``buckets`` by
   ``all_reduce``, with ``reduction_extras`` in the last one; ``used_parameters`` finds which
   gradients are new, ``gradient_views`` makes them views; ``scalars`` are weights that may be on a
@@ -138,7 +139,7 @@ def nearest(name: str) -> str:
     """Return the name of the strategy most similar to an unknown name."""
     plain = name.strip().lower().replace("-", "_").replace(" ", "_")
     names = [
-        n for n in (*strategy_names(), *_aliases()) if n not in ("dp", "pp", "mp")
+        n for n in (*strategy_names(), *_aliases()) if n not in ("dp", "pp", "mp", "2d", "3d")
     ]  # "dpp": ddp
     closest = closest_match(plain, names)
     return (canonical(closest) if closest else None) or "ddp"

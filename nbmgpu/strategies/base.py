@@ -10,7 +10,7 @@ difference.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -208,6 +208,10 @@ class Strategy(ABC):
     def new_dp_group(self) -> ProcessGroup:
         """Return another group of the ranks with different shards; collective on all ranks."""
         return self._context.mesh.new_dp_group()
+
+    def new_group(self, names: Collection[str]) -> ProcessGroup:
+        """Return a new group of the ranks that differ in dimensions ``names`` only; collective."""
+        return self._context.mesh.new_group(names)
 
     @abstractmethod
     def prepare(self, units: list[Unit]) -> None:

@@ -13,7 +13,7 @@ numbers.  A mesh of ``{"dp": 2, "tp": 2}`` is::
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 import torch.distributed as dist
@@ -83,11 +83,20 @@ class RankMesh:
 
         Collectives of two groups may run in a different order on each rank.
         """
+        return self.new_group(DATA_PARALLEL)
+
+    def new_group(self, names: Collection[str]) -> ProcessGroup:
+        """Return a new group of the ranks that differ in some dimensions only; collective.
+
+        Args:
+            names: the dimensions; some may not be in the mesh.
+        """
         world_size = math.prod(self.shape.values())
-        if self.dp_size == world_size:
+        dims = [i for i, name in enumerate(self.shape) if name in names]
+        size = math.prod(n for name, n in self.shape.items() if name in names)
+        if size == world_size:
             return dist.new_group()  # type: ignore[no-any-return]
         ranks = torch.arange(world_size).reshape(*self.shape.values())
-        dims = [i for i, name in enumerate(self.shape) if name in DATA_PARALLEL]
-        rows = ranks.movedim(dims, list(range(-len(dims), 0))).reshape(-1, self.dp_size)
+        rows = ranks.movedim(dims, list(range(-len(dims), 0))).reshape(-1, size)
         group, _ = dist.new_subgroups_by_enumeration(rows.tolist())
         return group  # type: ignore[no-any-return]

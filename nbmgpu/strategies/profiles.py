@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
+from .deepspeed_profile import deepspeed
 from .option_support import (
     ALTERNATIVES,
     COMMON_OPTIONS,
@@ -17,7 +17,6 @@ from .option_support import (
     OptionSupport,
 )
 from .profile import Profile, Requirements
-from .strategy_options import StrategyOptions
 
 COMPILER_MODULES = ("torch._inductor.compile_fx",)
 """Modules that ``--compile`` imports, which takes seconds."""
@@ -251,60 +250,54 @@ ZERO2 = replace(
 )
 
 
-def _check_deepspeed(stage: int, offload: bool, options: StrategyOptions) -> None:
-    from .deepspeed.config import check_config
+TP_PP = replace(
+    PP,
+    name="tp+pp",
+    summary="pipeline parallelism whose layers are split over some ranks as under tp",
+    aliases=(),
+    options=replace(
+        PP.options,
+        supported=PP.options.supported | {"tp_plan"},
+        handled=PP.options.handled | {"tp_plan"},
+    ),
+    mesh=("dp", "pp", "tp"),
+    default_mesh={"pp": 2},
+    needs="at least four ranks; fast links between those along tp; what tp and pp need",
+    costs="what pp sends between stages; and tp's collectives in each split layer",
+)
 
-    check_config(options, stage, offload)
+FSDP_PP = replace(
+    PP,
+    name="fsdp+pp",
+    summary="pipeline parallelism whose stages are sharded over ranks with other samples",
+    aliases=(),
+    mesh=("dp", "pp", "fsdp"),
+    default_mesh={"pp": 2},
+    needs="at least four ranks; what pp needs",
+    saves="parameters, gradients and states of the layers: 1/N of all three per rank between "
+    "steps; of other modules 1/P, for P ranks along pp",
+    costs="what pp sends between stages; an all-gather of a stage's parameters and a "
+    "reduce-scatter of its gradients per step",
+)
 
-
-def _deepspeed(stage: int, offload: bool = False) -> Profile:
-    """Describe one of DeepSpeed's ZeRO stages."""
-    suffix, name = "_offload" * offload, f"deepspeed_stage_{stage}{'_offload' * offload}"
-    shards = {1: "optimizer states", 2: "gradients and optimizer states",
-              3: "parameters, gradients and optimizer states"}[stage]  # fmt: skip
-    aliases = [
-        f"deepspeed_{stage}{suffix}", f"deepspeed_zero_{stage}{suffix}",
-        f"deepspeed_zero{stage}{suffix}", f"ds{stage}{suffix}", f"ds_zero{stage}{suffix}",
-    ]  # fmt: skip
-    if stage == 2 and not offload:
-        aliases += ["deepspeed", "ds"]
-    reduces = "states live and update in host memory" if offload else ""
-    return Profile(
-        name=name,
-        summary=f"DeepSpeed ZeRO stage {stage}: {shards} are sharded"
-        + ", with optimizer states in host memory" * offload,
-        aliases=tuple(aliases),
-        options=OptionSupport(
-            COMMON_OPTIONS - {"compile"} | {"deepspeed_config"},
-            handled=frozenset({"precision", "deepspeed_config"}),
-            reasons={
-                "compile": "DeepSpeed compiles its engine itself",
-                "sync_batchnorm": "DeepSpeed's engine does not combine the ranks' statistics "
-                "exactly",
-                "cpu_offload": "under DeepSpeed it is part of the name",
-            },
-            alternatives={
-                "compile": "zero2" if stage < 3 else "fsdp",
-                "sync_batchnorm": "zero2" if stage < 3 else "fsdp",
-                "cpu_offload": f"deepspeed_stage_{max(stage, 2)}_offload",
-            },
-        ),
-        requirements=Requirements(packages=("deepspeed",)),
-        check=partial(_check_deepspeed, stage, offload),
-        modules=("deepspeed", "deepspeed.runtime.zero.muon.muon_optimizer"),  # the latter: inductor
-        needs="the package deepspeed; float32 parameters; an optimizer that updates each element "
-        "separately",
-        saves=f"{shards}: 1/N per rank" + f"; {reduces}" * offload,
-        costs="DeepSpeed's own engine, steps and collectives"
-        + ", and transfers to the host and back" * offload,
-    )
+FSDP_TP_PP = replace(
+    FSDP_PP,
+    name="fsdp+tp+pp",
+    summary="pipeline parallelism whose layers are split as under tp, and the parts sharded",
+    aliases=("3d", "3d_parallel"),
+    options=TP_PP.options,
+    mesh=("dp", "pp", "fsdp", "tp"),
+    default_mesh={"pp": 2, "fsdp": 2},
+    needs="at least eight ranks; fast links between those along tp; what tp and pp need",
+    costs="what fsdp+pp costs, for parts; and tp's collectives in each split layer",
+)
 
 
 BUILT_IN = {
     profile.name: profile
     for profile in (
-        DDP, ZERO1, ZERO2, FSDP, HSDP, TP, FSDP_TP, PP, SP, CP,
-        _deepspeed(1), _deepspeed(2), _deepspeed(3), _deepspeed(2, True), _deepspeed(3, True),
+        DDP, ZERO1, ZERO2, FSDP, HSDP, TP, FSDP_TP, PP, TP_PP, FSDP_PP, FSDP_TP_PP, SP, CP,
+        deepspeed(1), deepspeed(2), deepspeed(3), deepspeed(2, True), deepspeed(3, True),
         MP, DP, NONE,
     )
 }  # fmt: skip

@@ -17,9 +17,6 @@ from nbmgpu.strategies.sharding.param_state import ParamState
 from nbmgpu.strategies.sharding.tensor_shard import NestedLayout, ShardLayout
 from nbmgpu.strategies.tp.collectives import gather_parts
 
-# Torch before 2.12 has it under another name.
-reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-
 if TYPE_CHECKING:
     from .fsdp_param_group import CellFSDPParamGroup
 
@@ -141,19 +138,17 @@ class FSDPParamState(ParamState):
     def reduce_unreduced(self) -> None:
         """Average and shard the gradients that FSDP2 has not reduced; collective."""
         grad, self.unreduced_grad = self.unreduced_grad, None
-        group, size, chunk = self.group.shard_group, self.rows.shape[0], self.rows.chunk_size
-        shape = (chunk * dist.get_world_size(group), *self.rows.shape[1:])
-        padded = torch.zeros(shape, dtype=self.dtype, device=self.device)
-        if grad is not None:
-            padded[:size] = grad if self.split is None else self.split.part_of(grad)
-        rows = padded.new_empty((chunk, *self.rows.shape[1:]))
-        reduce_scatter_single(rows, padded, group=group)
+        group = self.group.shard_group
+        if grad is None:
+            grad = torch.zeros(self.rows.shape, dtype=self.dtype, device=self.device)
+        elif self.split is not None:
+            grad = self.split.part_of(grad)
+        rows = self.rows.reduce_scatter(grad)
         count = dist.get_world_size(group)
         if self.group.replica_group is not None:
             dist.all_reduce(rows, group=self.group.replica_group)
             count *= self.group.replica_group.size()
-        local = self.shard.local
-        self._accumulate(rows.div_(count)[: local.shape[0]].to(local.device))
+        self._accumulate(rows.div_(count).to(self.shard.local.device))
 
 
 class GatherFull(torch.autograd.Function):

@@ -1,4 +1,6 @@
-"""Strategy ``pp``: pipeline parallelism behind ``model(x)``, while the cell sees full tensors.
+"""Strategies ``pp``, ``tp+pp``, ``fsdp+pp``, ``fsdp+tp+pp``: pipeline parallelism.
+
+It is behind ``model(x)``, while the cell sees full tensors.
 
 - ``strategy``: the ``Strategy`` class that a rank calls.
 - ``stacks``: which modules are blocks of a pipeline, and which rank owns each.
@@ -8,10 +10,20 @@
 - ``trial``: may a block run on parts of a batch?
 - ``plan``: which values cross the boundaries between ranks; ``segment_run``: the forward and the
   backward pass of a segment, in microbatches; ``transport``: tensors between ranks.
-- ``checkpoint``: layers inside of a checkpoint.
-- ``stage_random``: random numbers of stages; ``generators``: those of torch.
+- ``stage_param``: a parameter of a stage, split and sharded over its ranks; ``stage_grads``: the
+  gradients of a stage's parameters; ``stage_random``: its random numbers.
 """
 
-from .strategy import PipelineParallel
+from .strategy import (
+    PipelineParallel,
+    ShardedPipelineParallel,
+    ShardedTensorPipelineParallel,
+    TensorPipelineParallel,
+)
 
-__all__ = ["PipelineParallel"]
+__all__ = [
+    "PipelineParallel",
+    "ShardedPipelineParallel",
+    "ShardedTensorPipelineParallel",
+    "TensorPipelineParallel",
+]

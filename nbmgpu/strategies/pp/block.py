@@ -18,12 +18,12 @@ from nbmgpu.strategies.module_copy import plain_attributes
 from nbmgpu.strategies.recorded_outputs import recorded_inside_layers
 from nbmgpu.strategies.rnn_weights import update_rnn_weights
 from nbmgpu.strategies.sharding.tensor_shard import TensorShard
-from nbmgpu.strategies.tp.tp_param import TPParamState
 
 from .call import BlockInfo, Call
 from .deferred import DeferredTensor, value_of
 from .segment import Segment
 from .stacks import Stack
+from .stage_param import StageParamState
 from .transport import Transport
 
 if TYPE_CHECKING:
@@ -45,16 +45,21 @@ class OwnedParameter:
 
     Attributes:
         module, name: where it is registered.
-        state: its tensor on the owner, and nothing elsewhere.
+        state: its tensor on the ranks of its stage, and nothing elsewhere.
     """
 
     module: nn.Module
     name: str
-    state: TPParamState
+    state: StageParamState
 
-    def register(self, parameter: nn.Parameter) -> None:
-        """Let the module use ``parameter``."""
-        self.module._parameters[self.name] = parameter
+    def register(self, running: bool) -> None:
+        """Let the module use what its stage computes with, or the cell's parameter.
+
+        A layer that is split keeps the cell's: its wrapper puts the part in place.
+        """
+        state = self.state
+        is_whole = running and state.split is None
+        self.module._parameters[self.name] = state.unsharded if is_whole else state.parameter
 
 
 class PipelineBlock:
@@ -98,9 +103,14 @@ class PipelineBlock:
         """Its name in the model."""
         return self.stack.names[self.index]
 
+    @property
+    def states(self) -> list[StageParamState]:
+        """The states of its parameters."""
+        return list(dict.fromkeys(owned.state for owned in self.parameters))
+
     def local_parameters(self) -> list[nn.Parameter]:
-        """Return its parameters on the owner, and elsewhere parameters without elements."""
-        return list(dict.fromkeys(owned.state.local for owned in self.parameters))
+        """Return this rank's parts of its parameters, which the cell's graph has."""
+        return [state.local for state in self.states]
 
     def share_state(self, transport: Transport) -> None:
         """Give all ranks the owner's buffers and plain attributes; collective."""
@@ -230,21 +240,29 @@ class PipelineBlock:
     def as_running(self) -> Iterator[None]:
         """Let its modules use the parameters of this rank, and forbid collectives."""
         before, PipelineBlock.running = PipelineBlock.running, True
-        forbidden, TensorShard.forbidden = TensorShard.forbidden, self._outside_parameter
-        self._register(local=True)
+        forbidden, TensorShard.forbidden = TensorShard.forbidden, self._check_shard
+        states = self.states
+        for state in states:
+            state.begin_stage()
+        self._register(running=True)
         try:
             yield
         finally:
-            self._register(local=False)
+            self._register(running=False)
+            for state in states:
+                state.end_stage()
             TensorShard.forbidden = forbidden
             PipelineBlock.running = before
 
-    def _register(self, local: bool) -> None:
+    def _register(self, running: bool) -> None:
         for owned in self.parameters:
-            owned.register(owned.state.local if local else owned.state.parameter)
+            owned.register(running)
         update_rnn_weights(self.module)
 
-    def _outside_parameter(self) -> StrategyError:
+    def _check_shard(self, shard: TensorShard) -> StrategyError | None:
+        """Return the error of gathering a parameter that is not of this block."""
+        if any(state.shard is shard for state in self.states):
+            return None
         return StrategyError(
             format_message(
                 f"Under pp, layer {self.name} uses a parameter from outside of it",

@@ -91,14 +91,15 @@ class Pipeline:
 
     def _run(self, segment: Segment, finals: list[Reference]) -> list[Tensor]:
         plan = self._plan(segment, finals)
-        parameters = list(
-            dict.fromkeys(p for call in plan.calls for p in call.block.local_parameters())
-        )
-        run = SegmentRun(plan, segment, parameters, self.transport, lambda: self.keeps_graph)
+        states = list(dict.fromkeys(s for call in plan.calls for s in call.block.states))
+        run = SegmentRun(plan, segment, states, self.transport, lambda: self.keeps_graph)
         if torch.is_grad_enabled():
+            parameters = [state.local for state in states]
             outputs = list(RunSegment.apply(run, *segment.inputs, *parameters))  # type: ignore[no-untyped-call]
         else:
             outputs = [output for output, _ in run.forward()]
+            for state in states:
+                state.reshard()
         for call in segment.calls:
             if call.info.changes:
                 call.block.share_state(self.transport)

@@ -6,13 +6,12 @@ the last stage.  In the backward pass all of them have the same gradients of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from nbmgpu.errors import StrategyError, format_message
 from nbmgpu.strategies.checkpoint import outside_of_checkpoints
@@ -20,6 +19,8 @@ from nbmgpu.strategies.checkpoint import outside_of_checkpoints
 from .call import Input, Reference
 from .plan import SegmentPlan, Stage
 from .segment import Segment
+from .stage_grads import StageGrads
+from .stage_param import StageParamState
 from .stage_random import StageRandom
 from .transport import TensorMeta, Transport
 
@@ -30,21 +31,21 @@ class SegmentRun:
     Attributes:
         plan: which rank runs what.
         inputs, calls: the segment's.
-        parameters: those of all its blocks, without elements on ranks that do not own them.
+        states: those of the parameters of all its blocks.
     """
 
     def __init__(
         self,
         plan: SegmentPlan,
         segment: Segment,
-        parameters: list[nn.Parameter],
+        states: list[StageParamState],
         transport: Transport,
         keeps_graph: Callable[[], bool],
     ) -> None:
         """Prepare a pass; nothing runs yet.
 
         Args:
-            plan, parameters: see above.
+            plan, states: see above.
             segment: what runs.
             transport: sends tensors between ranks.
             keeps_graph: whether another backward pass may follow the current one.
@@ -52,7 +53,7 @@ class SegmentRun:
         self.plan = plan
         self.inputs = segment.inputs
         self.calls = segment.calls
-        self.parameters = parameters
+        self.states = states
         self._transport = transport
         self._rank = transport.group.rank()
         self._keeps_graph = keeps_graph
@@ -176,17 +177,29 @@ class SegmentRun:
                 )
             )
         of_inputs: dict[int, Tensor] = {}
-        of_parameters: dict[int, Tensor] = {}
-        for index in reversed(range(len(self.plan.stages))):
-            if self.plan.stages[index].owner == self._rank:
+        of_parts: dict[StageParamState, Tensor] = {}
+        for index, stage in reversed([*enumerate(self.plan.stages)]):
+            if stage.owner == self._rank:
+                found = StageGrads(self._trained(stage))
                 for microbatch in range(self.plan.microbatches):
-                    self._run_backward(index, microbatch, grads, of_inputs, of_parameters)
+                    self._run_backward(index, microbatch, grads, of_inputs, found)
+                of_parts |= found.reduced()
         self._transport.wait()
         shared = self._share_input_grads(of_inputs)
         if not self._keeps_graph():
             self._leaves.clear()
             self._outputs.clear()
-        return [*shared, *(self._parameter_grad(p, of_parameters) for p in self.parameters)]
+            for state in self.states:
+                state.reshard()
+        return [*shared, *(self._part_grad(state, of_parts) for state in self.states)]
+
+    def _trained(self, stage: Stage) -> list[StageParamState]:
+        """Return the states of a stage's parameters that require a gradient, gathered."""
+        calls = self.calls[stage.first : stage.end]
+        states = dict.fromkeys(state for call in calls for state in call.block.states)
+        for state in states:
+            state.unshard()
+        return [state for state in states if state.unsharded.requires_grad]
 
     def _run_backward(
         self,
@@ -194,19 +207,18 @@ class SegmentRun:
         microbatch: int,
         grads: tuple[Tensor | None, ...],
         of_inputs: dict[int, Tensor],
-        of_parameters: dict[int, Tensor],
+        of_stage: StageGrads,
     ) -> None:
         """Run the backward pass of a stage, and send its gradients to the stage before."""
         ends = self._outputs[index, microbatch]
         seeds = self._grads_of_outputs(index, microbatch, ends, grads)
         leaves = self._leaves[index, microbatch]
         starts = {key: leaf for key, leaf in leaves.items() if leaf.requires_grad}
-        trained = [p for p in self.parameters if p.numel() and p.requires_grad]
-        wanted = [*starts.values(), *trained]
+        wanted = [*starts.values(), *of_stage.parameters]
         pairs = [(e, s) for e, s in zip(ends, seeds, strict=True) if s is not None]
         found: Any = [None] * len(wanted)
         if wanted and pairs:
-            with _accumulated(trained, of_parameters):
+            with of_stage.accumulated():
                 found = torch.autograd.grad(
                     [e for e, _ in pairs], wanted, [s for _, s in pairs],
                     retain_graph=self._keeps_graph(), allow_unused=True,
@@ -261,15 +273,13 @@ class SegmentRun:
             sums[i] = total
         return sums
 
-    def _parameter_grad(
-        self, parameter: nn.Parameter, of_parameters: dict[int, Tensor]
+    def _part_grad(
+        self, state: StageParamState, found: dict[StageParamState, Tensor]
     ) -> Tensor | None:
-        """Return a parameter's gradient; without elements where another rank owns it."""
-        if not parameter.requires_grad:
+        """Return the gradient of this rank's part; without elements if it is not of the stage."""
+        if not state.local.requires_grad:
             return None
-        return (
-            of_parameters.get(id(parameter)) if parameter.numel() else torch.zeros_like(parameter)
-        )
+        return found.get(state) if state.is_owned else torch.zeros_like(state.local)
 
     def _changed_in_place(self, stage: Stage) -> StrategyError:
         name = self.calls[stage.first].block.name
@@ -280,30 +290,6 @@ class SegmentRun:
                 "inplace=False in the first layer",
             )
         )
-
-
-@contextmanager
-def _accumulated(parameters: list[nn.Parameter], grads: dict[int, Tensor]) -> Iterator[None]:
-    """Add gradients of ``parameters`` to ``grads`` as they arrive.
-
-    Otherwise those of a whole stage and microbatch would be held beside their sum.  What
-    ``torch.autograd.grad`` returns instead has no memory.
-    """
-
-    def hook_of(parameter: nn.Parameter) -> Callable[[Tensor], Tensor]:
-        def accumulate(grad: Tensor) -> Tensor:
-            before = grads.get(id(parameter))
-            grads[id(parameter)] = grad.clone() if before is None else before.add_(grad)
-            return grad.new_zeros(()).expand(grad.shape)
-
-        return accumulate
-
-    hooks = [parameter.register_hook(hook_of(parameter)) for parameter in parameters]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 class RunSegment(torch.autograd.Function):

@@ -3,10 +3,15 @@
 Each rank owns some of a model's layers, with their gradients and optimizer states.  Modules outside
 of the sequence of layers, such as embeddings and the head, are split over the same ranks as under
 ``tp`` (compare Yeung et al. 2024, 2411.05288, for embeddings and heads).
+
+Meshes with more dimensions have several ranks in each stage: those along ``tp`` split its layers,
+and those along ``fsdp`` shard them, as in torchtitan (Liang et al. 2024, 2410.06511).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -17,15 +22,22 @@ from torch.distributed import ProcessGroup
 from nbmgpu.strategies import profiles
 from nbmgpu.strategies.base import Backward, RankContext
 from nbmgpu.strategies.caching_configs import caching_configs
+from nbmgpu.strategies.mesh_sizes import DP, FSDP
 from nbmgpu.strategies.profile import Profile
-from nbmgpu.strategies.sharding.tensor_shard import OwnerLayout
+from nbmgpu.strategies.sharding.param_state import ParamState
+from nbmgpu.strategies.sharding.sharded_strategy import ReplicatedUnit
+from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
 from nbmgpu.strategies.tp import TensorParallel
+from nbmgpu.strategies.tp.named_plan import NamedPlan
+from nbmgpu.strategies.tp.root_plan import RootPlan, plan_root
+from nbmgpu.strategies.tp.strategy import TP
 from nbmgpu.strategies.tp.tp_param import TPParamState
 
 from .block import OwnedParameter, PipelineBlock
 from .deferred import with_values
 from .pipeline import Pipeline
 from .stacks import Stack, find_stacks, is_called, no_stack
+from .stage_param import StageGroups, StageParamState
 from .transport import Transport
 
 PP = "pp"
@@ -40,27 +52,46 @@ class PipelineParallel(TensorParallel):
     def __init__(self, context: RankContext) -> None:
         """Start without units."""
         super().__init__(context)
+        sizes = dict(zip(self.mesh.mesh_dim_names or (), self.mesh.shape, strict=True))
+        groups = {name: self.mesh.get_group(name) for name, size in sizes.items() if size > 1}
+        self._groups = StageGroups(
+            self.mesh.get_group(PP), groups.get(DP), groups.get(FSDP), groups.get(TP)
+        )
+        # Outside of the stack, all ranks with the same samples share the modules.
+        self._model_group = self.new_group((PP, TP)) if self._groups.tp else self._groups.pp
         self._pipeline: Pipeline | None = None
         self._blocks: list[PipelineBlock] = []
         self._caching: list[Any] = []
 
     @property
     def shard_group(self) -> ProcessGroup:
-        """The ranks that hold one model."""
-        return self.mesh.get_group(PP)
+        """The ranks that hold one model, and have the same samples."""
+        return self._model_group
+
+    @property
+    def norm_groups(self) -> Sequence[ProcessGroup | None]:
+        """The ranks that hold one model, and those that hold its shards."""
+        return [self._model_group, *filter(None, [self._groups.fsdp])]
+
+    def counts_in_norm(self, param_state: ParamState) -> bool:
+        """Whether no other rank along ``tp`` or ``fsdp`` holds the same part."""
+        splits, shards = True, False  # of modules outside of the stack
+        if isinstance(param_state, StageParamState):
+            splits, shards = param_state.split is not None, param_state.rows is not None
+        return (splits or _is_first(self._groups.tp)) and (shards or _is_first(self._groups.fsdp))
 
     @property
     def pipeline(self) -> Pipeline:
         """The pipeline of these ranks."""
         if self._pipeline is None:
-            transport = Transport(self.shard_group, torch.device(self.device))
+            transport = Transport(self._groups.pp, torch.device(self.device))
             self._pipeline = Pipeline(transport, self.options.microbatches, self.notice)
         return self._pipeline
 
     @property
     def _stages(self) -> int:
         """Number of stages of a sequence of layers."""
-        return self.shard_group.size() * (2 if self.options.schedule == "interleaved" else 1)
+        return self._groups.pp.size() * (2 if self.options.schedule == "interleaved" else 1)
 
     def shard_modules(self, modules: list[nn.Module]) -> None:
         """Divide the layers of ``modules``.
@@ -74,41 +105,85 @@ class PipelineParallel(TensorParallel):
 
     def _shard_root(self, root: nn.Module, fresh: list[TPParamState]) -> None:
         """Divide the layers in ``root``, and split the modules outside of them."""
-        ranks, points = self.shard_group.size(), self.options.split_points
-        inside: set[nn.Module] = set()
-        for stack in find_stacks(root, ranks, self._stages, points):
-            for index, block in enumerate(stack.blocks):
-                self._divide(stack, index, fresh)
-                inside.update(block.modules())
+        ranks, points = self._groups.pp.size(), self.options.split_points
+        stacks = find_stacks(root, ranks, self._stages, points)
+        inside = {m for stack in stacks for block in stack.blocks for m in block.modules()}
+        splitting = self._split_inside(root, inside)
+        owned = [self._divide(stack, splitting.layouts, fresh) for stack in stacks]
+        splitting.wrap(lambda parameter: self._states[id(parameter)], self._forwards)
+        for stack, parameters in zip(stacks, owned, strict=True):
+            self._add_blocks(stack, parameters)
         self._disable_caches(root)
         super()._shard_root(root, fresh)
         for module in root.modules():
             if module not in inside and is_called(module):
                 self._forwards.add(module, with_values)
 
-    def _divide(self, stack: Stack, index: int, fresh: list[TPParamState]) -> None:
-        """Give the parameters of a block to their owner."""
-        module, owner = stack.blocks[index], stack.owner(index)
-        owned: list[OwnedParameter] = []
-        for part in module.modules():
-            for name, parameter in part._parameters.items():
-                if parameter is None:
-                    continue
-                state = self._states.get(id(parameter))
-                if state is None:
-                    layout = OwnerLayout(parameter.shape, owner, self.shard_group)
-                    state = self._states[id(parameter)] = TPParamState(parameter, layout)
-                    fresh.append(state)
-                owned.append(OwnedParameter(part, name, state))
-        block = PipelineBlock(self.pipeline, stack, index, owned)
-        self._blocks.append(block)
-        self._forwards.add(module, block.forward)
+    def _split_inside(self, root: nn.Module, inside: set[nn.Module]) -> RootPlan:
+        """Plan how the ranks of a stage split the modules ``inside`` of its layers."""
+        if self._groups.tp is None:
+            return RootPlan((), (), {}, self._groups.pp)
+        own = {p for module in inside for p in module.parameters(recurse=False)}
+        plan = plan_root(
+            root, self._groups.tp, except_for={*root.parameters()} - own, allow_empty=False,
+            named=NamedPlan.of(self.options.tp_plan),
+        )  # fmt: skip
+        # Layers of a sequence may be on different ranks: activations between them are not split.
+        blocks = tuple(block for block in plan.blocks if block.module in inside)
+        return replace(plan, blocks=blocks)
+
+    def _divide(
+        self, stack: Stack, layouts: Mapping[nn.Parameter, ShardLayout], fresh: list[TPParamState]
+    ) -> list[list[OwnedParameter]]:
+        """Give the parameters of each block to the ranks of its stage."""
+        return [
+            [
+                OwnedParameter(part, name, self._state_of(parameter, owner, layouts, fresh))
+                for part in block.modules()
+                for name, parameter in part._parameters.items()
+                if parameter is not None
+            ]
+            for block, owner in zip(
+                stack.blocks, map(stack.owner, range(len(stack.blocks))), strict=True
+            )
+        ]
+
+    def _state_of(
+        self,
+        parameter: nn.Parameter,
+        owner: int,
+        layouts: Mapping[nn.Parameter, ShardLayout],
+        fresh: list[TPParamState],
+    ) -> StageParamState:
+        state: Any = self._states.get(id(parameter))
+        if state is None:
+            state = StageParamState(parameter, owner, self._groups, layouts.get(parameter))
+            self._states[id(parameter)] = state
+            fresh.append(state)
+        return state  # type: ignore[no-any-return]
+
+    def _add_blocks(self, stack: Stack, parameters: list[list[OwnedParameter]]) -> None:
+        """Let the calls of a stack's blocks run on the ranks of their stages."""
+        for index, owned in enumerate(parameters):
+            block = PipelineBlock(self.pipeline, stack, index, owned)
+            self._blocks.append(block)
+            self._forwards.add(block.module, block.forward)
 
     def _disable_caches(self, root: nn.Module) -> None:
         """Let models of Hugging Face keep no keys and values: each rank would have its own."""
         for config in caching_configs(root):
             self._caching.append(config)
             config.use_cache = False
+
+    def _create_reducers(self) -> None:
+        """Create reducers of this rank's parts; ranks along ``fsdp`` have reduced rows already."""
+        tensors = [self._local_tensors(unit) for unit in self._units]
+        rows = {state.local for state in self._block_states() if state.rows is not None}
+        others = [ReplicatedUnit([t for t in each if t not in rows]) for each in tensors]
+        self._reducers.create(others if self.dp_size > 1 else [])
+
+    def _block_states(self) -> list[StageParamState]:
+        return [state for block in self._blocks for state in block.states]
 
     def begin_backward(self, backward: Backward) -> None:
         """Prepare for gradients."""
@@ -118,12 +193,12 @@ class PipelineParallel(TensorParallel):
     def end_backward(self, backward: Backward) -> None:
         """Agree on which parameters have a gradient, and average over ``dp``."""
         self.pipeline.keeps_graph = True
-        states = [owned.state for block in self._blocks for owned in block.parameters]
-        flags = torch.tensor([s.local.numel() > 0 and s.local.grad is not None for s in states])
+        states = self._block_states()
+        flags = torch.tensor([s.is_owned and s.local.grad is not None for s in states])
         found = flags.int()
-        dist.all_reduce(found, dist.ReduceOp.MAX, group=self.shard_group)
+        dist.all_reduce(found, dist.ReduceOp.MAX, group=self._groups.pp)
         for state, has_grad in zip(states, found.tolist(), strict=True):
-            if not state.local.numel():
+            if not state.is_owned:
                 state.local.grad = torch.zeros_like(state.local) if has_grad else None
         super().end_backward(backward)
 
@@ -157,3 +232,26 @@ class PipelineParallel(TensorParallel):
         self._caching.clear()
         self._blocks.clear()
         super().close()
+
+
+def _is_first(group: ProcessGroup | None) -> bool:
+    """Whether this rank is the first of ``group``; also without a group."""
+    return group is None or group.rank() == 0
+
+
+class TensorPipelineParallel(PipelineParallel):
+    """Stages whose ranks split each layer."""
+
+    profile: ClassVar[Profile] = profiles.TP_PP
+
+
+class ShardedPipelineParallel(PipelineParallel):
+    """Stages whose ranks have different samples, and shard each layer."""
+
+    profile: ClassVar[Profile] = profiles.FSDP_PP
+
+
+class ShardedTensorPipelineParallel(PipelineParallel):
+    """Stages whose ranks split each layer, and shard the parts."""
+
+    profile: ClassVar[Profile] = profiles.FSDP_TP_PP

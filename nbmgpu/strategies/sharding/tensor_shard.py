@@ -15,8 +15,9 @@ from torch.distributed import ProcessGroup
 
 from .chunks import chunk_size
 
-# Torch before 2.12 has it under another name.
+# Torch before 2.12 has them under other names.
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 class TensorLayout(ABC):
@@ -121,6 +122,8 @@ class ShardLayout(TensorLayout):
     def gather(self, part: Tensor, device: torch.device) -> Tensor:
         """Gather the parts of all ranks."""
         world_size, chunk = dist.get_world_size(self.group), self.chunk_size
+        if not self.shape.numel():
+            return part.new_empty(self.shape, device=device)
         rows = part.to(device).movedim(self.dim, 0)  # what is gathered comes first
         if rows.shape[0] < chunk:
             padding = rows.new_zeros((chunk - rows.shape[0], *rows.shape[1:]))
@@ -133,6 +136,19 @@ class ShardLayout(TensorLayout):
         full = gathered[:size].movedim(0, self.dim)
         # Random numbers are drawn in the order of memory.
         return full.clone(memory_format=torch.contiguous_format)
+
+    def reduce_scatter(self, full: Tensor) -> Tensor:
+        """Return this rank's part of the sum of all ranks' ``full`` tensors; ``dim`` is 0."""
+        size, chunk = self.shape[0], self.chunk_size
+        if not self.shape.numel():
+            return self.part_of(full)
+        padded = full.contiguous()
+        if chunk * dist.get_world_size(self.group) > size:
+            padded = full.new_zeros((chunk * dist.get_world_size(self.group), *self.shape[1:]))
+            padded[:size] = full
+        rows = padded.new_empty((chunk, *self.shape[1:]))
+        reduce_scatter_single(rows, padded, group=self.group)
+        return rows[: self.part_size]
 
 
 @dataclass(frozen=True)
@@ -177,11 +193,12 @@ class TensorShard:
         original: the cell's tensor that the part was copied from, which is filled after the cell.
         on_change: called when the part has changed.
         can_gather: class attribute; False after a failure, when other ranks may have exited.
-        forbidden: class attribute; makes the error of gathering while other ranks run other code.
+        forbidden: class attribute; returns the error of gathering a shard while other ranks run
+            other code, or None for a shard whose ranks all run it.
     """
 
     can_gather: ClassVar[bool] = True
-    forbidden: ClassVar[Callable[[], Exception] | None] = None
+    forbidden: ClassVar[Callable[[TensorShard], Exception | None] | None] = None
 
     def __init__(self, local: Tensor, layout: TensorLayout, device: torch.device) -> None:
         """Hold ``local``, without copying it."""
@@ -205,8 +222,9 @@ class TensorShard:
         """
         if self.unsharded is not None:
             return self.unsharded
-        if TensorShard.forbidden is not None:
-            raise TensorShard.forbidden()
+        error = TensorShard.forbidden(self) if TensorShard.forbidden is not None else None
+        if error is not None:
+            raise error
         if not TensorShard.can_gather:
             return torch.full(self.shape, float("nan"), dtype=self.local.dtype, device=self.device)
         with torch.no_grad():

@@ -90,9 +90,9 @@ class ParallelModule:
         try:
             yield
         finally:
-            for name in shown:
+            attributes.update(before)  # their order is what it was
+            for name in shown.keys() - before.keys():
                 attributes.pop(name, None)
-            attributes.update(before)
 
     def _split_by_outputs(self, call: Callable[..., Any], input: Tensor) -> Tensor:
         """Return the features of all ranks, or in a block of this one: shape (..., features)."""

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from nbmgpu.strategies import profiles
 from nbmgpu.strategies.all_reduce import all_reduce
-from nbmgpu.strategies.base import Backward, RankContext
+from nbmgpu.strategies.base import Backward, RankContext, Unit
 from nbmgpu.strategies.forward_patch import ForwardPatch
 from nbmgpu.strategies.profile import Profile
 from nbmgpu.strategies.reducer import ReducerOptions
@@ -94,12 +94,15 @@ class TensorParallel(ShardedStrategy):
 
     def _create_reducers(self) -> None:
         """Create reducers of this rank's parts, and of replicated parameters."""
-        units = []
-        for unit, replicated in zip(self._units, self.replicated_units(), strict=True):
-            split = [p for p in unit.parameters() if isinstance(p, ShardedParameter)]
-            local = [self._states[id(p)].local for p in split]
-            units.append(ReplicatedUnit([*local, *replicated.parameters()]))
+        units = [ReplicatedUnit(self._local_tensors(unit)) for unit in self._units]
         self._reducers.create(units if self.dp_size > 1 else [])
+
+    def _local_tensors(self, unit: Unit) -> list[nn.Parameter]:
+        """Return this rank's parts of the parameters of ``unit``, and those that are replicated."""
+        parameters = unit.parameters()
+        split = [p for p in parameters if isinstance(p, ShardedParameter)]
+        whole = [p for p in parameters if not isinstance(p, ShardedParameter)]
+        return [*(self._states[id(p)].local for p in split), *whole]
 
     def begin_backward(self, backward: Backward) -> None:
         """Prepare for gradients, also of parameters that the cell has unfrozen meanwhile."""
