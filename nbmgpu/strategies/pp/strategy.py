@@ -23,9 +23,10 @@ from nbmgpu.strategies.tp import TensorParallel
 from nbmgpu.strategies.tp.tp_param import TPParamState
 
 from .block import OwnedParameter, PipelineBlock
+from .block_sequence import is_called
 from .deferred import with_values
 from .pipeline import Pipeline
-from .stacks import Stack, find_stacks, is_called, no_stack
+from .stacks import Stack, find_stacks, no_stack
 from .transport import Transport
 
 PP = "pp"
@@ -77,6 +78,7 @@ class PipelineParallel(TensorParallel):
         ranks, points = self.shard_group.size(), self.options.split_points
         inside: set[nn.Module] = set()
         for stack in find_stacks(root, ranks, self._stages, points):
+            inside.update(stack.replaced)
             for index, block in enumerate(stack.blocks):
                 self._divide(stack, index, fresh)
                 inside.update(block.modules())
