@@ -119,8 +119,12 @@ class ModuleState:
                 for (name, value), (before, kept) in zip(buffers, self._buffers, strict=True)
             )
             and plain_attributes(module) == self._attributes
-            and _ids(_objects_of(module)) == _ids(self._objects)
+            and self.has_objects_of(module)
         )
+
+    def has_objects_of(self, module: nn.Module) -> bool:
+        """Whether ``module`` has the same objects as attributes, besides numbers and strings."""
+        return _ids(_objects_of(module)) == _ids(self._objects)
 
 
 def _objects_of(module: nn.Module) -> list[tuple[str, Any]]:

@@ -60,6 +60,11 @@ class SegmentRun:
         self._leaves: dict[tuple[int, int], dict[Input | Reference, Tensor]] = {}
         self._outputs: dict[tuple[int, int], tuple[Tensor, ...]] = {}
 
+    @property
+    def has_graphs(self) -> bool:
+        """Whether it has run, and a backward pass may follow."""
+        return bool(self._outputs)
+
     def forward(self) -> list[tuple[Tensor, TensorMeta]]:
         """Run this rank's stages; collective.
 

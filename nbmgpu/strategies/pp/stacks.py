@@ -51,14 +51,18 @@ class Stack:
 
 
 def find_stacks(
-    root: nn.Module, ranks: int, stages: int, split_points: Sequence[str] = ()
+    root: nn.Module,
+    ranks: int,
+    stages: int,
+    split_points: Sequence[str] = (),
+    by_time: bool = False,
 ) -> list[Stack]:
     """Find the blocks in ``root`` that ``ranks`` can share.
 
     A container is divided if it has a block with parameters for each stage, and no parameter
-    belongs to two blocks.  If one of its blocks has more than a rank's share of its parameters,
-    containers inside of the blocks are divided instead, where the rank with most parameters then
-    has fewer.  The modules that are attributes of ``root`` are divided where no container is, or
+    belongs to two blocks.  If one of its blocks has more than a rank's share of its parameters, and
+    containers inside, those are divided instead, where the rank with most parameters then has
+    fewer.  The modules that are attributes of ``root`` are divided where no container is, or
     where this leaves much less on that rank: if ``forward`` does more than to call them in turn,
     they do not run at the same time.
 
@@ -68,11 +72,12 @@ def find_stacks(
         stages: number of stages, a multiple of ``ranks``.
         split_points: names of the blocks that begin a stage, except the first; if empty, stages
             have about the same number of parameters.
+        by_time: whether stages will be balanced by time, for which blocks are as small as possible.
 
     Raises:
         StrategyError: there is no such container, or no such split point.
     """
-    division = _Division(root, ranks, stages)
+    division = _Division(root, ranks, stages, 1.0 if by_time else SAVING)
     if split_points:
         return [division.at(split_points)]
     return division.best()
@@ -81,8 +86,9 @@ def find_stacks(
 class _Division:
     """Chooses the sequences of a model that are divided."""
 
-    def __init__(self, root: nn.Module, ranks: int, stages: int) -> None:
-        """Divide ``root`` into ``stages`` of ``ranks``."""
+    def __init__(self, root: nn.Module, ranks: int, stages: int, saving: float) -> None:
+        """Divide ``root`` into ``stages`` of ``ranks``, flattened where it has this ``saving``."""
+        self._saving = saving
         self._root = root
         self._ranks = ranks
         self._stages = stages
@@ -111,16 +117,21 @@ class _Division:
             return []
         seen.add(module)
         own = self._stack(sequence_of(module, name)) if _is_container(module) else None
-        if own is not None and not _has_heavy_block(own):
+        heavy = _heavy_block(own) if own is not None else None
+        if own is not None and heavy is None:
             return [own]
         inner = [
             stack
             for child_name, child in module.named_children()
             for stack in self._inside(child, f"{name}.{child_name}" if name else child_name, seen)
         ]
-        if own is None or (inner and self._largest(module, inner) < self._largest(module, [own])):
+        if own is None:
             return inner
-        return [own]
+        inside = set() if heavy is None else set(heavy.modules())
+        helps = any(inside.issuperset(stack.blocks) for stack in inner) and (
+            self._largest(module, inner) < self._largest(module, [own])
+        )
+        return inner if helps else [own]
 
     def _stack(self, sequence: BlockSequence | None) -> Stack | None:
         """Divide a sequence, flattened as little as its balance allows; None if it cannot be."""
@@ -129,7 +140,7 @@ class _Division:
         for each in sequence.depths(max(self._stages, 2)) if sequence else ():
             stages = balance(each.sizes, self._stages)
             largest = max(rank_totals(each.sizes, stages, self._ranks))
-            if best is None or largest <= SAVING * fewest:
+            if best is None or largest <= self._saving * fewest:
                 best, fewest = Stack.of(each, stages, self._ranks), largest
         return best
 
@@ -185,10 +196,11 @@ class _Division:
         )
 
 
-def _has_heavy_block(stack: Stack) -> bool:
-    """Whether one block has more parameters than a rank that holds its share of them all."""
-    sizes = [sum(p.numel() for p in block.parameters()) for block in stack.blocks]
-    return max(sizes) * stack.ranks > sum(sizes)
+def _heavy_block(stack: Stack) -> nn.Module | None:
+    """Return a block with more parameters than a rank that holds its share of them all."""
+    sizes = {block: sum(p.numel() for p in block.parameters()) for block in stack.blocks}
+    largest = max(sizes, key=sizes.__getitem__)
+    return largest if sizes[largest] * stack.ranks > sum(sizes.values()) else None
 
 
 def _is_container(module: nn.Module) -> bool:

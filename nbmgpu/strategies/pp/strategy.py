@@ -7,12 +7,14 @@ of the sequence of layers, such as embeddings and the head, are split over the s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import ProcessGroup
+from torch.optim import Optimizer
 
 from nbmgpu.strategies import profiles
 from nbmgpu.strategies.base import Backward, RankContext
@@ -26,6 +28,7 @@ from .block import OwnedParameter, PipelineBlock
 from .block_sequence import is_called
 from .deferred import with_values
 from .pipeline import Pipeline
+from .rebalancing import Rebalancing
 from .stacks import Stack, find_stacks, no_stack
 from .transport import Transport
 
@@ -44,6 +47,7 @@ class PipelineParallel(TensorParallel):
         self._pipeline: Pipeline | None = None
         self._blocks: list[PipelineBlock] = []
         self._caching: list[Any] = []
+        self._rebalancing: Rebalancing | None = None
 
     @property
     def shard_group(self) -> ProcessGroup:
@@ -55,7 +59,12 @@ class PipelineParallel(TensorParallel):
         """The pipeline of these ranks."""
         if self._pipeline is None:
             transport = Transport(self.shard_group, torch.device(self.device))
-            self._pipeline = Pipeline(transport, self.options.microbatches, self.notice)
+            measures = self.options.balance == "time"
+            self._pipeline = Pipeline(transport, self.options.microbatches, self.notice, measures)
+            if measures:
+                dp_group = self.dp_group if self.dp_size > 1 else None
+                self._rebalancing = Rebalancing(self._pipeline, dp_group, self.notice)
+                self.may_move_parameters = True
         return self._pipeline
 
     @property
@@ -77,7 +86,8 @@ class PipelineParallel(TensorParallel):
         """Divide the layers in ``root``, and split the modules outside of them."""
         ranks, points = self.shard_group.size(), self.options.split_points
         inside: set[nn.Module] = set()
-        for stack in find_stacks(root, ranks, self._stages, points):
+        by_time = self.options.balance == "time"
+        for stack in find_stacks(root, ranks, self._stages, points, by_time):
             inside.update(stack.replaced)
             for index, block in enumerate(stack.blocks):
                 self._divide(stack, index, fresh)
@@ -128,6 +138,14 @@ class PipelineParallel(TensorParallel):
             if not state.local.numel():
                 state.local.grad = torch.zeros_like(state.local) if has_grad else None
         super().end_backward(backward)
+
+    def step(self, optimizer: Optimizer, plain: Callable[[], Any]) -> Any:
+        """Step, after layers have moved to other ranks under ``--balance time``."""
+        if self._rebalancing is not None and self.may_move_parameters:
+            if self._rebalancing.run(self._blocks, self._optimizers()):
+                self._create_reducers()
+            self.may_move_parameters = not self._rebalancing.is_done
+        return super().step(optimizer, plain)
 
     def explain(self, error: BaseException) -> str:
         """Return what autograd's errors mean where a tensor has not passed through a layer."""

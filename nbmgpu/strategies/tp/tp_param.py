@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from nbmgpu.errors import StrategyError, format_message
 from nbmgpu.strategies.sharding.param_state import ParamState
 from nbmgpu.strategies.sharding.tensor_shard import TensorLayout
 
@@ -51,6 +52,21 @@ class TPParamState(ParamState):
         """Gather the full parameter, for operations outside of its module."""
         return gather_parts(self.local, self.shard.layout)
 
+    def move_to(self, layout: TensorLayout) -> None:
+        """Split parameter and gradient by another layout; collective.
+
+        Graphs of the part from before must have had their backward pass.
+        """
+        view, before = self.grad_view(), self.local
+        self.shard.move_to(layout)
+        self.local = nn.Parameter(self.shard.local, before.requires_grad)
+        if view is not None:
+            view._shard.move_to(layout)
+            self.local.grad = view._shard.local
+            self._grad = self.local.grad, view
+        if before.requires_grad:
+            before.register_hook(_refuse_gradient)
+
     def graph_tensors(self) -> list[Tensor]:
         """Return this rank's part."""
         return [self.local]
@@ -61,3 +77,19 @@ class TPParamState(ParamState):
 
     def restore_registration(self) -> None:
         """Do nothing: modules keep the cell's parameter."""
+
+
+def _refuse_gradient(grad: Tensor) -> None:
+    """Refuse the gradient of a part that is not used any more, which would be lost.
+
+    Raises:
+        StrategyError: always.
+    """
+    raise StrategyError(
+        format_message(
+            "A graph from before the first step, when layers were moved between ranks to balance "
+            "their time, has a backward pass now",
+            "Backward passes come before the step",
+            "%%mgpu --strategy pp --balance parameters",
+        )
+    )
