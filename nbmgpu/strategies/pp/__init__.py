@@ -1,15 +1,17 @@
 """Strategy ``pp``: pipeline parallelism behind ``model(x)``, while the cell sees full tensors.
 
 - ``strategy``: the ``Strategy`` class that a rank calls.
-- ``stacks``: which modules are blocks of a pipeline, and which rank owns each.
+- ``stacks``: which modules are blocks of a pipeline, and which rank owns each;
+  ``block_sequence``: sequences of modules in a model; ``stage_balance``: where stages begin.
 - ``block``: the forward pass of one block, which is put off until the last one is called;
   ``deferred``: the tensors that it returns meanwhile; ``call``: such a call; ``segment``: calls
   that run together.
 - ``trial``: may a block run on parts of a batch?
 - ``plan``: which values cross the boundaries between ranks; ``segment_run``: the forward and the
   backward pass of a segment, in microbatches; ``transport``: tensors between ranks.
-- ``checkpoint``: layers inside of a checkpoint.
-- ``stage_random``: random numbers of stages; ``generators``: those of torch.
+- ``stage_random``: random numbers of stages.
+- ``block_time``: how long a block takes; ``rebalancing``: stages of about the same time.
+- ``idle_time``: how long ranks wait for each other.
 """
 
 from .strategy import PipelineParallel

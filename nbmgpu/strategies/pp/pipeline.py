@@ -17,6 +17,7 @@ from .block import Form, PipelineBlock
 from .block_time import BlockTime, measure
 from .call import BlockInfo, Reference
 from .deferred import DeferredTensor
+from .idle_time import IdleTimes
 from .plan import SegmentPlan, may_split
 from .segment import Segment
 from .segment_run import RunSegment, SegmentRun
@@ -47,6 +48,7 @@ class Pipeline:
         transport: sends tensors between the ranks.
         keeps_graph: whether another backward pass may use the graphs of the current one.
         measured: how long blocks take, of those that were measured.
+        idle: how long ranks wait for each other.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Pipeline:
         self._current: Segment | None = None
         self.keeps_graph = True
         self.measured: dict[PipelineBlock, BlockTime] = {}
+        self.idle = IdleTimes(transport.group, transport.device)
         self._measures = measures
         self._runs: WeakSet[SegmentRun] = WeakSet()
 
@@ -111,7 +114,9 @@ class Pipeline:
         parameters = list(
             dict.fromkeys(p for call in plan.calls for p in call.block.local_parameters())
         )
-        run = SegmentRun(plan, segment, parameters, self.transport, lambda: self.keeps_graph)
+        run = SegmentRun(
+            plan, segment, parameters, self.transport, self.idle, lambda: self.keeps_graph
+        )
         if torch.is_grad_enabled():
             self._runs.add(run)
             outputs = list(RunSegment.apply(run, *segment.inputs, *parameters))  # type: ignore[no-untyped-call]

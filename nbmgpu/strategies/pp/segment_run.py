@@ -18,6 +18,7 @@ from nbmgpu.errors import StrategyError, format_message
 from nbmgpu.strategies.checkpoint import outside_of_checkpoints
 
 from .call import Input, Reference
+from .idle_time import IdleTimes
 from .plan import SegmentPlan, Stage
 from .segment import Segment
 from .stage_random import StageRandom
@@ -39,6 +40,7 @@ class SegmentRun:
         segment: Segment,
         parameters: list[nn.Parameter],
         transport: Transport,
+        idle: IdleTimes,
         keeps_graph: Callable[[], bool],
     ) -> None:
         """Prepare a pass; nothing runs yet.
@@ -47,6 +49,7 @@ class SegmentRun:
             plan, parameters: see above.
             segment: what runs.
             transport: sends tensors between ranks.
+            idle: measures how long ranks wait for each other.
             keeps_graph: whether another backward pass may follow the current one.
         """
         self.plan = plan
@@ -54,6 +57,7 @@ class SegmentRun:
         self.calls = segment.calls
         self.parameters = parameters
         self._transport = transport
+        self._idle = idle
         self._rank = transport.group.rank()
         self._keeps_graph = keeps_graph
         # Where a stage's graph of a microbatch begins and ends, by stage and microbatch.
@@ -71,6 +75,11 @@ class SegmentRun:
         Returns:
             The outputs of the segment on all ranks, detached, and whether they require gradients.
         """
+        with self._idle.of_pass(self.plan):
+            self._run_stages()
+            return self._share_outputs()
+
+    def _run_stages(self) -> None:
         random = StageRandom(self.plan, self._transport)
         for index, stage in enumerate(self.plan.stages):
             if stage.owner == self._rank:
@@ -79,7 +88,6 @@ class SegmentRun:
                         self._run_stage(index, stage, microbatch)
             random.end_of_stage(index)
         self._transport.wait()
-        return self._share_outputs()
 
     def _run_stage(self, index: int, stage: Stage, microbatch: int) -> None:
         starts = self._receive(index)
@@ -96,11 +104,12 @@ class SegmentRun:
         values: dict[Input | Reference, Tensor] = {k: x.clone() for k, x in leaves.items()}
         inputs = {k: x for k, x in values.items() if isinstance(k, Input)}
         versions = {k: x._version for k, x in inputs.items() if not x.is_inference()}
-        for number in range(stage.first, stage.end):
-            outputs = self.calls[number].run(values.__getitem__)
-            for output, value in enumerate(outputs):
-                if value is not None:
-                    values[Reference(number, output)] = value
+        with self._idle.of_stage():
+            for number in range(stage.first, stage.end):
+                outputs = self.calls[number].run(values.__getitem__)
+                for output, value in enumerate(outputs):
+                    if value is not None:
+                        values[Reference(number, output)] = value
         if any(inputs[k]._version != version for k, version in versions.items()):
             raise self._changed_in_place(stage)
         passed = tuple(values[reference] for reference in self.plan.passed[index])
@@ -180,6 +189,10 @@ class SegmentRun:
                     "%%mgpu --strategy tp, or fsdp",
                 )
             )
+        with self._idle.of_pass(self.plan):
+            return self._run_stages_backward(grads)
+
+    def _run_stages_backward(self, grads: tuple[Tensor | None, ...]) -> list[Tensor | None]:
         of_inputs: dict[int, Tensor] = {}
         of_parameters: dict[int, Tensor] = {}
         for index in reversed(range(len(self.plan.stages))):
@@ -211,7 +224,7 @@ class SegmentRun:
         pairs = [(e, s) for e, s in zip(ends, seeds, strict=True) if s is not None]
         found: Any = [None] * len(wanted)
         if wanted and pairs:
-            with _accumulated(trained, of_parameters):
+            with self._idle.of_stage(), _accumulated(trained, of_parameters):
                 found = torch.autograd.grad(
                     [e for e, _ in pairs], wanted, [s for _, s in pairs],
                     retain_graph=self._keeps_graph(), allow_unused=True,

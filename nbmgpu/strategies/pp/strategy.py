@@ -168,6 +168,11 @@ class PipelineParallel(TensorParallel):
         """Gather all objects of the cell; collective."""
         for block in self._blocks:
             block.share_state(self.pipeline.transport)
+        if self._blocks:
+            balanced = self.options.balance == "time" or bool(self.options.split_points)
+            text = self.pipeline.idle.describe(balanced)
+            if text and self.rank == 0:
+                self.notice("idle-stages", text)
         super().finish()
 
     def close(self) -> None:
