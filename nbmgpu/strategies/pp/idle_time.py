@@ -84,7 +84,7 @@ class IdleTimes:
             return ""
         ranks = self._group.size()
         shares = torch.zeros(ranks, device=self._device)
-        shares[self._group.rank()] = self._times.shares()[0]
+        shares[self._group.rank()] = sum(self._times.shares())
         dist.all_reduce(shares, group=self._group)
         busy: list[float] = shares.tolist()
         bubble = sum(plan.bubble(ranks) * count for plan, count in self._plans.items())

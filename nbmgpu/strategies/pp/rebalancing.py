@@ -142,7 +142,8 @@ class Rebalancing:
 
     def _move(self, state: TPParamState, owner: int, optimizers: Sequence[Optimizer]) -> None:
         """Move a parameter, its gradient and its optimizer states to another rank; collective."""
-        layout = OwnerLayout(state.shape, owner, self._pipeline.transport.group)
+        assert isinstance(state.shard.layout, OwnerLayout)
+        layout = dataclasses.replace(state.shard.layout, owner=owner)
         state.move_to(layout)
         for optimizer in optimizers:
             of_parameter: dict[str, Any] = optimizer.state.get(state.parameter, {})
