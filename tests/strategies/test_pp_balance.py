@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from idioms.comparison import assert_equal, run_both
 from idioms.idiom import TRAIN, Idiom, idiom
 from idioms.notebook import notebook
@@ -145,6 +146,18 @@ for x, y in loader:
 """
     with pytest.raises(StrategyError, match="before the first step, when layers were moved"):
         nbmgpu.run(cell, notebook(SLOW + SGD), gpus=2, cpu=True, strategy="pp", balance="time")
+
+
+def test_after_a_failure_layers_that_have_moved_are_as_before() -> None:
+    names = notebook(SLOW + ADAM)
+    before = {name: value.clone() for name, value in names["model"].state_dict().items()}
+    with pytest.raises(ZeroDivisionError):
+        nbmgpu.run(TRAIN + "1 / 0\n", names, gpus=2, cpu=True, strategy="pp", balance="time")
+    assert nbmgpu.last_run is not None
+    assert "stages-by-time" in nbmgpu.last_run.view.notices
+    after = names["model"].state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+    assert not names["opt"].state
 
 
 def test_sequences_are_flattened_to_be_balanced_by_time() -> None:
