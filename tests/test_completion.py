@@ -62,6 +62,7 @@ def test_flags_are_completed(shell):
     assert tab(shell, "%%mgpu --gpus 2 --ba|") == [
         "%%mgpu --gpus 2 --batch",
         "%%mgpu --gpus 2 --background",
+        "%%mgpu --gpus 2 --balance",
     ]
     assert completions(shell, "%%mgpu --str| --gpus 2\nx = 1") == ["--strategy"]
 

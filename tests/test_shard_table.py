@@ -33,7 +33,7 @@ def test_a_row_per_layer_and_a_column_per_rank(staged) -> None:
     run = staged(2, strategy="pp", values=MESH)
     in_stages(run, 2)
     table = run.run.shards
-    assert table.ranks == ["dp 0 pp 0", "dp 0 pp 1"]
+    assert table.ranks == ["pp 0", "pp 1"]  # dp has size 1
     assert [(row.name, row.stored) for row in table.rows] == [
         ("embed", [5, 5]),
         ("layers.0", [1000, 0]),
@@ -77,7 +77,7 @@ def test_text(staged) -> None:
     in_stages(run, 2)
     assert repr(run.run.shards).splitlines() == [
         "layer       parameters       rank 0       rank 1",
-        "                          dp 0 pp 0    dp 0 pp 1",
+        "                               pp 0         pp 1",
         "embed               10  ██··   50 %  ██··   50 %",
         "layers.0         1,000  ████  100 %  ····    0 %",
         "layers.1         1,000  ····    0 %  ████  100 %",

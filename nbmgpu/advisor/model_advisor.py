@@ -189,7 +189,8 @@ class ModelAdvisor:
         """Return what a rank has of the model, the same object for the same division."""
         from .model_parts import parts_of
 
-        key = strategy, tuple(mesh.items()), options.schedule, options.split_points, options.tp_plan
+        chosen = options.schedule, options.split_points, options.balance, options.tp_plan
+        key = strategy, tuple(mesh.items()), chosen
         if key not in self._divisions:
             try:
                 self._divisions[key] = parts_of(strategy, self.model, mesh, options)

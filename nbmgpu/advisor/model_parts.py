@@ -150,7 +150,8 @@ def pipeline_parts(model: nn.Module, ranks: int, options: StrategyOptions) -> Mo
     if ranks == 1:
         return WHOLE
     stages = ranks * (2 if options.schedule == "interleaved" else 1)
-    stacks = find_stacks(model, ranks, stages, options.split_points)
+    by_time = options.balance == "time"
+    stacks = find_stacks(model, ranks, stages, options.split_points, by_time)
     held: dict[nn.Parameter, float] = {}
     regions: dict[nn.Module, float] = {}
     for stack in stacks:

@@ -224,6 +224,14 @@ FLAGS = (
         several=True,
     ),
     Flag(
+        "--balance",
+        "balance",
+        "what stages have about the same of (pp; default: parameters)",
+        metavar="parameters|time",
+        validate=values.validate_balance,
+        completions=lambda: ("parameters", "time"),
+    ),
+    Flag(
         "--tp-plan",
         "tp_plan",
         "how layers are split: a dict in the notebook, or words (tp; default: found)",

@@ -68,7 +68,7 @@ class RunOptions(StrategyOptions):
         given = {flag.field: getattr(self, flag.field) for flag in FLAGS}
         values, problems = validate(given, RUN)
         values["strategy"] = with_mesh(values["strategy"], values["mesh"])
-        problems |= _unsupported_options(values)
+        problems |= _unsupported_options(values) | _contradictions(values)
         if problems:
             changed = {name: value for name, value in values.items() if name in problems}
             if (
@@ -101,7 +101,7 @@ class RunOptions(StrategyOptions):
         values, more = validate(_with_strategy_of_mesh(given), RUN)
         if "strategy" in values:
             values["strategy"] = with_mesh(values["strategy"], values.get("mesh", ()))
-        more |= _unsupported_options(values)
+        more |= _unsupported_options(values) | _contradictions(values)
         options = cls(**values)
         if problems or more:
             raise OptionError(format_problems([*problems, *more.values()], options.command))
@@ -129,6 +129,15 @@ def _with_strategy_of_mesh(given: Mapping[str, Any]) -> dict[str, Any]:
     values, problems = validate({"mesh": given["mesh"]}, RUN)
     name = None if problems else with_mesh(None, values["mesh"])
     return {**given, **({"strategy": name} if name else {})}
+
+
+def _contradictions(values: dict[str, Any]) -> dict[str, Problem]:
+    """Return a problem where two options contradict each other, and correct ``values``."""
+    if not values.get("split_points") or values.get("balance", "parameters") == "parameters":
+        return {}
+    values["balance"] = "parameters"
+    what = "--split-points and --balance time both say where stages begin"
+    return {"balance": Problem(what, "One of them")}
 
 
 def _unsupported_options(values: dict[str, Any]) -> dict[str, Problem]:

@@ -184,6 +184,18 @@ def validate_schedule(value: object) -> str:
     return _read_schedule(value) or "gpipe"
 
 
+_read_balance = _one_of(
+    "parameters", "time", what="The balance of stages",
+    meaning="parameters: each stage has about as many; time: about the same time of forward and "
+    "backward, which is measured in the first step",
+)  # fmt: skip
+
+
+def validate_balance(value: object) -> str:
+    """Return what a pipeline's stages have about the same of."""
+    return _read_balance(value) or "parameters"
+
+
 def _count(
     what: str, allowed: str, suggestion: int, optional: bool = True
 ) -> Callable[[object], int | None]:

@@ -104,9 +104,13 @@ class RunRecord:
             ) from None
 
     def mesh_position(self, rank: int) -> str:
-        """Return the position of ``rank`` in the mesh (``dp 1 tp 0``); empty without a mesh."""
+        """Return the position of ``rank`` in the mesh (``dp 1 tp 0``); empty without a mesh.
+
+        Dimensions of size 1 are left out: all ranks have the same position there.
+        """
         mesh = parse_mesh(self.options.values.get("mesh") or ())
-        return " ".join(f"{name} {index}" for name, index in position(mesh, rank).items())
+        places = position(mesh, rank).items()
+        return " ".join(f"{name} {index}" for name, index in places if mesh[name] > 1)
 
     @property
     def world_size(self) -> int:

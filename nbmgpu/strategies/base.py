@@ -141,6 +141,9 @@ class Strategy(ABC):
     refuses_lightning: ClassVar[str] = ""
     """Why Lightning's Trainers are refused; empty if they are not."""
 
+    may_move_parameters = False
+    """Whether a step may change which rank stores which parameters; set by the strategy."""
+
     reached_parameters = True
     """Whether the last pass reached prepared parameters on any rank; set by ``end_backward``."""
 

@@ -45,6 +45,10 @@ class DataParallel(Strategy):
     """One process for all devices."""
 
     profile: ClassVar[Profile] = profiles.DP
+    refuses_lightning: ClassVar[str] = (
+        "it calls parts of the module, which nn.DataParallel does not split, and distributes by "
+        "itself where it sees several GPUs"
+    )
 
     def __init__(self, context: RankContext) -> None:
         """Use the GPUs that this process sees."""

@@ -80,6 +80,16 @@ def hooks_of_cell(module: nn.Module) -> list[tuple[dict[int, Any], int]]:
     ]
 
 
+def has_hooks(module: nn.Module) -> bool:
+    """Whether ``module`` has a hook that sees its input, its output, or their gradients."""
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
+
+
 def plain_attributes(module: nn.Module) -> list[tuple[str, Any]]:
     """Return the numbers and strings among the attributes of all modules in ``module``."""
     return [
@@ -109,8 +119,12 @@ class ModuleState:
                 for (name, value), (before, kept) in zip(buffers, self._buffers, strict=True)
             )
             and plain_attributes(module) == self._attributes
-            and _ids(_objects_of(module)) == _ids(self._objects)
+            and self.has_objects_of(module)
         )
+
+    def has_objects_of(self, module: nn.Module) -> bool:
+        """Whether ``module`` has the same objects as attributes, besides numbers and strings."""
+        return _ids(_objects_of(module)) == _ids(self._objects)
 
 
 def _objects_of(module: nn.Module) -> list[tuple[str, Any]]:

@@ -9,7 +9,7 @@ COMMON_OPTIONS = frozenset({"accumulate", "precision", "compile", "clip", "check
 """Options of every strategy that trains plain modules."""
 
 DDP_OPTIONS = frozenset({"find_unused", "static_graph", "bucket_views", "compress"})
-PP_OPTIONS = frozenset({"microbatches", "schedule", "split_points"})
+PP_OPTIONS = frozenset({"microbatches", "schedule", "split_points", "balance"})
 FSDP_OPTIONS = frozenset({"fsdp_units", "cpu_offload"})
 
 ALTERNATIVES = {
@@ -20,6 +20,7 @@ ALTERNATIVES = {
     "microbatches": "pp",
     "schedule": "pp",
     "split_points": "pp",
+    "balance": "pp",
     "tp_plan": "tp",
 }
 """The strategy to suggest for options that others do not support."""
@@ -35,6 +36,7 @@ REASONS = {
     "microbatches": "only pp runs parts of a batch one after another",
     "schedule": "only pp has stages",
     "split_points": "only pp has stages",
+    "balance": "only pp has stages",
     "tp_plan": "only tp splits layers by features",
     "mesh": "all its ranks are data parallel",
     "sync_batchnorm": "batch statistics are not computed by ranks there",

@@ -250,15 +250,23 @@ ZERO2 = replace(
 )
 
 
+SEVERAL_RANKS = replace(
+    PP.options,
+    supported=PP.options.supported - {"balance"},
+    handled=PP.options.handled - {"balance"},
+    reasons={**PP.options.reasons, "balance": "layers that several ranks hold do not move"},
+)
+"""The options of pipelines whose stages have several ranks."""
+
 TP_PP = replace(
     PP,
     name="tp+pp",
     summary="pipeline parallelism whose layers are split over some ranks as under tp",
     aliases=(),
     options=replace(
-        PP.options,
-        supported=PP.options.supported | {"tp_plan"},
-        handled=PP.options.handled | {"tp_plan"},
+        SEVERAL_RANKS,
+        supported=SEVERAL_RANKS.supported | {"tp_plan"},
+        handled=SEVERAL_RANKS.handled | {"tp_plan"},
     ),
     mesh=("dp", "pp", "tp"),
     default_mesh={"pp": 2},
@@ -271,6 +279,7 @@ FSDP_PP = replace(
     name="fsdp+pp",
     summary="pipeline parallelism whose stages are sharded over ranks with other samples",
     aliases=(),
+    options=SEVERAL_RANKS,
     mesh=("dp", "pp", "fsdp"),
     default_mesh={"pp": 2},
     needs="at least four ranks; what pp needs",

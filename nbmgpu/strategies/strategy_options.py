@@ -19,6 +19,7 @@ class ModelParallelOptions:
         microbatches: number of parts of a batch in a pipeline; None to choose it.
         schedule: order of a pipeline's stages.
         split_points: names of the layers that begin a pipeline's stages, except the first.
+        balance: what a pipeline's stages have about the same of.
         tp_plan: how layers are split, such as ``("layers.*.fc1=colwise",)``; if empty, it is found.
     """
 
@@ -26,6 +27,7 @@ class ModelParallelOptions:
     microbatches: int | None = None
     schedule: Literal["gpipe", "interleaved"] = "gpipe"
     split_points: tuple[str, ...] = ()
+    balance: Literal["parameters", "time"] = "parameters"
     tp_plan: tuple[str, ...] = ()
 
 

@@ -14,6 +14,7 @@ SAME_LOSS = {
     "data-parallel",
     "find-unused",
     "idle-devices",
+    "idle-stages",
     "logged-on-some-ranks",
     "optimizer-states-lost",
     "sharded-metric",

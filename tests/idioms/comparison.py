@@ -21,8 +21,8 @@ from .differences import Differences, difference
 from .idiom import RANK_LOCAL, Idiom
 from .notebook import PRELUDE, execute, notebook, working_directory
 
-QUIET = {"rank-0-values"}
-"""Topics that any cell may be given: its last batch is rank 0's."""
+QUIET = {"rank-0-values", "idle-stages"}
+"""Topics that any cell may be given: its last batch is rank 0's, and stages of pp wait."""
 
 
 @dataclass

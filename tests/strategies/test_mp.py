@@ -33,7 +33,7 @@ from nbmgpu.errors import OptionError, StrategyError
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.strategies import canonical
 from nbmgpu.strategies.base import Unit
-from nbmgpu.strategies.mp.busy_time import BusyTimes
+from nbmgpu.strategies.busy_time import BusyTimes
 from nbmgpu.strategies.mp.device_map import Route, automatic_map, given_map
 from nbmgpu.strategies.mp.placement import Placement
 

@@ -18,7 +18,8 @@ import nbmgpu
 from nbmgpu.errors import OptionError, StrategyError
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.strategies.checkpoint import outside_of_checkpoints
-from nbmgpu.strategies.pp.stacks import balance, find_stacks
+from nbmgpu.strategies.pp.stacks import find_stacks
+from nbmgpu.strategies.pp.stage_balance import balance
 
 LAYERS = """
 model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 9), nn.ReLU(inplace=True),

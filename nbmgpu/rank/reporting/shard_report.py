@@ -31,9 +31,12 @@ class ShardReport:
             self._may_change = True
 
     def after_step(self, units: list[Unit]) -> None:
-        """Report anew after the first step: modules that awaited it are sharded only then."""
+        """Report anew after the first step: modules that awaited it are sharded only then.
+
+        Also after later ones, while the strategy may move parameters.
+        """
         if self._may_change:
-            self._may_change = False
+            self._may_change = self._strategy.may_move_parameters
             self._emit(units)
 
     def _emit(self, units: list[Unit]) -> None:

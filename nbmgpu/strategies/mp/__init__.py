@@ -11,7 +11,7 @@ reserves more than the largest layer on each device.
 - ``device_map``: which module runs on which device.
 - ``placement``: parameters, gradients, buffers and optimizer states on their devices, and back.
 - ``module_calls``: the patched calls of modules; ``transfer``: their inputs and outputs.
-- ``generators``: random numbers; ``busy_time``: how long each device computes.
+- ``generators``: random numbers.
 """
 
 from .strategy import ModelParallel

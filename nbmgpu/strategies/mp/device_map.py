@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from nbmgpu.errors import StrategyError, format_message
-from nbmgpu.strategies.pp.stacks import balance, is_called
+from nbmgpu.strategies.pp.block_sequence import is_called
+from nbmgpu.strategies.pp.stage_balance import balance
 
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 """Modules whose elements are not divided, if they are no larger than one device's share."""

@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from nbmgpu.patches import PatchStack
+from nbmgpu.strategies.busy_time import BusyTimes
 
-from .busy_time import BusyTimes
 from .device_map import Route, own_tensors, tensors_of
 from .generators import SharedGenerator
 from .transfer import InputCopies, device_in, to_device

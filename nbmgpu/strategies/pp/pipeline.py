@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Hashable
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -13,8 +14,10 @@ from torch.utils._pytree import tree_flatten
 from nbmgpu.strategies.module_copy import hooks_of_cell
 
 from .block import Form, PipelineBlock
+from .block_time import BlockTime, measure
 from .call import BlockInfo, Reference
 from .deferred import DeferredTensor
+from .idle_time import IdleTimes
 from .plan import SegmentPlan, may_split
 from .segment import Segment
 from .segment_run import RunSegment, SegmentRun
@@ -44,6 +47,8 @@ class Pipeline:
     Attributes:
         transport: sends tensors between the ranks.
         keeps_graph: whether another backward pass may use the graphs of the current one.
+        measured: how long blocks take, of those that were measured.
+        idle: how long ranks wait for each other.
     """
 
     def __init__(
@@ -51,6 +56,7 @@ class Pipeline:
         transport: Transport,
         microbatches: int | None,
         notice: Callable[[str, str], None],
+        measures: bool = False,
     ) -> None:
         """Start without segments.
 
@@ -59,6 +65,7 @@ class Pipeline:
             microbatches: number of parts of a batch; None for two per rank, or one where parts
                 would change the numbers.
             notice: shows a text to the user, once per topic.
+            measures: whether to measure how long blocks take in training.
         """
         self.transport = transport
         self._given = microbatches
@@ -66,6 +73,19 @@ class Pipeline:
         self._plans: dict[Hashable, SegmentPlan] = {}
         self._current: Segment | None = None
         self.keeps_graph = True
+        self.measured: dict[PipelineBlock, BlockTime] = {}
+        self.idle = IdleTimes(transport.group, transport.device)
+        self._measures = measures
+        self._runs: WeakSet[SegmentRun] = WeakSet()
+
+    @property
+    def has_pending_graphs(self) -> bool:
+        """Whether there are graphs of blocks that have had no backward pass."""
+        return any(run.has_graphs for run in self._runs)
+
+    def forget_plans(self) -> None:
+        """Forget which rank runs which block, when that has changed."""
+        self._plans.clear()
 
     def runs_at_once(self, info: BlockInfo) -> bool:
         """Whether a block runs when it is called: later, the cell may have drawn numbers first."""
@@ -92,8 +112,9 @@ class Pipeline:
     def _run(self, segment: Segment, finals: list[Reference]) -> list[Tensor]:
         plan = self._plan(segment, finals)
         states = list(dict.fromkeys(s for call in plan.calls for s in call.block.states))
-        run = SegmentRun(plan, segment, states, self.transport, lambda: self.keeps_graph)
+        run = SegmentRun(plan, segment, states, self.transport, self.idle, lambda: self.keeps_graph)
         if torch.is_grad_enabled():
+            self._runs.add(run)
             parameters = [state.local for state in states]
             outputs = list(RunSegment.apply(run, *segment.inputs, *parameters))  # type: ignore[no-untyped-call]
         else:
@@ -129,13 +150,20 @@ class Pipeline:
     ) -> tuple[BlockInfo, list[Any]]:
         """Let the owner of a block try it, and tell the others; collective."""
 
-        def find_out() -> tuple[BlockInfo, Any]:
+        trains = torch.is_grad_enabled() and block.module.training
+        measures = self._measures and trains and block not in self.measured
+
+        def find_out() -> tuple[BlockInfo, Any, BlockTime | None]:
             with block.as_running():
                 trial = BlockTrial(block.name, block.module, leaves, spec)
                 info, output = trial.run(batch_size, self._given != 1)
-            return dataclasses.replace(info, spec=None), output  # torch warns of pickled ones
+                seconds = measure(block.module, leaves, spec) if measures else None
+            # torch warns of pickled specs
+            return dataclasses.replace(info, spec=None), output, seconds
 
-        found, output = self.transport.broadcast_object(find_out, block.owner)
+        found, output, seconds = self.transport.broadcast_object(find_out, block.owner)
+        if seconds is not None:
+            self.measured[block] = seconds
         tried, structure = tree_flatten(output)
         info: BlockInfo = dataclasses.replace(found, spec=structure)
         inner = list(block.module.modules())[1:]

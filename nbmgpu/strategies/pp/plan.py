@@ -32,12 +32,14 @@ class SegmentPlan:
         calls: the calls.
         finals: the outputs that leave the segment.
         microbatches: number of parts of the batch.
+        batch_size: number of samples.
     """
 
     stages: tuple[Stage, ...]
     calls: tuple[Call, ...]
     finals: tuple[Reference, ...]
     microbatches: int
+    batch_size: int
 
     @staticmethod
     def of(segment: Segment, finals: list[Reference], microbatches: int) -> SegmentPlan:
@@ -55,7 +57,22 @@ class SegmentPlan:
                 stages[-1] = Stage(owner, stages[-1].first, index + 1)
             else:
                 stages.append(Stage(owner, index, index + 1))
-        return SegmentPlan(tuple(stages), tuple(segment.calls), tuple(finals), microbatches)
+        calls = tuple(segment.calls)
+        return SegmentPlan(tuple(stages), calls, tuple(finals), microbatches, segment.batch_size)
+
+    def bubble(self, ranks: int, microbatches: int | None = None) -> float:
+        """Return the share of the time for which ranks wait if all stages take the same time.
+
+        Args:
+            ranks: number of ranks, some of which may have no stage.
+            microbatches: another number of parts of the batch.
+        """
+        parts = microbatches or self.microbatches
+        free, done = [0] * ranks, [0] * parts
+        for stage in self.stages:
+            for part in range(parts):
+                free[stage.owner] = done[part] = max(free[stage.owner], done[part]) + 1
+        return 1 - len(self.stages) * parts / (ranks * max(done))
 
     def _stage_of(self, call: int) -> int:
         return next(i for i, stage in enumerate(self.stages) if call < stage.end)

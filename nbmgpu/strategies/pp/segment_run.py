@@ -17,6 +17,7 @@ from nbmgpu.errors import StrategyError, format_message
 from nbmgpu.strategies.checkpoint import outside_of_checkpoints
 
 from .call import Input, Reference
+from .idle_time import IdleTimes
 from .plan import SegmentPlan, Stage
 from .segment import Segment
 from .stage_grads import StageGrads
@@ -40,6 +41,7 @@ class SegmentRun:
         segment: Segment,
         states: list[StageParamState],
         transport: Transport,
+        idle: IdleTimes,
         keeps_graph: Callable[[], bool],
     ) -> None:
         """Prepare a pass; nothing runs yet.
@@ -48,6 +50,7 @@ class SegmentRun:
             plan, states: see above.
             segment: what runs.
             transport: sends tensors between ranks.
+            idle: measures how long ranks wait for each other.
             keeps_graph: whether another backward pass may follow the current one.
         """
         self.plan = plan
@@ -55,11 +58,17 @@ class SegmentRun:
         self.calls = segment.calls
         self.states = states
         self._transport = transport
+        self._idle = idle
         self._rank = transport.group.rank()
         self._keeps_graph = keeps_graph
         # Where a stage's graph of a microbatch begins and ends, by stage and microbatch.
         self._leaves: dict[tuple[int, int], dict[Input | Reference, Tensor]] = {}
         self._outputs: dict[tuple[int, int], tuple[Tensor, ...]] = {}
+
+    @property
+    def has_graphs(self) -> bool:
+        """Whether it has run, and a backward pass may follow."""
+        return bool(self._outputs)
 
     def forward(self) -> list[tuple[Tensor, TensorMeta]]:
         """Run this rank's stages; collective.
@@ -67,6 +76,11 @@ class SegmentRun:
         Returns:
             The outputs of the segment on all ranks, detached, and whether they require gradients.
         """
+        with self._idle.of_pass(self.plan):
+            self._run_stages()
+            return self._share_outputs()
+
+    def _run_stages(self) -> None:
         random = StageRandom(self.plan, self._transport)
         for index, stage in enumerate(self.plan.stages):
             if stage.owner == self._rank:
@@ -75,7 +89,6 @@ class SegmentRun:
                         self._run_stage(index, stage, microbatch)
             random.end_of_stage(index)
         self._transport.wait()
-        return self._share_outputs()
 
     def _run_stage(self, index: int, stage: Stage, microbatch: int) -> None:
         starts = self._receive(index)
@@ -92,11 +105,12 @@ class SegmentRun:
         values: dict[Input | Reference, Tensor] = {k: x.clone() for k, x in leaves.items()}
         inputs = {k: x for k, x in values.items() if isinstance(k, Input)}
         versions = {k: x._version for k, x in inputs.items() if not x.is_inference()}
-        for number in range(stage.first, stage.end):
-            outputs = self.calls[number].run(values.__getitem__)
-            for output, value in enumerate(outputs):
-                if value is not None:
-                    values[Reference(number, output)] = value
+        with self._idle.of_stage():
+            for number in range(stage.first, stage.end):
+                outputs = self.calls[number].run(values.__getitem__)
+                for output, value in enumerate(outputs):
+                    if value is not None:
+                        values[Reference(number, output)] = value
         if any(inputs[k]._version != version for k, version in versions.items()):
             raise self._changed_in_place(stage)
         passed = tuple(values[reference] for reference in self.plan.passed[index])
@@ -176,6 +190,10 @@ class SegmentRun:
                     "%%mgpu --strategy tp, or fsdp",
                 )
             )
+        with self._idle.of_pass(self.plan):
+            return self._run_stages_backward(grads)
+
+    def _run_stages_backward(self, grads: tuple[Tensor | None, ...]) -> list[Tensor | None]:
         of_inputs: dict[int, Tensor] = {}
         of_parts: dict[StageParamState, Tensor] = {}
         for index, stage in reversed([*enumerate(self.plan.stages)]):
@@ -218,7 +236,7 @@ class SegmentRun:
         pairs = [(e, s) for e, s in zip(ends, seeds, strict=True) if s is not None]
         found: Any = [None] * len(wanted)
         if wanted and pairs:
-            with of_stage.accumulated():
+            with self._idle.of_stage(), of_stage.accumulated():
                 found = torch.autograd.grad(
                     [e for e, _ in pairs], wanted, [s for _, s in pairs],
                     retain_graph=self._keeps_graph(), allow_unused=True,

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import nn
-from torch.nn.parameter import is_lazy
 
 from nbmgpu.errors import StrategyError, format_message
+from nbmgpu.strategies.tp.layer_plan import plan_layers
+
+from .block_sequence import BlockSequence, sequence_of
+from .stage_balance import balance, rank_totals, stages_from
+
+SAVING = 0.9
+"""Flattened further, a sequence has this fraction of parameters on its largest rank, or less."""
+
+ATTRIBUTES_SAVING = 0.75
+"""Likewise for a division by the root's attributes, which ``forward`` may call in any order."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,12 +30,20 @@ class Stack:
         blocks: the blocks, in the order of their calls.
         stages: index of each block's stage.
         ranks: number of ranks, which take turns with the stages.
+        replaced: instances of ``nn.Sequential`` whose members are blocks.
     """
 
     names: tuple[str, ...]
     blocks: tuple[nn.Module, ...]
     stages: tuple[int, ...]
     ranks: int
+    replaced: tuple[nn.Module, ...] = ()
+
+    @staticmethod
+    def of(sequence: BlockSequence, stages: tuple[int, ...], ranks: int) -> Stack:
+        """Divide the blocks of ``sequence`` into ``stages``."""
+        names, blocks = tuple(sequence.blocks), tuple(sequence.blocks.values())
+        return Stack(names, blocks, stages, ranks, sequence.replaced)
 
     def owner(self, index: int) -> int:
         """Return the rank that owns the block with this index."""
@@ -34,13 +51,20 @@ class Stack:
 
 
 def find_stacks(
-    root: nn.Module, ranks: int, stages: int, split_points: Sequence[str] = ()
+    root: nn.Module,
+    ranks: int,
+    stages: int,
+    split_points: Sequence[str] = (),
+    by_time: bool = False,
 ) -> list[Stack]:
     """Find the blocks in ``root`` that ``ranks`` can share.
 
     A container is divided if it has a block with parameters for each stage, and no parameter
-    belongs to two blocks.  Without such a container, the modules that are attributes of ``root``
-    are: where ``forward`` does more than to call them in turn, they do not run at the same time.
+    belongs to two blocks.  If one of its blocks has more than a rank's share of its parameters, and
+    containers inside, those are divided instead, where the rank with most parameters then has
+    fewer.  The modules that are attributes of ``root`` are divided where no container is, or
+    where this leaves much less on that rank: if ``forward`` does more than to call them in turn,
+    they do not run at the same time.
 
     Args:
         root: the outermost module.
@@ -48,127 +72,139 @@ def find_stacks(
         stages: number of stages, a multiple of ``ranks``.
         split_points: names of the blocks that begin a stage, except the first; if empty, stages
             have about the same number of parameters.
+        by_time: whether stages will be balanced by time, for which blocks are as small as possible.
 
     Raises:
         StrategyError: there is no such container, or no such split point.
     """
-    found = list(_containers(root, "", max(stages, 2)))
-    if not found and _can_divide(tuple(root.children()), max(stages, 2)):
-        found = [dict(root.named_children())]
+    division = _Division(root, ranks, stages, 1.0 if by_time else SAVING)
     if split_points:
-        return [_stack_with_points(found, ranks, stages, split_points)]
-    return [
-        Stack(
-            tuple(each), tuple(each.values()), balance([*map(_size, each.values())], stages), ranks
+        return [division.at(split_points)]
+    return division.best()
+
+
+class _Division:
+    """Chooses the sequences of a model that are divided."""
+
+    def __init__(self, root: nn.Module, ranks: int, stages: int, saving: float) -> None:
+        """Divide ``root`` into ``stages`` of ``ranks``, flattened where it has this ``saving``."""
+        self._saving = saving
+        self._root = root
+        self._ranks = ranks
+        self._stages = stages
+
+    @cached_property
+    def _split_by_features(self) -> Collection[nn.Parameter]:
+        """Parameters that are split as under ``tp`` where they are in no block."""
+        return plan_layers(self._root, self._ranks).dims
+
+    def best(self) -> list[Stack]:
+        """Return the stacks that leave fewest parameters on the rank with most."""
+        found = self._inside(self._root, "", set())
+        attributes = self._stack(sequence_of(self._root, ""))
+        if attributes is None or (len(found) == 1 and found[0].names == attributes.names):
+            return found
+        if not found or (
+            self._largest(self._root, [attributes])
+            < ATTRIBUTES_SAVING * self._largest(self._root, found)
+        ):
+            return [attributes]
+        return found
+
+    def _inside(self, module: nn.Module, name: str, seen: set[nn.Module]) -> list[Stack]:
+        """Return the stacks in ``module``, or ``module`` itself as one."""
+        if module in seen:
+            return []
+        seen.add(module)
+        own = self._stack(sequence_of(module, name)) if _is_container(module) else None
+        heavy = _heavy_block(own) if own is not None else None
+        if own is not None and heavy is None:
+            return [own]
+        inner = [
+            stack
+            for child_name, child in module.named_children()
+            for stack in self._inside(child, f"{name}.{child_name}" if name else child_name, seen)
+        ]
+        if own is None:
+            return inner
+        inside = set() if heavy is None else set(heavy.modules())
+        helps = any(inside.issuperset(stack.blocks) for stack in inner) and (
+            self._largest(module, inner) < self._largest(module, [own])
         )
-        for each in found
-    ]
+        return inner if helps else [own]
 
+    def _stack(self, sequence: BlockSequence | None) -> Stack | None:
+        """Divide a sequence, flattened as little as its balance allows; None if it cannot be."""
+        best: Stack | None = None
+        fewest = float("inf")
+        for each in sequence.depths(max(self._stages, 2)) if sequence else ():
+            stages = balance(each.sizes, self._stages)
+            largest = max(rank_totals(each.sizes, stages, self._ranks))
+            if best is None or largest <= self._saving * fewest:
+                best, fewest = Stack.of(each, stages, self._ranks), largest
+        return best
 
-def _containers(module: nn.Module, name: str, stages: int) -> Iterator[dict[str, nn.Module]]:
-    """Yield the blocks of the outermost containers that can be divided, by their names."""
-    if isinstance(module, nn.Sequential | nn.ModuleList):
-        blocks = tuple(module)
-        if _can_divide(blocks, stages):
-            prefix = f"{name}." if name else ""
-            yield {f"{prefix}{i}": block for i, block in enumerate(blocks)}
-            return
-    for child_name, child in module.named_children():
-        yield from _containers(child, f"{name}.{child_name}" if name else child_name, stages)
+    def _largest(self, module: nn.Module, stacks: list[Stack]) -> float:
+        """Return the parameters in ``module`` on the rank with most, if ``stacks`` are divided."""
+        totals = [0.0] * self._ranks
+        owned = set()
+        for stack in stacks:
+            for index, block in enumerate(stack.blocks):
+                own = set(block.parameters())
+                totals[stack.owner(index)] += sum(p.numel() for p in own)
+                owned |= own
+        others = set(module.parameters()) - owned
+        split = sum(p.numel() for p in others if p in self._split_by_features) / self._ranks
+        whole = sum(p.numel() for p in others if p not in self._split_by_features)
+        return max(totals) + split + whole
 
+    def _candidates(self) -> Iterator[BlockSequence]:
+        """Yield all sequences that can be divided, the outermost and the least flattened first."""
+        count = max(self._stages, 2)
+        for name, module in self._root.named_modules():
+            sequence = sequence_of(module, name) if _is_container(module) else None
+            yield from sequence.depths(count) if sequence else ()
+        attributes = sequence_of(self._root, "")
+        yield from attributes.depths(count) if attributes else ()
 
-def _can_divide(blocks: tuple[nn.Module, ...], stages: int) -> bool:
-    """Whether the blocks are called, and their parameters can live on different ranks."""
-    if len(set(blocks)) != len(blocks) or not all(map(is_called, blocks)):
-        return False
-    parameters = [set(block.parameters()) for block in blocks]
-    uses = Counter(p for own in parameters for p in own)
-    return (
-        sum(map(bool, parameters)) >= stages
-        and all(count == 1 for count in uses.values())
-        and all(_can_own(p) for p in uses)
-        and not any(getattr(m, "sparse", False) is True for b in blocks for m in b.modules())
-    )
+    def at(self, points: Sequence[str]) -> Stack:
+        """Return the sequence that has all ``points``, divided there.
 
-
-def is_called(module: nn.Module) -> bool:
-    """Whether ``module`` has a forward pass: a ModuleList has none."""
-    return type(module).forward is not nn.Module.forward
-
-
-def _can_own(parameter: nn.Parameter) -> bool:
-    return (
-        type(parameter) is nn.Parameter
-        and not is_lazy(parameter)
-        and parameter.is_floating_point()
-        and not parameter._backward_hooks
-        and not parameter._post_accumulate_grad_hooks
-    )
-
-
-def _size(block: nn.Module) -> int:
-    return sum(p.numel() for p in block.parameters())
-
-
-def balance(sizes: Sequence[int], stages: int) -> tuple[int, ...]:
-    """Return the stage of each block so that the largest stage is as small as possible.
-
-    Each stage has at least one block with parameters; a block without any is in the stage of the
-    one before it.  Dynamic programming over the ends of the stages.
-    """
-    heavy = [i for i, size in enumerate(sizes) if size]
-    totals = [0]
-    for i in heavy:
-        totals.append(totals[-1] + sizes[i])
-    count = len(heavy)
-    best = {(0, 0): (0, 0)}  # (stages, blocks): (largest stage, blocks before the last stage)
-    for stage in range(1, stages + 1):
-        for end in range(stage, count - (stages - stage) + 1):
-            best[stage, end] = min(
-                (max(best[stage - 1, start][0], totals[end] - totals[start]), start)
-                for start in range(stage - 1, end)
-                if (stage - 1, start) in best
+        Raises:
+            StrategyError: there is none.
+        """
+        examples: list[str] = []
+        for each in self._candidates():
+            begins = {
+                i
+                for i, name in enumerate(each.blocks)
+                if any(name == p or name.endswith(f".{p}") for p in points)
+            }
+            if len(begins) == len(points) == self._stages - 1 and 0 not in begins:
+                return Stack.of(each, stages_from(len(each.blocks), begins), self._ranks)
+            examples = examples or list(each.blocks)[1:]
+        middle = examples[len(examples) // 2] if examples else ""
+        raise StrategyError(
+            format_message(
+                f"--split-points {','.join(points)} does not divide a sequence of layers into "
+                f"{self._stages} stages",
+                f"{self._stages - 1} names of layers in one sequence, such as "
+                f"{middle or 'layers.2'}",
+                f"%%mgpu --strategy pp --gpus {self._ranks}"
+                + f" --split-points {middle}" * (self._stages == 2),
             )
-    begins: set[int] = set()
-    end = count
-    for stage in range(stages, 1, -1):
-        end = best[stage, end][1]
-        begins.add(heavy[end])
-    return _numbered(len(sizes), begins)
-
-
-def _numbered(count: int, begins: set[int]) -> tuple[int, ...]:
-    """Return stage indices of ``count`` blocks, where new stages begin at ``begins``."""
-    stages, stage = [], 0
-    for index in range(count):
-        stage += index in begins
-        stages.append(stage)
-    return tuple(stages)
-
-
-def _stack_with_points(
-    found: list[dict[str, nn.Module]],
-    ranks: int,
-    stages: int,
-    points: Sequence[str],
-) -> Stack:
-    """Return the container that has all ``points``, divided there."""
-    for each in found:
-        begins = {
-            i for i, n in enumerate(each) if any(n == p or n.endswith(f".{p}") for p in points)
-        }
-        if len(begins) == len(points) == stages - 1 and 0 not in begins:
-            return Stack(tuple(each), tuple(each.values()), _numbered(len(each), begins), ranks)
-    examples = [name for each in found for name in list(each)[1:]]
-    middle = examples[len(examples) // 2] if examples else ""
-    raise StrategyError(
-        format_message(
-            f"--split-points {','.join(points)} does not divide a sequence of layers into "
-            f"{stages} stages",
-            f"{stages - 1} names of layers in one sequence, such as {middle or 'layers.2'}",
-            f"%%mgpu --strategy pp --gpus {ranks}" + f" --split-points {middle}" * (stages == 2),
         )
-    )
+
+
+def _heavy_block(stack: Stack) -> nn.Module | None:
+    """Return a block with more parameters than a rank that holds its share of them all."""
+    sizes = {block: sum(p.numel() for p in block.parameters()) for block in stack.blocks}
+    largest = max(sizes, key=sizes.__getitem__)
+    return largest if sizes[largest] * stack.ranks > sum(sizes.values()) else None
+
+
+def _is_container(module: nn.Module) -> bool:
+    return isinstance(module, nn.Sequential | nn.ModuleList)
 
 
 def no_stack(roots: Sequence[nn.Module], stages: int) -> StrategyError:

@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from torch.autograd.graph import increment_version
 from torch.distributed import ProcessGroup
 
+from nbmgpu.errors import StrategyError, format_message
 from nbmgpu.strategies.sharding.tensor_shard import (
     NestedLayout,
     OwnerLayout,
@@ -135,6 +136,27 @@ class StageParamState(TPParamState):
         super().set_requires_grad(requires_grad)
         self.unsharded.requires_grad_(requires_grad)
 
+    def move_to(self, owner: int) -> None:
+        """Move parameter and gradient to another rank along ``pp``, the only dimension; collective.
+
+        Graphs of the part from before must have had their backward pass.
+
+        Args:
+            owner: index of the rank.
+        """
+        view, before = self.grad_view(), self.local
+        layout = OwnerLayout(self.shape, owner, self.groups.pp)
+        self.shard.move_to(layout)
+        self.local = self.unsharded = nn.Parameter(self.shard.local, before.requires_grad)
+        if view is not None:
+            view._shard.move_to(layout)
+            self.local.grad = view._shard.local
+            self._grad = self.local.grad, view
+        if before.requires_grad:
+            before.register_hook(_refuse_gradient)
+        self.is_owned, self.stage_layout = self.groups.pp.rank() == owner, layout
+        self._outside = self.shard.local, layout
+
     def gather_for_graph(self) -> Tensor:
         """Gather the full parameter, inside of its stage or for operations of the cell."""
         if self.shard.layout is self.split:
@@ -147,6 +169,22 @@ class StageParamState(TPParamState):
 
 def _nested(split: ShardLayout | None, inner: TensorLayout) -> TensorLayout:
     return inner if split is None else NestedLayout(split, inner)
+
+
+def _refuse_gradient(grad: Tensor) -> None:
+    """Refuse the gradient of a part that is not used any more, which would be lost.
+
+    Raises:
+        StrategyError: always.
+    """
+    raise StrategyError(
+        format_message(
+            "A graph from before the first step, when layers were moved between ranks to balance "
+            "their time, has a backward pass now",
+            "Backward passes come before the step",
+            "%%mgpu --strategy pp --balance parameters",
+        )
+    )
 
 
 class GatherRows(torch.autograd.Function):

@@ -10,7 +10,7 @@ and those along ``fsdp`` shard them, as in torchtitan (Liang et al. 2024, 2410.0
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import ProcessGroup
+from torch.optim import Optimizer
 
 from nbmgpu.strategies import profiles
 from nbmgpu.strategies.base import Backward, RankContext
@@ -34,9 +35,11 @@ from nbmgpu.strategies.tp.strategy import TP
 from nbmgpu.strategies.tp.tp_param import TPParamState
 
 from .block import OwnedParameter, PipelineBlock
+from .block_sequence import is_called
 from .deferred import with_values
 from .pipeline import Pipeline
-from .stacks import Stack, find_stacks, is_called, no_stack
+from .rebalancing import Rebalancing
+from .stacks import Stack, find_stacks, no_stack
 from .stage_param import StageGroups, StageParamState
 from .transport import Transport
 
@@ -62,6 +65,7 @@ class PipelineParallel(TensorParallel):
         self._pipeline: Pipeline | None = None
         self._blocks: list[PipelineBlock] = []
         self._caching: list[Any] = []
+        self._rebalancing: Rebalancing | None = None
 
     @property
     def shard_group(self) -> ProcessGroup:
@@ -85,7 +89,12 @@ class PipelineParallel(TensorParallel):
         """The pipeline of these ranks."""
         if self._pipeline is None:
             transport = Transport(self._groups.pp, torch.device(self.device))
-            self._pipeline = Pipeline(transport, self.options.microbatches, self.notice)
+            measures = self.options.balance == "time"
+            self._pipeline = Pipeline(transport, self.options.microbatches, self.notice, measures)
+            if measures:
+                dp_group = self.dp_group if self.dp_size > 1 else None
+                self._rebalancing = Rebalancing(self._pipeline, dp_group, self.notice)
+                self.may_move_parameters = True
         return self._pipeline
 
     @property
@@ -106,13 +115,15 @@ class PipelineParallel(TensorParallel):
     def _shard_root(self, root: nn.Module, fresh: list[TPParamState]) -> None:
         """Divide the layers in ``root``, and split the modules outside of them."""
         ranks, points = self._groups.pp.size(), self.options.split_points
-        stacks = find_stacks(root, ranks, self._stages, points)
+        by_time = self.options.balance == "time"
+        stacks = find_stacks(root, ranks, self._stages, points, by_time)
         inside = {m for stack in stacks for block in stack.blocks for m in block.modules()}
         splitting = self._split_inside(root, inside)
         owned = [self._divide(stack, splitting.layouts, fresh) for stack in stacks]
         splitting.wrap(lambda parameter: self._states[id(parameter)], self._forwards)
         for stack, parameters in zip(stacks, owned, strict=True):
             self._add_blocks(stack, parameters)
+            inside.update(stack.replaced)
         self._disable_caches(root)
         super()._shard_root(root, fresh)
         for module in root.modules():
@@ -202,6 +213,14 @@ class PipelineParallel(TensorParallel):
                 state.local.grad = torch.zeros_like(state.local) if has_grad else None
         super().end_backward(backward)
 
+    def step(self, optimizer: Optimizer, plain: Callable[[], Any]) -> Any:
+        """Step, after layers have moved to other ranks under ``--balance time``."""
+        if self._rebalancing is not None and self.may_move_parameters:
+            if self._rebalancing.run(self._blocks, self._optimizers()):
+                self._create_reducers()
+            self.may_move_parameters = not self._rebalancing.is_done
+        return super().step(optimizer, plain)
+
     def explain(self, error: BaseException) -> str:
         """Return what autograd's errors mean where a tensor has not passed through a layer."""
         text = str(error)
@@ -223,6 +242,11 @@ class PipelineParallel(TensorParallel):
         """Gather all objects of the cell; collective."""
         for block in self._blocks:
             block.share_state(self.pipeline.transport)
+        if self._blocks:
+            balanced = self.options.balance == "time" or bool(self.options.split_points)
+            text = self.pipeline.idle.describe(balanced)
+            if text and self.rank == 0:
+                self.notice("idle-stages", text)
         super().finish()
 
     def close(self) -> None:

@@ -182,10 +182,11 @@ class LocalStep:
     def _local(self, param_state: ParamState) -> nn.Parameter:
         """Return the local part as a parameter, with its gradient."""
         key = id(param_state.parameter)
-        if key not in self._local_params:
-            part = param_state.shard.local.detach()
-            self._local_params[key] = nn.Parameter(part, param_state.parameter.requires_grad)
-        local = self._local_params[key]
+        part = param_state.shard.local.detach()
+        known = self._local_params.get(key)
+        if known is None or (known.data_ptr(), known.shape) != (part.data_ptr(), part.shape):
+            known = nn.Parameter(part, param_state.parameter.requires_grad)  # also if it has moved
+        local = self._local_params[key] = known
         local.grad = param_state.local_grad()
         return local
 

@@ -239,6 +239,13 @@ class TensorShard:
                 self.local.detach().copy_(self.layout.part_of(full))
                 self.on_change()
 
+    def move_to(self, layout: TensorLayout) -> None:
+        """Split the tensor by another layout from now on; collective."""
+        full = self.full_tensor()
+        part = layout.part_of(full)
+        self.local = (part if part is full else part.clone()).to(self.local.device)
+        self.layout = layout
+
     def snapshot(self) -> Tensor:
         """Return a full copy for code that reads memory directly; shared while it is referenced."""
         kept = self._snapshot() if self._snapshot else None

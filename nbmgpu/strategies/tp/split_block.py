@@ -18,6 +18,8 @@ from typing import Any
 
 from torch import nn
 
+from nbmgpu.strategies.module_copy import has_hooks
+
 ELEMENTWISE = frozenset({
     nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.LeakyReLU, nn.ELU, nn.Mish, nn.Identity,
     nn.Hardswish, nn.Softplus, nn.ReLU6,
@@ -55,10 +57,7 @@ class SplitBlock:
 
     def has_hooks(self) -> bool:
         """Whether a hook would see split activations."""
-        return any(
-            m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks
-            for m in self.layers + self.between
-        )
+        return any(map(has_hooks, self.layers + self.between))
 
 
 def split_blocks(root: nn.Module, ranks: int) -> Iterator[SplitBlock]:

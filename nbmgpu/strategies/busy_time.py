@@ -1,4 +1,4 @@
-"""How long each device computes in forward passes of the model."""
+"""How long each device computes during passes of a model, and how long the passes take."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Span:
     """Time between two marks on one device.
 
     Attributes:
-        device: index of the device; None for a whole forward pass.
+        device: index of the device; None for a whole pass.
         start, end: the marks.
     """
 
@@ -41,13 +41,13 @@ class Span:
 
 
 class BusyTimes:
-    """The time that each device computes, and the time of all forward passes.
+    """The time that each device computes, and the time of all passes.
 
     On GPUs it is measured by events, which do not make the host wait.
 
     Attributes:
         busy: seconds of each device.
-        total: seconds of all forward passes.
+        total: seconds of all passes.
     """
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
@@ -71,7 +71,7 @@ class BusyTimes:
             self._pending.append(Span(self.devices.index(device), start, self.mark(device)))
 
     def add_pass(self, device: torch.device, start: Mark) -> None:
-        """Add the time since ``start``, on ``device``, to that of all forward passes."""
+        """Add the time since ``start``, on ``device``, to that of all passes."""
         self._pending.append(Span(None, start, self.mark(device)))
         self._count(wait=False)
 
