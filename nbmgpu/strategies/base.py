@@ -20,6 +20,8 @@ from .scalars import Scalar
 from .strategy_options import StrategyOptions
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from torch import Tensor, nn
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
@@ -212,9 +214,9 @@ class Strategy(ABC):
         """Return another group of the ranks with different shards; collective on all ranks."""
         return self._context.mesh.new_dp_group()
 
-    def new_group(self, names: Collection[str]) -> ProcessGroup:
+    def new_group(self, names: Collection[str], timeout: timedelta | None = None) -> ProcessGroup:
         """Return a new group of the ranks that differ in dimensions ``names`` only; collective."""
-        return self._context.mesh.new_group(names)
+        return self._context.mesh.new_group(names, timeout)
 
     @abstractmethod
     def prepare(self, units: list[Unit]) -> None:

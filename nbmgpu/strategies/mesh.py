@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -85,18 +86,19 @@ class RankMesh:
         """
         return self.new_group(DATA_PARALLEL)
 
-    def new_group(self, names: Collection[str]) -> ProcessGroup:
+    def new_group(self, names: Collection[str], timeout: timedelta | None = None) -> ProcessGroup:
         """Return a new group of the ranks that differ in some dimensions only; collective.
 
         Args:
             names: the dimensions; some may not be in the mesh.
+            timeout: how long ranks wait in a collective; None for the default.
         """
         world_size = math.prod(self.shape.values())
         dims = [i for i, name in enumerate(self.shape) if name in names]
         size = math.prod(n for name, n in self.shape.items() if name in names)
         if size == world_size:
-            return dist.new_group()  # type: ignore[no-any-return]
+            return dist.new_group(timeout=timeout)  # type: ignore[no-any-return]
         ranks = torch.arange(world_size).reshape(*self.shape.values())
         rows = ranks.movedim(dims, list(range(-len(dims), 0))).reshape(-1, size)
-        group, _ = dist.new_subgroups_by_enumeration(rows.tolist())
+        group, _ = dist.new_subgroups_by_enumeration(rows.tolist(), timeout=timeout)
         return group  # type: ignore[no-any-return]

@@ -9,11 +9,13 @@ from idioms.comparison import compare, run_both
 from idioms.idiom import TRAIN, Idiom
 from idioms.model_parallelism import HELD, MODELS, TEXTS, TRAIN_MODEL, WIDE
 from idioms.notebook import notebook
+from idioms.tables import BY_NAME
 from matrix_selection import sampled
 from test_every_idiom import DEMANDING, exceptions
 from test_pp import CASES, PLAIN
 
 import nbmgpu
+from nbmgpu.errors import StrategyError
 from nbmgpu.options.run_options import RunOptions
 
 MESHES = {"tp+pp": 4, "fsdp+pp": 4, "fsdp+tp+pp": 8}
@@ -92,6 +94,12 @@ def test_words_and_meshes(line: str, strategy: str) -> None:
     assert RunOptions.parse(line).strategy == strategy
 
 
+def test_layers_that_samples_choose() -> None:
+    with pytest.raises(StrategyError, match="Ranks run different modules") as error:
+        assert_equal(BY_NAME["parameters used for some samples"], "fsdp+pp")
+    assert "Try: %%mgpu --strategy pp" in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("case", "strategy"),
     sampled(((i, s) for s in ("tp+pp", "fsdp+pp") for i in DEMANDING), 37, *EXERCISED),
@@ -99,4 +107,6 @@ def test_words_and_meshes(line: str, strategy: str) -> None:
 def test_idioms_of_the_numeric_suite(case: Idiom, strategy: str) -> None:
     if case.name in exceptions("tp") | exceptions("pp") | exceptions("fsdp"):
         pytest.skip("an exception of a part")
+    if strategy == "fsdp+pp" and case.name == "parameters used for some samples":
+        pytest.skip("refused")
     assert_equal(case, strategy)

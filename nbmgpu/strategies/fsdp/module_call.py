@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.distributed.fsdp._fully_shard._fsdp_common import is_bw
 from torch.distributed.utils import _apply_to_tensors
 
-from .call_order import CallOrderCheck, end_of_forward, start_of_forward
+from nbmgpu.strategies.sharding.call_order import CallOrderCheck, end_of_forward, start_of_forward
+
 from .fsdp_param_group import CellFSDPParamGroup
 
 

@@ -22,11 +22,11 @@ from nbmgpu.strategies.mesh_sizes import DP
 from nbmgpu.strategies.profile import Profile
 from nbmgpu.strategies.reducer import ReducerOptions
 from nbmgpu.strategies.replication import RunningStatistics
+from nbmgpu.strategies.sharding.call_order import BACKWARD, END_OF_CELL
 from nbmgpu.strategies.sharding.sharded_strategy import ShardedStrategy
 from nbmgpu.strategies.strategy_options import StrategyOptions
 from nbmgpu.strategies.unit_reducers import UnitReducers
 
-from .call_order import BACKWARD, END_OF_CELL
 from .fsdp_param import FSDPParamState
 from .wrap_policy import sharding_plans
 from .wrapper import FSDPWrapper

@@ -25,11 +25,11 @@ from torch.distributed.fsdp import (
 
 from nbmgpu.patches import PatchStack
 from nbmgpu.strategies.mesh_sizes import DP, FSDP
+from nbmgpu.strategies.sharding.call_order import TIMEOUT, CallOrderCheck
 from nbmgpu.strategies.sharding.parameter_storage import FreedStorage
 from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
 from nbmgpu.strategies.strategy_options import StrategyOptions
 
-from .call_order import CallOrderCheck
 from .fsdp_param import CellFSDPParam, FSDPParamState
 from .fsdp_param_group import CellFSDPParamGroup
 from .module_call import ModuleCall
@@ -85,7 +85,11 @@ class FSDPWrapper:
         self.param_states: list[FSDPParamState] = []
         self.patches = PatchStack()
         self.freed_storage = freed_storage
-        self.call_order = CallOrderCheck(strategy)
+        self.call_order = CallOrderCheck(
+            strategy,
+            dist.new_group(backend="gloo", timeout=TIMEOUT),
+            "%%mgpu --strategy ddp, or --fsdp-units with a module that always runs",
+        )
         self._reduced: list[int] = []
 
     def check_reductions(self) -> None:

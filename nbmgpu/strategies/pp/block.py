@@ -82,9 +82,18 @@ class PipelineBlock:
         stack: Stack,
         index: int,
         parameters: list[OwnedParameter],
+        number: int = 0,
     ) -> None:
-        """Initialize the block with this index in ``stack``."""
+        """Initialize a block.
+
+        Args:
+            pipeline: runs it.
+            stack, index: its stack, and its index there.
+            parameters: its parameters.
+            number: its index among the blocks of all stacks.
+        """
         self._pipeline = pipeline
+        self._number = number
         self.stack = stack
         self.index = index
         self.module = stack.blocks[index]
@@ -242,6 +251,8 @@ class PipelineBlock:
         before, PipelineBlock.running = PipelineBlock.running, True
         forbidden, TensorShard.forbidden = TensorShard.forbidden, self._check_shard
         states = self.states
+        if any(state.is_resharded for state in states):
+            self._pipeline.check_order(self._number, self.name)
         for state in states:
             state.begin_stage()
         self._register(running=True)

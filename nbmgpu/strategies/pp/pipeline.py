@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
 from nbmgpu.strategies.module_copy import hooks_of_cell
+from nbmgpu.strategies.sharding.call_order import CallOrderCheck, start_of_forward
 
 from .block import Form, PipelineBlock
 from .block_time import BlockTime, measure
@@ -57,6 +58,7 @@ class Pipeline:
         microbatches: int | None,
         notice: Callable[[str, str], None],
         measures: bool = False,
+        call_order: CallOrderCheck | None = None,
     ) -> None:
         """Start without segments.
 
@@ -66,10 +68,13 @@ class Pipeline:
                 would change the numbers.
             notice: shows a text to the user, once per topic.
             measures: whether to measure how long blocks take in training.
+            call_order: compares the blocks that ranks with other samples gather; None if each rank
+                has whole blocks.
         """
         self.transport = transport
         self._given = microbatches
         self._notice = notice
+        self._call_order = call_order
         self._plans: dict[Hashable, SegmentPlan] = {}
         self._current: Segment | None = None
         self.keeps_graph = True
@@ -77,6 +82,15 @@ class Pipeline:
         self.idle = IdleTimes(transport.group, transport.device)
         self._measures = measures
         self._runs: WeakSet[SegmentRun] = WeakSet()
+
+    def check_order(self, number: int, name: str) -> None:
+        """Check that all ranks that shard a block gather its parameters now; collective.
+
+        Raises:
+            StrategyError: another rank runs another block.
+        """
+        if self._call_order is not None:
+            self._call_order.check(start_of_forward(number, False), f"the start of {name}.forward")
 
     @property
     def has_pending_graphs(self) -> bool:

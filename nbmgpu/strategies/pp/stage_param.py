@@ -101,8 +101,14 @@ class StageParamState(TPParamState):
 
     def unshard(self) -> None:
         """Gather the rows, if they are not; collective over ``fsdp``."""
-        if self.rows is not None and not self.unsharded.numel():
+        if self.is_resharded:
+            assert self.rows is not None
             self.unsharded.data = self.rows.gather(self.local.detach(), self.local.device)
+
+    @property
+    def is_resharded(self) -> bool:
+        """Whether this rank has its own rows only."""
+        return self.rows is not None and not self.unsharded.numel()
 
     def reshard(self) -> None:
         """Free the rows of other ranks."""

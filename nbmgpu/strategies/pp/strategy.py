@@ -25,6 +25,12 @@ from nbmgpu.strategies.base import Backward, RankContext
 from nbmgpu.strategies.caching_configs import caching_configs
 from nbmgpu.strategies.mesh_sizes import DP, FSDP
 from nbmgpu.strategies.profile import Profile
+from nbmgpu.strategies.sharding.call_order import (
+    BACKWARD,
+    END_OF_CELL,
+    TIMEOUT,
+    CallOrderCheck,
+)
 from nbmgpu.strategies.sharding.param_state import ParamState
 from nbmgpu.strategies.sharding.sharded_strategy import ReplicatedUnit
 from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
@@ -62,6 +68,10 @@ class PipelineParallel(TensorParallel):
         )
         # Outside of the stack, all ranks with the same samples share the modules.
         self._model_group = self.new_group((PP, TP)) if self._groups.tp else self._groups.pp
+        self._call_order: CallOrderCheck | None = None
+        if self._groups.fsdp:
+            peers = self.new_group((DP, FSDP), TIMEOUT)
+            self._call_order = CallOrderCheck(self.profile.name, peers, "%%mgpu --strategy pp")
         self._pipeline: Pipeline | None = None
         self._blocks: list[PipelineBlock] = []
         self._caching: list[Any] = []
@@ -90,7 +100,9 @@ class PipelineParallel(TensorParallel):
         if self._pipeline is None:
             transport = Transport(self._groups.pp, torch.device(self.device))
             measures = self.options.balance == "time"
-            self._pipeline = Pipeline(transport, self.options.microbatches, self.notice, measures)
+            self._pipeline = Pipeline(
+                transport, self.options.microbatches, self.notice, measures, self._call_order
+            )
             if measures:
                 dp_group = self.dp_group if self.dp_size > 1 else None
                 self._rebalancing = Rebalancing(self._pipeline, dp_group, self.notice)
@@ -176,7 +188,8 @@ class PipelineParallel(TensorParallel):
     def _add_blocks(self, stack: Stack, parameters: list[list[OwnedParameter]]) -> None:
         """Let the calls of a stack's blocks run on the ranks of their stages."""
         for index, owned in enumerate(parameters):
-            block = PipelineBlock(self.pipeline, stack, index, owned)
+            number = len(self._blocks)
+            block = PipelineBlock(self.pipeline, stack, index, owned, number)
             self._blocks.append(block)
             self._forwards.add(block.module, block.forward)
 
@@ -195,6 +208,11 @@ class PipelineParallel(TensorParallel):
 
     def _block_states(self) -> list[StageParamState]:
         return [state for block in self._blocks for state in block.states]
+
+    def check_backward(self) -> None:
+        """Check that no rank is in a forward pass, whose all-gathers would wait for this rank."""
+        if self._call_order is not None and self._blocks:
+            self._call_order.check(BACKWARD)
 
     def begin_backward(self, backward: Backward) -> None:
         """Prepare for gradients."""
@@ -240,6 +258,8 @@ class PipelineParallel(TensorParallel):
 
     def finish(self) -> None:
         """Gather all objects of the cell; collective."""
+        if self._call_order is not None and self._blocks:
+            self._call_order.check(END_OF_CELL)
         for block in self._blocks:
             block.share_state(self.pipeline.transport)
         if self._blocks:

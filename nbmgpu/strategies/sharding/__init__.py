@@ -6,6 +6,7 @@ The cell keeps its own objects, which look like full tensors.
 - ``param_state``: a parameter of the cell, with its part and its gradient.
 - ``full_tensor_view``: how parts look to the cell; ``view_operations`` and ``view_attributes`` run
   operations on them.
+- ``call_order``: checks that ranks gather the same modules.
 - ``local_step``: optimizer steps on this rank's part; ``gradient_norm``: clipping.
 - ``replicated_values``: parameters that are not sharded, as they were before the training.
 - ``parameter_storage``: the memory of full parameters; ``unshard``: the end of the cell.

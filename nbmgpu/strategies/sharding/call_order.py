@@ -1,6 +1,6 @@
 """Check that all ranks call the same sharded modules in the same order.
 
-FSDP2 issues a collective in each of these calls.  Ranks that issue different ones would wait for
+Each of these calls gathers parameters.  Ranks that issue different ones would wait for
 each other until the process group's timeout, or mix up their data.
 """
 
@@ -10,6 +10,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed import ProcessGroup
 
 from nbmgpu.errors import SAME_STEPS_HINT, StrategyError, format_message
 
@@ -40,16 +41,19 @@ def _is_outermost_start(position: int) -> bool:
 
 
 class CallOrderCheck:
-    """Compares positions over a gloo group of its own, so that no GPU is waited for."""
+    """Compares positions of ranks, on the CPU, so that no GPU is waited for."""
 
-    def __init__(self, strategy: str) -> None:
-        """Create the process group; collective.
+    def __init__(self, strategy: str, group: ProcessGroup, remedy: str) -> None:
+        """Compare the ranks of ``group``.
 
         Args:
             strategy: the name of the strategy, for error messages.
+            group: the ranks, a group of its own with ``TIMEOUT``.
+            remedy: what to type where ranks run different modules.
         """
         self.strategy = strategy
-        self.group = dist.new_group(backend="gloo", timeout=TIMEOUT)
+        self.group = group
+        self.remedy = remedy
 
     def check(self, position: int, name: str = "") -> None:
         """Make sure that all ranks are at ``position``; collective.
@@ -90,6 +94,6 @@ class CallOrderCheck:
                 f"Ranks run different modules: not all of them are at {name}",
                 f"{self.strategy} gathers a module's parameters on all ranks at once; which "
                 "modules run must not depend on a rank's shard of the batch",
-                "%%mgpu --strategy ddp, or --fsdp-units with a module that always runs",
+                self.remedy,
             )
         )
