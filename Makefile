@@ -72,7 +72,7 @@ format: $(TEST) $(FRONT)  ## fix what can be fixed: layout, imports, outputs in 
 	$(BIN)/jupyter nbconvert --log-level=WARN --clear-output --inplace notebooks/*.ipynb
 
 # The other tools have their own environment: they pin versions and patch libraries.
-bench: $(BENCH)  ## measure against other tools, and renew benchmarks/RESULTS.md (about 50 minutes; a quiet machine)
+bench: $(BENCH)  ## measure against other tools, and renew benchmarks/RESULTS.md (about an hour; a quiet machine)
 	$(BENCH)/bin/python -m benchmarks $(or $(strip $(BENCHFLAGS)),--write)
 
 $(BENCH): constraints.txt benchmarks/requirements.txt

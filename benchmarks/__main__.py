@@ -13,7 +13,7 @@ from .measure import Result
 from .table import markdown
 from .targets import summary
 
-WORKLOADS = ("loading", "launch", "transfer", "steps", "output", "scaling")
+WORKLOADS = ("loading", "launch", "transfer", "steps", "model_parallel", "output", "scaling")
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 

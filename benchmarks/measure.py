@@ -188,6 +188,9 @@ class Summary:
 BASE = "torchrun"
 """The tool that the others are compared with."""
 
+BY_HAND = "by hand"
+"""The same parallelism written by hand: nbmgpu is compared with it where a table has it."""
+
 INDEPENDENT = "two processes without communication"
 INDEPENDENT_RANKS = "two ranks of nbmgpu without communication"
 """Upper bounds of the machine, as rows of a table."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 
-from .measure import BASE, Call, Failed, Figure, Phases, Profile, Result, Summary, ratio
+from .measure import BASE, BY_HAND, Call, Failed, Figure, Phases, Profile, Result, Summary, ratio
 
 TOTAL = "total"
 """The sum of the other phases."""
@@ -80,7 +80,10 @@ def _profile(workload: str, calls: Sequence[Call]) -> str:
 
 
 def _comparison(workload: str, results: Iterable[Figure | Failed]) -> str:
-    """Return a row per tool, the best first: median, quartiles, and ratio to torchrun."""
+    """Return a row per tool, the best first: median, quartiles, and ratio to torchrun.
+
+    Where the same was written by hand, it is the ratio to that.
+    """
     values: dict[str, list[float]] = {}
     unit, failed, more = "", [], False
     for result in results:
@@ -89,15 +92,16 @@ def _comparison(workload: str, results: Iterable[Figure | Failed]) -> str:
         else:
             values.setdefault(result.tool, []).append(result.value)
             unit, more = result.unit, result.more_is_better
+    base = BY_HAND if BY_HAND in values else BASE
     sums = {tool: Summary.of(those) for tool, those in values.items()}
     lines = [
         f"### {workload}",
         "",
-        "| tool | median | middle half | rounds | ratio to torchrun |",
+        f"| tool | median | middle half | rounds | ratio to {base} |",
         "|---|---|---|---|---|",
     ]
     for tool, summary in sorted(sums.items(), key=lambda item: item[1].median, reverse=more):
-        by_base = f"{ratio(values[tool], values[BASE]):.3f}" if BASE in values else ""
+        by_base = f"{ratio(values[tool], values[base]):.3f}" if base in values else ""
         spread = f"{summary.low:.3f} to {summary.high:.3f}"
         value = f"{summary.median:.3f} {unit}".strip()
         lines.append(f"| {tool} | {value} | {spread} | {summary.rounds} | {by_base} |")

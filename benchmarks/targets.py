@@ -6,8 +6,19 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .measure import BASE, CONTROL, INDEPENDENT, INDEPENDENT_RANKS, SCRIPT, Figure, Result, ratio
+from .measure import (
+    BASE,
+    BY_HAND,
+    CONTROL,
+    INDEPENDENT,
+    INDEPENDENT_RANKS,
+    SCRIPT,
+    Figure,
+    Result,
+    ratio,
+)
 from .tools import TOOLS
+from .workloads import model_parallel
 from .workloads.transfer import (
     ALL_TOOLS,
     FIRST_RUN,
@@ -50,9 +61,9 @@ class Medians:
         """
         return statistics.median(self._values[workload, tool])
 
-    def ratio(self, workload: str) -> float:
-        """Return the ratio of nbmgpu to torchrun, within rounds if both have all of them."""
-        return ratio(self._values[workload, OURS], self._values[workload, BASE])
+    def ratio(self, workload: str, base: str = BASE) -> float:
+        """Return the ratio of nbmgpu to ``base``, within rounds if both have all of them."""
+        return ratio(self._values[workload, OURS], self._values[workload, base])
 
     def better(self, workload: str) -> list[tuple[str, float]]:
         """Return the tools with better figures than nbmgpu's, the best first."""
@@ -190,6 +201,14 @@ TARGETS = (
     ),
     against("a step, tiny net", 1.05, "a step of a tiny net"),
     against("a step, medium net", 1.01, "a step of a medium net"),
+    *(
+        Target(
+            f"{model_parallel.workload(case)}, ratio to by hand",
+            lambda m, case=case: m.ratio(model_parallel.workload(case), BY_HAND),
+            constant(1.05),
+        )
+        for case in model_parallel.CASES
+    ),
     Target(
         "2 ranks x 1 thread against 1 x 1, compute-bound, x",
         value("2 ranks x 1 thread against 1 x 1, compute-bound"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -109,11 +111,28 @@ def test_states_are_numbered_and_old_ones_deleted(tmp_path: Path) -> None:
         assert sorted(p.name for p in kept) == ["checkpoint_2", "checkpoint_3"]
 
 
-def test_another_distribution_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ("parallelism_config=ParallelismConfig(tp_size=2)", "--strategy tp --gpus 2"),
+        ("parallelism_config=ParallelismConfig(dp_shard_size=2, tp_size=2)",
+         "--strategy fsdp+tp --mesh fsdp=2,tp=2 --gpus 4"),
+        ("torch_tp_plugin=TorchTensorParallelPlugin(tp_size=4)", "--strategy tp --gpus 4"),
+        ("deepspeed_plugin=DeepSpeedPlugin(hf_ds_config="
+         "{'tensor_parallel': {'autotp_size': 2}, 'zero_optimization': {'stage': 1}})",
+         "--strategy tp --gpus 2"),
+        ("megatron_lm_plugin=object()", "--strategy none"),
+    ],
+)  # fmt: skip
+def test_another_distribution_is_refused(arguments: str, line: str) -> None:
     shared = notebook(SETUP, prelude="")
-    cell = "Accelerator(parallelism_config=object())"
-    with pytest.raises(StrategyError, match=r"parallelism_config=.*\n.*\nTry: %%mgpu --strat"):
-        nbmgpu.run(cell, shared, gpus=2, cpu=True)
+    cell = f"""
+    from accelerate import DeepSpeedPlugin, ParallelismConfig
+    from accelerate.utils import TorchTensorParallelPlugin
+    Accelerator({arguments})
+    """
+    with pytest.raises(StrategyError, match=rf"=\.\.\..*\n.*\nTry: %%mgpu {re.escape(line)}$"):
+        nbmgpu.run(textwrap.dedent(cell), shared, gpus=2, cpu=True)
 
 
 DATASETS = """

@@ -245,6 +245,39 @@ del trainer
     assert run.results[0]["weight"].equal(run.results[1]["weight"])
 
 
+LOADED = """
+model = LlamaForCausalLM.from_pretrained("saved", {arguments})
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for rows in torch.arange(32).view(4, 1, 8).repeat(1, 4, 1):
+    optimizer.zero_grad()
+    model(input_ids=rows, labels=rows).loss.backward()
+    optimizer.step()
+"""
+
+
+def test_a_model_loaded_with_a_tp_plan_is_split_by_the_strategy(tmp_path: Path) -> None:
+    for side in ("alone", "ranks"):
+        with working_directory(tmp_path / side):
+            notebook(SETUP, prelude="")["llama"]().save_pretrained("saved")
+    plain, planned = LOADED.format(arguments=""), LOADED.format(arguments='tp_plan="auto"')
+    result = run_both(
+        planned, SETUP, alone=(plain, SETUP), prelude="", folder=tmp_path, strategy="tp"
+    )
+    assert result.difference() < 1e-5
+    assert result.run.view.shards
+    for arguments, strategy, line in (
+        ('tp_plan="auto"', "ddp", "--strategy tp"),
+        ("tp_plan='auto', tp_size=4", "tp", "--strategy tp --gpus 4"),
+        ("tp_plan={'layers.*.mlp.up_proj': 'colwise'}", "tp", "--strategy tp --tp-plan <its name>"),
+    ):
+        cell, found = LOADED.format(arguments=arguments), notebook(SETUP, prelude="")
+        with (
+            working_directory(tmp_path / "ranks"),
+            pytest.raises(StrategyError, match=rf"\nTry: %%mgpu {line}$"),
+        ):
+            nbmgpu.run(cell, found, gpus=2, cpu=True, strategy=strategy)
+
+
 def test_another_distribution_is_refused(tmp_path: Path) -> None:
     shared = notebook(SETUP, prelude="")
     cell = """
@@ -252,9 +285,10 @@ args = arguments()
 args.deepspeed = "settings.json"
 Trainer(bert(), args, train_dataset=classes)
 """
+    (tmp_path / "settings.json").write_text('{"tensor_parallel": {"autotp_size": 2}}')
     with (
         working_directory(tmp_path),
-        pytest.raises(StrategyError, match=r"deepspeed=.*\n.*\nTry: %%mgpu --strategy none"),
+        pytest.raises(StrategyError, match=r"deepspeed=.*\n.*\nTry: %%mgpu --strategy tp --gpus 2"),
     ):
         nbmgpu.run(cell, shared, gpus=2, cpu=True)
 

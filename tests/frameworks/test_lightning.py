@@ -172,7 +172,10 @@ def test_lightning_distributes_by_itself_under_none_alone(tmp_path) -> None:
     found = []
     for options in (
         {"strategy": "ddp", "devices": 2}, {"strategy": "fsdp"}, {"strategy": "deepspeed_stage_2"},
-        {"strategy": DDPStrategy()}, {"num_nodes": 2}, {"devices": 2}, {"devices": "auto"},
+        {"strategy": DDPStrategy()}, {"num_nodes": 2},
+        {"strategy": ModelParallelStrategy()},
+        {"strategy": ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=2)},
+        {"devices": 2}, {"devices": "auto"},
         {"strategy": "single_device"},
     ):
         try:
@@ -181,11 +184,16 @@ def test_lightning_distributes_by_itself_under_none_alone(tmp_path) -> None:
         except nbmgpu.errors.StrategyError as error:
             found.append(str(error))
     """
-    source = CELLS + "import nbmgpu\nfrom lightning.pytorch.strategies import DDPStrategy\n"
+    source = (
+        CELLS
+        + "import nbmgpu\n"
+        + "from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy\n"
+    )
     _, namespace = on_ranks(tmp_path, textwrap.dedent(cell), source)
     *refused, two, auto, one = namespace["found"]
     assert two == auto == one == ("SingleDeviceStrategy", 1)
-    for message, name in zip(refused, ("ddp", "fsdp", "deepspeed", "ddp", "ddp"), strict=True):
+    names = "ddp", "fsdp", "deepspeed", "ddp", "ddp", "tp", "fsdp+tp --mesh fsdp=2,tp=2 --gpus 4"
+    for message, name in zip(refused, names, strict=True):
         assert "distributes by itself" in message
         assert f"%%mgpu --strategy {name}" in message
         assert "--strategy none" in message

@@ -58,6 +58,8 @@ def test_a_users_configuration_is_merged(tmp_path):
         ({"zero_optimization": {"round_robin_gradients": True}}, "orders the partitions"),
         ({"zero_optimization": {"something_new": 3}}, "not known"),
         ({"something_new": True}, "not known"),
+        ({"tensor_parallel": {"autotp_size": 2}}, "Try: %%mgpu --strategy tp"),
+        ({"sequence_parallel_size": 2}, "Try: %%mgpu --strategy sp"),
     ],
 )
 def test_options_that_change_the_training_are_refused(tmp_path, given, words):

@@ -116,6 +116,10 @@ ENTRIES = (
         )
     ),
     *patched(
+        TRANSFORMERS, "transformers.modeling_utils.PreTrainedModel", "from_pretrained",
+        'A strategy splits the layers of a model, and not tp_plan="auto".',
+    ),
+    *patched(
         TRANSFORMERS, "transformers.modeling_utils.PreTrainedModel", "save_pretrained",
         "Every rank takes part, as a sharded model is gathered; rank 0 writes and uploads.",
     ),

@@ -123,6 +123,10 @@ ENTRIES = (
         "_checkpoint_io _lightning_module _model _optimizers _lightning_optimizers", ONE_DEVICE,
     ),
     *private(
+        LIGHTNING, f"{STRATEGIES}.ModelParallelStrategy",
+        "_data_parallel_size _tensor_parallel_size", "The refusal says which mesh means the same.",
+    ),
+    *private(
         LIGHTNING, f"{STRATEGIES}.launchers.multiprocessing._MultiProcessingLauncher",
         "_start_method", ONE_DEVICE,
     ),

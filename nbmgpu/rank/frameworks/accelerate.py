@@ -20,7 +20,7 @@ from nbmgpu.rank.files import writes
 from nbmgpu.rank.reporting import notices
 from nbmgpu.rank.store.broadcast import wait_for_rank_0
 
-from .own_distribution import distributes_by_itself, refuse
+from .own_distribution import distributes_by_itself, line_for, refuse
 
 if TYPE_CHECKING:
     from nbmgpu.rank.data.loader_events import LoaderEventDispatcher
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from nbmgpu.rank.reporting.recorder import Recorder
     from nbmgpu.rank.session import TrainingSession
 
-OWN_DISTRIBUTION = ("deepspeed_plugin", "fsdp_plugin", "megatron_lm_plugin", "parallelism_config")
+OWN_DISTRIBUTION = (
+    "deepspeed_plugin", "fsdp_plugin", "megatron_lm_plugin", "torch_tp_plugin",
+    "parallelism_config",
+)  # fmt: skip
 """Arguments of ``Accelerator`` that choose a distribution in the cell."""
 
 SINGLE_PROCESS = {
@@ -141,8 +144,8 @@ def _refuse_other_distributions(strategy: str, patches: PatchStack) -> None:
         @functools.wraps(init)
         def check(accelerator: Any, *args: Any, **kwargs: Any) -> None:
             for name in OWN_DISTRIBUTION:
-                if kwargs.get(name) is not None:
-                    refuse(f"Accelerator({name}=...)", strategy)
+                if (value := kwargs.get(name)) is not None:
+                    refuse(f"Accelerator({name}=...)", strategy, line_for(name, value))
             init(accelerator, *args, **kwargs)
 
         return check

@@ -17,7 +17,7 @@ from nbmgpu.rank.reporting import notices
 from nbmgpu.rank.source_analysis import training_loops
 from nbmgpu.rank.store.broadcast import broadcast_from_rank_0, sum_over_ranks, wait_for_rank_0
 
-from .own_distribution import distributes_by_itself, refuse
+from .own_distribution import distributes_by_itself, line_for, refuse
 from .trainer_loop import TRAINER, TrainingLoop
 from .trainer_reports import Reports
 
@@ -146,8 +146,8 @@ class TrainerPatch:
         if arguments is None and len(args) > 1:
             arguments = args[1]
         for name in OWN_DISTRIBUTION:
-            if getattr(arguments, name, None):
-                refuse(f"TrainingArguments({name}=...)", self.strategy)
+            if value := getattr(arguments, name, None):
+                refuse(f"TrainingArguments({name}=...)", self.strategy, line_for(name, value))
         return original(trainer, *args, **kwargs)
 
     def keep_batch_size(self, original: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from nbmgpu.errors import StrategyError, format_message
+from nbmgpu.strategies import with_mesh
+from nbmgpu.strategies.mesh_sizes import DP, dimension, format_mesh
 
 if TYPE_CHECKING:
     from nbmgpu.strategies.base import Strategy
+
+BY_ITSELF = "%%mgpu --strategy none"
+"""The line under which a cell distributes by itself."""
+
+SIZES = (
+    "dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "sp_size", "fsdp_size", "pp_size",
+)  # fmt: skip
+"""Attributes of accelerate's ParallelismConfig and transformers' DistributedConfig."""
 
 
 def distributes_by_itself(strategy: Strategy) -> bool:
@@ -15,12 +30,13 @@ def distributes_by_itself(strategy: Strategy) -> bool:
     return strategy.profile.name == "none"
 
 
-def refuse(what: str, strategy: str) -> None:
+def refuse(what: str, strategy: str, instead: str = BY_ITSELF) -> None:
     """Refuse a distribution that the cell chooses in addition to the strategy.
 
     Args:
         what: the code that chooses it.
         strategy: name of the strategy.
+        instead: the line that means the same without this code.
 
     Raises:
         StrategyError: always.
@@ -28,8 +44,55 @@ def refuse(what: str, strategy: str) -> None:
     raise StrategyError(
         format_message(
             f"{what} chooses a distribution in the cell, and --strategy {strategy} another one",
-            "Remove it and choose with --strategy (fsdp, zero2, deepspeed_stage_2, ...), or let "
-            "the cell distribute by itself",
-            "%%mgpu --strategy none",
+            "Remove it and choose with --strategy (fsdp, tp, deepspeed_stage_2, ...), or let "
+            f"the cell distribute by itself: {BY_ITSELF}",
+            instead,
         )
     )
+
+
+def line_for(name: str, value: Any) -> str:
+    """Return the line of ``%%mgpu`` that means the same as an argument of a library.
+
+    Args:
+        name: the name of the argument, such as ``parallelism_config`` or ``fsdp``.
+        value: its value.
+    """
+    if "deepspeed" in name:
+        return _line_for_deepspeed(getattr(value, "hf_ds_config", value))
+    if "fsdp" in name:
+        return "%%mgpu --strategy fsdp"
+    return line_for_sizes({size: getattr(value, size, 1) for size in SIZES})
+
+
+def line_for_sizes(sizes: Mapping[str, Any]) -> str:
+    """Return the line of ``%%mgpu`` for sizes of a mesh by dimension, as other tools name them."""
+    several = {dimension(n): s for n, s in sizes.items() if isinstance(s, int) and s > 1}
+    if not several:
+        return BY_ITSELF
+    if [*several] == [DP]:
+        return f"%%mgpu --strategy ddp --gpus {several[DP]}"
+    words = [f"{name}={size}" for name, size in several.items()]
+    strategy = with_mesh(None, words)
+    if strategy is None:  # no strategy has all of these dimensions
+        return BY_ITSELF
+    mesh = f" --mesh {format_mesh(several)}" if len(several) > 1 else ""
+    return f"%%mgpu --strategy {strategy}{mesh} --gpus {math.prod(several.values())}"
+
+
+def _line_for_deepspeed(config: Any) -> str:
+    """Return the line for a configuration of DeepSpeed: an object with it, a dict or a file."""
+    config = getattr(config, "config", config)
+    if isinstance(config, str):
+        with suppress(OSError, ValueError):
+            config = json.loads(Path(config).read_text(encoding="utf-8"))
+    if not isinstance(config, dict):
+        return "%%mgpu --strategy deepspeed_stage_2"
+    split = config.get("tensor_parallel") or {}
+    line = line_for_sizes(
+        {"tp": split.get("autotp_size", 1), "sp": config.get("sequence_parallel_size", 1)}
+    )
+    if line != BY_ITSELF:
+        return line
+    stage = (config.get("zero_optimization") or {}).get("stage", 2)
+    return f"%%mgpu --strategy deepspeed_stage_{stage if stage in (1, 2, 3) else 2}"

@@ -31,9 +31,9 @@ REFUSED_KEYS = {
     "curriculum_learning": "it changes which samples are seen, and when",
     "progressive_layer_drop": "it leaves out layers at random",
     "sparse_gradients": "its gradients are no longer those of one device",
-    "pipeline": "the model is not split into stages here",
-    "tensor_parallel": "the model is not split into stages here",
-    "sequence_parallel_size": "sequences are not split here",
+    "pipeline": "stages have a strategy of their own",
+    "tensor_parallel": "split layers have a strategy of their own",
+    "sequence_parallel_size": "split sequences have a strategy of their own",
     "prescale_gradients": "gradients are averaged, and not summed",
     "gradient_predivide_factor": "gradients are averaged, and not summed",
     "quantize_training": "it changes what is trained",
@@ -80,6 +80,9 @@ ZERO_REFUSED_KEYS = {
     "super_offload": "it steps ahead of the check for overflow",
 }
 """Keys of ``zero_optimization`` that would change what is trained, with the reason."""
+
+STRATEGIES = {"pipeline": "pp", "tensor_parallel": "tp", "sequence_parallel_size": "sp"}
+"""Keys that have a strategy of their own, and that strategy."""
 
 UNKNOWN = "it is not known whether it changes what is trained"
 
@@ -141,7 +144,7 @@ def read_config(
         if value == AUTO or key.startswith("_") or key == "zero_optimization":
             continue
         if key in REFUSED_KEYS and value not in (False, None, {}):
-            _refuse(key, REFUSED_KEYS[key])
+            _refuse(key, REFUSED_KEYS[key], STRATEGIES.get(key))
         elif key in OPTION_KEYS and value != config.get(key):
             _refuse(f"{key}: {value}", f"it has an option of its own, {OPTION_KEYS[key]}")
         elif key in ("train_batch_size", "train_micro_batch_size_per_gpu"):
@@ -189,7 +192,11 @@ def _merge_zero(given: dict[str, Any], zero: dict[str, Any], stage: int) -> None
             continue
         if key == "stage":
             if value != stage:
-                _refuse(f"stage {value}", f"the strategy is stage {stage}", value)
+                _refuse(
+                    f"stage {value}",
+                    f"the strategy is stage {stage}",
+                    f"deepspeed_stage_{value}",
+                )
         elif key in ("offload_optimizer", "offload_param", "cpu_offload", "cpu_offload_params"):
             _merge_offload(key, value, zero, stage)
         elif key in ZERO_HARMLESS:
@@ -205,12 +212,16 @@ def _merge_offload(key: str, value: Any, zero: dict[str, Any], stage: int) -> No
     if device != "cpu":
         _refuse(f"{key} to {device}", "offloading goes to the memory of the host")
     if key not in zero:
-        _refuse(key, "offloading is part of the strategy's name", f"{max(stage, 2)}_offload")
+        _refuse(
+            key,
+            "offloading is part of the strategy's name",
+            f"deepspeed_stage_{max(stage, 2)}_offload",
+        )
     zero[key] = {**value, "device": "cpu"}
 
 
-def _refuse(setting: str, reason: str, stage: Any = None) -> None:
-    instead = f"--strategy deepspeed_stage_{stage}" if stage else "the file without this key"
+def _refuse(setting: str, reason: str, strategy: str | None = None) -> None:
+    instead = f"%%mgpu --strategy {strategy}" if strategy else "the file without this key"
     raise StrategyError(
         format_message(f"--deepspeed-config: {setting} is not supported: {reason}", "", instead)
     )

@@ -159,9 +159,11 @@ def _library_block(
     module: nn.Module, name: str, plan: Mapping[str, str], is_allowed: Callable[[], bool]
 ) -> Iterator[SplitBlock]:
     styles = {child: _style(f"{name}.{key}", plan) for key, child in module.named_children()}
-    first = tuple(m for m, style in styles.items() if style == "colwise" and _is_linear(m))
-    last = tuple(m for m, style in styles.items() if style == "rowwise" and _is_linear(m))
-    if first and last and len(first) + len(last) == sum(map(_is_linear, styles)):
+    first = tuple(m for m, style in styles.items() if style == "colwise")
+    last = tuple(m for m, style in styles.items() if style == "rowwise")
+    # An adapter in place of one of them, such as peft's LoRA, would see split activations.
+    named_are_linear = all(map(_is_linear, first + last))
+    if first and last and named_are_linear and len(first + last) == sum(map(_is_linear, styles)):
         others = tuple(m for m in module.modules() if m is not module and m not in first + last)
         yield SplitBlock(module, first, last, others, is_allowed)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmgpu.errors import StrategyError, format_message
+from nbmgpu.rank.frameworks.own_distribution import BY_ITSELF, line_for_sizes
 
 from .files import Coordination
 from .library import LightningLibrary
@@ -136,19 +137,26 @@ def _refuse(strategy: Any, num_nodes: int, where: str = "Trainer") -> None:
         StrategyError: it does.
     """
     name = strategy if isinstance(strategy, str) else getattr(strategy, "strategy_name", "")
-    if num_nodes == 1 and (name in ("auto", "single_device") or _is_single(strategy)):
+    if num_nodes == 1 and (
+        name in ("auto", "single_device") or _is_a(strategy, "SingleDeviceStrategy")
+    ):
         return
     asked = f"strategy={name or type(strategy).__name__!r}" if num_nodes == 1 else f"{num_nodes=}"
-    family = next((f for f in ("deepspeed", "fsdp") if f in str(name)), "ddp")
+    line, family = BY_ITSELF, next((f for f in ("deepspeed", "fsdp") if f in str(name)), "ddp")
+    if _is_a(strategy, "ModelParallelStrategy"):
+        shards, parts = strategy._data_parallel_size, strategy._tensor_parallel_size
+        line, family = line_for_sizes({"dp_shard": shards, "tp": parts}), "tp"
+    if line == BY_ITSELF:
+        line = f"%%mgpu --strategy {family}"
     raise StrategyError(
         format_message(
             f"This {where} distributes by itself ({asked}), and so do the ranks of %%mgpu",
             "A Trainer under %%mgpu is written as for one device; --strategy chooses how ranks "
             "share its work. To let Lightning distribute: %%mgpu --strategy none",
-            f"Trainer() without strategy= and num_nodes=, under %%mgpu --strategy {family}",
+            f"Trainer() without strategy= and num_nodes=, under {line}",
         )
     )
 
 
-def _is_single(strategy: Any) -> bool:
-    return any(cls.__name__ == "SingleDeviceStrategy" for cls in type(strategy).__mro__)
+def _is_a(strategy: Any, name: str) -> bool:
+    return any(cls.__name__ == name for cls in type(strategy).__mro__)
