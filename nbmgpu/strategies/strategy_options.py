@@ -20,6 +20,7 @@ class ModelParallelOptions:
         schedule: order of a pipeline's stages.
         split_points: names of the layers that begin a pipeline's stages, except the first.
         tp_plan: how layers are split, such as ``("layers.*.fc1=colwise",)``; if empty, it is found.
+        sequence_parallel: between split layers, ranks have slices of the sequence.
     """
 
     mesh: tuple[str, ...] = ()
@@ -27,6 +28,7 @@ class ModelParallelOptions:
     schedule: Literal["gpipe", "interleaved"] = "gpipe"
     split_points: tuple[str, ...] = ()
     tp_plan: tuple[str, ...] = ()
+    sequence_parallel: bool = False
 
 
 @dataclass(frozen=True)

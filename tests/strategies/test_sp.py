@@ -16,7 +16,11 @@ import nbmgpu
 from nbmgpu.errors import OptionError
 from nbmgpu.options.run_options import RunOptions
 
-EXERCISED = ("nbmgpu/strategies/sp", "nbmgpu/strategies/tp/collectives.py")
+EXERCISED = (
+    "nbmgpu/strategies/sp",
+    "nbmgpu/strategies/sequence",
+    "nbmgpu/strategies/sharding/collectives.py",
+)
 
 
 def tolerant(cell: Idiom) -> Idiom:

@@ -1,0 +1,90 @@
+"""Parameters of a block while it runs on a slice: the ranks' gradients add up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+
+from nbmgpu.strategies.rnn_weights import update_rnn_weights
+from nbmgpu.strategies.sharding.full_tensor_view import ShardedParameter
+
+
+@contextmanager
+def replicated_parameters(module: nn.Module, group: ProcessGroup) -> Iterator[None]:
+    """Let the modules in ``module`` compute with parameters whose gradients are summed.
+
+    The gradients of a block are summed in one message.  Parameters that are split over the ranks
+    have the gradients of their parts.
+    """
+    places = [
+        (each._parameters, name, parameter)
+        for each in module.modules()
+        for name, parameter in each._parameters.items()
+        if parameter is not None
+        and not isinstance(parameter, ShardedParameter)
+        and parameter.requires_grad
+    ]
+    if not places or not torch.is_grad_enabled():
+        yield
+        return
+    parameters = list(dict.fromkeys(parameter for _, _, parameter in places))
+    used = ReplicateParameters.apply(group, *parameters)  # type: ignore[no-untyped-call]
+    replaced = dict(zip(parameters, used, strict=True))
+    for own, name, parameter in places:
+        own[name] = replaced[parameter]
+    update_rnn_weights(module)
+    try:
+        yield
+    finally:
+        for own, name, parameter in places:
+            own[name] = parameter
+        update_rnn_weights(module)
+
+
+class ReplicateParameters(torch.autograd.Function):
+    """Keeps replicated tensors, and sums their gradients over the ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, group: ProcessGroup, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Return views of the tensors."""
+        ctx.group = group
+        ctx.set_materialize_grads(False)
+        return tuple(tensor.view_as(tensor) for tensor in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Sum the gradients."""
+        present = [grad for grad in grads if grad is not None]
+        summed = iter(SumAll.apply(ctx.group, *present))  # type: ignore[no-untyped-call]
+        return None, *(None if grad is None else next(summed) for grad in grads)
+
+
+class SumAll(torch.autograd.Function):
+    """Sums tensors over the ranks, those of each dtype in one message; keeps their gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, group: ProcessGroup, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Run the all-reduce."""
+        ctx.group = group
+        ctx.set_materialize_grads(False)
+        totals: dict[int, Tensor] = {}
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            members = [i for i, tensor in enumerate(tensors) if tensor.dtype == dtype]
+            flat = torch.cat([tensors[i].flatten() for i in members])
+            dist.all_reduce(flat, group=group)
+            parts = flat.split([tensors[i].numel() for i in members])
+            totals |= {i: part.view(tensors[i].shape) for i, part in zip(members, parts)}  # noqa: B905
+        return tuple(totals[i] for i in range(len(tensors)))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Keep the gradients of gradients, from which each rank computes for its slice."""
+        present = [grad for grad in grads if grad is not None]
+        used = iter(ReplicateParameters.apply(ctx.group, *present))  # type: ignore[no-untyped-call]
+        return None, *(None if grad is None else next(used) for grad in grads)
