@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from nbmgpu.strategies.checkpoint import outside_of_checkpoints
 from nbmgpu.strategies.generators import kept_random_state
 from nbmgpu.strategies.module_copy import ModuleState, kept_module_state, open_gates
 from nbmgpu.strategies.outcome import Outcome, detached_copy
+from nbmgpu.strategies.sequence.parameters import replicated_parameters
 from nbmgpu.strategies.sequence.region import Region
 
 from .activations import gathered_arguments, whole_arguments
@@ -65,10 +66,15 @@ class ParallelBlock:
     @contextmanager
     def _split(self) -> Iterator[None]:
         """Let activations stay split in the body."""
+        group = self.layers[0].group
         for layer in self.layers:
             layer.in_block = True
         try:
-            yield
+            with ExitStack() as stack:
+                if Region.current is None:  # which sums the gradients of all parameters
+                    for module in self.block.on_parts:
+                        stack.enter_context(replicated_parameters(module, group))
+                yield
         finally:
             for layer in self.layers:
                 layer.in_block = False
