@@ -108,7 +108,7 @@ def test_names_of_the_cell_come_before_names_of_the_notebook(shell):
     after_one = completions(shell, "%%mgpu --pull epoch |" + cell)
     assert after_one[0] == "loss"
     assert "--strategy" in after_one
-    assert completions(shell, "%%mgpu --pull epoch --se|" + cell) == ["--seed"]
+    assert completions(shell, "%%mgpu --pull epoch --see|" + cell) == ["--seed"]
 
 
 def test_names_of_an_incomplete_cell():

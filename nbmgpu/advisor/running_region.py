@@ -69,7 +69,7 @@ class RunningRegion:
         return enter
 
     def _is_whole(self, first: Tensor | None) -> bool:
-        """Whether a layer has no sequence that can be split; see ``strategies.sp.block``."""
+        """Whether a layer has no sequence that can be split; see ``strategies.sequence.block``."""
         if self.parts.attention == "as computed":
             return False
         is_sequence = first is not None and first.dim() == 3 and first.is_floating_point()
@@ -79,7 +79,7 @@ class RunningRegion:
         self.leave()
         _, end, fraction = self._ranges[-1]
         if self.parts.attention != "as computed" and fraction < 1.0:
-            # Outputs stay on slices up to the loss; see ``strategies.sp.sequence_rows``.
+            # Outputs stay on slices up to the loss; see ``strategies.sequence.sequence_rows``.
             self._after = end, fraction
 
     def _count_message(self, module: nn.Module, args: Any, output: Any) -> None:

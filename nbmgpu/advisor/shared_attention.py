@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from torch import Tensor
 
 from nbmgpu.patches import PatchStack
-from nbmgpu.strategies.sp.attention import AttentionCall, patch_attention
+from nbmgpu.strategies.sequence.attention import AttentionCall, patch_attention
 
 from .memory_tracker import TensorMemoryTracker
 from .running_region import RunningRegion
 
 
 class SharedAttention:
-    """Watches calls of ``scaled_dot_product_attention``; see ``strategies.sp.attention``."""
+    """Watches calls of ``scaled_dot_product_attention``; see ``strategies.sequence.attention``."""
 
     def __init__(self, tracker: TensorMemoryTracker) -> None:
         """Count in the regions of ``tracker`` that are slices of sequences."""

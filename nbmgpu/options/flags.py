@@ -239,6 +239,11 @@ FLAGS = (
         validate=model_parallelism.validate_tp_plan,
         completions=lambda: ("auto",),
     ),
+    Flag(
+        "--sequence-parallel",
+        "sequence_parallel",
+        "split the sequence between split layers: norms, dropout, residual additions (tp)",
+    ),
     Flag("--cpu-offload", "cpu_offload", "keep shards in host memory (fsdp, hsdp, zero2)"),
     Flag(
         "--deepspeed-config",

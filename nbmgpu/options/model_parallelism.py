@@ -77,7 +77,7 @@ def validate_tp_plan(value: object) -> tuple[str, ...]:
         "split), rowwise (input features) or replicate: layers.*.fc1=colwise,layers.*.fc2=rowwise"
     )
     if "sequence" in style.lower():
-        allowed += ". Activations are split along the sequence by --strategy sp"
+        allowed += ". Activations are split along the sequence by --sequence-parallel"
     problem = Problem(f"{name}={style} is not how a layer can be split", allowed)
     fixed = tuple(f"{n or '*'}={STYLES.get(s, STYLES[near])}" for n, s in pairs)
     raise InvalidValueError(problem, fixed)

@@ -21,46 +21,59 @@ ForwardWrapper = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]],
 
 
 class ForwardPatch:
-    """Wraps ``forward`` of chosen modules."""
+    """Wraps ``forward`` of chosen modules.
 
-    def __init__(self) -> None:
-        """Begin with no module."""
-        self.chosen: WeakKeyDictionary[nn.Module, tuple[type[nn.Module], list[ForwardWrapper]]] = (
-            WeakKeyDictionary()
-        )
-        self.patches = PatchStack()
-        self.patched: set[type[nn.Module]] = set()
+    All instances share one patch of a class, so that they can be removed in any order, and a
+    wrapper runs outside of all that were added before it, by any of them.
+    """
 
     def add(self, module: nn.Module, wrapper: ForwardWrapper) -> None:
         """Wrap the forward pass of ``module``, outside of its earlier wrappers."""
-        cls, wrappers = self.chosen.setdefault(module, (type(module), []))
-        wrappers.append(wrapper)
-        if cls not in self.patched:
-            self._patch(cls)
-
-    def _patch(self, cls: type[nn.Module]) -> None:
-        plain = cls.forward
-        self.patched.add(cls)
-        chosen = self.chosen
-
-        # Compiled code would trace the look-up below; compilation resumes inside ``plain``.
-        @torch.compiler.disable(recursive=False)  # type: ignore[untyped-decorator]
-        @functools.wraps(plain)
-        def forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            own, wrappers = chosen.get(module, (None, []))
-            call: Callable[..., Any] = functools.partial(plain, module)
-            if own is cls:  # not where a subclass calls this one by super()
-                for wrapper in wrappers:
-                    call = functools.partial(_call, wrapper, call)
-            return call(*args, **kwargs)
-
-        self.patches.replace("torch.nn.Module.forward", forward, cls)
+        cls, wrappers = _chosen.setdefault(module, (type(module), []))
+        wrappers.append((self, wrapper))
+        if cls not in _patched:
+            _patched[cls] = _patch(cls), set()
+        _patched[cls][1].add(self)
 
     def remove(self) -> None:
-        """Restore the classes: those of the cell are sent to the notebook."""
-        self.patches.remove()
-        self.patched.clear()
-        self.chosen.clear()
+        """Remove all wrappers, and restore the classes: those of the cell go to the notebook."""
+        for module, (_, wrappers) in list(_chosen.items()):
+            wrappers[:] = [(owner, wrapper) for owner, wrapper in wrappers if owner is not self]
+            if not wrappers:
+                del _chosen[module]
+        for cls, (patches, owners) in list(_patched.items()):
+            owners.discard(self)
+            if not owners:
+                patches.remove()
+                del _patched[cls]
+
+
+_chosen: WeakKeyDictionary[
+    nn.Module, tuple[type[nn.Module], list[tuple[ForwardPatch, ForwardWrapper]]]
+] = WeakKeyDictionary()
+"""The class of each module when it was first wrapped, and its wrappers, innermost first."""
+
+_patched: dict[type[nn.Module], tuple[PatchStack, set[ForwardPatch]]] = {}
+"""The patch of each class, and who needs it."""
+
+
+def _patch(cls: type[nn.Module]) -> PatchStack:
+    plain = cls.forward
+
+    # Compiled code would trace the look-up below; compilation resumes inside ``plain``.
+    @torch.compiler.disable(recursive=False)  # type: ignore[untyped-decorator]
+    @functools.wraps(plain)
+    def forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        own, wrappers = _chosen.get(module, (None, []))
+        call: Callable[..., Any] = functools.partial(plain, module)
+        if own is cls:  # not where a subclass calls this one by super()
+            for _, wrapper in wrappers:
+                call = functools.partial(_call, wrapper, call)
+        return call(*args, **kwargs)
+
+    patches = PatchStack()
+    patches.replace("torch.nn.Module.forward", forward, cls)
+    return patches
 
 
 def _call(wrapper: ForwardWrapper, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -125,6 +126,32 @@ class ModuleState:
     def has_objects_of(self, module: nn.Module) -> bool:
         """Whether ``module`` has the same objects as attributes, besides numbers and strings."""
         return _ids(_objects_of(module)) == _ids(self._objects)
+
+
+@contextmanager
+def kept_module_state(module: nn.Module) -> Iterator[None]:
+    """Let the body call a module, and restore its buffers and the attributes of all modules."""
+    attributes = [(vars(each), dict(vars(each))) for each in module.modules()]
+    contents = [
+        (value, copy.copy(value))
+        for _, kept in attributes
+        for value in kept.values()
+        if type(value) in (list, dict, set, OrderedDict)
+    ]
+    buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    try:
+        yield
+    finally:
+        for shown, kept in attributes:
+            shown.clear()
+            shown.update(kept)
+        for value, items in contents:
+            value.clear()
+            (value.extend if isinstance(value, list) else value.update)(items)
+        with torch.no_grad():
+            for buffer, before in buffers:
+                if not torch.equal(buffer, before):
+                    buffer.copy_(before)
 
 
 def _objects_of(module: nn.Module) -> list[tuple[str, Any]]:

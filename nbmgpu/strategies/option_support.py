@@ -10,6 +10,7 @@ COMMON_OPTIONS = frozenset({"accumulate", "precision", "compile", "clip", "check
 
 DDP_OPTIONS = frozenset({"find_unused", "static_graph", "bucket_views", "compress"})
 PP_OPTIONS = frozenset({"microbatches", "schedule", "split_points", "balance"})
+TP_OPTIONS = frozenset({"tp_plan", "sequence_parallel"})
 FSDP_OPTIONS = frozenset({"fsdp_units", "cpu_offload"})
 
 ALTERNATIVES = {
@@ -19,6 +20,7 @@ ALTERNATIVES = {
     "mesh": "tp",
     "microbatches": "pp",
     "schedule": "pp",
+    "sequence_parallel": "tp",
     "split_points": "pp",
     "balance": "pp",
     "tp_plan": "tp",
@@ -38,6 +40,7 @@ REASONS = {
     "split_points": "only pp has stages",
     "balance": "only pp has stages",
     "tp_plan": "only tp splits layers by features",
+    "sequence_parallel": "only tp has split layers, between which it splits the sequence",
     "mesh": "all its ranks are data parallel",
     "sync_batchnorm": "batch statistics are not computed by ranks there",
 }

@@ -14,6 +14,7 @@ from .option_support import (
     DDP_OPTIONS,
     FSDP_OPTIONS,
     PP_OPTIONS,
+    TP_OPTIONS,
     OptionSupport,
 )
 from .profile import Profile, Requirements
@@ -139,8 +140,8 @@ TP = Profile(
     summary="tensor parallelism: each rank holds and computes a part of every layer",
     aliases=("tensor_parallel", "tensor_parallelism", "modelparallelstrategy", "autotp", "auto_tp"),
     options=OptionSupport(
-        COMMON_OPTIONS - {"compile"} | {"sync_batchnorm", "mesh", "tp_plan"},
-        handled=frozenset({"mesh", "tp_plan"}),
+        COMMON_OPTIONS - {"compile"} | {"sync_batchnorm", "mesh"} | TP_OPTIONS,
+        handled=TP_OPTIONS | {"mesh"},
         reasons={
             "compile": "its collectives would end each compiled graph",
             "precision=fp16": "its losses are not scaled; bf16 needs no scaling",
@@ -217,8 +218,12 @@ FSDP_TP = replace(
         FSDP.options,
         supported=FSDP.options.supported - {"compile"} | {"tp_plan"},
         handled=FSDP.options.handled | {"tp_plan"},
-        reasons={**FSDP.options.reasons, "compile": TP.options.reasons["compile"]},
-        alternatives={**FSDP.options.alternatives, "compile": "fsdp"},
+        reasons={
+            **FSDP.options.reasons,
+            "compile": TP.options.reasons["compile"],
+            "sequence_parallel": "FSDP2's hooks take whole outputs of layers",
+        },
+        alternatives={**FSDP.options.alternatives, "compile": "fsdp", "sequence_parallel": "tp"},
     ),
     mesh=("dp", "fsdp", "tp"),
     default_mesh={"fsdp": 2},

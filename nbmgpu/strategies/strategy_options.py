@@ -21,6 +21,7 @@ class ModelParallelOptions:
         split_points: names of the layers that begin a pipeline's stages, except the first.
         balance: what a pipeline's stages have about the same of.
         tp_plan: how layers are split, such as ``("layers.*.fc1=colwise",)``; if empty, it is found.
+        sequence_parallel: between split layers, ranks have slices of the sequence.
     """
 
     mesh: tuple[str, ...] = ()
@@ -29,6 +30,7 @@ class ModelParallelOptions:
     split_points: tuple[str, ...] = ()
     balance: Literal["parameters", "time"] = "parameters"
     tp_plan: tuple[str, ...] = ()
+    sequence_parallel: bool = False
 
 
 @dataclass(frozen=True)

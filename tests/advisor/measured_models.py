@@ -141,6 +141,16 @@ def large_gpt2() -> nn.Module:
     )  # fmt: skip
 
 
+def long_gpt2() -> nn.Module:
+    """One million parameters, for long sequences, with dropout outside of attention."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return GPT2LMHeadModel(
+        GPT2Config(n_layer=4, n_embd=128, n_head=8, vocab_size=1000, n_positions=2048,
+                   attn_pdrop=0.0, bos_token_id=0, eos_token_id=0, loss_type="ForCausalLM")
+    )  # fmt: skip
+
+
 def large_llama() -> nn.Module:
     """29 million parameters."""
     return llama(hidden_size=512, intermediate_size=1376, num_hidden_layers=8, vocab_size=4000)
@@ -195,6 +205,7 @@ MODELS = {
     "large gpt2": Model(large_gpt2, language, Texts(12, 32), 4),
     "large llama": Model(large_llama, language, Texts(12, 32), 4),
     "long llama": Model(long_llama, language, Texts(3, 4096), 1),
+    "long gpt2": Model(long_gpt2, language, Texts(3, 2048), 1),
 }
 
 
@@ -223,12 +234,16 @@ class Measurements:
 
 
 def measured(
-    model: Model, strategy: str, precision: Precision | None = None, ranks: int = RANKS
+    model: Model,
+    strategy: str,
+    precision: Precision | None = None,
+    ranks: int = RANKS,
+    **more: Any,
 ) -> Measurements:
     names = {"torch": torch, "make": model.make, "loss_of": model.loss_of, "loader": model.loader()}
     names["MARKER"] = MARKER
     values = [f.name for f in fields(Measurements)]
-    options = {"strategy": strategy, "precision": precision, "pull": values}
+    options = {"strategy": strategy, "precision": precision, "pull": values, **more}
     run = nbmgpu.run(CELL, names, gpus=ranks, cpu=True, **options)
     assert run is not None
     return Measurements(

@@ -61,3 +61,17 @@ def test_the_measured_peak_is_in_the_predicted_range(
     assert high < 2.2 * low, "the range is too wide to be useful"
     process = next(part for part in row.parts if part.kind == "extra")
     assert process.low <= found.base <= process.high
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize(("name", "of_tp"), [("long llama", 0.75), ("long gpt2", 0.6)])
+def test_sequence_parallelism_divides_activations_between_split_layers(
+    name: str, of_tp: float, record_property
+) -> None:
+    plain, sliced = (
+        measured(MODELS[name], "tp", None, 4, sequence_parallel=option).peak
+        for option in (False, True)
+    )
+    record_property("measured", (plain, sliced))
+    print(f"| {name} | `tp` on 4 ranks | {plain / MIB:.1f} | {sliced / MIB:.1f} |")
+    assert sliced < of_tp * plain

@@ -34,6 +34,13 @@ config = transformers.LlamaConfig(vocab_size=40, hidden_size=16, intermediate_si
     bos_token_id=1, eos_token_id=2, pad_token_id=0)
 model = transformers.LlamaForCausalLM(config)
 """,
+    "qwen3": """
+import transformers
+config = transformers.Qwen3Config(vocab_size=40, hidden_size=16, intermediate_size=32,
+    num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=4,
+    max_position_embeddings=16, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+model = transformers.Qwen3ForCausalLM(config)
+""",
     "gpt2": """
 import transformers
 config = transformers.GPT2Config(vocab_size=41, n_embd=16, n_layer=2, n_head=2, n_positions=16,

@@ -9,7 +9,7 @@ from nbmgpu.rank.loss.graph_reader import read_graph
 from nbmgpu.rank.loss.readable_losses import find_readable_losses
 from nbmgpu.rank.loss.reductions import VIEW_OPS
 from nbmgpu.strategies.fsdp.fsdp_param import GatherFull
-from nbmgpu.strategies.tp.collectives import GatherParts
+from nbmgpu.strategies.sharding.collectives import GatherParts
 
 torch.manual_seed(0)
 MODEL = torch.nn.Linear(4, 3)

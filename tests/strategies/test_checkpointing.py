@@ -37,7 +37,7 @@ RECOMPUTED = [
 
 @pytest.mark.parametrize(
     ("case", "strategy"),
-    sampled(itertools.product(RECOMPUTED, ("ddp", "zero1", "dp")), 2, "nbmgpu/strategies"),
+    sampled(itertools.product(RECOMPUTED, ("ddp", "zero1", "tp", "dp")), 2, "nbmgpu/strategies"),
 )
 def test_checkpointing_keeps_the_numbers(case: Idiom, strategy: str) -> None:
     notices = "data-parallel" if strategy == "dp" else ""

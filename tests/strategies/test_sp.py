@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 from idioms.comparison import compare
-from idioms.idiom import Idiom
+from idioms.idiom import Idiom, idiom
 from idioms.notebook import notebook
 from idioms.sequences import CELLS, GPT, OPT, TRAIN, gpt
 from matrix_selection import sampled
@@ -16,7 +16,11 @@ import nbmgpu
 from nbmgpu.errors import OptionError
 from nbmgpu.options.run_options import RunOptions
 
-EXERCISED = ("nbmgpu/strategies/sp", "nbmgpu/strategies/tp/collectives.py")
+EXERCISED = (
+    "nbmgpu/strategies/sp",
+    "nbmgpu/strategies/sequence",
+    "nbmgpu/strategies/sharding/collectives.py",
+)
 
 
 def tolerant(cell: Idiom) -> Idiom:
@@ -32,6 +36,14 @@ def test_cells(strategy: str, ranks: int, cell: Idiom) -> None:
     result = compare(tolerant(cell), ranks, strategy=strategy)
     result.assert_equal()
     assert result.notices - {"not-sharded"} == cell.notices
+
+
+@pytest.mark.parametrize("strategy", ["sp", "cp"])
+def test_layers_are_recomputed_on_slices(strategy: str) -> None:
+    cell = idiom("--checkpointing", TRAIN, setup=gpt(more="p=0.2"))
+    result = compare(tolerant(cell), 2, strategy=strategy, checkpointing=True)
+    result.assert_equal()
+    assert not result.notices
 
 
 SAME_ALONG_DP = [c for c in CELLS if not {"dropout", "stochastic", "hook"} & {*c.name.split()}]

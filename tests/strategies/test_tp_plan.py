@@ -130,7 +130,7 @@ def test_an_mlp_needs_no_gather_between_its_layers() -> None:
         ("fc9=colwise", StrategyError, "no layer is called fc9.*--tp-plan fc[12]=colwise"),
         ("norm=colwise", StrategyError, "norm, a LayerNorm, cannot be colwise.*norm=replicate"),
         ("fc1=sideways", OptionError, "fc1=sideways is not how.*fc1=colwise"),
-        ("norm=sequence", OptionError, "by --strategy sp"),
+        ("norm=sequence", OptionError, "by --sequence-parallel"),
         ("absent", OptionError, "absent: no such variable.*--strategy tp"),
         ("model", OptionError, "it is a Mlp"),
     ],

@@ -1,7 +1,8 @@
-"""Options that change how modules compute, applied before the strategy prepares them.
+"""Options that change how modules compute.
 
-The order is ``--sync-batchnorm``, ``--checkpointing``, ``--precision``, ``--compile``; each module
-once, whenever it appears.  Options that the strategy implements itself are left to it.
+The order is ``--sync-batchnorm``, ``--precision``, ``--compile``, then the strategy, and
+``--checkpointing``, which computes again what the strategy does in a block; each module once,
+whenever it appears.  Options that the strategy implements itself are left to it.
 """
 
 from __future__ import annotations
@@ -59,13 +60,16 @@ class ModelOptions:
         compiles = options.compile and "compile" not in own
         self._compilation = Compilation(progress) if compiles else None
         self._applied: WeakSet[nn.Module] = WeakSet()
+        self._checkpointed: WeakSet[nn.Module] = WeakSet()
         self._watched: WeakSet[nn.Module] = WeakSet()
         self.loss_scale = LossScale(self._precision == "fp16")
         if self.loss_scale.on:
             refuse_scalers()
 
     def apply(self, units: list[Unit]) -> None:
-        """Apply the options to modules of ``units`` that are new; collective the first time.
+        """Apply options to modules of ``units`` that are new, before the strategy prepares them.
+
+        Collective the first time.
 
         Raises:
             StrategyError: there is no compiler to compile with.
@@ -77,9 +81,17 @@ class ModelOptions:
                 self._applied.add(module)
                 self._apply_to(module)
 
+    def apply_checkpointing(self, units: list[Unit]) -> None:
+        """Checkpoint blocks of new modules, after the strategy has prepared them."""
+        if self._checkpointing is None:
+            return
+        for module in (module for unit in units for module in unit.modules):
+            if module not in self._checkpointed:
+                self._checkpointed.add(module)
+                if not self._checkpointing.apply(module):
+                    self._recorder.notice("no-checkpoint-blocks", notices.NO_CHECKPOINT_BLOCKS)
+
     def _apply_to(self, module: nn.Module) -> None:
-        if self._checkpointing is not None and not self._checkpointing.apply(module):
-            self._recorder.notice("no-checkpoint-blocks", notices.NO_CHECKPOINT_BLOCKS)
         if self._precision is not None:
             self._forward.add(module, Autocast(self._precision, self._device, self._recorder))
         if self._compilation is not None:

@@ -101,6 +101,7 @@ class TrainedObjects:
         self._divisors.restart(new_model=True)
         self.options.apply(self.units)
         self.strategy.prepare(self.units)
+        self.options.apply_checkpointing(self.units)
         self.shard_report.update(self.units)
         self._watch_new_inputs()
 

@@ -13,9 +13,9 @@ from torch.autograd.function import once_differentiable
 # FSDP2 has no public way to choose what modules show for a sharded parameter.
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 
+from nbmgpu.strategies.sharding.collectives import gather_parts
 from nbmgpu.strategies.sharding.param_state import ParamState
 from nbmgpu.strategies.sharding.tensor_shard import NestedLayout, ShardLayout
-from nbmgpu.strategies.tp.collectives import gather_parts
 
 if TYPE_CHECKING:
     from .fsdp_param_group import CellFSDPParamGroup

@@ -13,13 +13,13 @@ from torch.autograd.graph import increment_version
 from torch.distributed import ProcessGroup
 
 from nbmgpu.errors import StrategyError, format_message
+from nbmgpu.strategies.sharding.collectives import gather_parts
 from nbmgpu.strategies.sharding.tensor_shard import (
     NestedLayout,
     OwnerLayout,
     ShardLayout,
     TensorLayout,
 )
-from nbmgpu.strategies.tp.collectives import gather_parts
 from nbmgpu.strategies.tp.tp_param import TPParamState
 
 

@@ -138,17 +138,16 @@ class ShardLayout(TensorLayout):
         return full.clone(memory_format=torch.contiguous_format)
 
     def reduce_scatter(self, full: Tensor) -> Tensor:
-        """Return this rank's part of the sum of all ranks' ``full`` tensors; ``dim`` is 0."""
-        size, chunk = self.shape[0], self.chunk_size
+        """Return this rank's part of the sum of all ranks' ``full`` tensors."""
         if not self.shape.numel():
             return self.part_of(full)
-        padded = full.contiguous()
-        if chunk * dist.get_world_size(self.group) > size:
-            padded = full.new_zeros((chunk * dist.get_world_size(self.group), *self.shape[1:]))
-            padded[:size] = full
-        rows = padded.new_empty((chunk, *self.shape[1:]))
-        reduce_scatter_single(rows, padded, group=self.group)
-        return rows[: self.part_size]
+        rows, chunk = full.movedim(self.dim, 0), self.chunk_size  # what is scattered comes first
+        missing = chunk * dist.get_world_size(self.group) - rows.shape[0]
+        if missing:  # all parts have the size of the first
+            rows = torch.cat([rows, rows.new_zeros((missing, *rows.shape[1:]))])
+        own = rows.new_empty((chunk, *rows.shape[1:]))
+        reduce_scatter_single(own, rows.contiguous(), group=self.group)
+        return own[: self.part_size].movedim(0, self.dim)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,6 @@
 """Strategies ``sp`` and ``cp``: sequence parallelism, while the cell sees whole tensors.
 
-- ``strategy``: the ``Strategy`` classes that a rank calls.
-- ``block``: layers that run on a slice of the sequence; ``trial``: whether they can; ``slices``:
-  one such call; ``parameters``: their parameters meanwhile.
-- ``region``: attention and dropout inside of such a call; ``heads``: the all-to-all of attention.
-- ``sequence_tensor``: outputs of layers, which are gathered when something else uses them.
+``strategy`` has the ``Strategy`` classes that a rank calls; ``strategies.sequence`` has the rest.
 """
 
 from .strategy import ContextParallel, SequenceParallel

@@ -9,31 +9,20 @@ Along ``dp``, gradients are averaged as under ``ddp``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar
-from weakref import WeakSet
+from typing import ClassVar
 
 import torch
 from torch import nn
 from torch.distributed import ProcessGroup
-from torch.utils._pytree import tree_leaves, tree_map
 
-from nbmgpu.patches import PatchStack
 from nbmgpu.strategies import profiles
 from nbmgpu.strategies.base import RankContext, Unit
-from nbmgpu.strategies.caching_configs import caching_configs
 from nbmgpu.strategies.ddp import DistributedDataParallel
 from nbmgpu.strategies.forward_patch import ForwardPatch
 from nbmgpu.strategies.profile import Profile
-from nbmgpu.strategies.repeated_blocks import blocks
-
-from .attention import attend_in_region, patch_attention
-from .block import BlockSettings, SequenceBlock
-from .dropout import patch_dropout
-from .held_outputs import HeldOutputs
-from .region import Exchange
-from .sequence_rows import OPERATIONS
-from .sequence_tensor import SequenceTensor, whole_of
+from nbmgpu.strategies.sequence.block import BlockSettings
+from nbmgpu.strategies.sequence.model_layers import ModelLayers
+from nbmgpu.strategies.sequence.region import Exchange
 
 WHOLE = (
     "{strategy}: layers of class {name} run on whole sequences on every rank, which is right and "
@@ -58,12 +47,7 @@ class SequenceParallel(DistributedDataParallel):
         """Start without units."""
         super().__init__(context)
         self._forwards = ForwardPatch()
-        self._patches = PatchStack()
-        self._wrapped: WeakSet[nn.Module] = WeakSet()
-        self._blocks: list[SequenceBlock] = []
-        self._caching: list[Any] = []
-        self._outputs = HeldOutputs()
-        SequenceTensor.operations = OPERATIONS
+        self._layers: ModelLayers | None = None
 
     @property
     def replica_group(self) -> ProcessGroup | None:
@@ -77,56 +61,12 @@ class SequenceParallel(DistributedDataParallel):
         group = self.mesh.get_group(name)
         if group.size() == 1:
             return
-        if not self._patches:
-            patch_attention(self._patches, attend_in_region)
-            patch_dropout(self._patches)
-        settings = BlockSettings(name, group, self.exchange, self._notice_whole)
+        if self._layers is None:
+            settings = BlockSettings(name, group, self.exchange, self._notice_whole)
+            # Along ``dp``, ranks weight losses by what their graphs say of them.
+            self._layers = ModelLayers(settings, self._forwards, returns_whole=self.dp_size > 1)
         for module in (module for unit in units for module in unit.modules):
-            if module not in self._wrapped:
-                self._wrap(module, settings)
-
-    def _wrap(self, root: nn.Module, settings: BlockSettings) -> None:
-        """Let the layers in ``root`` run on slices, and everything else see whole tensors."""
-        found = blocks(root) or [m for m in root.children() if any(True for _ in m.children())]
-        inside = {m for block in found for m in block.modules()}
-        for module in root.modules():
-            if module in found or (
-                module not in inside and not any(True for _ in module.children())
-            ):
-                block = SequenceBlock(module, settings, module in found)
-                self._blocks.append(block)
-                self._forwards.add(module, block.forward)
-            elif module not in inside and type(module).forward is not nn.Module.forward:
-                self._forwards.add(module, with_whole)
-        self._caching += caching_configs(root)
-        self._forwards.add(root, self._without_cache)
-        self._wrapped.add(root)
-
-    def _without_cache(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Call a model, in training without keys and values, and return whole tensors.
-
-        A ``ForwardWrapper``.  Models of Hugging Face fill a key-value cache in training, too.
-        """
-        caching = [c for c in self._caching if c.use_cache] if torch.is_grad_enabled() else []
-        try:
-            for config in caching:
-                config.use_cache = False
-            return self._returned(call(*args, **kwargs))
-        finally:
-            for config in caching:
-                config.use_cache = True
-
-    def _returned(self, output: Any) -> Any:
-        """Return a model's output to the cell: whole, or split up to the loss.
-
-        Along ``dp``, ranks weight losses by what their graphs say of them, so these are of whole
-        tensors.
-        """
-        if self.dp_size > 1 or not torch.is_grad_enabled():
-            return tree_map(whole_of, output)
-        split = [leaf for leaf in tree_leaves(output) if isinstance(leaf, SequenceTensor)]
-        self._outputs.add(split)
-        return output
+            self._layers.wrap(module)
 
     def _notice_whole(self, module: nn.Module, reason: str) -> None:
         if torch.is_grad_enabled():
@@ -136,17 +76,17 @@ class SequenceParallel(DistributedDataParallel):
 
     def finish(self) -> None:
         """Gather the outputs that the cell still holds, and say so if no layer was split."""
-        self._outputs.gather()
-        if self._blocks and not any(block.has_run for block in self._blocks):
-            self.notice("no-sequence", NOTHING.format(strategy=self.profile.name))
+        if self._layers is not None:
+            self._layers.gather_outputs()
+            if self._layers.has_split_none():
+                self.notice("no-sequence", NOTHING.format(strategy=self.profile.name))
 
     def release(self) -> None:
         """Remove all hooks and patches."""
         super().release()
-        SequenceTensor.can_gather = False  # other ranks may have exited
         self._forwards.remove()
-        self._patches.remove()
-        self._blocks.clear()
+        if self._layers is not None:
+            self._layers.remove()
 
 
 class ContextParallel(SequenceParallel):
@@ -154,9 +94,3 @@ class ContextParallel(SequenceParallel):
 
     profile: ClassVar[Profile] = profiles.CP
     exchange: ClassVar[Exchange] = "keys"
-
-
-def with_whole(call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Run the forward pass of a module outside of all layers; a ``ForwardWrapper``."""
-    args, kwargs = tree_map(whole_of, (args, kwargs))
-    return call(*args, **kwargs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -13,9 +13,12 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from nbmgpu.strategies.checkpoint import outside_of_checkpoints
 from nbmgpu.strategies.generators import kept_random_state
-from nbmgpu.strategies.module_copy import ModuleState, open_gates
+from nbmgpu.strategies.module_copy import ModuleState, kept_module_state, open_gates
 from nbmgpu.strategies.outcome import Outcome, detached_copy
+from nbmgpu.strategies.sequence.parameters import replicated_parameters
+from nbmgpu.strategies.sequence.region import Region
 
+from .activations import gathered_arguments, whole_arguments
 from .parallel_modules import ParallelModule
 from .split_block import SplitBlock
 
@@ -33,38 +36,94 @@ class ParallelBlock:
         self.block = block
         self.layers = layers
         self._trials: dict[Hashable, bool] = {}
+        self._gathers: dict[Hashable, bool] = {}
 
     def forward(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run the forward pass with split activations if nobody sees them; a ``ForwardWrapper``."""
-        if not self._can_stay_split(call, args, kwargs):
+        leaves, spec = tree_flatten((args, kwargs))
+        key = self._key(leaves, spec)
+        if not self._can_stay_split(call, leaves, spec, key):
             return call(*args, **kwargs)
+        region = Region.current
+        if region is None:
+            with self._split():
+                return call(*args, **kwargs)
+        if (key, region.dim) not in self._gathers:
+            gathers = self._gathers_arguments(region, call, leaves, spec)
+            self._gathers[key, region.dim] = gathers
+        if self._gathers[key, region.dim]:
+            args, kwargs = tree_unflatten(gathered_arguments(region, leaves), spec)
         with self._split():
-            return call(*args, **kwargs)
+            output = call(*args, **kwargs)
+        region.gathered = None  # is large, and nothing after the block uses it
+        return output
+
+    def _key(self, leaves: list[Any], spec: Any) -> Hashable:
+        """Return what trials depend on."""
+        kinds = tuple(x.dim() if isinstance(x, Tensor) else type(x) for x in leaves)
+        return spec, kinds, self.block.module.training, torch.is_grad_enabled()
 
     @contextmanager
     def _split(self) -> Iterator[None]:
         """Let activations stay split in the body."""
+        group = self.layers[0].group
         for layer in self.layers:
             layer.in_block = True
         try:
-            yield
+            with ExitStack() as stack:
+                if Region.current is None:  # which sums the gradients of all parameters
+                    for module in self.block.on_parts:
+                        stack.enter_context(replicated_parameters(module, group))
+                yield
         finally:
             for layer in self.layers:
                 layer.in_block = False
 
-    def _can_stay_split(self, call: Callable[..., Any], args: Any, kwargs: Any) -> bool:
+    def _can_stay_split(
+        self, call: Callable[..., Any], leaves: list[Any], spec: Any, key: Hashable
+    ) -> bool:
         is_ready = all(layer.is_ready() for layer in self.layers)
         if not is_ready or self.block.has_hooks() or not self.block.is_allowed():
             return False
         if self.block.is_certain:
             return True
-        leaves, spec = tree_flatten((args, kwargs))
-        kinds = tuple(x.dim() if isinstance(x, Tensor) else type(x) for x in leaves)
-        key = spec, kinds, self.block.module.training, torch.is_grad_enabled()
         if key not in self._trials:
-            with outside_of_checkpoints():
-                self._trials[key] = self._try(call, leaves, spec)
+            whole = leaves if Region.current is None else whole_arguments(Region.current, leaves)
+            with outside_of_checkpoints(), Region.inactive():
+                self._trials[key] = self._try(call, whole, spec)
         return self._trials[key]
+
+    def _gathers_arguments(
+        self, region: Region, call: Callable[..., Any], leaves: list[Any], spec: Any
+    ) -> bool:
+        """Return whether the block takes whole arguments, and its layers do not gather theirs.
+
+        It does if it computes with their shape, as attention does.  Otherwise a normalization or a
+        residual addition inside of it runs on slices.
+        """
+        with Region.inactive():
+            whole = self._split_outcome(call, whole_arguments(region, leaves), spec)
+        try:
+            with region.anew().active():
+                found = self._split_outcome(call, leaves, spec)
+            parts = [region.slice_of(x) for x in whole.outputs]
+            right = found.is_that_of(Outcome(parts, [], whole.spec))
+        except Exception:
+            right = False  # shapes do not fit, here and on all ranks
+        return not self._on_all_ranks(right)
+
+    def _split_outcome(self, call: Callable[..., Any], leaves: list[Any], spec: Any) -> Outcome:
+        """Return the outputs of a call whose activations stay split, without gradients."""
+        args, kwargs = tree_unflatten([detached_copy(leaf) for leaf in leaves], spec)
+        state = kept_module_state(self.block.module)
+        with torch.no_grad(), kept_random_state(), state, self._split():
+            outputs, output_spec = tree_flatten(call(*args, **kwargs))
+        return Outcome(outputs, [], output_spec)
+
+    def _on_all_ranks(self, right: bool) -> bool:
+        everywhere = torch.tensor([right], dtype=torch.int32)
+        dist.all_reduce(everywhere, dist.ReduceOp.MIN, group=self.layers[0].group)
+        return bool(everywhere)
 
     def _try(self, call: Callable[..., Any], leaves: list[Any], spec: Any) -> bool:
         """Return whether split activations give the same outputs and gradients; collective.
@@ -76,21 +135,16 @@ class ParallelBlock:
         if not all(isinstance(leaf, plain) for leaf in leaves):
             return False
         module = self.block.module
-        before, buffers = ModuleState(module), [b.clone() for b in module.buffers()]
+        before = ModuleState(module)
         try:
-            with open_gates(self._parameters()):
+            with kept_module_state(module), open_gates(self._parameters()):
                 whole = self._outcome(call, leaves, spec)
                 right = before.is_that_of(module)
                 with self._split():
                     right = right and self._outcome(call, leaves, spec).is_that_of(whole)
         except Exception:
             right = False  # shapes do not fit, here and on all ranks
-        with torch.no_grad():
-            for buffer, kept in zip(module.buffers(), buffers, strict=True):
-                buffer.copy_(kept)
-        everywhere = torch.tensor([right], dtype=torch.int32)
-        dist.all_reduce(everywhere, dist.ReduceOp.MIN, group=self.layers[0].group)
-        return bool(everywhere)
+        return self._on_all_ranks(right)
 
     def _parameters(self) -> list[Tensor]:
         """Return the parameters of the block, and this rank's parts of those that are split."""

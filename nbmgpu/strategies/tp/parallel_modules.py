@@ -1,7 +1,8 @@
 """Forward passes of modules whose parameters are split over ranks.
 
 A wrapper runs the module's own ``forward`` with this rank's parts in place of its parameters, with
-collectives before and after.  So hooks of the user see the full inputs and outputs.
+collectives before and after.  So hooks of the user see the full inputs and outputs.  Inside of a
+layer that runs on slices of the sequence, a module takes and returns slices.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from nbmgpu.strategies.sequence.region import NotSplittableError, Region
 from nbmgpu.strategies.sharding.chunks import chunk_size
-from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
 
-from .collectives import gather_parts, replicate_input, split_parts, sum_partials
+from .activations import Activations, SlicedActivations, WholeActivations
 from .plan import ModulePlan
 
 
@@ -75,6 +76,12 @@ class ParallelModule:
             case "rows":
                 return self._split_by_rows(call, *args, **kwargs)
 
+    @property
+    def _activations(self) -> Activations:
+        """What the module is called with: slices in a region."""
+        region = Region.current
+        return WholeActivations(self.group) if region is None else SlicedActivations(region)
+
     def _part(self, name: str) -> Tensor:
         part = self.states[name].part()
         assert part is not None  # ``is_ready``
@@ -90,35 +97,38 @@ class ParallelModule:
         try:
             yield
         finally:
-            attributes.update(before)  # their order is what it was
             for name in shown.keys() - before.keys():
                 attributes.pop(name, None)
+            attributes.update(before)  # in the same order
 
     def _split_by_outputs(self, call: Callable[..., Any], input: Tensor) -> Tensor:
         """Return the features of all ranks, or in a block of this one: shape (..., features)."""
         plan, replaced = self.plan, {}
         if plan.size_attribute:
             replaced[plan.size_attribute] = self._part("weight").shape[plan.dim]
-        with self._parts_in_place(**replaced):
-            output: Tensor = call(replicate_input(input, self.group))
+        activations = self._activations
+        input, saved = activations.for_outputs(input)
+        with self._parts_in_place(**replaced), saved:
+            output: Tensor = call(input)
         if self.in_block:
             return output
-        shape, dim = list(output.shape), plan.output_dim % output.dim()
-        shape[dim] = plan.out_features
-        return gather_parts(output, ShardLayout(torch.Size(shape), dim, self.group))
+        return activations.gather(output, plan.output_dim, plan.out_features)
 
     def _split_by_inputs(self, call: Callable[..., Any], input: Tensor) -> Tensor:
         """Return the sum of the ranks' products, and the bias; shape (..., out_features)."""
+        activations = self._activations
         if not self.in_block:
-            input = split_parts(input, ShardLayout(input.shape, input.dim() - 1, self.group))
+            input = activations.for_inputs(input)
         bias = self.plan.module._parameters.get("bias")
         with self._parts_in_place(bias=None):
             output = call(input)
-        total = sum_partials(output, self.group)
+        total = activations.sum(output)
         return total if bias is None else total + bias
 
     def _split_by_rows(self, call: Callable[..., Any], input: Tensor) -> Tensor:
         """Return the embeddings of rows on any rank; shape (*input.shape, embedding_dim)."""
+        if Region.current is not None:
+            raise NotSplittableError("an embedding in it is split")
         module: Any = self.plan.module
         weight, total = self._part("weight"), self.states["weight"].shape[0]
         rows = weight.shape[0]
@@ -134,4 +144,4 @@ class ParallelModule:
                 found: Tensor = call(local.masked_fill(elsewhere, 0))
         else:
             found = weight.new_zeros((*input.shape, weight.shape[1])) + weight.sum()
-        return sum_partials(found.masked_fill(elsewhere.unsqueeze(-1), 0.0), self.group)
+        return self._activations.sum(found.masked_fill(elsewhere.unsqueeze(-1), 0.0))

@@ -26,6 +26,9 @@ ELEMENTWISE = frozenset({
 })  # fmt: skip
 """Modules that may be between two layers; a subclass may be anything."""
 
+GRADIENTS_ADD_UP = "replicated_with_grad_allreduce"
+"""The style in plans of Hugging Face's models for ``on_parts``."""
+
 
 def _always() -> bool:
     return True
@@ -39,6 +42,8 @@ class SplitBlock:
         module: the module.
         first, last: its linear layers, split by output and by input features.
         between: other modules that would see split activations.
+        on_parts: those of them whose parameters each rank uses for its features, such as a
+            normalization of each attention head: the ranks' gradients add up.
         is_allowed: whether nothing outside of the block sees split activations now.
         is_certain: whether it is known that activations can stay split; otherwise a trial tells.
     """
@@ -47,6 +52,7 @@ class SplitBlock:
     first: tuple[nn.Module, ...]
     last: tuple[nn.Module, ...]
     between: tuple[nn.Module, ...] = ()
+    on_parts: tuple[nn.Module, ...] = ()
     is_allowed: Callable[[], bool] = _always
     is_certain: bool = True
 
@@ -165,7 +171,10 @@ def _library_block(
     named_are_linear = all(map(_is_linear, first + last))
     if first and last and named_are_linear and len(first + last) == sum(map(_is_linear, styles)):
         others = tuple(m for m in module.modules() if m is not module and m not in first + last)
-        yield SplitBlock(module, first, last, others, is_allowed)
+        on_parts = tuple(m for m, style in styles.items() if style == GRADIENTS_ADD_UP)
+        others_own = {p for m in others for p in m.parameters()}
+        is_certain = others_own == {p for m in on_parts for p in m.parameters()}
+        yield SplitBlock(module, first, last, others, on_parts, is_allowed, is_certain)
 
 
 def _style(name: str, plan: Mapping[str, str]) -> str | None:

@@ -3,6 +3,9 @@
 Each rank of a tensor-parallel group computes a part of each layer's features.  Parameters,
 gradients and optimizer states are split likewise.  Along ``dp``, gradients are averaged as under
 ``ddp``.
+
+With ``--sequence-parallel``, the layers of a model run on slices of the sequence between split
+layers (Korthikanti et al. 2022, 2205.05198).
 """
 
 from __future__ import annotations
@@ -23,11 +26,13 @@ from nbmgpu.strategies.forward_patch import ForwardPatch
 from nbmgpu.strategies.profile import Profile
 from nbmgpu.strategies.reducer import ReducerOptions
 from nbmgpu.strategies.replication import RunningStatistics
+from nbmgpu.strategies.sequence.model_layers import ModelLayers
 from nbmgpu.strategies.sharding.full_tensor_view import ShardedParameter
 from nbmgpu.strategies.sharding.sharded_strategy import ReplicatedUnit, ShardedStrategy
 from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
 from nbmgpu.strategies.unit_reducers import UnitReducers
 
+from .layers_on_slices import NO_SEQUENCE, layers_on_slices
 from .named_plan import NamedPlan
 from .root_plan import plan_root
 from .tp_param import TPParamState
@@ -49,6 +54,7 @@ class TensorParallel(ShardedStrategy):
         self._forwards = ForwardPatch()
         self._reducers = UnitReducers(ReducerOptions(group=self.dp_group))
         self._statistics: list[RunningStatistics] = []
+        self._layers: ModelLayers | None = None
         # Until the next step, there may be graphs from before a parameter was split.
         self._expects_early_grads = False
 
@@ -78,6 +84,13 @@ class TensorParallel(ShardedStrategy):
             state = self._states[id(parameter)] = TPParamState(parameter, layout)
             fresh.append(state)
         plan.wrap(lambda parameter: self._states[id(parameter)], self._forwards)
+        if self.options.sequence_parallel and self.shard_group.size() > 1:
+            if self._layers is None:
+                # Along ``dp``, ranks weight losses by what their graphs say of them.
+                whole = self.dp_size > 1
+                settings = layers_on_slices(self.shard_group, self.notice)
+                self._layers = ModelLayers(settings, self._forwards, returns_whole=whole)
+            self._layers.wrap(root)
 
     def _split_dim(self, parameter: nn.Parameter) -> int | None:
         """Return the dimension along which a parameter is split already; -1 if one rank has it."""
@@ -141,8 +154,18 @@ class TensorParallel(ShardedStrategy):
         self._expects_early_grads = False
         return result
 
+    def finish(self) -> None:
+        """Gather the outputs that the cell still holds, and all objects of the cell; collective."""
+        if self._layers is not None:
+            self._layers.gather_outputs()
+            if self._layers.has_split_none():
+                self.notice("no-sequence", NO_SEQUENCE)
+        super().finish()
+
     def close(self) -> None:
         """Remove hooks and patches."""
+        if self._layers is not None:
+            self._layers.remove()
         self._reducers.close()
         self._forwards.remove()
         self._states.clear()

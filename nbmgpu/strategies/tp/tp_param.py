@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from nbmgpu.strategies.sequence.region import Region
+from nbmgpu.strategies.sharding.collectives import gather_parts, replicate_input
 from nbmgpu.strategies.sharding.param_state import ParamState
 from nbmgpu.strategies.sharding.tensor_shard import TensorLayout
-
-from .collectives import gather_parts
 
 
 class TPParamState(ParamState):
@@ -48,8 +48,12 @@ class TPParamState(ParamState):
         self.local.requires_grad_(requires_grad)
 
     def gather_for_graph(self) -> Tensor:
-        """Gather the full parameter, for operations outside of its module."""
-        return gather_parts(self.local, self.shard.layout)
+        """Gather the full parameter, for operations outside of its module.
+
+        In a region, each rank uses it for its own slice of the sequence: its gradients add up.
+        """
+        full = gather_parts(self.local, self.shard.layout)
+        return full if Region.current is None else replicate_input(full, Region.current.group)
 
     def graph_tensors(self) -> list[Tensor]:
         """Return this rank's part."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from nbmgpu.strategies.sharding.chunks import chunk_sizes
+from nbmgpu.strategies.sharding.collectives import gather_parts
 from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
-from nbmgpu.strategies.tp.collectives import gather_parts
 
 Exchange = Literal["heads", "keys"]
 """How ranks share attention: each has some heads, or its queries and the keys of all ranks."""
@@ -24,7 +24,7 @@ class NotSplittableError(Exception):
     """An operation in a block cannot run on slices."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Region:
     """One call of a block on slices.
 
@@ -37,6 +37,7 @@ class Region:
         known: whether each attention and dropout in the call acts on slices, as the trial found
             out; empty in a trial.
         found: the same for those that have run so far.
+        gathered: the last input of split layers that was gathered.
     """
 
     dim: int
@@ -46,9 +47,24 @@ class Region:
     exchange: Exchange | None
     known: Sequence[bool] = ()
     found: list[bool] = field(default_factory=list)
+    gathered: Any = None
 
     current: ClassVar[Region | None] = None
     """The region that runs now in this process."""
+
+    def anew(self) -> Region:
+        """Return the same region for another call, in which nothing is known."""
+        return replace(self, known=(), found=[], gathered=None)
+
+    @staticmethod
+    @contextmanager
+    def inactive() -> Iterator[None]:
+        """Let no region run in the body."""
+        before, Region.current = Region.current, None
+        try:
+            yield
+        finally:
+            Region.current = before
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -89,6 +105,44 @@ class Region:
     def size(self) -> int:
         """Size of this rank's slice."""
         return self.sizes[self.group.rank()]
+
+    def is_slice(self, value: Any) -> bool:
+        """Whether a value has the size of a slice."""
+        is_deep = isinstance(value, Tensor) and value.dim() > self.dim
+        return bool(is_deep and value.shape[self.dim] == self.size)
+
+    def slice_of(self, value: Any) -> Any:
+        """Return this rank's slice of a tensor with all positions, and any other value as it is."""
+        is_deep = isinstance(value, Tensor) and value.dim() > self.dim
+        if not is_deep or value.shape[self.dim] != self.length:
+            return value
+        return self.layout(value.shape, self.dim).part_of(value)
+
+    def has_positions(self, tensor: Tensor, size: int) -> bool:
+        """Whether a tensor has ``size`` positions of each sequence, as dimensions or as rows."""
+        is_rows = tensor.dim() == 2 and tensor.shape[0] == self.batch * size
+        return is_rows or tensor.shape[:2] == self._positions(size)
+
+    def with_positions(self, tensor: Tensor, size: int) -> Tensor:
+        """Return a view whose first two dimensions are those of the block's arguments.
+
+        Args:
+            tensor: shape (batch, positions, ...), or positions first; or (batch * positions,
+                features).
+            size: number of positions: of the slice, or of the whole.
+
+        Raises:
+            NotSplittableError: the tensor has another shape.
+        """
+        if not self.has_positions(tensor, size):
+            raise NotSplittableError(
+                f"a linear layer in it is called with a tensor of shape {tuple(tensor.shape)}, "
+                "which has no dimension of the sequence"
+            )
+        return tensor.unflatten(0, self._positions(size)) if tensor.dim() == 2 else tensor
+
+    def _positions(self, size: int) -> tuple[int, int]:
+        return (self.batch, size) if self.dim else (size, self.batch)
 
     def layout(self, shape: torch.Size, dim: int) -> ShardLayout:
         """Return how a whole tensor of ``shape`` is split along ``dim``."""

@@ -12,19 +12,23 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from nbmgpu.strategies.rnn_weights import update_rnn_weights
+from nbmgpu.strategies.sharding.full_tensor_view import ShardedParameter
 
 
 @contextmanager
 def replicated_parameters(module: nn.Module, group: ProcessGroup) -> Iterator[None]:
     """Let the modules in ``module`` compute with parameters whose gradients are summed.
 
-    The gradients of a block are summed in one message.
+    The gradients of a block are summed in one message.  Parameters that are split over the ranks
+    have the gradients of their parts.
     """
     places = [
         (each._parameters, name, parameter)
         for each in module.modules()
         for name, parameter in each._parameters.items()
-        if parameter is not None and parameter.requires_grad
+        if parameter is not None
+        and not isinstance(parameter, ShardedParameter)
+        and parameter.requires_grad
     ]
     if not places or not torch.is_grad_enabled():
         yield

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from nbmgpu.strategies.tp.collectives import replicate_input, split_parts
+from nbmgpu.strategies.sharding.collectives import replicate_input, split_parts
 
 from .parameters import replicated_parameters
 from .region import NotSplittableError, Region

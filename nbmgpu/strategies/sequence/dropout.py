@@ -32,7 +32,8 @@ def dropout_on_slice(
     else:
         return plain(input, p, True, inplace)
     layout = region.layout_of_slice(part, region.dim)
-    kept = layout.part_of(plain(_ones(part, layout.shape), p, True, True))
+    # Autograd keeps the slice alone, not a view of the whole.
+    kept = layout.part_of(plain(_ones(part, layout.shape), p, True, True)).clone()
     kept = kept.flatten(0, 1) if flattened else kept
     return input.mul_(kept) if inplace else input * kept
 

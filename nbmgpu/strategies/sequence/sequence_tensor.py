@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from nbmgpu.strategies.sharding.collectives import gather_parts, split_parts
 from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
-from nbmgpu.strategies.tp.collectives import gather_parts, split_parts
 
 METADATA = frozenset({
     "shape", "dtype", "device", "layout", "ndim", "requires_grad", "grad_fn", "is_leaf", "is_cuda",

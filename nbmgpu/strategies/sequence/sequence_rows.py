@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nbmgpu.strategies.sharding.chunks import leaves_none_empty
+from nbmgpu.strategies.sharding.collectives import split_parts, sum_partials
 from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
-from nbmgpu.strategies.tp.collectives import split_parts, sum_partials
 
 from .sequence_tensor import SequenceTensor
 

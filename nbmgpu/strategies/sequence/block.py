@@ -17,7 +17,7 @@ from nbmgpu.strategies.recorded_outputs import recorded_inside_layers
 from .region import Exchange, NotSplittableError, Region
 from .sequence_tensor import SequenceTensor, whole_of
 from .slices import run_on_slices
-from .trial import BlockTrial, Splitting
+from .trial import BlockTrial, Splitting, Subjects, copied, obstacle
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,16 @@ class BlockSettings:
         group: the ranks, in the order of their slices.
         exchange: how ranks share attention.
         on_whole: is told which block runs on whole sequences, and why.
+        subjects: what a trial calls.
+        tries_single: whether a trial may have slices of a single position on some ranks only.
     """
 
     strategy: str
     group: ProcessGroup
     exchange: Exchange
     on_whole: Callable[[nn.Module, str], None]
+    subjects: Subjects = copied
+    tries_single: bool = True
 
 
 class SequenceBlock:
@@ -63,7 +67,7 @@ class SequenceBlock:
         first = self._sequence_argument(leaves)
         if first is None:
             return self._run_whole(call, leaves, spec)
-        splitting = self._splitting(leaves, spec, first)
+        splitting = self._splitting(call, leaves, spec, first)
         if splitting.dim is None or not self._has_slices(first, splitting.dim):
             return self._run_whole(call, leaves, spec)
         self.has_run = True
@@ -109,6 +113,11 @@ class SequenceBlock:
         """Whether a dimension has a slice for each rank."""
         return all(self._region(first, dim, None).sizes)
 
+    def _can_be_tried(self, first: Tensor, dim: int) -> bool:
+        sizes = self._region(first, dim, None).sizes
+        is_single_somewhere = min(sizes) == 1 < max(sizes)
+        return all(sizes) and (self._settings.tries_single or not is_single_somewhere)
+
     def _region(
         self, first: Tensor, dim: int, exchange: Exchange | None, known: Sequence[bool] = ()
     ) -> Region:
@@ -116,23 +125,34 @@ class SequenceBlock:
         length, batch = first.shape[dim], first.shape[1 - dim]
         return Region(dim, length, batch, self._settings.group, exchange, known)
 
-    def _splitting(self, leaves: list[Any], spec: Any, first: Tensor) -> Splitting:
+    def _splitting(
+        self, call: Callable[..., Any], leaves: list[Any], spec: Any, first: Tensor
+    ) -> Splitting:
         """Return how a call with such arguments is split; try it the first time."""
         kinds = tuple(_kind(leaf, first) for leaf in leaves)
         key = spec, kinds, self.module.training, torch.is_grad_enabled(), self._observers()
         found = self._splittings.get(key)
-        if found is None and any(self._has_slices(first, dim) for dim in (0, 1)):
+        dims = [dim for dim in (1, 0) if self._can_be_tried(first, dim)]
+        if found is None and dims:
             # What works without attention over ranks needs none, in any later call.
             candidates = [
                 self._region(first, dim, exchange)
-                for dim in (1, 0)
+                for dim in dims
                 for exchange in (None, self._settings.exchange)
-                if self._has_slices(first, dim)
             ]
-            found = self._splittings[key] = BlockTrial(self.module, leaves, spec).run(candidates)
+            found = self._splittings[key] = self._try(call, leaves, spec, candidates)
             if found.dim is None:
                 self._settings.on_whole(self.module, found.reason)
         return found or Splitting(None)
+
+    def _try(
+        self, call: Callable[..., Any], leaves: list[Any], spec: Any, candidates: list[Region]
+    ) -> Splitting:
+        """Return how the call is split in the first of ``candidates`` that is right."""
+        if reason := obstacle(self.module, leaves):
+            return Splitting(None, reason=reason)
+        with self._settings.subjects(self.module, call) as subject:
+            return BlockTrial(subject, leaves, spec).run(candidates)
 
     def _observers(self) -> Hashable:
         """Return what sees the inside of the block: hooks, and recorders of transformers."""

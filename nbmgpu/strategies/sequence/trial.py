@@ -2,12 +2,13 @@
 
 They do not where positions meet outside of ``scaled_dot_product_attention``: in a convolution or a
 recurrent network over the sequence, in a position bias made from the length, or in batch
-normalization.  The trial runs a copy of the block, on whole sequences and on slices.
+normalization.  The trial runs the block, or a copy of it, on whole sequences and on slices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,9 +23,35 @@ from nbmgpu.strategies.module_copy import ModuleState, copy_for_trial, hooks_of_
 from nbmgpu.strategies.outcome import Outcome, detached_copy
 from nbmgpu.strategies.recorded_outputs import recorded_inside_layers
 
-from .region import Exchange, Region
+from .region import Exchange, NotSplittableError, Region
 from .sequence_tensor import whole_of
 from .slices import run_on_slices, split_arguments
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """What a trial calls.
+
+    Attributes:
+        module: the block, or a copy.
+        call: its forward function.
+        parameters: the leaves of autograd's graph among its parameters.
+    """
+
+    module: nn.Module
+    call: Callable[..., Any]
+    parameters: list[Tensor]
+
+
+Subjects = Callable[[nn.Module, Callable[..., Any]], AbstractContextManager[Subject]]
+"""Returns the subject for a block and its forward function, while the trial runs."""
+
+
+@contextmanager
+def copied(module: nn.Module, call: Callable[..., Any]) -> Iterator[Subject]:
+    """Try a copy of a block."""
+    copy = copy_for_trial(module)
+    yield Subject(copy, type(copy).forward.__get__(copy), list(copy.parameters()))
 
 
 @dataclass(frozen=True)
@@ -50,14 +77,14 @@ class Splitting:
 class BlockTrial:
     """Tries one call of a block."""
 
-    def __init__(self, module: nn.Module, leaves: list[Any], spec: Any) -> None:
+    def __init__(self, subject: Subject, leaves: list[Any], spec: Any) -> None:
         """Initialize the trial.
 
         Args:
-            module: the block.
+            subject: the block.
             leaves, spec: the arguments of the call.
         """
-        self._module = module
+        self._subject = subject
         self._leaves = [detached_copy(whole_of(leaf)) for leaf in leaves]
         self._spec = spec
 
@@ -66,45 +93,33 @@ class BlockTrial:
 
         All ranks return the same; collective.
         """
-        reason = self._obstacle()
-        if reason:
-            return Splitting(None, reason=reason)
-        module = copy_for_trial(self._module)
+        module = self._subject.module
         before, versions = ModuleState(module), self._versions()
         with outside_of_checkpoints(), kept_random_state():
-            whole = self._call(module)
+            whole = self._call()
         if not before.is_that_of(module):
             return Splitting(None, reason="a call changes its buffers or attributes")
         if versions != self._versions():
             return Splitting(None, reason="it changes its arguments in place")
         for region in candidates:
-            splitting = self._try(module, region, whole)
+            splitting = self._try(region, whole)
             if splitting.dim is not None or region is candidates[-1]:
                 return splitting
         return Splitting(None, reason="it is called with too few positions")
 
-    def _obstacle(self) -> str:
-        """Return why the block cannot be tried."""
-        if any(map(hooks_of_cell, list(self._module.modules())[1:])):
-            return "it has hooks on modules inside, which would see slices"
-        if recorded := recorded_inside_layers():
-            return f"{' and '.join(recorded)} are recorded inside of it"
-        for leaf in self._leaves:
-            if not isinstance(leaf, Tensor | bool | int | float | str | slice | type(None)):
-                return f"it is called with a {type(leaf).__name__}, which it may change"
-        return ""
-
     def _versions(self) -> list[int]:
         return [leaf._version for leaf in self._leaves if isinstance(leaf, Tensor)]
 
-    def _try(self, module: nn.Module, region: Region, whole: Outcome) -> Splitting:
+    def _try(self, region: Region, whole: Outcome) -> Splitting:
         """Return how a call is split in a region, or why it cannot."""
         reason, splitting = "", Splitting(None)
         try:
             with outside_of_checkpoints(), kept_random_state():
-                sliced, splitting = self._call_on_slices(module, region)
+                sliced, splitting = self._call_on_slices(region)
             if not sliced.is_that_of(whole):
                 reason = "its positions depend on each other outside of attention"
+        except NotSplittableError as error:
+            reason = str(error)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         failed = torch.tensor([bool(reason)], dtype=torch.int32)
@@ -114,36 +129,43 @@ class BlockTrial:
             return Splitting(None, reason=reason)
         return splitting
 
-    def _call(self, module: nn.Module) -> Outcome:
-        """Call the copy on whole tensors."""
+    def _call(self) -> Outcome:
+        """Call the block on whole tensors."""
         leaves = [_leaf(x) for x in self._leaves]
         args, kwargs = tree_unflatten(leaves, self._spec)
-        outputs, spec = tree_flatten(_forward(module)(*args, **kwargs))
-        return Outcome.of(outputs, spec, _inputs(leaves, module))
+        outputs, spec = tree_flatten(self._subject.call(*args, **kwargs))
+        return Outcome.of(outputs, spec, self._inputs(leaves))
 
-    def _call_on_slices(self, module: nn.Module, region: Region) -> tuple[Outcome, Splitting]:
-        """Call the copy on slices, and gather its outputs."""
+    def _call_on_slices(self, region: Region) -> tuple[Outcome, Splitting]:
+        """Call the block on slices, and gather its outputs."""
         leaves = [_leaf(x) for x in self._leaves]
-        arguments = split_arguments(leaves, region)
+        arguments, subject = split_arguments(leaves, region), self._subject
         parts, spec = run_on_slices(
-            module, _forward(module), region, (leaves, self._spec), arguments
+            subject.module, subject.call, region, (leaves, self._spec), arguments
         )
-        are_slices = tuple(_is_slice(x, region) for x in parts)
+        are_slices = tuple(map(region.is_slice, parts))
         outputs = [
             region.gather(x, region.dim) if is_slice else x
             for x, is_slice in zip(parts, are_slices, strict=True)
         ]
-        outcome = Outcome.of(outputs, spec, _inputs(leaves, module))
+        outcome = Outcome.of(outputs, spec, self._inputs(leaves))
         operations = tuple(region.found)
         return outcome, Splitting(region.dim, region.exchange, arguments, are_slices, operations)
 
+    def _inputs(self, leaves: list[Any]) -> list[Tensor]:
+        return [*(x for x in leaves if isinstance(x, Tensor)), *self._subject.parameters]
 
-def _forward(module: nn.Module) -> Callable[..., Any]:
-    return type(module).forward.__get__(module)  # type: ignore[no-any-return]
 
-
-def _inputs(leaves: list[Any], module: nn.Module) -> list[Tensor]:
-    return [*(x for x in leaves if isinstance(x, Tensor)), *module.parameters()]
+def obstacle(module: nn.Module, leaves: list[Any]) -> str:
+    """Return why a call of a block cannot be tried; empty if it can."""
+    if any(map(hooks_of_cell, list(module.modules())[1:])):
+        return "it has hooks on modules inside, which would see slices"
+    if recorded := recorded_inside_layers():
+        return f"{' and '.join(recorded)} are recorded inside of it"
+    for leaf in leaves:
+        if not isinstance(leaf, Tensor | bool | int | float | str | slice | type(None)):
+            return f"it is called with a {type(leaf).__name__}, which it may change"
+    return ""
 
 
 def _leaf(leaf: Any) -> Any:
@@ -151,11 +173,3 @@ def _leaf(leaf: Any) -> Any:
     if not isinstance(leaf, Tensor):
         return leaf
     return leaf.detach().requires_grad_(leaf.requires_grad)
-
-
-def _is_slice(leaf: Any, region: Region) -> bool:
-    return (
-        isinstance(leaf, Tensor)
-        and leaf.dim() > region.dim
-        and leaf.shape[region.dim] == region.size
-    )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nbmgpu.patches import PatchStack
-from nbmgpu.strategies.tp.collectives import replicate_input, split_parts
+from nbmgpu.strategies.sharding.collectives import replicate_input, split_parts
 
 from .heads import gather_heads, scatter_heads
 from .region import NotSplittableError, Region
@@ -102,18 +102,18 @@ def _with_everything(region: Region, call: AttentionCall, keys_are_split: bool) 
 def _with_some_heads(region: Region, call: AttentionCall) -> Tensor:
     """Attend with some of the heads, to the whole sequence (2309.14509)."""
     query, key, value, mask = call.query, call.key, call.value, call.mask
-    ranks, heads, sizes, group = region.group.size(), query.shape[1], region.sizes, region.group
+    ranks, heads, length, group = region.group.size(), query.shape[1], region.length, region.group
     if key.shape[1] % ranks:  # fewer heads of keys than ranks (grouped-query attention)
         key, value = (t.repeat_interleave(heads // t.shape[1], 1) for t in (key, value))
     if value.shape[-1] == query.shape[-1]:
-        query, key, value = scatter_heads((query, key, value), sizes, group)
+        query, key, value = scatter_heads((query, key, value), length, group)
     else:
-        query, key = scatter_heads((query, key), sizes, group)
-        (value,) = scatter_heads((value,), sizes, group)
+        query, key = scatter_heads((query, key), length, group)
+        (value,) = scatter_heads((value,), length, group)
     if mask is not None and mask.dim() > 2 and mask.shape[-3] == heads > 1:
         mask = mask.chunk(ranks, -3)[group.rank()]
     output = replace(call, query=query, key=key, value=value, mask=mask).run()
-    return gather_heads(output, sizes, group)
+    return gather_heads(output, group)
 
 
 def _with_own_queries(region: Region, call: AttentionCall, keys_are_split: bool) -> Tensor:
