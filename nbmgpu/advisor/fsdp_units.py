@@ -19,12 +19,14 @@ class UnitSizes:
         root: sharded parameters outside of all units.  They stay gathered from the forward
             pass to the end of the backward pass.
         largest: the largest unit, which is gathered and freed again.
+        smallest: the smallest unit.
         replicated: parameters that every rank keeps in full.
     """
 
     sharded: int
     root: int
     largest: int
+    smallest: int
     replicated: int
 
 
@@ -44,7 +46,7 @@ def measure_units(
 
     first = next(model.parameters(), None)
     if first is None:
-        return UnitSizes(0, 0, 0, 0)
+        return UnitSizes(0, 0, 0, 0, 0)
     held = held or {}
     nbytes = {
         id(p): round(p.numel() * p.element_size() * held.get(p, 1.0)) for p in model.parameters()
@@ -63,4 +65,10 @@ def measure_units(
             else:
                 unit_sizes.append(size)
     sharded = root + sum(unit_sizes)
-    return UnitSizes(sharded, root, max(unit_sizes, default=0), sum(nbytes.values()) - sharded)
+    return UnitSizes(
+        sharded=sharded,
+        root=root,
+        largest=max(unit_sizes, default=0),
+        smallest=min(unit_sizes, default=0),
+        replicated=sum(nbytes.values()) - sharded,
+    )

@@ -28,6 +28,7 @@ from .model_parallel_memory import (
     layers_memory,
     pipeline_parallel_memory,
     sequence_parallel_memory,
+    sharded_pipeline_memory,
     tensor_parallel_memory,
 )
 from .training_setup import KINDS, Kind, MemoryByKind, TrainingSetup
@@ -92,7 +93,8 @@ def fsdp_memory(
     ranks = setup.shard_ranks
     total = max(1, size.parameters)
     sharded, replicated = units.sharded / total, units.replicated / total
-    fraction = replicated + (0 if offload else sharded / ranks)
+    shard = 0.0 if offload else 1 / ranks
+    fraction = replicated + sharded * shard
     root, unit = float(units.root), float(units.largest)
     gradients = size.gradients * fraction
     gathered = (units.sharded if keep_gathered else root + unit) * factor
@@ -102,8 +104,13 @@ def fsdp_memory(
     in_flight = 4 if ranks <= 2 else 5
     most = gathered + prefetched + root * (factor + 1) + unit * (factor + in_flight)
     acts = setup.sharded_activation_memory(fraction)
-    # At the start of the backward pass, or at its end: all gradients, and the root still gathered.
-    least = max(acts.low + gathered, gradients + root * factor) - gradients
+    # At the start of the backward pass; when its last unit is gathered and has its gradients, and
+    # those of other units are sharded; or when the root has its gradients.
+    copies = 2 if size.gradients == size.parameters else 1
+    last = float(units.smallest)
+    last_unit = gradients - (root + last) * shard + factor * (root + last * copies)
+    last_root = gradients - root * shard + factor * root * copies
+    least = max(acts.low + gathered, last_unit, last_root) - gradients
     transient = min(gathered, least)
     return {
         "parameters": Interval.exact(size.parameters * fraction),
@@ -181,6 +188,9 @@ ESTIMATORS: dict[str, Callable[[TrainingSetup], dict[Kind, Interval]]] = {
     "tp": tensor_parallel_memory,
     "fsdp+tp": fsdp_memory,
     "pp": pipeline_parallel_memory,
+    "tp+pp": pipeline_parallel_memory,
+    "fsdp+pp": sharded_pipeline_memory,
+    "fsdp+tp+pp": sharded_pipeline_memory,
     "sp": sequence_parallel_memory,
     "cp": sequence_parallel_memory,
     "deepspeed_stage_1": lambda setup: deepspeed_memory(setup, 1),
@@ -203,6 +213,9 @@ SOURCES = {
     "tp": "its own plan of the layers, Megatron-LM 1909.08053; measured",
     "fsdp+tp": "as fsdp, for parts of layers as under tp; measured",
     "pp": "its own stages, GPipe 1811.06965; measured",
+    "tp+pp": "its own stages, of parts of layers as under tp; measured",
+    "fsdp+pp": "its own stages, sharded between steps, torchtitan 2410.06511; measured",
+    "fsdp+tp+pp": "as fsdp+pp, for parts of layers as under tp",
     "sp": "layers on slices of the sequence, Ulysses 2309.14509; measured",
     "cp": "as sp, with the keys of all ranks; measured",
     "mp": "equal parts of the layers; not measured",

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 SLOW_LINKS = (
     "Over a slow link (no NVLink, several machines) ddp is the fastest if the model fits. Between "
     "groups of GPUs with such a link, hsdp sends only gradients of shards over it, and pp only "
-    "activations of one layer; tp, fsdp+tp, sp and cp need fast links along tp, sp and cp."
+    "activations of one layer, also with fsdp or tp inside of a group (fsdp+pp, tp+pp); tp, "
+    "fsdp+tp, sp and cp need fast links along tp, sp and cp."
 )
 
 
@@ -129,7 +130,7 @@ class ModelAdvisor:
     ) -> list[Estimate]:
         unsupported = dict(self._unsupported)
         for kind, setup in setups.items():
-            if kind.strategy == "pp" and setup.mesh["pp"] > 1 and setup.held == 1.0:
+            if setup.mesh.get("pp", 1) > 1 and setup.held == 1.0:
                 unsupported[kind.name] = "the model has no sequence of layers, one for each rank"
         return estimate_rows(request, setups, available, unsupported)
 
@@ -178,6 +179,7 @@ class ModelAdvisor:
                 precision=request.precision,
                 mesh=meshes[kind],
                 held=parts[kind].held_fraction(self.model),
+                kept=parts[kind].kept_fraction(self.model),
                 largest_block=parts[kind].largest_region(),
             )
             for kind in kinds

@@ -1,4 +1,4 @@
-"""Estimates the memory of a rank under ``tp``, ``pp``, ``mp``, ``sp`` and ``cp``.
+"""Estimates the memory of a rank under ``tp``, ``pp`` and its meshes, ``mp``, ``sp`` and ``cp``.
 
 The fraction of the parameters that a rank holds is that of the strategies' own plans, see
 ``model_parts``, and so are activations: a fake step counts tensors inside of blocks (``tp``),
@@ -26,12 +26,36 @@ def tensor_parallel_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
 
 
 def pipeline_parallel_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
-    """Estimate ``pp``: the largest stage, and parts of the modules outside of all stages."""
+    """Estimate ``pp`` and ``tp+pp``: the largest stage, and parts of modules outside of stages."""
     memory = _parts_memory(setup, 1.0)
     acts = memory["activations"]
     # Intermediate results of a layer are those of a microbatch only.
     memory["activations"] = Interval(0.8 * acts.low, acts.high)
     return memory
+
+
+def sharded_pipeline_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
+    """Estimate ``fsdp+pp`` and ``fsdp+tp+pp``: shards, and during a step all of a stage.
+
+    A stage's parameters are gathered when it first runs.  Its gradients are summed over
+    microbatches, and reduced at the end of its backward pass.
+    """
+    size, gathered = setup.model_size, setup.gathered
+    memory = pipeline_parallel_memory(setup)
+    # Without gradients from earlier passes, all of the stage's are there before any is sharded.
+    first = setup.held - setup.kept if setup.accumulate == 1 else 0.0
+    gradients = Interval(size.gradients * first, size.gradients * gathered)
+    acts = setup.activations
+    message = 0.0 if acts is None else acts.largest_message
+    # Ranks with other samples average the gradients of modules outside of stages in buckets.
+    buckets = size.gradients * (setup.held - gathered) if setup.data_parallel_ranks > 1 else 0.0
+    fixed = size.buffers + buckets + size.parameters * gathered
+    return memory | {
+        "parameters": Interval.exact(size.parameters * setup.kept),
+        "gradients": Interval.exact(size.gradients * setup.kept),
+        "optimizer": Interval.exact(size.all_states * setup.kept),
+        "buffers": Interval.exact(fixed) + gradients + Interval(0.0, MESSAGES * message),
+    }
 
 
 def layers_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
@@ -55,7 +79,7 @@ def _parts_memory(setup: TrainingSetup, largest: float) -> dict[Kind, Interval]:
         "parameters": Interval.exact(size.parameters * setup.held),
         "gradients": Interval.exact(gradients),
         "optimizer": Interval.exact(size.all_states * setup.held),
-        "activations": setup.activation_memory(gradients, setup.held, largest),
+        "activations": setup.activation_memory(gradients, setup.kept, largest),
         "buffers": Interval.exact(size.buffers + buckets) + Interval(0.0, MESSAGES * message),
     }
 

@@ -7,12 +7,13 @@ allocated while a module runs.  A fake step counts by it; see ``memory_tracker``
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from torch import nn
 
+from nbmgpu.strategies.mesh_sizes import FSDP
 from nbmgpu.strategies.pp.stacks import Stack, find_stacks
 from nbmgpu.strategies.repeated_blocks import blocks
 from nbmgpu.strategies.sharding.chunks import chunk_size
@@ -31,7 +32,8 @@ class ModelParts:
 
     Attributes:
         ranks: number of ranks that share the model; 1 if none do.
-        held: fraction of each parameter that the rank has; 1 where there is none.
+        held: fraction of each parameter that the rank computes with; 1 where there is none.
+        kept: fraction of each parameter that it has between steps, if it gathers others' rows.
         regions: fraction of a tensor that is allocated while a module runs; the innermost one of
             these modules counts.
         sent: modules whose output is communicated.
@@ -40,15 +42,18 @@ class ModelParts:
 
     ranks: int = 1
     held: Mapping[nn.Parameter, float] = field(default_factory=dict)
+    kept: Mapping[nn.Parameter, float] = field(default_factory=dict)
     regions: Mapping[nn.Module, float] = field(default_factory=dict)
     sent: frozenset[nn.Module] = frozenset()
     attention: Attention = "as computed"
 
     def held_fraction(self, model: nn.Module) -> float:
-        """Return the fraction of all bytes of parameters that the rank holds."""
-        sizes = {p: p.numel() * p.element_size() for p in model.parameters()}
-        held = sum(size * self.held.get(p, 1.0) for p, size in sizes.items())
-        return held / max(1, sum(sizes.values()))
+        """Return the fraction of all bytes of parameters that the rank computes with."""
+        return _fraction(model, self.held)
+
+    def kept_fraction(self, model: nn.Module) -> float:
+        """Return the fraction of all bytes of parameters that the rank has between steps."""
+        return _fraction(model, {**self.held, **self.kept})
 
     def largest_region(self) -> int:
         """Return the bytes of the parameters of the largest region; 0 if there is none."""
@@ -65,9 +70,16 @@ class ModelParts:
         return replace(
             self,
             held={parameters[p]: fraction for p, fraction in self.held.items()},
+            kept={parameters[p]: fraction for p, fraction in self.kept.items()},
             regions={modules[m]: fraction for m, fraction in self.regions.items()},
             sent=frozenset(modules[m] for m in self.sent),
         )
+
+
+def _fraction(model: nn.Module, held: Mapping[nn.Parameter, float]) -> float:
+    sizes = {p: p.numel() * p.element_size() for p in model.parameters()}
+    part = sum(size * held.get(p, 1.0) for p, size in sizes.items())
+    return part / max(1, sum(sizes.values()))
 
 
 WHOLE = ModelParts()
@@ -91,8 +103,10 @@ def parts_of(
     if strategy in ("tp", "fsdp+tp"):
         named = NamedPlan.of(options.tp_plan)
         return tensor_parts(model, mesh["tp"], named, allow_empty=strategy == "tp")
-    if strategy in ("pp", "mp"):
-        return pipeline_parts(model, mesh.get("pp", math.prod(mesh.values())), options)
+    if strategy == "mp":
+        return pipeline_parts(model, {"pp": math.prod(mesh.values())}, options)
+    if strategy in ("pp", "tp+pp", "fsdp+pp", "fsdp+tp+pp"):
+        return pipeline_parts(model, mesh, options)
     if strategy in ("sp", "cp"):
         return sequence_parts(model, mesh[strategy], strategy == "sp")
     return WHOLE
@@ -105,9 +119,14 @@ def tensor_parts(
     if ranks == 1:
         return WHOLE
     plan = plan_layers(model, ranks, allow_empty=allow_empty, named=named)
+    sent = frozenset(_sent_modules(plan))
+    return ModelParts(ranks, _held(plan, ranks), {}, _block_regions(plan, ranks), sent)
+
+
+def _sent_modules(plan: LayerPlan) -> set[nn.Module]:
+    """Return the split layers whose outputs are gathered or summed."""
     inner = {layer for block in filter(_stays_split, plan.blocks) for layer in block.first}
-    sent = frozenset(each.module for each in plan.modules if each.module not in inner)
-    return ModelParts(ranks, _held(plan, ranks), _block_regions(plan, ranks), sent)
+    return {each.module for each in plan.modules if each.module not in inner}
 
 
 def _held(plan: LayerPlan, ranks: int) -> dict[nn.Parameter, float]:
@@ -142,28 +161,65 @@ def _stays_split(block: SplitBlock) -> bool:
     )
 
 
-def pipeline_parts(model: nn.Module, ranks: int, options: StrategyOptions) -> ModelParts:
-    """Return the parts under ``pp`` and ``mp``: layers by stages, other modules as under ``tp``.
+def pipeline_parts(
+    model: nn.Module, mesh: Mapping[str, int], options: StrategyOptions
+) -> ModelParts:
+    """Return the parts under ``pp``, its meshes with several ranks in a stage, and ``mp``.
 
-    Under ``mp`` other modules are on one device; they are assumed to be spread.
+    Layers are divided by stages; those along ``tp`` split them, and those along ``fsdp`` shard
+    them.  Other modules are split as under ``tp``, by the ranks of all stages.  Under ``mp`` they
+    are on one device; they are assumed to be spread.
     """
-    if ranks == 1:
+    ranks, split, shards = mesh.get("pp", 1), mesh.get("tp", 1), mesh.get(FSDP, 1)
+    if ranks * split * shards == 1:
         return WHOLE
     stages = ranks * (2 if options.schedule == "interleaved" else 1)
     by_time = options.balance == "time"
     stacks = find_stacks(model, ranks, stages, options.split_points, by_time)
+    if not stacks:
+        return WHOLE
+    inside = _split_stages(model, stacks, split, options)
+    of_layers, split_regions = _held(inside, split), _block_regions(inside, split)
     held: dict[nn.Parameter, float] = {}
     regions: dict[nn.Module, float] = {}
     for stack in stacks:
-        share = _largest_share(stack)
-        held |= {p: share for block in stack.blocks for p in block.parameters()}
-        regions |= dict.fromkeys(stack.blocks, _most_blocks(stack) / len(stack.blocks))
+        share, activations = _largest_share(stack), _most_blocks(stack) / len(stack.blocks)
+        for block in stack.blocks:
+            held |= {p: share * of_layers.get(p, 1.0) for p in block.parameters()}
+            regions[block] = activations
+            own = {m: split_regions[m] for m in block.modules() if m in split_regions}
+            regions |= {module: activations * fraction for module, fraction in own.items()}
+    kept = {
+        p: held[p] * _rows_kept(p, inside.dims.get(p), split, shards)
+        for p in held if shards > 1 and p.dim()
+    }  # fmt: skip
     # Parameters that a block owns are not split by features; the layers outside of blocks are.
-    outside = plan_layers(model, ranks, known=lambda p: -1 if p in held else None)
-    sent = frozenset(each.module for each in outside.modules)
-    if not stacks:
-        return WHOLE
-    return ModelParts(ranks, held | _held(outside, ranks), regions, sent | regions.keys())
+    outside = plan_layers(model, ranks * split, known=lambda p: -1 if p in held else None)
+    sent = {each.module for each in outside.modules}
+    # Where layers are split, the last one in a block sends an output as large as the block's.
+    sent |= _sent_modules(inside) or {block for stack in stacks for block in stack.blocks}
+    held |= _held(outside, ranks * split)
+    return ModelParts(ranks * split, held, kept, regions, frozenset(sent))
+
+
+def _split_stages(
+    model: nn.Module, stacks: Sequence[Stack], ranks: int, options: StrategyOptions
+) -> LayerPlan:
+    """Return what ``ranks`` along ``tp`` split inside of stages; see ``PipelineParallel``."""
+    if ranks == 1:
+        return LayerPlan((), (), {})
+    modules = {m for stack in stacks for block in stack.blocks for m in block.modules()}
+    own = {p for module in modules for p in module.parameters(recurse=False)}
+    named = NamedPlan.of(options.tp_plan)
+    others = {*model.parameters()} - own
+    plan = plan_layers(model, ranks, except_for=others, allow_empty=False, named=named)
+    return replace(plan, blocks=tuple(b for b in plan.blocks if b.module in modules))
+
+
+def _rows_kept(parameter: nn.Parameter, split: int | None, ranks: int, shards: int) -> float:
+    """Return the fraction of its part that the first rank along ``fsdp`` has between steps."""
+    rows = chunk_size(parameter.shape[0], ranks) if split == 0 else parameter.shape[0]
+    return chunk_size(rows, shards) / max(1, rows)
 
 
 def _largest_share(stack: Stack) -> float:
@@ -186,7 +242,7 @@ def sequence_parts(model: nn.Module, ranks: int, some_heads: bool) -> ModelParts
     found = blocks(model) or [m for m in model.children() if any(True for _ in m.children())]
     attention: Attention = "some heads" if some_heads else "own queries"
     regions = dict.fromkeys(found, 1 / ranks)
-    return ModelParts(ranks, {}, regions, frozenset(found), attention)
+    return ModelParts(ranks, {}, {}, regions, frozenset(found), attention)
 
 
 def _attends_eagerly(module: nn.Module) -> bool:

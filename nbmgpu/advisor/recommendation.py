@@ -21,6 +21,9 @@ MODEL_PARALLEL = ("sp --mesh", "sp", "fsdp+tp", "tp --mesh", "tp")
 """Rows that split samples or layers, those that communicate least first.  ``pp`` is not among them:
 it is for slow links, of which nothing is known here."""
 
+PIPELINES = ("fsdp+pp", "fsdp+tp+pp", "tp+pp")
+"""Rows whose ranks wait for each other besides, for where none of the others fits."""
+
 OFFLOADED = ("fsdp --cpu-offload", "deepspeed_stage_3_offload")
 """Rows that need the memory of the host."""
 
@@ -103,7 +106,7 @@ def recommend(
     if setup.activations is None:
         return _recommend_by_states(candidates, free, batch_known)
     alternatives = ((candidates, False), (_by_preference(checkpointed_rows), True))
-    for names in (PREFERENCE, MODEL_PARALLEL):
+    for names in (PREFERENCE, MODEL_PARALLEL, PIPELINES):
         for by_name, checkpointing in alternatives:
             for name, row in by_name.items():
                 if row.fits == "fits" and _is_among(name, names):
@@ -111,6 +114,7 @@ def recommend(
                     return Recommendation(name, text, checkpointing)
     for by_name, checkpointing in alternatives:
         if tight := names_on_device(by_name.values(), "tight"):
+            tight = [name for name in tight if name not in PIPELINES] or tight
             least = min(tight, key=lambda name: by_name[name].high)
             text = _tight_reason(by_name[least], free, checkpointing)
             return Recommendation(least, text, checkpointing)
@@ -149,7 +153,7 @@ def _tight_reason(row: Estimate, free: int, checkpointing: bool) -> str:
 
 def _by_preference(rows: Sequence[Estimate]) -> dict[str, Estimate]:
     """Return the available rows that can be recommended by name, in the order of preference."""
-    order = (*PREFERENCE, *MODEL_PARALLEL, *OFFLOADED)
+    order = (*PREFERENCE, *MODEL_PARALLEL, *PIPELINES, *OFFLOADED)
     return {
         row.name: row for name in order for row in rows if row.line and _is_among(row.name, [name])
     }
@@ -198,6 +202,7 @@ def _reason(name: str, ddp: Estimate, setup: TrainingSetup, free: int, checkpoin
         problem = f"ddp is not available: {ddp.problem}"
     states = format_bytes(setup.model_size.all_states)
     strategy = name.partition(" ")[0]
+    alone = "neither sharding nor splitting layers alone is enough"
     solution = {
         "ddp": "everything stays replicated",
         "zero1": f"zero1 shards the {states} of optimizer states",
@@ -209,6 +214,9 @@ def _reason(name: str, ddp: Estimate, setup: TrainingSetup, free: int, checkpoin
         "layer over ranks",
         "fsdp+tp": "what fsdp gathers, or activations, are too large for one rank, and fsdp+tp "
         "splits layers before it shards them",
+        "fsdp+pp": f"{alone}, and fsdp+pp divides layers over stages before it shards them",
+        "fsdp+tp+pp": f"{alone}, and fsdp+tp+pp divides layers over stages, splits and shards them",
+        "tp+pp": f"{alone}, and tp+pp divides layers over stages, and splits them",
     }[strategy]
     if checkpointing:
         solution += ", and recomputing activations saves memory for about a third more time"

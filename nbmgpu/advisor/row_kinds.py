@@ -8,7 +8,7 @@ from typing import Any
 
 from nbmgpu.errors import OptionError
 from nbmgpu.strategies import profile_of, strategy_names
-from nbmgpu.strategies.mesh_sizes import mesh_sizes
+from nbmgpu.strategies.mesh_sizes import DP, mesh_sizes
 from nbmgpu.strategies.strategy_options import StrategyOptions
 
 MODEL_PARALLEL = ("tp", "pp", "sp")
@@ -55,12 +55,25 @@ def row_kinds(
         samples: size of a batch, of which each replica needs a sample; 0 if unknown.
     """
     for strategy in strategy_names():
+        if not _has_dimensions(strategy, ranks):
+            continue
         yield RowKind(strategy, strategy)
         if strategy == "fsdp" and on_gpu:
             yield RowKind("fsdp --cpu-offload", strategy, {"cpu_offload": True})
         if strategy in MODEL_PARALLEL and not options.mesh and _has_groups(ranks, samples):
             mesh = (f"dp={REPLICAS}", f"{strategy}={ranks // REPLICAS}")
             yield RowKind(f"{strategy} --mesh {','.join(mesh)}", strategy, {"mesh": mesh})
+
+
+def _has_dimensions(strategy: str, ranks: int) -> bool:
+    """Whether ranks suffice for each dimension of a strategy that combines several.
+
+    With fewer, it is the same as one of those without that dimension.
+    """
+    profile = profile_of(strategy)
+    combined = [name for name in profile.mesh if name != DP]
+    sizes = mesh_sizes(profile, ranks, StrategyOptions())
+    return len(combined) < 2 or all(sizes[name] > 1 for name in combined)
 
 
 def _has_groups(ranks: int, samples: int) -> bool:

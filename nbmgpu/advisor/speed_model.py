@@ -81,6 +81,10 @@ ACTIVATIONS = {
     "tp": "activations in each layer (Megatron-LM, 1909.08053)",
     "fsdp+tp": "activations in each layer, and gathers parts of parameters",
     "pp": "activations between stages, which wait for each other (GPipe, 1811.06965)",
+    "tp+pp": "activations in each layer and between stages, which wait for each other",
+    "fsdp+pp": "activations between stages, which wait for each other, and gathers stages",
+    "fsdp+tp+pp": "activations in each layer and between stages, which wait for each other, and "
+    "gathers stages",
     "sp": "queries, keys and values in each layer (Ulysses, 2309.14509), and gradients",
     "cp": "keys and values in each layer, and gradients",
 }
@@ -94,18 +98,24 @@ def activation_volume(strategy: str, setup: TrainingSetup) -> float | None:
     each (1909.08053, section 3; 2205.05198, section 4.2.1).  ``sp`` exchanges slices of queries,
     keys, values and outputs, and of their gradients (2309.14509, section 3.2); ``cp`` gathers keys
     and values, and sums their gradients.  ``pp`` passes the output of a stage on, and its gradient
-    back, and all ranks get the last output.  None if unknown.
+    back, and all ranks get the last output; with ``tp`` besides, layers of a stage send what they
+    do under ``tp``.  None if unknown.
     """
     acts = setup.activations
     if acts is None or acts.all_messages is None:
         return None
     ranks = setup.ranks / setup.data_parallel_ranks
+    between_stages = 4 * acts.largest_message
+    in_stage = 4 * acts.all_messages / setup.stages
     sent = {
         "tp": 4 * acts.all_messages,
         "fsdp+tp": 4 * acts.all_messages,
         "sp": 8 * acts.all_messages / ranks,
         "cp": 6 * acts.all_messages,
-        "pp": 4 * acts.largest_message,
+        "pp": between_stages,
+        "tp+pp": in_stage + between_stages,
+        "fsdp+pp": between_stages,
+        "fsdp+tp+pp": in_stage + between_stages,
     }[strategy]
     return sent / max(1, setup.model_size.parameters)
 
@@ -115,6 +125,10 @@ def _gradient_volume(strategy: str, setup: TrainingSetup) -> float:
     if strategy == "fsdp+tp":
         part = setup.units.sharded / max(1, setup.model_size.parameters)
         return (2 * setup.gather_factor + 1) * part
+    if strategy in ("fsdp+pp", "fsdp+tp+pp"):
+        # A stage is gathered, and its gradients scattered; other modules are replicated.
+        replicated = setup.kept if setup.replicas > 1 else setup.held - setup.gathered
+        return 2 * setup.gathered + 2 * replicated
     if strategy in ("sp", "cp"):
         return 2.0 if setup.replicas == 1 else 4.0
     return 0.0 if setup.replicas == 1 else 2 * setup.held
@@ -146,7 +160,7 @@ def estimate_speed(name: str, setup: TrainingSetup) -> Speed:
     if name != "ddp":
         reason += f", ddp {_times(ddp_volume)}"
     if strategy in ACTIVATIONS:
-        busy = pipeline_shares(setup) if strategy == "pp" else (1.0, 1.0)
+        busy = pipeline_shares(setup) if setup.stages > 1 else (1.0, 1.0)
         low, high = low * busy[0], busy[1]
         reason += f": {ACTIVATIONS[strategy]}"
     elif name.startswith("deepspeed"):
@@ -165,7 +179,7 @@ def pipeline_shares(setup: TrainingSetup) -> tuple[float, float]:
     Of P stages, each waits for (P - 1) / (M + P - 1) of a pass with M microbatches (1811.06965,
     section 2.3): two per stage, or one where a layer needs the whole batch.
     """
-    stages = setup.ranks // setup.data_parallel_ranks
+    stages = setup.stages
     samples = setup.activations.samples if setup.activations else 1
     most = min(2 * stages, max(1, samples))
     return 1 / stages, most / (most + stages - 1)

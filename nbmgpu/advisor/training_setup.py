@@ -48,6 +48,7 @@ class TrainingSetup:
         precision: as in ``--precision``.
         mesh: sizes of the strategy's mesh; empty if all ranks are data parallel.
         held: fraction of the parameters that a rank computes with; see ``ModelParts``.
+        kept: fraction of the parameters that a rank has between steps under ``fsdp+pp``.
         largest_block: bytes of the largest layer that runs on slices of a sequence.
     """
 
@@ -60,6 +61,7 @@ class TrainingSetup:
     precision: Precision | None = None
     mesh: Mapping[str, int] = field(default_factory=dict)
     held: float = 1.0
+    kept: float = 1.0
     largest_block: int = 0
 
     @property
@@ -82,6 +84,17 @@ class TrainingSetup:
     def replicas(self) -> int:
         """Number of ranks with the same part of the model, which average its gradients."""
         return self.mesh.get(DP, 1) if self.mesh else self.ranks
+
+    @property
+    def stages(self) -> int:
+        """Number of ranks that have different layers."""
+        return self.mesh.get("pp", 1)
+
+    @property
+    def gathered(self) -> float:
+        """Fraction of the parameters that a rank gathers for a step under ``fsdp+pp``."""
+        ranks = self.shard_ranks
+        return 0.0 if ranks == 1 else (self.held - self.kept) * ranks / (ranks - 1)
 
     def activation_memory(
         self, gradients: float, fraction: float = 1.0, largest: float = 1.0

@@ -65,8 +65,9 @@ def test_every_line_can_be_parsed():
 
 
 def test_there_is_a_row_for_each_strategy():
-    advice = advise_for(blocks(), 2, "8 GB")
-    assert {row.name for row in advice.rows} == {*strategy_names(), "fsdp --cpu-offload"}
+    advice = advise_for(blocks(), 8, "8 GB")
+    names = {row.name for row in advice.rows if "--mesh" not in row.name}
+    assert names == {*strategy_names(), "fsdp --cpu-offload"}
     for row in advice.rows:
         assert row.low == pytest.approx(sum(part.low for part in row.parts), abs=8)
         assert row.high == pytest.approx(sum(part.high for part in row.parts), abs=8)
@@ -95,6 +96,15 @@ def test_layers_that_fsdp_cannot_gather_are_split():
     assert "what fsdp gathers" in advice.reason
 
 
+def test_layers_are_divided_over_stages_if_nothing_else_fits():
+    model, pictures = blocks(1024, 24), torch.zeros(2, 400, 500, 1024, device="meta")
+    advice = advise_for(model, 8, "22 GB", pictures)  # a sample has 20 GB of activations
+    assert advice.recommended == "fsdp+pp"
+    assert "divides layers over stages" in advice.reason
+    assert RunOptions.parse(advice.line.removeprefix("%%mgpu")).strategy == "fsdp+pp"
+    assert advise_for(model, 8, "36 GB", pictures).recommended == "ddp"
+
+
 def test_sequences_are_split_if_one_is_too_long(small_llama):
     optimizer = torch.optim.AdamW(small_llama.parameters())
     advice = nbmgpu.advise(small_llama, optimizer, (1, 32768), gpus=8, memory="12 GB")
@@ -111,6 +121,9 @@ def test_meshes_have_rows_from_four_ranks():
     assert not any("--mesh" in name for name in names[0])
     assert "tp --mesh dp=2,tp=2" in names[1]
     assert "pp --mesh dp=2,pp=3" in names[2]
+    assert not any("+" in name for name in names[0])
+    for combined in names[1:]:
+        assert {name for name in combined if "+" in name} == {"fsdp+tp", "tp+pp", "fsdp+pp"}
 
 
 def test_notes_name_the_strategies_for_slow_links():

@@ -27,7 +27,7 @@ def setup(ranks, **more):
         gradients=4 * PARAMETERS, buffers=0, numels=(size,) * 10, states=(8 * size,) * 10,
         largest=0, optimizer="Adam", states_assumed=False,
     )  # fmt: skip
-    units = UnitSizes(sharded=4 * PARAMETERS, root=0, largest=0, replicated=0)
+    units = UnitSizes(sharded=4 * PARAMETERS, root=0, largest=0, smallest=0, replicated=0)
     return memory_model.TrainingSetup(model_size, units, None, ranks, on_gpu=False, **more)
 
 
@@ -58,6 +58,17 @@ def test_estimates_match_measurements(name, at_2, at_4):
     # parameters gathered when its backward pass begins, and no gradients yet.
     assert per_parameter(name, 2) == pytest.approx(at_2)
     assert per_parameter(name, 4) == pytest.approx(at_4)
+
+
+def test_a_stage_is_gathered_for_a_step():
+    halves = setup(4, mesh={"pp": 2, "fsdp": 2}, held=0.5, kept=0.25)
+    memory = memory_model.estimate_memory("fsdp+pp", halves)
+    kept = 16 / 4
+    parameters, gradients = 4 / 2, (4 / 4, 4 / 2)  # of the stage; the latter besides the shards
+    buffers = memory["buffers"] * (1 / PARAMETERS)
+    assert (buffers.low, buffers.high) == (parameters + gradients[0], parameters + gradients[1])
+    held = [memory[kind].low for kind in ("parameters", "gradients", "optimizer")]
+    assert sum(held) == kept * PARAMETERS
 
 
 def test_zero1_assigns_whole_parameters_to_ranks():
@@ -108,15 +119,21 @@ def with_messages(name, ranks, **more):
     """Return a setup whose layers communicate as many bytes as there are parameters."""
     size = Interval(0.0, 0.0)
     acts = Activations(8, *[size] * 5, "", largest_message=1e6, all_messages=4e6)
-    return replace(setup(ranks, mesh={name: ranks}, **more), activations=acts)
+    names = name.split("+")
+    mesh = dict.fromkeys(names, round(ranks ** (1 / len(names))))
+    return replace(setup(ranks, mesh=mesh, **more), activations=acts)
 
 
 @pytest.mark.parametrize(
     ("name", "volume"),
-    [("tp", 4), ("sp", 8 / 4 + 2), ("cp", 6 + 2), ("pp", 4 / 4)],
-)
+    [
+        ("tp", 4), ("sp", 8 / 4 + 2), ("cp", 6 + 2), ("pp", 4 / 4), ("tp+pp", 4 / 2 + 4 / 4),
+        ("fsdp+pp", 4 / 4 + 2 / 2),
+    ],
+)  # fmt: skip
 def test_volumes_of_activations(name, volume):
-    assert speed_model.communication_volume(name, with_messages(name, 4)) == volume
+    halves = with_messages(name, 4, held=0.5, kept=0.25)
+    assert speed_model.communication_volume(name, halves) == volume
     assert speed_model.communication_volume(name, setup(4)) is None
 
 

@@ -22,9 +22,9 @@ BF16 = [
 DIVIDED = [
     (name, strategy, ranks, None)
     for name in ("stack", "large gpt2", "large llama")
-    for strategy in ("ddp", "fsdp", "hsdp", "tp", "pp", "fsdp+tp")
+    for strategy in ("ddp", "fsdp", "hsdp", "tp", "pp", "fsdp+tp", "tp+pp", "fsdp+pp")
     for ranks in (2, 4)
-    if ranks == 4 or strategy not in ("hsdp", "fsdp+tp")
+    if ranks == 4 or (strategy != "hsdp" and "+" not in strategy)
 ]
 """Models whose parameters are most of their memory."""
 
@@ -48,10 +48,11 @@ def test_the_measured_peak_is_in_the_predicted_range(
     found = measured(MODELS[name], strategy, precision, ranks)
     low, high = tensors_of(row)
     record_property("measured", found.peak)
-    if found.peak > high:  # memory that gloo threads free is not recorded: sometimes too high
-        again = measured(MODELS[name], strategy, precision, ranks)
-        found = min(found, again, key=lambda m: m.peak)
-        record_property("measured again", found.peak)
+    for _ in range(2):  # memory that gloo threads free is not recorded: sometimes too high
+        if found.peak > high:
+            again = measured(MODELS[name], strategy, precision, ranks)
+            found = min(found, again, key=lambda m: m.peak)
+            record_property("measured again", found.peak)
     print(
         f"| {name} | `{strategy}` {precision or ''} | {ranks} | {low / MIB:.1f} to"
         f" {high / MIB:.1f} | {found.peak / MIB:.1f} | {(low + high) / 2 / found.peak - 1:+.0%} |"

@@ -14,6 +14,8 @@ from nbmgpu.advisor.model_advisor import ModelAdvisor
 from nbmgpu.advisor.model_parts import WHOLE, parts_of
 from nbmgpu.advisor.request import AdviceRequest
 from nbmgpu.options.run_options import RunOptions
+from nbmgpu.strategies import profile_of
+from nbmgpu.strategies.mesh_sizes import mesh_sizes
 from nbmgpu.strategies.strategy_options import StrategyOptions
 
 OPTIONS = StrategyOptions()
@@ -60,17 +62,20 @@ def made():
 
 
 def parts(model, strategy, ranks, **options):
-    return parts_of(strategy, model, {strategy: ranks}, StrategyOptions(**options))
+    mesh = mesh_sizes(profile_of(strategy), ranks, OPTIONS)
+    return parts_of(strategy, model, mesh, StrategyOptions(**options))
 
 
-@pytest.mark.parametrize("strategy", ["tp", "pp"])
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize(
+    ("strategy", "ranks"),
+    [("tp", 2), ("tp", 3), ("pp", 2), ("pp", 3), ("tp+pp", 4), ("fsdp+pp", 4), ("fsdp+tp+pp", 8)],
+)
 def test_ranks_hold_what_the_advisor_plans(strategy, ranks):
     names = {"torch": torch, "nn": nn, "make": made}
     run = nbmgpu.run(TRAIN, names, gpus=ranks, cpu=True, strategy=strategy, pull=())
     model = Decoder()
     total = sum(p.nbytes for p in model.parameters())
-    planned = parts(model, strategy, ranks).held_fraction(model) * total
+    planned = parts(model, strategy, ranks).kept_fraction(model) * total
     assert max(run.shards.total.nbytes) == pytest.approx(planned, rel=0.03)
 
 
@@ -102,12 +107,13 @@ def test_a_model_without_layers_is_not_divided():
 
 def test_activations_inside_of_layers_are_divided():
     model, batch = Decoder(8), torch.zeros(2, 512, dtype=torch.long)
-    names = ("tp", "pp", "sp", "cp")
+    names = ("tp", "pp", "sp", "cp", "tp+pp")
     wanted = [WHOLE, *(parts(model, name, 4) for name in names)]
     whole, *divided = (step.saved for step in run_divided(model, batch, 2, wanted))
-    tp, pp, sp, cp = (saved / whole for saved in divided)
+    tp, pp, sp, cp, tp_pp = (saved / whole for saved in divided)
     assert 0.25 < sp < cp < tp < 1.0  # cp has the keys of all ranks; tp splits the MLP only
     assert 0.25 < pp < 0.6  # embedding and head are on all ranks
+    assert pp < tp_pp < tp  # two stages, with parts of the MLP
 
 
 def test_a_step_for_one_rank_is_not_changed_by_others():

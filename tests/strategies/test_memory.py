@@ -56,6 +56,8 @@ FORMULAS: dict[str, Callable[[int], float]] = {
     "tp": lambda n: (4 + 4 + 8) / n,
     "pp": lambda n: (4 + 4 + 8) / n,
     "fsdp+tp": lambda n: (4 + 4 + 8) / n,
+    "tp+pp": lambda n: (4 + 4 + 8) / n,
+    "fsdp+pp": lambda n: (4 + 4 + 8) / n,
     "sp": lambda n: 4 + 4 + 8,  # its ranks have the same samples, so there are no buckets
 }
 """Bytes per parameter between two steps.  zero2 holds 4 more from forward to backward."""
