@@ -78,7 +78,7 @@ class IdleTimes:
         """Return how long ranks waited, and what helps; empty if nothing has run; collective.
 
         Args:
-            balanced: whether stages were balanced by time, or by the user.
+            balanced: whether stages were balanced by time or by the user, or cannot be.
         """
         if not self._plans:
             return ""

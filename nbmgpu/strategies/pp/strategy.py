@@ -263,8 +263,10 @@ class PipelineParallel(TensorParallel):
         for block in self._blocks:
             block.share_state(self.pipeline.transport)
         if self._blocks:
-            balanced = self.options.balance == "time" or bool(self.options.split_points)
-            text = self.pipeline.idle.describe(balanced)
+            by_time = (
+                self.options.balance == "time" or "balance" not in self.profile.options.supported
+            )
+            text = self.pipeline.idle.describe(by_time or bool(self.options.split_points))
             if text and self.rank == 0:
                 self.notice("idle-stages", text)
         super().finish()
