@@ -168,7 +168,7 @@ def test_stops_and_timeouts_report_what_was_written_back(stage: Stage) -> None:
     staged.start()
     staged.end("stopped")
     assert isinstance(raised(staged), KeyboardInterrupt)
-    assert "rank 0 was killed before" in str(raised(staged))
+    assert "rank 0 ended before" in str(raised(staged))
     staged.run.results[0] = {}
     assert "is back in the notebook" in str(raised(staged))
 

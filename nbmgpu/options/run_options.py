@@ -14,6 +14,7 @@ from typing import Any, Literal
 from nbmgpu.errors import OptionError
 from nbmgpu.runs.engine_plugins import DEFAULT_ENGINE
 from nbmgpu.strategies import has_dimensions, profile_of, with_mesh
+from nbmgpu.strategies.profiles import BUILT_IN
 from nbmgpu.strategies.strategy_options import StrategyOptions
 
 from .flags import FLAGS, RUN
@@ -99,6 +100,8 @@ class RunOptions(StrategyOptions):
         """
         given, problems = parse_line(line, RUN, DEFAULTS)
         values, more = validate(_with_strategy_of_mesh(given), RUN)
+        if "strategy" not in values:
+            more = _mesh_of_no_strategy(values) | more
         if "strategy" in values:
             values["strategy"] = with_mesh(values["strategy"], values.get("mesh", ()))
         more |= _unsupported_options(values) | _contradictions(values)
@@ -129,6 +132,26 @@ def _with_strategy_of_mesh(given: Mapping[str, Any]) -> dict[str, Any]:
     values, problems = validate({"mesh": given["mesh"]}, RUN)
     name = None if problems else with_mesh(None, values["mesh"])
     return {**given, **({"strategy": name} if name else {})}
+
+
+def _mesh_of_no_strategy(values: dict[str, Any]) -> dict[str, Problem]:
+    """Return a problem for a mesh that no strategy has, and shorten it in ``values``."""
+    mesh = list(values.get("mesh", ()))
+    several = [word.partition("=")[0] for word in mesh if not word.endswith("=1")]
+    if {*several} <= {"dp"}:
+        return {}
+    known = list(dict.fromkeys(dim for profile in BUILT_IN.values() for dim in profile.mesh))
+    unknown = [name for name in several if name not in known]
+    what = (
+        f"--mesh: there is no dimension {unknown[0]}" if unknown
+        else f"No strategy has a mesh of {' and '.join(several)}"
+    )  # fmt: skip
+    mesh = [word for word in mesh if word.partition("=")[0] in known]
+    while mesh and with_mesh(None, mesh) is None:
+        mesh.pop()
+    values |= {"mesh": tuple(mesh), "strategy": with_mesh(None, mesh) or DEFAULTS["strategy"]}
+    combined = ", ".join(name for name in BUILT_IN if "+" in name)
+    return {"mesh": Problem(what, f"Dimensions: {', '.join(known)}; together: {combined}")}
 
 
 def _contradictions(values: dict[str, Any]) -> dict[str, Problem]:

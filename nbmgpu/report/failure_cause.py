@@ -102,6 +102,9 @@ def cause(run: Run, state: RunState) -> Cause | None:
         name, explanation = explain_signal(-exited.code)
         explanation, remedy = split_remedy(explanation)
         return _without_exception(run, origin, error or f"ended by {name}", explanation, remedy)
+    if failed_rank is not None and view.ranks[failed_rank].state == "stopped":
+        explanation = "Its cell raised KeyboardInterrupt, or a signal came from outside."
+        return _without_exception(run, origin, error or "was interrupted", explanation)
     explanation = "Code in it called os._exit, or exit() in compiled code." if exited.code else ""
     ended = f"exited with {exit_word(exited.code)} without an exception"
     return _without_exception(run, origin, error or ended, explanation)

@@ -25,6 +25,9 @@ from .run import Run
 
 ErrorT = TypeVar("ErrorT", bound=BaseException)
 
+LOST_SHARDS = "sharded-states-lost"
+"""Topic of the notice that sharded parameters are those from before the cell."""
+
 EXPLANATIONS = {
     signal.SIGKILL: (
         "it was killed, probably because the machine ran out of memory. "
@@ -93,11 +96,16 @@ def exception_of(run: Run) -> BaseException | None:
 
 
 def _what_is_back(run: Run) -> str:
+    if 0 in run.results and LOST_SHARDS in run.view.notices:
+        return (
+            "parameters and optimizer states are those from before the cell, as parts of them "
+            "were on other ranks; other variables are back in the notebook"
+        )
     if 0 in run.results:
         return "what was trained so far is back in the notebook"
     if run.view.ranks[0].process is None:
         return "its ranks had not been started"
-    return "rank 0 was killed before it could send its results"
+    return "rank 0 ended before it could send its results: variables are those from before the cell"
 
 
 def _where_ranks_stood(run: Run) -> str:
@@ -130,8 +138,9 @@ def _silent(run: Run, rank: int) -> BaseException:
         return KeyboardInterrupt(f"{who} was interrupted, by its cell or by a signal from outside")
     back = _what_is_back(run)
     sentence = f"\n{back[0].upper()}{back[1:]}."
-    tail = f":\n{tail}" if (tail := _tail(run.log(rank))) else ""
-    end = f"{sentence}\nThe end of its log, {run.log_path(rank)}{tail}"
+    tail = _tail(run.log(rank))
+    log = run.log_path(rank)
+    end = f"{sentence}\n" + (f"The end of its log, {log}:\n{tail}" if tail else f"Its log: {log}")
     if code < 0:
         name, why = explain_signal(-code)
         return RankKilledError(f"{who} was ended by {name}: {why}.{end}")

@@ -121,7 +121,8 @@ def with_mesh(name: str | None, mesh: Sequence[str]) -> str | None:
     fitting = [
         p
         for p in BUILT_IN.values()
-        if has_dimensions(p.name, mesh) and (part is None or part in p.name.split("+"))
+        if has_dimensions(p.name, mesh)
+        and (part is None or {*part.split("+")} <= {*p.name.split("+")})
     ]
     order = [(len(p.mesh), p.name not in needed, p.name) for p in fitting]
     return min(order)[-1] if order else name

@@ -22,9 +22,11 @@ FSDP = "fsdp"
 ALIASES = {
     "dp_replicate": DP, "data_parallel": DP, "dp_shard": FSDP, "tensor_parallel": "tp",
     "pipeline_parallel": "pp", "sequence_parallel": "sp", "context_parallel": "cp",
+    "ddp": DP, "data": DP, "tensor": "tp", "pipe": "pp", "pipeline": "pp", "sequence": "sp",
+    "context": "cp",
 }  # fmt: skip
 """Names of dimensions in torchtitan, Lightning's ModelParallelStrategy and accelerate's
-ParallelismConfig, whose fields have ``_size`` at the end as well."""
+ParallelismConfig, whose fields have ``_size`` at the end as well; and words for them."""
 
 DATA_PARALLEL = (DP, FSDP)
 """Names of the data-parallel dimensions; every mesh has at least one."""
@@ -68,8 +70,8 @@ def mesh_ranks(options: StrategyOptions) -> int | None:
 def mesh_sizes(profile: Profile, world_size: int, options: StrategyOptions) -> dict[str, int]:
     """Return the sizes of all dimensions of a strategy's mesh, outermost first.
 
-    Without ``--mesh``, the profile's default sizes hold where they leave more than one rank for the
-    last dimension, which has all other ranks.
+    Without ``--mesh``, each of the profile's default sizes holds where it leaves more than one rank
+    for the last dimension, which has all other ranks.
 
     Raises:
         OptionError: the strategy has no such dimension, or the sizes do not multiply to
@@ -78,10 +80,11 @@ def mesh_sizes(profile: Profile, world_size: int, options: StrategyOptions) -> d
     names = profile.mesh
     given = parse_mesh(options.mesh)
     if not given:
-        others = math.prod(profile.default_mesh.values())
-        fits = world_size > others and world_size % others == 0
-        sizes = dict.fromkeys(names, 1) | (dict(profile.default_mesh) if fits else {})
-        return sizes | {names[-1]: world_size // math.prod(sizes.values())}
+        sizes, left = dict.fromkeys(names, 1), world_size
+        for name, size in profile.default_mesh.items():
+            if left > size and left % size == 0:
+                sizes[name], left = size, left // size
+        return sizes | {names[-1]: left}
     unknown = [name for name in given if name not in names]
     sizes = {name: given.get(name, 1) for name in names}
     if not unknown and math.prod(sizes.values()) == world_size:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 
 import pytest
+import torch
 from idioms.comparison import compare, run_both
 from idioms.idiom import TRAIN, Idiom
 from idioms.model_parallelism import HELD, MODELS, TEXTS, TRAIN_MODEL, WIDE
@@ -15,8 +17,10 @@ from test_every_idiom import DEMANDING, exceptions
 from test_pp import CASES, PLAIN
 
 import nbmgpu
-from nbmgpu.errors import StrategyError
+from nbmgpu.errors import OptionError, RankKilledError, StrategyError
 from nbmgpu.options.run_options import RunOptions
+from nbmgpu.strategies import profile_of
+from nbmgpu.strategies.mesh_sizes import mesh_sizes
 
 MESHES = {"tp+pp": 4, "fsdp+pp": 4, "fsdp+tp+pp": 8}
 """The number of ranks by strategy."""
@@ -110,3 +114,46 @@ def test_idioms_of_the_numeric_suite(case: Idiom, strategy: str) -> None:
     if strategy == "fsdp+pp" and case.name == "parameters used for some samples":
         pytest.skip("refused")
     assert_equal(case, strategy)
+
+
+@pytest.mark.parametrize(
+    ("line", "what", "instead"),
+    [
+        ("--mesh foo=2,tp=2", "there is no dimension foo", "--strategy tp --mesh tp=2"),
+        ("--mesh sp=2,pp=2", "No strategy has a mesh of sp and pp", "--strategy sp --mesh sp=2"),
+        ("--mesh fsdp=2,tp", "is not a device mesh", "--strategy fsdp --mesh fsdp=2"),
+        ("--strategy fsdp+pp --balance time", "several ranks hold do not move", "--strategy pp"),
+    ],
+)
+def test_meshes_that_no_strategy_has(line: str, what: str, instead: str) -> None:
+    with pytest.raises(OptionError, match=what) as error:
+        RunOptions.parse(line)
+    assert f"Try: %%mgpu {instead}" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "ranks", "mesh"),
+    [
+        ("fsdp+tp+pp", 8, {"pp": 2, "fsdp": 2, "tp": 2}),
+        ("fsdp+tp+pp", 4, {"pp": 2, "fsdp": 1, "tp": 2}),
+        ("tp+pp", 6, {"pp": 2, "tp": 3}),
+        ("fsdp+pp", 2, {"pp": 1, "fsdp": 2}),
+    ],
+)
+def test_default_meshes(strategy: str, ranks: int, mesh: dict[str, int]) -> None:
+    found = mesh_sizes(profile_of(strategy), ranks, RunOptions.parse(""))
+    assert found == {"dp": 1} | mesh
+
+
+def test_after_a_killed_rank_the_error_says_that_weights_are_those_from_before() -> None:
+    namespace = notebook()
+    exec(PLAIN.setup, namespace)
+    before = copy.deepcopy(namespace["model"].state_dict())
+    cell = "import os, signal\n" + TRAIN + (
+        "    if not epoch and int(os.environ['RANK']) == 3:\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+    )  # fmt: skip
+    with pytest.raises(RankKilledError, match="are those from before the cell"):
+        nbmgpu.run(cell, namespace, gpus=4, cpu=True, strategy="fsdp+pp")
+    after = namespace["model"].state_dict()
+    assert all(torch.equal(value, before[name]) for name, value in after.items())

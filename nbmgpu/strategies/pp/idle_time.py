@@ -80,9 +80,9 @@ class IdleTimes:
         Args:
             balanced: whether stages were balanced by time or by the user, or cannot be.
         """
-        if not self._plans:
-            return ""
         ranks = self._group.size()
+        if not self._plans or ranks == 1:
+            return ""
         shares = torch.zeros(ranks, device=self._device)
         shares[self._group.rank()] = sum(self._times.shares())
         dist.all_reduce(shares, group=self._group)
@@ -90,7 +90,10 @@ class IdleTimes:
         bubble = sum(plan.bubble(ranks) * count for plan, count in self._plans.items())
         bubble /= self._plans.total()
         return IDLE.format(
-            shares=", ".join(f"rank {r} computed {share:.0%}" for r, share in enumerate(busy))
+            shares=", ".join(
+                f"rank {rank} computed {share:.0%}"
+                for rank, share in zip(dist.get_process_group_ranks(self._group), busy, strict=True)
+            )
             + " of the time",
             bubble=bubble,
             formula=self._formula(ranks),
@@ -117,10 +120,11 @@ class IdleTimes:
             return BALANCE
         if bubble <= LARGE:
             return ""
-        parts = min(2 * usual.microbatches, usual.batch_size)
+        parts, ranks = min(2 * usual.microbatches, usual.batch_size), self._group.size()
         if parts <= usual.microbatches:
             return LARGER
-        return MORE.format(parts=parts, bubble=usual.bubble(self._group.size(), parts))
+        smaller = usual.bubble(ranks, parts)
+        return MORE.format(parts=parts, bubble=smaller) if smaller < bubble - 0.01 else ""
 
 
 def _sentence(text: str) -> str:

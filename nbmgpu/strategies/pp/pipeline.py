@@ -26,8 +26,8 @@ from .transport import Transport
 from .trial import BlockTrial
 
 WHOLE_BATCHES = (
-    "Layer {name} has other outputs on parts of a batch ({reason}), so the stages run one after "
-    "another on whole batches, with the numbers of one device. {remedy}"
+    "Layer {name} has other outputs on parts of a batch ({reason}). To keep the numbers, stages "
+    "run one after another on whole batches. {remedy}"
 )
 
 OTHER_NUMBERS = (

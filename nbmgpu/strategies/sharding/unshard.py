@@ -18,7 +18,7 @@ MAX_COMPARED_ELEMENTS = 10_000
 """Elements up to which other ranks keep full tensors too, to be compared with rank 0's."""
 
 UNFINISHED = (
-    "The cell failed while its model was sharded over ranks: parameters and optimizer states "
+    "The cell ended early while its model was sharded over ranks: parameters and optimizer states "
     "are those from before the cell."
 )
 
