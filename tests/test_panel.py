@@ -217,6 +217,8 @@ class TestBuilt:
     def test_what_is_built_is_taken(self, monkeypatch, tmp_path):
         monkeypatch.setattr(assets, "FOLDER", tmp_path)
         (tmp_path / "panel.js").write_text("export default {}")
+        assert assets.script("panel") == "export default {}"
+        monkeypatch.setenv("ANYWIDGET_HMR", "1")
         assert assets.script("panel") == tmp_path / "panel.js"
 
     def test_the_panel_uses_it(self):

@@ -64,7 +64,8 @@ class GPT(nn.Module):
 MAKE = """
 torch.manual_seed(0)
 model = GPT({width}, {depth})
-tokens = torch.randint(0, 1024, ({steps}, {batch}, {sequence} + 1))
+tokens = torch.randint(0, 1024, ({steps} * {batch}, {sequence} + 1))
+loader = torch.utils.data.DataLoader(tokens, {batch})
 """
 
 STEPS = """
@@ -72,7 +73,7 @@ import statistics, time
 {setup}
 opt = torch.optim.SGD(parameters, lr=0.01)
 begun, busy = [time.perf_counter()], [time.process_time()]
-for batch in tokens:
+for batch in loader:
     x, y = batch[:, :-1], batch[:, 1:]
     opt.zero_grad()
     {step}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 FOLDER = Path(__file__).with_name("static")
@@ -28,11 +29,20 @@ export default {{ render }};
 
 def script(name: str) -> str | Path:
     """Return the script of a widget, or one that shows a message if it is not built."""
-    path = FOLDER / f"{name}.js"
-    return path if path.exists() else FALLBACK.format(text=json.dumps(NOT_BUILT))
+    return _contents(f"{name}.js") or FALLBACK.format(text=json.dumps(NOT_BUILT))
 
 
 def style(name: str) -> str | Path:
     """Return the style of a widget; empty if it is not built."""
-    path = FOLDER / f"{name}.css"
-    return path if path.exists() else ""
+    return _contents(f"{name}.css")
+
+
+def _contents(name: str) -> str | Path:
+    """Return a file's text, or its path if anywidget reloads changed files; empty without it.
+
+    Given a path, anywidget keeps each widget that was ever made, and with it the run's results.
+    """
+    path = FOLDER / name
+    if not path.exists():
+        return ""
+    return path if os.environ.get("ANYWIDGET_HMR") == "1" else path.read_text(encoding="utf-8")

@@ -39,6 +39,14 @@ def test_twenty_runs_leak_nothing_in_the_kernel(notebook: Notebook) -> None:
     assert [p for p in psutil.Process(notebook.pid).children() if _is_zombie(p)] == []
 
 
+def test_a_run_and_its_results_are_freed_after_the_next_one(notebook: Notebook) -> None:
+    notebook.run("import gc, weakref")
+    notebook.run("%%mgpu --gpus 2\nlarge = torch.zeros(1_000_000)")
+    notebook.run("run = weakref.ref(nbmgpu.last_run)")
+    notebook.run("%%mgpu --gpus 2\nlarge = torch.zeros(1_000_000)")
+    assert notebook.value("gc.collect() < 0, run()") == (False, None)
+
+
 def _open_resources(notebook: Notebook) -> Any:
     """Count open files and threads, after short-lived threads have ended."""
     notebook.run("import time; time.sleep(1)")
