@@ -22,7 +22,7 @@ from nbmgpu.options.model_parallelism import with_plan
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.patches.versions import untested_notice
 from nbmgpu.report.digest import write_digest
-from nbmgpu.runs.failure import exception_of
+from nbmgpu.runs.failure import exception_of, plain
 from nbmgpu.runs.folder import new_run_id, runs_root
 from nbmgpu.runs.record import KernelRecord, LaunchOptions, RunRecord, StoragePaths
 from nbmgpu.serialization import Bundle, serialize
@@ -228,7 +228,7 @@ class Execution:
     def interrupt(self) -> None:
         """Stop the run and write partial results back; a second call kills it at once."""
         if self._launched is None:
-            raise KeyboardInterrupt  # nothing has started
+            raise plain(KeyboardInterrupt("the cell was stopped before its ranks had started"))
         self.run.stop(force=self.run.is_asked_to_stop)
 
     def finish(self) -> None:

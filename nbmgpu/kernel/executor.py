@@ -58,8 +58,8 @@ async def execute_async(execution: Execution, display: DisplayFactory) -> Run | 
     if execution.options.dry_run or execution.options.background:
         return execute(execution, display)
     refuse_inside_a_rank()
-    execution.prepare()
-    with interrupts_to(execution.interrupt):
+    with interrupts_to(execution.interrupt):  # ipykernel would cancel this task
+        execution.prepare()
         start(execution)
         return await wait_for_results_async(execution, execution.run, display)
 

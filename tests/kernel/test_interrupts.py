@@ -174,3 +174,25 @@ def test_waiting_ranks_exit_when_sending_data_is_interrupted(notebook: Notebook)
     again = "%%mgpu --gpus 2 --strategy none\nfloat(data[0] + data[-1])"
     assert notebook.run(again).seen == ["6.0"]
     notebook.run("del data")
+
+
+SLOW_TO_PICKLE = """
+class Slow:
+    def __reduce__(self):
+        print("pickling", flush=True)
+        time.sleep(30)
+        return Slow, ()
+slow = Slow()
+"""
+
+
+def test_an_interrupt_before_ranks_have_started(notebook: Notebook) -> None:
+    notebook.run(SLOW_TO_PICKLE)
+    cell = notebook.send("%%mgpu --gpus 2\nslow")
+    cell.until("pickling")
+    at = notebook.interrupt()
+    shown = cell.fails("KeyboardInterrupt")
+    assert "stopped before its ranks had started" in shown
+    assert "nbmgpu/" not in shown
+    assert cell.replied - at < MAX_DELAY
+    assert notebook.run("%%mgpu --gpus 2\n6 * 7").seen == ["42"]
