@@ -81,6 +81,9 @@ def _run_cell(
         events.emit(Status, state="loading")
         rank = prepare(run, environment, recorder, log, heartbeat)
         events.emit(Status, state="running")
+    except KeyboardInterrupt:  # a stop before the cell has begun
+        events.emit(Status, state="stopped")
+        return 1
     except Exception as error:
         recorder.flush()
         lines = traceback.format_exception(error)

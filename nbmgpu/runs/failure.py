@@ -105,6 +105,8 @@ def _what_is_back(run: Run) -> str:
         return "what was trained so far is back in the notebook"
     if run.view.ranks[0].process is None:
         return "its ranks had not been started"
+    if not run.view.ranks[0].has_begun:
+        return "rank 0 had not begun to run the cell"
     return "rank 0 ended before it could send its results: variables are those from before the cell"
 
 

@@ -72,11 +72,13 @@ class StepTime(NamedTuple):
 class RankView:
     """The state of one rank.
 
-    ``step_times`` has an item for each heartbeat with a step.
+    ``has_begun`` tells whether it has begun to run the cell.  ``step_times`` has an item for each
+    heartbeat with a step.
     """
 
     process: Started | None = None
     state: RankState = "starting"
+    has_begun: bool = False
     detail: str = ""
     exited: Exited | None = None
     failure: Failure | None = None
@@ -98,6 +100,7 @@ class RankView:
                 self.process = event
             case Status():
                 self.state, self.detail = event.state, event.detail
+                self.has_begun |= event.state == "running"
             case Failure():
                 self.failure = event
             case Metrics():

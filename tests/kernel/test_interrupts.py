@@ -176,6 +176,22 @@ def test_waiting_ranks_exit_when_sending_data_is_interrupted(notebook: Notebook)
     notebook.run("del data")
 
 
+def test_an_interrupt_while_ranks_prepare(notebook: Notebook) -> None:
+    notebook.run("""
+class Slow:
+    def __reduce__(self):
+        return exec, ("import time; print('unpickling', flush=True); time.sleep(30)",)
+slow = Slow()
+""")
+    cell = notebook.send("%%mgpu --gpus 2\nslow")
+    cell.until("unpickling")
+    at = notebook.interrupt()
+    assert "rank 0 had not begun to run the cell" in cell.fails("KeyboardInterrupt")
+    assert "Traceback" not in cell.text() + cell.text("stderr")
+    assert cell.replied - at < MAX_DELAY
+    assert notebook.run("%%mgpu --gpus 2\n6 * 7").seen == ["42"]
+
+
 SLOW_TO_PICKLE = """
 class Slow:
     def __reduce__(self):
