@@ -112,6 +112,8 @@ class IdleTimes:
         """Return what makes ranks wait less; empty if nothing does."""
         modes = {call.info.mode for plan in self._plans for call in plan.calls}
         usual, _ = self._plans.most_common(1)[0]
+        if usual.batch_size == 1:
+            return LARGER
         if usual.microbatches == 1 and "whole" in modes:
             return WHOLE
         if usual.microbatches == 1 and "random" in modes:

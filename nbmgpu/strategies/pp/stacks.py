@@ -173,7 +173,7 @@ class _Division:
         Raises:
             StrategyError: there is none.
         """
-        examples: list[str] = []
+        names: list[str] = []
         for each in self._candidates():
             begins = {
                 i
@@ -182,16 +182,15 @@ class _Division:
             }
             if len(begins) == len(points) == self._stages - 1 and 0 not in begins:
                 return Stack.of(each, stages_from(len(each.blocks), begins), self._ranks)
-            examples = examples or list(each.blocks)[1:]
-        middle = examples[len(examples) // 2] if examples else ""
+            names = names or list(each.blocks)
+        even = [names[i * len(names) // self._stages] for i in range(1, self._stages)]
+        count = f"{len(even)} name{'s' * (len(even) > 1)}"
         raise StrategyError(
             format_message(
                 f"--split-points {','.join(points)} does not divide a sequence of layers into "
                 f"{self._stages} stages",
-                f"{self._stages - 1} names of layers in one sequence, such as "
-                f"{middle or 'layers.2'}",
-                f"%%mgpu --strategy pp --gpus {self._ranks}"
-                + f" --split-points {middle}" * (self._stages == 2),
+                f"{self._stages} stages need {count} of model.named_modules(), of one sequence",
+                f"--split-points {','.join(even)}" if names else "%%mgpu --strategy fsdp",
             )
         )
 
@@ -210,10 +209,14 @@ def _is_container(module: nn.Module) -> bool:
 def no_stack(roots: Sequence[nn.Module], stages: int) -> StrategyError:
     """Return the error for models that cannot be divided."""
     names = " and ".join(dict.fromkeys(type(root).__name__ for root in roots))
+    containers = (m for root in roots for m in root.modules() if _is_container(m))
+    longest = max((len(list(m.children())) for m in containers), default=0)
+    found = f"; the longest has {longest}" if 1 < longest < stages else ""
     return StrategyError(
         format_message(
             f"{names} has no sequence of {stages} layers that ranks could share: an "
-            "nn.Sequential or nn.ModuleList, each layer with parameters of its own, without hooks",
+            "nn.Sequential or nn.ModuleList, each layer with parameters of its own, without hooks"
+            + found,
             "pp gives each rank some of the layers of such a sequence",
             "%%mgpu --strategy fsdp",
         )

@@ -66,7 +66,7 @@ def _no_layer(pattern: str, names: list[str]) -> StrategyError:
         format_message(
             f"--tp-plan: no layer is called {pattern}",
             "Names are those of model.named_modules(), with * for any text",
-            f"%%mgpu --strategy tp --tp-plan {near}=colwise" if near else "%%mgpu --strategy tp",
+            f"--tp-plan {near}=colwise" if near else "no --tp-plan",
         )
     )
 
