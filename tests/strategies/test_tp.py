@@ -236,7 +236,7 @@ def test_an_index_outside_of_a_table_is_an_error() -> None:
     [
         ("--strategy tp --mesh dp=2,tp=3 --gpus 4 --cpu", r"Try: %%mgpu --strategy tp --mesh"),
         ("--strategy tp --mesh dp=3,tp=2 --gpus 4 --cpu", r"has 6 ranks, and the run has 4"),
-        ("--strategy tp --mesh pp=2,tp=2 --cpu", r"no dimension 'pp'"),
+        ("--strategy tp --mesh sp=2,tp=2 --cpu", r"no dimension 'sp'"),
     ],
 )
 def test_a_mesh_that_does_not_fit_is_refused(line: str, text: str) -> None:
