@@ -61,6 +61,9 @@ class RunTimeoutError(NbmgpuError, TimeoutError):
     """The run took longer than ``--timeout`` allows."""
 
 
+LOST_SHARDS = "sharded-states-lost"
+"""Topic of the notice that sharded parameters are those from before the cell."""
+
 SAME_STEPS_HINT = (
     "no `if`, `break` or `continue` that depends on a clock, or on the data in a rank's shard of "
     "the batch; count steps, or multiply the loss by 0, instead"

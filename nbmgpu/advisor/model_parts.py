@@ -15,6 +15,7 @@ from torch import nn
 
 from nbmgpu.strategies.mesh_sizes import FSDP
 from nbmgpu.strategies.pp.stacks import Stack, find_stacks
+from nbmgpu.strategies.pp.stage_balance import rank_totals
 from nbmgpu.strategies.repeated_blocks import blocks
 from nbmgpu.strategies.sharding.chunks import chunk_size
 from nbmgpu.strategies.strategy_options import StrategyOptions
@@ -224,15 +225,12 @@ def _rows_kept(parameter: nn.Parameter, split: int | None, ranks: int, shards: i
 
 def _largest_share(stack: Stack) -> float:
     """Return the largest fraction of a stack's parameters on one rank."""
-    sizes = [0] * stack.ranks
-    for index, block in enumerate(stack.blocks):
-        sizes[stack.owner(index)] += sum(p.numel() for p in block.parameters())
-    return max(sizes) / max(1, sum(sizes))
+    sizes = [sum(p.numel() for p in block.parameters()) for block in stack.blocks]
+    return max(rank_totals(sizes, stack.stages, stack.ranks)) / max(1, sum(sizes))
 
 
-def _most_blocks(stack: Stack) -> int:
-    owners = [stack.owner(index) for index in range(len(stack.blocks))]
-    return max(map(owners.count, range(stack.ranks)))
+def _most_blocks(stack: Stack) -> float:
+    return max(rank_totals([1] * len(stack.blocks), stack.stages, stack.ranks))
 
 
 def sequence_parts(model: nn.Module, ranks: int, some_heads: bool) -> ModelParts:

@@ -81,8 +81,7 @@ def _run_cell(
         events.emit(Status, state="loading")
         rank = prepare(run, environment, recorder, log, heartbeat)
         events.emit(Status, state="running")
-    except KeyboardInterrupt:  # a stop before the cell has begun
-        events.emit(Status, state="stopped")
+    except KeyboardInterrupt:  # a stop before the cell has begun: the state stays "loading"
         return 1
     except Exception as error:
         recorder.flush()

@@ -13,6 +13,7 @@ import signal
 from typing import TypeVar
 
 from nbmgpu.errors import (
+    LOST_SHARDS,
     LaunchError,
     RankError,
     RankKilledError,
@@ -24,9 +25,6 @@ from .events import Failure
 from .run import Run
 
 ErrorT = TypeVar("ErrorT", bound=BaseException)
-
-LOST_SHARDS = "sharded-states-lost"
-"""Topic of the notice that sharded parameters are those from before the cell."""
 
 EXPLANATIONS = {
     signal.SIGKILL: (
@@ -105,7 +103,7 @@ def _what_is_back(run: Run) -> str:
         return "what was trained so far is back in the notebook"
     if run.view.ranks[0].process is None:
         return "its ranks had not been started"
-    if not run.view.ranks[0].has_begun:
+    if run.view.ranks[0].state in ("starting", "loading"):
         return "rank 0 had not begun to run the cell"
     return "rank 0 ended before it could send its results: variables are those from before the cell"
 

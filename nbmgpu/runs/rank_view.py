@@ -72,13 +72,11 @@ class StepTime(NamedTuple):
 class RankView:
     """The state of one rank.
 
-    ``has_begun`` tells whether it has begun to run the cell.  ``step_times`` has an item for each
-    heartbeat with a step.
+    ``step_times`` has an item for each heartbeat with a step.
     """
 
     process: Started | None = None
     state: RankState = "starting"
-    has_begun: bool = False
     detail: str = ""
     exited: Exited | None = None
     failure: Failure | None = None
@@ -100,7 +98,6 @@ class RankView:
                 self.process = event
             case Status():
                 self.state, self.detail = event.state, event.detail
-                self.has_begun |= event.state == "running"
             case Failure():
                 self.failure = event
             case Metrics():

@@ -10,6 +10,7 @@ from idioms.comparison import assert_equal
 from idioms.idiom import TRAIN, Idiom, idiom
 from idioms.notebook import notebook
 from idioms.sources import BATCH_NORM, CLOSURE, DROPOUT
+from test_mp import LIGHTNING
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 import nbmgpu
@@ -49,20 +50,6 @@ def test_the_model_keeps_its_type() -> None:
 def test_sync_batchnorm_is_refused() -> None:
     with pytest.raises(OptionError, match="--sync-batchnorm"):
         nbmgpu.run(TRAIN, notebook(), gpus=2, cpu=True, strategy="dp", sync_batchnorm=True)
-
-
-LIGHTNING = """
-import lightning.pytorch as pl
-class Module(pl.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.net = nn.Linear(8, 4)
-    def training_step(self, batch, index):
-        return F.cross_entropy(self.net(batch[0]), batch[1])
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False).fit(Module(), loader)
-"""
 
 
 def test_lightning_is_refused() -> None:

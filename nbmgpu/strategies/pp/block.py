@@ -6,6 +6,7 @@ import enum
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -82,7 +83,7 @@ class PipelineBlock:
         stack: Stack,
         index: int,
         parameters: list[OwnedParameter],
-        number: int = 0,
+        number: int,
     ) -> None:
         """Initialize a block.
 
@@ -112,7 +113,7 @@ class PipelineBlock:
         """Its name in the model."""
         return self.stack.names[self.index]
 
-    @property
+    @cached_property
     def states(self) -> list[StageParamState]:
         """The states of its parameters."""
         return list(dict.fromkeys(owned.state for owned in self.parameters))

@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from nbmgpu.strategies import profiles
 from nbmgpu.strategies.base import Backward, RankContext
 from nbmgpu.strategies.caching_configs import caching_configs
-from nbmgpu.strategies.mesh_sizes import DP, FSDP
+from nbmgpu.strategies.mesh_sizes import DATA_PARALLEL, DP, FSDP
 from nbmgpu.strategies.profile import Profile
 from nbmgpu.strategies.sharding.call_order import (
     BACKWARD,
@@ -61,7 +61,7 @@ class PipelineParallel(TensorParallel):
     def __init__(self, context: RankContext) -> None:
         """Start without units."""
         super().__init__(context)
-        sizes = dict(zip(self.mesh.mesh_dim_names or (), self.mesh.shape, strict=True))
+        sizes = context.mesh.shape
         groups = {name: self.mesh.get_group(name) for name, size in sizes.items() if size > 1}
         self._groups = StageGroups(
             self.mesh.get_group(PP), groups.get(DP), groups.get(FSDP), groups.get(TP)
@@ -70,7 +70,7 @@ class PipelineParallel(TensorParallel):
         self._model_group = self.new_group((PP, TP)) if self._groups.tp else self._groups.pp
         self._call_order: CallOrderCheck | None = None
         if self._groups.fsdp:
-            peers = self.new_group((DP, FSDP), TIMEOUT)
+            peers = self.new_group(DATA_PARALLEL, TIMEOUT)
             self._call_order = CallOrderCheck(self.profile.name, peers, "%%mgpu --strategy pp")
         self._pipeline: Pipeline | None = None
         self._blocks: list[PipelineBlock] = []

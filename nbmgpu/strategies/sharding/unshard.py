@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from nbmgpu.errors import LOST_SHARDS
+
 from .full_tensor_view import FullTensorView
 from .param_state import ParamState
 from .parameter_storage import FreedStorage
@@ -118,4 +120,4 @@ def restore_after_failure(
                 state.update({k: v._shard.original for k, v in views.items()})
                 if any(v._shard.original is None for v in views.values()):
                     del optimizer.state[parameter]
-    notice("sharded-states-lost", UNFINISHED)
+    notice(LOST_SHARDS, UNFINISHED)
