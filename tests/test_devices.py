@@ -1,5 +1,6 @@
 """Device probing, placement of ranks, and ``%mgpu info``."""
 
+import dataclasses
 import os
 import platform
 import subprocess
@@ -208,6 +209,23 @@ def test_ranks_are_placed_on_the_requested_gpus(line, indices, threads):
     placement = place_ranks(RunOptions.parse(line), SERVER)
     assert placement == Placement(tuple(f"cuda:{i}" for i in indices), threads, "")
     assert placement.world_size == len(indices)
+
+
+def test_ranks_share_a_gpu_that_is_listed_twice():
+    placement = place_ranks(RunOptions.of(gpus=(0, 0, 2)), SERVER)
+    assert placement.devices == ("cuda:0", "cuda:0", "cuda:2")
+    assert "Several ranks share cuda:0. They communicate by gloo" in placement.notice
+
+
+def test_one_process_cannot_share_a_gpu_with_itself():
+    with pytest.raises(OptionError, match="one process, which cannot list a GPU twice") as caught:
+        place_ranks(RunOptions.of(gpus=(1, 1, 2), strategy="mp"), SERVER)
+    assert "%%mgpu --strategy mp --gpus 1,2" in str(caught.value)
+
+
+def test_two_ranks_on_one_gpu_are_offered():
+    with pytest.raises(OptionError, match="with --gpus 0,0, two ranks share the GPU"):
+        place_ranks(RunOptions.of(gpus=2), dataclasses.replace(SERVER, gpus=FOUR[:1]))
 
 
 def test_the_cpu_can_be_chosen_over_gpus():

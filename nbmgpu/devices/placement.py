@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from nbmgpu.errors import OptionError, format_message
 from nbmgpu.formatting import format_count
@@ -51,7 +52,8 @@ class Placement:
 def place_ranks(options: RunOptions, machine: Machine) -> Placement:
     """Return the devices of the ranks.
 
-    With GPUs: all by default, the first N, or those listed.  Without a usable GPU, or with
+    With GPUs: all by default, the first N, or those listed; ranks share a GPU that is listed more
+    than once.  Without a usable GPU, or with
     ``--cpu``: N CPU ranks (2 by default), as many as a list has, or for ``all`` one per core up
     to 4.  Without a number, a mesh has one.  A strategy that works in a single process has one
     rank with all of these devices.
@@ -64,10 +66,13 @@ def place_ranks(options: RunOptions, machine: Machine) -> Placement:
     one_process = profile_of(options.strategy).in_one_process
     if machine.cuda and not options.cpu:
         devices = _choose_gpus(options, machine)
+        notice = _shared_gpu_notice(devices)
         if one_process:
+            if notice:
+                _refuse_shared_gpus(options, devices)
             indices = ",".join(device.removeprefix("cuda:") for device in devices)
             devices = (f"cuda:{indices}",)
-        return Placement(devices, max(1, machine.cores // len(devices)))
+        return Placement(devices, max(1, machine.cores // len(devices)), notice)
     ranks = 1 if one_process else _count_cpu_ranks(options, machine)
     threads = max(1, machine.cores // ranks)
     notice = (
@@ -102,9 +107,30 @@ def _choose_gpus(options: RunOptions, machine: Machine) -> tuple[str, ...]:
         what += f", and CUDA_VISIBLE_DEVICES hides {machine.hidden} more"
     on_cpu = f"With --cpu, {format_count(ranks, 'CPU rank')} would run instead"
     allowed = on_cpu if ranks <= RANKS_PER_CORE * machine.cores else ""
+    if len(available) == 1 and ranks == 2 and not profile_of(options.strategy).in_one_process:
+        allowed += "; with --gpus 0,0, two ranks share the GPU: slower, with the same numbers"
     raise OptionError(
         format_message(what, allowed, dataclasses.replace(options, gpus=nearest).command)
     )
+
+
+def _shared_gpu_notice(devices: Sequence[str]) -> str:
+    """Return what to tell the user if ranks share GPUs; else an empty text."""
+    shared = sorted({device for device in devices if devices.count(device) > 1})
+    if not shared:
+        return ""
+    return (
+        f"Several ranks share {' and '.join(shared)}. They communicate by gloo, because NCCL needs "
+        "one GPU per rank. The numbers are those of as many GPUs; the speed is not."
+    )
+
+
+def _refuse_shared_gpus(options: RunOptions, devices: Sequence[str]) -> NoReturn:
+    """Raise for a strategy whose only process would see the same GPU twice, which CUDA forbids."""
+    what = f"--strategy {options.strategy} runs in one process, which cannot list a GPU twice"
+    indices = tuple(dict.fromkeys(int(device.removeprefix("cuda:")) for device in devices))
+    nearest = dataclasses.replace(options, gpus=indices)
+    raise OptionError(format_message(what, instead=nearest.command))
 
 
 def _count_cpu_ranks(options: RunOptions, machine: Machine) -> int:

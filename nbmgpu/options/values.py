@@ -18,7 +18,10 @@ from typing import Literal, TypeAlias
 from nbmgpu.errors import closest_match
 
 GpuRequest: TypeAlias = int | Literal["all"] | tuple[int, ...] | None
-"""A number of GPUs, ``"all"``, indices, or None: all GPUs, or CPU ranks where there is none."""
+"""A number of GPUs, ``"all"``, indices, or None: all GPUs, or CPU ranks where there is none.
+
+Ranks share a GPU whose index is listed more than once.
+"""
 
 
 @dataclass(frozen=True)
@@ -133,8 +136,6 @@ def validate_gpus(value: object) -> GpuRequest:
                 raise invalid("The list of GPUs is empty", "all")
             if min(listed) < 0:
                 raise invalid(f"There is no GPU {min(listed)}", wanted or "all")
-            if wanted != listed:
-                raise invalid("The list of GPUs has duplicates", wanted)
             return listed
         count = _integer(value)
     except ValueError:

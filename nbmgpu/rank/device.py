@@ -28,8 +28,23 @@ def enter_device(record: RunRecord, rank: int) -> str:
 
 
 def _hide_other_gpus(indices: list[int]) -> None:
-    """Hide other GPUs of the kernel, so that "cuda" and "cuda:0" mean the rank's own."""
+    """Hide the GPUs of other ranks, so that "cuda" and "cuda:0" mean the rank's own."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     names = [name for name in visible.split(",") if name]
     chosen = [names[index] if names else str(index) for index in indices]
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(chosen)
+    os.environ["LOCAL_RANK"] = "0"  # DeepSpeed, accelerate and others select the GPU of this number
+
+
+def device_error(device: str) -> RuntimeError | None:
+    """Return the error of a kernel on ``device``, after which CUDA refuses everything; else None.
+
+    It waits for all kernels, as errors are reported asynchronously.
+    """
+    if device == "cpu":
+        return None
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        return error
+    return None

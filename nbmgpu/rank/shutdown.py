@@ -17,6 +17,7 @@ from nbmgpu.runs.events import Status
 from nbmgpu.runs.folder import COLLECTING_FILE, write_atomically
 from nbmgpu.serialization import is_complete, save_result, write_copies
 
+from .device import device_error
 from .files import open_files
 from .reporting import failures
 from .reporting.final_report import FinalReport, emit_measurements
@@ -43,6 +44,8 @@ def finish(rank: PreparedRank, outcome: Outcome) -> int:
         The exit code.
     """
     session, events = rank.session, rank.session.recorder.events
+    if (error := device_error(session.strategy.device)) is not None:
+        return _finish_without_device(rank, outcome, error)
     limit, timer = session.step_options.limit, session.metrics.optimizer_timer
     stopped = isinstance(outcome.error, KeyboardInterrupt)
     if limit.on:
@@ -70,6 +73,26 @@ def finish(rank: PreparedRank, outcome: Outcome) -> int:
     location = failures.location_in_cell(outcome.error, rank.run.cell) if outcome.error else ""
     events.emit(Status, state=state, detail=location if stopped else "")
     return int(outcome.error is not None)
+
+
+def _finish_without_device(rank: PreparedRank, outcome: Outcome, error: RuntimeError) -> int:
+    """Report the failure of a rank that cannot read its GPU any more; there are no results.
+
+    Args:
+        rank: the rank.
+        outcome: how the cell ended: by ``error``, by another one, or before it was noticed.
+        error: what every use of the GPU raises now.
+    """
+    if outcome.error is None:
+        lines = traceback.format_exception(error)
+        outcome = dataclasses.replace(outcome, error=error, traceback=lines)
+    with suppress(OSError):
+        _report_end(rank, outcome, stopped=False)
+    open_files.flush()
+    rank.files.remove()
+    rank.session.recorder.flush()
+    rank.session.recorder.events.emit(Status, state="failed")
+    return 1
 
 
 def _finish_strategy(strategy: Strategy, outcome: Outcome) -> Outcome:

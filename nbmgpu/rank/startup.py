@@ -117,7 +117,8 @@ def prepare(
 
 
 def _join_process_group(record: RunRecord, environment: RankEnvironment, device: str) -> None:
-    backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
+    shares_gpu = len(set(record.devices)) < record.world_size  # NCCL: "Duplicate GPU detected"
+    backend = "gloo" if device == "cpu" or shares_gpu else "cpu:gloo,cuda:nccl"
     dist.init_process_group(
         backend, environment.init_method, rank=environment.rank, world_size=record.world_size
     )

@@ -108,6 +108,10 @@ def _what_is_back(run: Run) -> str:
     return "rank 0 ended before it could send its results: variables are those from before the cell"
 
 
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
 def _where_ranks_stood(run: Run) -> str:
     places: dict[str, list[str]] = {}
     for rank, seen in enumerate(run.view.ranks):
@@ -136,8 +140,7 @@ def _silent(run: Run, rank: int) -> BaseException:
         return LaunchError(f"{who} did not start (exit code {code}).\n{_launcher_log(run)}")
     if run.view.ranks[rank].state == "stopped":
         return KeyboardInterrupt(f"{who} was interrupted, by its cell or by a signal from outside")
-    back = _what_is_back(run)
-    sentence = f"\n{back[0].upper()}{back[1:]}."
+    sentence = f"\n{_sentence(_what_is_back(run))}"
     tail = _tail(run.log(rank))
     log = run.log_path(rank)
     end = f"{sentence}\n" + (f"The end of its log, {log}:\n{tail}" if tail else f"Its log: {log}")
@@ -165,6 +168,8 @@ def _raised(run: Run, failure: Failure) -> BaseException:
     if 0 < failure.line <= len(cell := run.cell.splitlines()):
         where += f", line {failure.line} of the cell: {cell[failure.line - 1].strip()}"
     lines = [where, *failure.traceback, *filter(None, [left_behind(run, failure)])]
+    if failure.line and 0 not in run.results:
+        lines.append(_sentence(_what_is_back(run)))
     error.__cause__ = RankTraceback("\n".join(lines))
     error._render_traceback_ = lambda *_: lines  # type: ignore[attr-defined]
     return error

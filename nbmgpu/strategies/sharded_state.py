@@ -13,6 +13,8 @@ from weakref import WeakValueDictionary
 import torch
 import torch.distributed as dist
 
+from .point_to_point import isend, recv
+
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
@@ -200,7 +202,7 @@ def _send(tensors: list[Tensor], rank: int, group: ProcessGroup | None, dst: int
         if dst is None:
             dist.broadcast(tensor.contiguous(), group=group, group_src=rank)
         elif rank != dst:
-            dist.send(tensor.contiguous(), group=group, group_dst=dst)
+            isend(tensor.contiguous(), dst, group).work.wait()
 
 
 def _receive(
@@ -211,7 +213,7 @@ def _receive(
     if dst is None:
         dist.broadcast(tensor, group=group, group_src=owner)
     else:
-        dist.recv(tensor, group=group, group_src=owner)
+        recv(tensor, owner, group)
     return tensor
 
 

@@ -19,7 +19,13 @@ from nbmgpu.runs.events import EventTail, Progress
 
 from .differences import Differences, difference
 from .idiom import RANK_LOCAL, Idiom
-from .notebook import PRELUDE, execute, notebook, working_directory
+from .notebook import (
+    PRELUDE,
+    devices_of_ranks,
+    execute_alone,
+    notebook,
+    working_directory,
+)
 
 QUIET = {"rank-0-values", "idle-stages"}
 """Topics that any cell may be given: its last batch is rank 0's, and stages of pp wait."""
@@ -83,22 +89,22 @@ def run_both(
     here, before = alone or (cell, setup)
     with working_directory(folder and folder / "alone"):
         expected = notebook(before, prelude=prelude)
-        execute(here, expected)
+        execute_alone(here, expected)
     with working_directory(folder and folder / "ranks"):
         found = notebook(setup, prelude=prelude)
-        run = nbmgpu.run(cell, found, **({"gpus": ranks, "cpu": True} | options))
+        run = nbmgpu.run(cell, found, **(devices_of_ranks(ranks) | options))
     return Comparison(run, expected, found)
 
 
 def compare(idiom: Idiom, ranks: int = 2, **options: Any) -> Comparison:
     """Run ``idiom`` on one device and on ``ranks``, and compare all that they leave."""
     alone = notebook(idiom.setup)
-    execute(idiom.cell, alone)
+    execute_alone(idiom.cell, alone)
     random_alone = random_state.capture()
 
     found = notebook(idiom.setup)
     own = dict(found)
-    run = nbmgpu.run(idiom.cell, found, gpus=ranks, cpu=True, **options)
+    run = nbmgpu.run(idiom.cell, found, **(devices_of_ranks(ranks) | options))
     random_ranks = random_state.capture()
 
     result = Comparison(run, alone, found)

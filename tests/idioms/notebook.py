@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 PRELUDE = """
@@ -47,7 +48,15 @@ losses = []
 """
 """What every idiom starts from.  44 samples by 8: six batches, the last one of 4."""
 
+DEVICE = os.environ.get("NBMGPU_TEST_DEVICE", "cpu")
+"""Where the tensors of notebooks are: with ``cuda`` on GPU 0, which all ranks share."""
+
 _numbers = itertools.count()
+
+
+def devices_of_ranks(ranks: int) -> dict[str, Any]:
+    """Return the options of ``nbmgpu.run`` for this number of ranks."""
+    return {"gpus": ranks, "cpu": True} if DEVICE == "cpu" else {"gpus": (0,) * ranks}
 
 
 def notebook(setup: str = "", seed: int = 0, prelude: str = PRELUDE) -> dict[str, Any]:
@@ -57,8 +66,10 @@ def notebook(setup: str = "", seed: int = 0, prelude: str = PRELUDE) -> dict[str
     np.random.seed(seed)
     torch.manual_seed(seed)
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    execute(prelude, namespace)
-    execute(setup, namespace)
+    torch.backends.cudnn.allow_tf32 = False  # ten bits of precision, by default
+    with torch.device(DEVICE):
+        execute(prelude, namespace)
+        execute(setup, namespace)
     return namespace
 
 
@@ -80,6 +91,16 @@ def working_directory(folder: Path | None) -> Iterator[None]:
         yield
     finally:
         os.chdir(before)
+
+
+def execute_alone(source: str, namespace: dict[str, Any]) -> None:
+    """Run a cell on one device; skip the test of a cell that only runs with CPU tensors."""
+    try:
+        execute(source, namespace)
+    except (RuntimeError, TypeError) as error:
+        if DEVICE == "cpu" or not any(word in str(error) for word in ("device", "cuda", "CUDA")):
+            raise
+        pytest.skip(f"a cell for CPU tensors: {error}")
 
 
 def _reset_accelerate() -> None:

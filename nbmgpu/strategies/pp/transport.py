@@ -15,6 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from nbmgpu.strategies.point_to_point import Sending, isend, recv
+
 MAX_DIMS = 12
 """Most dimensions of a tensor in a message."""
 
@@ -64,7 +66,7 @@ class Transport:
         """Use ``group``, with tensors on ``device``."""
         self.group = group
         self.device = device
-        self._sent: list[tuple[Any, Tensor]] = []
+        self._sent: list[Sending] = []
 
     def send(self, tensors: Sequence[Tensor | None], dst: int) -> None:
         """Send tensors to a rank of the group; some may be None."""
@@ -75,27 +77,27 @@ class Transport:
                 self._send(tensor.detach().contiguous(), dst)
 
     def _send(self, tensor: Tensor, dst: int) -> None:
-        self._sent.append((dist.isend(tensor, group=self.group, group_dst=dst), tensor))
+        self._sent.append(isend(tensor, dst, self.group))
 
     def receive(self, number: int, src: int) -> list[Tensor | None]:
         """Receive ``number`` tensors or Nones, which require gradients as they did there."""
         if not number:
             return []
         header = torch.empty((number, 3 + MAX_DIMS), dtype=torch.int64, device=self.device)
-        dist.recv(header, group=self.group, group_src=src)
+        recv(header, src, self.group)
         tensors: list[Tensor | None] = []
         for meta in self._read(header):
             tensor = self._empty(meta)
             if tensor is not None:
-                dist.recv(tensor, group=self.group, group_src=src)
+                recv(tensor, src, self.group)
                 tensor.requires_grad_(meta is not None and meta.requires_grad)
             tensors.append(tensor)
         return tensors
 
     def wait(self) -> None:
         """Wait until all tensors are sent."""
-        for work, _ in self._sent:
-            work.wait()
+        for sending in self._sent:
+            sending.work.wait()
         self._sent.clear()
 
     def broadcast_tensors(
