@@ -48,8 +48,8 @@ class Comparison:
 
     @property
     def notices(self) -> set[str]:
-        """The topics of the run's notices, without those that any run on CPUs may be given."""
-        return set(self.run.view.notices) - {"devices"} - QUIET
+        """The topics of the run's notices, without those of the machine and its libraries."""
+        return set(self.run.view.notices) - {"devices", "library-version"} - QUIET
 
     def split(self) -> bool:
         """Return whether rank 1 had a shard of the batches of some loader."""

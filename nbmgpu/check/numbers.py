@@ -1,0 +1,58 @@
+"""Checks that cells give on ranks the numbers of one device, under every strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nbmgpu.devices.requirements import missing_requirement
+from nbmgpu.strategies import profile_of, strategy_names
+
+from .cells import BF16, CELLS, FP16
+from .check import Check, CheckSkipped, Finding
+from .comparison import Cell, compare
+from .setting import Setting
+
+FOUR_RANKS = {"hsdp": 4, "fsdp+tp": 4, "tp+pp": 4, "fsdp+pp": 4, "fsdp+tp+pp": 8}
+"""Ranks of the strategies whose mesh has several dimensions; others have two."""
+
+AUTOCAST = ("ddp", "zero1", "fsdp", "tp")
+"""Strategies under which cells that use autocast are checked."""
+
+
+def checks() -> list[Check]:
+    """Return the checks of this group."""
+    return list(_checks())
+
+
+def _checks() -> Iterator[Check]:
+    for strategy in strategy_names():
+        for cell in CELLS:
+            yield _check(strategy, cell)
+        if strategy in AUTOCAST:
+            yield _check(strategy, BF16)
+            yield _check(strategy, FP16)
+
+
+def _check(strategy: str, cell: Cell) -> Check:
+    def function(setting: Setting) -> Finding:
+        ranks = _ranks(strategy, setting)
+        return compare(cell, setting, ranks, strategy=strategy)
+
+    return Check("numbers", f"{strategy}, {cell.name}", function, cell.quick)
+
+
+def _ranks(strategy: str, setting: Setting) -> int:
+    """Return on how many ranks a strategy is checked.
+
+    Raises:
+        CheckSkipped: it cannot run here.
+    """
+    profile = profile_of(strategy)
+    if (missing := missing_requirement(profile)) is not None:
+        raise CheckSkipped(f"needs {missing.needed}")
+    if profile.in_one_process:
+        return max(1, setting.gpus)
+    ranks = FOUR_RANKS.get(strategy, 2)
+    if ranks > setting.most_ranks:
+        raise CheckSkipped(f"needs {ranks} GPUs")
+    return ranks

@@ -1,0 +1,107 @@
+"""Runs checks in a process of their own, and starts another one where it does not survive."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from nbmgpu.system.parent_death import die_with_parent
+
+from .check import Check, CheckResult
+from .setting import Setting
+
+SECONDS_PER_CHECK = 900
+"""After this time without a result, a check counts as hanging."""
+
+
+def run_here(checks: Sequence[Check], setting: Setting, results: Path) -> None:
+    """Run checks one after the other in this process; append a line per result to ``results``.
+
+    The process ends with its parent.
+    """
+    die_with_parent(os.getppid(), signal.SIGTERM)
+    with results.open("a") as file:
+        for check in checks:
+            file.write(check.run(setting).to_json() + "\n")
+            file.flush()
+
+
+def run_all(checks: Sequence[Check], cpu: bool) -> Iterator[CheckResult]:
+    """Yield the result of each check.
+
+    The checks of a group share a process.  If it ends or hangs, the check that it was running has
+    failed, and another process goes on with the next one.
+    """
+    waiting = list(checks)
+    while waiting:
+        group = [check for check in waiting if check.group == waiting[0].group]
+        done = 0
+        for result in _run_group(group, cpu):
+            yield result
+            done += 1
+        waiting = [check for check in waiting if check not in group[:done]]
+
+
+def _run_group(group: Sequence[Check], cpu: bool) -> Iterator[CheckResult]:
+    """Yield results until all checks of the group have one, or their process is lost."""
+    with tempfile.TemporaryDirectory() as folder:
+        results, log = Path(folder) / "results.jsonl", Path(folder) / "log"
+        results.touch()
+        only = [part for check in group for part in ("--only", check.label)]
+        command = [sys.executable, "-m", "nbmgpu.check", "--results", str(results), *only]
+        with log.open("w") as output, results.open() as lines:
+            process = subprocess.Popen(
+                [*command, *(["--cpu"] if cpu else [])],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+            )  # fmt: skip
+            try:
+                for check in group:
+                    begun = time.monotonic()
+                    line = _next_line(lines, process, begun + SECONDS_PER_CHECK)
+                    if line is None:
+                        seconds = time.monotonic() - begun
+                        yield _lost(check, process, seconds, log.read_text(errors="replace"))
+                        return
+                    yield CheckResult.from_json(line)
+            finally:
+                _end(process)
+
+
+def _next_line(lines: TextIO, process: subprocess.Popen[bytes], until: float) -> str | None:
+    """Return the next whole line; None if none comes in time, or ``process`` has ended."""
+    part = ""
+    while time.monotonic() < until:
+        ended = process.poll() is not None  # before reading: it may write and end in between
+        part += lines.readline()
+        if part.endswith("\n"):
+            return part
+        if ended:
+            return None
+        time.sleep(0.05)
+    return None
+
+
+def _lost(check: Check, process: subprocess.Popen[bytes], seconds: float, log: str) -> CheckResult:
+    code = process.poll()
+    how = "hangs" if code is None else f"ended its process with exit code {code}"
+    tail = " ".join(log.split()[-60:])
+    return CheckResult(check.group, check.name, "failed", f"{how}: {tail}", round(seconds, 2))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the process and its session; runs end with it, as their ranks watch it."""
+    for sig in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is not None:
+            return
+        os.killpg(process.pid, sig)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            continue

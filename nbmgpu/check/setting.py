@@ -1,0 +1,60 @@
+"""Where checks run: on several GPUs, on one that all ranks share, or on CPU ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from nbmgpu.devices.probe import Machine
+
+CPU_RANKS = 4
+"""The most CPU ranks, and ranks that share a GPU, of a check."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The devices that checks use.
+
+    Attributes:
+        gpus: number of GPUs; 0 for CPU ranks.
+    """
+
+    gpus: int
+
+    @classmethod
+    def of(cls, machine: Machine, cpu: bool = False) -> Setting:
+        """Return the setting of a machine; with ``cpu``, as if it had no GPU."""
+        return cls(len(machine.gpus) if machine.cuda and not cpu else 0)
+
+    @property
+    def device(self) -> str:
+        """The device of tensors in the cells: ``cuda`` or ``cpu``."""
+        return "cuda" if self.gpus else "cpu"
+
+    @property
+    def shared(self) -> bool:
+        """Whether all ranks share one GPU, and communicate by gloo instead of NCCL."""
+        return self.gpus == 1
+
+    @property
+    def most_ranks(self) -> int:
+        """The most ranks of a check."""
+        return self.gpus if self.gpus > 1 else CPU_RANKS
+
+    def options(self, ranks: int) -> dict[str, Any]:
+        """Return the options of ``nbmgpu.run`` for this number of ranks."""
+        if not self.gpus:
+            return {"gpus": ranks, "cpu": True}
+        return {"gpus": (0,) * ranks if self.shared and ranks > 1 else ranks}
+
+    @property
+    def proves(self) -> str:
+        """What checks in this setting prove, and what they do not."""
+        if not self.gpus:
+            return "CPU ranks with gloo: nothing here says how a GPU behaves."
+        if self.shared:
+            return (
+                "One GPU: several ranks share it and communicate by gloo. This proves the numbers "
+                "and the handling of GPU tensors, not NCCL between GPUs, nor the speed."
+            )
+        return f"{self.gpus} GPUs, one per rank, with NCCL."
