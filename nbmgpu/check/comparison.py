@@ -123,12 +123,11 @@ def numbers(value: Any) -> list[Tensor]:
 @contextlib.contextmanager
 def float32_precision() -> Iterator[None]:
     """Compute in float32 also where the GPU would use TF32, which has ten bits of precision."""
-    before = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
-    torch.backends.cudnn.allow_tf32 = False
+    precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # for deterministic algorithms
     try:
-        yield
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            yield
     finally:
-        torch.backends.cudnn.allow_tf32 = before[0]
-        torch.set_float32_matmul_precision(before[1])
+        torch.set_float32_matmul_precision(precision)

@@ -15,6 +15,7 @@ from typing import TextIO
 from nbmgpu.system.parent_death import die_with_parent
 
 from .check import Check, CheckResult
+from .session import end_session
 from .setting import Setting
 
 SECONDS_PER_CHECK = 900
@@ -71,7 +72,7 @@ def _run_group(group: Sequence[Check], cpu: bool) -> Iterator[CheckResult]:
                         return
                     yield CheckResult.from_json(line)
             finally:
-                _end(process)
+                end_session(process)
 
 
 def _next_line(lines: TextIO, process: subprocess.Popen[bytes], until: float) -> str | None:
@@ -93,15 +94,3 @@ def _lost(check: Check, process: subprocess.Popen[bytes], seconds: float, log: s
     how = "hangs" if code is None else f"ended its process with exit code {code}"
     tail = " ".join(log.split()[-60:])
     return CheckResult(check.group, check.name, "failed", f"{how}: {tail}", round(seconds, 2))
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process and its session; runs end with it, as their ranks watch it."""
-    for sig in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            return
-        os.killpg(process.pid, sig)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            continue

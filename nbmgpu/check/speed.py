@@ -19,6 +19,7 @@ from nbmgpu.strategies import profile_of
 
 from .check import Check, CheckSkipped, Finding
 from .comparison import run_on_ranks
+from .session import end_session
 from .setting import Setting
 
 MODEL = """
@@ -101,6 +102,10 @@ WRAPPED = {
 """How a strategy is written by hand."""
 
 
+SCRIPT_TIMEOUT = 300
+"""Seconds for a script by hand."""
+
+
 def checks() -> list[Check]:
     """Return the checks of this group."""
     functions: dict[str, Callable[[Setting], Finding]] = {
@@ -114,10 +119,12 @@ def checks() -> list[Check]:
     return [Check("speed", name, function) for name, function in functions.items()]
 
 
-def _sizes(setting: Setting) -> dict[str, Any]:
+def _sizes(setting: Setting, ranks: int) -> dict[str, Any]:
     """Return the format fields of ``MODEL``: a step of some milliseconds."""
-    if setting.gpus:
+    if setting.gpus and (not setting.shared or ranks == 1):
         return {"device": "cuda", "width": 1024, "depth": 12, "batch": 512, "steps": 60}
+    if setting.gpus:  # gloo sums gradients on the host: a small model
+        return {"device": "cuda", "width": 256, "depth": 4, "batch": 256, "steps": 40}
     return {"device": "cpu", "width": 64, "depth": 4, "batch": 32, "steps": 40}
 
 
@@ -142,7 +149,7 @@ def _launch(setting: Setting) -> Finding:
 
 def _ours(setting: Setting, ranks: int, strategy: str = "ddp") -> dict[str, float]:
     names: dict[str, Any] = {}
-    exec(MODEL.format(**_sizes(setting)) + OURS, names)
+    exec(MODEL.format(**_sizes(setting, ranks)) + OURS, names)
     run_on_ranks(LOOP, names, setting, ranks, strategy=strategy, timeout=300)
     return {name: float(names[name]) for name in ("step", "cpu", "peak")}
 
@@ -151,7 +158,7 @@ def _one_rank(setting: Setting) -> Finding:
     ours = min((_ours(setting, 1) for _ in range(2)), key=lambda each: each["step"])
     plain = []
     for _ in range(2):
-        script = MODEL.format(**_sizes(setting)) + OURS + LOOP
+        script = MODEL.format(**_sizes(setting, 1)) + OURS + LOOP
         script += "\nimport json\nprint(json.dumps(dict(step=step, cpu=cpu, peak=peak)))"
         plain.append(_run_script(script, [sys.executable]))
     return _ratio(ours, min(plain, key=lambda each: each["step"]), "the plain loop")
@@ -162,7 +169,7 @@ def _beside(strategy: str, setting: Setting) -> Finding:
         raise CheckSkipped(f"needs {missing.needed}")
     ranks = min(2, setting.most_ranks) if setting.shared or not setting.gpus else setting.gpus
     backend = "nccl" if setting.gpus > 1 else "gloo"
-    script = MODEL.format(**_sizes(setting)) + BY_HAND.format(
+    script = MODEL.format(**_sizes(setting, ranks)) + BY_HAND.format(
         backend=backend, wrap=WRAPPED[strategy], loop=LOOP
     )
     launcher = [
@@ -193,12 +200,18 @@ def _run_script(script: str, command: list[str]) -> dict[str, float]:
         path = Path(folder) / "train.py"
         path.write_text(script)
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
-            [*command, str(path)], capture_output=True, text=True, timeout=300, check=False,
-            env=environment,
-        )  # fmt: skip
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    assert lines, f"the script by hand failed: {done.stderr[-300:]}"
+        output, errors = Path(folder) / "output", Path(folder) / "errors"
+        with output.open("w") as out, errors.open("w") as err:
+            process = subprocess.Popen(
+                [*command, str(path)], stdout=out, stderr=err, env=environment,
+                start_new_session=True,
+            )  # fmt: skip
+            try:
+                process.wait(SCRIPT_TIMEOUT)
+            finally:
+                end_session(process)
+        lines = [line for line in output.read_text().splitlines() if line.startswith("{")]
+        assert lines, f"the script by hand failed: {errors.read_text()[-300:]}"
     found: dict[str, float] = json.loads(lines[-1])
     return found
 
@@ -229,7 +242,7 @@ def _synchronizations(setting: Setting) -> Finding:
     counts: dict[str, float | str] = {}
     for name, ranks in ("ddp on one rank", 1), ("ddp", 2):
         names: dict[str, Any] = {}
-        exec(MODEL.format(**_sizes(setting)) + OURS, names)
+        exec(MODEL.format(**_sizes(setting, ranks)) + OURS, names)
         names["loader"] = type(names["loader"])(names["dataset"], names["batch"], pin_memory=True)
         run_on_ranks(COUNT, names, setting, ranks)
         counts[name] = names["syncs"]

@@ -53,8 +53,5 @@ def recv(tensor: Tensor, src: int, group: ProcessGroup | None = None) -> None:
 
 
 def _needs_host(tensor: Tensor, group: ProcessGroup | None) -> bool:
-    if tensor.device.type == "cpu":
-        return False
-    members = group if group is not None else dist.group.WORLD
-    assert members is not None
-    return bool(members._get_backend(tensor.device).name() == "gloo")
+    device = tensor.device.type
+    return device != "cpu" and f"{device}:gloo" in dist.get_backend_config(group).split(",")

@@ -21,9 +21,9 @@ from .differences import Differences, difference
 from .idiom import RANK_LOCAL, Idiom
 from .notebook import (
     PRELUDE,
-    devices_of_ranks,
     execute_alone,
     notebook,
+    on_ranks,
     working_directory,
 )
 
@@ -92,7 +92,7 @@ def run_both(
         execute_alone(here, expected)
     with working_directory(folder and folder / "ranks"):
         found = notebook(setup, prelude=prelude)
-        run = nbmgpu.run(cell, found, **(devices_of_ranks(ranks) | options))
+        run = nbmgpu.run(cell, found, **on_ranks(ranks, options))
     return Comparison(run, expected, found)
 
 
@@ -104,7 +104,7 @@ def compare(idiom: Idiom, ranks: int = 2, **options: Any) -> Comparison:
 
     found = notebook(idiom.setup)
     own = dict(found)
-    run = nbmgpu.run(idiom.cell, found, **(devices_of_ranks(ranks) | options))
+    run = nbmgpu.run(idiom.cell, found, **on_ranks(ranks, options))
     random_ranks = random_state.capture()
 
     result = Comparison(run, alone, found)

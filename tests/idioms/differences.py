@@ -95,7 +95,7 @@ def difference(a: Any, b: Any) -> float:
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    tensor = tensor.detach()
+    tensor = tensor.detach().cpu()
     dense = tensor.to_dense() if tensor.is_sparse else tensor
     return (dense.double() if dense.is_floating_point() else dense).numpy()
 

@@ -7,7 +7,7 @@ import linecache
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -54,9 +54,12 @@ DEVICE = os.environ.get("NBMGPU_TEST_DEVICE", "cpu")
 _numbers = itertools.count()
 
 
-def devices_of_ranks(ranks: int) -> dict[str, Any]:
-    """Return the options of ``nbmgpu.run`` for this number of ranks."""
-    return {"gpus": ranks, "cpu": True} if DEVICE == "cpu" else {"gpus": (0,) * ranks}
+def on_ranks(ranks: int, options: dict[str, Any]) -> dict[str, Any]:
+    """Return ``options`` of ``nbmgpu.run`` with the devices for this number of ranks."""
+    if DEVICE == "cpu":
+        return {"gpus": ranks, "cpu": True} | options
+    in_one_process = options.get("strategy") in ("dp", "mp")
+    return {"gpus": 1 if in_one_process else (0,) * ranks} | options
 
 
 def notebook(setup: str = "", seed: int = 0, prelude: str = PRELUDE) -> dict[str, Any]:
@@ -68,8 +71,8 @@ def notebook(setup: str = "", seed: int = 0, prelude: str = PRELUDE) -> dict[str
     namespace: dict[str, Any] = {"__name__": "__main__"}
     torch.backends.cudnn.allow_tf32 = False  # ten bits of precision, by default
     with torch.device(DEVICE):
-        execute(prelude, namespace)
-        execute(setup, namespace)
+        for source in (prelude, setup):
+            skipping_unless_cpu(execute, source, namespace)
     return namespace
 
 
@@ -94,9 +97,14 @@ def working_directory(folder: Path | None) -> Iterator[None]:
 
 
 def execute_alone(source: str, namespace: dict[str, Any]) -> None:
-    """Run a cell on one device; skip the test of a cell that only runs with CPU tensors."""
+    """Run a cell on one device."""
+    skipping_unless_cpu(execute, source, namespace)
+
+
+def skipping_unless_cpu(function: Callable[..., None], *args: Any) -> None:
+    """Call ``function``; on a GPU, skip the test if the source is for CPU tensors only."""
     try:
-        execute(source, namespace)
+        function(*args)
     except (RuntimeError, TypeError) as error:
         if DEVICE == "cpu" or not any(word in str(error) for word in ("device", "cuda", "CUDA")):
             raise

@@ -16,6 +16,10 @@ ENTRIES = (
         "Every optimizer that is created, unpickled or extended is registered here.",
     ),
     *patched(
+        TORCH, "torch.nn.RNNBase", "flatten_parameters",
+        "Where a strategy holds the parameters, cuDNN does not move them into one block.",
+    ),
+    *patched(
         TORCH, "torch.optim.Optimizer", "step",
         "The strategy, accumulation and clipping act at each step of the cell's optimizers; the "
         "method of each optimizer class is wrapped.",

@@ -25,6 +25,7 @@ from nbmgpu.strategies.collective_pickle import CollectivePickle
 from nbmgpu.strategies.per_parameter import has_closure
 from nbmgpu.strategies.profile import Profile
 from nbmgpu.strategies.replication import broadcast_unless_equal
+from nbmgpu.strategies.rnn_weights import keep_rnn_weights_in_place
 
 from .call_order import BACKWARD, END_OF_CELL
 from .compatibility import check_unit
@@ -74,6 +75,7 @@ class DeepSpeed(Strategy):
     def __init__(self, context: RankContext) -> None:
         """Start without engines."""
         super().__init__(context)
+        keep_rnn_weights_in_place()
         self.wrappers: list[EngineWrapper] = []
         self._patches = PatchStack()
         self._scale = 1.0

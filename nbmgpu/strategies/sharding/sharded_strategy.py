@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from nbmgpu.strategies.base import RankContext, Strategy, Unit
 from nbmgpu.strategies.collective_pickle import CollectivePickle
 from nbmgpu.strategies.replication import broadcast_unless_equal
+from nbmgpu.strategies.rnn_weights import keep_rnn_weights_in_place
 
 from . import view_operations  # noqa: F401 - sets how full tensor views run operations
 from .full_tensor_view import FullTensorView, ShardedParameter
@@ -76,6 +77,7 @@ class ShardedStrategy(Strategy):
     def __init__(self, context: RankContext) -> None:
         """Start without units."""
         super().__init__(context)
+        keep_rnn_weights_in_place()
         self.freed_storage = FreedStorage()
         self._units: list[Unit] = []
         self._steps: WeakKeyDictionary[Optimizer, LocalStep | None] = WeakKeyDictionary()

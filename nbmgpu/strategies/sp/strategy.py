@@ -20,6 +20,7 @@ from nbmgpu.strategies.base import RankContext, Unit
 from nbmgpu.strategies.ddp import DistributedDataParallel
 from nbmgpu.strategies.forward_patch import ForwardPatch
 from nbmgpu.strategies.profile import Profile
+from nbmgpu.strategies.rnn_weights import keep_rnn_weights_in_place
 from nbmgpu.strategies.sequence.block import BlockSettings
 from nbmgpu.strategies.sequence.model_layers import ModelLayers
 from nbmgpu.strategies.sequence.region import Exchange
@@ -46,6 +47,7 @@ class SequenceParallel(DistributedDataParallel):
     def __init__(self, context: RankContext) -> None:
         """Start without units."""
         super().__init__(context)
+        keep_rnn_weights_in_place()
         self._forwards = ForwardPatch()
         self._layers: ModelLayers | None = None
 
