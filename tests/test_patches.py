@@ -65,7 +65,7 @@ def test_the_error_for_a_moved_target_has_its_consequence() -> None:
     assert not lookup.exists(gone)
     assert gone.missing_text("9.9") == (
         "torch 9.9 has no torch.nowhere.at_all, which nbmgpu uses: It is needed. Without it, cells "
-        "under %%mgpu cannot run. It was tested with torch 2.13."
+        f"under %%mgpu cannot run. It was tested with {TORCH.tested}."
     )
 
 

@@ -127,10 +127,10 @@ FSDP = Profile(
         reasons={"precision=fp16": "its losses are not scaled; bf16 needs no scaling"},
         alternatives={"precision=fp16": "ddp"},
     ),
-    requirements=Requirements(torch=(2, 13)),  # it uses private names of FSDP2
+    requirements=Requirements(torch=(2, 11)),  # it uses private names of FSDP2
     modules=("torch.distributed.fsdp",),
     mesh=("dp", "fsdp"),
-    needs="torch 2.13; an optimizer that updates each element separately, or supports DTensor",
+    needs="torch 2.11; an optimizer that updates each element separately, or supports DTensor",
     saves="parameters, gradients and states: 1/N of all three per rank",
     costs="an all-gather of each unit's parameters in forward and again in backward",
 )  # fmt: skip

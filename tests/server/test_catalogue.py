@@ -118,7 +118,7 @@ def test_missing_packages_of_a_strategy_are_reported(monkeypatch):
 
     old = TorchBuild("2.6.0", None, None)
     monkeypatch.setattr("nbmgpu.devices.requirements.torch_build", lambda: old)
-    needs = "It needs torch 2.13 or newer, and this is 2.6.0. Try: pip install 'torch>=2.13'"
+    needs = "It needs torch 2.11 or newer, and this is 2.6.0. Try: pip install 'torch>=2.11'"
     assert missing_packages(BUILT_IN["fsdp"], has_torch=True) == needs
     assert missing_packages(BUILT_IN["ddp"], has_torch=True) == ""
     absent = "torch is not installed where this server runs."

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from nbmgpu.patches.target import Library
 
-TORCH = Library("torch", "2.13", "2.13", required_for="cells under %%mgpu")
+TORCH = Library("torch", "2.11", "2.13", required_for="cells under %%mgpu")
 FSDP = replace(TORCH, required_for="--strategy fsdp and zero2")
 ADVISOR = replace(TORCH, required_for="%mgpu advise, %mgpu pick and --strategy auto")
 NUMPY = Library("numpy", "2.4", "2.4", required_for="cells under %%mgpu")

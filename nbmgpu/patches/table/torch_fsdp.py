@@ -27,7 +27,8 @@ ENTRIES = (
         "What fully_shard leaves on modules is removed from the notebook's.",
     ),
     *private(
-        FSDP, f"{INTERNALS}._fsdp_common", "is_bw", "Hooks behave differently in backward passes."
+        FSDP, f"{INTERNALS}._fsdp_common", "is_bw TrainingState",
+        "Hooks behave differently in backward passes.",
     ),
     *private(
         FSDP, f"{INTERNALS}._fsdp_param", "FSDPParam", f"{SHOWS} Its instances get a subclass."
@@ -42,12 +43,13 @@ ENTRIES = (
     ),
     *private(
         FSDP, f"{INTERNALS}._fsdp_param_group.FSDPParamGroup",
-        "_register_state_dict_hooks _to_sharded _init_mp_dtypes", SHOWS,
+        "_register_state_dict_hooks _to_sharded _init_mp_dtypes _post_forward_indices "
+        "_training_state", SHOWS,
     ),
     *private(
         FSDP, f"{INTERNALS}._fsdp_state.FSDPState",
-        "_pre_forward_hook_handle _post_forward_hook_handle _fsdp_param_groups _lazy_init "
-        "_state_ctx _pre_forward _post_forward _reset_iter_state",
+        "_pre_forward_hook_handle _post_forward_hook_handle _fsdp_param_group _lazy_init "
+        "_state_ctx _comm_ctx _training_state _modules _mp_policy _pre_forward _post_forward",
         "Its hooks run around nn.Module.__call__ instead of on the notebook's modules.",
     ),
     *private(
@@ -76,8 +78,12 @@ ENTRIES = (
         example=_optimizer,
     ),
     *private(
-        FSDP, "torch.optim.Adagrad",
-        "_need_device_dtype_check_for_fused _step_supports_amp_scaling",
+        FSDP, "torch.optim.Adagrad", "_need_device_dtype_check_for_fused",
         "An optimizer's bookkeeping is separated from its settings when its step runs on shards.",
+    ),
+    *private(
+        FSDP, "torch.optim.Adagrad", "_step_supports_amp_scaling",
+        "An optimizer's bookkeeping is separated from its settings when its step runs on shards.",
+        since="2.12",
     ),
 )  # fmt: skip

@@ -55,13 +55,20 @@ class CellFSDPParamGroup(FSDPParamGroup):
             self._register(unsharded=True)
 
     def post_backward(self, *unused: Any) -> None:
-        """Record which parameters have a gradient, as other ranks may not have it, and reduce."""
+        """Record which parameters have a gradient, and reduce the gradients of all.
+
+        Other ranks may have gradients of other parameters: those without one are zero.
+        """
         if torch.is_grad_enabled():  # create_graph: unsharded parameters are needed once more
             return
         for param in self.fsdp_params:
             unsharded = getattr(param, "_unsharded_param", None)
-            has_grad = unsharded is not None and unsharded.grad is not None
-            if has_grad and param.param_state is not None:
+            if unsharded is None:
+                continue
+            if unsharded.grad is None:
+                if unsharded.requires_grad:
+                    unsharded.grad = torch.zeros_like(unsharded)
+            elif param.param_state is not None:
                 param.param_state.has_grad = True
         self.reduced.append(self.position)
         super().post_backward(*unused)

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.fsdp._fully_shard._fsdp_common import is_bw
-from torch.distributed.utils import _apply_to_tensors
 
 from nbmgpu.strategies.sharding.call_order import CallOrderCheck, end_of_forward, start_of_forward
 
+from .forward_hooks import end_failed_forward, post_forward, pre_forward
 from .fsdp_param_group import CellFSDPParamGroup
 
 
@@ -35,30 +35,31 @@ class ModuleCall:
         self.root = root
         self.position = position
         self.call_order = call_order
-        self.groups: list[CellFSDPParamGroup] = state._fsdp_param_groups
+        self.group: CellFSDPParamGroup | None = state._fsdp_param_group
+        # A compiled graph ends at these hooks, as at FSDP2's own.
+        self.pre_forward = torch.compiler.disable(pre_forward)
+        self.post_forward = torch.compiler.disable(post_forward)
 
     def call(self, original_call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call the module between FSDP2's pre-forward and post-forward hooks."""
-        if not all(p.is_registered() for group in self.groups for p in group.fsdp_params):
+        group = self.group
+        if group is not None and not all(p.is_registered() for p in group.fsdp_params):
             return original_call(self.module, *args, **kwargs)  # torch.func.functional_call
         name = type(self.module).__name__
         is_outermost = self.state._state_ctx.iter_forward_root is None
         if not is_bw():
             start = start_of_forward(self.position, is_outermost)
             self.call_order.check(start, f"the start of {name}.forward")
-        args, kwargs = self.state._pre_forward(self.module, args, kwargs)
+        args, kwargs = self.pre_forward(self.state, args, kwargs)
         try:
             output = original_call(self.module, *args, **kwargs)
         except BaseException:
-            if not is_bw():  # activation checkpointing ends recomputation by an exception
-                self.root._reset_iter_state()
+            if not is_bw():
+                end_failed_forward(self.root)
+            elif is_outermost:  # activation checkpointing ends recomputation by an exception
+                self.state._state_ctx.iter_forward_root = None
             raise
         # Where gradients are recorded, the check of ``backward()`` follows.
         if is_outermost and not torch.is_grad_enabled():
             self.call_order.check(end_of_forward(self.position), f"the end of {name}.forward")
-        # FSDP2 warns of views: an in-place change would remove its hook.
-        return self.state._post_forward(self.module, args, _apply_to_tensors(_copy_view, output))
-
-
-def _copy_view(tensor: Tensor) -> Tensor:
-    return tensor.clone() if tensor.requires_grad and tensor._base is not None else tensor
+        return self.post_forward(self.state, args, output)

@@ -131,9 +131,8 @@ class FSDPWrapper:
                 module.__dict__.pop(name, None)
         param_states: list[FSDPParamState] = []
         for state in states:
-            for group in state._fsdp_param_groups:
+            for group in filter(None, [state._fsdp_param_group]):
                 group.__class__ = CellFSDPParamGroup
-                group.reduce_scatter_unused_params = True
                 group.reduced, group.position = self._reduced, len(self.calls) + len(param_states)
                 group.shard_group, group.replica_group = self.shard_group, self.replica_group
                 for fsdp_param in group.fsdp_params:
