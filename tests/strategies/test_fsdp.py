@@ -41,6 +41,15 @@ UNITS = [
         "x = block(x, scale=0.5)",
         "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)")
         .replace("class Block", "import torch.utils.checkpoint\nclass Block")),
+    idiom("outputs in a dataclass", setup=BLOCKS.replace(
+        "class Block", "import dataclasses\n@dataclasses.dataclass\nclass Hidden:\n"
+        "    state: torch.Tensor\n\nclass Block").replace(
+        "return x + scale * self.down(torch.tanh(self.up(x)))",
+        "return Hidden(x + scale * self.down(torch.tanh(self.up(x))))").replace(
+        "scale=0.5)", "scale=0.5).state")),
+    idiom("a forward pass that fails, and is caught", before_step("").replace(
+        "    loss = ", "    try:\n        model(x[:, :5])\n    except RuntimeError:\n"
+        "        failures = failures + 1\n    loss = "), setup=BLOCKS + "failures = 0\n"),
     idiom("clipped, on an SGD without momentum", before_step(
         "losses.append(nn.utils.clip_grad_norm_(model.parameters(), 0.05, 1.0).item())"),
         setup=BLOCKS + "opt = torch.optim.SGD(model.parameters(), lr=0.1)\n", curve=False),

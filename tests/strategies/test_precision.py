@@ -55,6 +55,20 @@ def test_half_precision_updates_float32_weights(strategy: str) -> None:
     assert {s["exp_avg"].dtype for s in result.ranks["opt"].state.values()} == {torch.float32}
 
 
+def test_a_recomputed_unit_casts_its_inputs_again() -> None:
+    checkpointed = BLOCKS.replace(
+        "x = block(x, scale=0.5)",
+        "x = torch.utils.checkpoint.checkpoint(block, x, 0.5, use_reentrant=False)",
+    ).replace("class Block", "import torch.utils.checkpoint\nclass Block")
+    kept, recomputed = notebook(BLOCKS), notebook(checkpointed)
+    for namespace in (kept, recomputed):
+        nbmgpu.run(
+            TRAIN, namespace, gpus=2, cpu=True, strategy="fsdp", precision="bf16",
+            fsdp_units=("Block",),
+        )  # fmt: skip
+    assert relative_difference(recomputed, kept) <= 1e-6
+
+
 def test_deepspeed_refuses_fp16_where_the_device_has_none() -> None:
     from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 
