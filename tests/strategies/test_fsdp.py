@@ -49,7 +49,8 @@ UNITS = [
         "scale=0.5)", "scale=0.5).state")),
     idiom("a forward pass that fails, and is caught", before_step("").replace(
         "    loss = ", "    try:\n        model(x[:, :5])\n    except RuntimeError:\n"
-        "        failures = failures + 1\n    loss = "), setup=BLOCKS + "failures = 0\n"),
+        "        seen += [p is q for p, q in zip(params, model.parameters())]\n    loss = "),
+        setup=BLOCKS + "params, seen = list(model.parameters()), []\n"),
     idiom("clipped, on an SGD without momentum", before_step(
         "losses.append(nn.utils.clip_grad_norm_(model.parameters(), 0.05, 1.0).item())"),
         setup=BLOCKS + "opt = torch.optim.SGD(model.parameters(), lr=0.1)\n", curve=False),

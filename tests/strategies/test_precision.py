@@ -56,11 +56,12 @@ def test_half_precision_updates_float32_weights(strategy: str) -> None:
 
 
 def test_a_recomputed_unit_casts_its_inputs_again() -> None:
-    checkpointed = BLOCKS.replace(
-        "x = block(x, scale=0.5)",
-        "x = torch.utils.checkpoint.checkpoint(block, x, 0.5, use_reentrant=False)",
-    ).replace("class Block", "import torch.utils.checkpoint\nclass Block")
-    kept, recomputed = notebook(BLOCKS), notebook(checkpointed)
+    called = BLOCKS.replace("block(x, scale=0.5)", "block(x.float(), 0.5)")
+    checkpointed = called.replace("block(", "checkpoint(block, ", 1).replace(
+        "0.5)", "0.5, use_reentrant=False)"
+    )
+    checkpointed = "from torch.utils.checkpoint import checkpoint\n" + checkpointed
+    kept, recomputed = notebook(called), notebook(checkpointed)
     for namespace in (kept, recomputed):
         nbmgpu.run(
             TRAIN, namespace, gpus=2, cpu=True, strategy="fsdp", precision="bf16",
