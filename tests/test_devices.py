@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import nbmgpu.devices.probe
+from nbmgpu.advisor.available_memory import probe_memory
 from nbmgpu.devices.placement import Placement, place_ranks
 from nbmgpu.devices.probe import MIB, Gpu, Machine, probe, torch_build, visible_gpus
 from nbmgpu.errors import OptionError
@@ -215,6 +216,12 @@ def test_ranks_share_a_gpu_that_is_listed_twice():
     placement = place_ranks(RunOptions.of(gpus=(0, 0, 2)), SERVER)
     assert placement.devices == ("cuda:0", "cuda:0", "cuda:2")
     assert "Several ranks share cuda:0. They communicate by gloo" in placement.notice
+
+
+def test_ranks_on_one_gpu_share_its_memory():
+    memory = probe_memory(RunOptions.of(gpus=(0, 0, 2)), SERVER)
+    assert memory.free == (79 << 30) // 2
+    assert memory.description == f"3 ranks on 2 GPUs ({A100})"
 
 
 def test_one_process_cannot_share_a_gpu_with_itself():

@@ -57,10 +57,14 @@ def probe_memory(options: RunOptions, machine: Machine | None = None) -> Availab
         return AvailableMemory(ranks, False, host // ranks, format_count(ranks, "CPU rank"), host)
     indices = [int(d) for name in placement.devices for d in name.split(":")[1].split(",")]
     sizes = [_free(machine, index) for index in indices]
-    known = [size for size in sizes if size is not None]
+    shares = [indices.count(index) for index in indices]  # ranks on the same GPU
+    known = [size // share for size, share in zip(sizes, shares, strict=True) if size is not None]
     least = min(known) if len(known) == len(sizes) else None
     name = machine.gpus[indices[0]].name
-    description = f"{format_count(len(indices), 'GPU')} ({name})"
+    count = len(set(indices))
+    description = f"{format_count(count, 'GPU')} ({name})"
+    if count < len(indices):
+        description = f"{len(indices)} ranks on {description}"
     notes = tuple(_kernel_memory_notes(indices))
     return AvailableMemory(len(indices), True, least, description, host, notes)
 

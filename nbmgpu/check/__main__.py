@@ -48,10 +48,9 @@ def main() -> int:
     for result in run_all(chosen, cpu=options.cpu):
         report.results.append(result)
         print(summary_line(result), flush=True)
+        if options.json is not None:  # after each: an interrupted report is one, too
+            options.json.write_text(report.to_json() + "\n")
     print("\n" + report.table())
-    if options.json is not None:
-        options.json.write_text(report.to_json() + "\n")
-        print(f"Report: {options.json}")
     return min(report.count("failed"), 100)
 
 

@@ -8,5 +8,5 @@ from .check import Check
 
 def all_checks() -> list[Check]:
     """Return every check; what the others depend on comes first."""
-    groups = (machine, numbers, frameworks, features, failures, speed)
+    groups = (machine, failures, numbers, frameworks, features, speed)
     return [check for group in groups for check in group.checks()]

@@ -165,10 +165,6 @@ ENTRIES = (
         "Ranks exchange small values over the store of the process group.",
     ),
     *private(
-        TORCH, "torch.distributed.ProcessGroup", "_get_backend",
-        "Tensors are copied to the host where gloo exchanges them.",
-    ),
-    *private(
         TORCH, "torch.optim.Optimizer", "_zero_grad_profile_name",
         "An optimizer's bookkeeping is not sent back to the notebook.", example=_optimizer,
     ),
