@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from runs_folder import runs_folder  # noqa: F401
 
 import nbmgpu
 from nbmgpu.check import failures

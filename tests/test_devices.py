@@ -33,9 +33,9 @@ LAPTOP = Machine(cores=2, memory=16 << 30, why_not="No GPU here")
 SERVER = Machine(cores=32, memory=512 << 30, gpus=FOUR, cuda=True)
 
 NVIDIA_SMI = f"""#!/bin/sh
-test "$1" = --query-gpu=index,name,memory.total,memory.free,uuid || exit 9
-echo "0, {A100}, 81920, 80896, GPU-00aa-0"
-echo "1, {A100}, [N/A], [N/A], GPU-11aa-1"
+test "$1" = --query-gpu=index,name,memory.total,memory.free,uuid,mig.mode.current || exit 9
+echo "0, {A100}, 81920, 80896, GPU-00aa-0, Disabled"
+echo "1, {A100}, [N/A], [N/A], GPU-11aa-1, [N/A]"
 """
 NVML = """
 class Memory: total, free = 80 << 30, 70 << 30
@@ -45,6 +45,7 @@ nvmlDeviceGetHandleByIndex = lambda index: index
 nvmlDeviceGetMemoryInfo = lambda handle: Memory
 nvmlDeviceGetName = lambda handle: "NVIDIA H100"
 nvmlDeviceGetUUID = lambda handle: f"GPU-{handle}"
+def nvmlDeviceGetMigMode(handle): raise RuntimeError("Not Supported")
 """
 
 
@@ -52,10 +53,12 @@ nvmlDeviceGetUUID = lambda handle: f"GPU-{handle}"
 def probed(tmp_path):
     """Probe in a new process with fake torch, nvidia-smi and NVML."""
 
-    def run(smi="", nvml="", cuda="12.8", **environment):
+    def run(smi="", nvml="", cuda="12.8", hip=None, xpu=None, **environment):
         (tmp_path / "torch").mkdir()
         (tmp_path / "torch/__init__.py").write_text("raise AssertionError('torch was imported')")
-        (tmp_path / "torch/version.py").write_text(f"__version__ = '2.9'\ncuda = {cuda!r}")
+        (tmp_path / "torch/version.py").write_text(
+            f"__version__ = '2.9'\ncuda, hip, xpu = {cuda!r}, {hip!r}, {xpu!r}"
+        )
         if smi:
             (tmp_path / "nvidia-smi").write_text(smi)
             (tmp_path / "nvidia-smi").chmod(0o755)
@@ -158,6 +161,52 @@ def test_cuda_visible_devices_is_parsed_as_by_cuda(shown, physical):
 
 def test_only_one_mig_slice_is_visible():
     assert [gpu.uuid for gpu in visible_gpus(FOUR, "MIG-a,MIG-b")] == ["MIG-a"]
+
+
+DIVIDED = """
+class NVMLError(Exception): pass
+class Memory: total, free = 80 << 30, 70 << 30
+nvmlInit = nvmlShutdown = lambda: None
+nvmlDeviceGetCount = lambda: 2
+nvmlDeviceGetHandleByIndex = lambda index: index
+nvmlDeviceGetMemoryInfo = lambda handle: Memory
+nvmlDeviceGetName = lambda handle: "NVIDIA H100 80GB HBM3"
+nvmlDeviceGetUUID = lambda handle: f"GPU-{handle}"
+def nvmlDeviceGetMigMode(handle): return MODES[handle]
+"""
+
+
+def test_of_gpus_divided_into_slices_cuda_exposes_one(probed):
+    machine = probed(nvml=DIVIDED + "MODES = [(1, 1), (1, 1)]")
+    assert machine.gpus == (Gpu(0, "MIG slice of NVIDIA H100 80GB HBM3", uuid="GPU-0", mig=True),)
+    assert (machine.cuda, machine.hidden) == (True, 1)
+
+
+def test_a_gpu_that_is_not_divided_is_whole(probed):
+    machine = probed(nvml=DIVIDED + "MODES = [(0, 1), (0, 0)]", CUDA_VISIBLE_DEVICES="GPU-1,GPU-0")
+    assert [gpu.uuid for gpu in machine.gpus] == ["GPU-1", "GPU-0"]
+    assert machine.gpus[0].memory_total == 80 << 30
+
+
+def test_nvidia_smi_tells_which_gpus_are_divided(probed):
+    (gpu,) = probed(NVIDIA_SMI.replace("Disabled", "Enabled")).gpus
+    assert gpu == Gpu(0, f"MIG slice of {A100}", uuid="GPU-00aa-0", mig=True)
+
+
+@pytest.mark.parametrize(
+    ("build", "label"), [({"hip": "6.4.43482"}, "ROCm 6.4.43482"), ({"xpu": "20250302"}, "XPU")]
+)
+def test_gpus_of_others_are_declined_in_a_sentence(probed, build, label):
+    machine = probed(cuda=None, **build)
+    assert machine.why_not.startswith("nbmgpu uses NVIDIA's GPUs only, and torch is a " + label)
+    assert place_ranks(RunOptions(), machine).devices == ("cpu", "cpu")
+
+
+def test_a_container_without_permission_says_so(probed):
+    script = "#!/bin/sh\necho 'Failed to initialize NVML: Insufficient Permissions'\nexit 4\n"
+    broken = "def nvmlInit(): raise RuntimeError('Insufficient Permissions')"
+    why = "nvidia-smi fails (Failed to initialize NVML: Insufficient Permissions)"
+    assert probed(script, broken).why_not == why
 
 
 def test_the_build_of_torch_is_read_without_importing_it():

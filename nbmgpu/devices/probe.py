@@ -11,6 +11,7 @@ import dataclasses
 import importlib
 import importlib.util
 import os
+import platform
 import runpy
 import shutil
 import subprocess
@@ -27,13 +28,17 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU, numbered as torch does; memory in bytes, 0 if the driver does not report it."""
+    """One GPU, numbered as torch does; memory in bytes, 0 if the driver does not report it.
+
+    With ``mig``, it is divided into slices (multi-instance GPU), and CUDA uses these.
+    """
 
     index: int
     name: str
     memory_total: int = 0
     memory_free: int = 0
     uuid: str = ""
+    mig: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,11 +64,12 @@ class Machine:
 
 @dataclass(frozen=True)
 class TorchBuild:
-    """The installed torch: its version, and the CUDA or ROCm version it was built for."""
+    """The installed torch: its version, and the CUDA, ROCm or XPU version it was built for."""
 
     version: str
     cuda: str | None
     hip: str | None
+    xpu: str | None = None
 
     @property
     def release(self) -> tuple[int, ...]:
@@ -72,8 +78,9 @@ class TorchBuild:
 
     @property
     def label(self) -> str:
-        """``CUDA 12.8``, ``ROCm 6.4`` or ``CPU``."""
-        return f"CUDA {self.cuda}" if self.cuda else f"ROCm {self.hip}" if self.hip else "CPU"
+        """``CUDA 12.8``, ``ROCm 6.4``, ``XPU 20250302`` or ``CPU``."""
+        named = {"CUDA": self.cuda, "ROCm": self.hip, "XPU": self.xpu}
+        return next((f"{name} {version}" for name, version in named.items() if version), "CPU")
 
 
 def torch_build() -> TorchBuild | None:
@@ -85,7 +92,8 @@ def torch_build() -> TorchBuild | None:
     if spec is None or spec.origin is None:
         return None
     facts = runpy.run_path(str(Path(spec.origin).with_name("version.py")))
-    return TorchBuild(str(facts["__version__"]), facts.get("cuda"), facts.get("hip"))
+    names = ("cuda", "hip", "xpu")
+    return TorchBuild(str(facts["__version__"]), *(facts.get(name) for name in names))
 
 
 def probe() -> Machine:
@@ -95,7 +103,7 @@ def probe() -> Machine:
     gpus = visible_gpus(present, shown)
     build = torch_build()
     if not present:
-        why_not = reason or "No GPU here"
+        why_not = reason or _other_gpus(build) or "No GPU here"
     elif not gpus:
         why_not = f"CUDA_VISIBLE_DEVICES={shown} hides {format_count(len(present), 'GPU')}"
     elif build and not build.cuda:
@@ -112,6 +120,15 @@ def probe() -> Machine:
         why_not=why_not,
         hidden=len(present) - len(gpus),
     )
+
+
+def _other_gpus(build: TorchBuild | None) -> str:
+    """Return the beginning of a sentence about GPUs that are not NVIDIA's; may be empty."""
+    if build is not None and (build.hip or build.xpu):
+        return f"nbmgpu uses NVIDIA's GPUs only, and torch is a {build.label} build"
+    if platform.system() == "Darwin" and platform.machine() == "arm64":
+        return "nbmgpu uses NVIDIA's GPUs only, and mps is a single device"
+    return ""
 
 
 def _present_gpus() -> tuple[list[Gpu], str]:
@@ -133,17 +150,26 @@ def _query_nvml() -> list[Gpu]:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
             name, uuid = pynvml.nvmlDeviceGetName(handle), pynvml.nvmlDeviceGetUUID(handle)
-            gpus.append(Gpu(index, name, memory.total, memory.free, uuid))
+            mig = _is_divided(pynvml, handle)
+            gpus.append(Gpu(index, name, memory.total, memory.free, uuid, mig))
         return gpus
     finally:
         pynvml.nvmlShutdown()
+
+
+def _is_divided(pynvml: Any, handle: Any) -> bool:
+    """Return whether a GPU is in MIG mode; most cannot be."""
+    try:
+        return bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
+    except Exception:  # not supported, by the GPU, the driver or this version of pynvml
+        return False
 
 
 def _query_nvidia_smi() -> tuple[list[Gpu], str]:
     program = shutil.which("nvidia-smi")
     if program is None:
         return [], ""
-    query = "--query-gpu=index,name,memory.total,memory.free,uuid"
+    query = "--query-gpu=index,name,memory.total,memory.free,uuid,mig.mode.current"
     command = [program, query, "--format=csv,noheader,nounits"]
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
@@ -156,8 +182,8 @@ def _query_nvidia_smi() -> tuple[list[Gpu], str]:
         return [], f"nvidia-smi fails ({message.rstrip('.')})"
     rows = [[cell.strip() for cell in line.split(",")] for line in result.stdout.splitlines()]
     return [
-        Gpu(int(index), name, _mebibytes(total), _mebibytes(free), uuid)
-        for index, name, total, free, uuid in (row for row in rows if len(row) == 5)
+        Gpu(int(index), name, _mebibytes(total), _mebibytes(free), uuid, mig == "Enabled")
+        for index, name, total, free, uuid, mig in (row for row in rows if len(row) == 6)
     ], ""
 
 
@@ -170,14 +196,16 @@ def visible_gpus(present: Sequence[Gpu], shown: str | None) -> tuple[Gpu, ...]:
     """Return the GPUs that CUDA exposes, renumbered from 0.
 
     CUDA's rules: entries are indices or prefixes of UUIDs; the first invalid one ends the list, and
-    a duplicate empties it.  Of several MIG slices, a process sees the first only.
+    a duplicate empties it.  Of several MIG slices, a process sees the first only
+    (https://docs.nvidia.com/datacenter/tesla/mig-user-guide/), also where GPUs are divided into
+    slices and the variable is not set.
 
     Args:
         present: all GPUs of the machine.
         shown: the value of ``CUDA_VISIBLE_DEVICES``; None if it is not set.
     """
     if shown is None:
-        return tuple(present)
+        return _one_slice(present)
     chosen: list[Gpu] = []
     for entry in shown.split(","):
         text = entry.strip()
@@ -192,4 +220,12 @@ def visible_gpus(present: Sequence[Gpu], shown: str | None) -> tuple[Gpu, ...]:
         if found[0] in chosen:
             return ()
         chosen += found
-    return tuple(dataclasses.replace(gpu, index=i) for i, gpu in enumerate(chosen))
+    return _one_slice([dataclasses.replace(gpu, index=i) for i, gpu in enumerate(chosen)])
+
+
+def _one_slice(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
+    """Return ``gpus``, or if one of them is divided, the only slice that CUDA exposes."""
+    divided = [gpu for gpu in gpus if gpu.mig]
+    if not divided:
+        return tuple(gpus)
+    return (Gpu(0, f"MIG slice of {divided[0].name}", uuid=divided[0].uuid, mig=True),)

@@ -168,7 +168,7 @@ def _raised(run: Run, failure: Failure) -> BaseException:
     if 0 < failure.line <= len(cell := run.cell.splitlines()):
         where += f", line {failure.line} of the cell: {cell[failure.line - 1].strip()}"
     lines = [where, *failure.traceback, *filter(None, [left_behind(run, failure)])]
-    if failure.line and 0 not in run.results:
+    if 0 not in run.results:
         lines.append(_sentence(_what_is_back(run)))
     error.__cause__ = RankTraceback("\n".join(lines))
     error._render_traceback_ = lambda *_: lines  # type: ignore[attr-defined]
