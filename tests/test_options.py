@@ -45,6 +45,12 @@ def try_line(message: str) -> str:
         ("--timeout=60", {"timeout": 60.0}),
         ("--dry-run", {"dry_run": True}),
         ("--gpus 2  # both of them", {"gpus": 2}),
+        ("--gpus 0,0", {"gpus": (0, 0)}),
+        ("--mesh tp=2, pp=2", {"strategy": "tp+pp", "mesh": ("tp=2", "pp=2")}),
+        (
+            '-s tp --tp-plan {"layers.*.fc1": "colwise", "fc2": "rowwise"}',
+            {"strategy": "tp", "tp_plan": ("layers.*.fc1=colwise", "fc2=rowwise")},
+        ),
     ],
 )
 def test_a_line_is_parsed(line, expected):

@@ -198,6 +198,7 @@ FLAGS = (
         "sizes of the device mesh by dimension (dp, fsdp, tp, pp, sp, cp)",
         metavar="dp=2,tp=2",
         validate=model_parallelism.validate_mesh,
+        several=True,
     ),
     Flag(
         "--microbatches",
@@ -237,6 +238,7 @@ FLAGS = (
         "how layers are split: a dict in the notebook, or words (tp; default: found)",
         metavar="plan|layers.*.fc1=colwise",
         validate=model_parallelism.validate_tp_plan,
+        several=True,
         completions=lambda: ("auto",),
     ),
     Flag(

@@ -63,6 +63,8 @@ def validate_tp_plan(value: object) -> tuple[str, ...]:
     if isinstance(value, Mapping):
         pairs = [(str(name), _style_name(style)) for name, style in value.items()]
     else:
+        if isinstance(value, str) and value.startswith("{"):  # a dict, as it is printed
+            value = re.sub(r":[\s,]*", "=", re.sub("[{}'\"]", "", value))
         words = list(map(str, list_of(value)))
         if len(words) == 1 and words[0].isidentifier():
             return (words[0],)
