@@ -82,7 +82,7 @@ def test_the_table_in_the_documentation_is_generated_from_the_profiles():
 def test_a_torch_that_is_too_old_is_refused_before_anything_starts(monkeypatch):
     build = TorchBuild("2.9.1+cpu", None, None)
     monkeypatch.setattr("nbmgpu.devices.requirements.torch_build", lambda: build)
-    with pytest.raises(OptionError, match=r"fsdp needs torch 2\.13 or newer, and this is 2\.9\.1"):
+    with pytest.raises(OptionError, match=r"fsdp needs torch 2\.11 or newer, and this is 2\.9\.1"):
         nbmgpu.run("pass", {}, strategy="fsdp", gpus=2, cpu=True)
 
 
