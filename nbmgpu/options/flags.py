@@ -163,6 +163,14 @@ FLAGS = (
         validate=values.validate_clip,
         completions=lambda: ("1.0",),
     ),
+    Flag(
+        "--exact",
+        "exact",
+        "let the cell see whole batches: one device's numbers (ddp, zero1; default: never)",
+        metavar="always|never",
+        validate=values.validate_exact,
+        completions=lambda: ("always", "never"),
+    ),
     Flag("--checkpointing", "checkpointing", "recompute activations in the backward pass"),
     Flag("--sync-batchnorm", "sync_batchnorm", "compute batch statistics over the global batch"),
     Flag(

@@ -169,6 +169,19 @@ validate_precision = _one_of(
     "bf16", "fp16", "fp32", what="The precision",
     meaning="What the forward pass computes in: bf16, fp16 (with a gradient scaler) or fp32",
 )  # fmt: skip
+
+_read_exact = _one_of(
+    "never", "always", what="The option --exact",
+    meaning="always: the cell sees whole batches, and has the numbers of one device; never: each "
+    "rank runs the cell on its part of a batch, which is faster",
+)  # fmt: skip
+
+
+def validate_exact(value: object) -> str:
+    """Return whether the numbers are those of one device by construction."""
+    return _read_exact(value) or "never"
+
+
 validate_compress = _one_of(
     "bf16", "fp16", what="The compression", meaning="Gradients travel in bf16 or in fp16"
 )

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 from nbmgpu.environment import logging_state, random_state, torch_settings
 from nbmgpu.runs.folder import SHADOWS
 from nbmgpu.serialization import load_bundle
-from nbmgpu.strategies import StrategyOptions, load_strategy
+from nbmgpu.strategies import StrategyOptions, strategy_for
 from nbmgpu.strategies.base import RankContext
 from nbmgpu.strategies.mesh import RankMesh
 
@@ -141,8 +141,8 @@ def _open_session(
 
 
 def _make_strategy(record: RunRecord, rank: int, device: str, recorder: Recorder) -> Strategy:
-    strategy = load_strategy(record.options.strategy)
     options = StrategyOptions.from_mapping(record.options.values)
+    strategy = strategy_for(record.options.strategy, options)
     shape = strategy.mesh_shape(record.world_size, options)
     mesh = RankMesh(shape, rank, record.world_size, device)
     return strategy(RankContext(rank, record.world_size, mesh, device, options, recorder.notice))

@@ -53,6 +53,7 @@ __all__ = [
     "has_dimensions",
     "load_strategy",
     "profile_of",
+    "strategy_for",
     "strategy_names",
     "with_mesh",
 ]
@@ -153,6 +154,19 @@ def profile_of(name: str) -> Profile:
         OptionError: there is no such strategy.
     """
     return BUILT_IN[name] if name in BUILT_IN else load_strategy(name).profile
+
+
+def strategy_for(name: str, options: StrategyOptions) -> type[Strategy]:
+    """Import and return the class of the strategy ``name`` that has these options.
+
+    Raises:
+        OptionError: there is no such strategy.
+    """
+    if options.exact == "always":
+        from . import exact
+
+        return {"ddp": exact.ExactDataParallel, "zero1": exact.ExactZeroStage1}[name]
+    return load_strategy(name)
 
 
 def load_strategy(name: str) -> type[Strategy]:

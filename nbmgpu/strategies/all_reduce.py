@@ -158,9 +158,10 @@ def all_reduce(tensor: Tensor, group: ProcessGroup | None = None) -> Work:
 
     Args:
         tensor: what to sum.
-        group: None for all ranks; only these can use shared memory.
+        group: None for all ranks, which can use shared memory.
     """
-    if shared is not None and group is None and tensor.device.type == "cpu":
+    everyone = group is None or group is dist.group.WORLD
+    if shared is not None and everyone and tensor.device.type == "cpu":
         return _DeferredWork(shared, tensor)
     work: Work = dist.all_reduce(tensor, group=group, async_op=True)
     return work

@@ -19,6 +19,9 @@ DP = "dp"
 FSDP = "fsdp"
 """Name of the dimension along which ranks shard the model and hold different samples."""
 
+SAMPLES = "samples"
+"""Name of the dimension under ``--exact always``: ranks load the same batch, and divide it."""
+
 ALIASES = {
     "dp_replicate": DP, "data_parallel": DP, "dp_shard": FSDP, "tensor_parallel": "tp",
     "pipeline_parallel": "pp", "sequence_parallel": "sp", "context_parallel": "cp",
@@ -77,6 +80,8 @@ def mesh_sizes(profile: Profile, world_size: int, options: StrategyOptions) -> d
         OptionError: the strategy has no such dimension, or the sizes do not multiply to
             ``world_size``.
     """
+    if options.exact == "always":
+        return {DP: 1, SAMPLES: world_size}
     names = profile.mesh
     given = parse_mesh(options.mesh)
     if not given:

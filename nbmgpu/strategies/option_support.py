@@ -17,6 +17,7 @@ ALTERNATIVES = {
     "cpu_offload": "fsdp",
     "fsdp_units": "fsdp",
     "deepspeed_config": "deepspeed_stage_2",
+    "exact": "ddp",
     "mesh": "tp",
     "microbatches": "pp",
     "schedule": "pp",
@@ -41,6 +42,7 @@ REASONS = {
     "balance": "only pp has stages",
     "tp_plan": "only tp splits layers by features",
     "sequence_parallel": "only tp has split layers, between which it splits the sequence",
+    "exact": "only ddp and zero1 split a batch behind a cell that sees all of it",
     "mesh": "all its ranks are data parallel",
     "sync_batchnorm": "batch statistics are not computed by ranks there",
 }

@@ -50,10 +50,10 @@ class Outcome:
         if self.spec != other.spec or [*map(len, mine)] != [*map(len, theirs)]:
             return False
         # A gradient that is zero but for rounding, such as of the bias of keys, differs.
-        largest = max((_largest(grad) for grad in self.grads), default=0.0)
+        largest = max((largest_of(grad) for grad in self.grads), default=0.0)
         return all(
-            _is_close(x, y, _largest(x)) for x, y in zip(self.outputs, other.outputs, strict=True)
-        ) and all(_is_close(x, y, largest) for x, y in zip(self.grads, other.grads, strict=True))
+            is_close(x, y, largest_of(x)) for x, y in zip(self.outputs, other.outputs, strict=True)
+        ) and all(is_close(x, y, largest) for x, y in zip(self.grads, other.grads, strict=True))
 
 
 def detached_copy(leaf: Any) -> Any:
@@ -63,13 +63,15 @@ def detached_copy(leaf: Any) -> Any:
     return leaf.detach().clone().requires_grad_(leaf.requires_grad)
 
 
-def _largest(value: Any) -> float:
+def largest_of(value: Any) -> float:
+    """Return the largest magnitude in a floating point tensor; 0 for any other value."""
     if not isinstance(value, Tensor) or not value.is_floating_point() or not value.numel():
         return 0.0
     return float(value.detach().abs().max())
 
 
-def _is_close(first: Any, second: Any, largest: float) -> bool:
+def is_close(first: Any, second: Any, largest: float) -> bool:
+    """Whether two values are equal but for the rounding of sums of terms up to ``largest``."""
     if not isinstance(first, Tensor) or not isinstance(second, Tensor):
         return bool(first is None and second is None) or bool(first == second)
     if first.shape != second.shape or first.dtype != second.dtype:

@@ -31,8 +31,8 @@ DDP = Profile(
         "multi_cpu", "ddp_find_unused_parameters_true",
     ),
     options=OptionSupport(
-        COMMON_OPTIONS | DDP_OPTIONS | {"sync_batchnorm"},
-        handled=DDP_OPTIONS,
+        COMMON_OPTIONS | DDP_OPTIONS | {"sync_batchnorm", "exact"},
+        handled=DDP_OPTIONS | {"exact"},
         alternatives=ALTERNATIVES,
     ),
     needs="a model that fits one device with gradients and optimizer states",
@@ -104,8 +104,8 @@ ZERO1 = Profile(
     summary="as ddp, and each rank keeps the optimizer states of some of the parameters",
     aliases=("zero_1", "zero_stage_1", "ddp_sharded", "sharded_ddp", "zero_redundancy"),
     options=OptionSupport(
-        COMMON_OPTIONS | DDP_OPTIONS | {"sync_batchnorm"},
-        handled=DDP_OPTIONS,
+        COMMON_OPTIONS | DDP_OPTIONS | {"sync_batchnorm", "exact"},
+        handled=DDP_OPTIONS | {"exact"},
         alternatives=ALTERNATIVES,
     ),
     modules=("torch.distributed.optim",),

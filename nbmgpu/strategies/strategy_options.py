@@ -51,6 +51,8 @@ class StrategyOptions(ModelParallelOptions):
         fsdp_units: names of module classes, each instance of which is sharded as one unit.
         cpu_offload: keep parameters and optimizer states in host memory.
         deepspeed_config: path of a DeepSpeed configuration in JSON.
+        exact: ``always`` to let the cell see whole batches, so that all numbers are those of one
+            device.
     """
 
     accumulate: int = 1
@@ -66,6 +68,7 @@ class StrategyOptions(ModelParallelOptions):
     fsdp_units: tuple[str, ...] = ()
     cpu_offload: bool = False
     deepspeed_config: str | None = None
+    exact: Literal["never", "always"] = "never"
 
     @staticmethod
     def from_mapping(options: Mapping[str, Any]) -> StrategyOptions:

@@ -157,6 +157,11 @@ class ZeroStage1(DistributedDataParallel):
         self._partitioned: WeakKeyDictionary[Optimizer, PartitionedOptimizer] = WeakKeyDictionary()
         self._checked: WeakKeyDictionary[Optimizer, set[bool]] = WeakKeyDictionary()
 
+    @property
+    def state_group(self) -> ProcessGroup | None:
+        """The ranks over which states are sharded; None for all."""
+        return self.dp_group
+
     def prepare(self, units: list[Unit]) -> None:
         """Hook the parameters, and partition those of each optimizer.
 
@@ -188,12 +193,12 @@ class ZeroStage1(DistributedDataParallel):
             if isinstance(states, ShardedStates):
                 states.gather()
                 states = states.plain()
-            partitioned = PartitionedOptimizer(optimizer, self.dp_group)
+            partitioned = PartitionedOptimizer(optimizer, self.state_group)
             self._partitioned[optimizer] = partitioned
         if not isinstance(states, ShardedStates):  # the cell has loaded or replaced them
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
             own = partitioned.own_parameters()
-            optimizer.state = ShardedStates(states, parameters, own, self.dp_group)
+            optimizer.state = ShardedStates(states, parameters, own, self.state_group)
             with optimizer.state.local_only():
                 pass
         return partitioned

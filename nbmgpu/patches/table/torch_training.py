@@ -64,6 +64,15 @@ ENTRIES = (
         "Under sp and cp, attention sees whole sequences, and dropout draws for them.",
     ),
     *patched(
+        TORCH, "torch.nn.functional", "batch_norm",
+        "Under --exact always, a model runs on some of the samples, and normalises by statistics "
+        "of all.",
+    ),
+    *patched(
+        TORCH, "torch.utils.checkpoint", "_checkpoint_without_reentrant_generator",
+        "Under --exact always, activations are recomputed as they were computed.",
+    ),
+    *patched(
         TORCH, "torch.nn.modules.batchnorm._BatchNorm", "forward",
         "--sync-batchnorm normalises with the statistics of the global batch.",
     ),

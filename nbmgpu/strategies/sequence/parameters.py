@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
+from nbmgpu.strategies.all_reduce import all_reduce
 from nbmgpu.strategies.rnn_weights import update_rnn_weights
 from nbmgpu.strategies.sharding.full_tensor_view import ShardedParameter
 
@@ -77,7 +77,7 @@ class SumAll(torch.autograd.Function):
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
             members = [i for i, tensor in enumerate(tensors) if tensor.dtype == dtype]
             flat = torch.cat([tensors[i].flatten() for i in members])
-            dist.all_reduce(flat, group=group)
+            all_reduce(flat, group).wait()
             parts = flat.split([tensors[i].numel() for i in members])
             totals |= {i: part.view(tensors[i].shape) for i, part in zip(members, parts)}  # noqa: B905
         return tuple(totals[i] for i in range(len(tensors)))

@@ -18,6 +18,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from nbmgpu.strategies.all_reduce import all_reduce
+
 from .chunks import chunk_sizes
 from .tensor_shard import ShardLayout, TensorLayout
 
@@ -82,7 +84,7 @@ class SumPartials(torch.autograd.Function):
         ctx.group = group
         ctx.set_materialize_grads(False)
         total = tensor.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total, group=group)
+        all_reduce(total, group).wait()
         return total
 
     @staticmethod

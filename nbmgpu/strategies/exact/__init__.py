@@ -1,0 +1,12 @@
+"""``--exact always``: the cell runs as on one device, and models on some of the samples per rank.
+
+- ``strategy``: the ``Strategy`` classes that a rank calls.
+- ``models``: the models of a cell; ``block``: a module that runs on this rank's samples where
+  ``trial`` has shown that this is right; ``samples``: one such call, and what it changes.
+- ``region``: the samples of such a call; ``draws``: its random numbers; ``batch_norm``: statistics
+  of the batch; ``recomputation``: checkpoints in it.
+"""
+
+from .strategy import ExactDataParallel, ExactZeroStage1
+
+__all__ = ["ExactDataParallel", "ExactZeroStage1"]

@@ -1,0 +1,194 @@
+"""Modules of a model, which run on this rank's samples of a batch."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from nbmgpu.errors import StrategyError, format_message
+from nbmgpu.strategies.sequence.region import NotSplittableError, Region
+from nbmgpu.strategies.sequence.sequence_tensor import SequenceTensor, whole_of
+from nbmgpu.strategies.sequence.trial import Subject, copied, obstacle
+
+from .draws import DrawsOfBatch
+from .region import BatchRegion
+from .samples import call_on_samples, with_share
+from .trial import BatchTrial, Splitting
+
+if TYPE_CHECKING:
+    from .models import SplitModels
+
+MOST_TRIALS = 16
+"""Kinds of calls of a module that are tried; it runs on the whole batch in those of other kinds."""
+
+LARGEST_MODE = 8
+"""Integers up to this one may choose what a module does, and are tried one by one."""
+
+
+class BatchBlock:
+    """A module that runs on this rank's samples where that is right.
+
+    Where it is not, it runs on the whole batch, and the modules in it are blocks of their own.
+
+    Attributes:
+        has_run: whether a call has been split.
+    """
+
+    def __init__(self, module: nn.Module, name: str, models: SplitModels) -> None:
+        """Initialize the block.
+
+        Args:
+            module: the module.
+            name: its name in the model, for messages.
+            models: all models of the cell.
+        """
+        self.has_run = False
+        self._module = weakref.ref(module)
+        self._name = f"{name} ({type(module).__name__})" if name else type(module).__name__
+        self._models = models
+        self._splittings: dict[Hashable, Splitting] = {}
+        self._has_parameters = any(True for _ in module.parameters())
+        computes = any(True for _ in module.parameters(recurse=False))
+        self._is_smallest = computes or not any(True for _ in module.children())
+        self._settings = [
+            (vars(each), key)
+            for each in module.modules()
+            for key, value in vars(each).items()
+            if isinstance(value, bool | float)
+        ]
+
+    def forward(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run the forward pass on this rank's samples if possible; a ``ForwardWrapper``."""
+        module = self._module()
+        if Region.current is not None or module is None:
+            return call(*args, **kwargs)
+        leaves, spec = tree_flatten((args, kwargs))
+        subject = Subject(module, call, [])
+        # Modules without parameters follow those whose output is split already.
+        if not self._has_parameters and not any(isinstance(x, SequenceTensor) for x in leaves):
+            return self._run_whole(subject, leaves, spec)
+        splitting = self._splitting(subject, leaves, spec)
+        if splitting.dim is None:
+            return self._run_whole(subject, leaves, spec)
+        region = self._region(leaves, splitting.length_of, splitting.dim)
+        if not all(region.sizes):
+            return self._run_whole(subject, leaves, spec)
+        self.has_run = True
+        try:
+            output = self._run_on_samples(subject, leaves, spec, region, splitting)
+        except NotSplittableError as error:
+            raise self._other_call(error) from None
+        return self._models.returned(output)
+
+    def _run_on_samples(
+        self,
+        subject: Subject,
+        leaves: list[Any],
+        spec: Any,
+        region: BatchRegion,
+        splitting: Splitting,
+    ) -> Any:
+        plan = splitting.draws
+        if plan.draws:
+            region.draws = DrawsOfBatch(region, plan)
+        arguments = leaves, spec
+        parts, output_spec = call_on_samples(subject, region, arguments, splitting.arguments)
+        if len(parts) != len(splitting.outputs):
+            raise NotSplittableError("its output has another structure than in its trial")
+        outputs = []
+        for part, where in zip(parts, splitting.outputs, strict=True):
+            if where is None:
+                outputs.append(with_share(part, region.group))
+            elif where.per_sample > 1:
+                outputs.append(region.gather_samples(part, where))
+            else:
+                layout = region.layout(region.whole_shape(part.shape, where), where.dim)
+                outputs.append(SequenceTensor.make(part, layout))
+        return tree_unflatten(outputs, output_spec)
+
+    def _other_call(self, error: NotSplittableError) -> StrategyError:
+        return StrategyError(
+            format_message(
+                f"--exact always: {self._name} cannot run on some of the samples: {error}",
+                "Its first call of this kind has shown where its samples are, which must stay so",
+                "%%mgpu --exact never",
+            )
+        )
+
+    def _run_whole(self, subject: Subject, leaves: list[Any], spec: Any) -> Any:
+        """Run the forward pass on the whole batch; modules inside may be split."""
+        if not isinstance(subject.module, nn.Sequential):
+            leaves = [whole_of(leaf) for leaf in leaves]
+        args, kwargs = tree_unflatten(leaves, spec)
+        with self._models.inside():
+            output = subject.call(*args, **kwargs)
+        return self._models.returned(output)
+
+    def _region(self, leaves: list[Any], index: int, dim: int) -> BatchRegion:
+        leaf = leaves[index]
+        length = leaf.shape[dim] if leaf.dim() > dim else 0
+        return BatchRegion(dim, length, 0, self._models.group, None)
+
+    def _splitting(self, subject: Subject, leaves: list[Any], spec: Any) -> Splitting:
+        """Return how a call with such arguments is split; try it the first time."""
+        lengths = tuple(x.shape[0] for x in leaves if isinstance(x, Tensor) and x.dim())
+        kinds = tuple(_kind(leaf, lengths[:1]) for leaf in leaves)
+        settings = tuple(held.get(name) for held, name in self._settings)
+        hooks = sum(len(each._forward_hooks) for each in subject.module.modules())
+        key = spec, kinds, settings, hooks, torch.is_grad_enabled()
+        found = self._splittings.get(key)
+        if found is None and len(self._splittings) >= MOST_TRIALS:
+            found = Splitting(None, reason="its arguments change with each call")
+            self._notice(found)
+        if found is None:
+            candidates = self._candidates(leaves)
+            if not candidates:
+                return Splitting(None)
+            found = self._splittings[key] = self._try(subject, leaves, spec, candidates)
+            self._notice(found)
+        return found
+
+    def _notice(self, found: Splitting) -> None:
+        if found.dim is None and self._is_smallest and self._has_parameters:
+            self._models.on_whole(self._name, found.reason)
+
+    def _candidates(self, leaves: list[Any]) -> list[tuple[int, int]]:
+        """Return indices of arguments and dimensions that may be the samples."""
+        found: dict[tuple[int, int], tuple[int, int]] = {}
+        for dim in (0, 1):
+            for index, leaf in enumerate(leaves):
+                is_deep = isinstance(leaf, Tensor) and leaf.dim() > dim
+                if is_deep and all(self._region(leaves, index, dim).sizes):
+                    found.setdefault((dim, leaf.shape[dim]), (index, dim))
+        return list(found.values())[:3]
+
+    def _try(
+        self, subject: Subject, leaves: list[Any], spec: Any, candidates: list[tuple[int, int]]
+    ) -> Splitting:
+        if reason := obstacle(subject.module, leaves):
+            return Splitting(None, reason=reason)
+        try:
+            with copied(subject.module, subject.call) as copy:
+                return BatchTrial(copy, leaves, spec, self._models.group).run(candidates)
+        except (TypeError, RuntimeError, NotImplementedError, AttributeError) as error:
+            return Splitting(None, reason=f"it cannot be copied: {error}".partition("\n")[0])
+
+
+def whole_output(output: Any) -> Any:
+    """Return an output with whole tensors."""
+    return tree_map(whole_of, output)
+
+
+def _kind(leaf: Any, lengths: tuple[int, ...]) -> Hashable:
+    """Return what a trial depends on in a leaf of the arguments."""
+    if isinstance(leaf, Tensor):
+        sizes = tuple(dim for dim in range(leaf.dim()) if leaf.shape[dim] in lengths)
+        return "tensor", leaf.dim(), leaf.dtype, leaf.requires_grad, sizes
+    if isinstance(leaf, int | float) and not isinstance(leaf, bool):
+        return leaf if isinstance(leaf, int) and abs(leaf) <= LARGEST_MODE else "number"
+    return type(leaf), repr(leaf) if isinstance(leaf, bool | str | slice | type(None)) else ""

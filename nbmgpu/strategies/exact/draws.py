@@ -1,0 +1,285 @@
+"""Random numbers in a call on this rank's samples: those of one device.
+
+Each draw is repeated for the whole batch, from the generator of the notebook, and the rank keeps
+what is of its samples.  A trial finds out which functions draw, and where the samples are in each
+draw, by comparing shapes with those of a call on the whole batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nbmgpu.strategies.sequence.region import NotSplittableError
+
+from .region import BatchRegion, SampleDim
+
+aten = torch.ops.aten
+
+FILLING = frozenset({
+    aten.bernoulli_, aten.normal_, aten.uniform_, aten.exponential_, aten.random_,
+    aten.log_normal_, aten.cauchy_, aten.geometric_,
+})  # fmt: skip
+"""Operators that fill a tensor with random numbers, whatever it held before."""
+
+OF_SHAPE = frozenset({aten.rand_like, aten.randn_like, aten.randint_like})
+"""Operators that return random numbers in the shape of their first argument."""
+
+DRAWING = FILLING | OF_SHAPE | {
+    aten.rand, aten.randn, aten.randint, aten.normal, aten.bernoulli, aten.multinomial,
+    aten.poisson, aten.binomial, aten.native_dropout,
+}  # fmt: skip
+"""All operators that draw."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One draw.
+
+    Attributes:
+        operator: what draws.
+        shapes: shapes of its arguments that are tensors or shapes.
+    """
+
+    operator: Any
+    shapes: tuple[torch.Size, ...]
+
+    @staticmethod
+    def of(func: Any, args: Sequence[Any]) -> Draw:
+        """Return the draw that a call of an operator is."""
+        shapes = tuple(_shape(arg) for arg in args if _has_shape(arg))
+        return Draw(func.overloadpacket, shapes)
+
+
+@dataclass(frozen=True)
+class DrawPlan:
+    """What a trial has found out about the random numbers of a module.
+
+    Attributes:
+        functions: the functions of torch that draw; None if a draw was in none of them.
+        operators: the operator of each draw, in order.
+        samples: where the samples are in each shape of each draw.
+    """
+
+    functions: frozenset[Any] | None = frozenset()
+    operators: tuple[Any, ...] = ()
+    samples: tuple[tuple[SampleDim | None, ...], ...] = ()
+
+    @property
+    def draws(self) -> bool:
+        """Whether there are any."""
+        return bool(self.operators)
+
+
+class DrawRecorder(TorchDispatchMode):
+    """Records the draws of a call on the whole batch.
+
+    Attributes:
+        found: the draws.
+        functions: see ``DrawPlan``.
+    """
+
+    def __init__(self) -> None:
+        """Start without draws."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: list[Draw] = []
+        self.functions: set[Any] | None = set()
+        self._function = _CurrentFunction()
+        self._generators: dict[int, tuple[torch.Generator, Tensor]] = {}
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record the draws of the body, and restore generators of the cell in the end."""
+        try:
+            with self._function, self:
+                yield
+        finally:
+            for generator, state in self._generators.values():
+                generator.set_state(state)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run an operator, and record it if it draws."""
+        kwargs = kwargs or {}
+        if func.overloadpacket in DRAWING:
+            generator = kwargs.get("generator")
+            if generator is not None:
+                self._generators.setdefault(id(generator), (generator, generator.get_state()))
+            self.found.append(Draw.of(func, args))
+            if self._function.current is None:
+                self.functions = None
+            elif self.functions is not None:
+                self.functions.add(self._function.current)
+        return func(*args, **kwargs)
+
+
+class _CurrentFunction(TorchFunctionMode):
+    """Knows which function of torch runs."""
+
+    current: Any = None
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        before, self.current = self.current, func
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self.current = before
+
+
+class DrawsOfBatch(TorchDispatchMode):
+    """Draws for the whole batch, in a call on this rank's samples.
+
+    Attributes:
+        samples: see ``DrawPlan``; in a trial, what is found.
+    """
+
+    def __init__(
+        self, region: BatchRegion, plan: DrawPlan, recorded: Sequence[Draw] | None = None
+    ) -> None:
+        """Initialize the mode.
+
+        Args:
+            region: the samples.
+            plan: what is known; in a trial, only which functions draw.
+            recorded: in a trial, the draws of the call on the whole batch.
+        """
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.samples: list[tuple[SampleDim | None, ...]] = []
+        self._region = region
+        self._plan = plan
+        self._recorded = recorded
+        self._functions = None if plan.functions is None else _InFunctions(plan.functions, self)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Let the draws of the body be those of one device."""
+        with self._functions or self:
+            yield
+
+    @contextmanager
+    def repeated(self, number: int) -> Iterator[None]:
+        """Let the body draw again from draw ``number`` on."""
+        before, self.samples = self.samples, self.samples[:number]
+        try:
+            with self.active():
+                yield
+        finally:
+            self.samples = before
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run an operator; one that draws, for the whole batch."""
+        if func.overloadpacket not in DRAWING:
+            return func(*args, **(kwargs or {}))
+        samples = self._samples_of(Draw.of(func, args))
+        self.samples.append(samples)
+        if not any(samples):
+            return func(*args, **(kwargs or {}))
+        return self._draw(func, args, kwargs or {}, samples)
+
+    def _samples_of(self, draw: Draw) -> tuple[SampleDim | None, ...]:
+        """Return where the samples are in the shapes of a draw.
+
+        Raises:
+            NotSplittableError: there was no such draw in the trial.
+        """
+        index, region = len(self.samples), self._region
+        if self._recorded is not None:
+            whole = self._recorded[index] if index < len(self._recorded) else None
+            if whole is None or whole.operator != draw.operator:
+                raise NotSplittableError("it draws other random numbers for some of the samples")
+            pairs = zip(draw.shapes, whole.shapes, strict=True)
+            return tuple(region.find(part, of_batch) for part, of_batch in pairs)
+        known = list(zip(self._plan.operators, self._plan.samples, strict=True))
+        # Stochastic depth leaves out some of the draws: then a similar one tells.
+        for operator, samples in (*known[index : index + 1], *known):
+            fits = operator == draw.operator and len(samples) == len(draw.shapes)
+            if fits and all(map(region.fits, draw.shapes, samples)):
+                return samples
+        raise NotSplittableError("it draws other random numbers than in its trial")
+
+    def _draw(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        samples: tuple[SampleDim | None, ...],
+    ) -> Any:
+        """Draw for the whole batch, and return what is of this rank's samples."""
+        region, packet = self._region, func.overloadpacket
+        if packet is aten.native_dropout:
+            return self._dropout(func, args, samples[0])
+        known, whole = iter(samples), []
+        for index, arg in enumerate(args):
+            if not _has_shape(arg):
+                whole.append(arg)
+                continue
+            where = next(known)
+            if not isinstance(arg, Tensor):
+                whole.append(region.whole_shape(_shape(arg), where))
+            elif index == 0 and (packet in FILLING | OF_SHAPE or func is aten.bernoulli.p):
+                whole.append(whole_like(arg, region.whole_shape(arg.shape, where)))
+            else:  # it says how to draw
+                region.before_collective()
+                whole.append(region.gather_samples(arg, where))
+        drawn = func(*whole, **kwargs)
+        where = next(found for found in samples if found)
+        part = region.part(drawn, where)
+        return args[0].copy_(part) if packet in FILLING else part.clone()
+
+    def _dropout(
+        self, func: Any, args: tuple[Any, ...], where: SampleDim | None
+    ) -> tuple[Tensor, Tensor]:
+        input, p, train = args
+        shape = self._region.whole_shape(input.shape, where)
+        _, mask = func(whole_like(input, shape), p, train)
+        mask = self._region.part(mask, where).clone()
+        return input * mask * (0.0 if p == 1 else 1 / (1 - p)), mask
+
+
+class _InFunctions(TorchFunctionMode):
+    """Runs some functions of torch in a mode."""
+
+    def __init__(self, functions: frozenset[Any], mode: TorchDispatchMode) -> None:
+        super().__init__()
+        self._chosen = functions
+        self._mode = mode
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func not in self._chosen:
+            return func(*args, **(kwargs or {}))
+        with self._mode:
+            return func(*args, **(kwargs or {}))
+
+
+def whole_like(part: Tensor, shape: torch.Size) -> Tensor:
+    """Return an empty tensor whose dimensions are in the same order in memory as in ``part``.
+
+    Random numbers are drawn in this order.
+    """
+    order = sorted(range(part.dim()), key=part.stride, reverse=True)
+    empty = torch.empty([shape[dim] for dim in order], dtype=part.dtype, device=part.device)
+    return empty.permute([order.index(dim) for dim in range(part.dim())])
+
+
+def _has_shape(arg: Any) -> bool:
+    return isinstance(arg, Tensor) or (
+        isinstance(arg, list | tuple) and all(isinstance(size, int) for size in arg)
+    )
+
+
+def _shape(arg: Any) -> torch.Size:
+    return arg.shape if isinstance(arg, Tensor) else torch.Size(arg)

@@ -1,0 +1,129 @@
+"""One call of a module on this rank's samples, and what it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.utils._pytree import tree_flatten
+
+from nbmgpu.strategies.outcome import is_close, largest_of
+from nbmgpu.strategies.sequence.slices import run_on_slices
+from nbmgpu.strategies.sequence.trial import Subject
+
+from .region import BatchRegion
+
+
+def split_arguments(leaves: Sequence[Any], region: BatchRegion) -> tuple[bool, ...]:
+    """Return which arguments have a sample at each index of the region's dimension."""
+    return tuple(
+        isinstance(x, Tensor) and x.dim() > region.dim and x.shape[region.dim] == region.length
+        for x in leaves
+    )
+
+
+def call_on_samples(
+    subject: Subject,
+    region: BatchRegion,
+    arguments: tuple[Sequence[Any], Any],
+    split: Sequence[bool],
+) -> tuple[list[Any], Any]:
+    """Call a module on this rank's samples of its arguments.
+
+    Args:
+        subject: the module.
+        region: the samples.
+        arguments: the leaves of the module's arguments, and their structure.
+        split: which leaves are split; the others are the same for all samples.
+
+    Returns:
+        The leaves of the output, and its structure.
+
+    Raises:
+        NotSplittableError: it is not as in its trial.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with region.draws.active() if region.draws else nullcontext():
+            return subject.call(*args, **kwargs)
+
+    return run_on_slices(subject.module, call, region, arguments, split)
+
+
+def with_share(output: Any, group: ProcessGroup) -> Any:
+    """Return an output that is the same for all samples, whose gradients add up over the ranks."""
+    if not isinstance(output, Tensor) or not output.requires_grad:
+        return output
+    return ScaledGradient.apply(output, 1 / group.size())  # type: ignore[no-untyped-call]
+
+
+class ScaledGradient(torch.autograd.Function):
+    """Keeps a tensor, and scales its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, factor: float) -> Tensor:
+        """Return a view of the tensor."""
+        ctx.factor = factor
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """Scale the gradient."""
+        return grads[0] * ctx.factor, None
+
+
+def foreign_leaves(outputs: Sequence[Any], inputs: Sequence[Tensor]) -> bool:
+    """Whether the graph of ``outputs`` leads to leaves other than ``inputs``."""
+    known = {id(tensor) for tensor in inputs}
+    nodes = [x.grad_fn for x in outputs if isinstance(x, Tensor) and x.grad_fn is not None]
+    seen = set(nodes)
+    while nodes:
+        node = nodes.pop()
+        variable = getattr(node, "variable", None)
+        if variable is not None and id(variable) not in known:
+            return True
+        fresh = {n for n, _ in node.next_functions if n is not None} - seen
+        seen |= fresh
+        nodes += fresh
+    return False
+
+
+class ModuleChanges:
+    """What a module holds after a call, besides its parameters."""
+
+    def __init__(self, values: list[Any], structure: Any) -> None:
+        """Hold the leaves of all attributes, and their structure."""
+        self._values = values
+        self._structure = structure
+
+    @staticmethod
+    def of(module: nn.Module) -> ModuleChanges:
+        """Copy the tensors that ``module`` holds, and refer to all else."""
+        attributes = [
+            {k: v for k, v in vars(each).items() if k not in ("_modules", "_parameters")}
+            for each in module.modules()
+        ]
+        values, structure = tree_flatten(attributes)
+        copies = [
+            x.detach().clone() if isinstance(x, Tensor) and not isinstance(x, nn.Parameter) else x
+            for x in values
+        ]
+        return ModuleChanges(copies, structure)
+
+    def equal(self, other: ModuleChanges) -> bool:
+        """Whether both are the same but for the rounding of sums."""
+        return self._structure == other._structure and all(
+            _is_same(x, y) for x, y in zip(self._values, other._values, strict=True)
+        )
+
+
+def _is_same(first: Any, second: Any) -> bool:
+    if first is second:
+        return True
+    if isinstance(first, Tensor):
+        return is_close(first, second, largest_of(first))
+    return isinstance(first, bool | int | float | str) and bool(first == second)
