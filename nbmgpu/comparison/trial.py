@@ -73,7 +73,7 @@ MAY_DIFFER = {
 }
 """Notices that explain a loss that differs from one device's; usually it does not."""
 
-UNSHARED = frozenset({"not-sharded", "no-sequence"})
+UNSHARED = frozenset({"not-sharded", "no-sequence", "no-batch"})
 """Notices that every rank has done all of the work."""
 
 EXACT, HALF = 1e-3, 2e-2

@@ -26,6 +26,7 @@ from .interrupts import SynchronizedInterruptHandler
 from .metrics import tqdm_progress
 from .metrics.memory import MemoryUsage
 from .rank_info import RankInfo
+from .reporting.shard_topics import OF_SHARDS
 from .rng.seeding import SeedSource
 from .session import TrainingSession, make_session
 from .shell import RankShell, make_shell
@@ -137,6 +138,8 @@ def _open_session(
         shards_data=record.world_size > 1 and strategy.profile.shards_data,
         dp_group=strategy.dp_group,
     )
+    if rank_info.shards_data and not rank_info.splits_batches:
+        recorder.ignore(OF_SHARDS)
     return make_session(rank_info, strategy, recorder, registry, record.options.values.get("steps"))
 
 

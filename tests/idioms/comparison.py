@@ -96,8 +96,17 @@ def run_both(
     return Comparison(run, expected, found)
 
 
-def compare(idiom: Idiom, ranks: int = 2, **options: Any) -> Comparison:
-    """Run ``idiom`` on one device and on ``ranks``, and compare all that they leave."""
+def compare(
+    idiom: Idiom, ranks: int = 2, *, of_whole_batch: bool = False, **options: Any
+) -> Comparison:
+    """Run ``idiom`` on one device and on ``ranks``, and compare all that they leave.
+
+    Args:
+        idiom: what runs.
+        ranks: their number.
+        of_whole_batch: whether the cell sees whole batches: then no name is local to a rank.
+        options: of ``nbmgpu.run``.
+    """
     alone = notebook(idiom.setup)
     execute_alone(idiom.cell, alone)
     random_alone = random_state.capture()
@@ -108,7 +117,8 @@ def compare(idiom: Idiom, ranks: int = 2, **options: Any) -> Comparison:
     random_ranks = random_state.capture()
 
     result = Comparison(run, alone, found)
-    names = [n for n in alone if not n.startswith("__") and n not in RANK_LOCAL | idiom.rank_local]
+    local = frozenset() if of_whole_batch else RANK_LOCAL | idiom.rank_local
+    names = [n for n in alone if not n.startswith("__") and n not in local]
     for name in names:
         if name in found:
             _compare(result, idiom, name, alone[name], found[name])

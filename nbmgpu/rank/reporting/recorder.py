@@ -34,6 +34,7 @@ class Recorder:
         self._pending = 0
         self._progress: dict[str, dict[str, Any]] = {}
         self._topics: set[str] = set()
+        self._ignored: frozenset[str] = frozenset()
         self._flushed = time.monotonic()
 
     def metric(self, name: str, step: int, value: Any, weight: float = 1.0) -> None:
@@ -51,9 +52,13 @@ class Recorder:
 
     def notice(self, topic: str, text: str) -> None:
         """Show a text to the user, once per topic."""
-        if topic not in self._topics:
+        if topic not in self._topics and topic not in self._ignored:
             self._topics.add(topic)
             self.events.emit(Notice, topic=topic, text=text)
+
+    def ignore(self, topics: frozenset[str]) -> None:
+        """Show no notices of these topics, which do not apply to this run."""
+        self._ignored = topics
 
     def has_notice(self, topic: str) -> bool:
         """Return whether a notice of ``topic`` was emitted."""

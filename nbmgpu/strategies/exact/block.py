@@ -150,7 +150,8 @@ class BatchBlock:
             if not candidates:
                 return Splitting(None)
             found = self._splittings[key] = self._try(subject, leaves, spec, candidates)
-            self._notice(found)
+            if candidates[0][1] == 0:  # there were samples for all ranks
+                self._notice(found)
         return found
 
     def _notice(self, found: Splitting) -> None:
@@ -159,6 +160,9 @@ class BatchBlock:
 
     def _candidates(self, leaves: list[Any]) -> list[tuple[int, int]]:
         """Return indices of arguments and dimensions that may be the samples."""
+        first = next((x for x in leaves if isinstance(x, Tensor) and x.dim()), None)
+        if first is None or 1 < len(first) < self._models.group.size():
+            return []
         found: dict[tuple[int, int], tuple[int, int]] = {}
         for dim in (0, 1):
             for index, leaf in enumerate(leaves):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -122,7 +123,7 @@ class ModuleChanges:
 
 
 def _is_same(first: Any, second: Any) -> bool:
-    if first is second:
+    if first is second or isinstance(first, weakref.ref):  # recurrent networks refer to weights
         return True
     if isinstance(first, Tensor):
         return is_close(first, second, largest_of(first))

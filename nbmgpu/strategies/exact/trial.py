@@ -27,6 +27,7 @@ from nbmgpu.strategies.sequence.sequence_tensor import whole_of
 from nbmgpu.strategies.sequence.trial import Subject
 
 from .draws import DrawPlan, DrawRecorder, DrawsOfBatch
+from .precision import full_precision, in_full_precision
 from .region import BatchRegion, SampleDim
 from .samples import ModuleChanges, call_on_samples, foreign_leaves, split_arguments, with_share
 
@@ -81,7 +82,10 @@ class BatchTrial:
             group: the ranks, in the order of their samples.
         """
         self._subject = subject
-        self._leaves = [detached_copy(whole_of(leaf)) for leaf in leaves]
+        # Rounding to half precision would hide what differs.
+        in_full_precision(subject.module)
+        self._leaves = [full_precision(detached_copy(whole_of(leaf))) for leaf in leaves]
+        self._device = next((x.device.type for x in leaves if isinstance(x, Tensor)), "cpu")
         self._spec = spec
         self._group = group
 
@@ -113,7 +117,13 @@ class BatchTrial:
     @contextmanager
     def _kept(self) -> Iterator[None]:
         """Keep the random state, and what the copy holds, for a call in the body."""
-        with outside_of_checkpoints(), kept_random_state(), kept_module_state(self._subject.module):
+        kept = kept_random_state(), kept_module_state(self._subject.module)
+        with (
+            outside_of_checkpoints(),
+            kept[0],
+            kept[1],
+            torch.autocast(self._device, enabled=False),
+        ):
             yield
 
     def _try(self, index: int, dim: int, whole: _Call, recorder: DrawRecorder) -> Splitting:

@@ -1,0 +1,13 @@
+"""Topics of notices about ranks that have different samples of a batch."""
+
+OF_SHARDS = frozenset({
+    "ambiguous-size", "averaged-buffer", "batch-norm", "batch-sizes", "chunked-batch",
+    "concatenated-samples", "cross-sample", "global-batch-shape", "late-divisor", "local-gradient",
+    "local-value-read", "local-values-written", "mean-of-subset", "mixed-loss", "not-sharded",
+    "not-trained", "old-divisor", "older-samples", "other-dimension-first", "padded",
+    "part-of-batch", "position-in-batch", "prefetched-batches", "random-data", "random-host",
+    "random-step", "repeated-batch", "scaled-penalty", "sharded-metric", "single-sample-losses",
+    "size-checked", "sum-with-fixed-term", "summed-loss", "summed-penalty", "tensor-hooks",
+    "two-loaders", "unknown-loss", "unsharded-batches", "vector-loss",
+})  # fmt: skip
+"""What does not apply where all ranks have the same samples."""
