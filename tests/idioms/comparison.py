@@ -104,7 +104,8 @@ def compare(
     Args:
         idiom: what runs.
         ranks: their number.
-        of_whole_batch: whether the cell sees whole batches: then no name is local to a rank.
+        of_whole_batch: whether the cell sees whole batches: then no name is local to a rank, and
+            only those are left out that no cell brings back.
         options: of ``nbmgpu.run``.
     """
     alone = notebook(idiom.setup)
@@ -117,7 +118,7 @@ def compare(
     random_ranks = random_state.capture()
 
     result = Comparison(run, alone, found)
-    local = frozenset() if of_whole_batch else RANK_LOCAL | idiom.rank_local
+    local = {"_", "bar"} if of_whole_batch else RANK_LOCAL | idiom.rank_local
     names = [n for n in alone if not n.startswith("__") and n not in local]
     for name in names:
         if name in found:

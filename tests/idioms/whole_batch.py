@@ -601,8 +601,8 @@ def _cells() -> list[Idiom]:
     experts = next(cell.setup for cell in cells if cell.name == "a mixture of experts")
     for name, (cell, setup) in LOSSES.items():
         rounding = {"rtol": 2e-2, "atol": 2e-3} if "bf16" in name else {}
-        setup = experts if setup == "experts" else setup
-        cells.append(idiom(name, cell, setup=setup, **rounding))
+        before = experts if setup == "experts" else setup
+        cells.append(idiom(name, cell, setup=before, **rounding))
     return cells
 
 

@@ -61,6 +61,7 @@ class IndexedShardReader:
         self._generator = torch.Generator()
         self._inner = self._shard_loader(loader)
         self._seed: int | None = None
+        self._seed_state: torch.Tensor | None = None
         self._num_loaded = 0
         self.has_random_samples = False
 
@@ -110,6 +111,8 @@ class IndexedShardReader:
     def _draw_seed(self, loader: DataLoader[Any]) -> int:
         """Draw the workers' base seed when one device would: per pass, or once if persistent."""
         if self._seed is None or not loader.persistent_workers:
+            if not self._context.rank_info.splits_batches:  # then workers draw as on one device
+                self._seed_state = (loader.generator or torch.default_generator).get_state()
             drawn = torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
             self._seed = int(drawn.item())
         return self._seed
@@ -130,7 +133,10 @@ class IndexedShardReader:
         """
         shards: collections.deque[BatchShard] = collections.deque()
         self._sampler.lists = index_lists(shards)
-        self._generator.manual_seed((seed + self._context.rank_info.dp_rank) % 2**63)
+        if self._seed_state is None:
+            self._generator.manual_seed((seed + self._context.rank_info.dp_rank) % 2**63)
+        else:
+            self._generator.set_state(self._seed_state)
         loaded = self._context.original_iter(self._inner)
         attributes = getattr(self._inner.dataset, "__dict__", {}) if torch_sampler else {}
         own = generators_in(attributes, excluded=self._context.sampler_generators)
