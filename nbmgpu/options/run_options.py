@@ -156,11 +156,33 @@ def _mesh_of_no_strategy(values: dict[str, Any]) -> dict[str, Problem]:
 
 def _contradictions(values: dict[str, Any]) -> dict[str, Problem]:
     """Return a problem where two options contradict each other, and correct ``values``."""
+    if values.get("exact") == "always":
+        return _inexact_options(values)
     if not values.get("split_points") or values.get("balance", "parameters") == "parameters":
         return {}
     values["balance"] = "parameters"
     what = "--split-points and --balance time both say where stages begin"
     return {"balance": Problem(what, "One of them")}
+
+
+def _inexact_options(values: dict[str, Any]) -> dict[str, Problem]:
+    """Return a problem for each option that contradicts ``--exact always``, and correct it."""
+    problems = {}
+    for name, reason in INEXACT.items():
+        if (value := values.get(name, DEFAULTS[name])) != DEFAULTS[name]:
+            flag = next(flag for flag in FLAGS if flag.field == name)
+            spelled = f"{flag.name} {format_value(value)}" if flag.metavar else flag.name
+            problems[name] = Problem(f"--exact always excludes {spelled}: {reason}")
+            values[name] = DEFAULTS[name]
+    return problems
+
+
+INEXACT = {
+    "batch": "one device has no batch for each rank",
+    "compress": "it rounds gradients",
+    "compile": "collectives between the ranks would end each compiled graph",
+}
+"""Options that contradict ``--exact always``, and why."""
 
 
 def _unsupported_options(values: dict[str, Any]) -> dict[str, Problem]:

@@ -17,7 +17,6 @@ ALTERNATIVES = {
     "cpu_offload": "fsdp",
     "fsdp_units": "fsdp",
     "deepspeed_config": "deepspeed_stage_2",
-    "exact": "ddp",
     "mesh": "tp",
     "microbatches": "pp",
     "schedule": "pp",
@@ -27,6 +26,9 @@ ALTERNATIVES = {
     "tp_plan": "tp",
 }
 """The strategy to suggest for options that others do not support."""
+
+DDP_FOR = {"exact": "ddp"}
+"""The same for options of ddp that no other kind of strategy has an equivalent of."""
 
 REASONS = {
     "find_unused": "it is an option of ddp's reducer",
@@ -74,4 +76,5 @@ class OptionSupport:
 
     def alternative(self, option: str, value: object = None) -> str | None:
         """Return the strategy to suggest for ``option`` with ``value``; None if there is none."""
-        return self.alternatives.get(f"{option}={value}") or self.alternatives.get(option)
+        own = self.alternatives.get(f"{option}={value}") or self.alternatives.get(option)
+        return own or DDP_FOR.get(option)

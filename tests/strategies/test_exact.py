@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import textwrap
 
 import pytest
 from exceptions_zero1 import EXCEPTIONS as REFUSED_BY_ZERO1
@@ -12,7 +13,7 @@ from idioms.comparison import Comparison, compare
 from idioms.idiom import TRAIN, Idiom, idiom
 from idioms.notebook import notebook
 from idioms.tables import BY_NAME
-from idioms.whole_batch import CELLS, LAYERS, MODULES, model
+from idioms.whole_batch import CELLS, LAYERS, model
 from matrix_selection import sampled
 
 import nbmgpu
@@ -48,7 +49,7 @@ def exact(cell: Idiom, ranks: int = 2, strategy: str = "ddp", **options: object)
 def check(name: str, result: Comparison) -> None:
     """Fail with what differs, unless it is known."""
     if name in EXCEPTIONS:
-        assert all(CACHE != EXCEPTIONS[name] or "past_key" in line for line in result.wrong)
+        assert all(EXCEPTIONS[name] != CACHE or "past_key" in line for line in result.wrong)
         assert result.wrong, f"{name} is equal now: remove it from the table"
         pytest.xfail(EXCEPTIONS[name])
     result.assert_equal()
@@ -86,3 +87,108 @@ def test_cells_whose_samples_meet(cell: Idiom) -> None:
     result = exact(cell)
     result.assert_equal()
     assert result.notices == WHOLE.get(cell.name, set())
+
+
+UNEVEN = [
+    next(cell for cell in CELLS if cell.name == name)
+    for name in (
+        "batch norm and dropout of images", "transformer with dropout",
+        "LSTM with dropout, batch first", "GAN with spectral norm and a gradient penalty",
+    )
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ranks", "cell"), sampled(itertools.product((3, 4), UNEVEN), 8, *EXERCISED)
+)
+def test_uneven_samples(ranks: int, cell: Idiom) -> None:
+    """Of 8 samples, three ranks have 3, 3 and 2; of 4, they have 2, 2 and none."""
+    result = exact(cell, ranks)
+    result.assert_equal()
+    assert not result.notices
+
+
+def test_states_are_sharded_under_zero1() -> None:
+    setup = model(LAYERS["batch norm and dropout of images"])
+    exact(idiom("zero1", TRAIN, setup=setup), strategy="zero1").assert_equal()
+    names = notebook(setup)
+    cell = TRAIN + "\nheld = len([*dict.keys(opt.state)])"
+    run = nbmgpu.run(cell, names, gpus=2, cpu=True, strategy="zero1", exact="always")
+    held = [run.results[rank]["held"] for rank in (0, 1)]
+    assert sum(held) == len([*names["model"].parameters()])
+    assert all(held)
+
+
+@pytest.mark.parametrize("option", ["checkpointing", "accumulate", "clip", "steps", "precision"])
+def test_options(option: str) -> None:
+    value = {"accumulate": 2, "clip": 0.1, "steps": 5, "precision": "bf16"}.get(option, True)
+    body = """
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(
+                nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.3)) for _ in "123")
+            self.head = nn.Linear(8, 4)
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = x + torch.tanh(layer(x))
+            return self.head(x)
+    """
+    losses = {}
+    for ranks, choice in ((1, "never"), (2, "always")):
+        names = notebook(textwrap.dedent(f"    class Model(nn.Module):{body}") + model("Model()"))
+        run = nbmgpu.run(TRAIN, names, gpus=ranks, cpu=True, exact=choice, **{option: value})
+        losses[ranks] = names["losses"]
+    assert losses[2] == pytest.approx(losses[1], rel=2e-2 if option == "precision" else 1e-5)
+    assert not run.view.notices.keys() - {"devices", "step-limit"}
+
+
+SEEN = """
+rows = []
+
+class Seen(nn.Linear):
+    def forward(self, x):
+        rows.append(len(x))
+        return super().forward(x)
+
+model = nn.Sequential(Seen(8, 16), nn.Linear(16, 4))
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+
+
+def test_each_rank_computes_its_samples() -> None:
+    names = notebook(SEEN)
+    run = nbmgpu.run(TRAIN, names, gpus=2, cpu=True, exact="always")
+    assert names["rows"][-6:] == [4, 4, 4, 4, 4, 2]
+    assert not run.view.notices.keys() - {"devices"}
+
+
+def test_what_runs_on_the_whole_batch_is_named() -> None:
+    cell = next(cell for cell in CELLS if cell.name == "instance norm")
+    text = exact(cell).run.view.notices["whole-batch-2 (InstanceNorm2d)"].text
+    assert "runs on the whole batch on every rank" in text
+
+
+def test_nothing_is_left_on_the_model() -> None:
+    names = notebook(model(LAYERS["batch norm and dropout of images"]))
+    attributes = [dict(vars(m)).keys() for m in names["model"].modules()]
+    functions = names["F"].batch_norm, names["nn"].Linear.forward
+    nbmgpu.run(TRAIN, names, gpus=2, cpu=True, exact="always")
+    assert [dict(vars(m)).keys() for m in names["model"].modules()] == attributes
+    assert (names["F"].batch_norm, names["nn"].Linear.forward) == functions
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "instead"),
+    [
+        ("--strategy fsdp --exact always", "only ddp and zero1", "--strategy ddp --exact always"),
+        ("--exact always --batch per-rank", "no batch for each rank", "ddp --exact always"),
+        ("--exact always --compress bf16", "it rounds gradients", "ddp --exact always"),
+        ("--exact always --compile", "compiled graph", "ddp --exact always"),
+        ("--exact sometimes", "always: the cell sees whole batches", "%%mgpu --strategy ddp"),
+    ],
+)
+def test_what_is_refused(line: str, message: str, instead: str) -> None:
+    with pytest.raises(OptionError, match=message) as error:
+        RunOptions.parse(line)
+    assert str(error.value).endswith(instead)
