@@ -30,6 +30,14 @@ def random_state() -> RandomState:
     )
 
 
+def torch_state() -> list[torch.Tensor]:
+    """Return the states of torch's generators."""
+    return [
+        torch.get_rng_state(),
+        *(torch.cuda.get_rng_state() for _ in generator_devices()),
+    ]
+
+
 def set_random_state(state: RandomState) -> None:
     """Set all generators to a ``random_state()`` of this rank or another one."""
     torch.set_rng_state(_tensor(state[0]))

@@ -44,16 +44,24 @@ class Outcome:
         found = torch.autograd.grad(tensors, inputs, grads, allow_unused=True)
         return Outcome(outputs, list(found), spec)
 
-    def is_that_of(self, other: Outcome) -> bool:
-        """Whether outputs and gradients are equal but for the rounding of sums."""
+    def is_that_of(self, other: Outcome, epsilon: float | None = None) -> bool:
+        """Whether outputs and gradients are equal but for the rounding of sums.
+
+        Args:
+            other: what they are compared with.
+            epsilon: relative rounding of one number; None for that of each tensor's dtype.
+        """
         mine, theirs = (self.outputs, self.grads), (other.outputs, other.grads)
         if self.spec != other.spec or [*map(len, mine)] != [*map(len, theirs)]:
             return False
         # A gradient that is zero but for rounding, such as of the bias of keys, differs.
         largest = max((largest_of(grad) for grad in self.grads), default=0.0)
         return all(
-            is_close(x, y, largest_of(x)) for x, y in zip(self.outputs, other.outputs, strict=True)
-        ) and all(is_close(x, y, largest) for x, y in zip(self.grads, other.grads, strict=True))
+            is_close(x, y, largest_of(x), epsilon)
+            for x, y in zip(self.outputs, other.outputs, strict=True)
+        ) and all(
+            is_close(x, y, largest, epsilon) for x, y in zip(self.grads, other.grads, strict=True)
+        )
 
 
 def detached_copy(leaf: Any) -> Any:
@@ -70,7 +78,7 @@ def largest_of(value: Any) -> float:
     return float(value.detach().abs().max())
 
 
-def is_close(first: Any, second: Any, largest: float) -> bool:
+def is_close(first: Any, second: Any, largest: float, epsilon: float | None = None) -> bool:
     """Whether two values are equal but for the rounding of sums of terms up to ``largest``."""
     if not isinstance(first, Tensor) or not isinstance(second, Tensor):
         return bool(first is None and second is None) or bool(first == second)
@@ -78,5 +86,5 @@ def is_close(first: Any, second: Any, largest: float) -> bool:
         return False
     if not first.is_floating_point():
         return torch.equal(first, second)
-    epsilon = torch.finfo(first.dtype).eps
+    epsilon = torch.finfo(first.dtype).eps if epsilon is None else epsilon
     return torch.allclose(first, second, 1e3 * epsilon, 1e2 * epsilon * largest, equal_nan=True)

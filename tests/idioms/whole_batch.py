@@ -100,7 +100,8 @@ MODULES = {
             super().__init__()
             self.embed = nn.Linear(2, 8)
             self.layers = nn.TransformerEncoder(
-                nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1), 2)
+                nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1), 2,
+                enable_nested_tensor=False)
             self.head = nn.Linear(8, 4)
 
         def forward(self, x):

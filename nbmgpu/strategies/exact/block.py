@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from nbmgpu.errors import StrategyError, format_message
+from nbmgpu.strategies.generators import torch_state
 from nbmgpu.strategies.sequence.region import NotSplittableError, Region
 from nbmgpu.strategies.sequence.sequence_tensor import SequenceTensor, whole_of
 from nbmgpu.strategies.sequence.trial import Subject, copied, obstacle
@@ -97,7 +98,10 @@ class BatchBlock:
         if plan.draws:
             region.draws = DrawsOfBatch(region, plan)
         arguments = leaves, spec
+        before = None if plan.draws else torch_state()
         parts, output_spec = call_on_samples(subject, region, arguments, splitting.arguments)
+        if before is not None and not all(map(torch.equal, before, torch_state())):
+            raise NotSplittableError("it draws random numbers, unlike in its trial")
         if len(parts) != len(splitting.outputs):
             raise NotSplittableError("its output has another structure than in its trial")
         outputs = []
@@ -138,7 +142,7 @@ class BatchBlock:
         """Return how a call with such arguments is split; try it the first time."""
         lengths = tuple(x.shape[0] for x in leaves if isinstance(x, Tensor) and x.dim())
         kinds = tuple(_kind(leaf, lengths[:1]) for leaf in leaves)
-        settings = tuple(held.get(name) for held, name in self._settings)
+        settings = tuple(_kind_of_number(held.get(name)) for held, name in self._settings)
         hooks = sum(len(each._forward_hooks) for each in subject.module.modules())
         key = spec, kinds, settings, hooks, torch.is_grad_enabled()
         found = self._splittings.get(key)
@@ -176,9 +180,14 @@ class BatchBlock:
     ) -> Splitting:
         if reason := obstacle(subject.module, leaves):
             return Splitting(None, reason=reason)
+        group, found = self._models.group, Splitting(None)
         try:
-            with copied(subject.module, subject.call) as copy:
-                return BatchTrial(copy, leaves, spec, self._models.group).run(candidates)
+            for dtype in (torch.float32, torch.float64):
+                with copied(subject.module, subject.call) as copy:
+                    found = BatchTrial(copy, leaves, spec, group, dtype).run(candidates)
+                if not found.may_be_rounding:
+                    break
+            return found
         except (TypeError, RuntimeError, NotImplementedError, AttributeError) as error:
             return Splitting(None, reason=f"it cannot be copied: {error}".partition("\n")[0])
 
@@ -193,6 +202,13 @@ def _kind(leaf: Any, lengths: tuple[int, ...]) -> Hashable:
     if isinstance(leaf, Tensor):
         sizes = tuple(dim for dim in range(leaf.dim()) if leaf.shape[dim] in lengths)
         return "tensor", leaf.dim(), leaf.dtype, leaf.requires_grad, sizes
-    if isinstance(leaf, int | float) and not isinstance(leaf, bool):
-        return leaf if isinstance(leaf, int) and abs(leaf) <= LARGEST_MODE else "number"
-    return type(leaf), repr(leaf) if isinstance(leaf, bool | str | slice | type(None)) else ""
+    if isinstance(leaf, int | float):
+        return _kind_of_number(leaf)
+    return type(leaf), repr(leaf) if isinstance(leaf, str | slice | type(None)) else ""
+
+
+def _kind_of_number(value: Any) -> Hashable:
+    """Return what a trial depends on in a number: a rate of 0 or 1 may switch dropout off."""
+    if isinstance(value, float):
+        return value if value in (0.0, 1.0) else "float"
+    return value if isinstance(value, int) and abs(value) <= LARGEST_MODE else "number"

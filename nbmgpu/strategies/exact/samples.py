@@ -16,6 +16,7 @@ from nbmgpu.strategies.outcome import is_close, largest_of
 from nbmgpu.strategies.sequence.slices import run_on_slices
 from nbmgpu.strategies.sequence.trial import Subject
 
+from .precision import EPSILON
 from .region import BatchRegion
 
 
@@ -126,5 +127,5 @@ def _is_same(first: Any, second: Any) -> bool:
     if first is second or isinstance(first, weakref.ref):  # recurrent networks refer to weights
         return True
     if isinstance(first, Tensor):
-        return is_close(first, second, largest_of(first))
+        return is_close(first, second, largest_of(first), EPSILON)
     return isinstance(first, bool | int | float | str) and bool(first == second)

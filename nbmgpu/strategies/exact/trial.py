@@ -27,7 +27,7 @@ from nbmgpu.strategies.sequence.sequence_tensor import whole_of
 from nbmgpu.strategies.sequence.trial import Subject
 
 from .draws import DrawPlan, DrawRecorder, DrawsOfBatch
-from .precision import full_precision, in_full_precision
+from .precision import EPSILON, widen, widened
 from .region import BatchRegion, SampleDim
 from .samples import ModuleChanges, call_on_samples, foreign_leaves, split_arguments, with_share
 
@@ -43,6 +43,7 @@ class Splitting:
         outputs: where the samples are in each leaf of its output.
         draws: its random numbers.
         reason: why it runs on the whole batch.
+        may_be_rounding: whether the reason may be that rounding was amplified.
     """
 
     dim: int | None
@@ -51,6 +52,7 @@ class Splitting:
     outputs: tuple[SampleDim | None, ...] = ()
     draws: DrawPlan = field(default_factory=DrawPlan)
     reason: str = ""
+    may_be_rounding: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class _Call:
 
     def difference(self, other: _Call) -> str:
         """Return how the call differs from another one; empty if it does not."""
-        if not self.outcome.is_that_of(other.outcome):
+        if not self.outcome.is_that_of(other.outcome, EPSILON):
             return "its samples depend on each other"
         if not self.changes.equal(other.changes):
             return "a call changes what it holds in another way"
@@ -73,18 +75,25 @@ class _Call:
 class BatchTrial:
     """Tries one call of a module."""
 
-    def __init__(self, subject: Subject, leaves: list[Any], spec: Any, group: ProcessGroup) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        leaves: list[Any],
+        spec: Any,
+        group: ProcessGroup,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         """Initialize the trial.
 
         Args:
             subject: a copy of the module.
             leaves, spec: the arguments of the call.
             group: the ranks, in the order of their samples.
+            dtype: the least precision of the trial.
         """
         self._subject = subject
-        # Rounding to half precision would hide what differs.
-        in_full_precision(subject.module)
-        self._leaves = [full_precision(detached_copy(whole_of(leaf))) for leaf in leaves]
+        widen(subject.module, dtype)
+        self._leaves = [widened(detached_copy(whole_of(leaf)), dtype) for leaf in leaves]
         self._device = next((x.device.type for x in leaves if isinstance(x, Tensor)), "cpu")
         self._spec = spec
         self._group = group
@@ -129,20 +138,23 @@ class BatchTrial:
     def _try(self, index: int, dim: int, whole: _Call, recorder: DrawRecorder) -> Splitting:
         """Return how a call is split along a dimension, or why it cannot."""
         status = _Status(self._group)
-        reason, splitting = "", Splitting(None)
+        reason, splitting, compared = "", Splitting(None), False
         try:
             with self._kept():
                 own, splitting = self._call_on_samples(index, dim, whole, recorder, status)
-            reason = own.difference(whole)
+            reason, compared = own.difference(whole), True
         except NotSplittableError as error:
             reason = str(error)
         except Exception as error:
             reason = _first_line(error)
         if status.others_failed:
             return Splitting(None, reason=reason)
-        if status.fails_anywhere(bool(reason)):
-            return Splitting(None, reason=reason or "it fails on the samples of another rank")
-        return splitting
+        if not status.fails_anywhere(bool(reason)):
+            return splitting
+        reason = reason or "it fails on the samples of another rank"
+        return Splitting(
+            None, reason=reason, may_be_rounding=not status.fails_anywhere(not compared)
+        )
 
     def _call(self, leaves: list[Any], recorder: DrawRecorder) -> _Call:
         """Call the module on the whole batch.
