@@ -40,22 +40,46 @@ DRAWING = FILLING | OF_SHAPE | {
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where the samples are in a tensor or a shape with which random numbers are drawn.
+
+    Attributes:
+        samples: the dimension of the samples; None if it is the same for all samples.
+        order: dimensions of a tensor in their order in memory, outermost first: random numbers are
+            drawn in it.  The one of a single sample would not tell where others are.
+    """
+
+    samples: SampleDim | None
+    order: tuple[int, ...]
+
+    def whole_like(self, part: Tensor, region: BatchRegion) -> Tensor:
+        """Return an empty tensor for all samples like ``part``."""
+        shape = region.whole_shape(part.shape, self.samples)
+        sizes = [shape[dim] for dim in self.order]
+        empty = torch.empty(sizes, dtype=part.dtype, device=part.device)
+        return empty.permute([self.order.index(dim) for dim in range(part.dim())])
+
+
+@dataclass(frozen=True)
 class Draw:
     """One draw.
 
     Attributes:
         operator: what draws.
         shapes: shapes of its arguments that are tensors or shapes.
+        orders: the order in memory of the dimensions of each; see ``Place``.
     """
 
     operator: Any
     shapes: tuple[torch.Size, ...]
+    orders: tuple[tuple[int, ...], ...]
 
     @staticmethod
     def of(func: Any, args: Sequence[Any]) -> Draw:
         """Return the draw that a call of an operator is."""
-        shapes = tuple(_shape(arg) for arg in args if _has_shape(arg))
-        return Draw(func.overloadpacket, shapes)
+        args = [arg for arg in args if _has_shape(arg)]
+        shapes, orders = tuple(map(_shape, args)), tuple(map(_order, args))
+        return Draw(func.overloadpacket, shapes, orders)
 
 
 @dataclass(frozen=True)
@@ -65,12 +89,12 @@ class DrawPlan:
     Attributes:
         functions: the functions of torch that draw; None if a draw was in none of them.
         operators: the operator of each draw, in order.
-        samples: where the samples are in each shape of each draw.
+        places: where the samples are in each shape of each draw.
     """
 
     functions: frozenset[Any] | None = frozenset()
     operators: tuple[Any, ...] = ()
-    samples: tuple[tuple[SampleDim | None, ...], ...] = ()
+    places: tuple[tuple[Place, ...], ...] = ()
 
     @property
     def draws(self) -> bool:
@@ -140,7 +164,7 @@ class DrawsOfBatch(TorchDispatchMode):
     """Draws for the whole batch, in a call on this rank's samples.
 
     Attributes:
-        samples: see ``DrawPlan``; in a trial, what is found.
+        places: see ``DrawPlan``; in a trial, what is found.
     """
 
     def __init__(
@@ -154,7 +178,7 @@ class DrawsOfBatch(TorchDispatchMode):
             recorded: in a trial, the draws of the call on the whole batch.
         """
         super().__init__()  # type: ignore[no-untyped-call]
-        self.samples: list[tuple[SampleDim | None, ...]] = []
+        self.places: list[tuple[Place, ...]] = []
         self._region = region
         self._plan = plan
         self._recorded = recorded
@@ -169,12 +193,12 @@ class DrawsOfBatch(TorchDispatchMode):
     @contextmanager
     def repeated(self, number: int) -> Iterator[None]:
         """Let the body draw again from draw ``number`` on."""
-        before, self.samples = self.samples, self.samples[:number]
+        before, self.places = self.places, self.places[:number]
         try:
             with self.active():
                 yield
         finally:
-            self.samples = before
+            self.places = before
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -182,31 +206,35 @@ class DrawsOfBatch(TorchDispatchMode):
         """Run an operator; one that draws, for the whole batch."""
         if func.overloadpacket not in DRAWING:
             return func(*args, **(kwargs or {}))
-        samples = self._samples_of(Draw.of(func, args))
-        self.samples.append(samples)
-        if not any(samples):
+        places = self._places_of(Draw.of(func, args))
+        self.places.append(places)
+        if not any(place.samples for place in places):
             return func(*args, **(kwargs or {}))
-        return self._draw(func, args, kwargs or {}, samples)
+        return self._draw(func, args, kwargs or {}, places)
 
-    def _samples_of(self, draw: Draw) -> tuple[SampleDim | None, ...]:
+    def _places_of(self, draw: Draw) -> tuple[Place, ...]:
         """Return where the samples are in the shapes of a draw.
 
         Raises:
             NotSplittableError: there was no such draw in the trial.
         """
-        index, region = len(self.samples), self._region
+        index, region = len(self.places), self._region
         if self._recorded is not None:
             whole = self._recorded[index] if index < len(self._recorded) else None
             if whole is None or whole.operator != draw.operator:
                 raise NotSplittableError("it draws other random numbers for some of the samples")
-            pairs = zip(draw.shapes, whole.shapes, strict=True)
-            return tuple(region.find(part, of_batch) for part, of_batch in pairs)
-        known = list(zip(self._plan.operators, self._plan.samples, strict=True))
+            return tuple(
+                Place(region.find(part, of_batch), order)
+                for part, of_batch, order in zip(
+                    draw.shapes, whole.shapes, whole.orders, strict=True
+                )
+            )
+        known = list(zip(self._plan.operators, self._plan.places, strict=True))
         # Stochastic depth leaves out some of the draws: then a similar one tells.
-        for operator, samples in (*known[index : index + 1], *known):
-            fits = operator == draw.operator and len(samples) == len(draw.shapes)
-            if fits and all(map(region.fits, draw.shapes, samples)):
-                return samples
+        for operator, places in (*known[index : index + 1], *known):
+            fits = operator == draw.operator and len(places) == len(draw.shapes)
+            if fits and all(map(region.fits, draw.shapes, (place.samples for place in places))):
+                return places
         raise NotSplittableError("it draws other random numbers than in its trial")
 
     def _draw(
@@ -214,37 +242,33 @@ class DrawsOfBatch(TorchDispatchMode):
         func: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        samples: tuple[SampleDim | None, ...],
+        places: tuple[Place, ...],
     ) -> Any:
         """Draw for the whole batch, and return what is of this rank's samples."""
         region, packet = self._region, func.overloadpacket
         if packet is aten.native_dropout:
-            return self._dropout(func, args, samples[0])
-        known, whole = iter(samples), []
+            return self._dropout(func, args, places[0])
+        known, whole = iter(places), []
         for index, arg in enumerate(args):
             if not _has_shape(arg):
                 whole.append(arg)
                 continue
-            where = next(known)
+            place = next(known)
             if not isinstance(arg, Tensor):
-                whole.append(region.whole_shape(_shape(arg), where))
+                whole.append(region.whole_shape(_shape(arg), place.samples))
             elif index == 0 and (packet in FILLING | OF_SHAPE or func is aten.bernoulli.p):
-                whole.append(whole_like(arg, region.whole_shape(arg.shape, where)))
+                whole.append(place.whole_like(arg, region))
             else:  # it says how to draw
                 region.before_collective()
-                whole.append(region.gather_samples(arg, where))
+                whole.append(region.gather_samples(arg, place.samples))
         drawn = func(*whole, **kwargs)
-        where = next(found for found in samples if found)
-        part = region.part(drawn, where)
+        part = region.part(drawn, next(place.samples for place in places if place.samples))
         return args[0].copy_(part) if packet in FILLING else part.clone()
 
-    def _dropout(
-        self, func: Any, args: tuple[Any, ...], where: SampleDim | None
-    ) -> tuple[Tensor, Tensor]:
+    def _dropout(self, func: Any, args: tuple[Any, ...], place: Place) -> tuple[Tensor, Tensor]:
         input, p, train = args
-        shape = self._region.whole_shape(input.shape, where)
-        _, mask = func(whole_like(input, shape), p, train)
-        mask = self._region.part(mask, where).clone()
+        _, mask = func(place.whole_like(input, self._region), p, train)
+        mask = self._region.part(mask, place.samples).clone()
         return input * mask * (0.0 if p == 1 else 1 / (1 - p)), mask
 
 
@@ -265,14 +289,9 @@ class _InFunctions(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
 
 
-def whole_like(part: Tensor, shape: torch.Size) -> Tensor:
-    """Return an empty tensor whose dimensions are in the same order in memory as in ``part``.
-
-    Random numbers are drawn in this order.
-    """
-    order = sorted(range(part.dim()), key=part.stride, reverse=True)
-    empty = torch.empty([shape[dim] for dim in order], dtype=part.dtype, device=part.device)
-    return empty.permute([order.index(dim) for dim in range(part.dim())])
+def _order(arg: Any) -> tuple[int, ...]:
+    dims = range(arg.dim()) if isinstance(arg, Tensor) else ()
+    return tuple(sorted(dims, key=arg.stride, reverse=True)) if dims else ()
 
 
 def _has_shape(arg: Any) -> bool:

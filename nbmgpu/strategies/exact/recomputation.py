@@ -21,7 +21,7 @@ def patch_checkpoint(patches: PatchStack) -> None:
             if not isinstance(region, BatchRegion):
                 return plain(function, *args, **kwargs)
             draws = region.draws
-            number = len(draws.samples) if draws else 0
+            number = len(draws.places) if draws else 0
 
             def in_region(*args: Any, **kwargs: Any) -> Any:
                 if Region.current is region:

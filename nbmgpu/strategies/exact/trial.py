@@ -189,10 +189,10 @@ class BatchTrial:
             region.draws = DrawsOfBatch(region, plan, recorder.found)
         parts, spec = call_on_samples(self._subject, region, (leaves, self._spec), arguments)
         if region.draws is not None:
-            if len(region.draws.samples) != len(recorder.found):
+            if len(region.draws.places) != len(recorder.found):
                 raise NotSplittableError("it draws fewer random numbers for some of the samples")
             operators = tuple(draw.operator for draw in recorder.found)
-            plan = DrawPlan(plan.functions, operators, tuple(region.draws.samples))
+            plan = DrawPlan(plan.functions, operators, tuple(region.draws.places))
         outputs, found = _outputs(parts, whole.outcome.outputs, region)
         status.check()
         outputs = [
