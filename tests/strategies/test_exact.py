@@ -163,6 +163,29 @@ def test_each_rank_computes_its_samples() -> None:
     assert not run.view.notices.keys() - {"devices"}
 
 
+NEAR = """
+class Near(Net):
+    def forward(self, x, y):
+        return 1 + 1e-4 * F.cross_entropy(super().forward(x), y)
+
+model = Near()
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+
+
+def test_a_mean_loss_near_that_of_some_samples_is_of_all() -> None:
+    cell = """
+for x, y in loader:
+    opt.zero_grad()
+    model(x, y).backward()
+    opt.step()
+with torch.no_grad():
+    values = [model(x, y).item() for x, y in loader]
+"""
+    run = nbmgpu.run(cell, notebook(NEAR), gpus=2, cpu=True, exact="always")
+    assert run.results[0]["values"] == run.results[1]["values"]
+
+
 def test_what_runs_on_the_whole_batch_is_named() -> None:
     cell = next(cell for cell in CELLS if cell.name == "instance norm")
     text = exact(cell).run.view.notices["whole-batch-2 (InstanceNorm2d)"].text

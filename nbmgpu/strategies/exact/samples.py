@@ -97,35 +97,44 @@ def foreign_leaves(outputs: Sequence[Any], inputs: Sequence[Tensor]) -> bool:
 class ModuleChanges:
     """What a module holds after a call, besides its parameters."""
 
-    def __init__(self, values: list[Any], structure: Any) -> None:
-        """Hold the leaves of all attributes, and their structure."""
-        self._values = values
-        self._structure = structure
-
-    @staticmethod
-    def of(module: nn.Module) -> ModuleChanges:
+    def __init__(self, module: nn.Module) -> None:
         """Copy the tensors that ``module`` holds, and refer to all else."""
-        attributes = [
-            {k: v for k, v in vars(each).items() if k not in ("_modules", "_parameters")}
-            for each in module.modules()
-        ]
-        values, structure = tree_flatten(attributes)
-        copies = [
-            x.detach().clone() if isinstance(x, Tensor) and not isinstance(x, nn.Parameter) else x
-            for x in values
-        ]
-        return ModuleChanges(copies, structure)
+        own = ("_modules", "_parameters", "_buffers")
+        values, self._structure = tree_flatten(
+            [
+                ({k: v for k, v in vars(each).items() if k not in own}, [*each._buffers])
+                for each in module.modules()
+            ]
+        )
+        self._values = [_kept(value) for value in values]
+        self._buffers = [_kept(b) for each in module.modules() for b in each._buffers.values()]
 
     def equal(self, other: ModuleChanges) -> bool:
-        """Whether both are the same but for the rounding of sums."""
-        return self._structure == other._structure and all(
-            _is_same(x, y) for x, y in zip(self._values, other._values, strict=True)
+        """Whether both are the same; buffers, such as running statistics, but for rounding."""
+        return (
+            self._structure == other._structure
+            and all(map(_is_same, self._values, other._values))
+            and all(
+                is_close(x, y, largest_of(x), EPSILON)
+                for x, y in zip(self._buffers, other._buffers, strict=True)
+            )
         )
+
+
+def has_same_bits(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors are the same without any rounding."""
+    same = first.shape == second.shape and first.dtype == second.dtype
+    return same and bool(torch.allclose(first, second, 0, 0, equal_nan=True))
+
+
+def _kept(value: Any) -> Any:
+    is_copied = isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
+    return value.detach().clone() if is_copied else value
 
 
 def _is_same(first: Any, second: Any) -> bool:
     if first is second or isinstance(first, weakref.ref):  # recurrent networks refer to weights
         return True
-    if isinstance(first, Tensor):
-        return is_close(first, second, largest_of(first), EPSILON)
+    if isinstance(first, Tensor) and isinstance(second, Tensor):
+        return has_same_bits(first, second)
     return isinstance(first, bool | int | float | str) and bool(first == second)

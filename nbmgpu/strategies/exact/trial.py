@@ -29,7 +29,17 @@ from nbmgpu.strategies.sequence.trial import Subject
 from .draws import DrawPlan, DrawRecorder, DrawsOfBatch
 from .precision import EPSILON, widen, widened
 from .region import BatchRegion, SampleDim
-from .samples import ModuleChanges, call_on_samples, foreign_leaves, split_arguments, with_share
+from .samples import (
+    ModuleChanges,
+    call_on_samples,
+    foreign_leaves,
+    has_same_bits,
+    split_arguments,
+    with_share,
+)
+
+HARD = 1e6
+"""What a rank adds to the failures that cannot be rounding; 1 for a difference of numbers."""
 
 
 @dataclass(frozen=True)
@@ -149,12 +159,11 @@ class BatchTrial:
             reason = _first_line(error)
         if status.others_failed:
             return Splitting(None, reason=reason)
-        if not status.fails_anywhere(bool(reason)):
+        failures = status.sum(bool(reason) if compared else HARD)
+        if not failures:
             return splitting
         reason = reason or "it fails on the samples of another rank"
-        return Splitting(
-            None, reason=reason, may_be_rounding=not status.fails_anywhere(not compared)
-        )
+        return Splitting(None, reason=reason, may_be_rounding=failures < HARD)
 
     def _call(self, leaves: list[Any], recorder: DrawRecorder) -> _Call:
         """Call the module on the whole batch.
@@ -172,7 +181,7 @@ class BatchTrial:
 
     def _ended(self, outputs: list[Any], spec: Any, inputs: list[Tensor]) -> _Call:
         random = random_state()
-        changes = ModuleChanges.of(self._subject.module)
+        changes = ModuleChanges(self._subject.module)
         return _Call(Outcome.of(outputs, spec, inputs), changes, random)
 
     def _call_on_samples(
@@ -225,15 +234,15 @@ class _Status:
 
     def check(self) -> None:
         """Check before a collective; raises NotSplittableError if another rank has failed."""
-        if self.fails_anywhere(False):
+        if self.sum(0):
             self.others_failed = True
             raise NotSplittableError("it fails on the samples of another rank")
 
-    def fails_anywhere(self, here: bool) -> bool:
-        """Return whether the trial fails on any rank."""
-        failures = torch.tensor([float(here)])
-        all_reduce(failures, self._group).wait()
-        return bool(failures)
+    def sum(self, here: float) -> float:
+        """Return the sum of a number over the ranks; 0 is that nothing has failed."""
+        total = torch.tensor([float(here)])
+        all_reduce(total, self._group).wait()
+        return float(total)
 
 
 def _outputs(
@@ -246,6 +255,9 @@ def _outputs(
     for part, of_batch in zip(parts, whole, strict=True):
         tensors = isinstance(part, Tensor) and isinstance(of_batch, Tensor)
         found.append(region.find(part.shape, of_batch.shape) if tensors else None)
+        # The mean loss of some samples may be near that of all, but never the same.
+        if tensors and found[-1] is None and not has_same_bits(part, of_batch):
+            raise NotSplittableError("a part of its output is of all samples together")
     return parts, tuple(found)
 
 
