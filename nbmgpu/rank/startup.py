@@ -26,7 +26,7 @@ from .interrupts import SynchronizedInterruptHandler
 from .metrics import tqdm_progress
 from .metrics.memory import MemoryUsage
 from .rank_info import RankInfo
-from .reporting.shard_topics import OF_SHARDS
+from .reporting.shard_topics import EXACT, OF_SHARDS, OTHER_NUMBERS
 from .rng.seeding import SeedSource
 from .session import TrainingSession, make_session
 from .shell import RankShell, make_shell
@@ -140,6 +140,8 @@ def _open_session(
     )
     if rank_info.shards_data and not rank_info.splits_batches:
         recorder.ignore(OF_SHARDS)
+    elif "exact" in strategy.profile.options.supported and rank_info.batch == "global":
+        recorder.suggest(OTHER_NUMBERS, EXACT)
     return make_session(rank_info, strategy, recorder, registry, record.options.values.get("steps"))
 
 

@@ -82,3 +82,16 @@ def test_running_statistics_are_the_same_on_all_ranks() -> None:
     )
     assert run.results[0]["mean"].allclose(run.results[1]["mean"])
     assert namespace["model"][1].running_mean.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "number"), [({}, 1), ({"strategy": "fsdp"}, 0), ({"batch": "per-rank"}, 0)]
+)
+def test_the_first_notice_of_other_numbers_offers_those_of_one_device(
+    options: dict[str, str], number: int
+) -> None:
+    setup = textwrap.dedent(BATCH_NORM) + "model.append(nn.Dropout(0.1))\n"
+    run = nbmgpu.run(TRAIN, notebook(setup), gpus=2, cpu=True, **options)
+    assert {"batch-norm", "random-step"} <= set(run.view.notices)
+    texts = [notice.text for notice in run.view.notices.values()]
+    assert sum("--exact always" in text for text in texts) == number

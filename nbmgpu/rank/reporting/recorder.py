@@ -35,6 +35,7 @@ class Recorder:
         self._progress: dict[str, dict[str, Any]] = {}
         self._topics: set[str] = set()
         self._ignored: frozenset[str] = frozenset()
+        self._remedy: tuple[frozenset[str], str] = (frozenset(), "")
         self._flushed = time.monotonic()
 
     def metric(self, name: str, step: int, value: Any, weight: float = 1.0) -> None:
@@ -54,11 +55,18 @@ class Recorder:
         """Show a text to the user, once per topic."""
         if topic not in self._topics and topic not in self._ignored:
             self._topics.add(topic)
+            if topic in self._remedy[0]:
+                text = f"{text} {self._remedy[1]}"
+                self._remedy = frozenset(), ""
             self.events.emit(Notice, topic=topic, text=text)
 
     def ignore(self, topics: frozenset[str]) -> None:
         """Show no notices of these topics, which do not apply to this run."""
         self._ignored = topics
+
+    def suggest(self, topics: frozenset[str], remedy: str) -> None:
+        """Add a sentence to the first notice of one of these topics."""
+        self._remedy = topics, remedy
 
     def has_notice(self, topic: str) -> bool:
         """Return whether a notice of ``topic`` was emitted."""

@@ -11,3 +11,9 @@ OF_SHARDS = frozenset({
     "two-loaders", "unknown-loss", "unsharded-batches", "vector-loss",
 })  # fmt: skip
 """What does not apply where all ranks have the same samples."""
+
+OTHER_NUMBERS = OF_SHARDS - {"not-sharded", "not-trained", "unsharded-batches"}
+"""What may give other numbers than one device, because ranks have different samples."""
+
+EXACT = "With --exact always, all numbers are one device's, and a step takes longer."
+"""What to do about it, where the strategy has the option."""
