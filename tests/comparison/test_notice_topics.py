@@ -22,6 +22,7 @@ SAME_LOSS = {
     "no-checkpoint-blocks",
     "no-sequence",
     "not-sharded",
+    "no-batch",
     "not-spread",
     "not-trained",
     "rank-0-values",

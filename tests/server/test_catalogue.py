@@ -91,7 +91,7 @@ def test_gpus_follow_cuda_visible_devices(nvml, monkeypatch):
 
 def test_gpus_without_nvml_are_listed_with_a_hint(tmp_path, monkeypatch):
     smi = tmp_path / "nvidia-smi"
-    smi.write_text("#!/bin/sh\necho '0, NVIDIA L4, 23034, 22563, GPU-0'\n")
+    smi.write_text("#!/bin/sh\necho '0, NVIDIA L4, 23034, 22563, GPU-0, [N/A]'\n")
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setitem(sys.modules, "pynvml", None)  # as if it were not installed
