@@ -47,6 +47,11 @@ nvmlDeviceGetName = lambda handle: "NVIDIA H100"
 nvmlDeviceGetUUID = lambda handle: f"GPU-{handle}"
 def nvmlDeviceGetMigMode(handle): raise RuntimeError("Not Supported")
 """
+DIVIDED = f"""{NVML}
+nvmlDeviceGetCount = lambda: 2
+nvmlDeviceGetName = lambda handle: "NVIDIA H100 80GB HBM3"
+def nvmlDeviceGetMigMode(handle): return MODES[handle]
+"""
 
 
 @pytest.fixture
@@ -161,19 +166,6 @@ def test_cuda_visible_devices_is_parsed_as_by_cuda(shown, physical):
 
 def test_only_one_mig_slice_is_visible():
     assert [gpu.uuid for gpu in visible_gpus(FOUR, "MIG-a,MIG-b")] == ["MIG-a"]
-
-
-DIVIDED = """
-class NVMLError(Exception): pass
-class Memory: total, free = 80 << 30, 70 << 30
-nvmlInit = nvmlShutdown = lambda: None
-nvmlDeviceGetCount = lambda: 2
-nvmlDeviceGetHandleByIndex = lambda index: index
-nvmlDeviceGetMemoryInfo = lambda handle: Memory
-nvmlDeviceGetName = lambda handle: "NVIDIA H100 80GB HBM3"
-nvmlDeviceGetUUID = lambda handle: f"GPU-{handle}"
-def nvmlDeviceGetMigMode(handle): return MODES[handle]
-"""
 
 
 def test_of_gpus_divided_into_slices_cuda_exposes_one(probed):

@@ -39,12 +39,13 @@ def main() -> int:
     if options.list:
         print("\n".join(check.label for check in chosen))
         return 0
-    setting = Setting.of(probe(), options.cpu)
+    machine = probe()
+    setting = Setting.of(machine, options.cpu)
     if options.results is not None:
         run_here(chosen, setting, options.results)
         return 0
     print(f"{len(chosen)} checks. {setting.proves}\n", flush=True)
-    report = Report.of(setting, probe())
+    report = Report.of(setting, machine)
     for result in run_all(chosen, cpu=options.cpu):
         report.results.append(result)
         print(summary_line(result), flush=True)

@@ -11,6 +11,7 @@ import torch
 
 from nbmgpu.devices.probe import probe, torch_build
 from nbmgpu.formatting import format_bytes, format_count
+from nbmgpu.options.run_options import RunOptions
 
 from .cells import MLP, TRAIN
 from .check import Check, CheckSkipped, Finding
@@ -25,8 +26,9 @@ import torch.distributed as dist
 total = torch.full((1 << 20,), float(dist.get_rank() + 1), device=device)
 dist.all_reduce(total)
 backend = dist.get_backend_config()
-value, nccl = total[0].item(), device.type == "cuda" and ".".join(map(str, torch.cuda.nccl.version()))
-"""  # noqa: E501
+value = total[0].item()
+nccl = device.type == "cuda" and ".".join(map(str, torch.cuda.nccl.version()))
+"""
 
 
 def checks() -> list[Check]:
@@ -85,17 +87,13 @@ def _notebook(setting: Setting) -> Finding:
     """Run the magic in a kernel that holds the model on its own GPU, as users do."""
     from jupyter_client.manager import start_new_kernel
 
-    gpus = setting.options(2)["gpus"]
-    chosen = "--cpu --gpus 2" if not setting.gpus else (
-        f"--gpus {','.join(map(str, gpus)) if isinstance(gpus, tuple) else gpus}"
-    )  # fmt: skip
     prelude = "torch.backends.cudnn.allow_tf32 = False\n" + PRELUDE.format(device=setting.device)
     cells = [
         "%load_ext nbmgpu",
         "import torch, copy\n" + prelude + MLP + "start = copy.deepcopy(model.state_dict())",
         TRAIN + "alone = copy.deepcopy(model.state_dict())",
         "model.load_state_dict(start)\nopt = torch.optim.SGD(model.parameters(), 0.1, 0.9)",
-        f"%%mgpu {chosen}\n{TRAIN}",
+        f"{RunOptions.of(**setting.options(2)).command}\n{TRAIN}",
         "worst = max((alone[n] - p).abs().max().item() for n, p in model.state_dict().items())\n"
         "assert worst < 1e-5, worst\nprint(format(worst, '.1e'), next(model.parameters()).device)",
     ]

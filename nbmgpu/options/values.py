@@ -148,12 +148,14 @@ def validate_gpus(value: object) -> GpuRequest:
     return count
 
 
-def _one_of(*choices: str, what: str, meaning: str) -> Callable[[object], str | None]:
-    """Return a validator for one of several words; None, for no value, is valid."""
+def _one_of(
+    *choices: str, what: str, meaning: str, default: str | None = None
+) -> Callable[[object], str | None]:
+    """Return a validator for one of several words; None stands for ``default``."""
 
     def read(value: object) -> str | None:
         if value is None or value in choices:
-            return value if value is None else str(value)
+            return default if value is None else str(value)
         near = closest_match(str(value).lower(), choices) or choices[0]
         raise InvalidValueError(Problem(f"{what} cannot be {value!r}", meaning), near)
 
@@ -169,45 +171,28 @@ validate_precision = _one_of(
     "bf16", "fp16", "fp32", what="The precision",
     meaning="What the forward pass computes in: bf16, fp16 (with a gradient scaler) or fp32",
 )  # fmt: skip
-
-_read_exact = _one_of(
+validate_exact = _one_of(
     "never", "always", what="The option --exact",
     meaning="always: the cell sees whole batches, and has the numbers of one device; never: each "
     "rank runs the cell on its part of a batch, which is faster",
+    default="never",
 )  # fmt: skip
-
-
-def validate_exact(value: object) -> str:
-    """Return whether the numbers are those of one device by construction."""
-    return _read_exact(value) or "never"
-
-
 validate_compress = _one_of(
     "bf16", "fp16", what="The compression", meaning="Gradients travel in bf16 or in fp16"
 )
 
-_read_schedule = _one_of(
+validate_schedule = _one_of(
     "gpipe", "interleaved", what="The schedule",
     meaning="gpipe: each rank has one stage; interleaved: two, which wait less. 1f1b and "
     "zerobubble compute each microbatch's loss in the schedule; here the cell computes it",
+    default="gpipe",
 )  # fmt: skip
-
-
-def validate_schedule(value: object) -> str:
-    """Return the schedule of a pipeline."""
-    return _read_schedule(value) or "gpipe"
-
-
-_read_balance = _one_of(
+validate_balance = _one_of(
     "parameters", "time", what="The balance of stages",
     meaning="parameters: each stage has about as many; time: about the same time of forward and "
     "backward, which is measured in the first step",
+    default="parameters",
 )  # fmt: skip
-
-
-def validate_balance(value: object) -> str:
-    """Return what a pipeline's stages have about the same of."""
-    return _read_balance(value) or "parameters"
 
 
 def _count(

@@ -23,8 +23,7 @@ def random_state() -> RandomState:
     """Return the states of all generators; equal ones are equal."""
     numpy = sys.modules.get("numpy")
     return (
-        torch.get_rng_state().numpy().tobytes(),
-        *(torch.cuda.get_rng_state().numpy().tobytes() for _ in generator_devices()),
+        *(state.numpy().tobytes() for state in torch_state()),
         random.getstate(),
         None if numpy is None else _numpy_state(numpy),
     )

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.utils._pytree import tree_flatten
 
+from nbmgpu.strategies.graph_leaves import leaves_of_graph
 from nbmgpu.strategies.outcome import is_close, largest_of
 from nbmgpu.strategies.sequence.slices import run_on_slices
 from nbmgpu.strategies.sequence.trial import Subject
@@ -81,17 +82,7 @@ class ScaledGradient(torch.autograd.Function):
 def foreign_leaves(outputs: Sequence[Any], inputs: Sequence[Tensor]) -> bool:
     """Whether the graph of ``outputs`` leads to leaves other than ``inputs``."""
     known = {id(tensor) for tensor in inputs}
-    nodes = [x.grad_fn for x in outputs if isinstance(x, Tensor) and x.grad_fn is not None]
-    seen = set(nodes)
-    while nodes:
-        node = nodes.pop()
-        variable = getattr(node, "variable", None)
-        if variable is not None and id(variable) not in known:
-            return True
-        fresh = {n for n, _ in node.next_functions if n is not None} - seen
-        seen |= fresh
-        nodes += fresh
-    return False
+    return any(id(leaf) not in known for leaf in leaves_of_graph(outputs))
 
 
 class ModuleChanges:

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from nbmgpu.errors import StrategyError, format_message
 from nbmgpu.strategies.checkpoint import outside_of_checkpoints
 from nbmgpu.strategies.generators import kept_random_state, random_state
+from nbmgpu.strategies.graph_leaves import leaves_of_graph
 from nbmgpu.strategies.module_copy import ModuleState, copy_for_trial
 
 from .call import BlockInfo, Mode
@@ -123,7 +124,7 @@ class BlockTrial:
     def _check_graph(self, outputs: list[Any], module: nn.Module) -> None:
         """Refuse parameters from outside: their gradients would be on one rank only."""
         own = {id(p) for p in module.parameters()}
-        for leaf in _leaves_of_graph(outputs):
+        for leaf in leaves_of_graph(outputs):
             if id(leaf) not in own:
                 raise StrategyError(
                     format_message(
@@ -223,17 +224,3 @@ def _equal(whole: Any, first: Any, second: Any, batch_size: int) -> bool:
         torch.allclose(a, b, 1e3 * epsilon, 50 * epsilon * largest, equal_nan=True)
         for a, b in pairs
     )
-
-
-def _leaves_of_graph(outputs: list[Any]) -> Iterator[Tensor]:
-    """Yield the leaves that gradients of ``outputs`` reach."""
-    nodes = [x.grad_fn for x in outputs if isinstance(x, Tensor) and x.grad_fn is not None]
-    seen = set(nodes)
-    while nodes:
-        node: Any = nodes.pop()
-        if hasattr(node, "variable"):
-            yield node.variable
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                nodes.append(following)

@@ -1,0 +1,22 @@
+"""The leaves of autograd's graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch import Tensor
+
+
+def leaves_of_graph(outputs: Sequence[Any]) -> Iterator[Tensor]:
+    """Yield the leaves that gradients of the tensors in ``outputs`` reach."""
+    nodes = [x.grad_fn for x in outputs if isinstance(x, Tensor) and x.grad_fn is not None]
+    seen = set(nodes)
+    while nodes:
+        node: Any = nodes.pop()
+        if hasattr(node, "variable"):
+            yield node.variable
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                nodes.append(following)
