@@ -111,9 +111,8 @@ def run_divided(
     run = functools.partial(
         _run_with_layers, model, batch, samples, parts, precision, checkpointing
     )
-    before = random_state.capture()
     try:
-        with warnings.catch_warnings(), _fake_tensor_logging_disabled():
+        with random_state.kept(), warnings.catch_warnings(), _fake_tensor_logging_disabled():
             warnings.simplefilter("ignore")
             layers = _stack_depth(model)
             if layers >= DEEP_STACK:
@@ -126,8 +125,6 @@ def run_divided(
         lines = str(error).strip().splitlines()
         reason = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
         raise FakeStepError(reason) from error
-    finally:
-        random_state.restore(before)
 
 
 def _run_with_layers(

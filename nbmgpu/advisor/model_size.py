@@ -215,9 +215,8 @@ def probe_states(
 
     if dims > len(PROBE_SIDES):
         return None
-    before = random_state.capture()
     try:
-        with torch.enable_grad(), torch.device("cpu"):
+        with random_state.kept(), torch.enable_grad(), torch.device("cpu"):
             tiny = torch.nn.Parameter(torch.ones(PROBE_SIDES[:dims], dtype=dtype))
             tiny.grad = torch.ones_like(tiny)
             clone = _clone_for(optimizer, group, tiny)
@@ -225,8 +224,6 @@ def probe_states(
             return [StateShape.of_probe(t) for t in _tensors_in(dict(clone.state))]
     except Exception:  # LBFGS needs a closure, others need their own kernels
         return None
-    finally:
-        random_state.restore(before)
 
 
 def _clone_for(optimizer: Optimizer, group: dict[str, Any], parameter: Tensor) -> Any:

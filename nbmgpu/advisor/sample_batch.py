@@ -50,13 +50,11 @@ def batch_from_loader(loader: DataLoader[Any]) -> tuple[Any, int]:
     size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
     if size is None:
         raise NoBatchError("the loader has no batch size")
-    before = random_state.capture()
     try:
         length = len(dataset)
         step = max(1, length // MAX_SAMPLES)
         indices = range(0, length, step)[: min(MAX_SAMPLES, size)]
-        return loader.collate_fn([dataset[index] for index in indices]), size
+        with random_state.kept():
+            return loader.collate_fn([dataset[index] for index in indices]), size
     except Exception as error:
         raise NoBatchError(f"reading its dataset failed: {error}") from error
-    finally:
-        random_state.restore(before)

@@ -210,3 +210,51 @@ scale = scaler.get_scale()
     tolerance=300,
 )
 """Cells in lower precision.  The tolerance is that of their dtype: 8 and 11 bits of precision."""
+
+WHOLE_BATCH = (
+    Cell(
+        "dropout, and noise drawn in the cell",
+        """
+model = nn.Sequential(nn.Linear(16, 32), nn.Dropout(0.3), nn.Tanh(), nn.Linear(32, 4)).to(device)
+opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+after = []
+""",
+        f"""
+for x, y in loader:
+    x, y = x.to(device), y.to(device)
+    x = x + 0.1 * torch.randn_like(x)
+    loss = F.cross_entropy(model(x), y){STEP}
+after.append(torch.rand(3, device=device))
+""",
+        ("model", "losses", "after"),
+        quick=True,
+    ),
+    Cell(
+        "batch norm, channels last",
+        """
+model = nn.Sequential(
+    nn.Unflatten(1, (1, 4, 4)), nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(),
+    nn.Flatten(), nn.Linear(128, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4),
+).to(device, memory_format=torch.channels_last)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+""",
+        TRAIN,
+        tolerance=5.0,
+    ),
+    Cell(
+        "a transformer with dropout",
+        TRANSFORMER.replace("dropout=0.0", "dropout=0.1"),
+        LANGUAGE,
+        tolerance=5.0,
+    ),
+    Cell(
+        "a contrastive loss of all pairs",
+        MLP,
+        f"""
+for x, y in loader:
+    x = x.to(device)
+    a, b = (F.normalize(model(x + 0.1 * torch.randn_like(x)), dim=1) for _ in range(2))
+    loss = F.cross_entropy(a @ b.T / 0.5, torch.arange(len(x), device=device)){STEP}""",
+    ),
+)
+"""Cells whose samples meet or draw random numbers together, for ``--exact always``."""

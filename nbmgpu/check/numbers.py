@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from nbmgpu.devices.requirements import missing_requirement
 from nbmgpu.strategies import profile_of, strategy_names
 
-from .cells import BF16, CELLS, FP16
+from .cells import BF16, CELLS, FP16, WHOLE_BATCH
 from .check import Check, CheckSkipped, Finding
 from .comparison import Cell, compare
 from .setting import Setting
 
 FOUR_RANKS = {"hsdp": 4, "fsdp+tp": 4, "tp+pp": 4, "fsdp+pp": 4, "fsdp+tp+pp": 8}
 """Ranks of the strategies whose mesh has several dimensions; others have two."""
+
+EXACT = ("ddp", "zero1")
+"""Strategies under which ``--exact always`` is checked."""
 
 AUTOCAST = ("ddp", "zero1", "fsdp", "tp")
 """Strategies under which cells that use autocast are checked."""
@@ -31,14 +35,18 @@ def _checks() -> Iterator[Check]:
         if strategy in AUTOCAST:
             yield _check(strategy, BF16)
             yield _check(strategy, FP16)
+    for strategy in EXACT:
+        for cell in WHOLE_BATCH:
+            yield _check(strategy, cell, exact="always")
 
 
-def _check(strategy: str, cell: Cell) -> Check:
+def _check(strategy: str, cell: Cell, **options: Any) -> Check:
     def function(setting: Setting) -> Finding:
         ranks = _ranks(strategy, setting)
-        return compare(cell, setting, ranks, strategy=strategy)
+        return compare(cell, setting, ranks, strategy=strategy, **options)
 
-    return Check("numbers", f"{strategy}, {cell.name}", function, cell.quick)
+    name = ", ".join((strategy, *(f"{key} {value}" for key, value in options.items()), cell.name))
+    return Check("numbers", name, function, cell.quick)
 
 
 def _ranks(strategy: str, setting: Setting) -> int:

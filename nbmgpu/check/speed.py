@@ -102,7 +102,7 @@ WRAPPED = {
 """How a strategy is written by hand."""
 
 
-SCRIPT_TIMEOUT = 300
+SCRIPT_TIMEOUT = 90
 """Seconds for a script by hand."""
 
 
@@ -208,6 +208,11 @@ def _run_script(script: str, command: list[str]) -> dict[str, float]:
             )  # fmt: skip
             try:
                 process.wait(SCRIPT_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                raise AssertionError(
+                    f"the script by hand did not end in {SCRIPT_TIMEOUT} s: "
+                    f"{errors.read_text()[-300:]}"
+                ) from None
             finally:
                 end_session(process)
         lines = [line for line in output.read_text().splitlines() if line.startswith("{")]

@@ -43,13 +43,8 @@ def cross_parameter_dependence(optimizer: Optimizer, with_closure: bool = False)
 
     With ``with_closure``, this checks steps with a closure.  Random states do not change.
     """
-    before = random_state.capture()
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    try:
-        with torch.random.fork_rng(devices):
-            return _run_trials(optimizer, (True,) if with_closure else (False, True))
-    finally:
-        random_state.restore(before)
+    with random_state.kept():
+        return _run_trials(optimizer, (True,) if with_closure else (False, True))
 
 
 def _run_trials(optimizer: Optimizer, closures: tuple[bool, ...]) -> str:

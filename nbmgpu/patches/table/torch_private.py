@@ -103,6 +103,12 @@ ENTRIES = (
         TORCH, "torch.UntypedStorage", "_cdata",
         "A storage is identified by its address, which a wrapper object does not keep.",
     ),
+    *private(
+        TORCH,
+        "torch.cuda",
+        "_lazy_call _lazy_seed_tracker",
+        "The random state of a GPU is kept and set before CUDA is initialized.",
+    ),
     *private(TORCH, "torch._C", "_storage_Use_Count", "Memory that has no other user is reused."),
     *private(
         TORCH, "torch._C", "DisableTorchFunctionSubclass _len_torch_dispatch_stack",

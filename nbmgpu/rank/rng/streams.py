@@ -47,8 +47,7 @@ class RandomStreams:
         self.drew_in_fork = False
         self._passes: set[int] = set()
         self._in_notebook_stream = False
-        self._inactive_state: Any = None
-        self._inactive_cuda_state: Any = None
+        self._inactive_states: Any = None
         self.host: HostStream | None = None
 
     @property
@@ -95,9 +94,7 @@ class RandomStreams:
             return
         self.host = self.host or HostStream(self._own_seed(seed))  # seeded once per run
         if not self._passes:
-            initialized = torch.cuda.is_initialized()
-            self._inactive_cuda_state = torch.cuda.get_rng_state() if initialized else None
-            self._inactive_state = torch.get_rng_state()
+            self._inactive_states = random_state.torch_states()
             torch.manual_seed(self._own_seed(seed))
         self._passes.add(id(loader_pass))
 
@@ -118,13 +115,9 @@ class RandomStreams:
                 self._swap()
 
     def _swap(self) -> None:
-        state = torch.get_rng_state()
-        torch.set_rng_state(self._inactive_state)
-        self._inactive_state = state
-        if self._inactive_cuda_state is not None:
-            state = torch.cuda.get_rng_state()
-            torch.cuda.set_rng_state(self._inactive_cuda_state)
-            self._inactive_cuda_state = state
+        states = random_state.torch_states()
+        random_state.restore_torch(self._inactive_states)
+        self._inactive_states = states
 
     def _own_seed(self, seed: int) -> int:
         return (seed + 7919 * self.dp_rank) % 2**63
@@ -146,7 +139,5 @@ class RandomStreams:
     def leave_all_steps(self) -> None:
         """Return to the notebook's stream, even if passes are unfinished."""
         if self.in_step:
-            torch.set_rng_state(self._inactive_state)
-            if self._inactive_cuda_state is not None:
-                torch.cuda.set_rng_state(self._inactive_cuda_state)
+            random_state.restore_torch(self._inactive_states)
         self._passes.clear()

@@ -87,14 +87,11 @@ def _refuse_required_closure(optimizer: Optimizer) -> None:
 
 def _optimizer_problem(optimizer: Optimizer) -> tuple[str, str] | None:
     name = type(optimizer).__name__
-    before = random_state.capture()
     try:
-        with torch.random.fork_rng(devices=()):
+        with random_state.kept():
             equal = all(_steps_equal(optimizer, shape) for shape in _trial_shapes(optimizer))
     except Exception as error:
         return f"a trial step of {name} failed ({type(error).__name__}: {error})", "ddp"
-    finally:
-        random_state.restore(before)
     if equal:
         return None
     reason = f"an update by {name} depends on whole parameters, and DeepSpeed partitions them"

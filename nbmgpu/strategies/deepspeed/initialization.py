@@ -61,12 +61,10 @@ def initialize_engine(
     """
     import deepspeed
 
-    rng_states = random_state.capture()
-    with _initial_broadcast_skipped():
+    with random_state.kept(), _initial_broadcast_skipped():
         engine, *_ = deepspeed.initialize(
             model=model, optimizer=optimizer, config=config, dist_init_required=False
         )
-    random_state.restore(rng_states)
     return engine
 
 

@@ -123,13 +123,13 @@ class BatchNorm(torch.autograd.Function):
             found = iter(torch.autograd.grad(output, inputs, grad, create_graph=True))
             grads = [next(found) if x.requires_grad else None for x in (input, weight, bias)]
             return *grads, None, None, None, None, None
+        scale = (variance + ctx.eps).rsqrt()
         of_input, of_weight, of_bias = aten.native_batch_norm_backward(
-            grad, input, weight, mean, variance, None, None, False, ctx.eps, [True, True, True]
+            grad, input, weight, mean, variance, mean, scale, False, ctx.eps, [True, True, True]
         )
         channels = len(mean)
         sums = torch.cat([of_weight, of_bias])
         all_reduce(sums, ctx.group).wait()
-        scale = (variance + ctx.eps).rsqrt()
         slope = weight * scale.square() * sums[:channels] / ctx.count
         offset = weight * scale * sums[channels:] / ctx.count - slope * mean
         shape = [1, -1, *[1] * (input.dim() - 2)]

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from nbmgpu.environment import random_state
 from nbmgpu.errors import StrategyError, format_message
-from nbmgpu.strategies.generators import torch_state
 from nbmgpu.strategies.sequence.region import NotSplittableError, Region
 from nbmgpu.strategies.sequence.sequence_tensor import SequenceTensor, whole_of
 from nbmgpu.strategies.sequence.trial import Subject, copied, obstacle
@@ -98,9 +98,9 @@ class BatchBlock:
         if plan.draws:
             region.draws = DrawsOfBatch(region, plan)
         arguments = leaves, spec
-        before = None if plan.draws else torch_state()
+        before = None if plan.draws else random_state.torch_states()
         parts, output_spec = call_on_samples(subject, region, arguments, splitting.arguments)
-        if before is not None and not all(map(torch.equal, before, torch_state())):
+        if before is not None and not all(map(torch.equal, before, random_state.torch_states())):
             raise NotSplittableError("it draws random numbers, unlike in its trial")
         if len(parts) != len(splitting.outputs):
             raise NotSplittableError("its output has another structure than in its trial")
@@ -178,7 +178,7 @@ class BatchBlock:
     def _try(
         self, subject: Subject, leaves: list[Any], spec: Any, candidates: list[tuple[int, int]]
     ) -> Splitting:
-        if reason := obstacle(subject.module, leaves):
+        if reason := obstacle(subject.module, leaves) or _obstacle_of_cudnn(subject.module, leaves):
             return Splitting(None, reason=reason)
         group, found = self._models.group, Splitting(None)
         try:
@@ -190,6 +190,18 @@ class BatchBlock:
             return found
         except (TypeError, RuntimeError, NotImplementedError, AttributeError) as error:
             return Splitting(None, reason=f"it cannot be copied: {error}".partition("\n")[0])
+
+
+def _obstacle_of_cudnn(module: nn.Module, leaves: list[Any]) -> str:
+    """Return why a recurrent network on a GPU cannot be tried; empty if it can.
+
+    The random state of cuDNN cannot be read; it is set anew whenever that of the GPU is.
+    """
+    on_gpu = any(isinstance(leaf, Tensor) and leaf.is_cuda for leaf in leaves)
+    layers = (m for m in module.modules() if isinstance(m, nn.RNNBase))
+    if on_gpu and any(layer.training and layer.dropout for layer in layers):
+        return "cuDNN draws the dropout between its layers by itself"
+    return ""
 
 
 def whole_output(output: Any) -> Any:

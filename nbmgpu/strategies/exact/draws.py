@@ -38,6 +38,12 @@ DRAWING = FILLING | OF_SHAPE | {
 }  # fmt: skip
 """All operators that draw."""
 
+FUSED = frozenset({
+    aten._scaled_dot_product_flash_attention, aten._scaled_dot_product_efficient_attention,
+    aten._scaled_dot_product_cudnn_attention,
+})  # fmt: skip
+"""Attention kernels of GPUs with dropout in them: how many numbers they draw depends on sizes."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -51,6 +57,10 @@ class Place:
 
     samples: SampleDim | None
     order: tuple[int, ...]
+
+    def fits(self, shape: torch.Size, order: tuple[int, ...], region: BatchRegion) -> bool:
+        """Whether a tensor or a shape may have its samples here; see ``Draw``."""
+        return len(order) == len(self.order) and region.fits(shape, self.samples)
 
     def whole_like(self, part: Tensor, region: BatchRegion) -> Tensor:
         """Return an empty tensor for all samples like ``part``."""
@@ -133,6 +143,7 @@ class DrawRecorder(TorchDispatchMode):
     ) -> Any:
         """Run an operator, and record it if it draws."""
         kwargs = kwargs or {}
+        _check_kernel(func, args, kwargs)
         if func.overloadpacket in DRAWING:
             generator = kwargs.get("generator")
             if generator is not None:
@@ -204,6 +215,7 @@ class DrawsOfBatch(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run an operator; one that draws, for the whole batch."""
+        _check_kernel(func, args, kwargs or {})
         if func.overloadpacket not in DRAWING:
             return func(*args, **(kwargs or {}))
         places = self._places_of(Draw.of(func, args))
@@ -233,7 +245,10 @@ class DrawsOfBatch(TorchDispatchMode):
         # Stochastic depth leaves out some of the draws: then a similar one tells.
         for operator, places in (*known[index : index + 1], *known):
             fits = operator == draw.operator and len(places) == len(draw.shapes)
-            if fits and all(map(region.fits, draw.shapes, (place.samples for place in places))):
+            if fits and all(
+                place.fits(shape, order, region)
+                for place, shape, order in zip(places, draw.shapes, draw.orders, strict=True)
+            ):
                 return places
         raise NotSplittableError("it draws other random numbers than in its trial")
 
@@ -287,6 +302,14 @@ class _InFunctions(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         with self._mode:
             return func(*args, **(kwargs or {}))
+
+
+def _check_kernel(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Raise NotSplittableError if the operator is a kernel that draws by itself."""
+    if func.overloadpacket in FUSED:
+        names = [argument.name for argument in func._schema.arguments]
+        if (dict(zip(names, args, strict=False)) | kwargs).get("dropout_p"):
+            raise NotSplittableError("its attention kernel draws the dropout by itself")
 
 
 def _order(arg: Any) -> tuple[int, ...]:

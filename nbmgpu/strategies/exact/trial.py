@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from nbmgpu.environment import random_state
 from nbmgpu.strategies.all_reduce import all_reduce
 from nbmgpu.strategies.checkpoint import outside_of_checkpoints
-from nbmgpu.strategies.generators import RandomState, kept_random_state, random_state
 from nbmgpu.strategies.module_copy import kept_module_state
 from nbmgpu.strategies.outcome import Outcome, detached_copy
 from nbmgpu.strategies.sequence.region import NotSplittableError
@@ -71,7 +71,7 @@ class _Call:
 
     outcome: Outcome
     changes: ModuleChanges
-    random: RandomState
+    random: random_state.RandomState
 
     def difference(self, other: _Call) -> str:
         """Return how the call differs from another one; empty if it does not."""
@@ -136,7 +136,7 @@ class BatchTrial:
     @contextmanager
     def _kept(self) -> Iterator[None]:
         """Keep the random state, and what the copy holds, for a call in the body."""
-        kept = kept_random_state(), kept_module_state(self._subject.module)
+        kept = random_state.kept(), kept_module_state(self._subject.module)
         with (
             outside_of_checkpoints(),
             kept[0],
@@ -180,7 +180,7 @@ class BatchTrial:
         return self._ended(outputs, spec, inputs)
 
     def _ended(self, outputs: list[Any], spec: Any, inputs: list[Tensor]) -> _Call:
-        random = random_state()
+        random = random_state.capture()
         changes = ModuleChanges(self._subject.module)
         return _Call(Outcome.of(outputs, spec, inputs), changes, random)
 

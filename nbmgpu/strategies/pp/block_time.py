@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
+from nbmgpu.environment import random_state
 from nbmgpu.strategies.checkpoint import outside_of_checkpoints
-from nbmgpu.strategies.generators import kept_random_state
 from nbmgpu.strategies.module_copy import ModuleState, copy_for_trial
 
 REPEATS = 3
@@ -41,7 +41,7 @@ def measure(module: nn.Module, leaves: list[Any], spec: Any) -> BlockTime:
     """
     copied = copy_for_trial(module)
     before = ModuleState(copied)
-    with kept_random_state(), outside_of_checkpoints(), torch.enable_grad():
+    with random_state.kept(), outside_of_checkpoints(), torch.enable_grad():
         seconds = min(_seconds(copied, leaves, spec) for _ in range(REPEATS))
     return BlockTime(seconds, before.has_objects_of(copied))
 

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import torch
 
+from nbmgpu.environment import random_state
 from nbmgpu.errors import StrategyError, format_message
-from nbmgpu.strategies.generators import kept_random_state, random_state, set_random_state
 
 from .plan import SegmentPlan
 from .transport import Transport
@@ -38,13 +38,13 @@ class StageRandom:
             StrategyError: it has drawn random numbers, and did not in the trials of its blocks.
         """
         if self._seed is not None:
-            with kept_random_state():
+            with random_state.kept():
                 torch.manual_seed(self._seed + index)
                 yield
             return
-        before = random_state()
+        before = random_state.capture()
         yield
-        unexpected = not self._is_shared and random_state() != before
+        unexpected = not self._is_shared and random_state.capture() != before
         if unexpected:
             stage = self._plan.stages[index]
             name = self._plan.calls[stage.first].block.name
@@ -62,4 +62,4 @@ class StageRandom:
         if not self._is_shared:
             return
         owner = self._plan.stages[index].owner
-        set_random_state(self._transport.broadcast_object(random_state, owner))
+        random_state.restore(self._transport.broadcast_object(random_state.capture, owner))

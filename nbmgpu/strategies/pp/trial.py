@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from nbmgpu.environment import random_state
 from nbmgpu.errors import StrategyError, format_message
 from nbmgpu.strategies.checkpoint import outside_of_checkpoints
-from nbmgpu.strategies.generators import kept_random_state, random_state
 from nbmgpu.strategies.graph_leaves import leaves_of_graph
 from nbmgpu.strategies.module_copy import ModuleState, copy_for_trial
 
@@ -51,10 +51,10 @@ class BlockTrial:
             StrategyError: an output is neither a tensor nor None, or a parameter from outside of
                 the block is used.
         """
-        with kept_random_state():
-            before = random_state()
+        with random_state.kept():
+            before = random_state.capture()
             whole, spec = self._call(self._leaves, self._module.training)
-            draws = random_state() != before
+            draws = random_state.capture() != before
             changes = self._changes_state
         tensors = tuple(isinstance(x, Tensor) for x in whole)
         if not all(t or x is None for t, x in zip(tensors, whole, strict=True)):
@@ -161,7 +161,7 @@ class BlockTrial:
             return "exact"
         if not self._module.training:
             return "whole"
-        with kept_random_state():
+        with random_state.kept():
             evaluated, _ = self._call(self._leaves, training=False)
         equal = self._halves_are_equal(evaluated, batched, batch_size, training=False)
         return "random" if equal else "whole"
@@ -171,7 +171,7 @@ class BlockTrial:
     ) -> bool:
         half = batch_size // 2
         parts = []
-        with kept_random_state():
+        with random_state.kept():
             for rows in (slice(0, half), slice(half, batch_size)):
                 leaves = [x[rows] if b else x for x, b in zip(self._leaves, batched, strict=True)]
                 try:

@@ -17,8 +17,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from nbmgpu.environment import random_state
 from nbmgpu.strategies.checkpoint import outside_of_checkpoints
-from nbmgpu.strategies.generators import kept_random_state
 from nbmgpu.strategies.module_copy import ModuleState, copy_for_trial, hooks_of_cell
 from nbmgpu.strategies.outcome import Outcome, detached_copy
 from nbmgpu.strategies.recorded_outputs import recorded_inside_layers
@@ -95,7 +95,7 @@ class BlockTrial:
         """
         module = self._subject.module
         before, versions = ModuleState(module), self._versions()
-        with outside_of_checkpoints(), kept_random_state():
+        with outside_of_checkpoints(), random_state.kept():
             whole = self._call()
         if not before.is_that_of(module):
             return Splitting(None, reason="a call changes its buffers or attributes")
@@ -114,7 +114,7 @@ class BlockTrial:
         """Return how a call is split in a region, or why it cannot."""
         reason, splitting = "", Splitting(None)
         try:
-            with outside_of_checkpoints(), kept_random_state():
+            with outside_of_checkpoints(), random_state.kept():
                 sliced, splitting = self._call_on_slices(region)
             if not sliced.is_that_of(whole):
                 reason = "its positions depend on each other outside of attention"

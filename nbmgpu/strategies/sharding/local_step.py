@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from nbmgpu.environment import random_state
 from nbmgpu.strategies.per_parameter import nonzero_learning_rate, shapes_to_try, unhooked_step
 
 from .full_tensor_view import FullTensorView, ShardedParameter, full_view_of
@@ -54,9 +55,8 @@ def elementwise_state_names(optimizer: Optimizer) -> frozenset[str] | None:
         return None
     if _has_hooks(optimizer):
         return None
-    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
     try:
-        with torch.random.fork_rng(devices=devices):
+        with random_state.kept():
             keys = [_run_trial(optimizer, dim) for dim in _split_dims(optimizer)]
             return None if None in keys else frozenset().union(*filter(None, keys))
     except Exception:

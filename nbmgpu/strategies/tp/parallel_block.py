@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from nbmgpu.environment import random_state
 from nbmgpu.strategies.checkpoint import outside_of_checkpoints
-from nbmgpu.strategies.generators import kept_random_state
 from nbmgpu.strategies.module_copy import ModuleState, kept_module_state, open_gates
 from nbmgpu.strategies.outcome import Outcome, detached_copy
 from nbmgpu.strategies.sequence.parameters import replicated_parameters
@@ -116,7 +116,7 @@ class ParallelBlock:
         """Return the outputs of a call whose activations stay split, without gradients."""
         args, kwargs = tree_unflatten([detached_copy(leaf) for leaf in leaves], spec)
         state = kept_module_state(self.block.module)
-        with torch.no_grad(), kept_random_state(), state, self._split():
+        with torch.no_grad(), random_state.kept(), state, self._split():
             outputs, output_spec = tree_flatten(call(*args, **kwargs))
         return Outcome(outputs, [], output_spec)
 
@@ -156,6 +156,6 @@ class ParallelBlock:
         leaves = [detached_copy(leaf) for leaf in leaves]
         inputs = [*(x for x in leaves if isinstance(x, Tensor)), *self._parameters()]
         args, kwargs = tree_unflatten(leaves, spec)
-        with kept_random_state():
+        with random_state.kept():
             outputs, output_spec = tree_flatten(call(*args, **kwargs))
         return Outcome.of(outputs, output_spec, inputs)
