@@ -5,6 +5,8 @@ On ranks, they have the numbers of one device under ``--exact always``.
 
 from __future__ import annotations
 
+import textwrap
+
 from .idiom import TRAIN, Idiom, idiom
 
 
@@ -605,6 +607,80 @@ def _cells() -> list[Idiom]:
         before = experts if setup == "experts" else setup
         cells.append(idiom(name, cell, setup=before, **rounding))
     return cells
+
+
+def meeting_late(body: str, before: str = "") -> str:
+    """Return a setup whose model has samples that meet only in some later batch.
+
+    Args:
+        body: computes the hidden units ``h`` of later layers from ``x`` and ``h``.
+        before: a statement of ``__init__``.
+    """
+    return f"""
+class Late(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 12), nn.Linear(12, 4)
+        {before or "pass"}
+
+    def forward(self, x):
+        h = self.a(x)
+{textwrap.indent(textwrap.dedent(body).strip(), " " * 8)}
+        return self.b(h)
+
+X[16:, 0] = X[16:, 0].abs() + 3  # the first two batches are those of the trial
+X[:16, 0] = -X[:16, 0].abs()
+""" + model("Late()")
+
+
+LATE = {
+    "a branch on a number of the batch": (
+        TRAIN,
+        meeting_late("""
+            if x[:, 0].max() > 1:
+                h = h - h.mean(0)
+        """),
+    ),
+    "a threshold": (TRAIN, meeting_late("h = h - F.relu(x[:, 0].mean() - 1)")),
+    "a comparison": (TRAIN, meeting_late("h = torch.where(x[:, 0].mean() > 1, h - h.mean(0), h)")),
+    "a factor of zero until then": (
+        TRAIN,
+        meeting_late("h = h - h.mean(0) * (x[:, :1] > 1)"),
+    ),
+    "calls counted by the module": (
+        TRAIN,
+        meeting_late(
+            """
+            self.calls += 1
+            if self.calls > 4:
+                h = h - h.mean(0)
+            """,
+            "self.calls = 0",
+        ),
+    ),
+    "calls counted in a list": (
+        TRAIN,
+        meeting_late(
+            """
+            self.calls.append(len(x))
+            if len(self.calls) > 4:
+                h = h - h.mean(0)
+            """,
+            "self.calls = []",
+        ),
+    ),
+    "epochs counted by the cell": (
+        "for model.epoch in range(9, 12):" + textwrap.indent(TRAIN, "    "),
+        meeting_late(
+            """
+            if self.epoch > 10:
+                h = h - h.mean(0)
+            """,
+            "self.epoch = 0",
+        ),
+    ),
+}
+"""Models whose samples meet where the batch, or the call, of a trial does not show it."""
 
 
 def _flat(setup: str) -> str:

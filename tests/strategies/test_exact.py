@@ -13,7 +13,7 @@ from idioms.comparison import Comparison, compare
 from idioms.idiom import TRAIN, Idiom, idiom
 from idioms.notebook import notebook
 from idioms.tables import BY_NAME
-from idioms.whole_batch import CELLS, LAYERS, model
+from idioms.whole_batch import CELLS, LATE, LAYERS, meeting_late, model
 from matrix_selection import sampled
 
 import nbmgpu
@@ -87,6 +87,25 @@ def test_cells_whose_samples_meet(cell: Idiom) -> None:
     result = exact(cell)
     result.assert_equal()
     assert result.notices == WHOLE.get(cell.name, set())
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_samples_that_meet_after_the_first_batches(name: str) -> None:
+    cell, setup = LATE[name]
+    exact(idiom(name, cell, setup=setup, curve=False)).assert_equal()
+
+
+def test_samples_that_meet_in_a_way_no_trial_sees_are_found_later() -> None:
+    """The branch depends on a variable that is not the module's."""
+    setup = meeting_late("""
+        if len(losses) >= 20:
+            h = h - h.mean(0)
+    """)
+    cell = "for epoch in range(8):" + textwrap.indent(TRAIN, "    ")
+    result = exact(idiom("late", cell, setup=setup, curve=False))
+    assert result.wrong
+    assert result.notices == {"late-Late"}
+    assert "from here on" in result.run.view.notices["late-Late"].text
 
 
 UNEVEN = [

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -33,6 +34,10 @@ def patch_batch_norm(patches: PatchStack) -> None:
             momentum: float = 0.1,
             eps: float = 1e-5,
         ) -> Tensor:
+            if training and (statistics := BatchStatistics.current) is not None:
+                found = statistics.of(input)
+                if found is not None:
+                    return plain(input, *found, weight, bias, False, momentum, eps)
             region = Region.current
             if training and isinstance(region, BatchRegion):
                 return normalize(
@@ -43,6 +48,47 @@ def patch_batch_norm(patches: PatchStack) -> None:
         return batch_norm
 
     patches.wrap("torch.nn.functional.batch_norm", wrap)
+
+
+class BatchStatistics:
+    """Mean and variance in each batch normalization of a call, for later calls with other samples.
+
+    Attributes:
+        current: those of the call that runs now.
+    """
+
+    current: ClassVar[BatchStatistics | None] = None
+
+    def __init__(self) -> None:
+        """Start without statistics."""
+        self._found: list[tuple[Tensor, Tensor]] = []
+        self._known: Iterator[tuple[Tensor, Tensor]] | None = None
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record the statistics in the body."""
+        BatchStatistics.current = self
+        try:
+            yield
+        finally:
+            BatchStatistics.current = None
+
+    @contextmanager
+    def repeated(self) -> Iterator[None]:
+        """Let batch normalization in the body use the recorded statistics."""
+        self._known = iter(self._found)
+        with self.recording():
+            yield
+        self._known = None
+
+    def of(self, input: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return the recorded mean and variance; record them if there are none, and return None."""
+        if self._known is not None:
+            return next(self._known)
+        dims = [dim for dim in range(input.dim()) if dim != 1]
+        variance, mean = torch.var_mean(input.detach(), dims, correction=0)
+        self._found.append((mean, variance))
+        return None
 
 
 def normalize(

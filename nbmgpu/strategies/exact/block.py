@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 MOST_TRIALS = 16
 """Kinds of calls of a module that are tried; it runs on the whole batch in those of other kinds."""
+
+LATER_TRIALS = (32, 256, 2048, 16384)
+"""Calls of a kind that are tried again: what they compute may depend on what a trial cannot see."""
 
 LARGEST_MODE = 8
 """Integers up to this one may choose what a module does, and are tried one by one."""
@@ -53,6 +57,7 @@ class BatchBlock:
         self._name = f"{name} ({type(module).__name__})" if name else type(module).__name__
         self._models = models
         self._splittings: dict[Hashable, Splitting] = {}
+        self._calls: Counter[Hashable] = Counter()
         self._has_parameters = any(True for _ in module.parameters())
         computes = any(True for _ in module.parameters(recurse=False))
         self._is_smallest = computes or not any(True for _ in module.children())
@@ -60,7 +65,7 @@ class BatchBlock:
             (vars(each), key)
             for each in module.modules()
             for key, value in vars(each).items()
-            if isinstance(value, bool | float)
+            if isinstance(value, int | float)
         ]
 
     def forward(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -142,7 +147,7 @@ class BatchBlock:
         """Return how a call with such arguments is split; try it the first time."""
         lengths = tuple(x.shape[0] for x in leaves if isinstance(x, Tensor) and x.dim())
         kinds = tuple(_kind(leaf, lengths[:1]) for leaf in leaves)
-        settings = tuple(_kind_of_number(held.get(name)) for held, name in self._settings)
+        settings = tuple(_kind_of_setting(held.get(name)) for held, name in self._settings)
         hooks = sum(len(each._forward_hooks) for each in subject.module.modules())
         key = spec, kinds, settings, hooks, torch.is_grad_enabled()
         found = self._splittings.get(key)
@@ -156,6 +161,12 @@ class BatchBlock:
             found = self._splittings[key] = self._try(subject, leaves, spec, candidates)
             if candidates[0][1] == 0:  # there were samples for all ranks
                 self._notice(found)
+        self._calls[key] += 1
+        if found.dim is not None and self._calls[key] in LATER_TRIALS:
+            again = self._try(subject, leaves, spec, self._candidates(leaves))
+            if again.dim is None:
+                self._models.on_late(self._name, again.reason)
+            found = self._splittings[key] = again
         return found
 
     def _notice(self, found: Splitting) -> None:
@@ -217,6 +228,11 @@ def _kind(leaf: Any, lengths: tuple[int, ...]) -> Hashable:
     if isinstance(leaf, int | float):
         return _kind_of_number(leaf)
     return type(leaf), repr(leaf) if isinstance(leaf, str | slice | type(None)) else ""
+
+
+def _kind_of_setting(value: Any) -> Hashable:
+    """Return what a trial depends on in an attribute; an integer may count epochs."""
+    return value if isinstance(value, int) else _kind_of_number(value)
 
 
 def _kind_of_number(value: Any) -> Hashable:

@@ -29,12 +29,19 @@ class SplitModels:
     Attributes:
         group: the ranks, in the order of their samples.
         on_whole: is told which module runs on the whole batch, and why.
+        on_late: is told the same of one that has run on some of the samples until now.
     """
 
-    def __init__(self, group: ProcessGroup, on_whole: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        group: ProcessGroup,
+        on_whole: Callable[[str, str], None],
+        on_late: Callable[[str, str], None],
+    ) -> None:
         """Start without models."""
         self.group = group
         self.on_whole = on_whole
+        self.on_late = on_late
         self._depth = 0
         self._patches = PatchStack()
         self._forwards = ForwardPatch()

@@ -111,6 +111,17 @@ class ModuleChanges:
             )
         )
 
+    def decided_by_calls(self, before: ModuleChanges) -> bool:
+        """Whether a call has changed numbers in Python, which may decide what later calls do.
+
+        Args:
+            before: what the module held before the call.
+        """
+        return self._structure != before._structure or any(
+            isinstance(new, bool | int | float | str) and not _is_same(new, old)
+            for new, old in zip(self._values, before._values, strict=True)
+        )
+
 
 def has_same_bits(first: Tensor, second: Tensor) -> bool:
     """Whether two tensors are the same without any rounding."""

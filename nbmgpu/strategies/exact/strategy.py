@@ -21,6 +21,12 @@ WHOLE = (
     "time: {reason}."
 )
 
+LATE = (
+    "--exact always: from here on, {name} runs on the whole batch on every rank: {reason}, other "
+    "than in an earlier trial. Numbers of steps before may differ from one device's. Try: %%mgpu "
+    "--exact never, or compute what depends on the batch outside of the model."
+)
+
 NOTHING = (
     "--exact always has split no batch: no module of a model that is trained was called with one. "
     "Every rank has computed everything. Try: %%mgpu --exact never"
@@ -47,12 +53,15 @@ class ExactDataParallel(DistributedDataParallel):
         if self.world_size == 1 or world is None:
             return
         if self._models is None:
-            self._models = SplitModels(world, self._notice_whole)
+            self._models = SplitModels(world, self._notice_whole, self._notice_late)
         for module in (module for unit in units for module in unit.modules):
             self._models.wrap(module)
 
     def _notice_whole(self, name: str, reason: str) -> None:
         self.notice(f"whole-batch-{name}", WHOLE.format(name=name, reason=reason))
+
+    def _notice_late(self, name: str, reason: str) -> None:
+        self.notice(f"late-{name}", LATE.format(name=name, reason=reason))
 
     def drop_units(self) -> None:
         """Drop all references to units."""

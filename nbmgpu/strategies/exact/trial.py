@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from nbmgpu.environment import random_state
 from nbmgpu.strategies.all_reduce import all_reduce
@@ -26,7 +26,15 @@ from nbmgpu.strategies.sequence.region import NotSplittableError
 from nbmgpu.strategies.sequence.sequence_tensor import whole_of
 from nbmgpu.strategies.sequence.trial import Subject
 
+from .batch_norm import BatchStatistics
 from .draws import DrawPlan, DrawRecorder, DrawsOfBatch
+from .perturbation import (
+    REPLACEMENTS,
+    ReadRecorder,
+    depends_on_others,
+    embeddings_replaced,
+    replace_others,
+)
 from .precision import EPSILON, widen, widened
 from .region import BatchRegion, SampleDim
 from .samples import (
@@ -107,6 +115,8 @@ class BatchTrial:
         self._device = next((x.device.type for x in leaves if isinstance(x, Tensor)), "cpu")
         self._spec = spec
         self._group = group
+        self._reads = ReadRecorder()
+        self._statistics = BatchStatistics()
 
     def run(self, candidates: Sequence[tuple[int, int]]) -> Splitting:
         """Return how the call can be split; all ranks return the same.
@@ -117,12 +127,15 @@ class BatchTrial:
         """
         recorder, versions = DrawRecorder(), self._versions()
         try:
-            with self._kept():
+            with self._kept(), self._reads, self._statistics.recording():
+                before = ModuleChanges(self._subject.module)
                 whole = self._call(self._leaves_for_call(), recorder)
         except Exception as error:  # so it will in the cell
             return Splitting(None, reason=_first_line(error))
         if versions != self._versions():
             return Splitting(None, reason="it changes its arguments in place")
+        if whole.changes.decided_by_calls(before):
+            return Splitting(None, reason="a call changes its attributes")
         found: list[Splitting] = []
         for index, dim in candidates:
             found.append(self._try(index, dim, whole, recorder))
@@ -161,9 +174,43 @@ class BatchTrial:
             return Splitting(None, reason=reason)
         failures = status.sum(bool(reason) if compared else HARD)
         if not failures:
-            return splitting
+            reason = self._dependence(splitting, whole)
+            if not status.sum(bool(reason)):
+                return splitting
         reason = reason or "it fails on the samples of another rank"
         return Splitting(None, reason=reason, may_be_rounding=failures < HARD)
+
+    def _dependence(self, splitting: Splitting, whole: _Call) -> str:
+        """Return how this rank's samples depend on others, by replacing those; else nothing.
+
+        Other ranks do not take part.
+        """
+        assert splitting.dim is not None
+        length = self._leaves[splitting.length_of].shape[splitting.dim]
+        region = BatchRegion(splitting.dim, length, 0, self._group, None)
+        for value in REPLACEMENTS:
+            leaves = [
+                replace_others(leaf, region, is_split, value)
+                for leaf, is_split in zip(self._leaves_for_call(), splitting.arguments, strict=True)
+            ]
+            args, kwargs = tree_unflatten(leaves, self._spec)
+            reads = ReadRecorder()
+            module = self._subject.module
+            try:
+                with (
+                    self._kept(),
+                    reads,
+                    self._statistics.repeated(),
+                    embeddings_replaced(module, region, value),
+                ):
+                    outputs = tree_leaves(self._subject.call(*args, **kwargs))
+            except Exception:
+                continue  # it does not take such numbers
+            if depends_on_others(outputs, whole.outcome.outputs, splitting.outputs, region):
+                return "its samples depend on each other"
+            if reads.found != self._reads.found:
+                return "it reads numbers that depend on all samples"
+        return ""
 
     def _call(self, leaves: list[Any], recorder: DrawRecorder) -> _Call:
         """Call the module on the whole batch.

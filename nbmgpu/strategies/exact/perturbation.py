@@ -1,0 +1,116 @@
+"""Calls in which the samples of other ranks are replaced: those of this rank must stay the same.
+
+Two calls with the same samples may agree although samples meet: behind a threshold that the batch
+of the trial does not reach, or a branch that it does not take.  Not a number propagates through
+nearly every operation, and numbers of a large magnitude pass thresholds and comparisons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from nbmgpu.strategies.outcome import is_close, largest_of
+
+from .precision import EPSILON
+from .region import BatchRegion, SampleDim
+
+REPLACEMENTS = (float("nan"), 1e30, -1e30)
+"""What other samples are replaced by, in one call each."""
+
+READS = frozenset({
+    Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.__bool__, Tensor.__float__, Tensor.__int__,
+    Tensor.__index__, Tensor.__array__, Tensor.equal, Tensor.allclose, torch.equal, torch.allclose,
+    torch.is_nonzero, Tensor.is_nonzero,
+})  # fmt: skip
+"""Functions that return numbers of tensors to Python, where they may decide what is computed."""
+
+
+class ReadRecorder(TorchFunctionMode):
+    """Records the numbers that a call reads from tensors.
+
+    Attributes:
+        found: the numbers.
+    """
+
+    def __init__(self) -> None:
+        """Start without numbers."""
+        super().__init__()
+        self.found: list[Any] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run a function, and record what it reads."""
+        result = func(*args, **(kwargs or {}))
+        if func in READS:
+            self.found += [getattr(x, "tolist", lambda x=x: x)() for x in tree_leaves(result)]
+        return result
+
+
+def replace_others(leaf: Any, region: BatchRegion, is_split: bool, value: float) -> Any:
+    """Return an argument of a module with ``value`` in the samples of other ranks."""
+    if not is_split or not leaf.is_floating_point():
+        return leaf
+    return _replaced(leaf, region, SampleDim(region.dim), value)
+
+
+@contextmanager
+def embeddings_replaced(module: nn.Module, region: BatchRegion, value: float) -> Iterator[None]:
+    """Replace embeddings of the samples of other ranks: no index is out of every range."""
+
+    def hook(embedding: nn.Module, args: Any, output: Tensor) -> Tensor:
+        if output.dim() <= region.dim or output.shape[region.dim] != region.length:
+            return output
+        return _replaced(output, region, SampleDim(region.dim), value)
+
+    handles = [
+        each.register_forward_hook(hook)
+        for each in module.modules()
+        if isinstance(each, nn.Embedding)
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def depends_on_others(
+    outputs: Sequence[Any],
+    whole: Sequence[Any],
+    places: Sequence[SampleDim | None],
+    region: BatchRegion,
+) -> bool:
+    """Whether this rank's samples have other outputs than in a call with the true other ones.
+
+    Args:
+        outputs: the leaves of the output of the call on the whole batch, with others replaced.
+        whole: those of the call on the whole batch.
+        places: where the samples are in each leaf.
+        region: the samples.
+    """
+    if len(outputs) != len(whole):
+        return True
+    for output, of_batch, place in zip(outputs, whole, places, strict=True):
+        if not isinstance(output, Tensor) or output.shape != of_batch.shape:
+            if isinstance(output, Tensor) or output != of_batch:
+                return True
+            continue
+        own, expected = region.part(output, place), region.part(of_batch, place)
+        if not is_close(expected, own, largest_of(expected), EPSILON):
+            return True
+    return False
+
+
+def _replaced(tensor: Tensor, region: BatchRegion, place: SampleDim, value: float) -> Tensor:
+    keep = torch.zeros(tensor.shape[place.dim], dtype=torch.bool, device=tensor.device)
+    region.part(keep, SampleDim(0)).fill_(True)
+    shape = [-1 if dim == place.dim else 1 for dim in range(tensor.dim())]
+    return tensor.masked_fill(~keep.view(shape), value)
