@@ -6,10 +6,10 @@ import os
 import time
 from typing import Any
 
+from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import (
     Ended,
     Event,
-    EventWriter,
     Exited,
     Failure,
     Heartbeat,

@@ -7,7 +7,8 @@ import typing
 
 import pytest
 
-from nbmgpu.runs.events import EVENT_TYPES, EventTail, EventWriter, Metrics, Notice, decode, encode
+from nbmgpu.runs.event_file import EventTail, EventWriter
+from nbmgpu.runs.events import EVENT_TYPES, Metrics, Notice, decode, encode
 
 SAMPLES = {
     str: "grün <b>\n",

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nbmgpu.runs.events import EventTail, EventWriter, Heartbeat, Notice
+from nbmgpu.runs.event_file import EventTail, EventWriter
+from nbmgpu.runs.events import Heartbeat, Notice
 from nbmgpu.runs.preallocation import RESERVE, ReservedSpace, allocate
 
 

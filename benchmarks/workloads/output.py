@@ -90,7 +90,8 @@ print(wall_ratio, cpu_ratio, file=sys.stderr)
 
 LOST = """
 import json
-from nbmgpu.runs.events import EventTail, Metrics
+from nbmgpu.runs.event_file import EventTail
+from nbmgpu.runs.events import Metrics
 run, folder = nbmgpu.last_run, nbmgpu.last_run.folder / "events"
 lines = points = 0
 for rank in range(run.record.world_size):

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from nbmgpu.runs.events import LAUNCHER, Ended, EventWriter, Exited, Started
+from nbmgpu.runs.event_file import EventWriter
+from nbmgpu.runs.events import LAUNCHER, Ended, Exited, Started
 from nbmgpu.runs.folder import COLLECTED_FILE, STOP_FILE
 from nbmgpu.runs.run import Run
 from nbmgpu.system.processes import own_process

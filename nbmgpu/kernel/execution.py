@@ -49,6 +49,11 @@ DETACHED = (
     "{}: computed in the notebook with gradients; the graph stays there, so a backward pass in "
     "the cell ends at these tensors."
 )
+RESTARTED = (
+    "After {seconds:.1f} s, the cell has started again with --exact always: on shards of a batch, "
+    "it {reason}. Now its numbers are those of one device, and a step takes longer. For speed: "
+    "%%mgpu --exact never"
+)
 
 
 @dataclass
@@ -82,6 +87,7 @@ class Execution:
     taken_over: bool = field(init=False, default=False)
     _engine: Engine = field(init=False)
     _launched: LaunchedRun | None = field(init=False, default=None)
+    _restart_notice: str = field(init=False, default="")
 
     def __post_init__(self) -> None:
         """Get the engine; drop leading blank lines as IPython does, to keep line numbers equal."""
@@ -101,8 +107,8 @@ class Execution:
         self.options = with_plan(self.options, self.namespace)
         self._check_strategy()
         self.placement = self._engine.place(self.options)
-        self._complete_mesh()
         names = {n: self.namespace[n] for n in self.cell.reads if n in self.namespace}
+        self._describe()
         header = BundleHeader(
             random=random_state.capture(),
             settings=torch_settings.capture(),
@@ -112,7 +118,12 @@ class Execution:
             execution_count=self.context.cell_number,
         )
         self.bundle = serialize(names, self.namespace, header)
-        self.batch_line = batch_line(names.values(), self.options, self.placement.world_size)
+
+    def _describe(self) -> None:
+        """Say how ranks share the work: the mesh and the batch."""
+        self._complete_mesh()
+        values = [self.namespace[n] for n in self.cell.reads if n in self.namespace]
+        self.batch_line = batch_line(values, self.options, self.placement.world_size)
 
     def _complete_mesh(self) -> None:
         """Check ``--mesh``, and let it name all dimensions, in the order of the device mesh."""
@@ -167,6 +178,7 @@ class Execution:
             "detached": detached and DETACHED.format(detached),
             "patches": patches and PATCHED_LIBRARIES.format(patches),
             "library-version": untested_notice(),
+            "restarted": self._restart_notice,
         }
 
     def _imports_of_strategy(self) -> tuple[str, ...]:
@@ -189,6 +201,7 @@ class Execution:
                 timeout=options.timeout,
                 fresh=options.fresh,
                 engine=options.engine,
+                may_restart=options.may_restart,
                 values=dataclasses.asdict(options),
             ),
             kernel=KernelRecord(
@@ -230,6 +243,28 @@ class Execution:
         if self._launched is None:
             raise plain(KeyboardInterrupt("the cell was stopped before its ranks had started"))
         self.run.stop(force=self.run.is_asked_to_stop)
+
+    @property
+    def is_to_restart(self) -> bool:
+        """Whether the cell starts again with whole batches, as its numbers would differ."""
+        return bool(self.run.view.restart_reason)
+
+    def restart(self) -> Run:
+        """Start the cell again with ``--exact always``, as a run that replaces the first one.
+
+        The ranks get the same bundle: nothing of the first run has come home.
+
+        Raises:
+            LaunchError: see ``start``.
+        """
+        first = self.run
+        self._launched_run.discard()
+        self.options = dataclasses.replace(self.options, exact="always")
+        self._describe()
+        self._restart_notice = RESTARTED.format(
+            seconds=time.time() - first.record.created, reason=first.view.restart_reason
+        )
+        return self.start()
 
     def finish(self) -> None:
         """Write the results back into the notebook, and release the run's resources.

@@ -79,20 +79,24 @@ def wait_for_results(execution: Execution, run: Run, display: DisplayFactory) ->
         run: a reader of its run; it shows events from the first that this one has not read.
         display: makes what shows it.
     """
-    with _show_execution(execution, run, display) as output:
-        for pause in _poll(execution, run, output):
-            time.sleep(pause)
-        _collect(execution, run, output)
-    return execution.run
+    while True:
+        with _show_execution(execution, run, display) as output:
+            for pause in _poll(execution, run, output):
+                time.sleep(pause)
+            if _collect(execution, run, output):
+                return execution.run
+        run = _restart(execution)
 
 
 async def wait_for_results_async(execution: Execution, run: Run, display: DisplayFactory) -> Run:
     """Do what ``wait_for_results`` does, awaiting between polls."""
-    with _show_execution(execution, run, display) as output:
-        for pause in _poll(execution, run, output):
-            await asyncio.sleep(pause)
-        _collect(execution, run, output)
-    return execution.run
+    while True:
+        with _show_execution(execution, run, display) as output:
+            for pause in _poll(execution, run, output):
+                await asyncio.sleep(pause)
+            if _collect(execution, run, output):
+                return execution.run
+        run = _restart(execution)
 
 
 class _Reader:
@@ -128,17 +132,31 @@ async def monitor_async(run: Run, display: DisplayFactory) -> Run:
 
 def _poll(source: Execution | _Reader, run: Run, output: RunDisplay) -> Iterator[float]:
     """Show new output of ``run`` until ``source`` is over; yield seconds until the next poll."""
-    while not source.over:
+    while not source.over and run.view.restart is None:
         source.sync()
         output.update()
         yield polling.EVENTS.pause(run)
 
 
-def _collect(execution: Execution, run: Run, output: RunDisplay) -> None:
-    """Show the last of ``run`` and write its results back, unless ``attach`` does so."""
+def _collect(execution: Execution, run: Run, output: RunDisplay) -> bool:
+    """Show the last of ``run`` and write its results back, unless ``attach`` does so.
+
+    Returns:
+        Whether the cell is done; False if it is to start again.
+    """
     output.update()
+    if run is execution.run and execution.is_to_restart:
+        output.discard()
+        return False
     if run is not execution.run or not execution.taken_over:
         execution.finish()
+    return True
+
+
+def _restart(execution: Execution) -> Run:
+    global last_run
+    last_run = execution.restart()
+    return last_run
 
 
 @contextmanager
@@ -159,7 +177,7 @@ def _show_execution(
 def _end(execution: Execution, run: Run) -> None:
     """Kill ``run`` if it is active, and remove it from the background runs."""
     _background.pop(run.id, None)
-    if not execution.over:
+    if not execution.over and not execution.is_to_restart:
         execution.abandon()
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from nbmgpu.errors import LaunchError
-from nbmgpu.runs.events import KERNEL, Ended, Event, EventWriter, Notice
+from nbmgpu.runs.event_file import EventWriter
+from nbmgpu.runs.events import KERNEL, Ended, Event, Notice
 from nbmgpu.runs.folder import COLLECTED_FILE
 from nbmgpu.runs.run import Run
 
@@ -105,11 +107,21 @@ class LaunchedRun:
         finally:
             self.release()
 
-    def release(self) -> None:
+    def discard(self) -> None:
+        """Kill the ranks of a run whose results are not wanted, and remove all of it."""
+        try:
+            self.run.stop(force=True)
+            self.run.wait(timeout=5)
+        finally:
+            self.release(reusable=False)  # rank 0 may have written its results into the bundle
+            shutil.rmtree(self.run.folder, ignore_errors=True)
+
+    def release(self, reusable: bool = True) -> None:
         """Release the storage, mark the run as collected and close its events."""
         if self._storage is not None:
             storage, self._storage = self._storage, None
-            self._engine.release(storage, in_use=not self.run.over)  # by ranks that did not end
+            in_use = not self.run.over  # by ranks that did not end
+            self._engine.release(storage, in_use=in_use or not reusable)
         with suppress(OSError):  # the disk is full, or the folder was removed
             (self.run.folder / COLLECTED_FILE).touch()
         if self._events is not None:

@@ -21,6 +21,10 @@ class RunDisplay(Protocol):
         """Show new events and output."""
         ...
 
+    def discard(self) -> None:
+        """Remove what is shown: the cell starts again.  ``finish`` then shows nothing."""
+        ...
+
     def finish(self) -> None:
         """Show the rest, and a summary that stays in the notebook."""
         ...

@@ -110,6 +110,12 @@ class RunOptions(StrategyOptions):
             raise OptionError(format_problems([*problems, *more.values()], options.command))
         return options
 
+    @property
+    def may_restart(self) -> bool:
+        """Whether a cell whose numbers would differ starts again with ``--exact always``."""
+        contradicted = any(getattr(self, name) != DEFAULTS[name] for name in INEXACT)
+        return self.exact == "auto" and not self.background and not contradicted
+
     def line(self) -> str:
         """Return a line for ``parse``: the strategy, then what differs from the defaults."""
         words = format_flags(dataclasses.asdict(self), FLAGS[1:], DEFAULTS)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from nbmgpu.patches import explain_missing, on_missing
-from nbmgpu.runs.events import EventWriter, Started, Status
+from nbmgpu.runs.event_file import EventWriter
+from nbmgpu.runs.events import Started, Status
 from nbmgpu.runs.run import Run
 from nbmgpu.strategies import all_reduce
 from nbmgpu.system.parent_death import die_with_parent

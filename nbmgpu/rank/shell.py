@@ -26,7 +26,7 @@ from nbmgpu.cell.cell import HISTORY
 from nbmgpu.environment.headers import BundleHeader
 from nbmgpu.errors import NbmgpuError
 from nbmgpu.patches import PatchStack
-from nbmgpu.runs.events import EventWriter
+from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.serialization import VALUE
 
 from .interrupts import ignore_interrupts, interrupts_ignored, report_unraisable

@@ -10,7 +10,8 @@ from typing import Any
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 
-from nbmgpu.runs.events import Display, EventWriter
+from nbmgpu.runs.event_file import EventWriter
+from nbmgpu.runs.events import Display
 
 from .reporting.stdio import log_size
 

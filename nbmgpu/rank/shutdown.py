@@ -46,6 +46,9 @@ def finish(rank: PreparedRank, outcome: Outcome) -> int:
     session, events = rank.session, rank.session.recorder.events
     if (error := device_error(session.strategy.device)) is not None:
         return _finish_without_device(rank, outcome, error)
+    restart = session.recorder.restart
+    if restart is not None and outcome.error is not None and session.progress.sharded_passes:
+        restart.consider_error(outcome.error)
     limit, timer = session.step_options.limit, session.metrics.optimizer_timer
     stopped = isinstance(outcome.error, KeyboardInterrupt)
     if limit.on:

@@ -27,6 +27,7 @@ from .metrics import tqdm_progress
 from .metrics.memory import MemoryUsage
 from .rank_info import RankInfo
 from .reporting.shard_topics import EXACT, OF_SHARDS, OTHER_NUMBERS
+from .restart import RestartRequest
 from .rng.seeding import SeedSource
 from .session import TrainingSession, make_session
 from .shell import RankShell, make_shell
@@ -114,6 +115,9 @@ def prepare(
     _restore_environment(record, received.header, shell)
     if session.rank_info.shards_data:
         _write_on_rank_0(files, shell, session)
+    if record.options.may_restart and session.rank_info.splits_batches:
+        shadows = files.shadows.folder
+        recorder.restart = RestartRequest(recorder.events, run.folder, shadows)
     return PreparedRank(run, session, shell, received, files, step_patch, interrupts, memory_usage)
 
 

@@ -8,15 +8,9 @@ an incomplete last line.
 from __future__ import annotations
 
 import dataclasses
-import errno
 import json
-import os
-import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
-
-from .preallocation import ReservedSpace
 
 RankState = Literal["starting", "loading", "running", "collecting", "finished", "failed", "stopped"]
 """The states of a rank: loading reads the bundle, collecting writes the result."""
@@ -198,6 +192,7 @@ class StepDigest(Event):
         losses: digest of how losses reduce over samples; empty if unknown.
         weights: digest of replicated weights; empty if there are none.
         buffers: digests of persistent buffers, by module class and name.
+        may_restart: whether the cell can start again with whole batches.
     """
 
     kind: ClassVar[str] = "step_digest"
@@ -206,6 +201,7 @@ class StepDigest(Event):
     losses: str = ""
     weights: str = ""
     buffers: dict[str, str] = field(default_factory=dict)
+    may_restart: bool = False
 
 
 @dataclass(frozen=True)
@@ -219,6 +215,18 @@ class Notice(Event):
     kind: ClassVar[str] = "notice"
     topic: str
     text: str
+
+
+@dataclass(frozen=True)
+class Restart(Event):
+    """The rank has ended itself so that the cell starts again with whole batches.
+
+    Nothing of the cell has left the ranks, other than its output.  ``reason`` says what the cell
+    does on shards of a batch, as a predicate.
+    """
+
+    kind: ClassVar[str] = "restart"
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -264,7 +272,7 @@ EVENT_TYPES: dict[str, type[Event]] = {
     cls.kind: cls
     for cls in (
         Started, Status, Metrics, Progress, Display, Stderr, Heartbeat, Measurements,
-        ParameterShards, StepDigest, Notice, Failure, Exited, Ended,
+        ParameterShards, StepDigest, Notice, Restart, Failure, Exited, Ended,
     )
 }  # fmt: skip
 
@@ -289,60 +297,3 @@ def decode(line: str) -> Event | None:
         return cls(**{k: v for k, v in fields.items() if k in known})
     except (ValueError, KeyError, TypeError, AttributeError):
         return None  # truncated by a full disk, or of another version
-
-
-class EventWriter:
-    """Appends the events of one process to its file, with one ``write`` call per event."""
-
-    def __init__(self, path: Path, rank: int) -> None:
-        """Open ``path`` for appending; ``rank`` is stamped on every event."""
-        self.path = path
-        self.rank = rank
-        self._file = path.open("ab", buffering=0)
-        self._reserve = ReservedSpace(self._file.fileno())
-
-    def emit(self, cls: type[E], **fields: Any) -> E:
-        """Write an event of type ``cls`` with the current time; return it.
-
-        Raises:
-            OSError: the disk is full; nothing of the event was written.
-        """
-        event = cls(time=time.time(), rank=self.rank, **fields)
-        line = encode(event).encode() + b"\n"
-        if cls in HIGH_VOLUME:
-            self._reserve.ensure(len(line))
-        written = self._file.write(line)
-        if written < len(line):
-            self._file.truncate(self._file.seek(0, os.SEEK_END) - written)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return event
-
-    def close(self) -> None:
-        """Close the file; later events raise ValueError."""
-        if not self._file.closed:
-            self._reserve.release()
-        self._file.close()
-
-
-class EventTail:
-    """Reads what was appended to an event file since the last read."""
-
-    def __init__(self, path: Path) -> None:
-        """Follow ``path``, which need not exist yet."""
-        self.path = path
-        self._offset = 0
-        self._rest = b""
-
-    def read(self) -> list[Event]:
-        """Return new complete events, oldest first."""
-        try:
-            if self.path.stat().st_size <= self._offset:  # the common case
-                return []
-            with self.path.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read()
-        except FileNotFoundError:
-            return []
-        self._offset += len(data)
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        return [event for line in lines if (event := decode(line.decode())) is not None]

@@ -47,6 +47,7 @@ class LaunchOptions:
         strategy, batch, seed, fresh: as in ``RunOptions``.
         timeout: seconds after which the run is stopped; None for no limit.
         engine: name of the engine that launched it.
+        may_restart: whether ranks may ask for a new start with whole batches.
         values: all ``RunOptions`` by name, those of the strategy included.
     """
 
@@ -56,6 +57,7 @@ class LaunchOptions:
     timeout: float | None
     fresh: bool
     engine: str = DEFAULT_ENGINE
+    may_restart: bool = False
     values: dict[str, Any] = field(default_factory=dict)
 
 

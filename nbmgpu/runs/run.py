@@ -16,7 +16,8 @@ from nbmgpu.errors import LaunchError, OptionError, format_message
 from nbmgpu.system.processes import process_is_alive
 
 from .engine_plugins import run_control
-from .events import ACTIVE_STATES, Event, EventTail, RunState
+from .event_file import EventTail
+from .events import ACTIVE_STATES, Event, RunState
 from .folder import COLLECTED_FILE, STOP_FILE, runs_root, write_atomically
 from .record import RunRecord
 from .shard_table import ShardTable, shard_table

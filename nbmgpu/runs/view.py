@@ -18,9 +18,11 @@ from .events import (
     Notice,
     ParameterShards,
     Progress,
+    Restart,
     RunState,
     Started,
 )
+from .number_topics import DIFFERS
 from .rank_view import RankView
 
 
@@ -59,6 +61,7 @@ class RunView:
         self.tracks: dict[str, ProgressTrack] = {}
         self.notices: dict[str, Notice] = {}
         self.shards: dict[int, ParameterShards] = {}
+        self.restart: Restart | None = None
         self.ended: Ended | None = None
         self.first_time: float | None = None
         self.last_time: float = 0.0
@@ -81,6 +84,8 @@ class RunView:
                     self.tracks[event.key] = ProgressTrack.of(event)
             case Notice():
                 self.notices.setdefault(event.topic, event)
+            case Restart():
+                self.restart = self.restart or event
             case ParameterShards():
                 self.shards[event.rank] = event
             case Ended():
@@ -116,6 +121,22 @@ class RunView:
         digests = [rank.step_digest.buffers for rank in self.ranks if rank.step_digest]
         first = digests[0] if digests else {}
         return [n for n in first if any(other.get(n, first[n]) != first[n] for other in digests)]
+
+    @property
+    def restart_reason(self) -> str:
+        """Why the cell starts again with whole batches, as a predicate; empty if it does not."""
+        if self.restart is not None:
+            return self.restart.reason
+        digests = [rank.step_digest for rank in self.ranks if rank.step_digest]
+        if self.ending != "finished" or not digests or not all(d.may_restart for d in digests):
+            return ""
+        found = {
+            "different-batches": self.trained_on_different_batches,
+            "different-reductions": self.losses_reduce_differently,
+            "different-weights": self.weights_differ,
+            "different-buffers": bool(self.differing_buffers),
+        }
+        return next((DIFFERS[topic] for topic, differs in found.items() if differs), "")
 
     @property
     def ending(self) -> str | None:

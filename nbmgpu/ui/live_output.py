@@ -37,6 +37,7 @@ class LiveOutput:
         self._panel: RunPanel | None = None
         self._handle: Any = None
         self._displays: dict[str, Any] = {}
+        self._discarded = False
 
     def start(self) -> None:
         """Display the panel; its Stop button stops the run."""
@@ -64,8 +65,19 @@ class LiveOutput:
         if self._panel is not None:
             self._panel.refresh()
 
+    def discard(self) -> None:
+        """Clear the output of the cell, which starts again, when there is new output."""
+        self._discarded = True
+        if self._panel is not None:
+            from IPython.display import clear_output
+
+            self._panel.close()
+            clear_output(wait=True)
+
     def finish(self) -> None:
         """Show the remaining output, and replace the panel by a summary without a widget."""
+        if self._discarded:
+            return
         self.update()
         self.log.show_end()
         if self._handle is None:

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import nbmgpu
-from nbmgpu.comparison.trial import DIFFERS, MAY_DIFFER
+from nbmgpu.runs.number_topics import DIFFERS, MAY_DIFFER
 
 SAME_LOSS = {
     "auto-batch-size",

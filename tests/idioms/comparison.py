@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader
 
 import nbmgpu
 from nbmgpu.environment import random_state
-from nbmgpu.runs.events import EventTail, Progress
+from nbmgpu.runs.event_file import EventTail
+from nbmgpu.runs.events import Progress
 
 from .differences import Differences, difference
 from .idiom import RANK_LOCAL, Idiom

@@ -8,7 +8,8 @@ from typing import TypeGuard
 import pytest
 from kernels import ExecutedCell, Notebook
 
-from nbmgpu.runs.events import Event, EventTail, Metrics
+from nbmgpu.runs.event_file import EventTail
+from nbmgpu.runs.events import Event, Metrics
 
 TRAIN = """
 for epoch in range(2):
@@ -257,3 +258,26 @@ def test_the_summary_replaces_the_widget(notebook: Notebook) -> None:
     assert "loss" in final["text/html"]
     assert len(cell.of("comm_close")) == 1
     json.dumps(final)
+
+
+def test_output_of_a_first_start_is_cleared(notebook: Notebook) -> None:
+    """Under ``--exact auto``, dropout starts the cell again with whole batches."""
+    notebook.run("model = nn.Sequential(nn.Dropout(0.5), model)")
+    cell = notebook.run("""%%mgpu --gpus 2 --cpu --exact auto
+print("begin")
+for x, y in loader:
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+print("end")
+""").ok()
+    kinds = [output.kind for output in cell.outputs]
+    assert kinds.count("clear_output") == 1
+    after = cell.outputs[kinds.index("clear_output") :]
+    text = "".join(o.content["text"] for o in after if o.kind == "stream")
+    assert text.count("begin") == 1
+    assert text.endswith("end\n")
+    panels = [o for o in after if o.kind == "display_data" and "nbmgpu" in o.content["metadata"]]
+    assert len(panels) == 1
+    summaries = [o for o in after if o.kind == "update_display_data"]
+    assert "started again" in summaries[-1].content["data"]["text/plain"]

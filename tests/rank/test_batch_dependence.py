@@ -17,7 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from nbmgpu.rank.batch_dependence import BatchDependenceDetector
 from nbmgpu.rank.loss.graph_reader import read_graph
 from nbmgpu.rank.reporting.recorder import Recorder
-from nbmgpu.runs.events import EventTail, EventWriter, Notice
+from nbmgpu.runs.event_file import EventTail, EventWriter
+from nbmgpu.runs.events import Notice
 
 SAMPLES, GLOBAL_BATCH_SIZE = 6, 12
 Loss = Callable[[Any, Tensor, Tensor], Tensor]

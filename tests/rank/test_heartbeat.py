@@ -15,7 +15,8 @@ from nbmgpu.rank.metrics import heartbeat
 from nbmgpu.rank.metrics.heartbeat import GpuMonitor, HeartbeatThread, allocated_memory
 from nbmgpu.rank.metrics.step_time import StepTimer, StepTimerWindow, tokens_in
 from nbmgpu.report.curves import straggler
-from nbmgpu.runs.events import EventTail, EventWriter, Heartbeat
+from nbmgpu.runs.event_file import EventTail, EventWriter
+from nbmgpu.runs.events import Heartbeat
 
 
 @pytest.fixture

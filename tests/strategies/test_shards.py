@@ -7,7 +7,8 @@ import torch
 from idioms.notebook import notebook
 
 import nbmgpu
-from nbmgpu.runs.events import EventTail, ParameterShards
+from nbmgpu.runs.event_file import EventTail
+from nbmgpu.runs.events import ParameterShards
 
 MODEL = """
 class Net(nn.Module):

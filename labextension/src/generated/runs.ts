@@ -179,6 +179,8 @@ export interface StepDigest extends Event {
   weights: string;
   /** digests of persistent buffers, by module class and name. */
   buffers: Record<string, string>;
+  /** whether the cell can start again with whole batches. */
+  may_restart: boolean;
 }
 
 /**
@@ -191,6 +193,17 @@ export interface Notice extends Event {
   kind: 'notice';
   topic: string;
   text: string;
+}
+
+/**
+ * The rank has ended itself so that the cell starts again with whole batches.
+ *
+ * Nothing of the cell has left the ranks, other than its output. `reason` says what the
+ * cell does on shards of a batch, as a predicate.
+ */
+export interface Restart extends Event {
+  kind: 'restart';
+  reason: string;
 }
 
 /**
@@ -267,6 +280,8 @@ export interface LaunchOptions {
   fresh: boolean;
   /** name of the engine that launched it. */
   engine: string;
+  /** whether ranks may ask for a new start with whole batches. */
+  may_restart: boolean;
   /** all `RunOptions` by name, those of the strategy included. */
   values: Record<string, unknown>;
 }

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from nbmgpu.engines.supervision import stop_request, supervise
 from nbmgpu.engines.termination import Termination
-from nbmgpu.runs.events import LAUNCHER, Ended, EventWriter, RunEnding, Started
+from nbmgpu.runs.event_file import EventWriter
+from nbmgpu.runs.events import LAUNCHER, Ended, RunEnding, Started
 from nbmgpu.runs.folder import SHADOWS
 from nbmgpu.runs.run import Run
 from nbmgpu.system.parent_death import adopt_orphans, die_with_parent

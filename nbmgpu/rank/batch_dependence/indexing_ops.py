@@ -134,6 +134,33 @@ def index_select(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
     return [_select_by_index(tag, by.indices.tolist(), by)]
 
 
+def index_add(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
+    """Rows of ``source`` added to rows of a tensor, such as messages between nodes of a graph."""
+    tag, of_source, index = call.tag_of("self"), call.tag_of("source"), call.arguments["index"]
+    dim, ndim = call.arguments["dim"] % max(outputs[0].dim(), 1), outputs[0].dim()
+    rows: list[set[int]] = [set() for _ in range(outputs[0].shape[dim])] if ndim else []
+    pairs: list[tuple[Tag | None, Sequence[int]]] = []
+    if tag is not None:
+        pairs.append((tag, range(len(rows))))
+    if len(index) > MAX_INDEX_ELEMENTS:
+        return [None]
+    pairs.append((of_source, index.tolist()))
+    for each, places in pairs:
+        if (
+            not isinstance(each, Batched)
+            or each.dim != dim - ndim
+            or len(each.samples) != len(places)
+        ):
+            return [None]
+        for place, sample in zip(places, each.samples, strict=True):
+            rows[place].add(sample)
+    if any(len(samples) > 1 for samples in rows):
+        return [call.cross_sample()]
+    if not isinstance(of_source, Batched) or not all(rows):
+        return [None]
+    return [replace(of_source, samples=tuple(min(samples) for samples in rows))]
+
+
 def masked_select(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
     """The elements for which a mask is true."""
     tag, mask = elementwise(call, call.arguments["self"]), call.arguments["mask"]

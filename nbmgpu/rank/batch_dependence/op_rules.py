@@ -40,13 +40,13 @@ UNTRACKED_OPS = {
     "randint_like", "new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided",
     "fill", "zero", "normal", "uniform", "bernoulli", "random", "_local_scalar_dense",
     "is_same_size", "equal", "_pack_padded_sequence", "_pad_packed_sequence", "as_strided",
-    "unfold", "set", "resize", "index_add", "index_put", "index_copy", "index_reduce",
+    "unfold", "set", "resize", "index_put", "index_copy", "index_reduce",
 }  # fmt: skip
 """Operators whose outputs do not depend on values of their operands, or that no rule covers."""
 
 
 LOSING_OPS = {
-    "_pack_padded_sequence", "_pad_packed_sequence", "as_strided", "unfold", "set", "index_add",
+    "_pack_padded_sequence", "_pad_packed_sequence", "as_strided", "unfold", "set",
     "index_put", "index_copy", "index_reduce",
 }  # fmt: skip
 """Those of ``UNTRACKED_OPS`` whose outputs do depend on samples."""
@@ -100,6 +100,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(MATMUL_OPERANDS, reduction_ops.matmul),
     "index_select": indexing_ops.index_select,
     "index": indexing_ops.index,
+    "index_add": indexing_ops.index_add,
     "masked_select": indexing_ops.masked_select,
     "nonzero": indexing_ops.nonzero,
     **dict.fromkeys(("gather", "scatter", "scatter_add", "scatter_reduce"), indexing_ops.gather),

@@ -22,7 +22,8 @@ import psutil
 
 from nbmgpu.devices.probe import probe
 from nbmgpu.rank.reporting.stdio import FLUSH_INTERVAL, flush_partial_line, log_size
-from nbmgpu.runs.events import EventWriter, Heartbeat
+from nbmgpu.runs.event_file import EventWriter
+from nbmgpu.runs.events import Heartbeat
 from nbmgpu.system.limits import usable_cores, usable_memory
 
 from .step_time import StepTimerWindow

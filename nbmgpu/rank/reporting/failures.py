@@ -9,7 +9,8 @@ from typing import Any
 
 import cloudpickle
 
-from nbmgpu.runs.events import EventWriter, Failure
+from nbmgpu.runs.event_file import EventWriter
+from nbmgpu.runs.events import Failure
 
 CELL_FILE_MARK = "nbmgpu-cell"
 BRIEF = 4000

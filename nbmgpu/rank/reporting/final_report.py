@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from nbmgpu.rank.batch_dependence import SPLIT_BY_COUNT
 from nbmgpu.rank.source_analysis.notebook_code import NotebookCode
-from nbmgpu.runs.events import EventWriter, Measurements, StepDigest
+from nbmgpu.runs.event_file import EventWriter
+from nbmgpu.runs.events import Measurements, StepDigest
 from nbmgpu.strategies.replication import bit_checksums, digest
 
 from . import notices
@@ -76,6 +77,7 @@ class FinalReport:
             losses=steps.reductions,
             weights=weights,
             buffers=buffers,
+            may_restart=self._recorder.restart is not None and self._recorder.restart.possible,
         )
 
     def emit_notices(self, cell: str, namespace: Mapping[str, Any]) -> None:

@@ -9,13 +9,17 @@ from __future__ import annotations
 import reprlib
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nbmgpu.errors import format_message
-from nbmgpu.runs.events import EventWriter, Metrics, Notice, Progress, Stderr
+from nbmgpu.runs.event_file import EventWriter
+from nbmgpu.runs.events import Metrics, Notice, Progress, Stderr
 from nbmgpu.strategies.scalars import as_scalar
+
+if TYPE_CHECKING:
+    from nbmgpu.rank.restart import RestartRequest
 
 INTERVAL = 0.1
 """Seconds between writes."""
@@ -25,7 +29,11 @@ MAX_PENDING = 4096
 
 
 class Recorder:
-    """Buffers metrics, progress and notices of a rank, and writes them as events."""
+    """Buffers metrics, progress and notices of a rank, and writes them as events.
+
+    Attributes:
+        restart: asked before each notice whether the cell is to start again; None if it never is.
+    """
 
     def __init__(self, events: EventWriter) -> None:
         """Write to ``events``."""
@@ -37,6 +45,7 @@ class Recorder:
         self._ignored: frozenset[str] = frozenset()
         self._remedy: tuple[frozenset[str], str] = (frozenset(), "")
         self._flushed = time.monotonic()
+        self.restart: RestartRequest | None = None
 
     def metric(self, name: str, step: int, value: Any, weight: float = 1.0) -> None:
         """Add a point to a curve: ``value`` is a number or a tensor with one element."""
@@ -55,9 +64,11 @@ class Recorder:
         """Show a text to the user, once per topic."""
         if topic not in self._topics and topic not in self._ignored:
             self._topics.add(topic)
+            obstacle = self.restart.consider(topic) if self.restart is not None else ""
             if topic in self._remedy[0]:
                 text = f"{text} {self._remedy[1]}"
                 self._remedy = frozenset(), ""
+                text = f"{text} {obstacle}".rstrip()
             self.events.emit(Notice, topic=topic, text=text)
 
     def ignore(self, topics: frozenset[str]) -> None:

@@ -9,7 +9,7 @@ from nbmgpu.runs.events import ParameterShards
 from .layers import layers_of
 
 if TYPE_CHECKING:
-    from nbmgpu.runs.events import EventWriter
+    from nbmgpu.runs.event_file import EventWriter
     from nbmgpu.strategies.base import Strategy, Unit
 
 

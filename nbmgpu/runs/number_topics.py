@@ -1,0 +1,51 @@
+"""Topics of notices about numbers that may not be those of one device, and what the cell does."""
+
+from __future__ import annotations
+
+DIFFERS = {
+    "random-step": "draws other random numbers than one device (dropout, noise)",
+    "random-data": "draws other random numbers for its samples than one device (augmentation)",
+    "batch-norm": "normalizes over each rank's shard (batch normalization)",
+    "random-host": "draws the same random numbers on every rank",
+    "mixed-loss": "weights a loss of several terms by one of them",
+    "cross-sample": "lets samples of a batch interact, and each rank has only its shard",
+    "part-of-batch": "picks samples by their position in each rank's shard",
+    "position-in-batch": "treats samples by their position in each rank's shard",
+    "chunked-batch": "splits each rank's shard into pieces, not the whole batch",
+    "mean-of-subset": "averages over samples chosen before the model",
+    "scaled-penalty": "divides a penalty by the size of each rank's shard",
+    "vector-loss": "calls backward() on several elements",
+    "two-loaders": "trains on batches that shard in different ways",
+    "late-divisor": "used a count as a constant in its first steps",
+    "different-batches": "skips different batches on different ranks",
+    "different-reductions": "chooses its loss by the contents of each rank's shard",
+    "different-weights": "has trained different models on different ranks",
+    "different-buffers": "has different buffers on different ranks",
+    "summed-loss": "averages summed losses over ranks",
+    "compress": "reduces gradients in half precision",
+}
+"""Notices after which the loss may differ from one device's, and why."""
+
+MAY_DIFFER = {
+    "ambiguous-size": "counts by numbers that may be the size of each rank's shard",
+    "single-sample-losses": "adds up losses of single samples",
+    "batch-sizes": "counts by the size of each rank's shard",
+    "size-checked": "tests the size of each rank's shard",
+    "concatenated-samples": "weights ranks by samples, not rows",
+    "padded": "pads each rank's shard separately",
+    "global-batch-shape": "reshapes each rank's shard by the size of the whole batch",
+    "older-samples": "joins each rank's shard with the same other rows",
+    "local-value-read": "reads numbers off each rank's shard",
+    "averaged-buffer": "averages buffers that each rank updates from its shard",
+    "local-gradient": "reads gradients of each rank's own loss",
+    "local-values-written": "keeps values of each rank's shard",
+    "old-divisor": "divides its loss by a tensor that may not be a count",
+    "sum-with-fixed-term": "adds a term that every rank has in full to a sum",
+    "summed-penalty": "adds a penalty that every rank has in full to a sum",
+    "other-dimension-first": "reduces another dimension before that of samples",
+    "unknown-loss": "gets its loss from code that hides its reduction",
+    "prefetched-batches": "prefetches batches",
+    "repeated-batch": "takes several steps on one batch",
+    "tensor-hooks": "has hooks on each rank's own gradients",
+}
+"""Notices that explain a loss that differs from one device's; usually it does not."""

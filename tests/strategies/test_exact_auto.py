@@ -1,0 +1,153 @@
+"""``--exact auto``: a cell whose numbers would differ on shards starts again with whole batches."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import pytest
+from idioms import notices
+from idioms.comparison import Comparison, compare
+from idioms.idiom import TRAIN, Idiom, idiom
+from idioms.notebook import notebook
+from idioms.whole_batch import CELLS, LAYERS, meeting_late, model
+from matrix_selection import sampled
+
+import nbmgpu
+from nbmgpu.options.run_options import RunOptions
+from nbmgpu.runs.run import list_runs
+
+EXERCISED = ("nbmgpu/rank/restart.py", "nbmgpu/strategies/exact", "tests/idioms")
+
+DROPOUT = model(LAYERS["dropout"])
+
+SAME_ON_SHARDS = {
+    "group norm", "instance norm", "spectral norm", "parametrized spectral norm",
+    "GRU, time first", "a penalty that is the same for all samples", "a mixture of experts",
+    "bf16 autocast",
+}  # fmt: skip
+"""Cells without a reason to start again; they leave a rank's own batch in ``x``."""
+
+NO_SHARDS = {
+    "PPO in minibatches of a permutation", "a loop that does not train", "no loader",
+    "samples instead of batches", "batches that cannot be split",
+}  # fmt: skip
+"""Cells whose batches are not divided in the first place."""
+
+GROWS = {
+    "a sum over a variance that is a tensor",
+    "a number times the size of the batch, in a function",
+    "a sum and a term over fixed points",
+}
+"""Cells whose weights grow without bound, and so does rounding."""
+
+TOPICS = [
+    idiom(name, cell, setup=setup, curve=False) for name, (_, cell, setup) in notices.TOPICS.items()
+]
+
+
+def auto(cell: Idiom, ranks: int = 2, **options: object) -> Comparison:
+    """Compare a cell with one device, with the rounding of sums that are computed in parts."""
+    tolerant = dataclasses.replace(cell, rtol=5 * cell.rtol, atol=5 * cell.atol)
+    return compare(tolerant, ranks, of_whole_batch=True, exact="auto", **options)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    sampled(
+        ((c,) for c in (*CELLS, *TOPICS) if c.name not in SAME_ON_SHARDS | NO_SHARDS | GROWS),
+        15, *EXERCISED,
+    ),
+)  # fmt: skip
+def test_cells_have_the_numbers_of_one_device(cell: Idiom) -> None:
+    result = auto(cell)
+    result.assert_equal()
+    assert "restarted" in result.run.view.notices
+
+
+@pytest.mark.parametrize("name", sorted(SAME_ON_SHARDS)[:2])
+def test_cells_without_a_reason_run_on_shards(name: str) -> None:
+    cell = next(cell for cell in CELLS if cell.name == name)
+    run = nbmgpu.run(cell.cell, notebook(cell.setup), gpus=2, cpu=True, exact="auto")
+    assert not run.view.notices.keys() - {"devices"}
+    assert run.record.options.values["exact"] == "auto"
+
+
+def test_the_first_run_leaves_nothing() -> None:
+    before, shared = {run.id for run in list_runs()}, set(os.listdir("/dev/shm"))
+    run = nbmgpu.run(TRAIN, notebook(DROPOUT), gpus=2, cpu=True, exact="auto")
+    assert {each.id for each in list_runs()} - before == {run.id}
+    assert nbmgpu.last_run is run
+    assert run.record.batch_line == "global batch 8, all of it on every rank"
+    assert "draws other random numbers" in run.view.notices["restarted"].text
+    assert set(os.listdir("/dev/shm")) <= shared
+
+
+@pytest.mark.parametrize("write", ["open('log.txt', 'a').write('x')", "os.makedirs('folder')"])
+def test_a_cell_that_has_written_does_not_start_again(
+    write: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = notebook(DROPOUT)
+    run = nbmgpu.run(f"import os\n{write}\n{TRAIN}", names, gpus=2, cpu=True, exact="auto")
+    assert run.view.notices.keys() - {"devices"} == {"random-step"}
+    assert "--exact always" in run.view.notices["random-step"].text
+    assert [path.read_text() for path in tmp_path.iterdir() if path.is_file()] in ([], ["x"])
+
+
+HARD_CODED = """
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.GRU(2, 6, batch_first=True), nn.Linear(6, 4)
+
+    def forward(self, x):
+        start = torch.zeros(1, 8 if len(x) > 4 else 4, 6)
+        return self.head(self.rnn(x.view(-1, 4, 2), start)[1][0])
+
+loader = DataLoader(dataset, batch_size=8, drop_last=True)
+X = X[:40]
+"""
+
+
+def test_the_size_of_the_batch_may_be_written_out() -> None:
+    setup = HARD_CODED.replace("8 if len(x) > 4 else 4", "8") + model("Recurrent()")
+    result = auto(idiom("hard-coded", TRAIN, setup=setup, curve=False))
+    result.assert_equal()
+    assert "raises RuntimeError" in result.run.view.notices["restarted"].text
+
+
+def test_an_error_of_the_cell_is_raised_once() -> None:
+    cell = TRAIN.replace("loss.backward()", "loss.backward(); losses.append(1 / 0)")
+    with pytest.raises(ZeroDivisionError):
+        nbmgpu.run(cell, notebook(DROPOUT), gpus=2, cpu=True, exact="auto")
+    assert nbmgpu.last_run is not None
+    assert nbmgpu.last_run.view.ending == "failed"
+    nbmgpu.run("value = 1", notebook(), gpus=2, cpu=True)
+
+
+def test_a_loop_that_ends_by_what_is_in_a_shard() -> None:
+    setup = meeting_late("h = h")
+    cell = """
+for x, y in loader:
+    if x[0, 0] > 0:
+        break
+    opt.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    opt.step()
+    losses.append(loss.item())
+"""
+    auto(
+        idiom("left by data", cell, setup=setup + "X[20:24, 0] *= -1\n", curve=False)
+    ).assert_equal()
+
+
+@pytest.mark.parametrize(
+    "line", ["--background", "--compile", "--compress bf16", "--batch per-rank"]
+)
+def test_options_under_which_nothing_starts_again(line: str) -> None:
+    assert RunOptions.parse("--exact auto").may_restart
+    assert not RunOptions.parse(f"--exact auto {line}").may_restart
+    assert not RunOptions.parse(line).may_restart
