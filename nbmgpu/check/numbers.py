@@ -38,6 +38,7 @@ def _checks() -> Iterator[Check]:
     for strategy in EXACT:
         for cell in WHOLE_BATCH:
             yield _check(strategy, cell, exact="always")
+    yield _check("ddp", WHOLE_BATCH[0], exact="auto")
 
 
 def _check(strategy: str, cell: Cell, **options: Any) -> Check:

@@ -37,6 +37,9 @@ CELLS = {
     "a norm over the batch": ("mixed-loss", with_loss("(model(x)[:, 0] - y).norm()"), ""),
     "a contrastive loss": ("cross-sample", with_loss(
         "F.cross_entropy(model(x) @ model(x).T, torch.arange(len(x)))"), ""),
+    "messages between neighbours": ("cross-sample", with_loss(
+        "F.cross_entropy(model(x + torch.zeros_like(x).index_add_("
+        "0, torch.arange(len(x)).roll(1), x)), y)"), ""),
     "advantages normalized over the batch": ("cross-sample", with_loss(
         "(model(x)[:, 0] * (y - y.float().mean())).mean()"), ""),
     "the first samples": ("part-of-batch", with_loss(
