@@ -235,7 +235,8 @@ with warnings.catch_warnings(record=True) as caught:
         loss.backward()
         opt.step()
     torch.cuda.set_sync_debug_mode("default")
-    syncs = sum("synchronizing" in str(w.message) for w in caught) / (i + 1 - 20)
+    caught = [w for w in caught if "called a synchronizing" in str(w.message)]
+    syncs = len(caught) / (i + 1 - 20)
     places = sorted({f"{w.filename.rsplit('/', 1)[-1]}:{w.lineno}" for w in caught})
 """
 
