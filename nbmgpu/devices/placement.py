@@ -68,6 +68,8 @@ def place_ranks(options: RunOptions, machine: Machine) -> Placement:
         devices = _choose_gpus(options, machine)
         notice = _shared_gpu_notice(devices)
         if one_process:
+            if machine.kind != "cuda":
+                _refuse_one_process(options, machine.kind)
             if notice:
                 _refuse_shared_gpus(options, devices)
             indices = ",".join(device.removeprefix("cuda:") for device in devices)
@@ -102,7 +104,7 @@ def _choose_gpus(options: RunOptions, machine: Machine) -> tuple[str, ...]:
             what = f"There is no GPU {missing}: {has}, counted from 0"
             nearest = tuple(index for index in listed if index in available) or "all"
     if all(index in available for index in wanted):
-        return tuple(f"cuda:{index}" for index in wanted)
+        return tuple(f"{machine.kind}:{index}" for index in wanted)
     if machine.hidden:
         what += f", and CUDA_VISIBLE_DEVICES hides {machine.hidden} more"
     on_cpu = f"With --cpu, {format_count(ranks, 'CPU rank')} would run instead"
@@ -122,6 +124,14 @@ def _shared_gpu_notice(devices: Sequence[str]) -> str:
     return (
         f"Several ranks share {' and '.join(shared)}. They communicate by gloo, because NCCL needs "
         "one GPU per rank. The numbers are those of as many GPUs; the speed is not."
+    )
+
+
+def _refuse_one_process(options: RunOptions, kind: str) -> NoReturn:
+    """Raise for a strategy that copies between the devices of one process, which CUDA alone has."""
+    what = f"--strategy {options.strategy} runs on CUDA's GPUs only, and these devices are {kind}"
+    raise OptionError(
+        format_message(what, instead=dataclasses.replace(options, strategy="ddp").command)
     )
 
 

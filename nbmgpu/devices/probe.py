@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import importlib.metadata
 import importlib.util
 import os
 import platform
@@ -48,10 +49,11 @@ class Machine:
     Attributes:
         cores: that this process may use.
         memory: in bytes, that this process may use.
-        gpus: those in ``CUDA_VISIBLE_DEVICES``, in its order.
+        gpus: those in ``CUDA_VISIBLE_DEVICES``, in its order; or devices of another type.
         cuda: whether torch can use them.
         why_not: why torch cannot, as the beginning of a sentence.
         hidden: number of GPUs that ``CUDA_VISIBLE_DEVICES`` hides.
+        kind: the type of their devices in torch: ``cuda``, or that of another accelerator.
     """
 
     cores: int
@@ -60,6 +62,7 @@ class Machine:
     cuda: bool = False
     why_not: str = ""
     hidden: int = 0
+    kind: str = "cuda"
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,10 @@ def probe() -> Machine:
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = visible_gpus(present, shown)
     build = torch_build()
-    if not present:
+    kind = "cuda"
+    if not present and (other := other_devices(build)):
+        kind, gpus, why_not = other[0].name, other, ""
+    elif not present:
         why_not = reason or _other_gpus(build) or "No GPU here"
     elif not gpus:
         why_not = f"CUDA_VISIBLE_DEVICES={shown} hides {format_count(len(present), 'GPU')}"
@@ -118,8 +124,25 @@ def probe() -> Machine:
         gpus=gpus,
         cuda=not why_not,
         why_not=why_not,
-        hidden=len(present) - len(gpus),
+        hidden=max(0, len(present) - len(gpus)),
+        kind=kind,
     )
+
+
+def other_devices(build: TorchBuild | None) -> tuple[Gpu, ...]:
+    """Return the devices of an accelerator that is not CUDA's, as torch counts them.
+
+    Torch is asked only where it may have some: it is built for XPU, or another package registers a
+    device with it.  MPS is a single device, and ROCm's devices are not supported.
+    """
+    registered = importlib.metadata.entry_points(group="torch.backends")
+    if build is None or not (build.xpu or registered):
+        return ()
+    torch: Any = importlib.import_module("torch")
+    device = torch.accelerator.current_accelerator()
+    if device is None or device.type in ("cuda", "mps"):
+        return ()
+    return tuple(Gpu(index, device.type) for index in range(torch.accelerator.device_count()))
 
 
 def _other_gpus(build: TorchBuild | None) -> str:

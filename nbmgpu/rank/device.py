@@ -7,6 +7,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from nbmgpu.environment.accelerator import (
+    CUDA,
+    accelerator_type,
+    is_accelerator,
+    show_devices_only,
+)
+
 from .metrics.allocator import keep_freed_memory
 
 if TYPE_CHECKING:
@@ -14,25 +21,31 @@ if TYPE_CHECKING:
 
 
 def enter_device(record: RunRecord, rank: int) -> str:
-    """Let this process use the device of ``rank``; return ``cpu`` or ``cuda:0``."""
+    """Let this process use the device of ``rank``; return ``cpu`` or ``cuda:0``.
+
+    Raises:
+        RuntimeError: the process sees the devices of other ranks.
+    """
     torch.set_num_threads(record.threads)
     keep_freed_memory(record.world_size)
     if record.options.values.get("cpu"):  # as on a machine without a GPU
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        for kind in {CUDA, accelerator_type()} - {"cpu"}:
+            show_devices_only(kind, [])
     device = record.devices[rank]
-    if not device.startswith("cuda"):
+    if not is_accelerator(device):
         return "cpu"
-    _hide_other_gpus([int(index) for index in device.split(":")[1].split(",")])
-    torch.cuda.set_device(0)
-    return "cuda:0"
+    kind, listed = device.split(":")
+    indices = [int(index) for index in listed.split(",")]
+    _hide_other_devices(kind, indices)
+    if (seen := torch.accelerator.device_count()) != len(indices):
+        raise RuntimeError(f"rank {rank} sees {seen} {kind} devices, and has {len(indices)}")
+    torch.accelerator.set_device_index(0)
+    return f"{kind}:0"
 
 
-def _hide_other_gpus(indices: list[int]) -> None:
-    """Hide the GPUs of other ranks, so that "cuda" and "cuda:0" mean the rank's own."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    names = [name for name in visible.split(",") if name]
-    chosen = [names[index] if names else str(index) for index in indices]
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(chosen)
+def _hide_other_devices(kind: str, indices: list[int]) -> None:
+    """Hide the devices of other ranks, so that "cuda" and "cuda:0" mean the rank's own."""
+    show_devices_only(kind, indices)
     os.environ["LOCAL_RANK"] = "0"  # DeepSpeed, accelerate and others select the GPU of this number
 
 
@@ -44,7 +57,7 @@ def device_error(device: str) -> RuntimeError | None:
     if device == "cpu":
         return None
     try:
-        torch.cuda.synchronize()
+        torch.accelerator.synchronize()
     except RuntimeError as error:
         return error
     return None

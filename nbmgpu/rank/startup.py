@@ -122,11 +122,24 @@ def prepare(
 
 
 def _join_process_group(record: RunRecord, environment: RankEnvironment, device: str) -> None:
-    shares_gpu = len(set(record.devices)) < record.world_size  # NCCL: "Duplicate GPU detected"
-    backend = "gloo" if device == "cpu" or shares_gpu else "cpu:gloo,cuda:nccl"
     dist.init_process_group(
-        backend, environment.init_method, rank=environment.rank, world_size=record.world_size
+        backends(device, shared=len(set(record.devices)) < record.world_size),
+        environment.init_method,
+        rank=environment.rank,
+        world_size=record.world_size,
     )
+
+
+def backends(device: str, shared: bool) -> str:
+    """Return the backends of the process group, by the type of the tensors.
+
+    Args:
+        device: of this rank.
+        shared: whether ranks share devices.  NCCL refuses it: "Duplicate GPU detected".
+    """
+    kind = device.partition(":")[0]
+    own = dist.get_default_backend_for_device(kind)
+    return "gloo" if shared or own == "gloo" else f"cpu:gloo,{kind}:{own}"
 
 
 def _open_session(

@@ -175,8 +175,16 @@ def _uses_default_pickling(kind: type) -> bool:
     return not issubclass(kind, special) and not has_reducer(kind)
 
 
+@functools.cache
+def _device_types() -> tuple[str, str]:
+    """Return the types of devices whose memory is sent; ``meta`` has none."""
+    from nbmgpu.environment.accelerator import accelerator_type
+
+    return CPU, accelerator_type()
+
+
 def _is_view(tensor: Any) -> bool:
-    """Return whether a tensor is a plain strided view of CPU or CUDA memory."""
+    """Return whether a tensor is a plain strided view of the memory of the CPU or a GPU."""
     import torch
 
     kind: Any = type(tensor)
@@ -185,7 +193,7 @@ def _is_view(tensor: Any) -> bool:
         kind.__reduce_ex__ in plain
         and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
         and tensor.layout is torch.strided
-        and tensor.device.type in (CPU, "cuda")
+        and tensor.device.type in _device_types()
         and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor.is_nested)
     )
 

@@ -197,8 +197,10 @@ def _notebook_gpu(bundle: Bundle) -> str:
     """
     import torch
 
+    from nbmgpu.environment.accelerator import accelerator_type
+
     used = [block.device for block in bundle.table.blocks if block.device != CPU]
-    return min(used) if used else "cuda" if torch.cuda.is_available() else CPU
+    return min(used) if used else accelerator_type() if torch.accelerator.is_available() else CPU
 
 
 @gc_paused()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-Mark = torch.cuda.Event | float
+Mark = torch.Event | float
 """A point in time: of a GPU's stream, or of ``time.perf_counter``."""
 
 
@@ -31,7 +31,7 @@ class Span:
         if isinstance(self.start, float):
             assert isinstance(self.end, float)
             return self.end - self.start
-        assert isinstance(self.end, torch.cuda.Event)
+        assert isinstance(self.end, torch.Event)
         if wait:
             self.end.synchronize()
         elif not self.end.query():
@@ -59,10 +59,10 @@ class BusyTimes:
 
     def mark(self, device: torch.device) -> Mark:
         """Return the point in time that ``device`` reaches when its work so far is done."""
-        if device.type != "cuda":
+        if device.type == "cpu":
             return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(device))
+        event = torch.Event(device, enable_timing=True)
+        event.record(torch.accelerator.current_stream(device))
         return event
 
     def add_call(self, device: torch.device, start: Mark) -> None:

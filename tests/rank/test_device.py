@@ -37,5 +37,5 @@ def test_a_rank_sees_its_own_gpu_as_the_first(monkeypatch, visible, own) -> None
     """Libraries select the GPU with the number in LOCAL_RANK."""
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
-    device._hide_other_gpus([1])
+    device._hide_other_devices("cuda", [1])
     assert (os.environ["CUDA_VISIBLE_DEVICES"], os.environ["LOCAL_RANK"]) == (own, "0")

@@ -156,9 +156,10 @@ class GpuMonitor:
 
 
 def allocated_memory() -> dict[str, float]:
-    """Return the memory that torch has allocated on this process's GPUs, if CUDA is initialized."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
+    """Return the memory that torch has allocated on this process's GPUs, if it has used any."""
+    if "torch" not in sys.modules:
         return {}
-    devices = range(torch.cuda.device_count())
-    return {"gpu_allocated": sum(torch.cuda.memory_allocated(device) for device in devices)}
+    from nbmgpu.environment.accelerator import memory_allocated
+
+    allocated = memory_allocated()
+    return {} if allocated is None else {"gpu_allocated": allocated}

@@ -19,6 +19,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from nbmgpu.environment.accelerator import max_memory_allocated
+
 STATUS = Path("/proc/self/status")
 KIB = 1024
 
@@ -41,10 +43,8 @@ class MemoryUsage:
 
     def gpu_peak(self) -> int:
         """Return the peak of memory on this process's GPUs so far in bytes, -1 if it uses none."""
-        if not torch.cuda.is_initialized():
-            return -1
-        devices = range(torch.cuda.device_count())
-        return max(torch.cuda.max_memory_allocated(device) for device in devices)
+        peak = max_memory_allocated()
+        return -1 if peak is None else peak
 
     def tensor_bytes(self) -> int:
         """Return the bytes of all tensors, except for loaded data that belongs to no model."""

@@ -7,6 +7,8 @@ from itertools import pairwise
 
 import torch
 
+from nbmgpu.environment.accelerator import is_accelerator
+
 MAX_STEPS = 10_000
 """Number of steps to time; later ones take as long."""
 
@@ -16,9 +18,10 @@ class OptimizerStepTimer:
 
     def __init__(self, device: str) -> None:
         """Time steps on ``device``."""
-        self._on_gpu = device.startswith("cuda")
+        self._device = device
+        self._on_gpu = is_accelerator(device)
         self._times: list[float] = []
-        self._events: list[torch.cuda.Event] = []
+        self._events: list[torch.Event] = []
         self._samples: list[int] = []
 
     def mark(self, samples: int) -> None:
@@ -29,7 +32,7 @@ class OptimizerStepTimer:
         if not self._on_gpu:
             self._times.append(time.perf_counter())
             return
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.Event(self._device, enable_timing=True)
         event.record()
         self._events.append(event)
 

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from nbmgpu.environment.accelerator import initialized_module
+
 GENERATOR_TYPES = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 
 
@@ -66,6 +68,7 @@ def state_of(generator: Any) -> Any:
 def torch_states() -> list[bytes]:
     """Return the states of torch's default generators, of the CPU and of the current GPU."""
     states = [torch.get_rng_state()]
-    if torch.cuda.is_initialized():
-        states.append(torch.cuda.get_rng_state())
+    _, module = initialized_module()
+    if module is not None:
+        states.append(module.get_rng_state())
     return [state.numpy().tobytes() for state in states]

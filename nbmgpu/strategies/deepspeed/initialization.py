@@ -17,7 +17,15 @@ from nbmgpu.patches import PatchStack
 
 
 def import_deepspeed(device: str) -> None:
-    """Import DeepSpeed quietly, select its accelerator for ``device`` and compile nothing."""
+    """Import DeepSpeed quietly, select its accelerator for ``device`` and compile nothing.
+
+    Raises:
+        StrategyError: DeepSpeed does not know the device.
+    """
+    kind = device.partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        what = f"nbmgpu runs DeepSpeed on CUDA and on the CPU, and this device is {kind}"
+        raise StrategyError(format_message(what, "", "--strategy fsdp"))
     import deepspeed
     from deepspeed.utils import logger
 

@@ -74,13 +74,13 @@ class FSDPWrapper:
         self.shard_group = None if everyone else mesh.get_group(FSDP)
         self.replica_group = mesh.get_group(DP) if DP in names else None
         self.reshard = reshard
-        cuda = mesh.device_type == "cuda"
         half = torch.bfloat16 if options.precision == "bf16" else None
         self.policy = MixedPrecisionPolicy(half, half and torch.float32, None)
         self.root_policy = MixedPrecisionPolicy(
             half, half and torch.float32, half and torch.float32
         )
-        self.offload = CPUOffloadPolicy(pin_memory=cuda) if options.cpu_offload else OffloadPolicy()
+        pinned = CPUOffloadPolicy(pin_memory=mesh.device_type != "cpu")
+        self.offload = pinned if options.cpu_offload else OffloadPolicy()
         self.calls: dict[int, ModuleCall] = {}
         self.param_states: list[FSDPParamState] = []
         self.patches = PatchStack()

@@ -76,6 +76,6 @@ def _has_graph(value: Any) -> bool:
 
 def _now(leaves: list[Any]) -> float:
     """Return the time in seconds, when a GPU has done its work."""
-    if any(isinstance(leaf, Tensor) and leaf.is_cuda for leaf in leaves):
-        torch.cuda.synchronize()
+    if any(isinstance(leaf, Tensor) and not leaf.is_cpu for leaf in leaves):
+        torch.accelerator.synchronize()
     return time.perf_counter()
