@@ -49,7 +49,8 @@ losses = []
 """What every idiom starts from.  44 samples by 8: six batches, the last one of 4."""
 
 DEVICE = os.environ.get("NBMGPU_TEST_DEVICE", "cpu")
-"""Where the tensors of notebooks are: with ``cuda`` on GPU 0, which all ranks share."""
+"""Where the tensors of notebooks are: with ``cuda`` on GPU 0, which all ranks share; with
+``standin`` on a device without hardware, of which each rank has one (``tests/standin``)."""
 
 _numbers = itertools.count()
 
@@ -58,6 +59,8 @@ def on_ranks(ranks: int, options: dict[str, Any]) -> dict[str, Any]:
     """Return ``options`` of ``nbmgpu.run`` with the devices for this number of ranks."""
     if DEVICE == "cpu":
         return {"gpus": ranks, "cpu": True} | options
+    if DEVICE == "standin":
+        return {"gpus": ranks} | options
     in_one_process = options.get("strategy") in ("dp", "mp")
     return {"gpus": 1 if in_one_process else (0,) * ranks} | options
 

@@ -355,7 +355,8 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
     } else if (from.is_cpu()) {
       ++counted.to_device;
       counted.to_device_bytes += static_cast<int64_t>(from.nbytes());
-      if (auto call = report.load()) call("copy to device");
+      // As on CUDA: a blocking copy waits for the device in either direction.
+      if (!non_blocking) count_synchronization("copy to device");
     }
   }
   at::Tensor here = from.is_cpu() ? from : on_host(from);

@@ -32,7 +32,11 @@ def all_reduce_losses(
     Returns:
         The sum of the weights, float64, shape (), on the device of ``like``.
     """
-    weight = torch.as_tensor(plan.weight, dtype=torch.float64, device=like.device).detach()
+    weight = torch.zeros((), dtype=torch.float64, device=like.device)
+    if isinstance(plan.weight, torch.Tensor):
+        weight.copy_(plan.weight.detach())
+    else:
+        weight.fill_(plan.weight)  # a copy from the host would wait for the device
     sums = torch.zeros(1 + len(plan.scalars), dtype=torch.float64, device=like.device)
     sums[0] = weight
     for index, (scalar, is_sum) in enumerate(zip(plan.scalars, plan.summed, strict=True), start=1):

@@ -1,15 +1,16 @@
 """Curves, progress and notices of one rank, written at most ten times a second.
 
-A metric on a GPU stays a tensor until the buffered points are written: one device
-synchronisation per flush, none per step.
+A metric on a GPU stays a tensor until the buffered points are written.  Then all of them are copied
+to the host, and written when the copy is done: training never waits for them.
 """
 
 from __future__ import annotations
 
 import reprlib
 import time
+from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -17,6 +18,8 @@ from nbmgpu.errors import format_message
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import Metrics, Notice, Progress, Stderr
 from nbmgpu.strategies.scalars import as_scalar
+
+from .host_copy import HostCopy
 
 if TYPE_CHECKING:
     from nbmgpu.rank.restart import RestartRequest
@@ -26,6 +29,15 @@ INTERVAL = 0.1
 
 MAX_PENDING = 4096
 """Maximum number of buffered points."""
+
+
+class _Points(NamedTuple):
+    """Points of the curve ``name``, whose values are on their way from a GPU."""
+
+    name: str
+    steps: list[int]
+    values: HostCopy
+    weights: list[float]
 
 
 class Recorder:
@@ -40,6 +52,7 @@ class Recorder:
         self.events = events
         self._points: dict[str, list[tuple[int, Any, float]]] = {}
         self._pending = 0
+        self._copied: deque[_Points] = deque()
         self._progress: dict[str, dict[str, Any]] = {}
         self._topics: set[str] = set()
         self._ignored: frozenset[str] = frozenset()
@@ -90,36 +103,26 @@ class Recorder:
     def maybe_flush(self) -> None:
         """Write the buffered events if the buffer is full or the interval has passed."""
         if self._pending >= MAX_PENDING or time.monotonic() - self._flushed > INTERVAL:
-            self.flush()
+            self._write(wait=False)
 
     def flush(self) -> None:
-        """Write the buffered events."""
+        """Write the buffered events; waits for numbers on a GPU."""
+        self._write(wait=True)
+
+    def _write(self, wait: bool) -> None:
         points, self._points, self._pending = self._points, {}, 0
         bars, self._progress = self._progress, {}
         self._flushed = time.monotonic()
         for name, rows in points.items():
             steps, values, weights = (list(column) for column in zip(*rows, strict=True))
+            self._copied.append(_Points(name, steps, HostCopy(values), weights))
+        while self._copied and (wait or self._copied[0].values.is_done()):
+            name, steps, copy, weights = self._copied.popleft()
             self.events.emit(
-                Metrics, name=name, steps=steps, values=numbers(values), weights=weights
+                Metrics, name=name, steps=steps, values=copy.numbers(), weights=weights
             )
         for key, fields in bars.items():
             self.events.emit(Progress, key=key, **fields)
-
-
-def numbers(values: list[Any]) -> list[float]:
-    """Convert numbers and one-element tensors to floats, with one synchronisation per device."""
-    if any(isinstance(value, torch.Tensor) for value in values):
-        groups: dict[Any, list[int]] = {}
-        for index, value in enumerate(values):
-            if isinstance(value, torch.Tensor):
-                groups.setdefault(value.device, []).append(index)
-        result = list(values)
-        for indices in groups.values():
-            stacked = torch.stack([values[i].detach().reshape(()).double() for i in indices])
-            for index, number in zip(indices, stacked.tolist(), strict=True):
-                result[index] = number
-        values = result
-    return [float(value) for value in values]
 
 
 def check_metrics(values: Mapping[str, Any]) -> dict[str, float | torch.Tensor]:

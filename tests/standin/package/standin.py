@@ -11,22 +11,23 @@ import os
 import sys
 import traceback
 from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import torch
+import torch  # first: it loads the libraries that the next one needs
 import torch.distributed as dist
+
+import standin_native as native  # isort: skip
+from standin_native import counts, initialized as is_initialized  # isort: skip
 
 
 def _load() -> None:
     """Register the device; torch calls it."""
-    import standin_native as native
-
     torch.utils.rename_privateuse1_backend("standin")
     torch._register_device_module("standin", sys.modules[__name__])
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     if dist.is_available():
         dist.Backend.register_backend("standin_gloo", _collectives, devices=["standin"])
-    globals().update(native=native, counts=native.counts, is_initialized=native.initialized)
 
 
 def _collectives(store: Any, rank: int, size: int, timeout: Any) -> Any:
@@ -95,6 +96,38 @@ def reset_peak_memory_stats(device: Any = None) -> None:
 
 def synchronize(device: Any = None) -> None:
     torch.accelerator.synchronize(device)
+
+
+class Stream(torch.Stream):
+    def __new__(cls, device: Any = None, priority: int = 0, **arguments: Any) -> torch.Stream:
+        return torch.Stream("standin" if device is None else device, priority=priority)
+
+
+class Event(torch.Event):
+    def __new__(cls, enable_timing: bool = False, **arguments: Any) -> torch.Event:
+        return torch.Event("standin", enable_timing=enable_timing)
+
+
+def current_stream(device: Any = None) -> torch.Stream:
+    return torch.accelerator.current_stream(device)
+
+
+class device:
+    def __init__(self, index: Any) -> None:
+        given = index if isinstance(index, int) else torch.device(index).index
+        self.index = -1 if given is None else given
+
+    def __enter__(self) -> None:
+        self.before = current_device()
+        if self.index >= 0:
+            set_device(self.index)
+
+    def __exit__(self, *exception: object) -> None:
+        set_device(self.before)
+
+
+def stream(given: torch.Stream | None) -> AbstractContextManager[Any]:
+    return nullcontext() if given is None else given
 
 
 def _generator(device: Any) -> torch.Generator:

@@ -1,0 +1,78 @@
+"""Training on an accelerator without hardware, see ``device.cpp``: what a GPU would do differently.
+
+``NBMGPU_TEST_DEVICE=standin PYTHONPATH=build/standin pytest tests/numerics`` runs more of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+FOLDER = TESTS.parent / "build" / "standin"
+
+COUNTED = ("ddp", "zero1", "zero2", "fsdp", "tp")
+
+IDIOMS = (
+    "plain loop", "gradient accumulation", "dropout", "AdamW", "validation",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def environment() -> dict[str, str]:
+    """Return environment variables with which torch has the stand-in device."""
+    if shutil.which("c++") is None:
+        pytest.skip("no C++ compiler: sudo apt-get install g++")
+    command = [sys.executable, str(TESTS / "standin" / "build.py"), str(FOLDER)]
+    subprocess.run(command, check=True, capture_output=True, timeout=600)
+    paths = os.pathsep.join([str(FOLDER), str(TESTS), os.environ.get("PYTHONPATH", "")])
+    return os.environ | {"NBMGPU_TEST_DEVICE": "standin", "PYTHONPATH": paths}
+
+
+def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env=environment,
+        cwd=TESTS.parent,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_training_step_waits_for_the_device_no_more_than_with_ddp_by_hand(environment) -> None:
+    script = str(TESTS / "standin" / "count_steps.py")
+    result = run(environment, script, "by hand", *COUNTED)
+    assert result.returncode == 0, result.stderr[-3000:]
+    counts = json.loads(result.stdout.splitlines()[-1])
+    by_hand = counts.pop("by hand")
+    for strategy, counted in counts.items():
+        where = f"{strategy}: {counted['lines']}"
+        assert counted["synchronizations"] <= by_hand["synchronizations"], where
+        assert counted["to_device"] <= by_hand["to_device"], where
+        assert counted["to_host_bytes"] <= CURVE * counts_of_steps(), where
+
+
+CURVE = 8
+"""Bytes of one point of the loss curve, copied to the host without waiting."""
+
+
+def counts_of_steps() -> int:
+    return 3 * 6
+
+
+@pytest.mark.matrix("nbmgpu/strategies", "nbmgpu/rank", "nbmgpu/environment")
+@pytest.mark.timeout(1800)
+def test_idioms_have_the_numbers_of_one_device(environment) -> None:
+    numerics = str(TESTS / "numerics" / "test_idioms.py")
+    result = run(environment, "-m", "pytest", "-q", "-p", "no:cacheprovider", numerics)
+    assert result.returncode == 0, result.stdout[-5000:]
