@@ -418,3 +418,10 @@ def test_info_lists_missing_packages_with_the_pip_command(monkeypatch):
     monkeypatch.setattr("nbmgpu.frontend.info.OPTIONAL", {"no-such-package-here": "nothing"})
     assert "pip install no-such-package-here" in info_text(LAPTOP)
     assert not any("no-such-package-here" in line for line in version_lines())
+
+
+def test_ranks_are_placed_on_the_devices_of_another_accelerator() -> None:
+    machine = Machine(cores=8, memory=1 << 34, gpus=FOUR[:2], cuda=True, kind="xpu")
+    assert place_ranks(RunOptions(), machine).devices == ("xpu:0", "xpu:1")
+    with pytest.raises(OptionError, match="--strategy dp runs on CUDA's GPUs only"):
+        place_ranks(RunOptions(strategy="dp"), machine)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
 import nbmgpu
 from nbmgpu.rank import device
+from nbmgpu.rank.startup import backends
 
 
 def test_after_an_error_in_a_gpu_kernel_nothing_is_read_from_the_gpu():
@@ -39,3 +41,31 @@ def test_a_rank_sees_its_own_gpu_as_the_first(monkeypatch, visible, own) -> None
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
     device._hide_other_devices("cuda", [1])
     assert (os.environ["CUDA_VISIBLE_DEVICES"], os.environ["LOCAL_RANK"]) == (own, "0")
+
+
+@pytest.mark.parametrize(
+    ("device", "shared", "expected"),
+    [
+        ("cpu", False, "gloo"),
+        ("cpu", True, "gloo"),
+        ("cuda:0", False, "cpu:gloo,cuda:nccl"),
+        ("cuda:0", True, "gloo"),
+        ("xpu:0", False, "cpu:gloo,xpu:xccl"),
+    ],
+)
+def test_each_device_has_the_backend_that_torch_chooses_for_it(device, shared, expected) -> None:
+    assert backends(device, shared) == expected
+
+
+def test_a_rank_that_shares_a_visible_device_with_others_says_so(monkeypatch) -> None:
+    """This torch has no device: hiding others changes nothing."""
+    record = SimpleNamespace(
+        threads=1, world_size=2, options=SimpleNamespace(values={}), devices=("cuda:0", "cuda:1")
+    )
+    monkeypatch.setattr(device, "keep_freed_memory", lambda ranks: None)
+    monkeypatch.setattr(device.torch, "set_num_threads", lambda number: None)
+    monkeypatch.setattr(device.torch.accelerator, "device_count", lambda: 2)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(RuntimeError, match="rank 1 sees 2 cuda devices, and has 1"):
+        device.enter_device(record, 1)  # type: ignore[arg-type]

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import sys
 
-import nbmgpu
 from idioms.notebook import notebook
+
+import nbmgpu
 
 TRAIN = """
 import standin

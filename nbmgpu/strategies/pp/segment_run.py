@@ -275,7 +275,8 @@ class SegmentRun:
         wanted = [i for i, x in enumerate(self.inputs) if x.requires_grad]
         if not wanted:
             return [None] * len(self.inputs)
-        flags = torch.tensor([i in grads for i in wanted], device=self._transport.device).int()
+        # On the CPU, where reading the result does not wait for the GPU.
+        flags = torch.tensor([i in grads for i in wanted], dtype=torch.int32, device="cpu")
         dist.all_reduce(flags, dist.ReduceOp.MAX, group=self._transport.group)
         sums: list[Tensor | None] = [None] * len(self.inputs)
         for i, has_grad in zip(wanted, flags.tolist(), strict=True):

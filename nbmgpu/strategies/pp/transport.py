@@ -20,6 +20,9 @@ from nbmgpu.strategies.point_to_point import Sending, isend, recv
 MAX_DIMS = 12
 """Most dimensions of a tensor in a message."""
 
+HEADERS = torch.device("cpu")
+"""Where headers are: the host reads them, and would wait for a GPU to have them."""
+
 DTYPES = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32,
     torch.int16, torch.int8, torch.uint8, torch.bool, torch.complex64, torch.complex128,
@@ -83,7 +86,7 @@ class Transport:
         """Receive ``number`` tensors or Nones, which require gradients as they did there."""
         if not number:
             return []
-        header = torch.empty((number, 3 + MAX_DIMS), dtype=torch.int64, device=self.device)
+        header = torch.empty((number, 3 + MAX_DIMS), dtype=torch.int64, device=HEADERS)
         recv(header, src, self.group)
         tensors: list[Tensor | None] = []
         for meta in self._read(header):
@@ -104,7 +107,7 @@ class Transport:
         self, tensors: Sequence[Tensor], number: int, src: int
     ) -> list[tuple[Tensor, TensorMeta]]:
         """Return on all ranks the ``number`` tensors of rank ``src``, detached, and their metas."""
-        header = torch.empty((number, 3 + MAX_DIMS), dtype=torch.int64, device=self.device)
+        header = torch.empty((number, 3 + MAX_DIMS), dtype=torch.int64, device=HEADERS)
         if self.group.rank() == src:
             header.copy_(self._header(tensors))
         self.broadcast(header, src)
@@ -132,7 +135,7 @@ class Transport:
     def _header(self, tensors: Sequence[Tensor | None]) -> Tensor:
         missing = [-1] * (3 + MAX_DIMS)
         rows = [missing if t is None else TensorMeta.of(t).encode() for t in tensors]
-        return torch.tensor(rows, device=self.device)
+        return torch.tensor(rows, device=HEADERS)
 
     def _read(self, header: Tensor) -> list[TensorMeta | None]:
         return [None if row[0] < 0 else TensorMeta.decode(row) for row in header.tolist()]

@@ -18,7 +18,9 @@ import torch  # first: it loads the libraries that the next one needs
 import torch.distributed as dist
 
 import standin_native as native  # isort: skip
-from standin_native import counts, initialized as is_initialized  # isort: skip
+
+counts = native.counts
+is_initialized = native.initialized
 
 
 def _load() -> None:
