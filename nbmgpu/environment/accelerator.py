@@ -51,7 +51,7 @@ def memory_allocated() -> int | None:
     _, module = initialized_module()
     if module is None:
         return None
-    return sum(module.memory_allocated(index) for index in range(module.device_count()))
+    return sum(int(module.memory_allocated(index)) for index in range(module.device_count()))
 
 
 def max_memory_allocated() -> int | None:
@@ -59,7 +59,7 @@ def max_memory_allocated() -> int | None:
     _, module = initialized_module()
     if module is None:
         return None
-    return max(module.max_memory_allocated(index) for index in range(module.device_count()))
+    return max(int(module.max_memory_allocated(index)) for index in range(module.device_count()))
 
 
 def initialized_module() -> tuple[str, Any]:

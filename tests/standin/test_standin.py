@@ -82,3 +82,31 @@ def test_idioms_have_the_numbers_of_one_device(environment, file: str, selection
     result = run(environment, "-m", "pytest", *options, str(TESTS / file))
     assert result.returncode == 0, result.stdout[-5000:]
     assert " passed" in result.stdout
+
+
+OUT_OF_MEMORY = """
+import nbmgpu, torch
+cell = "large = torch.zeros(1 << 20, device='standin')"
+try:
+    nbmgpu.run(cell, {"torch": torch}, gpus=2)
+except torch.OutOfMemoryError as error:
+    print("refused:", error)
+try:
+    torch.ones(2, device="standin") + torch.ones(2)
+except RuntimeError as error:
+    print("mixed:", error)
+torch.manual_seed(0)
+states = torch.get_rng_state(), torch.standin.get_rng_state()
+torch.rand(2, device="standin")
+now = torch.get_rng_state(), torch.standin.get_rng_state()
+print("generators:", *map(torch.equal, states, now))
+"""
+
+
+def test_the_device_behaves_as_a_gpu(environment) -> None:
+    """Memory has a limit, which a cell is told of; devices do not mix; its generator is its own."""
+    limited = environment | {"STANDIN_MEMORY": str(1 << 20)}
+    result = run(limited, "-c", OUT_OF_MEMORY)
+    assert "refused: standin out of memory" in result.stdout, result.stdout + result.stderr
+    assert "mixed: Expected all tensors to be on the same device" in result.stdout
+    assert "generators: True False" in result.stdout
