@@ -130,13 +130,13 @@ def probe() -> Machine:
 
 
 def other_devices(build: TorchBuild | None) -> tuple[Gpu, ...]:
-    """Return the devices of an accelerator that is not CUDA's, as torch counts them.
+    """Return the devices that another package has registered with torch, as torch counts them.
 
-    Torch is asked only where it may have some: it is built for XPU, or another package registers a
-    device with it.  MPS is a single device, and ROCm's devices are not supported.
+    Torch is asked, and imported, only where such a package is installed.  Torch's own builds for
+    ROCm and XPU, and MPS, are not used.
     """
     registered = importlib.metadata.entry_points(group="torch.backends")
-    if build is None or not (build.xpu or registered):
+    if build is None or build.hip or build.xpu or not registered:
         return ()
     torch: Any = importlib.import_module("torch")
     device = torch.accelerator.current_accelerator()
