@@ -276,12 +276,12 @@ def llama():
 
 def test_70_billion_parameters_need_no_memory(llama):
     held = psutil.Process().memory_info().rss
-    start = time.perf_counter()
+    start = time.process_time()  # other processes may have the cores meanwhile
     advice = nbmgpu.advise(
         llama, torch.optim.AdamW(llama.parameters()), (64, 4096),
         gpus=64, memory="80 GB", precision="bf16", checkpointing=True,
     )  # fmt: skip
-    took = time.perf_counter() - start
+    took = time.process_time() - start
     assert psutil.Process().memory_info().rss - held < 1 << 29
     assert took < 20
     assert "70.6 billion parameters" in advice.model
