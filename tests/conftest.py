@@ -11,7 +11,7 @@ notebook.  ``make test`` leaves them out, ``make test-all`` runs them all, and C
 Tests of changed paths come first: ``@pytest.mark.matrix("nbmgpu/rank")`` names the paths that a
 test exercises, and ``FILE`` lists changed paths, one per line.  The others follow in a fixed order
 that starts at a different position each day, so that a few days cover all of them.  Tests are
-selected until their recorded durations (``tests/durations.json``, seconds per test, by file) fill
+selected until their recorded durations (``tests/durations.json``, seconds per test) fill
 the minutes.
 """
 

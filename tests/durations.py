@@ -1,4 +1,7 @@
-"""Recorded durations of tests, in seconds, by file; ``tools/test_durations.py`` renews them."""
+"""Recorded durations of tests, in seconds; ``tools/test_durations.py`` renews them.
+
+A slow test function has its own mean, those of other functions are in the mean of their file.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ UNKNOWN = 5.0
 
 @functools.cache
 def recorded() -> dict[str, float]:
-    """Return the mean duration of a file's tests, by path."""
+    """Return mean durations by path, or by path and name: ``tests/test_x.py::test_y``."""
     durations: dict[str, float] = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
     return durations
 
@@ -30,7 +33,8 @@ def file_of(item: pytest.Item) -> str:
 
 def duration(item: pytest.Item) -> float:
     """Return how long a test takes."""
-    return recorded().get(file_of(item), UNKNOWN)
+    function = item.nodeid.partition("[")[0]
+    return recorded().get(function, recorded().get(file_of(item), UNKNOWN))
 
 
 def longest_files_first(items: Sequence[pytest.Item]) -> list[pytest.Item]:
