@@ -19,6 +19,8 @@ FRONT := $(VENV)/.front
 TEST := $(VENV)/.test
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 TOGETHER := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Other files are not collected again: that takes half a minute, and one core of two is idle then.
+ALONE = $(shell grep -rl 'pytest\.mark\.alone' tests --include='test_*.py')
 QUICKSTART := notebooks/quickstart.ipynb
 INSTALLED := $(VENV)/share/jupyter/labextensions/nbmgpu
 WATCHED := build/labextensions
@@ -50,7 +52,7 @@ watch: $(FRONT)  ## rebuild the front end on every change; `make lab` and a relo
 test: $(TEST) $(FRONT) chromium  ## run the tests, without the matrix (15 minutes on two cores)
 	$(JLPM) test
 	$(BIN)/python -m pytest $(TOGETHER) -m "not matrix and not alone"
-	$(BIN)/python -m pytest -m "alone and not matrix"
+	$(BIN)/python -m pytest -m "alone and not matrix" $(ALONE)
 
 test-all: test matrix  ## run every test, with all combinations (another 45 minutes)
 

@@ -39,7 +39,7 @@ LONG = [
 @pytest.mark.alone  # beside other tests, more of what gloo's threads free is missed
 @pytest.mark.parametrize(
     ("name", "strategy", "ranks", "precision"),
-    sampled([*FLOAT32, *BF16, *DIVIDED, *LONG], 12, "nbmgpu/advisor", "nbmgpu/strategies"),
+    sampled([*FLOAT32, *BF16, *DIVIDED, *LONG], 29, "nbmgpu/advisor", "nbmgpu/strategies"),
 )
 def test_the_measured_peak_is_in_the_predicted_range(
     name, strategy, ranks, precision, record_property
@@ -65,7 +65,10 @@ def test_the_measured_peak_is_in_the_predicted_range(
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize(("name", "of_tp"), [("long llama", 0.75), ("long gpt2", 0.6)])
+@pytest.mark.parametrize(
+    ("name", "of_tp"),
+    sampled([("long llama", 0.75), ("long gpt2", 0.6)], 2, "nbmgpu/advisor", "nbmgpu/strategies"),
+)
 def test_sequence_parallelism_divides_activations_between_split_layers(
     name: str, of_tp: float, record_property
 ) -> None:

@@ -172,6 +172,7 @@ optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 
 
 @pytest.mark.slow
+@pytest.mark.matrix("nbmgpu/comparison", "nbmgpu/strategies")
 def test_strategies_that_share_a_model_or_a_sequence_are_compared():
     names = ("tp", "pp", "hsdp", "fsdp+tp", "fsdp+pp", "sp", "cp")
     shared = notebook(SETUP + ENCODER)

@@ -20,7 +20,7 @@ EXERCISED = ("nbmgpu/rank", "tests/idioms")
 
 @pytest.mark.parametrize(
     ("topic", "cell", "setup"),
-    sampled(notices.TOPICS.values(), 2, *EXERCISED, ids=notices.TOPICS),
+    sampled(notices.TOPICS.values(), 3, *EXERCISED, ids=notices.TOPICS),
 )
 def test_a_notice_is_given(topic: str, cell: str, setup: str) -> None:
     namespace = notebook(textwrap.dedent(setup))

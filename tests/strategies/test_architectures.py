@@ -13,7 +13,7 @@ from matrix_selection import sampled
 
 @pytest.mark.parametrize(
     ("cell", "strategy"),
-    sampled(itertools.product(CELLS, STRATEGIES), 23, "nbmgpu/strategies", "nbmgpu/rank/training"),
+    sampled(itertools.product(CELLS, STRATEGIES), 47, "nbmgpu/strategies", "nbmgpu/rank/training"),
 )
 def test_a_model_trains_as_on_one_device(strategy: str, cell: Idiom) -> None:
     result = assert_equal(cell, strategy=strategy)

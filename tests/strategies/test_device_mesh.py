@@ -121,8 +121,8 @@ EXERCISED = ("nbmgpu/strategies", "nbmgpu/rank")
 
 PAIRS = [
     *sampled((("replicated", case) for case in OWN), 1),
-    *sampled((("replicated", case) for case in OTHERS), 4, *EXERCISED),
-    *sampled((("replicated_zero1", case) for case in OWN + OTHERS[:-1]), 4, *EXERCISED),
+    *sampled((("replicated", case) for case in OTHERS), 5, *EXERCISED),
+    *sampled((("replicated_zero1", case) for case in OWN + OTHERS[:-1]), 9, *EXERCISED),
 ]
 """zero1 refuses LBFGS, the last one."""
 

@@ -49,7 +49,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(
-    ("strategy", "idiom"), sampled(PAIRS, 31, "nbmgpu/strategies", "nbmgpu/rank", "tests/idioms")
+    ("strategy", "idiom"), sampled(PAIRS, 61, "nbmgpu/strategies", "nbmgpu/rank", "tests/idioms")
 )
 def test_ranks_have_the_numbers_of_one_device(strategy: str, idiom: Idiom) -> None:
     kind, reason = exceptions(strategy).get(idiom.name, ("", ""))

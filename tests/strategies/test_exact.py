@@ -57,7 +57,7 @@ def check(name: str, result: Comparison) -> None:
 
 @pytest.mark.parametrize(
     ("strategy", "cell"),
-    sampled(itertools.product(("ddp", "zero1"), BY_NAME.values()), 31, *EXERCISED),
+    sampled(itertools.product(("ddp", "zero1"), BY_NAME.values()), 89, *EXERCISED),
 )
 def test_every_idiom(strategy: str, cell: Idiom) -> None:
     if strategy == "zero1" and cell.name in REFUSED_BY_ZERO1:
@@ -69,7 +69,7 @@ def test_every_idiom(strategy: str, cell: Idiom) -> None:
 
 @pytest.mark.parametrize(
     ("name", "of"),
-    sampled(notices.TOPICS.items(), 11, *EXERCISED, ids=notices.TOPICS),
+    sampled(notices.TOPICS.items(), 23, *EXERCISED, ids=notices.TOPICS),
 )
 def test_cells_that_are_given_a_notice_without_it(name: str, of: tuple[str, str, str]) -> None:
     topic, cell, setup = of

@@ -23,7 +23,7 @@ UNIT = ("Block",)
 def cases(idioms: Iterable[Idiom]) -> list[ParameterSet]:
     """Return each idiom under fsdp, and some under zero2, which shares its code."""
     under_fsdp = sampled(((case, "fsdp") for case in idioms), 1)
-    return under_fsdp + sampled(((case, "zero2") for case in idioms), 4, "nbmgpu/strategies")
+    return under_fsdp + sampled(((case, "zero2") for case in idioms), 7, "nbmgpu/strategies")
 
 
 UNITS = [

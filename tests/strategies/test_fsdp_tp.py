@@ -48,7 +48,7 @@ def test_replicas_of_shards_of_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", sampled(((n,) for n in MODELS if "dropout" not in n), 2, "nbmgpu/strategies")
+    "name", sampled(((n,) for n in MODELS if "dropout" not in n), 3, "nbmgpu/strategies")
 )
 def test_transformers(name: str) -> None:
     result = run_both(TRAIN_MODEL, MODELS[name] + TEXTS, 4, strategy="fsdp+tp")
@@ -56,6 +56,7 @@ def test_transformers(name: str) -> None:
     assert result.difference("losses") < 1e-5
 
 
+@pytest.mark.matrix("nbmgpu/strategies/fsdp", "nbmgpu/strategies/tp")  # as test_memory.py
 def test_each_rank_holds_a_quarter() -> None:
     namespace = notebook()
     run = nbmgpu.run(WIDE + TRAIN + HELD, namespace, gpus=4, cpu=True, strategy="fsdp+tp")
@@ -99,7 +100,7 @@ def test_what_does_not_go_together(line: str, instead: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", sampled(((i,) for i in DEMANDING), 29, "nbmgpu/strategies/fsdp", "tests/idioms")
+    "case", sampled(((i,) for i in DEMANDING), 61, "nbmgpu/strategies/fsdp", "tests/idioms")
 )
 def test_idioms_of_the_numeric_suite(case: Idiom) -> None:
     if case.name in exceptions("fsdp") | exceptions("tp"):

@@ -61,7 +61,7 @@ def test_a_mesh_of_another_size() -> None:
 
 
 @pytest.mark.parametrize(
-    "case", sampled(((i,) for i in DEMANDING), 29, "nbmgpu/strategies/fsdp", "tests/idioms")
+    "case", sampled(((i,) for i in DEMANDING), 61, "nbmgpu/strategies/fsdp", "tests/idioms")
 )
 def test_idioms_of_the_numeric_suite(case: Idiom) -> None:
     if case.name in exceptions("fsdp"):

@@ -19,6 +19,7 @@ STRATEGIES = ("tp", "pp")
 EXERCISED = ("nbmgpu/strategies/tp", "nbmgpu/strategies/pp", "nbmgpu/strategies/sharding")
 
 
+@pytest.mark.matrix(*EXERCISED)  # as test_memory.py
 @pytest.mark.parametrize(("strategy", "ranks"), [*itertools.product(STRATEGIES, (2, 4))])
 def test_each_rank_holds_its_part_of_parameters_gradients_and_states(
     strategy: str, ranks: int
@@ -38,7 +39,7 @@ def test_each_rank_holds_its_part_of_parameters_gradients_and_states(
             for case in itertools.product(STRATEGIES, MODELS, (1, 2))
             if "dropout" not in case[1] or case[2] == 1  # replicas draw for other samples
         ),
-        2,
+        5,
         *EXERCISED,
     ),
 )

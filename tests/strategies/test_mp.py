@@ -142,7 +142,7 @@ REFUSED = {name for name in BY_NAME if "LBFGS" in name} | {"torch.func.grad, a m
 
 @pytest.mark.parametrize(
     "case",
-    sampled(zip([*BY_NAME.values(), *CELLS], strict=True), 12, "nbmgpu/strategies/mp"),
+    sampled(zip([*BY_NAME.values(), *CELLS], strict=True), 31, "nbmgpu/strategies/mp"),
 )
 def test_every_idiom(case: Idiom) -> None:
     if case.name in REFUSED:
@@ -203,9 +203,16 @@ trainer = Trainer(model, TrainingArguments("out", num_train_epochs=2, learning_r
 
 @pytest.mark.filterwarnings("ignore")  # of transformers, in this process
 @pytest.mark.parametrize(
-    "more", ["", ", gradient_checkpointing=True, gradient_accumulation_steps=2"]
+    ("built_in", "more"),
+    sampled(
+        itertools.product(
+            ("kernel", "cell"), ("", ", gradient_checkpointing=True, gradient_accumulation_steps=2")
+        ),
+        3,
+        "nbmgpu/strategies/mp",
+        "nbmgpu/rank/frameworks",
+    ),
 )
-@pytest.mark.parametrize("built_in", ["kernel", "cell"])
 def test_the_trainer_of_hugging_face(more: str, built_in: str) -> None:
     setup, cell = MODELS["llama"], "trainer.train()\nmetrics = trainer.evaluate(rows)\n"
     build = TRAINER.replace("{more}", more)

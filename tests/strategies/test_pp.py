@@ -272,7 +272,7 @@ EXERCISED = ("nbmgpu/strategies/pp", "nbmgpu/strategies/sharding")
 
 @pytest.mark.parametrize(
     ("case", "ranks", "mesh"),
-    [*sampled(((case, 2, ()) for case in CASES), 1), *sampled(OTHERS, 4, *EXERCISED)],
+    [*sampled(((case, 2, ()) for case in CASES), 1), *sampled(OTHERS, 11, *EXERCISED)],
 )
 def test_numbers_of_one_device(case: Idiom, ranks: int, mesh: tuple[str, ...]) -> None:
     notices = " ".join(case.notices)

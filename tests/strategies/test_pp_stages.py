@@ -87,7 +87,7 @@ handle = model[1].register_forward_hook(keep)
     ("case", "ranks"),
     [
         *sampled(((case, 2) for case in CASES), 1),
-        *sampled(((case, 3) for case in CASES), 4, "nbmgpu/strategies/pp"),
+        *sampled(((case, 3) for case in CASES), 7, "nbmgpu/strategies/pp"),
     ],
 )
 def test_numbers_of_one_device(case: Idiom, ranks: int) -> None:

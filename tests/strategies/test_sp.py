@@ -30,7 +30,7 @@ def tolerant(cell: Idiom) -> Idiom:
 
 @pytest.mark.parametrize(
     ("strategy", "ranks", "cell"),
-    sampled(itertools.product(("sp", "cp"), (2, 4), CELLS), 3, *EXERCISED),
+    sampled(itertools.product(("sp", "cp"), (2, 4), CELLS), 11, *EXERCISED),
 )
 def test_cells(strategy: str, ranks: int, cell: Idiom) -> None:
     result = compare(tolerant(cell), ranks, strategy=strategy)
@@ -49,7 +49,7 @@ def test_layers_are_recomputed_on_slices(strategy: str) -> None:
 SAME_ALONG_DP = [c for c in CELLS if not {"dropout", "stochastic", "hook"} & {*c.name.split()}]
 
 
-@pytest.mark.parametrize("cell", sampled(((c,) for c in SAME_ALONG_DP), 11, *EXERCISED))
+@pytest.mark.parametrize("cell", sampled(((c,) for c in SAME_ALONG_DP), 23, *EXERCISED))
 def test_replicas(cell: Idiom) -> None:
     if cell.name in ("lengths that change", "logits that are kept"):
         pytest.skip("the cell reads what a rank made of its shard")

@@ -181,7 +181,7 @@ EXERCISED = ("nbmgpu/strategies/tp", "nbmgpu/strategies/sharding")
     ("case", "ranks", "mesh"),
     [
         *sampled(((case, 2, ()) for case in CASES), 1),
-        *sampled(OTHERS, 3, *EXERCISED),
+        *sampled(OTHERS, 7, *EXERCISED),
     ],
 )
 def test_numbers_of_one_device(case: Idiom, ranks: int, mesh: tuple[str, ...]) -> None:

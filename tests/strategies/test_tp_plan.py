@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 from idioms.comparison import Comparison, compare
 from idioms.idiom import TRAIN, idiom
 from idioms.notebook import notebook
+from matrix_selection import sampled
 
 import nbmgpu
 from nbmgpu.errors import OptionError, StrategyError
@@ -68,18 +70,21 @@ def test_parts_of_a_plan_are_sharded() -> None:
     assert shares["head"] == 0.5
 
 
+BETWEEN = [
+    HIDDEN,
+    "torch.softmax(self.fc1(x), -1)",  # features depend on each other
+    "F.dropout(self.fc1(x), 0.5, self.training)",  # random numbers depend on the shape
+    "self.scale * self.fc1(x)",  # a gradient from all features
+    "self.fc1(x).view(-1, 3, 4).flatten(1)",  # the number of features is in the code
+    "self.fc1(x) * torch.arange(12)",
+]
+"""What is computed between two layers."""
+
+
 @pytest.mark.parametrize(
-    "between",
-    [
-        HIDDEN,
-        "torch.softmax(self.fc1(x), -1)",  # features depend on each other
-        "F.dropout(self.fc1(x), 0.5, self.training)",  # random numbers depend on the shape
-        "self.scale * self.fc1(x)",  # a gradient from all features
-        "self.fc1(x).view(-1, 3, 4).flatten(1)",  # the number of features is in the code
-        "self.fc1(x) * torch.arange(12)",
-    ],
+    ("between", "plan"),
+    sampled(itertools.product(BETWEEN, ("plan", "auto")), 2, "nbmgpu/strategies/tp"),
 )
-@pytest.mark.parametrize("plan", ["auto", "plan"])
 def test_activations_stay_split_only_where_that_is_exact(between: str, plan: str) -> None:
     train(between, tp_plan=plan)
 

@@ -137,7 +137,7 @@ def tolerant(cell: Idiom) -> Idiom:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "cell"), sampled(itertools.product((2, 4), [*MORE, *CELLS]), 5, *EXERCISED)
+    ("ranks", "cell"), sampled(itertools.product((2, 4), [*MORE, *CELLS]), 13, *EXERCISED)
 )
 def test_cells(ranks: int, cell: Idiom) -> None:
     result = compare(tolerant(cell), ranks, strategy="tp", sequence_parallel=True)
@@ -150,7 +150,7 @@ SAME_ALONG_DP = [
 ]
 
 
-@pytest.mark.parametrize("cell", sampled(((c,) for c in SAME_ALONG_DP), 11, *EXERCISED))
+@pytest.mark.parametrize("cell", sampled(((c,) for c in SAME_ALONG_DP), 23, *EXERCISED))
 def test_replicas(cell: Idiom) -> None:
     cell = dataclasses.replace(cell, rank_local=cell.rank_local | {"b", "logits"})
     mesh = "dp=2,tp=2"

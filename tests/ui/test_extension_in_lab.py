@@ -129,6 +129,7 @@ def wait_for(page, condition):
         page.wait_for_timeout(100)
 
 
+@pytest.mark.matrix("labextension", "nbmgpu/ui", "nbmgpu/server", "nbmgpu/report")
 def test_a_reloaded_page_has_the_panel_and_then_the_summary(lab, page, shoot):
     url = lab.write("again.ipynb", LOAD, SETUP, TRAIN.format(epochs=80))
     card = begin(page, url)

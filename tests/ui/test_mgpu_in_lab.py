@@ -41,6 +41,7 @@ def test_a_cell_shows_live_output_and_then_a_summary(lab, page):
     assert "<script" not in summary
 
 
+@pytest.mark.matrix("labextension", "nbmgpu/ui", "nbmgpu/server", "nbmgpu/report")
 def test_stop_writes_the_results_back(lab, page):
     after = "print('after:', epoch < 5000, model is mine)"
     open_and_run(page, lab.write("stop.ipynb", LOAD, SETUP, TRAIN.format(epochs=5000)))
