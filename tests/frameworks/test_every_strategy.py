@@ -51,7 +51,7 @@ trainers = outputs = metrics = None
 
 @pytest.mark.parametrize(
     ("strategy", "built_in"),
-    sampled(itertools.product(STRATEGIES, ("kernel", "cell")), 13, *EXERCISED),
+    sampled(itertools.product(STRATEGIES, ("kernel", "cell")), 25, *EXERCISED),
 )
 def test_hugging_face(tmp_path: Path, strategy: str, built_in: str) -> None:
     setup, cell = (SETUP + MORE, BUILD + TRAIN)
@@ -119,7 +119,7 @@ best = trainer.checkpoint_callback.best_model_path
 
 @pytest.mark.parametrize(
     ("strategy", "built_in"),
-    sampled(itertools.product(STRATEGIES[:-2], ("cell", "kernel")), 11, *EXERCISED),  # not mp, dp
+    sampled(itertools.product(STRATEGIES[:-2], ("cell", "kernel")), 23, *EXERCISED),  # not mp, dp
 )
 def test_lightning(tmp_path: Path, strategy: str, built_in: str) -> None:
     setup, cell = LIGHTNING, BUILD_LIGHTNING + FIT

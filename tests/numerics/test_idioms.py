@@ -13,7 +13,7 @@ PAIRS = [(idiom, ranks) for idiom in BY_NAME.values() for ranks in idiom.ranks]
 
 @pytest.mark.parametrize(
     ("idiom", "ranks"),
-    sampled(PAIRS, 5, "nbmgpu/rank", "nbmgpu/strategies", "tests/idioms"),
+    sampled(PAIRS, 7, "nbmgpu/rank", "nbmgpu/strategies", "tests/idioms"),
 )
 def test_ranks_have_the_numbers_of_one_device(idiom: Idiom, ranks: int, record_property) -> None:
     result = assert_equal(idiom, ranks)
