@@ -39,7 +39,7 @@ def enter_device(record: RunRecord, rank: int) -> str:
     _hide_other_devices(kind, indices)
     if (seen := torch.accelerator.device_count()) != len(indices):
         raise RuntimeError(f"rank {rank} sees {seen} {kind} devices, and has {len(indices)}")
-    torch.accelerator.set_device_index(0)
+    torch.get_device_module(kind).set_device(0)  # torch.accelerator has it since torch 2.7
     return f"{kind}:0"
 
 
