@@ -31,6 +31,10 @@ ENTRIES = (
         "An operator that would be compiled at the first run (22 s) is marked as unavailable.",
     ),
     *patched(
+        DEEPSPEED, "deepspeed", "initialize",
+        "A cell that distributes a model by DeepSpeed beside the strategy is refused.",
+    ),
+    *patched(
         DEEPSPEED, "deepspeed.runtime.engine.DeepSpeedEngine", "_broadcast_model",
         "Ranks have the same parameters; DeepSpeed 0.19 cannot broadcast 0-dimensional ones.",
     ),

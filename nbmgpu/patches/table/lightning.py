@@ -27,6 +27,10 @@ ENTRIES = (
         LIGHTNING, f"{CONNECTORS}.accelerator_connector", "_IS_INTERACTIVE",
         "A rank has IPython's shell, but is not a notebook: Lightning may launch its strategies.",
     ),
+    *patched(
+        LIGHTNING, "lightning.fabric.Fabric", "__init__",
+        "A Fabric is kept on the rank's device, and refused where it distributes by itself.",
+    ),
     *patched(LIGHTNING, f"{TRAINER}.call", "_call_and_handle_interrupt", ONE_DEVICE),
     *patched(LIGHTNING, f"{LOOPS}.fetchers._DataFetcher", "__next__ reset", READS_AHEAD),
     *patched(LIGHTNING, f"{LOOPS}.fetchers._PrefetchDataFetcher", "__next__", READS_AHEAD),

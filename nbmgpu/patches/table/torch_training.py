@@ -20,6 +20,14 @@ ENTRIES = (
         "Where a strategy holds the parameters, cuDNN does not move them into one block.",
     ),
     *patched(
+        TORCH, "torch.distributed", "init_process_group destroy_process_group",
+        "A cell that makes a process group for DistributedDataParallel has that of the ranks.",
+    ),
+    *patched(
+        TORCH, "torch.distributed.pipelining.stage._PipelineStageBase", "__init__",
+        "A cell that distributes a model by stages beside the strategy is refused.",
+    ),
+    *patched(
         TORCH, "torch.optim.Optimizer", "step",
         "The strategy, accumulation and clipping act at each step of the cell's optimizers; the "
         "method of each optimizer class is wrapped.",

@@ -32,6 +32,11 @@ PATCHED_BY = {
     "lightning.pytorch": "lightning",
     "pytorch_lightning": "lightning",
     "wandb": "wandb",
+    "torch.distributed": "parallel_apis",
+    "torch.distributed.pipelining": "parallel_apis",
+    "deepspeed": "parallel_apis",
+    "lightning.fabric": "parallel_apis",
+    "lightning_fabric": "parallel_apis",
 }
 """Modules of libraries, and the module of this package that patches each."""
 

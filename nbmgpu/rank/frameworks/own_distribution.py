@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from nbmgpu.strategies import with_mesh
 from nbmgpu.strategies.mesh_sizes import DP, dimension, format_mesh
 
 if TYPE_CHECKING:
-    from nbmgpu.strategies.base import Strategy
+    from nbmgpu.strategies.base import Strategy, Unit
 
 BY_ITSELF = "%%mgpu --strategy none"
 """The line under which a cell distributes by itself."""
@@ -49,6 +49,47 @@ def refuse(what: str, strategy: str, instead: str = BY_ITSELF) -> None:
             instead,
         )
     )
+
+
+def refuse_distributed(units: Iterable[Unit], strategy: Strategy) -> None:
+    """Refuse models that the cell has distributed, in addition to the strategy.
+
+    A model inside ``DistributedDataParallel`` is not refused: an average of gradients that are
+    averaged is the same.
+
+    Raises:
+        StrategyError: a unit has DTensors (``parallelize_module``, ``fully_shard``,
+            ``distribute_module``), flat parameters (``FullyShardedDataParallel``), or hooks
+            (``replicate``) or a ``ZeroRedundancyOptimizer`` for what the strategy shards.
+    """
+    from torch.distributed._composable.contract import REGISTRY_KEY
+
+    name = strategy.profile.name
+    for unit in units:
+        parameters: list[Any] = unit.parameters()
+        if any(hasattr(parameter, "device_mesh") for parameter in parameters):
+            what = "A model of DTensors (parallelize_module, fully_shard, distribute_module)"
+            refuse(what, name, _line_for_dtensors(parameters))
+        if any(type(parameter).__name__ == "FlatParameter" for parameter in parameters):
+            refuse("FullyShardedDataParallel(model)", name, "%%mgpu --strategy fsdp")
+        for optimizer in unit.optimizers if strategy.shards_state else ():
+            if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
+                refuse("ZeroRedundancyOptimizer", name, "%%mgpu --strategy zero1")
+        for module in (m for root in unit.modules for m in root.modules()):
+            if strategy.shards_parameters and "replicate" in vars(module).get(REGISTRY_KEY, {}):
+                refuse("replicate(model)", name, "%%mgpu --strategy ddp")
+
+
+def _line_for_dtensors(parameters: Iterable[Any]) -> str:
+    """Return the line that distributes as the DTensors' mesh does, by the names of dimensions."""
+    placements = [getattr(parameter, "placements", ()) for parameter in parameters]
+    mesh = next(p.device_mesh for p in parameters if hasattr(p, "device_mesh"))
+    names = mesh.mesh_dim_names or ()
+    line = line_for_sizes({name: mesh.size(i) for i, name in enumerate(names)})
+    if line != BY_ITSELF:
+        return line
+    by_rows = all(each and all(p.is_shard(0) for p in each) for each in placements)
+    return f"%%mgpu --strategy {'fsdp' if by_rows else 'tp'} --gpus {mesh.size()}"
 
 
 def line_for(name: str, value: Any) -> str:

@@ -9,6 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from nbmgpu.errors import StrategyError, format_message
+from nbmgpu.rank.frameworks.own_distribution import distributes_by_itself, refuse_distributed
 from nbmgpu.strategies import all_reduce
 
 from . import user_hooks
@@ -86,7 +87,7 @@ class TrainedObjects:
         """Pass optimizers that are new, with their modules, to the strategy.
 
         Raises:
-            StrategyError: they have parameters without a shape.
+            StrategyError: they have parameters without a shape, or the cell has distributed them.
         """
         if not self.registry.changed:
             return
@@ -98,6 +99,8 @@ class TrainedObjects:
         if self._shards_data and any(map(is_lazy, parameters)):
             raise StrategyError(_LAZY)
         self.parameter_ids = frozenset(map(id, parameters))
+        if not distributes_by_itself(self.strategy):
+            refuse_distributed(self.units, self.strategy)
         self._divisors.restart(new_model=True)
         self.options.apply(self.units)
         self.strategy.prepare(self.units)

@@ -51,7 +51,7 @@ class SingleDevicePatch:
 
         def connect(original: Any) -> Any:
             def init(connector: Any, *args: Any, **given: Any) -> None:
-                _refuse(given.get("strategy", "auto"), given.get("num_nodes", 1))
+                refuse_strategy(given.get("strategy", "auto"), given.get("num_nodes", 1))
                 if self.device == "cpu" and given.get("accelerator", "auto") == "auto":
                     given["accelerator"] = "cpu"  # also where the machine has a GPU
                 given["devices"] = 1  # the requested number of devices is that of the ranks
@@ -88,7 +88,7 @@ class SingleDevicePatch:
         chosen, single = connector.strategy, self.library.of("strategies").SingleDeviceStrategy
         forks = getattr(chosen, "_start_method", "") == "fork" and chosen.num_nodes == 1
         if not forks:
-            _refuse(chosen, getattr(chosen, "num_nodes", 1), "Trainer of the notebook")
+            refuse_strategy(chosen, getattr(chosen, "num_nodes", 1), "Trainer of the notebook")
         device = torch.device(self.device)
         if chosen.root_device.type == "cpu":
             device = chosen.root_device  # as the user has chosen
@@ -130,8 +130,13 @@ def refuse_trainers(strategy: str, reason: str, library: LightningLibrary) -> No
     library.replace("trainer.call._call_and_handle_interrupt", refused)
 
 
-def _refuse(strategy: Any, num_nodes: int, where: str = "Trainer") -> None:
-    """Refuse a Trainer that distributes by itself.
+def refuse_strategy(strategy: Any, num_nodes: int, where: str = "Trainer") -> None:
+    """Refuse a strategy of Lightning that distributes by itself.
+
+    Args:
+        strategy: the strategy, or its name.
+        num_nodes: the number of machines that is asked for.
+        where: what has the strategy: a Trainer or a Fabric.
 
     Raises:
         StrategyError: it does.
@@ -148,12 +153,13 @@ def _refuse(strategy: Any, num_nodes: int, where: str = "Trainer") -> None:
         line, family = line_for_sizes({"dp_shard": shards, "tp": parts}), "tp"
     if line == BY_ITSELF:
         line = f"%%mgpu --strategy {family}"
+    kind = where.split(maxsplit=1)[0]
     raise StrategyError(
         format_message(
             f"This {where} distributes by itself ({asked}), and so do the ranks of %%mgpu",
-            "A Trainer under %%mgpu is written as for one device; --strategy chooses how ranks "
+            f"A {kind} under %%mgpu is written as for one device; --strategy chooses how ranks "
             "share its work. To let Lightning distribute: %%mgpu --strategy none",
-            f"Trainer() without strategy= and num_nodes=, under {line}",
+            f"{kind}() without strategy= and num_nodes=, under {line}",
         )
     )
 
