@@ -25,7 +25,7 @@ DIVIDED = [
     for strategy in ("ddp", "fsdp", "hsdp", "tp", "pp", "fsdp+tp", "tp+pp", "fsdp+pp")
     for ranks in (2, 4)
     if ranks == 4 or (strategy != "hsdp" and "+" not in strategy)
-]
+] + [(name, "fsdp+tp+pp", 8, None) for name in ("stack", "large gpt2", "large llama")]
 """Models whose parameters are most of their memory."""
 
 LONG = [

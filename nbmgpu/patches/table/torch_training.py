@@ -68,6 +68,10 @@ ENTRIES = (
         "Under mp, a move to a GPU spreads the model over all of them.",
     ),
     *patched(
+        TORCH, "torch.nn.Module", "_apply",
+        "Where a strategy splits parameters, a move to a GPU leaves their values on the host.",
+    ),
+    *patched(
         TORCH, "torch.nn.functional", "scaled_dot_product_attention dropout",
         "Under sp and cp, attention sees whole sequences, and dropout draws for them.",
     ),

@@ -4,8 +4,8 @@
 collectives would wait for ranks that the strategy gives other work.  What
 ``parallelize_module``, ``fully_shard`` and the like leave behind is found when the model trains,
 by ``own_distribution.refuse_distributed``.  The process group that a cell makes for
-``DistributedDataParallel`` is the one that the ranks have.  A ``Fabric`` stays on the rank's device, as Lightning's
-Trainer does, and is refused where it distributes.
+``DistributedDataParallel`` is the one that the ranks have.  A ``Fabric`` stays on the rank's
+device, as Lightning's Trainer does, and is refused where it distributes.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed._composable.contract import REGISTRY_KEY, STATE_KEY
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
@@ -26,6 +26,7 @@ from torch.distributed.fsdp import (
 from nbmgpu.patches import PatchStack
 from nbmgpu.strategies.mesh_sizes import DP, FSDP
 from nbmgpu.strategies.sharding.call_order import TIMEOUT, CallOrderCheck
+from nbmgpu.strategies.sharding.param_state import MOVED
 from nbmgpu.strategies.sharding.parameter_storage import FreedStorage
 from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
 from nbmgpu.strategies.strategy_options import StrategyOptions
@@ -120,11 +121,15 @@ class FSDPWrapper:
         }
         _register_parts(plan.root, layouts)
         classes = {id(m): type(m) for m in plan.root.modules()}
+        # FSDP2 moves a unit to the GPU and copies its rows: after that, the whole is not needed.
+        on_host = {p: p.data for p in originals.values() if p in MOVED}
         for unit in plan.units:
             self._fully_shard(unit, plan.replicated, self.policy, self.reshard)
+            _take_back(on_host)
         root = self._fully_shard(
             plan.root, plan.replicated, self.root_policy, self.reshard and None
         )
+        _take_back(on_host)
         states = [*(self._restore_module(m, classes) for m in (*plan.units, plan.root))]
         for module in plan.root.modules():
             for name in ("_is_fsdp_managed_module", "_fsdp_use_orig_params"):
@@ -195,6 +200,12 @@ class FSDPWrapper:
         """Remove the patch of module calls."""
         self.patches.remove()
         self.calls.clear()
+
+
+def _take_back(on_host: Mapping[nn.Parameter, Tensor]) -> None:
+    """Give parameters the data that they have on the host."""
+    for parameter, data in on_host.items():
+        parameter.data = data
 
 
 def _register_parts(root: nn.Module, layouts: Mapping[nn.Parameter, ShardLayout]) -> None:

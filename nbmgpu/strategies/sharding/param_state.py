@@ -6,10 +6,22 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from .full_tensor_view import FullTensorView, ShardedParameter, full_view_of, resolve
 from .tensor_shard import TensorLayout, TensorShard
+
+MOVED: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+"""Parameters that the cell has moved to a GPU, and whose values are still on the host: the shard
+that the cell's views of each have, with the GPU as its device."""
+
+
+def device_of(parameter: Any) -> torch.device:
+    """Return the device on which the cell has ``parameter``, wherever its values are."""
+    moved: TensorShard | None = MOVED.get(parameter)
+    device: torch.device = parameter.device if moved is None else moved.device
+    return device
 
 
 class ParamState(ABC):
@@ -18,21 +30,29 @@ class ParamState(ABC):
     Attributes:
         parameter: the cell's object, a ``ShardedParameter`` meanwhile.
         original_data: the parameter's data from before, to be restored.
+        was_moved: whether that is on the host, and for the cell the parameter is on a GPU.
         shard: this rank's part.
     """
 
-    def __init__(self, parameter: Any, local: Tensor, layout: TensorLayout) -> None:
+    def __init__(
+        self, parameter: Any, local: Tensor, layout: TensorLayout,
+        device: torch.device | None = None,
+    ) -> None:  # fmt: skip
         """Initialize; ``replace_class`` makes ``parameter`` a view.
 
         Args:
             parameter: the cell's parameter.
             local: this rank's part of it, which was copied from it.
             layout: how it is split.
+            device: where the cell has it; None for ``device_of(parameter)``.
         """
         self.parameter = parameter
+        self.device = device_of(parameter) if device is None else device
+        self.was_moved = parameter in MOVED
         self.original_data: Tensor | None = parameter.data
-        self.dtype, self.device, self.shape = parameter.dtype, parameter.device, parameter.shape
-        self.shard = TensorShard(local, layout, self.device)
+        self.dtype, self.shape = parameter.dtype, parameter.shape
+        self.shard = MOVED.pop(parameter, None) or TensorShard(local, layout, self.device)
+        self.shard.change(local, layout, self.device)
         self._grad: tuple[Tensor | None, Any] = (None, None)
 
     def replace_class(self) -> None:
@@ -106,3 +126,13 @@ class ParamState(ABC):
         full = resolve(grad)[1] if isinstance(grad, FullTensorView) else grad
         part = self.shard.layout.part_of(full)
         self.set_local_grad(part.to(self.shard.local.device, self.dtype, copy=True).contiguous())
+
+
+def make_plain(param_state: ParamState, data: Tensor) -> None:
+    """Make the cell's parameter a plain ``nn.Parameter`` with ``data``."""
+    parameter: Any = param_state.parameter
+    requires_grad = parameter.requires_grad
+    del parameter._shard, parameter._param_state
+    parameter.__class__ = nn.Parameter
+    parameter.data = data
+    parameter.requires_grad_(requires_grad)

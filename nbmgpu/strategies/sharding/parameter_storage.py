@@ -42,7 +42,8 @@ class FreedStorage:
 
         Memory that is mapped from the notebook's bundle does not belong to this process and stays.
         """
-        data = [(s, s.original_data) for s in param_states if s.original_data is not None]
+        kept = [s for s in param_states if not s.was_moved]  # the cell has them on a GPU
+        data = [(s, s.original_data) for s in kept if s.original_data is not None]
         originals = {id(d) for _, d in data}
         by_layout = {_layout(d): s for s, d in data}
         storages = {_address(d): d.untyped_storage() for _, d in data}

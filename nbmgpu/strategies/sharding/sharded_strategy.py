@@ -21,6 +21,7 @@ from nbmgpu.strategies.rnn_weights import keep_rnn_weights_in_place
 from . import view_operations  # noqa: F401 - sets how full tensor views run operations
 from .full_tensor_view import FullTensorView, ShardedParameter
 from .gradient_norm import clip_sharded
+from .host_parameters import HostParameters
 from .local_step import LocalStep, elementwise_state_names
 from .param_state import ParamState
 from .parameter_storage import FreedStorage
@@ -32,6 +33,12 @@ FULL_STEPS = (
     "{name} does not update each element of a parameter independently, so it steps on "
     "full parameters, gathered for it, and its states are replicated on every rank. "
     "Under ddp it would do the same with less communication."
+)
+
+
+ON_HOST = (
+    "The model, with its gradients and optimizer states, is too large for one GPU: it has come "
+    "back to the notebook in the memory of the host."
 )
 
 
@@ -73,6 +80,8 @@ class ShardedStrategy(Strategy):
 
     shards_state: ClassVar[bool] = True
     shards_parameters: ClassVar[bool] = True
+    host_moves_to: ClassVar[str] = "cuda"
+    """The type of device to which a module moves without its parameters, until it is split."""
 
     def __init__(self, context: RankContext) -> None:
         """Start without units."""
@@ -84,6 +93,9 @@ class ShardedStrategy(Strategy):
         self._shards_later = False
         self._finished = False
         self._replicated = ReplicatedValues()
+        self._host = HostParameters(torch.device(self.device))
+        if self.device.startswith(self.host_moves_to):
+            self._host.install()
 
     @property
     @abstractmethod
@@ -123,6 +135,7 @@ class ShardedStrategy(Strategy):
     def prepare(self, units: list[Unit]) -> None:
         """Broadcast rank 0's values, and shard modules that are not sharded yet."""
         for unit in units:
+            self._host.take_back(unit.parameters())
             fresh = [p for p in unit.parameters() if not isinstance(p, ShardedParameter)]
             broadcast_unless_equal([*fresh, *unit.buffers()])
         self._units = units
@@ -137,6 +150,7 @@ class ShardedStrategy(Strategy):
         self._shards_later = bool(awaiting.any())
         ready = [m for m, awaits in zip(modules, awaiting.tolist(), strict=True) if not awaits]
         self.shard_modules(ready)
+        self._host.move(p for unit in self._units for p in unit.parameters())
         for unit, replicated in zip(self._units, self.replicated_units(), strict=True):
             self._replicated.keep(replicated.parameters(), unit.optimizers)
         self.record_units()
@@ -204,7 +218,10 @@ class ShardedStrategy(Strategy):
         """Gather all objects of the cell; collective."""
         self._finished = True
         if self.param_states:
-            unshard_all(self.param_states, self._optimizers(), self.freed_storage, self.rank)
+            optimizers, on_host = self._optimizers(), self._host.exceed(self.param_states)
+            unshard_all(self.param_states, optimizers, self.freed_storage, self.rank, on_host)
+            if on_host:
+                self.notice("on-host", ON_HOST)
         self.close()
 
     def release(self) -> None:
@@ -214,6 +231,7 @@ class ShardedStrategy(Strategy):
             restore_after_failure(self.param_states, optimizers, self.freed_storage, self.notice)
             self._replicated.restore()
         self._replicated.drop()
+        self._host.remove()
         self.close()
 
     def _optimizers(self) -> list[Optimizer]:

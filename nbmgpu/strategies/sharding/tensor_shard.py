@@ -191,6 +191,7 @@ class TensorShard:
         unsharded: the full tensor after the cell; from then on nothing is collective.
         original: the cell's tensor that the part was copied from, which is filled after the cell.
         on_change: called when the part has changed.
+        before_gather: called before the full tensor is gathered, and may set ``unsharded``.
         can_gather: class attribute; False after a failure, when other ranks may have exited.
         forbidden: class attribute; returns the error of gathering a shard while other ranks run
             other code, or None for a shard whose ranks all run it.
@@ -207,7 +208,13 @@ class TensorShard:
         self.unsharded: Tensor | None = None
         self.original: Tensor | None = None
         self.on_change: Callable[[], None] = _nothing
+        self.before_gather: Callable[[], None] = _nothing
         self._snapshot: weakref.ref[Tensor] | None = None
+
+    def change(self, local: Tensor, layout: TensorLayout, device: torch.device) -> None:
+        """Hold another part from now on; views that the cell has follow."""
+        self.local, self.layout, self.device = local, layout, device
+        self.before_gather = _nothing
 
     @property
     def shape(self) -> torch.Size:
@@ -219,6 +226,7 @@ class TensorShard:
 
         After a failure it cannot be gathered, and is filled with NaN.
         """
+        self.before_gather()
         if self.unsharded is not None:
             return self.unsharded
         error = TensorShard.forbidden(self) if TensorShard.forbidden is not None else None

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from nbmgpu.errors import LOST_SHARDS
 
 from .full_tensor_view import FullTensorView
-from .param_state import ParamState
+from .param_state import ParamState, make_plain
 from .parameter_storage import FreedStorage
 from .tensor_shard import TensorShard
 
@@ -30,6 +30,7 @@ def unshard_all(
     optimizers: list[Optimizer],
     freed_storage: FreedStorage,
     rank: int,
+    on_host: bool = False,
 ) -> None:
     """Gather parameters, gradients and optimizer states; collective.
 
@@ -40,6 +41,8 @@ def unshard_all(
         optimizers: their optimizers.
         freed_storage: the memory of the parameters.
         rank: this rank.
+        on_host: whether parameters that the cell has moved to a GPU come back on the host, as they
+            are larger than the GPU's memory, with their gradients and states.
     """
     if rank == 0:
         freed_storage.restore()
@@ -49,6 +52,8 @@ def unshard_all(
         full = param_state.shard.full_tensor()
         grad = None if grad_view is None else grad_view._shard.full_tensor()
         keeps = rank == 0 or param_state.shape.numel() <= MAX_COMPARED_ELEMENTS
+        if on_host and param_state.was_moved:
+            full, grad = full.cpu(), None if grad is None else grad.cpu()
         _restore(param_state, full if keeps else None, grad if keeps else None)
         if grad_view is not None and param_state.parameter.grad is not None:
             grad_view._shard.unsharded = param_state.parameter.grad
@@ -57,12 +62,13 @@ def unshard_all(
             if isinstance(state, dict):
                 for name, value in list(state.items()):
                     if isinstance(value, FullTensorView):
-                        state[name] = _unshard_state(value, rank)
+                        state[name] = _unshard_state(value, rank, on_host)
 
 
-def _unshard_state(view: Any, rank: int) -> Tensor:
+def _unshard_state(view: Any, rank: int, on_host: bool) -> Tensor:
     shard = view._shard
     full: Tensor = shard.full_tensor()
+    full = full.cpu() if on_host else full
     if shard.original is not None and shard.unsharded is None:
         full = shard.original.copy_(full)
     elif rank and shard.shape.numel() > MAX_COMPARED_ELEMENTS:
@@ -78,24 +84,18 @@ def _restore(param_state: ParamState, full: Tensor | None, grad: Tensor | None) 
     with torch.no_grad():
         if full is None:
             data = torch.empty(0, dtype=param_state.dtype, device=param_state.device)
-        elif original is not None and original.untyped_storage().nbytes():
+        elif (
+            original is not None
+            and original.untyped_storage().nbytes()
+            and not param_state.was_moved
+        ):
             data = original.copy_(full)
         else:
             data = full
-    _make_plain(param_state, data)
+    make_plain(param_state, data)
     parameter.grad = grad
     param_state.shard.unsharded = data
     param_state.set_local_grad(None)
-
-
-def _make_plain(param_state: ParamState, data: Tensor) -> None:
-    """Make the cell's parameter an ``nn.Parameter`` with ``data``."""
-    parameter: Any = param_state.parameter
-    requires_grad = parameter.requires_grad
-    del parameter._shard, parameter._param_state
-    parameter.__class__ = nn.Parameter
-    parameter.data = data
-    parameter.requires_grad_(requires_grad)
 
 
 def restore_after_failure(
@@ -111,7 +111,7 @@ def restore_after_failure(
         param_state.restore_registration()
         data = param_state.original_data
         assert data is not None
-        _make_plain(param_state, data)
+        make_plain(param_state, data)
         param_state.shard.unsharded = data
     for optimizer in optimizers:
         for parameter, state in list(optimizer.state.items()):

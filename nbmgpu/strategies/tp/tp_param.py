@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from nbmgpu.strategies.sequence.region import Region
 from nbmgpu.strategies.sharding.collectives import gather_parts, replicate_input
-from nbmgpu.strategies.sharding.param_state import ParamState
+from nbmgpu.strategies.sharding.param_state import ParamState, device_of
 from nbmgpu.strategies.sharding.tensor_shard import TensorLayout
 
 
@@ -21,7 +21,7 @@ class TPParamState(ParamState):
 
     def __init__(self, parameter: Any, layout: TensorLayout) -> None:
         """Copy this rank's part from ``parameter``, and make that a view."""
-        part = layout.part_of(parameter.detach()).clone().contiguous()
+        part = layout.part_of(parameter.detach()).to(device_of(parameter), copy=True).contiguous()
         super().__init__(parameter, part, layout)
         self.local = nn.Parameter(part, parameter.requires_grad)
         self.replace_class()
