@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from nbmgpu.errors import StrategyError, format_message
+from nbmgpu.strategies.sharding.param_state import device_of
 
 MIN_UNIT_ELEMENTS = 1 << 16
 """Number of elements from which a child of a container becomes a unit of its own."""
@@ -88,7 +89,7 @@ def _can_shard(parameter: nn.Parameter, device: torch.device) -> bool:
         and parameter.numel() > 0
         and parameter.is_floating_point()
         and parameter.is_contiguous()
-        and parameter.device == device
+        and device_of(parameter) == device
         and not parameter._backward_hooks
         and not parameter._post_accumulate_grad_hooks
     )

@@ -209,7 +209,7 @@ class HostParameters:
 
     def exceed(self, states: Iterable[ParamState]) -> bool:
         """Whether moved parameters, with gradients and two states each, exceed the GPU's memory."""
-        nbytes = sum(state.parameter.nbytes for state in states if state.was_moved)
+        nbytes: int = sum(state.parameter.nbytes for state in states if state.was_moved)
         return nbytes > 0 and 4 * nbytes > free_memory(self._device)
 
 
