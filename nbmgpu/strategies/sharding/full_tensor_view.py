@@ -135,13 +135,19 @@ def _plain(view: Any, clone: bool) -> Tensor:
         requires_grad = view.requires_grad
     with torch.no_grad():
         full = resolve(view)[1].detach()
-    full = full.clone() if clone and view._shard.unsharded is not None else full
+    shared = (view._shard.unsharded, view._shard.local)
+    full = full.clone() if clone and any(_same_memory(full, t) for t in shared) else full
     if isinstance(view, ShardedParameter):
         kept = {k: v for k, v in vars(view).items() if k not in ("_shard", "_param_state")}
         parameter = nn.Parameter(full, requires_grad)
         parameter.__dict__.update(kept)
         return parameter
     return full
+
+
+def _same_memory(tensor: Tensor, other: Tensor | None) -> bool:
+    addresses = (t.untyped_storage().data_ptr() for t in (tensor, other) if t is not None)
+    return other is not None and len(set(addresses)) == 1
 
 
 def resolve(view: Any) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,7 @@ from torch.nn.parameter import is_lazy
 from nbmgpu.patches import PatchStack
 
 from .param_state import MOVED, ParamState, make_plain
-from .tensor_shard import TensorLayout, TensorShard
+from .tensor_shard import TensorLayout, TensorShard, nothing
 
 Convert = Callable[[Tensor], Tensor]
 """What ``nn.Module._apply`` does to each tensor of a module."""
@@ -49,8 +49,8 @@ class WholeLayout(TensorLayout):
         return full
 
     def gather(self, part: Tensor, device: torch.device) -> Tensor:
-        """Copy the tensor to ``device``."""
-        return part.to(device, copy=True)
+        """Return the tensor on ``device``: a copy, unless it is there."""
+        return part.to(device)
 
 
 class HostParamState(ParamState):
@@ -76,9 +76,6 @@ class HostParamState(ParamState):
 
     def gather_for_graph(self) -> Tensor:
         """Copy the parameter to the GPU, as a part of the graph."""
-        self.shard.before_gather()
-        if self.shard.unsharded is not None:
-            return self.parameter  # type: ignore[no-any-return]
         copied: Tensor = CopyToDevice.apply(self.parameter, self.shard)  # type: ignore[no-untyped-call]
         self._gathered = [ref for ref in self._gathered if ref() is not None]
         self._gathered.append(weakref.ref(copied))
@@ -98,7 +95,7 @@ class CopyToDevice(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, leaf: Tensor, shard: TensorShard) -> Tensor:
         """Copy the values; ``leaf`` makes the result require a gradient."""
-        return shard.full_tensor()
+        return shard.full_tensor().detach()
 
     @staticmethod
     @once_differentiable
@@ -184,9 +181,11 @@ class HostParameters:
         for parameter in parameters:
             state = getattr(parameter, "_param_state", None)
             if isinstance(state, HostParamState):
-                grad, early = state.local_grad(), state.take_early_grad()
-                make_plain(state, state.shard.local)
-                parameter.grad = grad if early is None else early.to("cpu")
+                values = state.shard.local
+                grads = [g for g in (state.local_grad(), state.take_early_grad()) if g is not None]
+                make_plain(state, values)
+                if grads:
+                    parameter.grad = torch.stack([g.to(values.device) for g in grads]).sum(0)
                 MOVED[parameter] = state.shard
                 del self._states[state]
 
@@ -201,11 +200,20 @@ class HostParameters:
                 shard.unsharded = parameter.data
 
     def move_all(self) -> None:
-        """Move all parameters that are not split to the GPU, if that leaves half of its memory."""
-        parameters = [state.parameter for state in list(self._states)]
-        if 2 * sum(parameter.nbytes for parameter in parameters) < free_memory(self._device):
-            self.take_back(parameters)
-            self.move(parameters)
+        """Copy all values to the GPU, if that leaves half of its free memory.
+
+        Parameters stay views of them: an operation on one may be running.
+        """
+        shards = [state.shard for state in list(self._states)]
+        if 2 * sum(shard.local.nbytes for shard in shards) < free_memory(self._device):
+            for shard in shards:
+                shard.local, shard.before_gather = shard.local.to(shard.device), nothing
+
+    def settle(self) -> None:
+        """Make parameters plain whose values are on the GPU."""
+        parameters = [s.parameter for s in list(self._states) if s.shard.local.device == s.device]
+        self.take_back(parameters)
+        self.move(parameters)
 
     def exceed(self, states: Iterable[ParamState]) -> bool:
         """Whether moved parameters, with gradients and two states each, exceed the GPU's memory."""

@@ -48,7 +48,7 @@ class ParamState(ABC):
         """
         self.parameter = parameter
         self.device = device_of(parameter) if device is None else device
-        self.was_moved = parameter in MOVED
+        self.was_moved = parameter in MOVED and parameter.device.type == "cpu"
         self.original_data: Tensor | None = parameter.data
         self.dtype, self.shape = parameter.dtype, parameter.shape
         self.shard = MOVED.pop(parameter, None) or TensorShard(local, layout, self.device)

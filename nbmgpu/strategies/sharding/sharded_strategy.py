@@ -151,6 +151,7 @@ class ShardedStrategy(Strategy):
         ready = [m for m, awaits in zip(modules, awaiting.tolist(), strict=True) if not awaits]
         self.shard_modules(ready)
         self._host.move(p for unit in self._units for p in unit.parameters())
+        self._host.settle()
         for unit, replicated in zip(self._units, self.replicated_units(), strict=True):
             self._replicated.keep(replicated.parameters(), unit.optimizers)
         self.record_units()

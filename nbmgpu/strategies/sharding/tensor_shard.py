@@ -207,14 +207,14 @@ class TensorShard:
         self.device = device
         self.unsharded: Tensor | None = None
         self.original: Tensor | None = None
-        self.on_change: Callable[[], None] = _nothing
-        self.before_gather: Callable[[], None] = _nothing
+        self.on_change: Callable[[], None] = nothing
+        self.before_gather: Callable[[], None] = nothing
         self._snapshot: weakref.ref[Tensor] | None = None
 
     def change(self, local: Tensor, layout: TensorLayout, device: torch.device) -> None:
         """Hold another part from now on; views that the cell has follow."""
         self.local, self.layout, self.device = local, layout, device
-        self.before_gather = _nothing
+        self.before_gather = nothing
 
     @property
     def shape(self) -> torch.Size:
@@ -262,5 +262,5 @@ class TensorShard:
         return kept
 
 
-def _nothing() -> None:
-    pass
+def nothing() -> None:
+    """Do nothing."""
