@@ -16,6 +16,7 @@ SAME_LOSS = {
     "idle-devices",
     "idle-stages",
     "logged-on-some-ranks",
+    "on-host",
     "optimizer-states-lost",
     "sharded-metric",
     "model-parallel",
