@@ -2,7 +2,8 @@
 
 - ``strategy``: the ``Strategy`` classes that a rank calls.
 - ``models``: the models of a cell; ``block``: a module that runs on this rank's samples where
-  ``trial`` has shown that this is right; ``samples``: one such call, and what it changes.
+  ``trial`` has shown that this is right, also with other samples of other ranks
+  (``perturbation``); ``samples``: one such call, and what it changes.
 - ``region``: the samples of such a call; ``draws``: its random numbers; ``batch_norm``: statistics
   of the batch; ``recomputation``: checkpoints in it.
 """
