@@ -147,7 +147,7 @@ class ComparisonRunner:
             self.trials.append(refused(entry, entry.problem))
             return
         execution = Execution(
-            self.source, self.namespace, entry.options, self.context, tracks=False
+            self.source, self.namespace, entry.options, self.context, tracks=False, restarts=False
         )
         try:
             execution.prepare()
