@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Iterator
@@ -146,9 +147,10 @@ class ComparisonRunner:
         if entry.options is None:
             self.trials.append(refused(entry, entry.problem))
             return
-        execution = Execution(
-            self.source, self.namespace, entry.options, self.context, tracks=False, restarts=False
-        )
+        options = entry.options
+        if options.may_restart:  # a row is about one way to train
+            options = dataclasses.replace(options, exact="never")
+        execution = Execution(self.source, self.namespace, options, self.context, tracks=False)
         try:
             execution.prepare()
             if self.stopped:

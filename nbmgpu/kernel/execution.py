@@ -69,7 +69,6 @@ class Execution:
         options: the options of the run.
         context: the IPython shell that the cell is run from.
         tracks: whether the cell logs to the notebook's wandb run.
-        restarts: whether the caller restarts a cell with ``is_to_restart``; see ``--exact auto``.
         cell, placement, bundle, batch_line: set by ``prepare``.
         value: of the cell's last line; set by ``finish``.
         taken_over: whether another call (``attach``) writes the results back.
@@ -80,7 +79,6 @@ class Execution:
     options: RunOptions
     context: NotebookContext = field(default_factory=NotebookContext)
     tracks: bool = True
-    restarts: bool = True
     cell: Cell = field(init=False)
     placement: Placement = field(init=False)
     bundle: Bundle = field(init=False)
@@ -203,7 +201,7 @@ class Execution:
                 timeout=options.timeout,
                 fresh=options.fresh,
                 engine=options.engine,
-                may_restart=self.restarts and options.may_restart,
+                may_restart=options.may_restart,
                 values=dataclasses.asdict(options),
             ),
             kernel=KernelRecord(
