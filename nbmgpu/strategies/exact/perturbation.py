@@ -99,11 +99,10 @@ def depends_on_others(
     if len(outputs) != len(whole):
         return True
     for output, of_batch, place in zip(outputs, whole, places, strict=True):
-        if not isinstance(output, Tensor) or output.shape != of_batch.shape:
-            if isinstance(output, Tensor) or output != of_batch:
-                return True
-            continue
-        own, expected = region.part(output, place), region.part(of_batch, place)
+        expected, own = of_batch, output
+        tensors = isinstance(output, Tensor) and isinstance(of_batch, Tensor)
+        if tensors and output.shape == of_batch.shape:
+            expected, own = region.part(of_batch, place), region.part(output, place)
         if not is_close(expected, own, largest_of(expected), EPSILON):
             return True
     return False
