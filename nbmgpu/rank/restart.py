@@ -35,7 +35,8 @@ EXIT_CODE = 75
 
 EFFECTS = frozenset({
     "os.link", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.symlink", "os.truncate",
-    "os.posix_spawn", "os.system", "socket.connect", "subprocess.Popen",
+    "os.posix_spawn", "os.system", "socket.connect", "sqlite3.connect",
+    "subprocess.Popen",
 })  # fmt: skip
 """Audit events (https://docs.python.org/3/library/audit_events.html) of what others can see."""
 
