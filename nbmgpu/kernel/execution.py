@@ -17,7 +17,7 @@ from nbmgpu.devices.requirements import missing_requirement
 from nbmgpu.engines.registry import get_engine
 from nbmgpu.environment import logging_state, random_state, torch_settings, tracker_run
 from nbmgpu.environment.headers import BundleHeader
-from nbmgpu.errors import OptionError, format_message
+from nbmgpu.errors import LaunchError, OptionError, format_message
 from nbmgpu.options.model_parallelism import with_plan
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.patches.versions import untested_notice
@@ -249,16 +249,30 @@ class Execution:
         """Whether the cell starts again with whole batches, as its numbers would differ."""
         return bool(self.run.view.restart_reason)
 
-    def restart(self) -> Run:
-        """Start the cell again with ``--exact always``, as a run that replaces the first one.
+    def discard(self) -> None:
+        """End a run that is to restart, and remove it; nothing of it has come home.
 
-        The ranks get the same bundle: nothing of the first run has come home.
+        Raises:
+            KeyboardInterrupt: it was asked to stop.
+            LaunchError: its ranks do not end.
+        """
+        is_stopped = self.run.is_asked_to_stop
+        self._launched_run.discard()
+        if is_stopped:
+            self.bundle.release()
+            raise plain(KeyboardInterrupt("the cell was stopped before it had started again"))
+        if not self.over:
+            raise LaunchError("The ranks of the first start do not end, so the cell has stopped.")
+
+    def restart(self) -> Run:
+        """Start the cell again with ``--exact always``, as a run that replaces a discarded one.
+
+        The ranks get the same bundle.
 
         Raises:
             LaunchError: see ``start``.
         """
         first = self.run
-        self._launched_run.discard()
         self.options = dataclasses.replace(self.options, exact="always")
         self._describe()
         self._restart_notice = RESTARTED.format(

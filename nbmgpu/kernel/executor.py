@@ -146,6 +146,7 @@ def _collect(execution: Execution, run: Run, output: RunDisplay) -> bool:
     """
     output.update()
     if run is execution.run and execution.is_to_restart:
+        execution.discard()
         output.discard()
         return False
     if run is not execution.run or not execution.taken_over:
@@ -177,7 +178,7 @@ def _show_execution(
 def _end(execution: Execution, run: Run) -> None:
     """Kill ``run`` if it is active, and remove it from the background runs."""
     _background.pop(run.id, None)
-    if not execution.over and not execution.is_to_restart:
+    if not execution.over:
         execution.abandon()
 
 

@@ -15,6 +15,7 @@ from idioms.whole_batch import CELLS, LAYERS, meeting_late, model
 from matrix_selection import sampled
 
 import nbmgpu
+from nbmgpu.kernel.execution import Execution
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.runs.run import list_runs
 
@@ -45,6 +46,9 @@ GROWS = {
 TOPICS = [
     idiom(name, cell, setup=setup, curve=False) for name, (_, cell, setup) in notices.TOPICS.items()
 ]
+
+
+SQLITE = "import sqlite3; sqlite3.connect(':memory:').close()"
 
 
 def auto(cell: Idiom, ranks: int = 2, **options: object) -> Comparison:
@@ -84,7 +88,9 @@ def test_the_first_run_leaves_nothing() -> None:
     assert set(os.listdir("/dev/shm")) <= shared
 
 
-@pytest.mark.parametrize("write", ["open('log.txt', 'a').write('x')", "os.makedirs('folder')"])
+@pytest.mark.parametrize(
+    "write", ["open('log.txt', 'a').write('x')", "os.makedirs('folder')", SQLITE]
+)
 def test_a_cell_that_has_written_does_not_start_again(
     write: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,3 +157,21 @@ def test_options_under_which_nothing_starts_again(line: str) -> None:
     assert RunOptions.parse("--exact auto").may_restart
     assert not RunOptions.parse(f"--exact auto {line}").may_restart
     assert not RunOptions.parse(line).may_restart
+
+
+def test_a_stop_is_not_undone_by_the_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stop comes between the rank's end and the restart."""
+    seen = Execution.is_to_restart.fget
+    assert seen is not None
+
+    def stopped(execution: Execution) -> bool:
+        if found := seen(execution):
+            execution.run.stop()
+        return bool(found)
+
+    monkeypatch.setattr(Execution, "is_to_restart", property(stopped))
+    before = {run.id for run in list_runs()}
+    with pytest.raises(KeyboardInterrupt):
+        nbmgpu.run(TRAIN, notebook(DROPOUT), gpus=2, cpu=True, exact="auto")
+    assert {run.id for run in list_runs()} == before
+    nbmgpu.run("value = 1", notebook(), gpus=2, cpu=True)
