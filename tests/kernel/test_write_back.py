@@ -62,7 +62,7 @@ def test_a_run_ends_with_its_last_rank(notebook: Notebook) -> None:
         gaps.append(
             notebook.value(
                 "(lambda e: e[-1].time - max(x.time for x in e if type(x).__name__ == 'Exited'))("
-                "__import__('nbmgpu.runs.events').runs.events.EventTail("
+                "__import__('nbmgpu.runs.event_file').runs.event_file.EventTail("
                 "nbmgpu.last_run.folder / 'events' / 'launcher.jsonl').read())"
             )
         )
