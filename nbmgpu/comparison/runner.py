@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from collections.abc import Iterator
@@ -147,10 +146,9 @@ class ComparisonRunner:
         if entry.options is None:
             self.trials.append(refused(entry, entry.problem))
             return
-        options = entry.options
-        if options.may_restart:  # a row is about one way to train
-            options = dataclasses.replace(options, exact="never")
-        execution = Execution(self.source, self.namespace, options, self.context, tracks=False)
+        execution = Execution(
+            self.source, self.namespace, entry.options, self.context, tracks=False
+        )
         try:
             execution.prepare()
             if self.stopped:
@@ -166,6 +164,10 @@ class ComparisonRunner:
         try:
             while not execution.over:
                 _record_start_times(execution.run.poll(), running_since)
+                if execution.is_to_restart and not self.stopped:
+                    execution.discard()
+                    execution.restart()
+                    running_since.clear()
                 self._update_progress(name, execution, begun)
                 yield
         finally:

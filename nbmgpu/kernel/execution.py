@@ -50,8 +50,8 @@ DETACHED = (
     "the cell ends at these tensors."
 )
 RESTARTED = (
-    "After {seconds:.1f} s, the cell has started again with --exact always: on shards of a batch, "
-    "it {reason}. Now its numbers are those of one device, and a step takes longer. For speed: "
+    "After {seconds:.1f} s, the cell has started again with whole batches: on shards of a batch, "
+    "it {reason}. Now its numbers are those of one device, and a step may take longer. For speed: "
     "%%mgpu --exact never"
 )
 
@@ -254,10 +254,14 @@ class Execution:
 
         Raises:
             KeyboardInterrupt: it was asked to stop.
-            LaunchError: its ranks do not end.
+            LaunchError: its ranks do not end, or what it has written cannot be undone.
         """
         is_stopped = self.run.is_asked_to_stop
-        self._launched_run.discard()
+        try:
+            self._launched_run.discard()
+        except OSError as error:
+            self.bundle.release()
+            raise LaunchError(f"The cell has stopped, as it cannot start again: {error}") from error
         if is_stopped:
             self.bundle.release()
             raise plain(KeyboardInterrupt("the cell was stopped before it had started again"))

@@ -12,6 +12,7 @@ from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import KERNEL, Ended, Event, Notice
 from nbmgpu.runs.folder import COLLECTED_FILE
 from nbmgpu.runs.run import Run
+from nbmgpu.runs.undo_log import undo
 
 if TYPE_CHECKING:
     from nbmgpu.engines.base import Engine, RunHandle, RunStorage
@@ -108,10 +109,16 @@ class LaunchedRun:
             self.release()
 
     def discard(self) -> None:
-        """Kill the ranks of a run whose results are not wanted, and remove all of it."""
+        """Kill the ranks of a run whose results are not wanted, and remove all that it wrote.
+
+        Raises:
+            OSError: a file that it has changed cannot be restored.
+        """
         try:
             self.run.stop(force=True)
             self.run.wait(timeout=5)
+            if self.run.over:
+                undo(self.run.folder)
         finally:
             self.release(reusable=False)  # rank 0 may have written its results into the bundle
             shutil.rmtree(self.run.folder, ignore_errors=True)

@@ -166,10 +166,10 @@ FLAGS = (
     Flag(
         "--exact",
         "exact",
-        "let the cell see whole batches: one device's numbers (ddp, zero1; default: never)",
-        metavar="always|auto|never",
+        "let the cell see whole batches: where its numbers would differ (default), or always",
+        metavar="auto|always|never",
         validate=values.validate_exact,
-        completions=lambda: ("always", "auto", "never"),
+        completions=lambda: ("always", "never", "auto"),
     ),
     Flag("--checkpointing", "checkpointing", "recompute activations in the backward pass"),
     Flag("--sync-batchnorm", "sync_batchnorm", "compute batch statistics over the global batch"),

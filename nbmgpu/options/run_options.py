@@ -114,7 +114,8 @@ class RunOptions(StrategyOptions):
     def may_restart(self) -> bool:
         """Whether a cell whose numbers would differ starts again with ``--exact always``."""
         contradicted = any(getattr(self, name) != DEFAULTS[name] for name in INEXACT)
-        return self.exact == "auto" and not self.background and not contradicted
+        is_supported = "exact" in profile_of(self.strategy).options.supported
+        return self.exact == "auto" and is_supported and not self.background and not contradicted
 
     def line(self) -> str:
         """Return a line for ``parse``: the strategy, then what differs from the defaults."""

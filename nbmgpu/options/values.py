@@ -176,7 +176,7 @@ validate_exact = _one_of(
     meaning="always: the cell sees whole batches, and has the numbers of one device; never: each "
     "rank runs the cell on its part of a batch, which is faster; auto: never, but a cell whose "
     "numbers would differ starts again with always",
-    default="never",
+    default="auto",
 )  # fmt: skip
 validate_compress = _one_of(
     "bf16", "fp16", what="The compression", meaning="Gradients travel in bf16 or in fp16"

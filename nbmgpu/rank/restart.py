@@ -1,7 +1,8 @@
 """Ends a rank early for the cell to start again with whole batches: see ``--exact auto``.
 
 The cell starts again from the bundle, as if nothing had happened.  So nothing may have left the
-ranks: no file is written, no process started, no connection made.  Python's audit events tell.
+ranks but what can be undone: files may be written, no process started and no connection made.
+Python's audit events tell.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import torch
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import Restart
 from nbmgpu.runs.number_topics import DIFFERS, MAY_DIFFER
+from nbmgpu.runs.undo_log import UndoLog
 
+from .files.paths import resolve_parent
 from .reporting.shard_topics import OTHER_NUMBERS
 
 WITHIN = 60.0
@@ -33,10 +36,20 @@ OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
 EXIT_CODE = 75
 """What ranks exit with: ``EX_TEMPFAIL`` of sysexits.h, a failure after which to try again."""
 
+CHANGES = {
+    "os.link": ((1,), (2, 3)),
+    "os.mkdir": ((0,), (2,)),
+    "os.remove": ((0,), (1,)),
+    "os.rename": ((0, 1), (2, 3)),
+    "os.rmdir": ((0,), (1,)),
+    "os.symlink": ((1,), (2,)),
+    "os.truncate": ((0,), ()),
+}
+"""Audit events of changes of the file system: their arguments that are paths, and those that are
+descriptors of folders (-1 for none)."""
+
 EFFECTS = frozenset({
-    "os.link", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.symlink", "os.truncate",
-    "os.posix_spawn", "os.system", "socket.connect", "sqlite3.connect",
-    "subprocess.Popen",
+    "os.posix_spawn", "os.system", "socket.connect", "sqlite3.connect", "subprocess.Popen",
 })  # fmt: skip
 """Audit events (https://docs.python.org/3/library/audit_events.html) of what others can see."""
 
@@ -47,25 +60,20 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
 
 
 class RestartRequest:
-    """Asks for the restart at the first notice about numbers, if the cell has had no effects.
+    """Asks for the restart at the first notice about numbers, if the cell has had no effects."""
 
-    Attributes:
-        effect: the first effect of the cell on others, as a predicate; empty if there is none.
-    """
-
-    def __init__(self, events: EventWriter, folder: Path, shadows: Path) -> None:
+    def __init__(self, events: EventWriter, folder: Path) -> None:
         """Watch the cell from now on.
 
         Args:
             events: of this rank.
             folder: the run folder, whose files are not the cell's.
-            shadows: a folder in it, with what the cell writes on ranks other than 0.
         """
-        self.effect = ""
         self._events = events
         self._began = time.monotonic()
         self._process = os.getpid()
-        self._shadows = str(shadows)
+        self._undo_log = UndoLog(folder)
+        self._has_effects = False
         folders = folder, Path.home() / ".cache", "/dev", "/proc", sys.prefix
         temporary = os.path.join(os.path.realpath(tempfile.gettempdir()), "")
         self._private = (
@@ -78,7 +86,7 @@ class RestartRequest:
     def possible(self) -> bool:
         """Whether the cell can still start again."""
         is_rank = os.getpid() == self._process  # and no worker of a loader
-        return is_rank and not self.effect and self._seconds < WITHIN
+        return is_rank and self._seconds < WITHIN and not self._undo_log.obstacle
 
     @property
     def _seconds(self) -> float:
@@ -94,7 +102,7 @@ class RestartRequest:
             return ""
         if self.possible:
             self._exit((DIFFERS | MAY_DIFFER)[topic])
-        obstacle = self.effect or f"has run for more than {WITHIN:.0f} s"
+        obstacle = self._undo_log.obstacle or f"has run for more than {WITHIN:.0f} s"
         return f"The cell does not start again by itself, as it {obstacle}."
 
     def consider_error(self, error: BaseException) -> None:
@@ -112,17 +120,40 @@ class RestartRequest:
         os._exit(EXIT_CODE)  # the kernel ends the others, which may wait for this one
 
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
-        if self.effect:
-            return
         if event == "open":
             path, _, flags = args
-            if isinstance(flags, int) and flags & WRITING and self._is_of_cell(path):
-                self.effect = f"has written to {os.fspath(path)}"
+            if isinstance(flags, int) and flags & WRITING:
+                self._changes(path, f"has written to {path}")
+        elif event in CHANGES:
+            paths, folders = CHANGES[event]
+            is_relative = any(args[index] != -1 for index in folders)
+            for path in (args[index] for index in paths):
+                self._changes(path, f"has called {event}({path!r})", event, is_relative)
         elif event in EFFECTS:
             # Workers of a loader hand over tensors through sockets that are files.
             what = args[1] if event == "socket.connect" else args[0]
             if self._is_of_cell(what):
-                self.effect = f"has called {event}({what!r})"
+                self._has_effect(f"has called {event}({what!r})")
+
+    def _changes(
+        self, path: Any, predicate: str, event: str = "open", is_relative: bool = False
+    ) -> None:
+        """Record what is at a path that is about to change."""
+        if self._has_effects or self._seconds > WITHIN or not self._is_of_cell(path):
+            return
+        path = os.fsdecode(path)
+        is_folder = os.path.isdir(path)
+        if event == "os.mkdir" and is_folder:  # an error, as a rule ignored
+            return
+        full = os.path.realpath(path) if event == "open" else resolve_parent(path)
+        is_undone = not is_relative and not (event == "os.rename" and is_folder)
+        if not (is_undone and self._undo_log.record(full)):
+            self._has_effect(predicate)
+
+    def _has_effect(self, predicate: str) -> None:
+        if not self._has_effects:
+            self._has_effects = True
+            self._undo_log.add_obstacle(predicate)
 
     def _is_of_cell(self, path: Any) -> bool:
         if isinstance(path, bytes):
@@ -130,4 +161,4 @@ class RestartRequest:
         if not isinstance(path, str | os.PathLike):
             return not isinstance(path, int)  # a file that is open already
         real = os.path.abspath(path)
-        return real.startswith(self._shadows) or not real.startswith(self._private)
+        return not real.startswith(self._private)

@@ -116,8 +116,7 @@ def prepare(
     if session.rank_info.shards_data:
         _write_on_rank_0(files, shell, session)
     if record.options.may_restart and session.rank_info.splits_batches:
-        shadows = files.shadows.folder
-        recorder.restart = RestartRequest(recorder.events, run.folder, shadows)
+        recorder.restart = RestartRequest(recorder.events, run.folder)
     return PreparedRank(run, session, shell, received, files, step_patch, interrupts, memory_usage)
 
 

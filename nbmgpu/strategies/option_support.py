@@ -70,6 +70,8 @@ class OptionSupport:
 
     def reason(self, option: str, value: object = None) -> str:
         """Return why ``option`` is refused with ``value``; empty if it is not."""
+        if option == "exact" and value == "never":  # it asks for nothing
+            return ""
         if option in self.supported:
             return self.reasons.get(f"{option}={value}", "")
         return self.reasons.get(option) or REASONS.get(option, "this strategy has no such option")

@@ -52,7 +52,7 @@ class StrategyOptions(ModelParallelOptions):
         cpu_offload: keep parameters and optimizer states in host memory.
         deepspeed_config: path of a DeepSpeed configuration in JSON.
         exact: ``always`` to let the cell see whole batches, so that all numbers are those of one
-            device.
+            device; ``auto`` to do so where they would differ, if the strategy can.
     """
 
     accumulate: int = 1
@@ -68,7 +68,7 @@ class StrategyOptions(ModelParallelOptions):
     fsdp_units: tuple[str, ...] = ()
     cpu_offload: bool = False
     deepspeed_config: str | None = None
-    exact: Literal["never", "auto", "always"] = "never"
+    exact: Literal["never", "auto", "always"] = "auto"
 
     @staticmethod
     def from_mapping(options: Mapping[str, Any]) -> StrategyOptions:

@@ -56,7 +56,11 @@ _numbers = itertools.count()
 
 
 def on_ranks(ranks: int, options: dict[str, Any]) -> dict[str, Any]:
-    """Return ``options`` of ``nbmgpu.run`` with the devices for this number of ranks."""
+    """Return ``options`` of ``nbmgpu.run`` with the devices for this number of ranks.
+
+    Unless they say so, no cell starts again: most tests are about ranks with shards.
+    """
+    options = {"exact": "never"} | options
     if DEVICE == "cpu":
         return {"gpus": ranks, "cpu": True} | options
     if DEVICE == "standin":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,6 +11,11 @@ from typing import Any
 
 PATH_ARGUMENTS = ("f", "filename", "path")
 """Names of the path argument of functions that save."""
+
+
+def audit_write(path: str) -> None:
+    """Raise the audit event of Python's ``open``, for compiled code that opens a file itself."""
+    sys.audit("open", path, "wb", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
 
 
 class AtomicWriter:
@@ -46,6 +52,7 @@ class AtomicWriter:
         else:
             kwargs = kwargs | {name: temporary for name in PATH_ARGUMENTS if name in kwargs}
         self.temporary_paths.add(temporary)
+        audit_write(temporary)
         try:
             result = save(*args, **kwargs)
             self._rename(temporary, path)

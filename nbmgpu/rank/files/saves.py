@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from nbmgpu.rank.store.rendezvous import MISMATCH, Rendezvous, Save, default_store, is_rank_0_ahead
 
-from .atomic_writes import PATH_ARGUMENTS, AtomicWriter
+from .atomic_writes import PATH_ARGUMENTS, AtomicWriter, audit_write
 from .paths import resolve_parent
 from .saved_files import SavedFiles
 
@@ -78,6 +78,7 @@ class Saves:
             path = os.path.realpath(given)
             if self._is_private(path):
                 return save(*args, **kwargs)
+            audit_write(path)
             in_place = functools.partial(save, *args, **kwargs)
             atomic = functools.partial(self.writer.write, path, save, position, args, kwargs)
             if not self.is_active or _is_fetching():

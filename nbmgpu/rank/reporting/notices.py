@@ -1,6 +1,6 @@
 """Texts of the notices that a rank emits where a run cannot have the numbers of one device.
 
-Each text states what differs, why, and what to do.  docs/numbers.md lists the same topics.
+Each text states what differs, why, and what to do.  docs/numbers.md groups the topics.
 """
 
 MIXED_LOSS = (
