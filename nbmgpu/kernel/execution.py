@@ -50,8 +50,8 @@ DETACHED = (
     "the cell ends at these tensors."
 )
 RESTARTED = (
-    "After {seconds:.1f} s, the cell has started again with whole batches: on shards of a batch, "
-    "it {reason}. Now its numbers are those of one device, and a step may take longer. For speed: "
+    "On shards of a batch, the cell {reason}. After {seconds:.1f} s it has started again with whole "
+    "batches, which give the numbers of one device; a step may take longer. For speed: "
     "%%mgpu --exact never"
 )
 

@@ -280,4 +280,4 @@ print("end")
     panels = [o for o in after if o.kind == "display_data" and "nbmgpu" in o.content["metadata"]]
     assert len(panels) == 1
     summaries = [o for o in after if o.kind == "update_display_data"]
-    assert "started again" in summaries[-1].content["data"]["text/plain"]
+    assert "has started again with whole batches" in summaries[-1].content["data"]["text/plain"]
