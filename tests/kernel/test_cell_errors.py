@@ -54,7 +54,7 @@ def check(x):
     assert '----> 8     raise Broken("too much", size)' in shown, (
         "the line of the cell that defines check"
     )
-    assert notebook.value("isinstance(sys.last_value, Broken), sys.last_value.size") == (True, 4)
+    assert notebook.value("isinstance(sys.last_value, Broken), sys.last_value.size") == (True, 8)
 
 
 @pytest.mark.parametrize(
