@@ -16,7 +16,7 @@ from .setting import Setting
 FOUR_RANKS = {"hsdp": 4, "fsdp+tp": 4, "tp+pp": 4, "fsdp+pp": 4, "fsdp+tp+pp": 8}
 """Ranks of the strategies whose mesh has several dimensions; others have two."""
 
-EXACT = ("ddp", "zero1")
+EXACT = ("ddp", "zero1", "fsdp")
 """Strategies under which ``--exact always`` is checked."""
 
 AUTOCAST = ("ddp", "zero1", "fsdp", "tp")

@@ -163,9 +163,9 @@ def strategy_for(name: str, options: StrategyOptions) -> type[Strategy]:
         OptionError: there is no such strategy.
     """
     if options.exact == "always":
-        from . import exact
+        from .exact import with_whole_batches
 
-        return {"ddp": exact.ExactDataParallel, "zero1": exact.ExactZeroStage1}[name]
+        return with_whole_batches(load_strategy(name))
     return load_strategy(name)
 
 

@@ -26,6 +26,7 @@ def deepspeed(stage: int, offload: bool = False) -> Profile:
     ]  # fmt: skip
     if stage == 2 and not offload:
         aliases += ["deepspeed", "ds"]
+    exact = frozenset({"exact"} if stage < 3 else ())
     reduces = "states live and update in host memory" if offload else ""
     return Profile(
         name=name,
@@ -33,18 +34,20 @@ def deepspeed(stage: int, offload: bool = False) -> Profile:
         + ", with optimizer states in host memory" * offload,
         aliases=tuple(aliases),
         options=OptionSupport(
-            COMMON_OPTIONS - {"compile"} | {"deepspeed_config"},
-            handled=frozenset({"precision", "deepspeed_config"}),
+            COMMON_OPTIONS - {"compile"} | {"deepspeed_config"} | exact,
+            handled=frozenset({"precision", "deepspeed_config"}) | exact,
             reasons={
                 "compile": "DeepSpeed compiles its engine itself",
                 "sync_batchnorm": "DeepSpeed's engine does not combine the ranks' statistics "
                 "exactly",
                 "cpu_offload": "under DeepSpeed it is part of the name",
+                "exact": "a trial of a module needs a copy, and stage 3 ties modules to its engine",
             },
             alternatives={
                 "compile": "zero2" if stage < 3 else "fsdp",
                 "sync_batchnorm": "zero2" if stage < 3 else "fsdp",
                 "cpu_offload": f"deepspeed_stage_{max(stage, 2)}_offload",
+                "exact": "fsdp",
             },
         ),
         requirements=Requirements(packages=("deepspeed",)),

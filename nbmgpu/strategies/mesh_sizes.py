@@ -71,6 +71,19 @@ def mesh_ranks(options: StrategyOptions) -> int | None:
 
 
 def mesh_sizes(profile: Profile, world_size: int, options: StrategyOptions) -> dict[str, int]:
+    """Return the sizes of all dimensions of a run's mesh, outermost first.
+
+    They are those of the strategy, except under ``--exact always``, where all ranks have the same
+    batch.
+
+    Raises:
+        OptionError: as ``strategy_sizes``.
+    """
+    sizes = strategy_sizes(profile, world_size, options)
+    return {DP: 1, SAMPLES: world_size} if options.exact == "always" else sizes
+
+
+def strategy_sizes(profile: Profile, world_size: int, options: StrategyOptions) -> dict[str, int]:
     """Return the sizes of all dimensions of a strategy's mesh, outermost first.
 
     Without ``--mesh``, each of the profile's default sizes holds where it leaves more than one rank
@@ -80,8 +93,6 @@ def mesh_sizes(profile: Profile, world_size: int, options: StrategyOptions) -> d
         OptionError: the strategy has no such dimension, or the sizes do not multiply to
             ``world_size``.
     """
-    if options.exact == "always":
-        return {DP: 1, SAMPLES: world_size}
     names = profile.mesh
     given = parse_mesh(options.mesh)
     if not given:

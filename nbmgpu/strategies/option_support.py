@@ -44,7 +44,8 @@ REASONS = {
     "balance": "only pp has stages",
     "tp_plan": "only tp splits layers by features",
     "sequence_parallel": "only tp has split layers, between which it splits the sequence",
-    "exact": "only ddp and zero1 split a batch behind a cell that sees all of it",
+    "exact": "only ddp, zero1, zero2, fsdp, hsdp and DeepSpeed's stages 1 and 2 divide a batch "
+    "behind a cell that sees all of it",
     "mesh": "all its ranks are data parallel",
     "sync_batchnorm": "batch statistics are not computed by ranks there",
 }

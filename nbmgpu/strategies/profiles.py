@@ -122,8 +122,8 @@ FSDP = Profile(
         "fully_sharded_data_parallel",
     ),
     options=OptionSupport(
-        COMMON_OPTIONS | FSDP_OPTIONS | {"sync_batchnorm", "mesh"},
-        handled=FSDP_OPTIONS | {"precision", "mesh"},
+        COMMON_OPTIONS | FSDP_OPTIONS | {"sync_batchnorm", "mesh", "exact"},
+        handled=FSDP_OPTIONS | {"precision", "mesh", "exact"},
         reasons={"precision=fp16": "its losses are not scaled; bf16 needs no scaling"},
         alternatives={"precision=fp16": "ddp"},
     ),
@@ -216,14 +216,19 @@ FSDP_TP = replace(
     aliases=("2d", "2d_parallel"),
     options=replace(
         FSDP.options,
-        supported=FSDP.options.supported - {"compile"} | {"tp_plan"},
-        handled=FSDP.options.handled | {"tp_plan"},
+        supported=FSDP.options.supported - {"compile", "exact"} | {"tp_plan"},
+        handled=FSDP.options.handled - {"exact"} | {"tp_plan"},
         reasons={
             **FSDP.options.reasons,
             "compile": TP.options.reasons["compile"],
             "sequence_parallel": "FSDP2's hooks take whole outputs of layers",
         },
-        alternatives={**FSDP.options.alternatives, "compile": "fsdp", "sequence_parallel": "tp"},
+        alternatives={
+            **FSDP.options.alternatives,
+            "compile": "fsdp",
+            "exact": "fsdp",
+            "sequence_parallel": "tp",
+        },
     ),
     mesh=("dp", "fsdp", "tp"),
     default_mesh={"fsdp": 2},

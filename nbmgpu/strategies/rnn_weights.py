@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 
 from torch import nn
 
 from nbmgpu.patches import PatchStack
 
 
-def update_rnn_weights(module: nn.Module) -> None:
-    """Let the recurrent networks in ``module`` compute with the parameters registered now."""
-    for each in module.modules():
+def update_rnn_weights(modules: Iterable[nn.Module]) -> None:
+    """Let the recurrent networks among ``modules`` compute with the parameters registered now."""
+    for each in modules:
         if isinstance(each, nn.RNNBase):
             names = each._flat_weights_names
             each._flat_weights = [each._parameters.get(name) for name in names]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import collections
 import copy
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
@@ -43,6 +43,8 @@ class ParameterProxy(nn.Parameter):
     """A parameter of an engine whose ``.grad`` is the full gradient of the global batch."""
 
     engine_wrapper: Any  # an EngineWrapper
+    is_averaged: ClassVar[bool] = True
+    """For ``--exact always``: the engine averages the gradients of the ranks."""
 
     @property
     def grad(self) -> Tensor | None:

@@ -16,6 +16,7 @@ from nbmgpu.errors import StrategyError, format_message
 from nbmgpu.strategies.sequence.region import NotSplittableError, Region
 from nbmgpu.strategies.sequence.sequence_tensor import SequenceTensor, whole_of
 from nbmgpu.strategies.sequence.trial import Subject, copied, obstacle
+from nbmgpu.strategies.sharding.full_tensor_view import ShardedParameter
 
 from .draws import DrawsOfBatch
 from .region import BatchRegion
@@ -33,6 +34,11 @@ LATER_TRIALS = (32, 256, 2048, 16384)
 
 LARGEST_MODE = 8
 """Integers up to this one may choose what a module does, and are tried one by one."""
+
+
+LARGEST_COPY = 1 << 29
+"""Bytes of sharded parameters up to which a module is tried: the trial has a copy of all of them.
+In a larger one, the modules inside are tried, in each of which FSDP2 gathers the parameters."""
 
 
 class BatchBlock:
@@ -100,6 +106,7 @@ class BatchBlock:
         splitting: Splitting,
     ) -> Any:
         plan = splitting.draws
+        region.will_average = lambda: self._models.is_in_pass
         if plan.draws:
             region.draws = DrawsOfBatch(region, plan)
         arguments = leaves, spec
@@ -158,9 +165,13 @@ class BatchBlock:
             candidates = self._candidates(leaves)
             if not candidates:
                 return Splitting(None)
-            found = self._splittings[key] = self._try(subject, leaves, spec, candidates)
-            if candidates[0][1] == 0:  # there were samples for all ranks
-                self._notice(found)
+            if _sharded_bytes(subject.module) > LARGEST_COPY:
+                found = Splitting(None)
+            else:
+                found = self._try(subject, leaves, spec, candidates)
+                if candidates[0][1] == 0:  # there were samples for all ranks
+                    self._notice(found)
+            self._splittings[key] = found
         self._calls[key] += 1
         if found.dim is not None and self._calls[key] in LATER_TRIALS:
             again = self._try(subject, leaves, spec, self._candidates(leaves))
@@ -213,6 +224,12 @@ def _obstacle_of_cudnn(module: nn.Module, leaves: list[Any]) -> str:
     if on_gpu and any(layer.training and layer.dropout for layer in layers):
         return "cuDNN draws the dropout between its layers by itself"
     return ""
+
+
+def _sharded_bytes(module: nn.Module) -> int:
+    """Return the size of the parameters in ``module`` of which this rank has a part only."""
+    sharded = (p for p in module.parameters() if isinstance(p, ShardedParameter))
+    return sum(parameter.numel() * parameter.element_size() for parameter in sharded)
 
 
 def whole_output(output: Any) -> Any:

@@ -30,6 +30,7 @@ class SplitModels:
         group: the ranks, in the order of their samples.
         on_whole: is told which module runs on the whole batch, and why.
         on_late: is told the same of one that has run on some of the samples until now.
+        is_in_pass: whether a backward pass of the strategy runs.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class SplitModels:
         self.group = group
         self.on_whole = on_whole
         self.on_late = on_late
+        self.is_in_pass = False
         self._depth = 0
         self._patches = PatchStack()
         self._forwards = ForwardPatch()

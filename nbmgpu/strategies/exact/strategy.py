@@ -1,18 +1,20 @@
-"""``--exact always``: every number is that of one device, for ``ddp`` and ``zero1``.
+"""``--exact always``: every number is that of one device, under data-parallel strategies.
 
 All ranks load the whole batch, and the cell runs as on one device: its losses, metrics, indices and
 random numbers are of the whole batch.  Only the models' modules run on this rank's samples, where a
-trial has shown that this is right; their outputs are gathered, and gradients are summed.
+trial has shown that this is right; their outputs are gathered, and gradients are summed.  So every
+rank has the gradient of the whole batch, and what a strategy makes of it, such as the mean over the
+ranks of which each keeps a part, is that gradient, too.
 """
 
 from __future__ import annotations
 
+import functools
+
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from nbmgpu.strategies.base import RankContext, Unit
-from nbmgpu.strategies.ddp import DistributedDataParallel
-from nbmgpu.strategies.zero1 import ZeroStage1
+from nbmgpu.strategies.base import Backward, RankContext, Strategy, Unit
 
 from .models import SplitModels
 
@@ -33,8 +35,8 @@ NOTHING = (
 )
 
 
-class ExactDataParallel(DistributedDataParallel):
-    """Replicated parameters; modules run on some of the samples, and the cell sees all."""
+class WholeBatches(Strategy):
+    """Added to a strategy: modules run on some of the samples, and the cell sees all."""
 
     def __init__(self, context: RankContext) -> None:
         """Start without units."""
@@ -46,9 +48,14 @@ class ExactDataParallel(DistributedDataParallel):
         """All ranks have the same parameters."""
         return None
 
+    @property
+    def state_group(self) -> ProcessGroup | None:
+        """All ranks share optimizer states."""
+        return None
+
     def prepare(self, units: list[Unit]) -> None:
         """Give all ranks the values of rank 0, and wrap the modules."""
-        super().prepare(units)
+        super().prepare(units)  # type: ignore[safe-super]  # the strategy's
         world = dist.group.WORLD
         if self.world_size == 1 or world is None:
             return
@@ -56,6 +63,18 @@ class ExactDataParallel(DistributedDataParallel):
             self._models = SplitModels(world, self._notice_whole, self._notice_late)
         for module in (module for unit in units for module in unit.modules):
             self._models.wrap(module)
+
+    def begin_backward(self, backward: Backward) -> None:
+        """Begin a backward pass."""
+        super().begin_backward(backward)  # type: ignore[safe-super]  # the strategy's
+        if self._models is not None:
+            self._models.is_in_pass = True
+
+    def end_backward(self, backward: Backward) -> None:
+        """End a backward pass."""
+        if self._models is not None:
+            self._models.is_in_pass = False
+        super().end_backward(backward)  # type: ignore[safe-super]  # the strategy's
 
     def _notice_whole(self, name: str, reason: str) -> None:
         self.notice(f"whole-batch-{name}", WHOLE.format(name=name, reason=reason))
@@ -79,17 +98,12 @@ class ExactDataParallel(DistributedDataParallel):
 
     def release(self) -> None:
         """Remove all hooks and patches."""
-        super().release()
+        super().release()  # type: ignore[safe-super]  # the strategy's
         if self._models is not None:
             self._models.remove()
 
 
-class ExactZeroStage1(ExactDataParallel, ZeroStage1):
-    """The same, and each rank keeps the optimizer states of some of the parameters."""
-
-    drops_units = False
-
-    @property
-    def state_group(self) -> ProcessGroup | None:
-        """All ranks."""
-        return None
+@functools.cache
+def with_whole_batches(strategy: type[Strategy]) -> type[Strategy]:
+    """Return a data-parallel strategy for a cell that sees whole batches."""
+    return type(strategy.__name__, (WholeBatches, strategy), {"__doc__": strategy.__doc__})

@@ -14,13 +14,17 @@ from torch import Tensor
 from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 from torch.distributed.utils import _apply_to_tensors
 
+from nbmgpu.strategies.sequence.sequence_tensor import SequenceTensor, whole_of
+
 
 def pre_forward(state: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     """Run the pre-forward hook of an ``FSDPState``; return the arguments of ``forward``."""
     (module,) = state._modules
-    args, kwargs = state._pre_forward(module, args, kwargs)
+    given, slices = _with_slices((args, kwargs))
+    args, kwargs = state._pre_forward(module, *slices)
     dtype = state._mp_policy.param_dtype
-    return _cast(args, dtype), _cast(kwargs, dtype)
+    hooked: tuple[Any, Any] = _split_again(given, (_cast(args, dtype), _cast(kwargs, dtype)))
+    return hooked
 
 
 def post_forward(state: Any, args: Any, output: Any) -> Any:
@@ -30,18 +34,12 @@ def post_forward(state: Any, args: Any, output: Any) -> Any:
     also in dataclasses.
     """
     (module,) = state._modules
-    tensors: list[Tensor] = []
-
-    def collect(tensor: Tensor) -> Tensor:
-        tensors.append(tensor)
-        return tensor
-
     # FSDP2 warns of views: an in-place change would remove its hook.
-    output = _apply_to_tensors(_copy_view, output)
-    _apply_to_tensors(collect, output)
+    given, slices = _with_slices(_apply_to_tensors(_copy_view, output))
+    tensors = _tensors(slices)
     hooked = _cast(state._post_forward(module, args, tensors), state._mp_policy.output_dtype)
     by_id = {id(before): after for before, after in zip(tensors, hooked, strict=True)}
-    return _apply_to_tensors(lambda tensor: by_id[id(tensor)], output)
+    return _split_again(given, _apply_to_tensors(lambda tensor: by_id[id(tensor)], slices))
 
 
 def end_failed_forward(root: Any) -> None:
@@ -59,7 +57,43 @@ def end_failed_forward(root: Any) -> None:
     root._state_ctx.post_backward_final_callback_queued = False
 
 
+def _with_slices(container: Any) -> tuple[list[Tensor], Any]:
+    """Return the tensors of ``container``, and a copy that has the slices of those that are split.
+
+    FSDP2 would gather a split tensor.
+    """
+    plain = _apply_to_tensors(lambda t: whole_of(t) if _is_gathered(t) else t, container)
+    slices = _apply_to_tensors(lambda t: t.slice() if isinstance(t, SequenceTensor) else t, plain)
+    return _tensors(plain), slices
+
+
+def _split_again(given: list[Tensor], hooked: Any) -> Any:
+    """Return ``hooked`` with split tensors in place of slices, in the order of ``given``."""
+    remaining = iter(given)
+
+    def split_again(tensor: Tensor) -> Tensor:
+        before = next(remaining)
+        if not isinstance(before, SequenceTensor):
+            return tensor
+        is_same = tensor is before.slice()
+        return before if is_same else SequenceTensor.make(tensor, before.part_layout)
+
+    return _apply_to_tensors(split_again, hooked)
+
+
+def _tensors(container: Any) -> list[Tensor]:
+    tensors: list[Tensor] = []
+    _apply_to_tensors(tensors.append, container)
+    return tensors
+
+
+def _is_gathered(tensor: Tensor) -> bool:
+    return isinstance(tensor, SequenceTensor) and tensor.is_gathered
+
+
 def _copy_view(tensor: Tensor) -> Tensor:
+    if isinstance(tensor, SequenceTensor):
+        return tensor
     return tensor.clone() if tensor.requires_grad and tensor._base is not None else tensor
 
 

@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 # FSDP2 has no public way to choose what modules show for a sharded parameter.
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 
+from nbmgpu.strategies.sequence.region import Region
 from nbmgpu.strategies.sharding.collectives import gather_parts
 from nbmgpu.strategies.sharding.param_state import ParamState
 from nbmgpu.strategies.sharding.tensor_shard import NestedLayout, ShardLayout
@@ -89,7 +90,7 @@ class FSDPParamState(ParamState):
         base: Tensor = GatherFull.apply(self.parameter, self)  # type: ignore[no-untyped-call]
         self.gathered = [ref for ref in self.gathered if ref() is not None]
         self.gathered.append(weakref.ref(base))
-        return base
+        return base if Region.current is None else Region.current.replicate(base)[0]
 
     def graph_tensors(self) -> list[Tensor]:
         """Return FSDP2's unsharded parameter, and those gathered outside of its forward pass."""
@@ -191,7 +192,15 @@ class CellFSDPParam(FSDPParam):
 
     def register(self, unsharded: bool) -> None:
         """Register the unsharded parameter on the modules, or the cell's."""
+        if unsharded:
+            self._unsharded_param.is_averaged = True  # type: ignore[attr-defined]
         self._setattr_on_modules(self._unsharded_param if unsharded else self.sharded_param)
+
+    def places(self) -> list[tuple[nn.Module, str]]:
+        """Return the modules that have this parameter, and its name in each."""
+        info = self._module_info
+        shared = zip(info.shared_modules, info.shared_param_names, strict=True)
+        return [(info.module, info.param_name), *shared]
 
     def is_registered(self) -> bool:
         """Whether the module has this parameter, and not a replacement of the cell."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.fsdp._fully_shard._fsdp_common import is_bw
 
+from nbmgpu.strategies.sequence.parameters import replicated_at
+from nbmgpu.strategies.sequence.region import Region
 from nbmgpu.strategies.sharding.call_order import CallOrderCheck, end_of_forward, start_of_forward
 
 from .forward_hooks import end_failed_forward, post_forward, pre_forward
@@ -52,7 +55,8 @@ class ModuleCall:
             self.call_order.check(start, f"the start of {name}.forward")
         args, kwargs = self.pre_forward(self.state, args, kwargs)
         try:
-            output = original_call(self.module, *args, **kwargs)
+            with self._replicated():
+                output = original_call(self.module, *args, **kwargs)
         except BaseException:
             if not is_bw():
                 end_failed_forward(self.root)
@@ -63,3 +67,19 @@ class ModuleCall:
         if is_outermost and not torch.is_grad_enabled():
             self.call_order.check(end_of_forward(self.position), f"the end of {name}.forward")
         return self.post_forward(self.state, args, output)
+
+    def _replicated(self) -> AbstractContextManager[None]:
+        """Sum the gradients over the ranks that each run a part of this call.
+
+        A module around this one has done so for the parameters that it found unsharded.
+        """
+        region, group = Region.current, self.group
+        if region is None or group is None:
+            return nullcontext()
+        places = [
+            place
+            for p in group.fsdp_params
+            if p.sharded_param.requires_grad
+            for place in p.places()
+        ]
+        return replicated_at(places, region.replicate)

@@ -14,11 +14,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import ProcessGroup
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from nbmgpu.strategies import profiles
 from nbmgpu.strategies.base import Backward, RankContext
-from nbmgpu.strategies.mesh_sizes import DP
+from nbmgpu.strategies.mesh_sizes import DP, strategy_sizes
 from nbmgpu.strategies.profile import Profile
 from nbmgpu.strategies.reducer import ReducerOptions
 from nbmgpu.strategies.replication import RunningStatistics
@@ -65,8 +65,13 @@ class FullyShardedDataParallel(ShardedStrategy):
 
     @property
     def fsdp_mesh(self) -> DeviceMesh:
-        """The ranks with different samples: one dimension, or replicas of shards."""
-        return self.mesh
+        """The ranks that shard the model: one dimension, or replicas of shards."""
+        if self.options.exact != "always":
+            return self.mesh
+        sizes = strategy_sizes(self.profile, self.world_size, self.options)
+        sizes = {name: size for name, size in sizes.items() if name != DP or size > 1}
+        kind = torch.device(self.device).type
+        return init_device_mesh(kind, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
     @property
     def shard_group(self) -> ProcessGroup | None:
@@ -84,9 +89,11 @@ class FullyShardedDataParallel(ShardedStrategy):
 
     def record_units(self) -> None:
         """Record running statistics, frozen parameters, and replicated parameters."""
-        self._statistics = [RunningStatistics(unit, self.dp_group) for unit in self._units]
+        # Ranks with the same samples have the same statistics and gradients.
+        averaged = self._units if self.dp_size > 1 else []
+        self._statistics = [RunningStatistics(unit, self.dp_group) for unit in averaged]
         self._frozen = [not s.parameter.requires_grad for s in self.param_states]
-        self._reducers.create(self.replicated_units())
+        self._reducers.create(self.replicated_units() if averaged else [])
 
     @property
     def param_states(self) -> list[FSDPParamState]:

@@ -269,7 +269,7 @@ class PipelineBlock:
     def _register(self, running: bool) -> None:
         for owned in self.parameters:
             owned.register(running)
-        update_rnn_weights(self.module)
+        update_rnn_weights(self.module.modules())
 
     def _check_shard(self, shard: TensorShard) -> StrategyError | None:
         """Return the error of gathering a parameter that is not of this block."""

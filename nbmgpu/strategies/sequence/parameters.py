@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,37 +14,60 @@ from nbmgpu.strategies.all_reduce import all_reduce
 from nbmgpu.strategies.rnn_weights import update_rnn_weights
 from nbmgpu.strategies.sharding.full_tensor_view import ShardedParameter
 
+Replicate = Callable[..., Sequence[Tensor]]
+"""Takes replicated tensors; returns them for use in a block, in whose backward pass their gradients
+add up over the ranks."""
+
 
 @contextmanager
-def replicated_parameters(module: nn.Module, group: ProcessGroup) -> Iterator[None]:
+def replicated_parameters(module: nn.Module, replicate: Replicate) -> Iterator[None]:
     """Let the modules in ``module`` compute with parameters whose gradients are summed.
 
     The gradients of a block are summed in one message.  Parameters that are split over the ranks
     have the gradients of their parts.
     """
     places = [
-        (each._parameters, name, parameter)
+        (each, name)
         for each in module.modules()
         for name, parameter in each._parameters.items()
         if parameter is not None
         and not isinstance(parameter, ShardedParameter)
         and parameter.requires_grad
     ]
+    with replicated_at(places, replicate):
+        yield
+
+
+@contextmanager
+def replicated_at(places: Sequence[tuple[nn.Module, str]], replicate: Replicate) -> Iterator[None]:
+    """Let modules compute with parameters whose gradients are summed.
+
+    Args:
+        places: the modules, and the names of their parameters.
+        replicate: sums the gradients.
+    """
     if not places or not torch.is_grad_enabled():
         yield
         return
-    parameters = list(dict.fromkeys(parameter for _, _, parameter in places))
-    used = ReplicateParameters.apply(group, *parameters)  # type: ignore[no-untyped-call]
+    before: list[Any] = [module._parameters[name] for module, name in places]
+    parameters = list(dict.fromkeys(before))
+    used = replicate(*parameters)
     replaced = dict(zip(parameters, used, strict=True))
-    for own, name, parameter in places:
-        own[name] = replaced[parameter]
-    update_rnn_weights(module)
+    modules = list(dict.fromkeys(module for module, _ in places))
+    for (module, name), parameter in zip(places, before, strict=True):
+        module._parameters[name] = replaced[parameter]
+    update_rnn_weights(modules)
     try:
         yield
     finally:
-        for own, name, parameter in places:
-            own[name] = parameter
-        update_rnn_weights(module)
+        for (module, name), parameter in zip(places, before, strict=True):
+            module._parameters[name] = parameter
+        update_rnn_weights(modules)
+
+
+def replicate_parameters(group: ProcessGroup, *tensors: Tensor) -> Sequence[Tensor]:
+    """Return replicated tensors whose gradients are summed over ``group``, in one message."""
+    return ReplicateParameters.apply(group, *tensors)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class ReplicateParameters(torch.autograd.Function):

@@ -16,6 +16,8 @@ from nbmgpu.strategies.sharding.chunks import chunk_sizes
 from nbmgpu.strategies.sharding.collectives import gather_parts
 from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
 
+from .parameters import replicate_parameters
+
 Exchange = Literal["heads", "keys"]
 """How ranks share attention: each has some heads, or its queries and the keys of all ranks."""
 
@@ -51,6 +53,10 @@ class Region:
 
     current: ClassVar[Region | None] = None
     """The region that runs now in this process."""
+
+    def replicate(self, *tensors: Tensor) -> Sequence[Tensor]:
+        """Return replicated tensors for the call, whose gradients add up over the ranks."""
+        return replicate_parameters(self.group, *tensors)
 
     def anew(self) -> Region:
         """Return the same region for another call, in which nothing is known."""

@@ -161,10 +161,10 @@ class ToPart(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: SequenceTensor) -> Tensor:
-        """Return the slice."""
+        """Return the slice, not as a view: FSDP2 warns where it hooks one."""
         ctx.layout = tensor.part_layout
         ctx.set_materialize_grads(False)
-        return tensor.part.view_as(tensor.part)
+        return tensor.part.detach()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None) -> SequenceTensor | None:

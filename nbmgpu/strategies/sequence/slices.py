@@ -40,7 +40,7 @@ def run_on_slices(
     leaves, spec = arguments
     parts = [_part(leaf, region, s) for leaf, s in zip(leaves, split, strict=True)]
     args, kwargs = tree_unflatten(parts, spec)
-    with replicated_parameters(module, region.group), region.active():
+    with replicated_parameters(module, region.replicate), region.active():
         return tree_flatten(call(*args, **kwargs))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -15,7 +16,7 @@ from nbmgpu.environment import random_state
 from nbmgpu.strategies.checkpoint import outside_of_checkpoints
 from nbmgpu.strategies.module_copy import ModuleState, kept_module_state, open_gates
 from nbmgpu.strategies.outcome import Outcome, detached_copy
-from nbmgpu.strategies.sequence.parameters import replicated_parameters
+from nbmgpu.strategies.sequence.parameters import replicate_parameters, replicated_parameters
 from nbmgpu.strategies.sequence.region import Region
 
 from .activations import gathered_arguments, whole_arguments
@@ -66,14 +67,14 @@ class ParallelBlock:
     @contextmanager
     def _split(self) -> Iterator[None]:
         """Let activations stay split in the body."""
-        group = self.layers[0].group
+        replicate = functools.partial(replicate_parameters, self.layers[0].group)
         for layer in self.layers:
             layer.in_block = True
         try:
             with ExitStack() as stack:
                 if Region.current is None:  # which sums the gradients of all parameters
                     for module in self.block.on_parts:
-                        stack.enter_context(replicated_parameters(module, group))
+                        stack.enter_context(replicated_parameters(module, replicate))
                 yield
         finally:
             for layer in self.layers:
