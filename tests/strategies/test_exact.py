@@ -25,6 +25,8 @@ EXERCISED = ("nbmgpu/strategies/exact", "nbmgpu/strategies/sequence", "tests/idi
 CACHE = "in training, models of Hugging Face return no key-value cache"
 GROWS = "its weights grow without bound, and so does rounding"
 
+SHARDING = ("nbmgpu/strategies/fsdp", "nbmgpu/strategies/deepspeed")
+
 EXCEPTIONS = {
     "LBFGS on the whole data": "its line search amplifies the rounding of sums computed in parts",
     "GPT-2, tied, -100": CACHE,
@@ -64,7 +66,7 @@ def check(name: str, result: Comparison) -> None:
 
 @pytest.mark.parametrize(
     ("strategy", "cell"),
-    sampled(itertools.product(("ddp", "zero1"), BY_NAME.values()), 89, *EXERCISED),
+    sampled(itertools.product(("ddp", "zero1", "fsdp"), BY_NAME.values()), 113, *EXERCISED),
 )
 def test_every_idiom(strategy: str, cell: Idiom) -> None:
     if strategy == "zero1" and cell.name in REFUSED_BY_ZERO1:
@@ -94,6 +96,50 @@ def test_cells_whose_samples_meet(cell: Idiom) -> None:
     result = exact(cell)
     result.assert_equal()
     assert notices_of(result) == (WHOLE.get(cell.name, set()) if DEVICE == "cpu" else set())
+
+
+SHARDED = {
+    "fsdp": {},
+    "fsdp, by layers": {"strategy": "fsdp", "fsdp_units": ("Linear",)},
+    "zero2": {"strategy": "zero2", "fsdp_units": ("Linear",)},
+    "hsdp": {"ranks": 4},
+    "deepspeed_stage_1": {},
+    "deepspeed_stage_2": {},
+}
+"""Strategies that average gradients, and how they are run."""
+
+
+@pytest.mark.parametrize(
+    ("name", "cell"), sampled(itertools.product(SHARDED, CELLS), 61, *EXERCISED, *SHARDING)
+)
+def test_cells_whose_samples_meet_under_sharding(name: str, cell: Idiom) -> None:
+    result = exact(cell, **{"strategy": name, **SHARDED[name]})
+    result.assert_equal()
+    assert not {topic for topic in result.notices if not topic.startswith("whole-batch-")}
+
+
+BETWEEN = """
+x, y = X[:8], Y[:8]
+seen, opt.param_groups[0]["foreach"] = [], False
+for step in range(3):
+    opt.zero_grad()
+    out = model(x)
+    loss = F.cross_entropy(out, y) + 1e-2 * sum(p.square().sum() for p in model.parameters())
+    found = torch.autograd.grad(loss, model[0].weight, retain_graph=True, create_graph=step == 1)
+    seen.append(found[0].detach().clone())
+    (loss + found[0].square().sum() if step == 1 else loss).backward()
+    seen.append(nn.utils.clip_grad_norm_(model.parameters(), 0.2))
+    seen += [p.grad.clone() for p in model.parameters()]
+    opt.step()
+with torch.no_grad():
+    seen.append(model.eval()(X))
+"""
+
+
+@pytest.mark.parametrize("name", ["fsdp", "fsdp, by layers"])
+def test_gradients_that_the_cell_reads_are_whole(name: str) -> None:
+    cell = idiom("reads", BETWEEN, setup=model(LAYERS["dropout"]), curve=False)
+    exact(cell, **{"strategy": name, **SHARDED[name]}).assert_equal()
 
 
 @pytest.mark.parametrize("name", LATE)
@@ -145,8 +191,13 @@ def test_states_are_sharded_under_zero1() -> None:
     assert all(held)
 
 
-@pytest.mark.parametrize("option", ["checkpointing", "accumulate", "clip", "steps", "precision"])
-def test_options(option: str) -> None:
+OPTIONS = ("checkpointing", "accumulate", "clip", "steps", "precision")
+
+
+@pytest.mark.parametrize(
+    ("option", "strategy"), sampled(itertools.product(OPTIONS, ("ddp", "fsdp")), 3, *EXERCISED)
+)
+def test_options(option: str, strategy: str) -> None:
     value = {"accumulate": 2, "clip": 0.1, "steps": 5, "precision": "bf16"}.get(option, True)
     body = """
         def __init__(self):
@@ -161,9 +212,10 @@ def test_options(option: str) -> None:
             return self.head(x)
     """
     losses = {}
+    options = {option: value, "strategy": strategy}
     for ranks, choice in ((1, "never"), (2, "always")):
         names = notebook(textwrap.dedent(f"    class Model(nn.Module):{body}") + model("Model()"))
-        run = nbmgpu.run(TRAIN, names, gpus=ranks, cpu=True, exact=choice, **{option: value})
+        run = nbmgpu.run(TRAIN, names, gpus=ranks, cpu=True, exact=choice, **options)
         losses[ranks] = names["losses"]
     assert losses[2] == pytest.approx(losses[1], rel=2e-2 if option == "precision" else 1e-5)
     assert not run.view.notices.keys() - {"devices", "step-limit"}
@@ -230,11 +282,16 @@ def test_nothing_is_left_on_the_model() -> None:
 @pytest.mark.parametrize(
     ("line", "message", "instead"),
     [
-        ("--strategy fsdp --exact always", "only ddp and zero1", "--strategy ddp --exact always"),
+        ("--strategy tp --exact always", "only ddp, zero1, zero2", "--strategy ddp --exact always"),
+        (
+            "--strategy deepspeed_stage_3 --exact always",
+            "ties modules to its engine",
+            "--strategy fsdp --exact always",
+        ),
         ("--exact always --batch per-rank", "no batch for each rank", "ddp --exact always"),
         ("--exact always --compress bf16", "it rounds gradients", "ddp --exact always"),
         ("--exact always --compile", "compiled graph", "ddp --exact always"),
-        ("--exact sometimes", "always: the cell sees whole batches", "%%mgpu --strategy ddp"),
+        ("--exact sometimes", "always: the cell sees whole batches", "ddp --exact never"),
     ],
 )
 def test_what_is_refused(line: str, message: str, instead: str) -> None:
