@@ -71,6 +71,13 @@ def test_cells_have_the_numbers_of_one_device(cell: Idiom) -> None:
     assert "restarted" in result.run.view.notices
 
 
+@pytest.mark.parametrize("strategy", ["fsdp", "deepspeed_stage_2"])
+def test_the_strategy_may_shard_the_model(strategy: str) -> None:
+    result = auto(idiom("dropout", TRAIN, setup=DROPOUT, curve=False), strategy=strategy)
+    result.assert_equal()
+    assert "restarted" in result.run.view.notices
+
+
 @pytest.mark.parametrize("name", sorted(SAME_ON_SHARDS)[:2])
 def test_cells_without_a_reason_run_on_shards(name: str) -> None:
     cell = next(cell for cell in CELLS if cell.name == name)

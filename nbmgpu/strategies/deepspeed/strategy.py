@@ -76,6 +76,7 @@ class DeepSpeed(Strategy):
         """Start without engines."""
         super().__init__(context)
         keep_rnn_weights_in_place()
+        import_deepspeed(self.device)  # not in the cell: it runs compilers, as --exact auto notices
         self.wrappers: list[EngineWrapper] = []
         self._patches = PatchStack()
         self._scale = 1.0
@@ -93,7 +94,6 @@ class DeepSpeed(Strategy):
                 wrapper.finish()
         self.wrappers = kept
         if wanted and not self._patches:
-            import_deepspeed(self.device)
             self._patch_zero_grad()
         for unit in wanted:
             self._create_wrapper(unit)
