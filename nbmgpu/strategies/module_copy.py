@@ -29,6 +29,9 @@ def copy_for_trial(module: nn.Module) -> nn.Module:
         for value in vars(each).values():
             if isinstance(value, Tensor) and not value.is_leaf:  # from an earlier call
                 memo[id(value)] = value.detach().clone()
+        for value in each._parameters.values():
+            if value is not None and not value.is_leaf:  # those of torch.func.functional_call
+                memo[id(value)] = value.detach().clone().requires_grad_(value.requires_grad)
     copied = copy.deepcopy(module, memo)
     for each in copied.modules():
         for hooks, key in hooks_of_cell(each):

@@ -146,6 +146,10 @@ ENTRIES = (
         "Under pp, a layer inside of a checkpoint runs when it is called.",
     ),
     *private(
+        TORCH, "torch._C._functorch", "maybe_current_level",
+        "Calls of modules inside of torch.func's transformations are not divided.",
+    ),
+    *private(
         TORCH, "torch._C", "_current_graph_task_id",
         "Under mp, a layer that a checkpoint calls again runs as in the forward pass.",
     ),

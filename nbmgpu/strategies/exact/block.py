@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from nbmgpu.environment import random_state
 from nbmgpu.errors import StrategyError, format_message
+from nbmgpu.strategies.outermost_calls import is_transformed
 from nbmgpu.strategies.sequence.region import NotSplittableError, Region
 from nbmgpu.strategies.sequence.sequence_tensor import SequenceTensor, whole_of
 from nbmgpu.strategies.sequence.trial import Subject, copied, obstacle
@@ -45,9 +46,6 @@ class BatchBlock:
     """A module that runs on this rank's samples where that is right.
 
     Where it is not, it runs on the whole batch, and the modules in it are blocks of their own.
-
-    Attributes:
-        has_run: whether a call has been split.
     """
 
     def __init__(self, module: nn.Module, name: str, models: SplitModels) -> None:
@@ -58,7 +56,6 @@ class BatchBlock:
             name: its name in the model, for messages.
             models: all models of the cell.
         """
-        self.has_run = False
         self._module = weakref.ref(module)
         self._name = f"{name} ({type(module).__name__})" if name else type(module).__name__
         self._models = models
@@ -77,7 +74,7 @@ class BatchBlock:
     def forward(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run the forward pass on this rank's samples if possible; a ``ForwardWrapper``."""
         module = self._module()
-        if Region.current is not None or module is None:
+        if Region.current is not None or module is None or is_transformed():
             return call(*args, **kwargs)
         leaves, spec = tree_flatten((args, kwargs))
         subject = Subject(module, call, [])
@@ -90,7 +87,7 @@ class BatchBlock:
         region = self._region(leaves, splitting.length_of, splitting.dim)
         if not all(region.sizes):
             return self._run_whole(subject, leaves, spec)
-        self.has_run = True
+        self._models.has_split = True
         try:
             output = self._run_on_samples(subject, leaves, spec, region, splitting)
         except NotSplittableError as error:
@@ -205,7 +202,7 @@ class BatchBlock:
         group, found = self._models.group, Splitting(None)
         try:
             for dtype in (torch.float32, torch.float64):
-                with copied(subject.module, subject.call) as copy:
+                with self._models.calls.paused(), copied(subject.module, subject.call) as copy:
                     found = BatchTrial(copy, leaves, spec, group, dtype).run(candidates)
                 if not found.may_be_rounding:
                     break

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
 from torch.distributed import ProcessGroup
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
 from nbmgpu.patches import PatchStack
+from nbmgpu.strategies.base import Unit
 from nbmgpu.strategies.caching_configs import caching_configs
-from nbmgpu.strategies.forward_patch import ForwardPatch
+from nbmgpu.strategies.forward_patch import ForwardPatch, ForwardWrapper
+from nbmgpu.strategies.outermost_calls import OutermostCalls
+from nbmgpu.strategies.replication import broadcast_unless_equal
 from nbmgpu.strategies.sequence.held_outputs import HeldOutputs
 from nbmgpu.strategies.sequence.sequence_tensor import SequenceTensor
 
@@ -22,12 +27,18 @@ from .batch_norm import patch_batch_norm
 from .block import BatchBlock, whole_output
 from .recomputation import patch_checkpoint
 
+FIRST_CALLS = 8
+"""Calls of a model without an optimizer on the whole batch: a trial takes as long as some calls."""
+
 
 class SplitModels:
-    """All models of a cell.
+    """All models of a cell: those that are given, and those that it calls again and again.
 
     Attributes:
         group: the ranks, in the order of their samples.
+        calls: observes which models the cell calls.
+        has_models: whether there is a model.
+        has_split: whether a module has run on some of the samples.
         on_whole: is told which module runs on the whole batch, and why.
         on_late: is told the same of one that has run on some of the samples until now.
         is_in_pass: whether a backward pass of the strategy runs.
@@ -39,8 +50,10 @@ class SplitModels:
         on_whole: Callable[[str, str], None],
         on_late: Callable[[str, str], None],
     ) -> None:
-        """Start without models."""
+        """Start without models; observe calls from now on."""
         self.group = group
+        self.calls = OutermostCalls(self._meet)
+        self.has_models = self.has_split = False
         self.on_whole = on_whole
         self.on_late = on_late
         self.is_in_pass = False
@@ -48,23 +61,61 @@ class SplitModels:
         self._patches = PatchStack()
         self._forwards = ForwardPatch()
         self._wrapped: WeakSet[nn.Module] = WeakSet()
-        self._blocks: list[BatchBlock] = []
+        self._wraps = 0
+        self._as_of: float = math.inf
+        self._met: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
         self._outputs = HeldOutputs()
+        patch_batch_norm(self._patches)
+        patch_checkpoint(self._patches, self)
+        self.calls.install()
 
     def wrap(self, root: nn.Module) -> None:
         """Let the modules in ``root`` run on this rank's samples where that is right."""
-        if not self._patches:
-            patch_batch_norm(self._patches)
-            patch_checkpoint(self._patches)
+        self._wraps += 1
         for name, module in root.named_modules():
             if module in self._wrapped or type(module).forward is nn.Module.forward:
                 continue
             block = BatchBlock(module, name, self)
-            self._blocks.append(block)
-            self._forwards.add(module, block.forward)
+            self._forwards.add(module, self._unless_later(block.forward))
             self._wrapped.add(module)
+            self.has_models = True
         if caching := caching_configs(root):
             self._forwards.add(root, _without_cache(caching))
+
+    def _meet(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Wrap a model that the cell has called before, with or without an optimizer."""
+        if module in self._wrapped:
+            return
+        count = self._met[module] = self._met.get(module, 0) + 1
+        parameters = list(module.parameters()) if count == FIRST_CALLS else []
+        if parameters and not any(map(is_lazy, parameters)):
+            unit = Unit([module], [])
+            broadcast_unless_equal([*unit.parameters(), *unit.buffers()], self.group)
+            self.wrap(module)
+
+    def _unless_later(self, forward: ForwardWrapper) -> ForwardWrapper:
+        """Return a wrapper that does nothing in what a checkpoint from before computes again."""
+        number = self._wraps
+
+        def wrapper(call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+            if number > self._as_of:
+                return call(*args, **kwargs)
+            return forward(call, args, kwargs)
+
+        return wrapper
+
+    def as_of_now(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function in which only modules run on samples that do so now."""
+        number = self._wraps
+
+        def as_of_then(*args: Any, **kwargs: Any) -> Any:
+            before, self._as_of = self._as_of, number
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._as_of = before
+
+        return as_of_then
 
     @contextmanager
     def inside(self) -> Iterator[None]:
@@ -82,10 +133,6 @@ class SplitModels:
         self._outputs.add([x for x in tree_leaves(output) if isinstance(x, SequenceTensor)])
         return output
 
-    def has_split_none(self) -> bool:
-        """Whether there are models, and no module has run on some of the samples."""
-        return bool(self._blocks) and not any(block.has_run for block in self._blocks)
-
     def gather_outputs(self) -> None:
         """Gather outputs that the cell still holds; collective."""
         self._outputs.gather()
@@ -93,12 +140,13 @@ class SplitModels:
     def drop(self) -> None:
         """Drop the models of earlier folds."""
         self._forwards.remove()
-        self._blocks.clear()
+        self._met.clear()
         self._wrapped.clear()
 
     def remove(self) -> None:
         """Remove all wrappers and patches."""
         SequenceTensor.can_gather = False  # other ranks may have exited
+        self.calls.remove()
         self._patches.remove()
         self.drop()
 

@@ -30,8 +30,9 @@ LATE = (
 )
 
 NOTHING = (
-    "--exact always has split no batch: no module of a model that is trained was called with one. "
-    "Every rank has computed everything. Try: %%mgpu --exact never"
+    "--exact always has split no batch: no module was called with one, again and again. Tensors "
+    "that are parameters of no module cannot be divided. Every rank has computed everything. Try: "
+    "%%mgpu --exact never"
 )
 
 
@@ -42,6 +43,10 @@ class WholeBatches(Strategy):
         """Start without units."""
         super().__init__(context)
         self._models: SplitModels | None = None
+        self._has_trained = False
+        world = dist.group.WORLD
+        if self.world_size > 1 and world is not None:
+            self._models = SplitModels(world, self._notice_whole, self._notice_late)
 
     @property
     def replica_group(self) -> ProcessGroup | None:
@@ -56,17 +61,14 @@ class WholeBatches(Strategy):
     def prepare(self, units: list[Unit]) -> None:
         """Give all ranks the values of rank 0, and wrap the modules."""
         super().prepare(units)  # type: ignore[safe-super]  # the strategy's
-        world = dist.group.WORLD
-        if self.world_size == 1 or world is None:
-            return
-        if self._models is None:
-            self._models = SplitModels(world, self._notice_whole, self._notice_late)
-        for module in (module for unit in units for module in unit.modules):
-            self._models.wrap(module)
+        if self._models is not None:
+            for module in (module for unit in units for module in unit.modules):
+                self._models.wrap(module)
 
     def begin_backward(self, backward: Backward) -> None:
         """Begin a backward pass."""
         super().begin_backward(backward)  # type: ignore[safe-super]  # the strategy's
+        self._has_trained = True
         if self._models is not None:
             self._models.is_in_pass = True
 
@@ -93,7 +95,8 @@ class WholeBatches(Strategy):
         super().finish()
         if self._models is not None:
             self._models.gather_outputs()
-            if self._models.has_split_none():
+            is_model = self._models.has_models or self._has_trained
+            if is_model and not self._models.has_split:
                 self.notice("no-batch", NOTHING)
 
     def release(self) -> None:
