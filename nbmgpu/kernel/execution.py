@@ -24,6 +24,7 @@ from nbmgpu.patches.versions import untested_notice
 from nbmgpu.report.digest import write_digest
 from nbmgpu.runs.failure import exception_of, plain
 from nbmgpu.runs.folder import new_run_id, runs_root
+from nbmgpu.runs.number_topics import SAME_WORK
 from nbmgpu.runs.record import KernelRecord, LaunchOptions, RunRecord, StoragePaths
 from nbmgpu.serialization import Bundle, serialize
 from nbmgpu.strategies import profile_of
@@ -50,9 +51,14 @@ DETACHED = (
     "the cell ends at these tensors."
 )
 RESTARTED = (
-    "On shards of a batch, the cell {reason}. After {seconds:.1f} s it has started again with whole "
-    "batches, which give the numbers of one device; a step may take longer. For speed: "
+    "On shards of a batch, the cell {reason}. After {seconds:.1f} s it has started again with "
+    "whole batches, which give the numbers of one device; a step may take longer. For speed: "
     "%%mgpu --exact never"
+)
+RESTARTED_TO_DIVIDE = (
+    "No loader divides what the cell trains on, so every rank would do all the work. After "
+    "{seconds:.1f} s it has started again with whole batches, of which ranks divide the calls of "
+    "its modules. For none of that: %%mgpu --exact never"
 )
 
 
@@ -279,8 +285,10 @@ class Execution:
         first = self.run
         self.options = dataclasses.replace(self.options, exact="always")
         self._describe()
-        self._restart_notice = RESTARTED.format(
-            seconds=time.time() - first.record.created, reason=first.view.restart_reason
+        reason = first.view.restart_reason
+        text = RESTARTED_TO_DIVIDE if reason == SAME_WORK else RESTARTED
+        self._restart_notice = text.format(
+            seconds=time.time() - first.record.created, reason=reason
         )
         return self.start()
 

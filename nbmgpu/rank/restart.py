@@ -18,7 +18,7 @@ import torch
 
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import Restart
-from nbmgpu.runs.number_topics import DIFFERS, MAY_DIFFER
+from nbmgpu.runs.number_topics import DIFFERS, MAY_DIFFER, SAME_WORK
 from nbmgpu.runs.undo_log import UndoLog
 
 from .files.paths import resolve_parent
@@ -104,6 +104,11 @@ class RestartRequest:
             self._exit((DIFFERS | MAY_DIFFER)[topic])
         obstacle = self._undo_log.obstacle or f"has run for more than {WITHIN:.0f} s"
         return f"The cell does not start again by itself, as it {obstacle}."
+
+    def consider_same_work(self) -> None:
+        """End this rank if possible, as every rank does all the work."""
+        if self.possible:
+            self._exit(SAME_WORK)
 
     def consider_error(self, error: BaseException) -> None:
         """End this rank if the cell may have failed because it had a shard of a batch.

@@ -37,6 +37,7 @@ from .training import user_hooks
 from .training.backward import BackwardPatch
 from .training.optimizer_registry import OptimizerRegistry
 from .training.optimizer_steps import StepPatch
+from .undivided_steps import UndividedSteps
 
 if TYPE_CHECKING:
     from nbmgpu.environment.headers import BundleHeader
@@ -117,6 +118,7 @@ def prepare(
         _write_on_rank_0(files, shell, session)
     if record.options.may_restart and session.rank_info.splits_batches:
         recorder.restart = RestartRequest(recorder.events, run.folder)
+        UndividedSteps(progress, recorder.restart, record.world_size).install()
     return PreparedRank(run, session, shell, received, files, step_patch, interrupts, memory_usage)
 
 

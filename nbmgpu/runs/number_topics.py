@@ -49,3 +49,6 @@ MAY_DIFFER = {
     "tensor-hooks": "has hooks on each rank's own gradients",
 }
 """Notices that explain a loss that differs from one device's; usually it does not."""
+
+SAME_WORK = "does all the work on every rank"
+"""What a cell does that starts again to divide its work, not because of its numbers."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from idioms.comparison import compare
+from idioms.comparison import compare, run_both
 from idioms.idiom import Idiom
 from idioms.notebook import notebook
 from idioms.own_updates import CELLS
@@ -13,7 +13,7 @@ from matrix_selection import sampled
 
 import nbmgpu
 
-EXERCISED = ("nbmgpu/strategies/exact", "tests/idioms")
+EXERCISED = ("nbmgpu/strategies/exact", "nbmgpu/rank/undivided_steps.py", "tests/idioms")
 
 
 @pytest.mark.parametrize("cell", sampled(((cell,) for cell in CELLS), 4, *EXERCISED))
@@ -52,3 +52,69 @@ def test_each_rank_computes_its_samples() -> None:
     assert names["rows"][:7] == [8] * 7  # a trial takes about as long as these
     assert names["rows"][-4:] == [4] * 4
     assert names["nn"].Module.__call__ is call
+
+
+WIDE = """
+del opt
+X, Y = torch.randn(256, 300), torch.randint(0, 10, (256,))
+model = nn.Sequential(
+    nn.Linear(300, 700), nn.Dropout(0.1), nn.GELU(), nn.Linear(700, 700), nn.GELU(),
+    nn.Linear(700, 10),
+)
+w, v = (torch.randn(n, 1000).mul(0.05).requires_grad_() for n in (300, 10))
+"""
+
+STEPS = """
+for step in range({steps}):
+    i = torch.randint(256, (128,))
+    loss = F.cross_entropy({output}, Y[i])
+    loss.backward()
+    with torch.no_grad():
+        for p in ({parameters}):
+            p -= 0.02 * p.grad
+            p.grad = None
+    losses.append(loss.item())
+"""
+
+
+def test_a_cell_starts_again_to_divide_its_work() -> None:
+    cell = STEPS.format(steps=100, output="model(X[i])", parameters="model.parameters()")
+    result = run_both(cell, WIDE, exact="auto")
+    assert result.ranks["losses"] == pytest.approx(result.alone["losses"], rel=1e-5)
+    assert result.notices == {"restarted"}
+    assert "every rank would do all the work" in result.run.view.notices["restarted"].text
+
+
+@pytest.mark.parametrize(
+    ("cell", "notices"),
+    [
+        ("for _ in range(400): losses.append(model(X[:128]).mean().item())", set()),
+        (
+            STEPS.format(steps=120, output="torch.relu(X[i] @ w) @ v.T", parameters="w, v"),
+            {"not-sharded"},
+        ),
+    ],
+    ids=["inference", "tensors as parameters"],
+)
+def test_cells_that_do_not_start_again(cell: str, notices: set[str]) -> None:
+    """They take long enough."""
+    names = notebook(WIDE)
+    run = nbmgpu.run(cell, names, gpus=2, cpu=True, exact="auto")
+    assert run.view.notices.keys() - {"devices"} == notices
+
+
+MIXED = """
+for x, y in loader:
+    loss = F.cross_entropy(model(x), y)
+    slope, = torch.autograd.grad(loss, model.head.weight, retain_graph=True)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    losses.append(slope.norm().item())
+"""
+
+
+def test_gradients_of_a_shard_are_those_of_the_batch() -> None:
+    result = run_both(MIXED, exact="auto")
+    assert result.ranks["losses"] == pytest.approx(result.alone["losses"], rel=1e-5)
+    assert "reads gradients" in result.run.view.notices["restarted"].text

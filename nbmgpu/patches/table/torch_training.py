@@ -12,6 +12,10 @@ ENTRIES = (
         "gradients are reduced over ranks.",
     ),
     *patched(
+        TORCH, "torch.autograd", "grad",
+        "Steps whose batches are not divided are measured up to here.",
+    ),
+    *patched(
         TORCH, "torch.optim.Optimizer", "__init__ __setstate__ add_param_group",
         "Every optimizer that is created, unpickled or extended is registered here.",
     ),
@@ -61,7 +65,7 @@ ENTRIES = (
     *patched(
         TORCH, "torch.nn.Module", "__call__",
         "FSDP2's pre- and post-forward hooks, and moves of tensors between devices under mp, run "
-        "here, so that none is registered on the notebook's modules.",
+        "here, so that none is registered on the notebook's modules; --exact finds models here.",
     ),
     *patched(
         TORCH, "torch.nn.Module", "to cuda cpu",
