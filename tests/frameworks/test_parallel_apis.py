@@ -114,7 +114,7 @@ del opt, fabric
 """
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "tp"])
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "tp"])
 def test_a_fabric_trains_as_on_one_device(strategy: str) -> None:
     result = run_both(ON_FABRIC, SETUP, 2, strategy=strategy)
     assert result.difference("model") < 1e-6

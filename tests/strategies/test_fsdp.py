@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterable
 
 import pytest
@@ -13,6 +15,7 @@ from idioms.notebook import notebook
 from idioms.sources import ADAM, BLOCKS, before_step
 from matrix_selection import sampled
 from torch import nn
+from torch.utils.data import DataLoader
 
 import nbmgpu
 from nbmgpu.errors import StrategyError
@@ -258,3 +261,27 @@ def test_nothing_of_fsdp_is_left_on_the_objects(strategy: str) -> None:
         assert not module._forward_hooks
     states = [value for state in optimizer.state.values() for value in state.values()]
     assert {type(value) for value in states} == {torch.Tensor}
+
+
+def test_outputs_are_freed_without_the_garbage_collector() -> None:
+    cell = """
+gc.disable()
+outputs = []
+model[1].register_forward_hook(lambda module, args, output: outputs.append(weakref.ref(output)))
+for x in loader:
+    optimizer.zero_grad()
+    model(x).sum().backward()
+    optimizer.step()
+freed = [reference() is None for reference in outputs]
+gc.enable()
+"""
+    model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(3)))
+    names = {
+        "gc": gc,
+        "weakref": weakref,
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters()),
+        "loader": DataLoader(torch.randn(8, 256), batch_size=4),
+    }
+    run = nbmgpu.run(cell, names, gpus=2, cpu=True, strategy="fsdp", pull=["freed"])
+    assert run.results[0]["freed"] == [True, True]

@@ -3,6 +3,10 @@
 Torch 2.11 and 2.12 do not cast the inputs and outputs of a module that activation checkpointing
 recomputes, 2.11 does not find output tensors in dataclasses, and neither has a method that ends a
 failed forward pass.  What is here uses only names that all of these versions have.
+
+``_apply_to_tensors`` has a closure that calls itself, a reference cycle with all that its function
+refers to.  So containers of tensors are cleared here: otherwise outputs stay until Python's garbage
+collector runs.
 """
 
 from __future__ import annotations
@@ -39,7 +43,10 @@ def post_forward(state: Any, args: Any, output: Any) -> Any:
     tensors = _tensors(slices)
     hooked = _cast(state._post_forward(module, args, tensors), state._mp_policy.output_dtype)
     by_id = {id(before): after for before, after in zip(tensors, hooked, strict=True)}
-    return _split_again(given, _apply_to_tensors(lambda tensor: by_id[id(tensor)], slices))
+    output = _split_again(given, _apply_to_tensors(lambda tensor: by_id[id(tensor)], slices))
+    tensors.clear()
+    by_id.clear()
+    return output
 
 
 def end_failed_forward(root: Any) -> None:
@@ -78,7 +85,9 @@ def _split_again(given: list[Tensor], hooked: Any) -> Any:
         is_same = tensor is before.slice()
         return before if is_same else SequenceTensor.make(tensor, before.part_layout)
 
-    return _apply_to_tensors(split_again, hooked)
+    result = _apply_to_tensors(split_again, hooked)
+    given.clear()
+    return result
 
 
 def _tensors(container: Any) -> list[Tensor]:

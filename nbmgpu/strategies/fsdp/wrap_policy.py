@@ -17,6 +17,9 @@ from nbmgpu.strategies.sharding.param_state import device_of
 MIN_UNIT_ELEMENTS = 1 << 16
 """Number of elements from which a child of a container becomes a unit of its own."""
 
+WRAPPERS = frozenset({"LightningModule", "_FabricModule"})
+"""Classes whose modules are no roots: one is not called, and one sets attributes on its child."""
+
 NOT_UNITS = frozenset({"BertEmbeddings"})
 """Classes in ``_no_split_modules`` whose weights other modules use (BERT's tied decoder)."""
 
@@ -67,10 +70,10 @@ def sharding_plans(
 
 
 def _called_modules(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the outermost modules that are called: containers and LightningModules are not."""
+    """Yield the outermost modules that are called, inside of containers and ``WRAPPERS``."""
     forward = getattr(type(module), "forward", None)
     uncalled = forward is getattr(nn.Module, "forward", None) or any(
-        cls.__name__ == "LightningModule" for cls in type(module).__mro__
+        cls.__name__ in WRAPPERS for cls in type(module).__mro__
     )
     own = next(module.parameters(recurse=False), None) is not None
     if not uncalled or own:
