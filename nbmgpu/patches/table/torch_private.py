@@ -84,6 +84,10 @@ ENTRIES = (
         "Hooks of the cell are looked for: they see the gradient of one rank's loss alone.",
     ),
     *private(
+        TORCH, "torch.autograd.Variable", "_execution_engine",
+        "A pipeline's stage accumulates gradients inside of a backward pass of the cell.",
+    ),
+    *private(
         TORCH, "torch.nn.Module", "_compiled_call_impl",
         "--compile leaves a model alone that is compiled already, and is undone after the run.",
     ),

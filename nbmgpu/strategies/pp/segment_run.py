@@ -232,16 +232,13 @@ class SegmentRun:
         seeds = self._grads_of_outputs(index, microbatch, ends, grads)
         leaves = self._leaves[index, microbatch]
         starts = {key: leaf for key, leaf in leaves.items() if leaf.requires_grad}
-        wanted = [*starts.values(), *of_stage.parameters]
         pairs = [(e, s) for e, s in zip(ends, seeds, strict=True) if s is not None]
-        found: Any = [None] * len(wanted)
-        if wanted and pairs:
-            with self._idle.of_stage(), of_stage.accumulated():
-                found = torch.autograd.grad(
-                    [e for e, _ in pairs], wanted, [s for _, s in pairs],
-                    retain_graph=self._keeps_graph(), allow_unused=True,
-                )  # fmt: skip
-        by_leaf = dict(zip(starts, found[: len(starts)], strict=True))
+        with self._idle.of_stage():
+            found = of_stage.add(
+                [e for e, _ in pairs], [s for _, s in pairs], list(starts.values()),
+                self._keeps_graph(),
+            )  # fmt: skip
+        by_leaf = dict(zip(starts, found, strict=True))
         for key, grad in by_leaf.items():
             if isinstance(key, Input) and grad is not None:
                 if key.index not in of_inputs:

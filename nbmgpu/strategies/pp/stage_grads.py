@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -18,34 +17,46 @@ class StageGrads:
     def __init__(self, states: Sequence[StageParamState]) -> None:
         """Start without gradients of the parameters with ``states``."""
         self._states = states
-        self._grads: dict[nn.Parameter, Tensor] = {}
+        for parameter in self.parameters:
+            parameter.grad = None  # of a backward pass that has failed
 
     @property
     def parameters(self) -> list[nn.Parameter]:
         """What the stage computes with."""
         return [state.unsharded for state in self._states]
 
-    @contextmanager
-    def accumulated(self) -> Iterator[None]:
-        """Add gradients as they arrive.
+    def add(
+        self,
+        ends: Sequence[Tensor],
+        seeds: Sequence[Tensor],
+        starts: Sequence[Tensor],
+        keeps_graph: bool,
+    ) -> list[Tensor | None]:
+        """Run the backward pass of a microbatch, and add its gradients.
 
-        Otherwise those of a whole stage and microbatch would be held beside their sum.  What
-        ``torch.autograd.grad`` returns instead has no memory.
+        Autograd adds each as it arrives, and keeps the first instead of a copy: with
+        ``torch.autograd.grad`` those of a whole stage and microbatch are held beside their sum.
+
+        Args:
+            ends: outputs of the stage.
+            seeds: their gradients.
+            starts: inputs of the stage.
+            keeps_graph: whether another backward pass may follow.
+
+        Returns:
+            The gradients of ``starts``.
         """
-        hooks = [parameter.register_hook(self._add_to(parameter)) for parameter in self.parameters]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
-
-    def _add_to(self, parameter: nn.Parameter) -> Callable[[Tensor], Tensor]:
-        def accumulate(grad: Tensor) -> Tensor:
-            before = self._grads.get(parameter)
-            self._grads[parameter] = grad.clone() if before is None else before.add_(grad)
-            return grad.new_zeros(()).expand(grad.shape)
-
-        return accumulate
+        wanted = [*starts, *self.parameters]
+        if ends and wanted:
+            # Not ``torch.autograd.backward``: calls of it are backward passes of the cell.
+            torch.autograd.Variable._execution_engine.run_backward(
+                tuple(ends), tuple(seeds), keeps_graph, False, tuple(wanted),
+                allow_unreachable=True, accumulate_grad=True,
+            )  # fmt: skip
+        found = [start.grad for start in starts]
+        for start in starts:
+            start.grad = None
+        return found
 
     def reduced(self) -> dict[StageParamState, Tensor]:
         """Return the gradients of this rank's parts, where any rank of the stage has one.
@@ -53,7 +64,7 @@ class StageGrads:
         Collective over ``fsdp`` and ``dp``: other samples may not reach a parameter.
         """
         sharded = [state for state in self._states if state.rows is not None]
-        has_grad = {state: state.unsharded in self._grads for state in self._states}
+        has_grad = {state: state.unsharded.grad is not None for state in self._states}
         if sharded:
             groups = sharded[0].groups
             flags = torch.tensor([has_grad[state] for state in sharded]).int()
@@ -62,7 +73,7 @@ class StageGrads:
             has_grad |= dict(zip(sharded, flags.bool().tolist(), strict=True))
         found = {}
         for state in self._states:
-            grad = self._grads.pop(state.unsharded, None)
+            grad, state.unsharded.grad = state.unsharded.grad, None
             if has_grad[state]:
                 grad = torch.zeros_like(state.unsharded) if grad is None else grad
                 found[state] = state.reduce_grad(grad)

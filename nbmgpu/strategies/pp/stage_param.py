@@ -53,7 +53,8 @@ class StageParamState(TPParamState):
         split: how the parameter is split over ``tp``; None if it is not.
         groups: the ranks that hold its parts.
         rows: how the part is sharded over ``fsdp``; None if it is not.
-        unsharded: what the stage computes with, the same as ``local`` without ``rows``.
+        unsharded: what the stage computes with; without ``rows``, it shares the memory of
+            ``local``, and has no gradient nor hooks of the cell.
         is_owned: whether this rank is of its stage.
     """
 
@@ -79,9 +80,8 @@ class StageParamState(TPParamState):
             self.rows = ShardLayout(shape if self.is_owned else torch.Size([0]), 0, groups.fsdp)
         inner = owned if self.rows is None else NestedLayout(owned, self.rows)
         super().__init__(parameter, _nested(split, inner))
-        self.unsharded = self.local
-        if self.rows is not None:
-            self.unsharded = nn.Parameter(self.local.new_empty(0), parameter.requires_grad)
+        memory = self.local.detach() if self.rows is None else self.local.new_empty(0)
+        self.unsharded = nn.Parameter(memory, parameter.requires_grad)
         self.shard.on_change = self._part_has_changed
         self._outside = self.shard.local, self.shard.layout
 
@@ -153,7 +153,8 @@ class StageParamState(TPParamState):
         view, before = self.grad_view(), self.local
         layout = OwnerLayout(self.shape, owner, self.groups.pp)
         self.shard.move_to(layout)
-        self.local = self.unsharded = nn.Parameter(self.shard.local, before.requires_grad)
+        self.local = nn.Parameter(self.shard.local, before.requires_grad)
+        self.unsharded = nn.Parameter(self.shard.local, before.requires_grad)
         if view is not None:
             view._shard.move_to(layout)
             self.local.grad = view._shard.local
