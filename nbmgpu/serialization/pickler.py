@@ -29,7 +29,7 @@ from .library_overrides import overrides_in
 from .memmap_arrays import is_mapped_file, load_mapped_file, place_in_file
 from .memory_blocks import CPU, BlockTable
 from .notebook_types import reduce_class_with_slots
-from .reducers import custom_reduce, has_reducer
+from .reducers import custom_reduce, has_reducer, torch_types
 from .tensor_views import (
     load_array,
     load_tensor,
@@ -104,6 +104,7 @@ class BundlePickler(cloudpickle.Pickler):  # type: ignore[misc]
                 obj = obj.detach()
             if _is_view(obj):
                 return self._reduce_tensor(obj)
+            torch_types.refuse_distributed(obj)
             unflagged = reduce_conj_or_neg(obj) if type(obj) is torch.Tensor else None
             return NotImplemented if unflagged is None else unflagged
         reduced_custom = custom_reduce(obj)

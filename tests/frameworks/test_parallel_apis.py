@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from idioms.comparison import run_both
 from idioms.notebook import notebook
 
@@ -118,3 +119,16 @@ del opt, fabric
 def test_a_fabric_trains_as_on_one_device(strategy: str) -> None:
     result = run_both(ON_FABRIC, SETUP, 2, strategy=strategy)
     assert result.difference("model") < 1e-6
+
+
+def test_dtensors_of_a_cell_stay_on_the_ranks_and_whole_tensors_come_back() -> None:
+    cell = TENSOR_PARALLEL.format(names="") + (
+        "weight = model[0].weight\n"
+        "whole = {k: getattr(v, 'full_tensor', lambda: v)() for k, v in model.state_dict().items()}"
+    )
+    names = notebook(SETUP)
+    before = {k: v.clone() for k, v in names["model"].state_dict().items()}
+    run = nbmgpu.run(cell, names, gpus=2, cpu=True, strategy="none")
+    lost = ["lost:weight", "lost:model.2._parameters['bias']"]
+    assert all("full_tensor()" in run.view.notices[name].text for name in lost)
+    torch.testing.assert_close(names["whole"], before)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import pickle
 from typing import Any
 
 
@@ -35,6 +36,15 @@ def _has_torch_getstate(optimizer: Any) -> bool:
 
     own: Any = type(optimizer).__getstate__
     return own is torch.optim.Optimizer.__getstate__
+
+
+def refuse_distributed(tensor: Any) -> None:
+    """Raise PicklingError for a DTensor, whose parts are on several ranks."""
+    if hasattr(tensor, "device_mesh") and hasattr(tensor, "full_tensor"):
+        raise pickle.PicklingError(
+            "it is a DTensor, of which each rank has a part: end the cell with full_tensor() of "
+            "it, or with whole = {k: v.full_tensor() for k, v in model.state_dict().items()}"
+        )
 
 
 def reduce_module(module: Any) -> Any:
