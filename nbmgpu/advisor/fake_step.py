@@ -174,7 +174,7 @@ def _forward_and_backward(
         outputs = sum(t.untyped_storage().nbytes() for t in tensors_in(output))
         loss.backward()
     return [
-        _step_of(memory, samples, *at_backward, outputs)
+        _step_of(memory, samples, *at_backward, int(outputs * memory.region.output_fraction()))
         for memory, at_backward in zip(tracker.memories, saved, strict=True)
     ]
 

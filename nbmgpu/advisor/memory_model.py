@@ -29,8 +29,10 @@ from .model_parallel_memory import (
     pipeline_parallel_memory,
     sequence_parallel_memory,
     sharded_pipeline_memory,
+    sliced_tensor_parallel_memory,
     tensor_parallel_memory,
 )
+from .row_kinds import SLICED
 from .training_setup import KINDS, Kind, MemoryByKind, TrainingSetup
 
 GIB = KIB**3
@@ -186,6 +188,7 @@ ESTIMATORS: dict[str, Callable[[TrainingSetup], dict[Kind, Interval]]] = {
     "fsdp --cpu-offload": offloaded_fsdp_memory,
     "hsdp": fsdp_memory,
     "tp": tensor_parallel_memory,
+    SLICED: sliced_tensor_parallel_memory,
     "fsdp+tp": fsdp_memory,
     "pp": pipeline_parallel_memory,
     "tp+pp": pipeline_parallel_memory,
@@ -211,6 +214,7 @@ SOURCES = {
     "fsdp --cpu-offload": "as fsdp, with FSDP2's CPUOffloadPolicy",
     "hsdp": "as fsdp, on the ranks of one group",
     "tp": "its own plan of the layers, Megatron-LM 1909.08053; measured",
+    SLICED: "as tp, and slices between layers, Korthikanti et al. 2205.05198; measured",
     "fsdp+tp": "as fsdp, for parts of layers as under tp; measured",
     "pp": "its own stages, GPipe 1811.06965; measured",
     "tp+pp": "its own stages, of parts of layers as under tp; measured",

@@ -162,7 +162,7 @@ class ModelAdvisor:
         options = request.base or RunOptions()
         kinds = list(row_kinds(available.ranks, available.on_gpu, options, self.samples))
         meshes = {kind: kind.mesh(available.ranks, available.on_gpu, options) for kind in kinds}
-        parts = {kind: self._parts(kind.strategy, meshes[kind], options) for kind in kinds}
+        parts = {kind: self._parts(kind, meshes[kind], options) for kind in kinds}
         samples = {kind: self._samples(request, meshes[kind]) for kind in kinds}
         step = request.precision, request.checkpointing
         for number in set(samples.values()):
@@ -186,16 +186,16 @@ class ModelAdvisor:
         }
 
     def _parts(
-        self, strategy: str, mesh: Mapping[str, int], options: StrategyOptions
+        self, kind: RowKind, mesh: Mapping[str, int], options: StrategyOptions
     ) -> ModelParts:
         """Return what a rank has of the model, the same object for the same division."""
         from .model_parts import parts_of
 
-        chosen = options.schedule, options.split_points, options.balance, options.tp_plan
-        key = strategy, tuple(mesh.items()), chosen
+        chosen = kind.options_of_parts(options)
+        key = kind.strategy, tuple(mesh.items()), chosen
         if key not in self._divisions:
             try:
-                self._divisions[key] = parts_of(strategy, self.model, mesh, options)
+                self._divisions[key] = parts_of(kind.strategy, self.model, mesh, chosen)
             except StrategyError as error:  # no such split points
                 raise OptionError(str(error)) from None
         return self._divisions[key]
@@ -223,7 +223,7 @@ class ModelAdvisor:
         """Return a function from samples per rank to peak bytes; None if it would be slow."""
         if setup.activations is None or setup.activations.extrapolated:
             return None
-        parts = self._parts(kind.strategy, setup.mesh, request.base or RunOptions())
+        parts = self._parts(kind, setup.mesh, request.base or RunOptions())
         step = request.precision, request.checkpointing
 
         def peak_memory(samples: int) -> float:

@@ -15,6 +15,10 @@ MESSAGES = 2.0
 """Copies of the largest message besides the tensor itself: the parts that are gathered or summed,
 and what they are gathered into."""
 
+SLICED_MESSAGES = 8.0
+"""Further copies of the largest message where layers run on slices: what a block takes is gathered,
+also for its backward pass, and the head exchanges its features for those of a slice."""
+
 EXCHANGED = 12.0
 """Copies of a slice while attention exchanges heads: queries, keys and values, joined and sorted by
 rank before the all-to-all, and as received and joined again after it."""
@@ -23,6 +27,15 @@ rank before the all-to-all, and as received and joined again after it."""
 def tensor_parallel_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
     """Estimate ``tp``: parts of layers, and activations of all layers."""
     return _parts_memory(setup, setup.held)
+
+
+def sliced_tensor_parallel_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
+    """Estimate ``tp --sequence-parallel``: parts of layers, and slices of the sequence between."""
+    memory = _parts_memory(setup, setup.held)
+    acts = setup.activations
+    message = 0.0 if acts is None else acts.largest_message
+    memory["buffers"] += Interval(0.0, SLICED_MESSAGES * message)
+    return memory
 
 
 def pipeline_parallel_memory(setup: TrainingSetup) -> dict[Kind, Interval]:

@@ -7,7 +7,7 @@ allocated while a module runs.  A fake step counts by it; see ``memory_tracker``
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -37,7 +37,8 @@ class ModelParts:
         kept: fraction of each parameter that it has between steps, if it gathers others' rows.
         regions: fraction of a tensor that is allocated while a module runs; the innermost one of
             these modules counts.
-        sent: modules whose output is communicated.
+        sent: modules whose output is communicated, and the fraction of it that a rank sends where
+            layers run on slices.
         attention: how attention is shared.
     """
 
@@ -45,7 +46,7 @@ class ModelParts:
     held: Mapping[nn.Parameter, float] = field(default_factory=dict)
     kept: Mapping[nn.Parameter, float] = field(default_factory=dict)
     regions: Mapping[nn.Module, float] = field(default_factory=dict)
-    sent: frozenset[nn.Module] = frozenset()
+    sent: Mapping[nn.Module, float] = field(default_factory=dict)
     attention: Attention = "as computed"
 
     def held_fraction(self, model: nn.Module) -> float:
@@ -73,7 +74,7 @@ class ModelParts:
             held={parameters[p]: fraction for p, fraction in self.held.items()},
             kept={parameters[p]: fraction for p, fraction in self.kept.items()},
             regions={modules[m]: fraction for m, fraction in self.regions.items()},
-            sent=frozenset(modules[m] for m in self.sent),
+            sent={modules[m]: fraction for m, fraction in self.sent.items()},
         )
 
 
@@ -103,7 +104,8 @@ def parts_of(
     """
     if strategy in ("tp", "fsdp+tp"):
         named = NamedPlan.of(options.tp_plan)
-        return tensor_parts(model, mesh["tp"], named, allow_empty=strategy == "tp")
+        parts = tensor_parts(model, mesh["tp"], named, allow_empty=strategy == "tp")
+        return on_slices(model, parts) if options.sequence_parallel else parts
     if strategy == "mp":
         return pipeline_parts(model, {"pp": math.prod(mesh.values())}, options)
     if strategy in ("pp", "tp+pp", "fsdp+pp", "fsdp+tp+pp"):
@@ -120,8 +122,25 @@ def tensor_parts(
     if ranks == 1:
         return WHOLE
     plan = plan_layers(model, ranks, allow_empty=allow_empty, named=named)
-    sent = frozenset(_sent_modules(plan))
+    summed = {layer for block in plan.blocks for layer in block.last}
+    sent = {m: _sent_of_slice(m, ranks, summed) for m in _sent_modules(plan)}
     return ModelParts(ranks, _held(plan, ranks), {}, _block_regions(plan, ranks), sent)
+
+
+def _sent_of_slice(module: nn.Module, ranks: int, summed: Collection[nn.Module]) -> float:
+    """Return the fraction that a rank sends of an output, where layers run on slices.
+
+    Layers at the end of a block reduce-scatter sums of whole sequences.  Embeddings are before all
+    layers.  Others, such as the head, exchange their features for those of a slice.
+    """
+    return 1.0 if module in summed or isinstance(module, nn.Embedding) else 1 / ranks
+
+
+def on_slices(model: nn.Module, parts: ModelParts) -> ModelParts:
+    """Return the parts under ``tp --sequence-parallel``: layers run on slices between blocks."""
+    layers = sequence_parts(model, parts.ranks, some_heads=True)
+    regions = {**layers.regions, **parts.regions}
+    return replace(parts, regions=regions, attention=layers.attention)
 
 
 def _sent_modules(plan: LayerPlan) -> set[nn.Module]:
@@ -200,7 +219,7 @@ def pipeline_parts(
     # Where layers are split, the last one in a block sends an output as large as the block's.
     sent |= _sent_modules(inside) or {block for stack in stacks for block in stack.blocks}
     held |= _held(outside, ranks * split)
-    return ModelParts(ranks * split, held, kept, regions, frozenset(sent))
+    return ModelParts(ranks * split, held, kept, regions, dict.fromkeys(sent, 1.0))
 
 
 def _split_stages(
@@ -240,7 +259,7 @@ def sequence_parts(model: nn.Module, ranks: int, some_heads: bool) -> ModelParts
     found = blocks(model) or [m for m in model.children() if any(True for _ in m.children())]
     attention: Attention = "some heads" if some_heads else "own queries"
     regions = dict.fromkeys(found, 1 / ranks)
-    return ModelParts(ranks, {}, {}, regions, frozenset(found), attention)
+    return ModelParts(ranks, {}, {}, regions, dict.fromkeys(found, 1.0), attention)
 
 
 def _attends_eagerly(module: nn.Module) -> bool:

@@ -9,6 +9,7 @@ from nbmgpu.formatting import format_bytes
 
 from .advice import Estimate, Fit
 from .interval import Interval, format_interval
+from .row_kinds import SLICED
 from .training_setup import TrainingSetup
 
 USABLE_FRACTION = 0.9
@@ -17,7 +18,7 @@ USABLE_FRACTION = 0.9
 PREFERENCE = ("ddp", "zero1", "zero2", "fsdp")
 """The strategies that split batches, the simplest and fastest first."""
 
-MODEL_PARALLEL = ("sp --mesh", "sp", "fsdp+tp", "tp --mesh", "tp")
+MODEL_PARALLEL = ("sp --mesh", "sp", "fsdp+tp", "tp --mesh", "tp", SLICED)
 """Rows that split samples or layers, those that communicate least first.  ``pp`` is not among them:
 it is for slow links, of which nothing is known here."""
 
@@ -201,7 +202,7 @@ def _reason(name: str, ddp: Estimate, setup: TrainingSetup, free: int, checkpoin
     if not ddp.line:
         problem = f"ddp is not available: {ddp.problem}"
     states = format_bytes(setup.model_size.all_states)
-    strategy = name.partition(" ")[0]
+    strategy = name.partition(" --mesh")[0]
     alone = "neither sharding nor splitting layers alone is enough"
     solution = {
         "ddp": "everything stays replicated",
@@ -212,6 +213,8 @@ def _reason(name: str, ddp: Estimate, setup: TrainingSetup, free: int, checkpoin
         "recomputed, and sp splits each sequence over ranks",
         "tp": "what fsdp gathers, or activations, are too large for one rank, and tp splits each "
         "layer over ranks",
+        SLICED: "activations between the layers that tp splits are too large for one rank, and "
+        "--sequence-parallel splits them, too",
         "fsdp+tp": "what fsdp gathers, or activations, are too large for one rank, and fsdp+tp "
         "splits layers before it shards them",
         "fsdp+pp": f"{alone}, and fsdp+pp divides layers over stages before it shards them",

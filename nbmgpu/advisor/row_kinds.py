@@ -16,6 +16,9 @@ MODEL_PARALLEL = ("tp", "pp", "sp")
 
 REPLICAS = 2
 
+SLICED = "tp --sequence-parallel"
+"""Row of ``tp`` with activations between split layers on slices of the sequence."""
+
 
 @dataclass(frozen=True, eq=False)
 class RowKind:
@@ -42,6 +45,16 @@ class RowKind:
         except OptionError:
             return mesh_sizes(profile, ranks, StrategyOptions())
 
+    def options_of_parts(self, options: StrategyOptions) -> StrategyOptions:
+        """Return the options of the cell's line, and of this row, that change what a rank has."""
+        return StrategyOptions(
+            schedule=options.schedule,
+            split_points=options.split_points,
+            balance=options.balance,
+            tp_plan=options.tp_plan,
+            sequence_parallel=self.options.get("sequence_parallel", options.sequence_parallel),
+        )
+
 
 def row_kinds(
     ranks: int, on_gpu: bool, options: StrategyOptions, samples: int = 0
@@ -58,6 +71,8 @@ def row_kinds(
         if not _has_dimensions(strategy, ranks):
             continue
         yield RowKind(strategy, strategy)
+        if strategy == "tp" and not options.sequence_parallel:
+            yield RowKind(SLICED, strategy, {"sequence_parallel": True})
         if strategy == "fsdp" and on_gpu:
             yield RowKind("fsdp --cpu-offload", strategy, {"cpu_offload": True})
         if strategy in MODEL_PARALLEL and not options.mesh and _has_groups(ranks, samples):

@@ -51,6 +51,10 @@ class RunningRegion:
         inside = (f for first, end, f in self._ranges if first <= number < end)
         return next(inside, after if number >= start else 1.0)
 
+    def output_fraction(self) -> float:
+        """Return the fraction of the model's output that a rank has."""
+        return self._after[1]
+
     def enter(self, fraction: float) -> None:
         """Begin a region."""
         self._fractions.append(fraction)
@@ -63,14 +67,22 @@ class RunningRegion:
 
     def _entering(self, fraction: float) -> Callable[..., None]:
         def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+            if self._has_slices and self._fractions:  # what a block returns is on slices, too
+                self.enter(min(fraction, self._fractions[0]))
+                return
             first = next((x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)), None)
             self.enter(1.0 if self._is_whole(first) else fraction)
 
         return enter
 
+    @property
+    def _has_slices(self) -> bool:
+        """Whether layers run on slices of the sequence."""
+        return self.parts.attention != "as computed"
+
     def _is_whole(self, first: Tensor | None) -> bool:
         """Whether a layer has no sequence that can be split; see ``strategies.sequence.block``."""
-        if self.parts.attention == "as computed":
+        if not self._has_slices:
             return False
         is_sequence = first is not None and first.dim() == 3 and first.is_floating_point()
         return not is_sequence or first is None or first.shape[1] < self.parts.ranks
@@ -78,12 +90,14 @@ class RunningRegion:
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
         self.leave()
         _, end, fraction = self._ranges[-1]
-        if self.parts.attention != "as computed" and fraction < 1.0:
+        if self._has_slices and fraction < 1.0:
             # Outputs stay on slices up to the loss; see ``strategies.sequence.sequence_rows``.
             self._after = end, fraction
 
     def _count_message(self, module: nn.Module, args: Any, output: Any) -> None:
         values = dict(output) if isinstance(output, dict) else output
         size = sum(t.nbytes for t in tree_leaves(values) if isinstance(t, Tensor))
+        if self._has_slices and self.fraction() < 1.0:
+            size = int(size * self.parts.sent[module])
         self.largest_message = max(self.largest_message, size)
         self.all_messages += size

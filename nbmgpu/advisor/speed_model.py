@@ -79,6 +79,7 @@ def communication_volume(name: str, setup: TrainingSetup) -> float | None:
 
 ACTIVATIONS = {
     "tp": "activations in each layer (Megatron-LM, 1909.08053)",
+    "tp --sequence-parallel": "activations in each layer (2205.05198)",
     "fsdp+tp": "activations in each layer, and gathers parts of parameters",
     "pp": "activations between stages, which wait for each other (GPipe, 1811.06965)",
     "tp+pp": "activations in each layer and between stages, which wait for each other",
@@ -95,9 +96,11 @@ def activation_volume(strategy: str, setup: TrainingSetup) -> float | None:
     """Return the activations that a rank sends per pass, in units of all parameters in float32.
 
     ``tp`` all-reduces the output of each block, and likewise in the backward pass: twice its size
-    each (1909.08053, section 3; 2205.05198, section 4.2.1).  ``sp`` exchanges slices of queries,
-    keys, values and outputs, and of their gradients (2309.14509, section 3.2); ``cp`` gathers keys
-    and values, and sums their gradients.  ``pp`` passes the output of a stage on, and its gradient
+    each (1909.08053, section 3; 2205.05198, section 4.2.1).  With ``--sequence-parallel``, an
+    all-gather and a reduce-scatter send the same, and the backward pass gathers once more what
+    layers have taken (section 4.2.2).  ``sp`` exchanges slices of queries, keys, values and
+    outputs, and of their gradients (2309.14509, section 3.2); ``cp`` gathers keys and values, and
+    sums their gradients.  ``pp`` passes the output of a stage on, and its gradient
     back, and all ranks get the last output; with ``tp`` besides, layers of a stage send what they
     do under ``tp``.  None if unknown.
     """
@@ -109,6 +112,7 @@ def activation_volume(strategy: str, setup: TrainingSetup) -> float | None:
     in_stage = 4 * acts.all_messages / setup.stages
     sent = {
         "tp": 4 * acts.all_messages,
+        "tp --sequence-parallel": 5 * acts.all_messages,
         "fsdp+tp": 4 * acts.all_messages,
         "sp": 8 * acts.all_messages / ranks,
         "cp": 6 * acts.all_messages,

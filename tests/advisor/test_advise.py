@@ -67,7 +67,7 @@ def test_every_line_can_be_parsed():
 def test_there_is_a_row_for_each_strategy():
     advice = advise_for(blocks(), 8, "8 GB")
     names = {row.name for row in advice.rows if "--mesh" not in row.name}
-    assert names == {*strategy_names(), "fsdp --cpu-offload"}
+    assert names == {*strategy_names(), "fsdp --cpu-offload", "tp --sequence-parallel"}
     for row in advice.rows:
         assert row.low == pytest.approx(sum(part.low for part in row.parts), abs=8)
         assert row.high == pytest.approx(sum(part.high for part in row.parts), abs=8)
