@@ -105,6 +105,23 @@ def test_layers_are_divided_over_stages_if_nothing_else_fits():
     assert advise_for(model, 8, "36 GB", pictures).recommended == "ddp"
 
 
+def test_activations_between_split_layers_are_divided_if_they_are_too_large():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 8}
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(
+            transformers.LlamaConfig(**sizes, num_attention_heads=64, use_cache=False)
+        )
+    ids = torch.zeros(1, 32768, dtype=torch.long, device="meta")
+    advisor = ModelAdvisor(
+        model, torch.optim.AdamW(model.parameters()), {"input_ids": ids, "labels": ids}
+    )
+    advice = advisor.advise(AdviceRequest(gpus=8, memory="50 GB", checkpointing=True))
+    line = "%%mgpu --strategy tp --gpus 8 --checkpointing --sequence-parallel"
+    assert (advice.recommended, advice.line) == ("tp --sequence-parallel", line)
+    assert "--sequence-parallel splits them, too" in advice.reason
+
+
 def test_sequences_are_split_if_one_is_too_long(small_llama):
     optimizer = torch.optim.AdamW(small_llama.parameters())
     advice = nbmgpu.advise(small_llama, optimizer, (1, 32768), gpus=8, memory="12 GB")
