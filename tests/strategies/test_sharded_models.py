@@ -34,8 +34,8 @@ def test_a_rank_that_skips_a_backward_pass_ends_the_run_at_once(strategy: str, l
     # Only rank 0 has the first sample in its shard.
     skip = f"if (x == X[0]).all(1).any().item(): {leave}\n    loss.backward()"
     cell = before_step("").replace("loss.backward()", skip)
+    options = {"strategy": strategy, "exact": "never", "timeout": 100}
     with pytest.raises(NbmgpuError, match="different numbers of steps"):
-        options = {"strategy": strategy, "exact": "never", "timeout": 100}
         nbmgpu.run(cell, notebook(), gpus=2, cpu=True, **options)
 
 

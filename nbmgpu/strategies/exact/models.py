@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from nbmgpu.patches import PatchStack
 from nbmgpu.strategies.base import Unit
 from nbmgpu.strategies.caching_configs import caching_configs
-from nbmgpu.strategies.forward_patch import ForwardPatch, ForwardWrapper
+from nbmgpu.strategies.forward_patch import ForwardPatch
 from nbmgpu.strategies.outermost_calls import OutermostCalls
 from nbmgpu.strategies.replication import broadcast_unless_equal
 from nbmgpu.strategies.sequence.held_outputs import HeldOutputs
@@ -25,7 +24,7 @@ from nbmgpu.strategies.sequence.sequence_tensor import SequenceTensor
 
 from .batch_norm import patch_batch_norm
 from .block import BatchBlock, whole_output
-from .recomputation import patch_checkpoint
+from .recomputation import WrapOrder, patch_checkpoint
 
 FIRST_CALLS = 8
 """Calls of a model without an optimizer on the whole batch: a trial takes as long as some calls."""
@@ -61,22 +60,21 @@ class SplitModels:
         self._patches = PatchStack()
         self._forwards = ForwardPatch()
         self._wrapped: WeakSet[nn.Module] = WeakSet()
-        self._wraps = 0
-        self._as_of: float = math.inf
+        self._wraps = WrapOrder()
         self._met: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
         self._outputs = HeldOutputs()
         patch_batch_norm(self._patches)
-        patch_checkpoint(self._patches, self)
+        patch_checkpoint(self._patches, self._wraps)
         self.calls.install()
 
     def wrap(self, root: nn.Module) -> None:
         """Let the modules in ``root`` run on this rank's samples where that is right."""
-        self._wraps += 1
+        self._wraps.begin()
         for name, module in root.named_modules():
             if module in self._wrapped or type(module).forward is nn.Module.forward:
                 continue
             block = BatchBlock(module, name, self)
-            self._forwards.add(module, self._unless_later(block.forward))
+            self._forwards.add(module, self._wraps.unless_later(block.forward))
             self._wrapped.add(module)
             self.has_models = True
         if caching := caching_configs(root):
@@ -92,30 +90,6 @@ class SplitModels:
             unit = Unit([module], [])
             broadcast_unless_equal([*unit.parameters(), *unit.buffers()], self.group)
             self.wrap(module)
-
-    def _unless_later(self, forward: ForwardWrapper) -> ForwardWrapper:
-        """Return a wrapper that does nothing in what a checkpoint from before computes again."""
-        number = self._wraps
-
-        def wrapper(call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-            if number > self._as_of:
-                return call(*args, **kwargs)
-            return forward(call, args, kwargs)
-
-        return wrapper
-
-    def as_of_now(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function in which only modules run on samples that do so now."""
-        number = self._wraps
-
-        def as_of_then(*args: Any, **kwargs: Any) -> Any:
-            before, self._as_of = self._as_of, number
-            try:
-                return function(*args, **kwargs)
-            finally:
-                self._as_of = before
-
-        return as_of_then
 
     @contextmanager
     def inside(self) -> Iterator[None]:
