@@ -172,7 +172,7 @@ validate_precision = _one_of(
     meaning="What the forward pass computes in: bf16, fp16 (with a gradient scaler) or fp32",
 )  # fmt: skip
 validate_exact = _one_of(
-    "never", "auto", "always", what="The option --exact",
+    "auto", "always", "never", what="The option --exact",
     meaning="always: the cell sees whole batches, and has the numbers of one device; never: each "
     "rank runs the cell on its part of a batch, which is faster; auto: never, but a cell whose "
     "numbers would differ starts again with always",

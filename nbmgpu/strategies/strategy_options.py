@@ -68,7 +68,7 @@ class StrategyOptions(ModelParallelOptions):
     fsdp_units: tuple[str, ...] = ()
     cpu_offload: bool = False
     deepspeed_config: str | None = None
-    exact: Literal["never", "auto", "always"] = "auto"
+    exact: Literal["auto", "always", "never"] = "auto"
 
     @staticmethod
     def from_mapping(options: Mapping[str, Any]) -> StrategyOptions:
