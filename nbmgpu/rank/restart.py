@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from nbmgpu.errors import RankError
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import Restart
 from nbmgpu.runs.number_topics import DIFFERS, MAY_DIFFER, SAME_WORK
@@ -32,6 +33,9 @@ WITHIN_OF_ERROR = 10.0
 
 OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
 """Exceptions that whole batches make worse."""
+
+CLOSED_BY_PEER = "Connection closed by peer"
+"""What gloo says where another rank has ended."""
 
 EXIT_CODE = 75
 """What ranks exit with: ``EX_TEMPFAIL`` of sysexits.h, a failure after which to try again."""
@@ -117,8 +121,7 @@ class RestartRequest:
         """
         is_of_cell = isinstance(error, Exception) and not isinstance(error, OF_MEMORY)
         if is_of_cell and self.possible and self._seconds < WITHIN_OF_ERROR:
-            line = f"{type(error).__name__}: {error}".partition("\n")[0]
-            self._exit(f"raises {line.rstrip('.')}")
+            self._exit(_failure(error))
 
     def _exit(self, reason: str) -> NoReturn:
         self._events.emit(Restart, reason=reason)
@@ -167,3 +170,11 @@ class RestartRequest:
             return not isinstance(path, int)  # a file that is open already
         real = os.path.abspath(path)
         return not real.startswith(self._private)
+
+
+def _failure(error: BaseException) -> str:
+    """Return what a cell does that raises ``error``, as a predicate."""
+    if isinstance(error, RankError) or CLOSED_BY_PEER in str(error):
+        return "takes other steps on one rank than on another"
+    line = f"{type(error).__name__}: {error}".partition("\n")[0]
+    return f"raises {line.rstrip('.')}"
