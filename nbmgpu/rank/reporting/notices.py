@@ -255,8 +255,7 @@ SIZE_CHECKED = (
 NOT_SHARDED = (
     "No training loader was split among the ranks, so every rank did the whole work: the result is "
     "that of one device, without a speed-up. To share it, iterate over a torch DataLoader, and "
-    "train with an optimizer of torch.optim; under ddp and zero1, --exact auto divides calls of "
-    "modules where steps are long enough."
+    "train with an optimizer of torch.optim, or use --exact always, which divides module calls."
 )
 UNBATCHED_LOADER = (
     "A DataLoader with batch_size=None returns samples instead of batches and cannot be split, so "
