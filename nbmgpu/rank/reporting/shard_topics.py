@@ -7,7 +7,7 @@ OF_SHARDS = frozenset({
     "not-trained", "old-divisor", "older-samples", "other-dimension-first", "padded",
     "part-of-batch", "position-in-batch", "prefetched-batches", "random-data", "random-host",
     "random-step", "repeated-batch", "scaled-penalty", "sharded-metric", "single-sample-losses",
-    "size-checked", "sum-with-fixed-term", "summed-loss", "summed-penalty", "tensor-hooks",
+    "size-checked", "sum-with-fixed-term", "summed-penalty", "tensor-hooks",
     "two-loaders", "unknown-loss", "unsharded-batches", "vector-loss",
 })  # fmt: skip
 """What does not apply where all ranks have the same samples."""
