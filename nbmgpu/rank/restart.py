@@ -24,6 +24,7 @@ from nbmgpu.runs.undo_log import UndoLog
 
 from .files.paths import resolve_parent
 from .reporting.shard_topics import OTHER_NUMBERS
+from .training.compilation import has_compiled_modules
 
 WITHIN = 60.0
 """Seconds after which a cell does not start again: it would lose more than it gains."""
@@ -88,9 +89,17 @@ class RestartRequest:
 
     @property
     def possible(self) -> bool:
-        """Whether the cell can still start again."""
+        """Whether the cell can still start again, but for what ``obstacle`` looks for in memory."""
         is_rank = os.getpid() == self._process  # and no worker of a loader
         return is_rank and self._seconds < WITHIN and not self._undo_log.obstacle
+
+    @property
+    def obstacle(self) -> str:
+        """Why the cell cannot start again, as a predicate; empty if it can."""
+        if self._seconds >= WITHIN:
+            return f"has run for more than {WITHIN:.0f} s"
+        compiled = "has a compiled model, of whose calls ranks cannot have a part each"
+        return self._undo_log.obstacle or (compiled if has_compiled_modules() else "")
 
     @property
     def _seconds(self) -> float:
@@ -104,14 +113,13 @@ class RestartRequest:
         """
         if topic not in OTHER_NUMBERS or os.getpid() != self._process:
             return ""
-        if self.possible:
+        if not (obstacle := self.obstacle):
             self._exit((DIFFERS | MAY_DIFFER)[topic])
-        obstacle = self._undo_log.obstacle or f"has run for more than {WITHIN:.0f} s"
         return f"The cell does not start again by itself, as it {obstacle}."
 
     def consider_same_work(self) -> None:
         """End this rank if possible, as every rank does all the work."""
-        if self.possible:
+        if self.possible and not self.obstacle:
             self._exit(SAME_WORK)
 
     def consider_error(self, error: BaseException) -> None:
@@ -120,7 +128,8 @@ class RestartRequest:
         It may have the size of a batch written out, or end a loop by what is in a shard.
         """
         is_of_cell = isinstance(error, Exception) and not isinstance(error, OF_MEMORY)
-        if is_of_cell and self.possible and self._seconds < WITHIN_OF_ERROR:
+        is_early = self.possible and self._seconds < WITHIN_OF_ERROR
+        if is_of_cell and is_early and not self.obstacle:
             self._exit(_failure(error))
 
     def _exit(self, reason: str) -> NoReturn:

@@ -143,6 +143,14 @@ def test_a_cell_with_other_effects_does_not_start_again(
     assert "--exact always" in run.view.notices["random-step"].text
 
 
+def test_a_cell_with_a_compiled_model_does_not_start_again() -> None:
+    """Ranks would have no part of its calls, so that all would do all the work."""
+    cell = "model.compile(backend='eager')\n" + TRAIN
+    run = nbmgpu.run(cell, notebook(DROPOUT), gpus=2, cpu=True)
+    assert run.view.notices.keys() - {"devices"} == {"random-step"}
+    assert "as it has a compiled model" in run.view.notices["random-step"].text
+
+
 HARD_CODED = """
 class Recurrent(nn.Module):
     def __init__(self):

@@ -92,6 +92,10 @@ ENTRIES = (
         "--compile leaves a model alone that is compiled already, and is undone after the run.",
     ),
     *private(
+        TORCH, "torch._dynamo", "OptimizedModule",
+        "A cell with a compiled model does not start again: its calls cannot be divided.",
+    ),
+    *private(
         TORCH, "torch.Tensor", "_backward_hooks _post_accumulate_grad_hooks",
         "Hooks of the cell on parameters are looked for, and sent along with them.",
     ),

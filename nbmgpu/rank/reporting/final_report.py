@@ -70,6 +70,7 @@ class FinalReport:
             with suppress(RuntimeError):  # out of memory: a check must not cost the results
                 weights = digest(self._trained.strategy.replicated_parameters())
                 buffers = _buffer_digests(self._trained.units)
+        restart = self._recorder.restart
         events.emit(
             StepDigest,
             passes=progress.backwards,
@@ -77,7 +78,7 @@ class FinalReport:
             losses=steps.reductions,
             weights=weights,
             buffers=buffers,
-            may_restart=self._recorder.restart is not None and self._recorder.restart.possible,
+            may_restart=restart is not None and restart.possible and not restart.obstacle,
         )
 
     def emit_notices(self, cell: str, namespace: Mapping[str, Any]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
+import sys
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -62,3 +64,15 @@ class Compilation:
         """Let modules run without compiled code again."""
         for module in self._compiled:
             module._compiled_call_impl = None
+
+
+def has_compiled_modules() -> bool:
+    """Return whether any module in this process runs code compiled by ``torch.compile``."""
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is None:
+        return False
+    modules = (x for x in gc.get_objects() if issubclass(type(x), nn.Module))
+    return any(
+        isinstance(module, dynamo.OptimizedModule) or module._compiled_call_impl is not None
+        for module in modules
+    )
