@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from nbmgpu.errors import RankError
+from nbmgpu.errors import OptionError, RankError, StrategyError
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import Restart
 from nbmgpu.runs.number_topics import DIFFERS, MAY_DIFFER, SAME_WORK
@@ -32,8 +32,8 @@ WITHIN = 60.0
 WITHIN_OF_ERROR = 10.0
 """The same after an exception, which most often is one that the cell has on one device, too."""
 
-OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
-"""Exceptions that whole batches make worse."""
+SAME_ERRORS = (MemoryError, torch.OutOfMemoryError, OptionError, StrategyError)
+"""Exceptions that whole batches do not prevent: they need more memory, or are about options."""
 
 CLOSED_BY_PEER = "Connection closed by peer"
 """What gloo says where another rank has ended."""
@@ -127,7 +127,7 @@ class RestartRequest:
 
         It may have the size of a batch written out, or end a loop by what is in a shard.
         """
-        is_of_cell = isinstance(error, Exception) and not isinstance(error, OF_MEMORY)
+        is_of_cell = isinstance(error, Exception) and not isinstance(error, SAME_ERRORS)
         is_early = self.possible and self._seconds < WITHIN_OF_ERROR
         if is_of_cell and is_early and not self.obstacle:
             self._exit(_failure(error))
