@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from nbmgpu.patches import PatchStack
 
@@ -48,10 +48,11 @@ class ForwardPatch:
                 del _patched[cls]
 
 
-_chosen: WeakKeyDictionary[
-    nn.Module, tuple[type[nn.Module], list[tuple[ForwardPatch, ForwardWrapper]]]
-] = WeakKeyDictionary()
-"""The class of each module when it was first wrapped, and its wrappers, innermost first."""
+_chosen = WeakIdKeyDictionary()
+"""The class of each module when it was first wrapped, and its wrappers, innermost first.
+
+By identity: the hash of a module of torchmetrics changes with its state.
+"""
 
 _patched: dict[type[nn.Module], tuple[PatchStack, set[ForwardPatch]]] = {}
 """The patch of each class, and who needs it."""

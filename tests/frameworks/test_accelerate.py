@@ -189,6 +189,6 @@ count = evaluated.compute().item()
 @pytest.mark.parametrize("trained", [True, False])
 def test_a_metric_of_a_training_loop_covers_the_ranks_shard(trained: bool) -> None:
     shared = notebook(SETUP + f"trained = {trained}\n", prelude="")
-    run = nbmgpu.run(METRICS, shared, gpus=2, cpu=True)
+    run = nbmgpu.run(METRICS, shared, gpus=2, cpu=True, exact="never")
     assert shared["count"] == 45
     assert ("sharded-metric" in run.view.notices) == trained

@@ -65,7 +65,7 @@ def check(x):
 def test_waiting_for_a_rank_that_has_finished_is_an_error(
     notebook: Notebook, error: str, epochs: str, stop: str
 ) -> None:
-    shown = notebook.send(f"""%%mgpu --gpus 2
+    shown = notebook.send(f"""%%mgpu --gpus 2 --exact never
 {RANK}for epoch in range({epochs}):  # instead of a clock
     for number, (x, y) in enumerate(loader):
         F.cross_entropy(model(x), y).backward()
@@ -81,7 +81,7 @@ def test_waiting_for_a_rank_that_has_finished_is_an_error(
 
 
 def test_a_deadlock_of_ranks_is_an_error(notebook: Notebook) -> None:
-    shown = notebook.send("""%%mgpu --gpus 2
+    shown = notebook.send("""%%mgpu --gpus 2 --exact never
 for epoch in range(2):
     for x, y in DataLoader(loader.dataset, 9):
         for one, target in zip(x, y):  # 5 samples on rank 0, 4 on rank 1; 1 each in the last batch

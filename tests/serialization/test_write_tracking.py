@@ -19,7 +19,7 @@ from nbmgpu.serialization.storage import StoragePool
 from nbmgpu.serialization.write_tracking import DEVICE, MIN_TRACKED_BYTES, PAGE, RINGS, WriteTracker
 from nbmgpu.serialization.write_tracking import _open_userfaultfd as userfaultfd
 
-SIZE = 4 * MIN_TRACKED_BYTES
+SIZE = 10 * MIN_TRACKED_BYTES  # more than malloc ever takes from the heap, 32 MiB
 DONTNEED, FIXED = 4, 0x10
 IO_URING_SETUP = 425
 

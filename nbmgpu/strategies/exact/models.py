@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
 from torch.distributed import ProcessGroup
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
 
 from nbmgpu.patches import PatchStack
 from nbmgpu.strategies.base import Unit
@@ -59,9 +59,9 @@ class SplitModels:
         self._depth = 0
         self._patches = PatchStack()
         self._forwards = ForwardPatch()
-        self._wrapped: WeakSet[nn.Module] = WeakSet()
+        self._wrapped = WeakIdKeyDictionary()
         self._wraps = WrapOrder()
-        self._met: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+        self._met = WeakIdKeyDictionary()
         self._outputs = HeldOutputs()
         patch_batch_norm(self._patches)
         patch_checkpoint(self._patches, self._wraps)
@@ -75,7 +75,7 @@ class SplitModels:
                 continue
             block = BatchBlock(module, name, self)
             self._forwards.add(module, self._wraps.unless_later(block.forward))
-            self._wrapped.add(module)
+            self._wrapped[module] = True
             self.has_models = True
         if caching := caching_configs(root):
             self._forwards.add(root, _without_cache(caching))
