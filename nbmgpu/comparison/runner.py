@@ -162,9 +162,9 @@ class ComparisonRunner:
             execution.interrupt()
         running_since: dict[int, float] = {}
         try:
-            while not execution.over:
+            while not execution.over or self._starts_again(execution):
                 _record_start_times(execution.run.poll(), running_since)
-                if execution.is_to_restart and not self.stopped:
+                if self._starts_again(execution):
                     execution.discard()
                     execution.restart()
                     running_since.clear()
@@ -179,6 +179,10 @@ class ComparisonRunner:
         start_up = max(running_since.values()) - begun if all_run else None
         launch = LaunchCost(execution.bundle.nbytes, start_up)
         self.trials.append(measured(entry, execution.run, launch, self.baseline))
+
+    def _starts_again(self, execution: Execution) -> bool:
+        """Return whether a run is to start again; its last event may say so, too."""
+        return execution.is_to_restart and not self.stopped
 
     def _update_progress(self, name: str, execution: Execution, begun: float) -> None:
         view = execution.run.view
