@@ -89,12 +89,15 @@ class RestartRequest:
 
     @property
     def possible(self) -> bool:
-        """Whether the cell can still start again, but for what ``obstacle`` looks for in memory."""
-        is_rank = os.getpid() == self._process  # and no worker of a loader
-        return is_rank and self._seconds < WITHIN and not self._undo_log.obstacle
+        """Whether the cell can still start again."""
+        return self._is_rank and not self._obstacle
 
     @property
-    def obstacle(self) -> str:
+    def _is_rank(self) -> bool:
+        return os.getpid() == self._process  # and no worker of a loader
+
+    @property
+    def _obstacle(self) -> str:
         """Why the cell cannot start again, as a predicate; empty if it can."""
         if self._seconds >= WITHIN:
             return f"has run for more than {WITHIN:.0f} s"
@@ -111,15 +114,15 @@ class RestartRequest:
         Returns:
             Why it is not possible, as a sentence; empty for any other topic.
         """
-        if topic not in OTHER_NUMBERS or os.getpid() != self._process:
+        if topic not in OTHER_NUMBERS or not self._is_rank:
             return ""
-        if not (obstacle := self.obstacle):
+        if not (obstacle := self._obstacle):
             self._exit((DIFFERS | MAY_DIFFER)[topic])
         return f"The cell does not start again by itself, as it {obstacle}."
 
     def consider_same_work(self) -> None:
         """End this rank if possible, as every rank does all the work."""
-        if self.possible and not self.obstacle:
+        if self.possible:
             self._exit(SAME_WORK)
 
     def consider_error(self, error: BaseException) -> None:
@@ -128,8 +131,7 @@ class RestartRequest:
         It may have the size of a batch written out, or end a loop by what is in a shard.
         """
         is_of_cell = isinstance(error, Exception) and not isinstance(error, SAME_ERRORS)
-        is_early = self.possible and self._seconds < WITHIN_OF_ERROR
-        if is_of_cell and is_early and not self.obstacle:
+        if is_of_cell and self._seconds < WITHIN_OF_ERROR and self.possible:
             self._exit(_failure(error))
 
     def _exit(self, reason: str) -> NoReturn:

@@ -94,9 +94,8 @@ class UndividedSteps:
 
     def _end(self) -> None:
         """End a step, and decide once there have been enough."""
-        if self._progress.has_part or not self._restart.possible:
-            self._is_over = True
-            self._calls.remove()
+        if self._progress.has_part:
+            self._stop()
         elif not self._is_observing:
             self._is_observing = True
             self._calls.install()
@@ -106,6 +105,10 @@ class UndividedSteps:
             count = len(self._times)
             if count >= FEWEST and count * statistics.median(self._times) > SECONDS:
                 self._restart.consider_same_work()
+                self._stop()  # it cannot start again
             elif count == MOST:
-                self._is_over = True
-                self._calls.remove()
+                self._stop()
+
+    def _stop(self) -> None:
+        self._is_over = True
+        self._calls.remove()

@@ -32,7 +32,8 @@ class OutermostCalls:
             if self._inside or not torch.is_grad_enabled():
                 return plain(module, *args, **kwargs)
             with self.paused():
-                if not (is_transformed() or is_in_backward() or is_compiled(module)):
+                is_plain = not (isinstance(module, torch.jit.ScriptModule) or is_compiled(module))
+                if is_plain and not (is_transformed() or is_in_backward()):
                     self._on_call(module, args, kwargs)
                 return plain(module, *args, **kwargs)
 
@@ -58,8 +59,9 @@ def is_transformed() -> bool:
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """Whether a module is a script, or has been compiled by ``torch.compile``."""
-    return isinstance(module, torch.jit.ScriptModule) or "_orig_mod" in module._modules
+    """Whether a module has been compiled by ``torch.compile``, or by its own ``compile()``."""
+    wraps_another = "_orig_mod" in getattr(module, "_modules", ())  # none before ``__init__``
+    return wraps_another or module._compiled_call_impl is not None
 
 
 def is_in_backward() -> bool:

@@ -89,11 +89,8 @@ ENTRIES = (
     ),
     *private(
         TORCH, "torch.nn.Module", "_compiled_call_impl",
-        "--compile leaves a model alone that is compiled already, and is undone after the run.",
-    ),
-    *private(
-        TORCH, "torch._dynamo", "OptimizedModule",
-        "A cell with a compiled model does not start again: its calls cannot be divided.",
+        "--compile leaves a model alone that is compiled already, and is undone after the run; a "
+        "cell with such a model does not start again, as its calls cannot be divided.",
     ),
     *private(
         TORCH, "torch.Tensor", "_backward_hooks _post_accumulate_grad_hooks",

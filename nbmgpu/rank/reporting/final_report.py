@@ -78,7 +78,7 @@ class FinalReport:
             losses=steps.reductions,
             weights=weights,
             buffers=buffers,
-            may_restart=restart is not None and restart.possible and not restart.obstacle,
+            may_restart=restart is not None and restart.possible,
         )
 
     def emit_notices(self, cell: str, namespace: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ from weakref import WeakSet
 from torch import nn
 
 from nbmgpu.errors import StrategyError, format_message
+from nbmgpu.strategies.outermost_calls import is_compiled
 
 if TYPE_CHECKING:
     from nbmgpu.rank.loss.loss_graph import LossGraph
@@ -68,11 +69,6 @@ class Compilation:
 
 def has_compiled_modules() -> bool:
     """Return whether any module in this process runs code compiled by ``torch.compile``."""
-    dynamo = sys.modules.get("torch._dynamo")
-    if dynamo is None:
+    if "torch._dynamo" not in sys.modules:
         return False
-    modules = (x for x in gc.get_objects() if issubclass(type(x), nn.Module))
-    return any(
-        isinstance(module, dynamo.OptimizedModule) or module._compiled_call_impl is not None
-        for module in modules
-    )
+    return any(is_compiled(x) for x in gc.get_objects() if issubclass(type(x), nn.Module))
