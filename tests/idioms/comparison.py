@@ -5,7 +5,7 @@ One device is plain ``exec`` in this process; the ranks are those of ``nbmgpu.ru
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +138,12 @@ def compare(
         _compare(result, idiom, f"random state of {kind}", a, b)
     _compare_curve(result, idiom)
     return result
+
+
+def compare_whole_batches(cell: Idiom, ranks: int = 2, **options: Any) -> Comparison:
+    """Compare a cell that sees whole batches, with the rounding of sums computed in parts."""
+    tolerant = replace(cell, rtol=5 * cell.rtol, atol=5 * cell.atol)
+    return compare(tolerant, ranks, of_whole_batch=True, **options)
 
 
 def assert_equal(

@@ -683,6 +683,20 @@ LATE = {
 """Models whose samples meet where the batch, or the call, of a trial does not show it."""
 
 
+SEEN = """
+rows = []
+
+class Seen(nn.Linear):
+    def forward(self, x):
+        rows.append(len(x))
+        return super().forward(x)
+
+model = nn.Sequential(Seen(8, 16), nn.Linear(16, 4))
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+"""A model that lists the numbers of samples that it is called with."""
+
+
 def _flat(setup: str) -> str:
     """Return a class whose body is indented by 8 columns with one of 4."""
     return "\n".join(

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import textwrap
 
 import pytest
 from exceptions_zero1 import EXCEPTIONS as REFUSED_BY_ZERO1
 from idioms import notices
-from idioms.comparison import Comparison, compare
+from idioms.comparison import Comparison, compare_whole_batches
 from idioms.idiom import TRAIN, Idiom, idiom
 from idioms.notebook import DEVICE, notebook
 from idioms.tables import BY_NAME
-from idioms.whole_batch import CELLS, LATE, LAYERS, meeting_late, model
+from idioms.whole_batch import CELLS, LATE, LAYERS, SEEN, meeting_late, model
 from matrix_selection import sampled
 
 import nbmgpu
@@ -42,10 +41,7 @@ EXCEPTIONS = {
 
 def exact(cell: Idiom, ranks: int = 2, strategy: str = "ddp", **options: object) -> Comparison:
     """Compare a cell, with the rounding of sums that are computed in parts, at every layer."""
-    tolerant = dataclasses.replace(cell, rtol=5 * cell.rtol, atol=5 * cell.atol)
-    return compare(
-        tolerant, ranks, of_whole_batch=True, strategy=strategy, exact="always", **options
-    )
+    return compare_whole_batches(cell, ranks, strategy=strategy, exact="always", **options)
 
 
 def notices_of(result: Comparison) -> set[str]:
@@ -219,19 +215,6 @@ def test_options(option: str, strategy: str) -> None:
         losses[ranks] = names["losses"]
     assert losses[2] == pytest.approx(losses[1], rel=2e-2 if option == "precision" else 1e-5)
     assert not run.view.notices.keys() - {"devices", "step-limit"}
-
-
-SEEN = """
-rows = []
-
-class Seen(nn.Linear):
-    def forward(self, x):
-        rows.append(len(x))
-        return super().forward(x)
-
-model = nn.Sequential(Seen(8, 16), nn.Linear(16, 4))
-opt = torch.optim.SGD(model.parameters(), lr=0.1)
-"""
 
 
 def test_each_rank_computes_its_samples() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from pathlib import Path
 
 import pytest
 import torch
 from idioms import notices
-from idioms.comparison import Comparison, compare, run_both
+from idioms.comparison import Comparison, compare_whole_batches, run_both
 from idioms.idiom import TRAIN, Idiom, idiom
 from idioms.notebook import notebook
 from idioms.whole_batch import CELLS, LAYERS, meeting_late, model
@@ -54,8 +53,7 @@ SQLITE = "import sqlite3; sqlite3.connect(':memory:').close()"
 
 def auto(cell: Idiom, ranks: int = 2, **options: object) -> Comparison:
     """Compare a cell with one device, with the rounding of sums that are computed in parts."""
-    tolerant = dataclasses.replace(cell, rtol=5 * cell.rtol, atol=5 * cell.atol)
-    return compare(tolerant, ranks, of_whole_batch=True, exact="auto", **options)
+    return compare_whole_batches(cell, ranks, exact="auto", **options)
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
-from idioms.comparison import compare, run_both
-from idioms.idiom import Idiom
+from idioms.comparison import compare_whole_batches, run_both
+from idioms.idiom import TRAIN, Idiom, idiom
 from idioms.notebook import notebook
 from idioms.own_updates import CELLS
+from idioms.whole_batch import SEEN
 from matrix_selection import sampled
 
 import nbmgpu
@@ -18,23 +17,10 @@ EXERCISED = ("nbmgpu/strategies/exact", "nbmgpu/rank/undivided_steps.py", "tests
 
 @pytest.mark.parametrize("cell", sampled(((cell,) for cell in CELLS), 4, *EXERCISED))
 def test_the_numbers_of_one_device(cell: Idiom) -> None:
-    tolerant = dataclasses.replace(cell, rtol=5 * cell.rtol, atol=5 * cell.atol)
-    result = compare(tolerant, of_whole_batch=True, exact="always")
+    result = compare_whole_batches(cell, exact="always")
     result.assert_equal()
     assert result.notices == ({"no-batch"} if cell.name == "tensors as parameters" else set())
 
-
-SEEN = """
-rows = []
-
-class Seen(nn.Linear):
-    def forward(self, x):
-        rows.append(len(x))
-        return super().forward(x)
-
-del opt
-model = nn.Sequential(Seen(8, 16), nn.Linear(16, 4))
-"""
 
 BY_HAND = """
 parameters = [*model.parameters()]
@@ -46,7 +32,7 @@ for i in torch.arange(40).repeat(3).split(8):
 
 
 def test_each_rank_computes_its_samples() -> None:
-    names = notebook(SEEN)
+    names = notebook(SEEN + "del opt")
     call = names["nn"].Module.__call__
     nbmgpu.run(BY_HAND, names, gpus=2, cpu=True, exact="always")
     assert names["rows"][:7] == [8] * 7  # a trial takes about as long as these
@@ -118,3 +104,24 @@ def test_gradients_of_a_shard_are_those_of_the_batch() -> None:
     result = run_both(MIXED, exact="auto")
     assert result.ranks["losses"] == pytest.approx(result.alone["losses"], rel=1e-5)
     assert "reads gradients" in result.run.view.notices["restarted"].text
+
+
+def test_a_model_without_an_optimizer_beside_a_sharded_one() -> None:
+    setup = """
+model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.3), nn.Linear(16, 4))
+other = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.2), nn.Linear(16, 4))
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+    cell = (
+        TRAIN.replace("model(x)", "model(x) + other(x)")
+        + """
+        with torch.no_grad():
+            for p in other.parameters():
+                p -= 0.1 * p.grad
+                p.grad = None
+"""
+    )
+    result = compare_whole_batches(
+        idiom("by hand", cell, setup=setup), strategy="fsdp", exact="always"
+    )
+    result.assert_equal()
