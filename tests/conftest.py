@@ -12,17 +12,22 @@ Tests of changed paths come first: ``@pytest.mark.matrix("nbmgpu/rank")`` names 
 test exercises, and ``FILE`` lists changed paths, one per line.  The others follow in a fixed order
 that starts at a different position each day, so that a few days cover all of them.  Tests are
 selected until their recorded durations (``tests/durations.json``, seconds per test) fill
-the minutes.
+the minutes.  Where they take longer than recorded, those left after these minutes are skipped.
 """
 
 from __future__ import annotations
 
 import datetime
+import math
+import time
 from pathlib import Path
 
 import pytest
 from durations import longest_files_first
 from matrix_selection import select
+
+DEADLINE = pytest.StashKey[float]()
+"""When no test of the matrix starts any more, by ``time.monotonic()``."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,6 +36,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--matrix-workers", type=int, default=2, help="processes that share the work")
     group.addoption("--matrix-date", type=datetime.date.fromisoformat, default=None)
     group.addoption("--matrix-changed", type=Path, help="a file with changed paths, one per line")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    minutes = config.getoption("--matrix-minutes")
+    config.stash[DEADLINE] = math.inf if minutes is None else time.monotonic() + minutes * 60
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("matrix") and time.monotonic() > item.config.stash[DEADLINE]:
+        pytest.skip("--matrix-minutes are over")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

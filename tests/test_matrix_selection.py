@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,3 +66,31 @@ def test_recorded_durations_are_of_existing_files() -> None:
     assert recorded
     files = {name.partition("::")[0] for name in recorded}
     assert [name for name in files if not (Path(__file__).parents[1] / name).is_file()] == []
+
+
+SLOW_MATRIX = """
+import time
+import pytest
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("number", range(60))
+def test_of_the_matrix(number):
+    time.sleep(0.1)
+"""
+
+
+def test_no_test_of_the_matrix_starts_after_its_minutes(tmp_path: Path) -> None:
+    (tmp_path / "test_slow.py").write_text(SLOW_MATRIX)
+    tests = Path(__file__).parent
+    plugins = ["-p", "conftest", "-p", "no:cacheprovider"]
+    options = ["-c", tests.parent / "pyproject.toml", "--matrix-workers", "1000"]
+    output = subprocess.run(
+        [sys.executable, "-m", "pytest", tmp_path, *plugins, *options, "--matrix-minutes=0.05"],
+        env=os.environ | {"PYTHONPATH": str(tests)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout
+    skipped = re.search(r"(\d+) skipped in", output)
+    assert skipped, output
+    assert int(skipped[1]) >= 30

@@ -43,7 +43,7 @@ def pipeline_parallel_memory(setup: TrainingSetup) -> dict[Kind, Interval]:
     memory = _parts_memory(setup, 1.0)
     acts = memory["activations"]
     # Intermediate results of a layer are those of a microbatch only.
-    memory["activations"] = Interval(0.8 * acts.low, acts.high)
+    memory["activations"] = Interval(0.7 * acts.low, acts.high)
     return memory
 
 
