@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import pytest
@@ -31,6 +32,24 @@ def sampled(
         pytest.param(*case, id=name, marks=[] if number % every == 0 else mark)
         for number, (case, name) in enumerate(zip(cases, named, strict=True))
     ]
+
+
+FUNCTION_BUDGET = 6.0
+"""Seconds that the cases of one function take in ``make test``, unless one takes longer alone."""
+
+
+def beyond_budget(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Return the cases that ``make test`` leaves out: every function keeps some, spread evenly."""
+    functions: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if not any(item.iter_markers("matrix")):
+            functions[item.nodeid.partition("[")[0]].append(item)
+    left_out = []
+    for cases in functions.values():
+        most = max(int(FUNCTION_BUDGET / max(duration(cases[0]), 0.01)), 1)
+        kept = {at * len(cases) // most for at in range(most)}
+        left_out += [case for at, case in enumerate(cases) if most < len(cases) and at not in kept]
+    return left_out
 
 
 def select(

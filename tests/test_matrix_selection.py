@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from durations import RECORDED, UNKNOWN, longest_files_first
-from matrix_selection import select
+from matrix_selection import beyond_budget, select
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +53,14 @@ def test_a_few_days_cover_the_matrix() -> None:
     days = [set(selected([], day)) for day in range(9)]
     assert days[0] != days[1]
     assert set.union(*days) == {*FSDP, *OTHERS}
+
+
+def test_a_function_with_many_slow_cases_keeps_a_few() -> None:
+    slow = [Item(f"tests/unknown.py::test[{n}]") for n in range(10)]
+    other = [Item("tests/unknown.py::test_other")]
+    left_out = beyond_budget([*slow, *other, *FSDP])
+    assert set(left_out) == {*slow} - {slow[0]}  # of 5 s each, one fits
+    assert beyond_budget(slow[:1]) == []
 
 
 def test_files_that_take_longest_come_first() -> None:
