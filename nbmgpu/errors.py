@@ -49,6 +49,10 @@ class ResultsError(NbmgpuError, RuntimeError):
     """The results of the ranks could not be restored."""
 
 
+class ResumeError(NbmgpuError, RuntimeError):
+    """The cell cannot go on where a checkpoint was written."""
+
+
 class StrategyError(NbmgpuError, RuntimeError):
     """The strategy cannot train this cell with the numbers of one device."""
 

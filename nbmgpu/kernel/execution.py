@@ -35,6 +35,7 @@ from nbmgpu.system.processes import creation_time
 from .batch_size import batch_line
 from .launched_run import LaunchedRun
 from .notebook_context import NotebookContext
+from .resumed_options import resumed_notice, with_checkpoint
 from .write_back import WriteBack
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ class Execution:
         """
         self.cell = read_cell(self.source, self.namespace, self.context.transform)
         self.options = with_plan(self.options, self.namespace)
+        self.options = with_checkpoint(self.options, self.source, self.context.notebook)
         self._check_strategy()
         self.placement = self._engine.place(self.options)
         names = {n: self.namespace[n] for n in self.cell.reads if n in self.namespace}
@@ -185,6 +187,7 @@ class Execution:
             "patches": patches and PATCHED_LIBRARIES.format(patches),
             "library-version": untested_notice(),
             "restarted": self._restart_notice,
+            "resumed": resumed_notice(self.options),
         }
 
     def _imports_of_strategy(self) -> tuple[str, ...]:

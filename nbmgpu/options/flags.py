@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from . import model_parallelism, values
+from nbmgpu.runs.checkpoint import NEWEST
+
+from . import checkpoint_options, model_parallelism, values
 
 COMMANDS = {
     "runs": "list the runs, newest first",
@@ -40,6 +42,7 @@ class Flag:
         validate: converts a value, text or not, to the field's type, or raises InvalidValueError.
         completions: returns the values that Tab offers, the most likely first.
         several: whether the flag takes every word up to the next flag.
+        optional_value: whether the value may be left out, which sets ``constant``.
     """
 
     name: str
@@ -51,6 +54,7 @@ class Flag:
     completions: Callable[[], tuple[str, ...]] = _no_completions
     several: bool = False
     constant: object = True
+    optional_value: bool = False
 
     @property
     def usage(self) -> str:
@@ -127,6 +131,31 @@ FLAGS = (
         metavar="N",
         validate=values.validate_steps,
         completions=lambda: ("20", "100"),
+    ),
+    Flag(
+        "--checkpoint-every",
+        "checkpoint_every",
+        "write checkpoints, from which --resume goes on",
+        metavar="10m|500steps|epoch",
+        validate=checkpoint_options.validate_checkpoint_every,
+        completions=lambda: ("10m", "500steps", "epoch"),
+    ),
+    Flag(
+        "--keep",
+        "keep",
+        "how many checkpoints to keep, the newest (default: 3)",
+        metavar="N",
+        validate=values.validate_keep,
+        completions=lambda: ("1", "3"),
+    ),
+    Flag(
+        "--resume",
+        "resume",
+        "go on at the last checkpoint of this cell, or of another run",
+        metavar="[RUN]",
+        validate=checkpoint_options.validate_resume,
+        constant=NEWEST,
+        optional_value=True,
     ),
     Flag("--dry-run", "dry_run", "start nothing; show what would be sent and written back"),
     Flag("--fresh", "fresh", "start the ranks with torchrun in new processes (slower)"),

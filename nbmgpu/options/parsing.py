@@ -120,6 +120,8 @@ def parse_line(
                 problems.append(Problem(f"{flag.name} takes no value, but was given {words[0]!r}"))
         elif words:
             given[flag.field] = ",".join(words)
+        elif flag.optional_value:
+            given[flag.field] = flag.constant
         else:
             problems.append(Problem(f"{flag.name} has no value", f"Usage: {flag.usage}"))
             given[flag.field] = defaults[flag.field] or next(iter(flag.completions()), None)

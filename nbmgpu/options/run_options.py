@@ -17,6 +17,7 @@ from nbmgpu.strategies import has_dimensions, profile_of, with_mesh
 from nbmgpu.strategies.profiles import BUILT_IN
 from nbmgpu.strategies.strategy_options import StrategyOptions
 
+from .checkpoint_options import CheckpointOptions
 from .flags import FLAGS, RUN
 from .parsing import (
     format_flags,
@@ -30,8 +31,8 @@ from .values import GpuRequest, Problem
 
 
 @dataclass(frozen=True)
-class RunOptions(StrategyOptions):
-    """The options of a run and of its strategy.
+class RunOptions(CheckpointOptions, StrategyOptions):
+    """The options of a run, of its checkpoints and of its strategy.
 
     Made by ``parse`` or ``of``; invalid values raise OptionError.
 

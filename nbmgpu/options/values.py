@@ -219,6 +219,7 @@ validate_steps = _count("optimizer steps", "The cell ends after that many steps"
 validate_microbatches = _count(
     "microbatches", "The number of parts in which a batch runs through the stages", 4
 )
+validate_keep = _count("checkpoints", "The number of checkpoints that are kept", 3, optional=False)
 validate_accumulate = _count(
     "batches to accumulate", "The number of batches per optimizer step", 2, optional=False
 )

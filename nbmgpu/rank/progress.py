@@ -20,6 +20,7 @@ class TrainingProgress:
         sharded_passes: number of passes over sharded loaders.
         had_untrained_pass: whether there was such a pass without a backward pass.
         stepped: ids of the optimizers that have stepped on the current batch.
+        backwards_at_step: number of backward passes before the last optimizer step.
     """
 
     def __init__(self) -> None:
@@ -32,6 +33,7 @@ class TrainingProgress:
         self.sharded_passes = 0
         self.had_untrained_pass = False
         self.stepped: set[int] = set()
+        self.backwards_at_step: int | None = None
         self._loader: object = None
         self._open_passes: Counter[object] = Counter()
         self._backwards_before_batch = 0
@@ -45,6 +47,11 @@ class TrainingProgress:
     def has_part(self) -> bool:
         """Whether this rank has a part of the current batch, and other ranks the rest."""
         return self.shard is not None and self.shard.is_partial
+
+    @property
+    def has_no_pending_gradients(self) -> bool:
+        """Whether an optimizer has stepped after the last backward pass, if any steps at all."""
+        return self.backwards_at_step in (None, self.backwards)
 
     @property
     def loader(self) -> object:

@@ -153,7 +153,7 @@ class RankShell(InteractiveShell):
             except OSError as unwritten:  # disk full: the last output is lost
                 if error is None:
                     error, self.last_traceback = unwritten, format_exception_only(unwritten)
-        after = {name for name in self.user_ns if not self._is_own(name)}
+        after = {name for name in self.user_ns if not self.is_own(name)}
         return Outcome(
             error,
             self.last_traceback,
@@ -173,7 +173,8 @@ class RankShell(InteractiveShell):
             return set()
         return {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
 
-    def _is_own(self, name: str) -> bool:
+    def is_own(self, name: str) -> bool:
+        """Return whether a name in the namespace is the shell's, and not the cell's."""
         own = name in self.user_ns_hidden or name in OWN_NAMES or name.startswith("__")
         return own or HISTORY.fullmatch(name) is not None
 

@@ -63,6 +63,8 @@ def finish(rank: PreparedRank, outcome: Outcome) -> int:
         session.strategy.finish()
     with suppress(OSError):
         _report_end(rank, outcome, stopped)
+    if rank.checkpointer is not None:
+        rank.checkpointer.close(failed=outcome.error is not None)
     session.close()
     rank.step_patch.remove()
     session.streams.leave_all_steps()

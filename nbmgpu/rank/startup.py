@@ -13,13 +13,13 @@ import torch.distributed as dist
 from threadpoolctl import threadpool_limits
 
 from nbmgpu.environment import logging_state, random_state, torch_settings
-from nbmgpu.runs.folder import SHADOWS
 from nbmgpu.serialization import load_bundle
 from nbmgpu.strategies import StrategyOptions, strategy_for
 from nbmgpu.strategies.base import RankContext
 from nbmgpu.strategies.mesh import RankMesh
 
 from . import current, frameworks
+from .checkpoints.checkpointer import checkpointer_of
 from .device import enter_device
 from .files import writes
 from .interrupts import SynchronizedInterruptHandler
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from nbmgpu.serialization import ReceivedBundle
     from nbmgpu.strategies.base import Strategy
 
+    from .checkpoints.checkpointer import Checkpointer
     from .metrics.heartbeat import HeartbeatThread
     from .rank_environment import RankEnvironment
     from .reporting.recorder import Recorder
@@ -64,6 +65,7 @@ class PreparedRank:
         step_patch: the patch of optimizer steps.
         interrupts: lets ranks stop at the same step; None where each one may stop by itself.
         memory_usage: memory used since just before the objects were loaded.
+        checkpointer: writes checkpoints and resumes from one; None without these options.
     """
 
     run: Run
@@ -74,6 +76,7 @@ class PreparedRank:
     step_patch: StepPatch
     interrupts: SynchronizedInterruptHandler | None
     memory_usage: MemoryUsage
+    checkpointer: Checkpointer | None
 
 
 def prepare(
@@ -92,7 +95,7 @@ def prepare(
     registry = OptimizerRegistry()
     registry.install()
     # Before ranks synchronize: folders that appear from now on may be another rank's.
-    files = writes.FilePatch(rank, run.folder / SHADOWS / f"rank-{rank}")
+    files = writes.FilePatch(rank, run.folder)
     _join_process_group(record, environment, device)
     shell = make_shell(recorder.events, recorder, log, rank)
     session = _open_session(record, rank, device, recorder, registry)
@@ -116,10 +119,14 @@ def prepare(
     _restore_environment(record, received.header, shell)
     if session.rank_info.shards_data:
         _write_on_rank_0(files, shell, session)
+    if (checkpointer := checkpointer_of(run, session, shell)) is not None:
+        checkpointer.install()
     if record.options.may_restart and session.rank_info.splits_batches:
         recorder.restart = RestartRequest(recorder.events, run.folder)
         UndividedSteps(progress, recorder.restart, record.world_size).install()
-    return PreparedRank(run, session, shell, received, files, step_patch, interrupts, memory_usage)
+    return PreparedRank(
+        run, session, shell, received, files, step_patch, interrupts, memory_usage, checkpointer
+    )
 
 
 def _join_process_group(record: RunRecord, environment: RankEnvironment, device: str) -> None:

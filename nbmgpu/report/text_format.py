@@ -7,8 +7,8 @@ import re
 import signal
 from typing import Literal
 
-from nbmgpu.formatting import format_count
-from nbmgpu.runs.events import RunState
+from nbmgpu.formatting import format_bytes, format_count
+from nbmgpu.runs.events import CheckpointWritten, RunState
 from nbmgpu.runs.record import RunRecord
 from nbmgpu.runs.view import RunView
 
@@ -126,8 +126,18 @@ def batch_line(record: RunRecord) -> str:
 
 
 def notices(view: RunView) -> list[str]:
-    """Return the texts of all notices, in order."""
-    return [plain(notice.text) for notice in view.notices.values()]
+    """Return the texts of all notices, in order, and the newest checkpoint."""
+    texts = [plain(notice.text) for notice in view.notices.values()]
+    return texts if view.checkpoint is None else [*texts, checkpoint_text(view.checkpoint)]
+
+
+def checkpoint_text(checkpoint: CheckpointWritten) -> str:
+    """Return where the newest checkpoint was written, what it cost, and how to go on there."""
+    return (
+        f"Checkpoint after step {checkpoint.step}: {format_bytes(checkpoint.nbytes)}; it held up "
+        f"the cell for {1000 * checkpoint.held:.0f} ms, and was complete after "
+        f"{checkpoint.seconds:.1f} s. To go on there: %%mgpu --resume"
+    )
 
 
 def exit_word(code: int) -> str:

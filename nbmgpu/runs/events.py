@@ -144,6 +144,24 @@ class Heartbeat(Event):
 
 
 @dataclass(frozen=True)
+class CheckpointWritten(Event):
+    """A checkpoint is complete.
+
+    Attributes:
+        step: the training step after which it was written.
+        nbytes: size of its tensors.
+        held: seconds that it held up the cell.
+        seconds: until it was complete.
+    """
+
+    kind: ClassVar[str] = "checkpoint"
+    step: int
+    nbytes: int
+    held: float
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Measurements(Event):
     """Time and memory of a cell that ran with ``--steps``, on this rank.
 
@@ -272,7 +290,7 @@ EVENT_TYPES: dict[str, type[Event]] = {
     cls.kind: cls
     for cls in (
         Started, Status, Metrics, Progress, Display, Stderr, Heartbeat, Measurements,
-        ParameterShards, StepDigest, Notice, Restart, Failure, Exited, Ended,
+        CheckpointWritten, ParameterShards, StepDigest, Notice, Restart, Failure, Exited, Ended,
     )
 }  # fmt: skip
 

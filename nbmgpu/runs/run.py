@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbmgpu.errors import LaunchError, OptionError, format_message
+from nbmgpu.formatting import format_count
 from nbmgpu.system.processes import process_is_alive
 
+from .checkpoint import Checkpoint, checkpoints_of
 from .engine_plugins import run_control
 from .event_file import EventTail
 from .events import ACTIVE_STATES, Event, RunState
@@ -207,6 +209,24 @@ class Run:
         """Which rank stores which layer's parameters, between two steps; empty under ``ddp``."""
         self.refresh()
         return shard_table(self.record, self.view)
+
+    @property
+    def checkpoints(self) -> list[Checkpoint]:
+        """The complete checkpoints, oldest first; see ``--checkpoint-every``."""
+        return checkpoints_of(self)
+
+    def checkpoint(self, number: int = -1) -> Checkpoint:
+        """Return a checkpoint by its place among ``checkpoints``; by default the newest.
+
+        Raises:
+            OptionError: the run has none there.
+        """
+        checkpoints = self.checkpoints
+        try:
+            return checkpoints[number]
+        except IndexError:
+            what = f"Run {self.id} has {format_count(len(checkpoints), 'checkpoint')}"
+            raise OptionError(format_message(what, instead="--checkpoint-every 10m")) from None
 
     @property
     def duration(self) -> float:

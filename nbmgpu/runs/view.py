@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from .curve import Curve
 from .events import (
     LAUNCHER,
+    CheckpointWritten,
     Ended,
     Event,
     Exited,
@@ -50,7 +51,8 @@ class RunView:
     """The state of a run.
 
     ``notices`` has each topic once. ``tracks`` maps a bar's key to its history on rank 0, which
-    represents all ranks.  ``shards`` has each rank's newest report of the parameters it stores.
+    represents all ranks.  ``shards`` has each rank's newest report of the parameters it stores,
+    ``checkpoint`` is the newest.
     """
 
     def __init__(self, world_size: int) -> None:
@@ -62,6 +64,7 @@ class RunView:
         self.notices: dict[str, Notice] = {}
         self.shards: dict[int, ParameterShards] = {}
         self.restart: Restart | None = None
+        self.checkpoint: CheckpointWritten | None = None
         self.ended: Ended | None = None
         self.first_time: float | None = None
         self.last_time: float = 0.0
@@ -84,6 +87,8 @@ class RunView:
                     self.tracks[event.key] = ProgressTrack.of(event)
             case Notice():
                 self.notices.setdefault(event.topic, event)
+            case CheckpointWritten():
+                self.checkpoint = event
             case Restart():
                 self.restart = self.restart or event
             case ParameterShards():

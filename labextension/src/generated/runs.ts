@@ -129,6 +129,19 @@ export interface Heartbeat extends Event {
   passes: number;
 }
 
+/** A checkpoint is complete. */
+export interface CheckpointWritten extends Event {
+  kind: 'checkpoint';
+  /** the training step after which it was written. */
+  step: number;
+  /** size of its tensors. */
+  nbytes: number;
+  /** seconds that it held up the cell. */
+  held: number;
+  /** until it was complete. */
+  seconds: number;
+}
+
 /** Time and memory of a cell that ran with `--steps`, on this rank. */
 export interface Measurements extends Event {
   kind: 'measured';

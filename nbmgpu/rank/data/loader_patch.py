@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,11 +36,16 @@ if TYPE_CHECKING:
     from .loader_context import LoaderContext
 
 
+Follow = Callable[[Callable[[], Iterator[Any]], FrameType], Iterator[Any]]
+"""Takes what begins a pass over a loader, and the frame that asks for it."""
+
+
 class LoaderPatch:
     """Replaces ``DataLoader.__iter__`` and ``DataLoader.__len__`` in a rank.
 
     Attributes:
         original_len: ``DataLoader.__len__`` without the patch.
+        follow: begins a pass over a loader, and follows it.
         was_sharded: whether each loader was sharded when it was last iterated.
         sharded_loaders: the sharded view of each loader.
     """
@@ -49,6 +55,7 @@ class LoaderPatch:
         self.context = context
         self.limit = limit
         self.original_len = DataLoader.__len__
+        self.follow: Follow | None = None
         self.was_sharded: MutableMapping[Any, bool] = weakref.WeakKeyDictionary()
         self.sharded_loaders: MutableMapping[Any, ShardedLoader] = weakref.WeakKeyDictionary()
 
@@ -60,7 +67,11 @@ class LoaderPatch:
         def patched_iter(loader: DataLoader[Any]) -> Iterator[Any]:
             if isinstance(loader, ShardLoader):
                 return patch.context.original_iter(loader)
-            batches = patch.iterate(loader, sys._getframe(1))
+            frame, follow = sys._getframe(1), patch.follow
+            if follow is None:
+                batches = patch.iterate(loader, frame)
+            else:
+                batches = follow(lambda: patch.iterate(loader, frame), frame)
             if not patch.limit.on:
                 return batches
             return patch.limit.end_after_last(batches, patch.context.trained.is_training)

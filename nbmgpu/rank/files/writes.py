@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nbmgpu.patches import PatchStack
+from nbmgpu.runs.folder import SHADOWS
 
 from .created_folders import CreatedFolders
 from .paths import is_in, is_within, library_folders, resolve_parent
@@ -71,15 +72,16 @@ class FilePatch:
         temporary: paths of temporary files and folders.
     """
 
-    def __init__(self, rank: int, shadows: Path) -> None:
-        """Patch the file operations of ``rank``; ``shadows`` is a folder for its own writes."""
+    def __init__(self, rank: int, folder: Path) -> None:
+        """Patch the file operations of ``rank``; ``folder`` is the run's, which has the shadows."""
         self.rank = rank
-        self.shadows = ShadowFiles(rank, shadows)
+        self.shadows = ShadowFiles(rank, folder / SHADOWS / f"rank-{rank}")
         self.saves = Saves(rank, self._is_temporary, self.shadows.delete)
         self.folders = CreatedFolders()
         self.temporary: set[str] = set()
         self._working_folder = os.path.realpath(os.getcwd())
         self._library_folders = [os.path.realpath(p) for p in library_folders()]
+        self._run_folder = os.path.realpath(folder)
         self._original_open: Callable[..., Any] = builtins.open
         self._patches = PatchStack()
 
@@ -295,8 +297,8 @@ class FilePatch:
         return is_path and self._belongs_to_cell(os.path.realpath(path))
 
     def _belongs_to_cell(self, path: str) -> bool:
-        is_shadow = is_within(path, str(self.shadows.folder))
-        if is_shadow or path.startswith(("/dev/", "/proc/", "/sys/")):
+        is_of_run = is_within(path, self._run_folder)  # shadows and checkpoints
+        if is_of_run or path.startswith(("/dev/", "/proc/", "/sys/")):
             return False
         if is_within(path, self._working_folder):
             return True

@@ -61,6 +61,7 @@ class StepMetrics:
             number: its index among the cell's optimizers; None if it is not one of them.
         """
         limit = self._limit
+        self._progress.backwards_at_step = self._progress.backwards
         if limit.on and limit.count(optimizer):
             self.optimizer_timer.mark(self._progress.samples)
             self._recorder.progress("steps", label="steps", step=limit.taken, total=limit.limit)

@@ -290,3 +290,24 @@ AUTO_BATCH_SIZE = (
     "auto_find_batch_size is ignored, as ranks cannot search for a batch size together. An "
     "out-of-memory error ends the run; set a smaller batch size then."
 )
+
+NOT_RESUMED = (
+    "The cell has ended before it came to where the checkpoint was written: it has taken another "
+    "way than in the run that it resumes, and trained nothing of that."
+)
+NO_CHECKPOINTS = (
+    "No checkpoint was written: nbmgpu writes them between iterations of loops in the cell and in "
+    "functions of the notebook, and this training loop is a library's. Use its own checkpoints, "
+    "such as save_steps of TrainingArguments, or ModelCheckpoint of Lightning."
+)
+UNFOLLOWED_CALLER = (
+    "No checkpoint was written: {caller}() calls the training loop, perhaps in a loop of its own, "
+    "whose iterations cannot be counted. Call it in a loop of the cell instead."
+)
+ITERATOR_OF_EARLIER_ITERATION = (
+    "No checkpoint was written: a loop reads batches by next() from an iterator that one of its "
+    "earlier iterations has made by iter(loader). Write `for batch in loader:` instead."
+)
+LEFT_OUT = (
+    "{names}: not in checkpoints, as it cannot be pickled. A resumed cell has what it makes itself."
+)

@@ -44,6 +44,15 @@ class HostStream:
             "numpy": np.random.RandomState(seed % 2**32).get_state(),
         }
 
+    def states(self) -> tuple[Set[str], dict[str, Any]]:
+        """Return the generators that samples draw from, and the rank's own states."""
+        return self.drawn, self._inactive_states.copy()
+
+    def restore(self, states: tuple[Set[str], dict[str, Any]]) -> None:
+        """Set the rank's own states to ``states()``; call it outside of ``loading``."""
+        self.drawn, inactive = states
+        self._inactive_states = inactive.copy()
+
     @contextmanager
     def loading(self, watched: bool) -> Iterator[None]:
         """Activate the rank's own states while samples are loaded.

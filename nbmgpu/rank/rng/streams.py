@@ -14,6 +14,7 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,21 @@ from nbmgpu.rank.store.broadcast import broadcast_from_rank_0
 
 from .generators import torch_states
 from .host_rng import HostStream
+
+
+@dataclass(frozen=True)
+class StreamStates:
+    """The states of all streams of a rank.
+
+    Attributes:
+        notebook: the notebook's stream, and Python's and NumPy's generators.
+        own: the rank's own stream of torch; None outside of a step.
+        host: of Python's and NumPy's generators, see ``HostStream.states``; None before a step.
+    """
+
+    notebook: random_state.RandomState
+    own: Any
+    host: Any
 
 
 class RandomStreams:
@@ -113,6 +129,24 @@ class RandomStreams:
             self._in_notebook_stream = False
             if self._passes:
                 self._swap()
+
+    def states(self) -> StreamStates:
+        """Return the states of all streams."""
+        now, host = random_state.capture(), self.host and self.host.states()
+        if not self.in_step or self._inactive_states is None:
+            return StreamStates(now, None, host)
+        torch_state, gpu = self._inactive_states
+        return StreamStates(replace(now, torch=torch_state, gpu=gpu), (now.torch, now.gpu), host)
+
+    def restore(self, states: StreamStates) -> None:
+        """Set all streams to ``states``, as far as this rank has them now."""
+        random_state.restore(states.notebook)
+        if self.in_step and self._inactive_states is not None:
+            self._inactive_states = states.notebook.torch, states.notebook.gpu
+            if states.own is not None:
+                random_state.restore_torch(states.own)
+        if self.host is not None and states.host is not None:
+            self.host.restore(states.host)
 
     def _swap(self) -> None:
         states = random_state.torch_states()

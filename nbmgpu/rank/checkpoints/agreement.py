@@ -1,0 +1,67 @@
+"""Lets all ranks write a checkpoint at the same iteration, which rank 0 asks for at any time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
+
+REQUEST_FILE = "checkpoint"
+"""A file in the run folder: its content is the number of the checkpoint that is asked for."""
+
+
+class IterationAgreement:
+    """Agrees on an iteration that no rank has begun yet, without holding up any of them.
+
+    A rank that sees a request all-reduces the number of its iteration (MAX), asynchronously, and
+    waits for the result in its next iteration.  A checkpoint is due one iteration after the
+    largest: there all ranks know the result.  None can wait for one that waits for it in a
+    collective of the cell, because it has taken part in all collectives of earlier iterations.
+    """
+
+    def __init__(self, folder: Path, group: ProcessGroup | None) -> None:
+        """Read requests from the run's ``folder``; ``group`` has all ranks, with gloo."""
+        self._path = folder / REQUEST_FILE
+        self._group = group
+        self._seen = 0
+        self._latest: torch.Tensor | None = None
+        self._work: Any = None
+        self._due: int | None = None
+
+    def request(self) -> None:
+        """Ask all ranks for a checkpoint, unless one has been asked for."""
+        if self._work is None and self._due is None:
+            with self._path.open("a") as file:
+                file.write(".")
+
+    def is_due(self, iteration: int) -> bool:
+        """Return whether all ranks write a checkpoint from this iteration on.
+
+        Args:
+            iteration: number of iterations that have begun; each is asked about once.
+        """
+        if self._due is None and self._work is not None:
+            self._work.wait()
+            assert self._latest is not None
+            self._due, self._work = int(self._latest.item()) + 1, None
+        elif self._due is None and self._is_requested():
+            self._latest = torch.tensor(iteration)
+            self._work = dist.all_reduce(
+                self._latest, dist.ReduceOp.MAX, group=self._group, async_op=True
+            )
+        return self._due is not None and iteration >= self._due
+
+    def done(self) -> None:
+        """Note that the checkpoint has been written."""
+        self._due = None
+
+    def _is_requested(self) -> bool:
+        try:
+            size = self._path.stat().st_size
+        except OSError:
+            return False
+        requested, self._seen = size > self._seen, max(size, self._seen)
+        return requested

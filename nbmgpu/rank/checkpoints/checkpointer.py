@@ -1,0 +1,217 @@
+"""Writes checkpoints of a running cell, and resumes a cell from one."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+from nbmgpu.options.checkpoint_options import CheckpointInterval
+from nbmgpu.rank.reporting import notices
+from nbmgpu.runs.checkpoint import (
+    Checkpoint,
+    CheckpointDescription,
+    LoopPosition,
+    step_folder,
+)
+
+from .agreement import IterationAgreement
+from .capture import capture
+from .frames import UserFrame, unfollowed_caller, user_frames
+from .instrumentation import Instrumentation
+from .loops import LoopStack
+from .random_positions import RandomPosition
+from .resume import Resume
+from .schedule import CheckpointSchedule
+from .writer import CheckpointWriter
+
+if TYPE_CHECKING:
+    from nbmgpu.rank.session import TrainingSession
+    from nbmgpu.rank.shell import RankShell
+    from nbmgpu.runs.run import Run
+
+CONSTANTS = (str, bytes, int, float, complex, type(None))
+"""Types of values that do not change.  What the notebook has under a name holds for a resumed cell,
+unless the cell has bound the name: ``EPOCHS = 20`` in an earlier cell lets it train for longer."""
+
+ERROR_GRACE = 10.0
+"""Seconds to wait for a checkpoint that is being written when the cell has failed."""
+
+
+class Checkpointer:
+    """The checkpoints of one rank, between the iterations of the cell's loops.
+
+    Attributes:
+        loops: the loops that are running.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        session: TrainingSession,
+        shell: RankShell,
+        interval: CheckpointInterval | None,
+        checkpoint: Checkpoint | None,
+        keep: int,
+    ) -> None:
+        """Prepare to write a checkpoint every ``interval``, and to resume from ``checkpoint``.
+
+        All ranks call it together.  The newest ``keep`` checkpoints are kept.
+        """
+        group = dist.new_group(backend="gloo")
+        self.loops = LoopStack(lambda: session.progress.step)
+        self._run = run
+        self._session = session
+        self._shell = shell
+        self._resume = None if checkpoint is None else Resume(checkpoint)
+        self._group = group
+        self._writer = CheckpointWriter(session.rank_info.rank, session.recorder, keep)
+        agreement = IterationAgreement(run.folder, group)
+        self._schedule = CheckpointSchedule(
+            interval, session.progress, agreement, asks=session.rank_info.rank == 0
+        )
+        self._instrumentation = Instrumentation(self.loops, self.loops.enter, self._skips_iteration)
+        self._random = RandomPosition(session.streams, self.loops)
+        self._constants: dict[str, Any] = {}
+
+    def install(self) -> None:
+        """Follow the loops of the cell, of functions in the shell's namespace, and loaders."""
+        self._shell.ast_transformers.append(self._instrumentation.transformer())
+        self._instrumentation.instrument_functions(self._shell.user_ns)
+        self._session.loaders.follow = self._follow
+        namespace = self._shell.user_ns
+        self._constants = {n: v for n, v in namespace.items() if isinstance(v, CONSTANTS)}
+        self._random.begin(self._resume, self._session.rank_info.rank)
+
+    def close(self, failed: bool) -> None:
+        """Complete the last checkpoint, and give functions their own code again."""
+        self._writer.finish(ERROR_GRACE if failed else None)
+        transform: Any = self._shell.transform_cell
+        self._instrumentation.restore_functions(transform(self._run.cell))
+        recorder = self._session.recorder
+        if self._resume is not None and not failed:
+            recorder.notice("not-resumed", notices.NOT_RESUMED)
+        elif (
+            self._schedule.interval is not None
+            and not self.loops.active
+            and self._session.progress.step
+        ):
+            recorder.notice("no-checkpoints", notices.NO_CHECKPOINTS)
+
+    def _follow(self, begin: Callable[[], Iterator[Any]], frame: FrameType) -> Iterator[Any]:
+        """Begin a pass over a loader for ``frame``, and follow its batches."""
+        return self._random.follow(begin, frame, self._resume)
+
+    def _skips_iteration(self, number: int) -> bool:
+        """Begin an iteration of a loop; return whether a resumed cell skips its body.
+
+        Raises:
+            ResumeError: the checkpoint does not fit the cell.
+        """
+        depth = len(self.loops.active)
+        loop = self.loops.begin_iteration(number)
+        if self._resume is not None:
+            return self._advance(self._resume)
+        has_ended_loop = len(self.loops.active) < depth
+        self._writer.poll()
+        if self._schedule.is_due(loop, has_ended_loop):
+            self._schedule.restart()
+            if self._can_resume(sys._getframe(1)):
+                self._write(sys._getframe(1))
+        loop.step = self._session.progress.step
+        return False
+
+    def _can_resume(self, frame: FrameType) -> bool:
+        """Return whether a resumed cell can come to this iteration; otherwise give a notice."""
+        namespace, recorder = self._shell.user_ns, self._session.recorder
+        caller = unfollowed_caller(frame, namespace, self._instrumentation.is_followed)
+        if caller:
+            recorder.notice("no-checkpoints", notices.UNFOLLOWED_CALLER.format(caller=caller))
+        elif not self._random.is_recorded:
+            recorder.notice("no-checkpoints", notices.ITERATOR_OF_EARLIER_ITERATION)
+        return self._random.is_recorded and not caller
+
+    def _frames(self, frame: Any) -> tuple[list[UserFrame], dict[str, Any]]:
+        """Return the frames of the user's code and their variables.
+
+        Left out are targets of running loops, which a resumed cell binds itself, and constants of
+        the notebook.
+        """
+        frames = user_frames(frame, self._shell.user_ns)
+        is_own = self._shell.is_own
+        variables = {k: v for each in frames for k, v in each.variables(is_own).items()}
+        for name, value in self._constants.items():
+            if name in variables and variables[name] is value:
+                del variables[name]
+        for loop in self.loops.active:
+            name = loop.site.function.rpartition(".")[2]
+            for each in frames:
+                if each.function == name:
+                    for target in loop.site.targets:
+                        variables.pop(f"{each.prefix}{target}", None)
+        return frames, variables
+
+    def _write(self, frame: Any) -> None:
+        begun, session, progress = time.perf_counter(), self._session, self._session.progress
+        rank = session.rank_info.rank
+        with session.losses.batch_dependence.paused():
+            _, variables = self._frames(frame)
+            state = capture(variables, with_values=rank == 0)
+        random: list[Any] = [None] * session.rank_info.world_size
+        dist.all_gather_object(random, self._random.states(), group=self._group)
+        if rank == 0 and state.left_out:
+            names = ", ".join(f"`{name.rpartition(':')[2]}`" for name in state.left_out)
+            session.recorder.notice("left-out", notices.LEFT_OUT.format(names=names))
+        description = CheckpointDescription(
+            step=progress.step,
+            samples=progress.samples,
+            world_size=session.rank_info.world_size,
+            levels=[
+                LoopPosition(
+                    None if loop is self.loops.cell else loop.identity,
+                    loop.count,
+                    list(loop.trained),
+                )
+                for loop in self.loops.levels
+            ],
+            num_states=state.num_states,
+            num_tensors=len(state.tensors),
+            left_out=state.left_out,
+        )
+        folder = step_folder(self._run.folder, progress.step)
+        self._writer.write(folder, state, random, description, begun)
+
+    def _advance(self, resume: Resume) -> bool:
+        """Go on towards the checkpoint; return whether the iteration is skipped."""
+        active, frame = self.loops.active, sys._getframe(2)
+        if resume.skips(active):
+            if active[-1].count == 1 and resume.is_before(active):
+                resume.bind_missing(*self._frames(frame))
+            return True
+        if not resume.is_reached(active):
+            return False
+        session, progress = self._session, self._session.progress
+        with session.losses.batch_dependence.paused():
+            resume.apply(*self._frames(frame))
+        self._random.restore(resume)
+        progress.step, progress.samples = resume.description.step, resume.description.samples
+        self._schedule.restart()
+        active[-1].step = progress.step
+        self._resume = None
+        return False
+
+
+def checkpointer_of(run: Run, session: TrainingSession, shell: RankShell) -> Checkpointer | None:
+    """Return the checkpointer that the options of a run ask for."""
+    values = run.record.options.values
+    every, resume = values.get("checkpoint_every"), values.get("resume")
+    if not every and not resume:
+        return None
+    interval = CheckpointInterval.parse(every) if every else None
+    checkpoint = Checkpoint(Path(resume)) if resume else None
+    return Checkpointer(run, session, shell, interval, checkpoint, values.get("keep") or 3)

@@ -1,0 +1,165 @@
+"""Writes a checkpoint: tensors by ``torch.distributed.checkpoint``, in the background."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import time
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_saver import async_save
+
+from nbmgpu.rank.reporting.recorder import Recorder
+from nbmgpu.runs.checkpoint import (
+    DESCRIPTION,
+    RANDOM,
+    STATES,
+    VALUES,
+    CheckpointDescription,
+    tensor_key,
+)
+from nbmgpu.runs.events import CheckpointWritten
+from nbmgpu.runs.folder import write_atomically
+
+from .capture import CapturedState
+
+NOT_WRITTEN = (
+    "The checkpoint after step {step} could not be written: {error}. The cell goes on; the next "
+    "checkpoint is tried again."
+)
+
+
+@dataclass(frozen=True)
+class PendingCheckpoint:
+    """A checkpoint that is being written.
+
+    Attributes:
+        folder: its files.
+        files: what rank 0 writes beside the tensors, by name.
+        description: what it describes; written last.
+        begun: when it was begun, by ``time.perf_counter``.
+        held: seconds that the cell was held up.
+        nbytes: size of all tensors.
+        tensors: done when all tensors of all ranks are written.
+    """
+
+    folder: Path
+    files: dict[str, bytes]
+    description: CheckpointDescription
+    begun: float
+    held: float
+    nbytes: int
+    tensors: Future[Any]
+
+
+class CheckpointWriter:
+    """Writes one checkpoint after the other, and removes old ones."""
+
+    def __init__(self, rank: int, recorder: Recorder, keep: int) -> None:
+        """Write with all ranks, which call it together; keep the newest ``keep`` checkpoints."""
+        self._rank = rank
+        self._group = dist.new_group(backend="gloo")  # of the thread in the background alone
+        self._recorder = recorder
+        self._keep = keep
+        self._pending: PendingCheckpoint | None = None
+
+    def write(
+        self,
+        folder: Path,
+        state: CapturedState,
+        random: list[Any],
+        description: CheckpointDescription,
+        begun: float,
+    ) -> None:
+        """Begin to write a checkpoint; returns once all tensors are copied to host memory.
+
+        All ranks call it together.  Each writes a part of the tensors that all of them have.
+
+        Args:
+            folder: where to write.
+            state: the captured state of this rank.
+            random: the random states of all ranks.
+            description: what is captured.
+            begun: when capturing began, by ``time.perf_counter``.
+        """
+        self.finish()
+        files = {STATES: state.states, VALUES: state.values, RANDOM: pickle.dumps(random)}
+        own = {tensor_key(number): state.tensors[number] for number in self._own_numbers(state)}
+        future: Future[Any] = async_save(  # type: ignore[assignment]
+            own,
+            storage_writer=FileSystemWriter(folder, thread_count=1),
+            process_group=self._group,
+        )
+        nbytes = sum(tensor.numel() * tensor.element_size() for tensor in state.tensors)
+        held = time.perf_counter() - begun
+        self._pending = PendingCheckpoint(folder, files, description, begun, held, nbytes, future)
+
+    def _own_numbers(self, state: CapturedState) -> list[int]:
+        """Return the numbers of the tensors that this rank writes: about the same bytes each."""
+        ranks = dist.get_world_size(self._group)
+        sizes = [t.numel() * t.element_size() for t in state.tensors[: state.num_states]]
+        loads, own = [0] * ranks, []
+        for number in sorted(range(len(sizes)), key=lambda n: -sizes[n]):
+            rank = loads.index(min(loads))
+            loads[rank] += sizes[number]
+            if rank == self._rank:
+                own.append(number)
+        values = range(state.num_states, len(state.tensors)) if self._rank == 0 else ()
+        return [*own, *values]
+
+    def poll(self) -> None:
+        """Complete a checkpoint whose tensors are written."""
+        if self._pending is not None and self._pending.tensors.done():
+            self.finish()
+
+    def finish(self, timeout: float | None = None) -> None:
+        """Wait for the checkpoint that is being written, and complete it.
+
+        Args:
+            timeout: seconds to wait at most; None for no limit.
+        """
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        try:
+            pending.tensors.result(timeout)
+            if self._rank == 0:
+                for name, data in pending.files.items():
+                    (pending.folder / name).write_bytes(data)
+                write_atomically(pending.folder / DESCRIPTION, pending.description.to_json())
+        except Exception as error:
+            if self._rank == 0:
+                text = NOT_WRITTEN.format(step=pending.description.step, error=_reason(error))
+                self._recorder.notice("checkpoint-failed", text)
+                shutil.rmtree(pending.folder, ignore_errors=True)
+            return
+        if self._rank == 0:
+            self._remove_old(pending.folder.parent)
+            self._recorder.events.emit(
+                CheckpointWritten,
+                step=pending.description.step,
+                nbytes=pending.nbytes,
+                held=pending.held,
+                seconds=time.perf_counter() - pending.begun,
+            )
+
+    def _remove_old(self, checkpoints: Path) -> None:
+        complete = sorted(path.parent for path in checkpoints.glob(f"step-*/{DESCRIPTION}"))
+        for folder in complete[: -self._keep]:
+            with suppress(OSError):
+                (folder / DESCRIPTION).unlink()  # first: it is not complete any more
+                shutil.rmtree(folder)
+
+
+def _reason(error: BaseException) -> str:
+    """Return the first cause of ``error``, on one line."""
+    failures = getattr(error, "failures", None)  # CheckpointException: by rank
+    if failures:
+        error = next(iter(failures.values()))[0]
+    return f"{type(error).__name__}: {error}".partition("\n")[0].rstrip(".")

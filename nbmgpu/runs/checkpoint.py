@@ -1,0 +1,196 @@
+"""Checkpoints on disk: a folder each, in the folder of their run.
+
+::
+
+    checkpoints/step-00000500/
+      checkpoint.json        where in the cell it was written; complete if this is there
+      states, values         pickles without their tensors (see nbmgpu.rank.checkpoints.capture)
+      random                 a pickle of the random states of each rank
+      .metadata, *.distcp    the tensors, as torch.distributed.checkpoint writes them
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbmgpu.errors import OptionError, format_message
+
+from .checkpoint_state import loads
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from .run import Run
+
+NEWEST = "newest"
+"""Stands for the newest run of a cell that has a checkpoint."""
+
+CHECKPOINTS = "checkpoints"
+DESCRIPTION = "checkpoint.json"
+STATES, VALUES, RANDOM = "states", "values", "random"
+
+
+@dataclass(frozen=True)
+class LoopEntry:
+    """A loop that has begun.
+
+    Attributes:
+        function, line: where it is, see ``nbmgpu.rank.checkpoints.loops.LoopSite``.
+        entry: how often it had begun before, in the same iteration of the loop around it.
+    """
+
+    function: str
+    line: int
+    entry: int
+
+
+@dataclass(frozen=True)
+class LoopPosition:
+    """A loop that was running when a checkpoint was written, or the cell around all loops.
+
+    Attributes:
+        loop: the loop; None for the cell.
+        count: number of iterations begun.
+        trained: loops in this iteration that were over and had trained.
+    """
+
+    loop: LoopEntry | None
+    count: int
+    trained: list[LoopEntry]
+
+
+@dataclass(frozen=True)
+class CheckpointDescription:
+    """The content of ``checkpoint.json``.
+
+    Attributes:
+        step: the training step, as in the run's curves.
+        samples: number of samples so far.
+        world_size: number of ranks.
+        levels: the cell, and the loops that were running, outermost first.
+        num_states: number of tensors of state dicts; those of variables follow.
+        num_tensors: number of all tensors.
+        left_out: variables that cannot be pickled.
+    """
+
+    step: int
+    samples: int
+    world_size: int
+    levels: list[LoopPosition]
+    num_states: int
+    num_tensors: int
+    left_out: list[str] = field(default_factory=list)
+
+    def to_json(self) -> str:
+        """Return the text of the file."""
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> CheckpointDescription:
+        """Return what the text of the file says."""
+        fields = json.loads(text)
+        levels = [
+            LoopPosition(
+                None if each["loop"] is None else LoopEntry(**each["loop"]),
+                each["count"],
+                [LoopEntry(**trained) for trained in each["trained"]],
+            )
+            for each in fields["levels"]
+        ]
+        return cls(**fields | {"levels": levels})
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A complete checkpoint.
+
+    Attributes:
+        folder: its files.
+    """
+
+    folder: Path
+
+    @property
+    def description(self) -> CheckpointDescription:
+        """Where in the cell it was written."""
+        return CheckpointDescription.from_json((self.folder / DESCRIPTION).read_text())
+
+    @property
+    def step(self) -> int:
+        """The training step that it was written after."""
+        return self.description.step
+
+    @property
+    def states(self) -> dict[str, Any]:
+        """The state dicts of models, optimizers, schedulers and scalers, by variable."""
+        data = (self.folder / STATES).read_bytes()
+        states: dict[str, Any] = loads(data, self.read_tensors(self.description.num_states))
+        return states
+
+    def load(self, module: nn.Module, name: str = "") -> None:
+        """Load the weights of a model into ``module``.
+
+        Args:
+            module: a model with the same parameters.
+            name: the variable of the model in the cell; by default the one whose state fits.
+
+        Raises:
+            OptionError: the checkpoint has no such model, or several.
+        """
+        states, own = self.states, module.state_dict()
+        fitting = [
+            path for path, state in states.items()
+            if isinstance(state, dict) and state.keys() == own.keys()
+        ]  # fmt: skip
+        chosen = [name] if name in states else fitting
+        if len(chosen) != 1 or (name and name not in states):
+            what = f"The checkpoint has no model {name!r}" if name else (
+                "Several models of the checkpoint fit" if fitting else
+                "No model of the checkpoint has the same parameters"
+            )  # fmt: skip
+            raise OptionError(format_message(what, f"It has the states of {', '.join(states)}"))
+        module.load_state_dict(states[chosen[0]])
+
+    def read_tensors(self, number: int) -> list[Tensor]:
+        """Read the first ``number`` tensors, on the CPU; needs no process group."""
+        import torch
+        from torch.distributed.checkpoint.filesystem import FileSystemReader
+        from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+        from torch.distributed.checkpoint.state_dict_loader import load
+
+        reader = FileSystemReader(self.folder)
+        entries = reader.read_metadata().state_dict_metadata
+        tensors: dict[str, Any] = {}
+        for at in range(number):
+            entry = entries[tensor_key(at)]
+            assert isinstance(entry, TensorStorageMetadata)
+            tensors[tensor_key(at)] = torch.empty(entry.size, dtype=entry.properties.dtype)
+        if tensors:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as asked for
+                load(tensors, storage_reader=reader, no_dist=True)
+        return list(tensors.values())
+
+    def __repr__(self) -> str:
+        """Return step and folder."""
+        return f"<Checkpoint after step {self.step}: {str(self.folder)!r}>"
+
+
+def tensor_key(number: int) -> str:
+    """Return the name of a tensor in a checkpoint."""
+    return f"tensor-{number}"
+
+
+def step_folder(run_folder: Path, step: int) -> Path:
+    """Return the folder of the checkpoint after a step."""
+    return run_folder / CHECKPOINTS / f"step-{step:08d}"
+
+
+def checkpoints_of(run: Run) -> list[Checkpoint]:
+    """Return the complete checkpoints of a run, oldest first."""
+    folders = sorted((run.folder / CHECKPOINTS).glob("step-*"))
+    return [Checkpoint(folder) for folder in folders if (folder / DESCRIPTION).exists()]

@@ -1,0 +1,100 @@
+"""A cell that has failed goes on at its checkpoint, with the numbers of an unbroken run."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+from checkpoints_cells import CELLS
+from interrupted import LOOP, notebook, run_both, run_until_it_fails, weights
+from matrix_selection import sampled
+from torch import nn
+
+import nbmgpu
+from nbmgpu.errors import OptionError, ResumeError
+
+EXACT = 1e-6
+"""Rounding: some losses are summed in another order than by the unbroken run."""
+
+STRATEGIES = (
+    "ddp", "zero1", "fsdp", "pp", "deepspeed_stage_2",
+    "none", "zero2", "tp", "deepspeed_stage_1", "deepspeed_stage_3",
+)  # fmt: skip
+
+DROPOUT = "model = nn.Sequential(nn.Linear(16, 64), nn.Dropout(0.2), nn.Linear(64, 4))\n" + (
+    "opt = torch.optim.AdamW(model.parameters(), lr=1e-2)\n"
+)
+
+
+@pytest.mark.parametrize("name", sampled([(name,) for name in CELLS], 4, "nbmgpu/rank/checkpoints"))
+def test_cells(name: str) -> None:
+    cell, cells, options = CELLS[name]
+    both = run_both(textwrap.dedent(cell), textwrap.dedent(cells), **options)
+    assert both.difference() <= EXACT
+    assert both.resumed["history"] == both.unbroken["history"]
+    assert "resumed" in both.resuming.view.notices
+
+
+@pytest.mark.parametrize(
+    "strategy", sampled([(each,) for each in STRATEGIES], 3, "nbmgpu/strategies")
+)
+def test_strategies(strategy: str) -> None:
+    both = run_both(LOOP, strategy=strategy, exact="auto" if strategy == "none" else "never")
+    assert both.difference() <= EXACT
+
+
+def test_dropout_with_whole_batches_on_another_number_of_ranks() -> None:
+    both = run_both(LOOP, DROPOUT, exact="always", resume_with={"gpus": 3})
+    assert both.difference() <= EXACT
+
+
+def test_another_strategy() -> None:
+    both = run_both(LOOP, strategy="fsdp", resume_with={"strategy": "zero1"})
+    assert both.difference() <= EXACT
+
+
+def test_checkpoints_of_epochs_are_shown(capsys) -> None:
+    both = run_both(LOOP, every="epoch")
+    (*_, last) = both.failed.checkpoints
+    assert last.step == 26
+    assert "Checkpoint after step 26" in capsys.readouterr().out
+    assert "Resumed after step 26" in both.resuming.view.notices["resumed"].text
+
+
+def test_constants_of_the_notebook_may_change() -> None:
+    cell = LOOP.replace("range(3)", "range(EPOCHS)")
+    run_until_it_fails(cell, notebook("EPOCHS = 3", 30), checkpoint_every="7steps")
+    resumed = notebook("EPOCHS = 4")
+    nbmgpu.run(cell, resumed, resume=True, gpus=2, cpu=True)
+    assert len(resumed["meter"].values) == 52
+
+
+def test_the_newest_checkpoints_are_kept_and_load_into_a_plain_model() -> None:
+    options = {"checkpoint_every": "3steps", "keep": 2, "strategy": "fsdp"}
+    run = run_until_it_fails(LOOP, notebook(fail_at=20), **options)
+    assert [each.step for each in run.checkpoints] == [15, 18]
+    fresh = notebook()
+    before = weights(fresh)
+    run.checkpoint(-1).load(fresh["model"])
+    assert float((weights(fresh) - before).abs().max()) > 1e-3
+    assert set(run.checkpoint(0).states) == {"model", "opt"}
+    with pytest.raises(OptionError, match="2 checkpoints"):
+        run.checkpoint(5)
+    with pytest.raises(OptionError, match="No model"):
+        run.checkpoint(0).load(nn.Linear(3, 3))
+
+
+class TestErrors:
+    def test_another_cell(self) -> None:
+        failed = run_until_it_fails(LOOP, notebook(fail_at=10), checkpoint_every="5steps").id
+        with pytest.raises(OptionError, match="No run of this cell"):
+            nbmgpu.run(LOOP + "pass", notebook(), resume=True, gpus=2, cpu=True)
+        with pytest.raises(OptionError, match="another cell"):
+            nbmgpu.run(LOOP + "pass", notebook(), resume=failed, gpus=2, cpu=True)
+
+    def test_another_model(self) -> None:
+        cell = LOOP + "\n"
+        run_until_it_fails(cell, notebook(fail_at=10), checkpoint_every="5steps")
+        other = notebook("model = nn.Linear(16, 4); opt = torch.optim.Adam(model.parameters())")
+        with pytest.raises(ResumeError, match=r"does not fit[\s\S]*has changed since"):
+            nbmgpu.run(cell, other, resume=True, gpus=2, cpu=True)
