@@ -9,6 +9,7 @@ from typing import Literal
 
 from nbmgpu.formatting import format_count
 from nbmgpu.runs.events import RunState
+from nbmgpu.runs.hang_text import hang_notice
 from nbmgpu.runs.record import RunRecord
 from nbmgpu.runs.view import RunView
 
@@ -126,8 +127,11 @@ def batch_line(record: RunRecord) -> str:
 
 
 def notices(view: RunView) -> list[str]:
-    """Return the texts of all notices, in order."""
-    return [plain(notice.text) for notice in view.notices.values()]
+    """Return the texts of all notices, in order, and that of a hang which has not ended the run."""
+    texts = [notice.text for notice in view.notices.values()]
+    if view.hang is not None and not view.hang.stops:
+        texts.append(hang_notice(view.hang))
+    return [plain(text) for text in texts]
 
 
 def exit_word(code: int) -> str:

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from nbmgpu.errors import (
     LOST_SHARDS,
+    HangError,
     LaunchError,
     RankError,
     RankKilledError,
@@ -21,7 +22,8 @@ from nbmgpu.errors import (
     step_mismatch_message,
 )
 
-from .events import Failure
+from .events import Failure, Hang
+from .hang_text import hang_report
 from .run import Run
 
 ErrorT = TypeVar("ErrorT", bound=BaseException)
@@ -78,6 +80,8 @@ def exception_of(run: Run) -> BaseException | None:
                 f"it was stopped; {_what_is_back(run)}{_where_ranks_stood(run)}"
             )
         )
+    if view.hang is not None and view.hang.stops:
+        return plain(HangError(_hang(run, view.hang)))
     if view.ended and view.ended.detail:
         return plain(LaunchError(f"{view.ended.detail}\nFolder: {run.folder}"))
     if view.exited_silently is not None:
@@ -106,6 +110,14 @@ def _what_is_back(run: Run) -> str:
     if run.view.ranks[0].state in ("starting", "loading"):
         return "rank 0 had not begun to run the cell"
     return "rank 0 ended before it could send its results: variables are those from before the cell"
+
+
+def _hang(run: Run, hang: Hang) -> str:
+    """Return the report of the hang that has ended ``run``."""
+    way = f"Try: {hang.remedy}." if hang.remedy else ""
+    ended = f"--on-hang stop has ended the run; {_what_is_back(run)}."
+    report = hang_report(hang)
+    return "\n".join(filter(None, [report, way, ended]))
 
 
 def _sentence(text: str) -> str:

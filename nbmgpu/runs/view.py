@@ -14,6 +14,7 @@ from .events import (
     Event,
     Exited,
     Failure,
+    Hang,
     Metrics,
     Notice,
     ParameterShards,
@@ -50,7 +51,7 @@ class RunView:
     """The state of a run.
 
     ``notices`` has each topic once. ``tracks`` maps a bar's key to its history on rank 0, which
-    represents all ranks.  ``shards`` has each rank's newest report of the parameters it stores.
+    represents all ranks.  ``hang`` is the hang that lasts, or that has ended the run.  ``shards`` has each rank's newest report of the parameters it stores.
     """
 
     def __init__(self, world_size: int) -> None:
@@ -62,6 +63,7 @@ class RunView:
         self.notices: dict[str, Notice] = {}
         self.shards: dict[int, ParameterShards] = {}
         self.restart: Restart | None = None
+        self.hang: Hang | None = None
         self.ended: Ended | None = None
         self.first_time: float | None = None
         self.last_time: float = 0.0
@@ -88,6 +90,8 @@ class RunView:
                 self.restart = self.restart or event
             case ParameterShards():
                 self.shards[event.rank] = event
+            case Hang():
+                self.hang = None if event.over else event
             case Ended():
                 self.ended = event
         if event.rank >= 0:
