@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from nbmgpu.runs.events import Failure, Hang, RunState
-from nbmgpu.runs.failure import explain_signal, left_behind
+from nbmgpu.runs.failure import explain_end, left_behind
 from nbmgpu.runs.hang_text import hang_headline, hang_report
 from nbmgpu.runs.run import Run
 
@@ -102,7 +102,7 @@ def cause(run: Run, state: RunState) -> Cause | None:
     if exited is None:
         return _without_exception(run, origin, *split_remedy(error or state_word(state)))
     if exited.code < 0:
-        name, explanation = explain_signal(-exited.code)
+        name, explanation = explain_end(run, exited.of_rank, -exited.code)
         explanation, remedy = split_remedy(explanation)
         return _without_exception(run, origin, error or f"ended by {name}", explanation, remedy)
     if failed_rank is not None and view.ranks[failed_rank].state == "stopped":

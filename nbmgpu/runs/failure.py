@@ -49,6 +49,13 @@ TAIL = 15
 LOST_CONNECTION = r"Connection closed by peer|Connection reset by peer"
 """Messages of gloo if another rank has ended."""
 
+SHAPE_MISMATCH = "Received data size doesn't match expected size"
+"""Message of gloo if a rank sends more than the other one expects; then it aborts."""
+
+DIFFERENT_SHAPES = (
+    "ranks have run the same collective with tensors of different shapes, which gloo answers with "
+    "abort. Try: tensors of the same shape on all ranks: pad them"
+)
 
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -157,12 +164,20 @@ def _silent(run: Run, rank: int) -> BaseException:
     log = run.log_path(rank)
     end = f"{sentence}\n" + (f"The end of its log, {log}:\n{tail}" if tail else f"Its log: {log}")
     if code < 0:
-        name, why = explain_signal(-code)
+        name, why = explain_end(run, rank, -code)
         return RankKilledError(f"{who} was ended by {name}: {why}.{end}")
     return RankError(
         f"{who} exited with code {code} without an exception: something in it called "
         f"os._exit, or exit in compiled code.{end}"
     )
+
+
+def explain_end(run: Run, rank: int, number: int) -> tuple[str, str]:
+    """Return the name of the signal that ended ``rank``, and the most likely cause."""
+    name, why = explain_signal(number)
+    if number == signal.SIGABRT and SHAPE_MISMATCH in run.log(rank):
+        return name, DIFFERENT_SHAPES
+    return name, why
 
 
 def explain_signal(number: int) -> tuple[str, str]:

@@ -51,7 +51,8 @@ class RunView:
     """The state of a run.
 
     ``notices`` has each topic once. ``tracks`` maps a bar's key to its history on rank 0, which
-    represents all ranks.  ``hang`` is the hang that lasts, or that has ended the run.  ``shards`` has each rank's newest report of the parameters it stores.
+    represents all ranks.  ``hang`` is the hang that lasts, or that has ended the run.  ``shards``
+    has each rank's newest report of the parameters it stores.
     """
 
     def __init__(self, world_size: int) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import nbmgpu
-from nbmgpu.errors import HangError
+from nbmgpu.errors import HangError, RankKilledError
 from nbmgpu.report.failure_cause import cause
 from nbmgpu.report.summary import summary_html, summary_text
 from nbmgpu.runs.events import Hang
@@ -100,11 +100,17 @@ def test_a_suspended_rank() -> None:
 
 
 def test_tensors_of_different_shapes() -> None:
+    _, error = hangs("dist.all_reduce(torch.ones(5 * rank))\ndist.barrier()\n")
+    assert "Ranks are in different collectives: all_reduce and barrier" in error
+    assert "Rank 1 waits in all_reduce of (5,)" in error
+
+
+@pytest.mark.matrix
+def test_more_data_than_a_rank_expects() -> None:
     rest = "parts = [torch.zeros(3 + rank), torch.zeros(3 + rank)]\n"
-    rest += "dist.all_gather(parts, torch.ones(3 + rank))\ndist.barrier()\n"
-    _, error = hangs(rest)
-    assert "Ranks are in" in error
-    assert "(3,)" in error or "(4,)" in error
+    rest += "dist.all_gather(parts, torch.ones(3 + rank))\n"
+    with pytest.raises(RankKilledError, match="the same collective with tensors of different sha"):
+        nbmgpu.run(TRAIN + rest, notebook(), gpus=2, cpu=True)
 
 
 @pytest.mark.matrix
@@ -128,6 +134,7 @@ def test_a_different_number_of_steps() -> None:
     rest = "for _ in range(3 + rank):\n    dist.all_reduce(torch.ones(5))\n"
     rest += "if rank == 0:\n    time.sleep(100)\n"
     _, error = hangs(rest)
+    assert "Rank 0 has not reached the all_reduce that rank 1 waits in: it sleeps" in error
     assert "Rank 1 waits in all_reduce of (5,)" in error
 
 
@@ -158,3 +165,12 @@ def test_a_warning_ends_when_there_is_progress(capsys: pytest.CaptureFixture[str
     assert shown.index("it sleeps") < shown.index("There is progress again.")
     assert run.view.hang is None
     assert "it sleeps" not in summary_html(run)
+
+
+@pytest.mark.matrix
+def test_a_rank_that_computes_is_not_stopped() -> None:
+    rest = "end = time.monotonic() + 6\nwhile rank == 1 and time.monotonic() < end: pass\n"
+    options = {"on_hang": "stop", "hang_after": 2}
+    run = nbmgpu.run(TRAIN + rest + "dist.barrier()\n", notebook(), gpus=2, cpu=True, **options)
+    assert run is not None
+    assert run.state == "finished"
