@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -93,10 +94,13 @@ def test_a_sleeping_rank() -> None:
 
 
 def test_a_suspended_rank() -> None:
-    rest = "if rank == 1:\n    os.kill(os.getpid(), signal.SIGSTOP)\ndist.barrier()\n"
+    rest = "if rank == 1:\n    while True:\n        if time.monotonic() > begun + 2:\n"
+    rest += "            os.kill(os.getpid(), signal.SIGSTOP)\ndist.barrier()\n"
+    rest = f"begun = time.monotonic()\n{rest}"
     run, error = hangs(rest)
     assert "Rank 1 is suspended: something has sent SIGSTOP" in error
     assert f"kill -CONT {run.view.ranks[1].process.pid}" in error
+    assert re.search(r"Rank 1 is suspended .*, last seen at line (9|10) of the cell", error)
 
 
 def test_tensors_of_different_shapes() -> None:

@@ -22,7 +22,7 @@ COLLECTIVE_FILE = re.compile(
     r"torch[/\\]distributed[/\\]distributed_c10d\.py$|nbmgpu[/\\]strategies[/\\]all_reduce\.py$"
     r"|torch[/\\]distributed[/\\]_functional_collectives\.py$"
 )
-REQUEST_FILE_OF_STORE = re.compile(r"nbmgpu[/\\]rank[/\\]store[/\\]")
+STORE_FILE = re.compile(r"nbmgpu[/\\]rank[/\\]store[/\\]")
 FOLDED = 40
 """Maximum frames of a stack that are shown."""
 
@@ -33,7 +33,7 @@ class RankEvidence:
 
     Attributes:
         rank: its number.
-        step, passes: steps taken, backward passes begun.
+        line: the line of the cell at its last heartbeat, 0 if unknown.
         silent: whether it sends no heartbeats.
         computing: whether it uses the processor and sends heartbeats.
         over: whether its cell has ended.
@@ -45,8 +45,7 @@ class RankEvidence:
     """
 
     rank: int
-    step: int = 0
-    passes: int = 0
+    line: int = 0
     silent: bool = False
     computing: bool = False
     over: bool = False
@@ -67,12 +66,13 @@ class RankEvidence:
         named = [f.function for f in self.stack if COLLECTIVE_FILE.search(f.file)]
         if self.collective is not None and self.collective.pending and not self.silent:
             return self.collective.operation
-        return next((name for name in named if not name.startswith("_")), "")
+        names = (name for name in named if name != "wait" and not name.startswith("_"))
+        return next(names, "")
 
     @property
     def waits_for_value_of_rank_0(self) -> bool:
         """Whether it waits for a value that rank 0 sends, as at the beginning of a loop."""
-        return any(REQUEST_FILE_OF_STORE.search(frame.file) for frame in self.stack)
+        return any(STORE_FILE.search(frame.file) for frame in self.stack)
 
     @property
     def waits_for_loader(self) -> bool:
@@ -152,6 +152,9 @@ def place(evidence: RankEvidence, source: CellSource) -> str:
     what = _activity(evidence, source)
     frame = evidence.user_frame
     where = f", {_frame_line(frame, source)}" if frame is not None else ""
+    if not evidence.stack and 0 < evidence.line <= len(source.cell):
+        text = source.cell[evidence.line - 1].strip()
+        where = f", last seen at line {evidence.line} of the cell: {text}"
     return f"Rank {evidence.rank} {what}{where}"
 
 

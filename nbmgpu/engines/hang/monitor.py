@@ -152,8 +152,7 @@ class HangMonitor:
         beat = seen.heartbeat
         return RankEvidence(
             rank=rank,
-            step=beat.step if beat else 0,
-            passes=beat.passes if beat else 0,
+            line=beat.line if beat else 0,
             silent=seen.is_silent(now) and not suspended,
             computing=seen.is_computing(now),
             over=seen.state in ("collecting", "finished"),
