@@ -10,6 +10,7 @@ import dataclasses
 import faulthandler
 import importlib
 import json
+import os
 import pickle
 import sys
 import threading
@@ -17,12 +18,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from nbmgpu.rank.source_analysis.stack_frames import current_cell_line
 from nbmgpu.runs.folder import write_atomically
 from nbmgpu.runs.stacks import (
     MAIN_THREAD,
     STACK_SIGNAL,
     Collective,
     collective_path,
+    line_path,
     request_path,
     stack_path,
 )
@@ -41,14 +44,26 @@ class HangReports:
         self.folder = folder
         self.rank = rank
         self._answered = 0.0
+        self._main_thread = threading.main_thread().ident or 0
         path = stack_path(folder, rank)
         path.parent.mkdir(exist_ok=True)
         self._file = path.open("w")  # stays open: the handler writes to its descriptor
-        self._file.write(f"{MAIN_THREAD} {threading.main_thread().ident or 0:x}\n")
+        self._file.write(f"{MAIN_THREAD} {self._main_thread:x}\n")
         self._file.flush()
+        self._line_file = line_path(folder, rank).open("wb")
         faulthandler.register(STACK_SIGNAL, self._file, all_threads=True, chain=False)
 
-    def answer(self) -> None:
+    def update(self) -> None:
+        """Write the line that the main thread is at, and what the supervisor has asked for.
+
+        The line is for a process that is suspended later, and then cannot write its stack.
+        """
+        line = current_cell_line(sys._current_frames().get(self._main_thread))
+        with suppress(OSError):
+            os.pwrite(self._line_file.fileno(), f"{line:9}".encode(), 0)
+        self._answer()
+
+    def _answer(self) -> None:
         """Write the last collective if that was asked for since the last call."""
         try:
             asked = request_path(self.folder).stat().st_mtime

@@ -125,7 +125,6 @@ class Heartbeat(Event):
         gpu_memory, gpu_memory_total, gpu_allocated: in bytes.
         logged: size of the rank's log, in bytes.
         passes: backward passes started.
-        line: the line of the cell that the main thread is at; 0 when unknown.
     """
 
     kind: ClassVar[str] = "heartbeat"
@@ -142,7 +141,6 @@ class Heartbeat(Event):
     gpu_allocated: int = -1
     logged: int = 0
     passes: int = 0
-    line: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 """What a rank reports of a hang: its Python stack and its last collective.
 
-Two files per rank in ``hang/`` of the run folder.  The supervisor sends ``STACK_SIGNAL``, on which
+Three files per rank in ``hang/`` of the run folder.  The supervisor sends ``STACK_SIGNAL``, on which
 faulthandler writes the stack to ``rank-K.txt``: in a signal handler in C, and so also while
 compiled code keeps the interpreter lock.  It creates the file ``request``, on which the rank's
-heartbeat thread writes the last collectives to ``rank-K.json``.
+heartbeat thread writes the last collective to ``rank-K.json``.  With each heartbeat
+that thread writes the line of the cell to ``rank-K.line``.
 """
 
 from __future__ import annotations
@@ -87,6 +88,19 @@ def stack_path(folder: Path, rank: int) -> Path:
 def collective_path(folder: Path, rank: int) -> Path:
     """Return the file of the last collective of ``rank``."""
     return folder / HANG_FOLDER / f"rank-{rank}.json"
+
+
+def line_path(folder: Path, rank: int) -> Path:
+    """Return the file of the line that ``rank`` was at in its last heartbeat."""
+    return folder / HANG_FOLDER / f"rank-{rank}.line"
+
+
+def read_line(folder: Path, rank: int) -> int:
+    """Return the line of the cell that ``rank`` was at in its last heartbeat, 0 if unknown."""
+    try:
+        return int(line_path(folder, rank).read_bytes())
+    except (OSError, ValueError):
+        return 0
 
 
 def request_path(folder: Path) -> Path:

@@ -15,6 +15,7 @@ from nbmgpu.runs.stacks import (
     STACK_SIGNAL,
     collective_path,
     read_collective,
+    read_line,
     read_stack,
     request_path,
     stack_path,
@@ -149,10 +150,9 @@ class HangMonitor:
     def _evidence(self, rank: int, offset: int, now: float) -> RankEvidence:
         seen = self._ranks[rank]
         suspended, pid, broken = process_states(seen.process)
-        beat = seen.heartbeat
         return RankEvidence(
             rank=rank,
-            line=beat.line if beat else 0,
+            line=read_line(self._run.folder, rank),
             silent=seen.is_silent(now) and not suspended,
             computing=seen.is_computing(now),
             over=seen.state in ("collecting", "finished"),

@@ -22,7 +22,6 @@ import psutil
 
 from nbmgpu.devices.probe import probe
 from nbmgpu.rank.reporting.stdio import FLUSH_INTERVAL, flush_partial_line, log_size
-from nbmgpu.rank.source_analysis.stack_frames import current_cell_line
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import Heartbeat
 from nbmgpu.system.limits import usable_cores, usable_memory
@@ -54,7 +53,6 @@ class HeartbeatThread:
             hang_reports: what it answers when ranks make no progress.
         """
         self._hang_reports = hang_reports
-        self._main_thread = threading.main_thread().ident or 0
         self._events = events
         self._log = log
         self._on_gpu = device.startswith("cuda")
@@ -93,7 +91,7 @@ class HeartbeatThread:
             if time.monotonic() >= next_beat:
                 self._beat()
                 if self._hang_reports is not None:
-                    self._hang_reports.answer()
+                    self._hang_reports.update()
                 next_beat += INTERVAL
 
     def _beat(self) -> None:
@@ -112,7 +110,6 @@ class HeartbeatThread:
             memory=self._process.memory_info().rss,
             logged=log_size(self._log),
             passes=progress.backwards_begun if progress else 0,
-            line=current_cell_line(sys._current_frames().get(self._main_thread)),
             **self._machine,
             **self._gpu(progress is not None),
         )
