@@ -1,10 +1,10 @@
 """What a rank reports of a hang: its Python stack and its last collective.
 
-Three files per rank in ``hang/`` of the run folder.  The supervisor sends ``STACK_SIGNAL``, on which
-faulthandler writes the stack to ``rank-K.txt``: in a signal handler in C, and so also while
+Three files per rank in ``hang/`` of the run folder.  The supervisor sends ``STACK_SIGNAL``, on
+which faulthandler writes the stack to ``rank-K.txt``: in a signal handler in C, and so also while
 compiled code keeps the interpreter lock.  It creates the file ``request``, on which the rank's
-heartbeat thread writes the last collective to ``rank-K.json``.  With each heartbeat
-that thread writes the line of the cell to ``rank-K.line``.
+heartbeat thread writes the last collective to ``rank-K.json``.  With each heartbeat that thread
+writes the line of the cell to ``rank-K.line``.
 """
 
 from __future__ import annotations

@@ -103,6 +103,7 @@ def test_a_suspended_rank() -> None:
     assert re.search(r"Rank 1 is suspended .*, last seen at line (9|10) of the cell", error)
 
 
+@pytest.mark.matrix
 def test_tensors_of_different_shapes() -> None:
     _, error = hangs("dist.all_reduce(torch.ones(5 * rank))\ndist.barrier()\n")
     assert "Ranks are in different collectives: all_reduce and barrier" in error
