@@ -47,9 +47,9 @@ class HangReports:
         self._main_thread = threading.main_thread().ident or 0
         path = stack_path(folder, rank)
         path.parent.mkdir(exist_ok=True)
-        self._file = path.open("w")  # stays open: the handler writes to its descriptor
-        self._file.write(f"{MAIN_THREAD} {self._main_thread:x}\n")
-        self._file.flush()
+        self._file = path.open("wb", buffering=0)  # the handler writes to its descriptor
+        with suppress(OSError):  # the disk is full: there will be no stack
+            self._file.write(f"{MAIN_THREAD} {self._main_thread:x}\n".encode())
         self._line_file = line_path(folder, rank).open("wb")
         faulthandler.register(STACK_SIGNAL, self._file, all_threads=True, chain=False)
 

@@ -120,6 +120,8 @@ def read_stack(folder: Path, rank: int, offset: int) -> list[StackFrame]:
             lines = file.read().splitlines()
     except OSError:
         return []
+    if not main:  # the disk was full
+        return []
     frames: list[StackFrame] = []
     is_main = False
     for line in lines:

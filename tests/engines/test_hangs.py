@@ -21,6 +21,10 @@ from nbmgpu.system.processes import process_is_alive
 
 pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("runs_folder")]
 
+matrix = pytest.mark.matrix(
+    "nbmgpu/engines", "nbmgpu/rank/hang_reports.py", "nbmgpu/runs/stacks.py"
+)
+
 LONGEST = 40.0
 """Seconds in which a run ends by itself."""
 
@@ -103,14 +107,14 @@ def test_a_suspended_rank() -> None:
     assert re.search(r"Rank 1 is suspended .*, last seen at line (9|10) of the cell", error)
 
 
-@pytest.mark.matrix
+@matrix
 def test_tensors_of_different_shapes() -> None:
     _, error = hangs("dist.all_reduce(torch.ones(5 * rank))\ndist.barrier()\n")
     assert "Ranks are in different collectives: all_reduce and barrier" in error
     assert "Rank 1 waits in all_reduce of (5,)" in error
 
 
-@pytest.mark.matrix
+@matrix
 def test_more_data_than_a_rank_expects() -> None:
     rest = "parts = [torch.zeros(3 + rank), torch.zeros(3 + rank)]\n"
     rest += "dist.all_gather(parts, torch.ones(3 + rank))\n"
@@ -118,7 +122,7 @@ def test_more_data_than_a_rank_expects() -> None:
         nbmgpu.run(TRAIN + rest, notebook(), gpus=2, cpu=True)
 
 
-@pytest.mark.matrix
+@matrix
 def test_a_rank_in_compiled_code_that_keeps_the_lock() -> None:
     rest = "if rank == 1:\n    re.match('(a+)+$', 'a' * 40 + 'b')\ndist.barrier()\n"
     _, error = hangs(rest)
@@ -127,14 +131,14 @@ def test_a_rank_in_compiled_code_that_keeps_the_lock() -> None:
     assert "line 8 of the cell: re.match" in error
 
 
-@pytest.mark.matrix
+@matrix
 def test_a_rank_in_a_lock() -> None:
     _, error = hangs("lock = threading.Lock()\nlock.acquire()\nlock.acquire()\n")
     assert "waits for a lock" in error
     assert "Rank 0 waits for a lock, a thread or a process, line 9 of the cell" in error
 
 
-@pytest.mark.matrix
+@matrix
 def test_a_different_number_of_steps() -> None:
     rest = "for _ in range(3 + rank):\n    dist.all_reduce(torch.ones(5))\n"
     rest += "if rank == 0:\n    time.sleep(100)\n"
@@ -143,14 +147,14 @@ def test_a_different_number_of_steps() -> None:
     assert "Rank 1 waits in all_reduce of (5,)" in error
 
 
-@pytest.mark.matrix
+@matrix
 def test_loader_workers_that_do_not_return_a_batch() -> None:
     data = DataLoader(NeverReady("SIGSTOP"), batch_size=4, num_workers=1)
     _, error = hangs("for x in data:\n    pass\n", notebook(data=data, NeverReady=NeverReady))
     assert "DataLoader worker" in error
 
 
-@pytest.mark.matrix
+@matrix
 def test_a_killed_loader_worker() -> None:
     data = DataLoader(NeverReady("SIGKILL"), batch_size=4, num_workers=1)
     names = notebook(data=data, NeverReady=NeverReady)
@@ -172,7 +176,7 @@ def test_a_warning_ends_when_there_is_progress(capsys: pytest.CaptureFixture[str
     assert "it sleeps" not in summary_html(run)
 
 
-@pytest.mark.matrix
+@matrix
 def test_a_rank_that_computes_is_not_stopped() -> None:
     rest = "end = time.monotonic() + 6\nwhile rank == 1 and time.monotonic() < end: pass\n"
     options = {"on_hang": "stop", "hang_after": 2}

@@ -49,6 +49,7 @@ class HangMonitor:
         self._run = run
         self._processes = ranks
         self._events = events
+        self._cell = run.cell.splitlines()  # now: the folder may be removed while the run goes on
         values = run.record.options.values
         self._stops = values.get("on_hang") == "stop"
         self._hang_after: float | None = values.get("hang_after")
@@ -135,7 +136,7 @@ class HangMonitor:
         self._asked = now, offsets
 
     def _report(self, now: float, offsets: Sequence[int]) -> None:
-        source = CellSource(self._run.cell.splitlines())
+        source = CellSource(self._cell)
         evidence = [self._evidence(rank, offset, now) for rank, offset in enumerate(offsets)]
         found = diagnose(evidence, source)
         self._reported = self._emit(
