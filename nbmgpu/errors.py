@@ -65,6 +65,10 @@ class RunTimeoutError(NbmgpuError, TimeoutError):
     """The run took longer than ``--timeout`` allows."""
 
 
+class HangError(NbmgpuError, RuntimeError):
+    """Ranks made no progress, and ``--on-hang stop`` has ended the run."""
+
+
 LOST_SHARDS = "sharded-states-lost"
 """Topic of the notice that sharded parameters are those from before the cell."""
 

@@ -14,6 +14,7 @@ PACKAGE = Path(nbmgpu.__file__).parent
 
 DOCUMENTED = {
     "sys._getframe",
+    "sys._current_frames",
     "os._exit",
     "_replace",  # of named tuples
     "_fields",

@@ -1,7 +1,7 @@
 """Supervises the ranks of a run: reports their ends, and ends all of them when there is a reason.
 
-The reasons are a rank that fails, the run's ``stop`` file, its time limit, and a kernel that has
-given the run up.
+The reasons are a rank that fails, the run's ``stop`` file, its time limit, a hang with
+``--on-hang stop``, and a kernel that has given the run up.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from nbmgpu.runs.folder import COLLECTED_FILE, STOP_FILE
 from nbmgpu.runs.run import Run
 from nbmgpu.system.processes import own_process
 
+from .hang.monitor import HangMonitor
 from .rank_processes import RankProcesses
 from .termination import Termination
 
@@ -40,6 +41,7 @@ def supervise(
     """
     timeout = run.record.options.timeout
     deadline = time.monotonic() + timeout if timeout else None
+    hangs = HangMonitor(run, ranks, events)
     wait = _waiter()
     while True:
         for rank, code in ranks.poll():
@@ -52,6 +54,8 @@ def supervise(
             termination.start("stopped", force=request == "force")
         if deadline is not None and time.monotonic() > deadline:
             termination.start("timeout", detail=f"longer than {timeout:g} s")
+        if not termination.started and (hang := hangs.poll()) is not None and hang.stops:
+            termination.start("failed", detail=hang.cause)
         termination.advance()
         wait()
 

@@ -125,6 +125,22 @@ FLAGS = (
         completions=lambda: ("600", "3600"),
     ),
     Flag(
+        "--on-hang",
+        "on_hang",
+        "when no rank makes progress: say where each one waits (default), or also end the run",
+        metavar="warn|stop",
+        validate=values.validate_on_hang,
+        completions=lambda: ("warn", "stop"),
+    ),
+    Flag(
+        "--hang-after",
+        "hang_after",
+        "seconds without progress that count as a hang (default: 60)",
+        metavar="SECONDS",
+        validate=values.validate_hang_after,
+        completions=lambda: ("60", "10m"),
+    ),
+    Flag(
         "--steps",
         "steps",
         "end the cell after this many optimizer steps",

@@ -46,6 +46,8 @@ class RunOptions(CheckpointOptions, StrategyOptions):
         pull: names to bring back: None for every name the cell assigns, ``()`` for none.
         background: whether the call returns at once.
         timeout: seconds after which the run is ended; None for no limit.
+        on_hang: what to do when ranks make no progress, besides saying where each one waits.
+        hang_after: seconds without progress that count as a hang; None for the default.
         steps: optimizer steps after which the cell is over; None for all.
         dry_run: whether the plan is shown, and nothing started.
         fresh: whether ranks are started anew by torchrun, not forked from the fork server.
@@ -60,6 +62,8 @@ class RunOptions(CheckpointOptions, StrategyOptions):
     pull: tuple[str, ...] | None = None
     background: bool = False
     timeout: float | None = None
+    on_hang: Literal["warn", "stop"] = "warn"
+    hang_after: float | None = None
     steps: int | None = None
     dry_run: bool = False
     fresh: bool = False

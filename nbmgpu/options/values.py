@@ -178,6 +178,11 @@ validate_exact = _one_of(
     "numbers would differ starts again with always",
     default="auto",
 )  # fmt: skip
+validate_on_hang = _one_of(
+    "warn", "stop", what="The option --on-hang",
+    meaning="warn: when no rank makes progress, say where each one waits; stop: also end the run",
+    default="warn",
+)  # fmt: skip
 validate_compress = _one_of(
     "bf16", "fp16", what="The compression", meaning="Gradients travel in bf16 or in fp16"
 )
@@ -290,6 +295,20 @@ def validate_seed(value: object) -> int | None:
 
 validate_clip = _positive("not a gradient norm", "The maximum norm is a number above 0", 1.0)
 validate_timeout = _positive("not a time limit", "The limit is a number of seconds above 0", 600.0)
+_validate_seconds = _positive(
+    "not a duration", "A duration is a number of seconds above 0, or 10s, 5m, 1h", 60.0
+)
+UNITS = {"s": 1, "m": 60, "h": 3600}
+"""Seconds per unit of a duration."""
+
+
+def validate_hang_after(value: object) -> float | None:
+    """Return seconds above 0, also given as ``10s``, ``5m`` or ``1h``; None for the default."""
+    if isinstance(value, str) and value[-1:] in UNITS:
+        number = _number(value[:-1])
+        if 0 < number < math.inf:
+            return number * UNITS[value[-1]]
+    return _validate_seconds(value)
 
 
 def validate_pull(value: object) -> tuple[str, ...] | None:

@@ -18,6 +18,7 @@ from nbmgpu.system.parent_death import die_with_parent
 from nbmgpu.system.processes import own_process
 
 from . import command_line
+from .hang_reports import HangReports
 from .interrupts import InterruptHandler
 from .metrics.heartbeat import HeartbeatThread
 from .reporting import failures, stdio
@@ -56,8 +57,9 @@ def run_rank(run: Run, environment: RankEnvironment) -> NoReturn:
         log = run.log_path(rank)
         stdio.redirect(log)
         events = EventWriter(run.events_path(f"rank-{rank}"), rank)
+        hang_reports = HangReports(run.folder, rank)  # first: its signal ends other processes
         events.emit(Started, **own_process(), device=run.record.devices[rank])
-        heartbeat = HeartbeatThread(events, log, run.record.devices[rank])
+        heartbeat = HeartbeatThread(events, log, run.record.devices[rank], hang_reports)
         with heartbeat:
             code = _run_cell(run, environment, events, log, heartbeat)
         events.close()

@@ -27,11 +27,12 @@ from nbmgpu.environment.headers import BundleHeader
 from nbmgpu.errors import NbmgpuError
 from nbmgpu.patches import PatchStack
 from nbmgpu.runs.event_file import EventWriter
+from nbmgpu.runs.stacks import CELL_FILE_MARK
 from nbmgpu.serialization import VALUE
 
 from .interrupts import ignore_interrupts, interrupts_ignored, report_unraisable
 from .metrics import tqdm_progress
-from .reporting.failures import CELL_FILE_MARK, hide_own_frames
+from .reporting.failures import hide_own_frames
 from .reporting.recorder import Recorder
 from .reporting.stdio import MarkedStderr
 from .shell_display import EventPublisher, LastValueHook, NullPublisher

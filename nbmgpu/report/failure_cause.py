@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from nbmgpu.runs.events import Failure, RunState
-from nbmgpu.runs.failure import explain_signal, left_behind
+from nbmgpu.runs.events import Failure, Hang, RunState
+from nbmgpu.runs.failure import explain_end, left_behind
+from nbmgpu.runs.hang_text import hang_headline, hang_report
 from nbmgpu.runs.run import Run
 
 from .error_hints import Hint, find_hint, split_remedy
@@ -68,6 +69,8 @@ def cause(run: Run, state: RunState) -> Cause | None:
     view = run.view
     if state == "stopped":
         return None
+    if state == "failed" and view.hang is not None and view.hang.stops:
+        return _from_hang(run, view.hang)
     if state != "timeout" and (failure := view.failure) and view.failed_rank == failure.rank:
         return _from_exception(run, failure)
     if state == "lost":
@@ -99,7 +102,7 @@ def cause(run: Run, state: RunState) -> Cause | None:
     if exited is None:
         return _without_exception(run, origin, *split_remedy(error or state_word(state)))
     if exited.code < 0:
-        name, explanation = explain_signal(-exited.code)
+        name, explanation = explain_end(run, exited.of_rank, -exited.code)
         explanation, remedy = split_remedy(explanation)
         return _without_exception(run, origin, error or f"ended by {name}", explanation, remedy)
     if failed_rank is not None and view.ranks[failed_rank].state == "stopped":
@@ -136,6 +139,12 @@ def _from_exception(run: Run, failure: Failure) -> Cause:
         traceback=coloured("\n".join(failure.traceback)),
         others=_others(run, origin),
     )
+
+
+def _from_hang(run: Run, hang: Hang) -> Cause:
+    """Return the cause of a run that ``--on-hang stop`` has ended."""
+    found = _without_exception(run, "", hang_headline(hang), "; ".join(hang.places), hang.remedy)
+    return replace(found, traceback=coloured(hang_report(hang)))
 
 
 def _context(lines: list[str], number: int) -> list[CellLine]:

@@ -110,7 +110,9 @@ def _headline(run: Run, state: RunState) -> str:
 
 
 def _notices(run: Run) -> str:
-    items = "".join(f"<li>{escape(text)}</li>" for text in text_format.notices(run.view))
+    style = "white-space: pre-wrap"  # a report of a hang has lines
+    texts = text_format.notices(run.view)
+    items = "".join(f'<li style="{style}">{escape(text)}</li>' for text in texts)
     if not items:
         return ""
     return (

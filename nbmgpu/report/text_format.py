@@ -9,6 +9,7 @@ from typing import Literal
 
 from nbmgpu.formatting import format_bytes, format_count
 from nbmgpu.runs.events import CheckpointWritten, RunState
+from nbmgpu.runs.hang_text import hang_notice
 from nbmgpu.runs.record import RunRecord
 from nbmgpu.runs.view import RunView
 
@@ -126,9 +127,13 @@ def batch_line(record: RunRecord) -> str:
 
 
 def notices(view: RunView) -> list[str]:
-    """Return the texts of all notices, in order, and the newest checkpoint."""
-    texts = [plain(notice.text) for notice in view.notices.values()]
-    return texts if view.checkpoint is None else [*texts, checkpoint_text(view.checkpoint)]
+    """Return the texts of all notices, in order, of a hang that lasts, and of a checkpoint."""
+    texts = [notice.text for notice in view.notices.values()]
+    if view.hang is not None and not view.hang.stops:
+        texts.append(hang_notice(view.hang))
+    if view.checkpoint is not None:
+        texts.append(checkpoint_text(view.checkpoint))
+    return [plain(text) for text in texts]
 
 
 def checkpoint_text(checkpoint: CheckpointWritten) -> str:

@@ -278,6 +278,30 @@ class Exited(Event):
 
 
 @dataclass(frozen=True)
+class Hang(Event):
+    """The launcher observed that ranks make no progress; with ``over``, that they do again.
+
+    Attributes:
+        seconds: since the last progress of the ranks that wait.
+        cause: the likely cause, in a sentence.
+        remedy: what to do about it, or empty.
+        places: where each rank waits, in a sentence per rank.
+        stacks: the Python stack of each rank, innermost frame last; empty where it is unknown.
+        stops: whether the run ends because of it.
+        over: whether there is progress again; the other attributes are then empty.
+    """
+
+    kind: ClassVar[str] = "hang"
+    seconds: float = 0.0
+    cause: str = ""
+    remedy: str = ""
+    places: list[str] = field(default_factory=list)
+    stacks: list[str] = field(default_factory=list)
+    stops: bool = False
+    over: bool = False
+
+
+@dataclass(frozen=True)
 class Ended(Event):
     """The last event of the launcher: all ranks have exited."""
 
@@ -290,7 +314,8 @@ EVENT_TYPES: dict[str, type[Event]] = {
     cls.kind: cls
     for cls in (
         Started, Status, Metrics, Progress, Display, Stderr, Heartbeat, Measurements,
-        CheckpointWritten, ParameterShards, StepDigest, Notice, Restart, Failure, Exited, Ended,
+        CheckpointWritten, ParameterShards, StepDigest, Notice, Restart, Failure, Exited, Hang,
+        Ended,
     )
 }  # fmt: skip
 

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from nbmgpu.errors import (
     LOST_SHARDS,
+    HangError,
     LaunchError,
     RankError,
     RankKilledError,
@@ -21,7 +22,8 @@ from nbmgpu.errors import (
     step_mismatch_message,
 )
 
-from .events import Failure
+from .events import Failure, Hang
+from .hang_text import hang_report
 from .run import Run
 
 ErrorT = TypeVar("ErrorT", bound=BaseException)
@@ -47,6 +49,13 @@ TAIL = 15
 LOST_CONNECTION = r"Connection closed by peer|Connection reset by peer"
 """Messages of gloo if another rank has ended."""
 
+SHAPE_MISMATCH = "Received data size doesn't match expected size"
+"""Message of gloo if a rank sends more than the other one expects; then it aborts."""
+
+DIFFERENT_SHAPES = (
+    "ranks have run the same collective with tensors of different shapes, which gloo answers with "
+    "abort. Try: tensors of the same shape on all ranks: pad them"
+)
 
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -78,6 +87,8 @@ def exception_of(run: Run) -> BaseException | None:
                 f"it was stopped; {_what_is_back(run)}{_where_ranks_stood(run)}"
             )
         )
+    if view.hang is not None and view.hang.stops:
+        return plain(HangError(_hang(run, view.hang)))
     if view.ended and view.ended.detail:
         return plain(LaunchError(f"{view.ended.detail}\nFolder: {run.folder}"))
     if view.exited_silently is not None:
@@ -106,6 +117,14 @@ def _what_is_back(run: Run) -> str:
     if run.view.ranks[0].state in ("starting", "loading"):
         return "rank 0 had not begun to run the cell"
     return "rank 0 ended before it could send its results: variables are those from before the cell"
+
+
+def _hang(run: Run, hang: Hang) -> str:
+    """Return the report of the hang that has ended ``run``."""
+    way = f"Try: {hang.remedy}." if hang.remedy else ""
+    ended = f"--on-hang stop has ended the run; {_what_is_back(run)}."
+    report = hang_report(hang)
+    return "\n".join(filter(None, [report, way, ended]))
 
 
 def _sentence(text: str) -> str:
@@ -145,12 +164,20 @@ def _silent(run: Run, rank: int) -> BaseException:
     log = run.log_path(rank)
     end = f"{sentence}\n" + (f"The end of its log, {log}:\n{tail}" if tail else f"Its log: {log}")
     if code < 0:
-        name, why = explain_signal(-code)
+        name, why = explain_end(run, rank, -code)
         return RankKilledError(f"{who} was ended by {name}: {why}.{end}")
     return RankError(
         f"{who} exited with code {code} without an exception: something in it called "
         f"os._exit, or exit in compiled code.{end}"
     )
+
+
+def explain_end(run: Run, rank: int, number: int) -> tuple[str, str]:
+    """Return the name of the signal that ended ``rank``, and the most likely cause."""
+    name, why = explain_signal(number)
+    if number == signal.SIGABRT and SHAPE_MISMATCH in run.log(rank):
+        return name, DIFFERENT_SHAPES
+    return name, why
 
 
 def explain_signal(number: int) -> tuple[str, str]:

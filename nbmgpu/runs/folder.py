@@ -10,6 +10,7 @@ Everything about one run of one cell is in ``<runs root>/<run id>/``::
     logs/rank-K.log       stdout and stderr of rank K; logs/launcher.log and, with --fresh,
                           logs/torchrun.log beside them
     bundle, result-K      data sent through the disk because memory is short; removed at the end
+    hang/                 what ranks report when they make no progress (see nbmgpu.runs.stacks)
     shadows/rank-K/       files that the cell writes on ranks other than 0; removed at the end
     stop                  created to ask the run to stop
     handling              touched when a SIGINT arrives while the cell handles one

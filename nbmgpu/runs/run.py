@@ -77,7 +77,7 @@ class Run:
         folder = runs_root() / record.id
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for name in ("events", "logs"):
+            for name in ("events", "logs", "hang"):
                 (folder / name).mkdir()
             (folder / "cell.py").write_text(cell, encoding="utf-8")
             write_atomically(folder / "run.json", json.dumps(dataclasses.asdict(record), indent=1))

@@ -15,6 +15,7 @@ from .events import (
     Event,
     Exited,
     Failure,
+    Hang,
     Metrics,
     Notice,
     ParameterShards,
@@ -51,8 +52,8 @@ class RunView:
     """The state of a run.
 
     ``notices`` has each topic once. ``tracks`` maps a bar's key to its history on rank 0, which
-    represents all ranks.  ``shards`` has each rank's newest report of the parameters it stores,
-    ``checkpoint`` is the newest.
+    represents all ranks.  ``hang`` is the hang that lasts, or that has ended the run.  ``shards``
+    has each rank's newest report of the parameters it stores.  ``checkpoint`` is the newest.
     """
 
     def __init__(self, world_size: int) -> None:
@@ -65,6 +66,7 @@ class RunView:
         self.shards: dict[int, ParameterShards] = {}
         self.restart: Restart | None = None
         self.checkpoint: CheckpointWritten | None = None
+        self.hang: Hang | None = None
         self.ended: Ended | None = None
         self.first_time: float | None = None
         self.last_time: float = 0.0
@@ -93,6 +95,8 @@ class RunView:
                 self.restart = self.restart or event
             case ParameterShards():
                 self.shards[event.rank] = event
+            case Hang():
+                self.hang = None if event.over else event
             case Ended():
                 self.ended = event
         if event.rank >= 0:

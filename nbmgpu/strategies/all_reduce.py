@@ -125,6 +125,14 @@ class SharedMemoryAllReduce:
                 what = f"Ranks {rank} and {self.rank} reduce tensors of different sizes here"
                 raise RankError(format_message(what, instead="the same steps on all ranks"))
 
+    def pending(self) -> tuple[int, int] | None:
+        """Return number and bytes of the all-reduce that this rank waits in, None if it does not.
+
+        For another thread, which reports a hang.
+        """
+        number, line = self._sequence_number, self._lines[self.rank]
+        return (number, int(line[FIRST_SIZE + number % PHASES])) if self._broken else None
+
     def _block(self) -> None:
         eventfd = self._shared_memory.eventfds[self.rank]
         if select.select([eventfd], [], [], MAX_SLEEP)[0]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from nbmgpu.kernel.notebook_context import NotebookContext
 from nbmgpu.report.summary import summary_html, summary_text
-from nbmgpu.runs.events import Display
+from nbmgpu.runs.events import Display, Hang
+from nbmgpu.runs.hang_text import hang_notice
 from nbmgpu.runs.run import Run
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ class LiveOutput:
             if event.rank == 0 and isinstance(event, Display):
                 self.log.show_until(event.offset)
                 self._show(event)
+            elif isinstance(event, Hang) and not (self.in_jupyter or event.stops):
+                print("There is progress again." if event.over else hang_notice(event))
         self.log.show_until(size, UPDATE_BYTES)
         if self._panel is not None:
             self._panel.refresh()

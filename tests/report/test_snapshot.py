@@ -9,6 +9,7 @@ from nbmgpu.report import text_format
 from nbmgpu.report.run_line import run_line
 from nbmgpu.report.snapshot import Snapshot
 from nbmgpu.report.views.registry import BUILT_IN
+from nbmgpu.runs.events import Hang
 
 PARTS = set(BUILT_IN)
 
@@ -131,3 +132,23 @@ def test_a_mesh_is_in_the_headline_and_positions_are_in_the_rows(staged):
     assert whole["about"]["headline"] == "tp on 4 ranks (cpu), dp=2 x tp=2"
     places = [row["device"] for row in whole["ranks"]]
     assert places == ["cpu, dp 0 tp 0", "cpu, dp 0 tp 1", "cpu, dp 1 tp 0", "cpu, dp 1 tp 1"]
+
+
+def test_the_report_of_a_hang_is_a_notice_until_there_is_progress(staged):
+    run = staged(2)
+    run.start()
+    snapshot = Snapshot(run.run)
+    changed_parts(snapshot)
+    places = ["Rank 0 waits in barrier", "Rank 1 sleeps"]
+    stacks = ["line 1 of the cell: f()\nline 2 of the cell: g()", ""]
+    run.launcher.emit(Hang, seconds=61.0, cause="Rank 1 sleeps", places=places, stacks=stacks)
+    (text,) = changed_parts(snapshot)["notices"]
+    assert text.splitlines()[:5] == [
+        "No progress for 61 s. Rank 1 sleeps.",
+        "Rank 0 waits in barrier",
+        "    line 1 of the cell: f()",
+        "    line 2 of the cell: g()",
+        "Rank 1 sleeps",
+    ]
+    run.launcher.emit(Hang, over=True)
+    assert changed_parts(snapshot)["notices"] == []

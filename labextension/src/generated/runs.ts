@@ -247,6 +247,25 @@ export interface Exited extends Event {
   terminating: boolean;
 }
 
+/** The launcher observed that ranks make no progress; with `over`, that they do again. */
+export interface Hang extends Event {
+  kind: 'hang';
+  /** since the last progress of the ranks that wait. */
+  seconds: number;
+  /** the likely cause, in a sentence. */
+  cause: string;
+  /** what to do about it, or empty. */
+  remedy: string;
+  /** where each rank waits, in a sentence per rank. */
+  places: string[];
+  /** the Python stack of each rank, innermost frame last; empty where it is unknown. */
+  stacks: string[];
+  /** whether the run ends because of it. */
+  stops: boolean;
+  /** whether there is progress again; the other attributes are then empty. */
+  over: boolean;
+}
+
 /** The last event of the launcher: all ranks have exited. */
 export interface Ended extends Event {
   kind: 'ended';

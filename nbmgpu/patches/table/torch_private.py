@@ -151,6 +151,11 @@ ENTRIES = (
         "Under pp, a layer inside of a checkpoint runs when it is called.",
     ),
     *private(
+        TORCH, "torch._C._distributed_c10d", "_dump_fr_trace",
+        "The flight recorder knows the collective that a rank waits in.",
+        without="a hang is reported without the shapes of collectives", since="2.9",
+    ),
+    *private(
         TORCH, "torch._C._functorch", "maybe_current_level",
         "Calls of modules inside of torch.func's transformations are not divided.",
     ),

@@ -29,6 +29,7 @@ from nbmgpu.system.limits import usable_cores, usable_memory
 from .step_time import StepTimerWindow
 
 if TYPE_CHECKING:
+    from nbmgpu.rank.hang_reports import HangReports
     from nbmgpu.rank.progress import TrainingProgress
 
     from .step_time import StepTimer
@@ -40,14 +41,18 @@ INTERVAL = 1.0
 class HeartbeatThread:
     """Emits heartbeats while the context is entered."""
 
-    def __init__(self, events: EventWriter, log: Path, device: str) -> None:
+    def __init__(
+        self, events: EventWriter, log: Path, device: str, hang_reports: HangReports | None = None
+    ) -> None:
         """Prepare the thread.
 
         Args:
             events: where heartbeats are emitted to.
             log: the log of this process.
             device: the device of this process.
+            hang_reports: what it answers when ranks make no progress.
         """
+        self._hang_reports = hang_reports
         self._events = events
         self._log = log
         self._on_gpu = device.startswith("cuda")
@@ -85,6 +90,8 @@ class HeartbeatThread:
             flush_partial_line()
             if time.monotonic() >= next_beat:
                 self._beat()
+                if self._hang_reports is not None:
+                    self._hang_reports.update()
                 next_beat += INTERVAL
 
     def _beat(self) -> None:

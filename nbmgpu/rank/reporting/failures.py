@@ -11,8 +11,8 @@ import cloudpickle
 
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import Failure
+from nbmgpu.runs.stacks import CELL_FILE_MARK
 
-CELL_FILE_MARK = "nbmgpu-cell"
 BRIEF = 4000
 """Characters of a message and of a traceback that are kept where the disk is full."""
 

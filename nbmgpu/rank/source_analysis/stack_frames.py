@@ -9,7 +9,7 @@ import sysconfig
 from collections.abc import Collection
 from types import FrameType
 
-from nbmgpu.rank.reporting.failures import CELL_FILE_MARK
+from nbmgpu.runs.stacks import CELL_FILE_MARK
 
 STDLIB_DIRECTORY = sysconfig.get_path("stdlib") + os.sep
 
