@@ -17,6 +17,7 @@ from nbmgpu.runs.folder import SHADOWS
 from nbmgpu.serialization import load_bundle
 from nbmgpu.strategies import StrategyOptions, strategy_for
 from nbmgpu.strategies.base import RankContext
+from nbmgpu.strategies.communication import counter
 from nbmgpu.strategies.mesh import RankMesh
 
 from . import current, frameworks
@@ -129,6 +130,7 @@ def _join_process_group(record: RunRecord, environment: RankEnvironment, device:
         rank=environment.rank,
         world_size=record.world_size,
     )
+    counter.install()
 
 
 def backends(device: str, shared: bool) -> str:
