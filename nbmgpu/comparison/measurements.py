@@ -19,12 +19,14 @@ class StepTiming:
         warm_up: how many of the first steps are not timed.
         step_time: median seconds per optimizer step, of the slowest rank.
         samples_per_second: of all ranks together.
+        sent: median bytes that a rank sends per optimizer step, of the rank that sends most.
     """
 
     steps: int = 0
     warm_up: int = 0
     step_time: float | None = None
     samples_per_second: float | None = None
+    sent: float | None = None
 
     def rate(self, counted: bool) -> float:
         """Samples per second, or steps per second where samples are not ``counted``."""
@@ -121,7 +123,8 @@ def step_timing(view: RunView) -> StepTiming:
     seconds = max(statistics.median(m.seconds[left_out - 1 :]) for m in reported)
     samples = statistics.mean(reported[0].samples[left_out - 1 :])
     rate = samples / seconds if samples and seconds else None
-    return StepTiming(steps, left_out, seconds, rate)
+    sent = max(statistics.median(m.sent[left_out - 1 :] or [0]) for m in reported)
+    return StepTiming(steps, left_out, seconds, rate, sent)
 
 
 def memory_use(view: RunView) -> MemoryUse:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from .runner import RunProgress
 
 HEADER = (
-    "", "ranks", "step", "samples/s", "speed-up", "efficiency", "peak memory", "held", "loss",
-    "off by", "sent", "start-up",
+    "", "ranks", "step", "samples/s", "speed-up", "efficiency", "sent per step", "peak memory",
+    "held", "loss", "off by", "sent", "start-up",
 )  # fmt: skip
 
 IMPLAUSIBLE = 1.3
@@ -45,6 +45,7 @@ def cells(row: Trial) -> tuple[str, ...]:
         _or_dash(row.timing.samples_per_second, number),
         _or_dash(row.speed_up, lambda x: f"{x:.2f}x"),
         _or_dash(row.efficiency, lambda x: f"{x:.0%}"),
+        _or_dash(row.timing.sent, format_bytes),
         _or_dash(row.memory.peak, format_bytes),
         _or_dash(row.memory.held, format_bytes),
         _or_dash(row.loss.value, number),

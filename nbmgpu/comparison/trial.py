@@ -98,6 +98,7 @@ class Trial:
             "warm_up": self.timing.warm_up,
             "step_time": self.timing.step_time,
             "samples_per_second": self.timing.samples_per_second,
+            "sent_per_step": self.timing.sent,
             "speed_up": self.speed_up,
             "efficiency": self.efficiency,
             "peak_memory": self.memory.peak,

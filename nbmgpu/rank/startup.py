@@ -16,6 +16,7 @@ from nbmgpu.environment import logging_state, random_state, torch_settings
 from nbmgpu.serialization import load_bundle
 from nbmgpu.strategies import StrategyOptions, strategy_for
 from nbmgpu.strategies.base import RankContext
+from nbmgpu.strategies.communication import counter
 from nbmgpu.strategies.mesh import RankMesh
 
 from . import current, frameworks
@@ -136,6 +137,7 @@ def _join_process_group(record: RunRecord, environment: RankEnvironment, device:
         rank=environment.rank,
         world_size=record.world_size,
     )
+    counter.install()
 
 
 def backends(device: str, shared: bool) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nbmgpu.formatting import format_bytes
 from nbmgpu.runs.curve import Curve
 from nbmgpu.runs.run import Run
 from nbmgpu.runs.view import RunView
@@ -81,6 +82,7 @@ class Throughput:
 
     Attributes:
         rate, step_time: the newest values, formatted.
+        sent: bytes that a rank sends per step, formatted; empty if none does.
         slowest: the straggler, -1 when there is none.
         message: a sentence about the straggler, or empty.
         rates: samples (and tokens) per second.
@@ -89,6 +91,7 @@ class Throughput:
 
     rate: str
     step_time: str
+    sent: str
     slowest: int
     message: str
     rates: list[CurveLine]
@@ -193,6 +196,7 @@ def throughput(run: Run) -> Throughput:
     return Throughput(
         rate=", ".join(newest),
         step_time=span(_newest_step_time(view)) if any(r.step_times for r in view.ranks) else "",
+        sent=_newest_sent(view),
         slowest=rank,
         message=slowest.sentence if slowest else "",
         rates=[curve_line(name, view.curves[name]) for name in rates],
@@ -205,6 +209,12 @@ def _newest_step_time(view: RunView) -> float:
     return float(np.median([each.step_time for each in newest]))
 
 
+def _newest_sent(view: RunView) -> str:
+    """Return what the rank sends per step that sends most."""
+    most = max((rank.step_times[-1].sent for rank in view.ranks if rank.step_times), default=0.0)
+    return format_bytes(most) if most else ""
+
+
 def _step_times(view: RunView, slowest: int) -> list[CurveLine]:
     ranks = enumerate(view.ranks)
     times = {n: np.array(rank.step_times).T for n, rank in ranks if rank.step_times}
@@ -212,10 +222,10 @@ def _step_times(view: RunView, slowest: int) -> list[CurveLine]:
         return []
     drawn = list(times) if len(times) <= RANK_LINES else [slowest] if slowest >= 0 else []
     limit = POINTS // (len(drawn) + 1)
-    steps, step_times, _ = next(iter(times.values()))
+    steps, step_times, *_ = next(iter(times.values()))
     lines = [_line("step", steps, step_times, limit)]
     for rank in drawn if len(view.ranks) > 1 else ():
-        steps, _, own_times = times[rank]
+        steps, _, own_times, _ = times[rank]
         lines.append(_line(f"rank {rank}", steps, own_times, limit))
     return lines
 

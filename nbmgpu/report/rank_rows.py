@@ -108,11 +108,10 @@ def _gpu(seen: RankView) -> tuple[Meter | None, Meter | None]:
     heartbeat = seen.heartbeat
     if heartbeat is None:
         return None, None
-    if max(heartbeat.gpu, heartbeat.gpu_memory, heartbeat.gpu_allocated) < 0:
+    if max(heartbeat.gpu, heartbeat.gpu_memory) < 0:
         return None, None
     busy = Meter(f"{heartbeat.gpu:.0f} %", heartbeat.gpu / 100) if heartbeat.gpu >= 0 else UNKNOWN
-    used = heartbeat.gpu_memory if heartbeat.gpu_memory >= 0 else heartbeat.gpu_allocated
-    return busy, _usage(used, heartbeat.gpu_memory_total)
+    return busy, _usage(heartbeat.gpu_memory, heartbeat.gpu_memory_total)
 
 
 def _usage(used: int, total: int) -> Meter:

@@ -75,9 +75,15 @@ def _metrics(run: Run) -> list[str]:
 
 def _pace(speed: Throughput) -> str:
     """Return the throughput: ``1,234 samples/s, 12 ms per step``."""
-    step = f"{speed.step_time} per step" if speed.step_time else ""
-    pace = ", ".join(filter(None, [speed.rate, step]))
+    pace = ", ".join(filter(None, [speed.rate, _cost(speed)]))
     return f"{pace}; {speed.message}" if pace and speed.message else pace
+
+
+def _cost(speed: Throughput) -> str:
+    """Return what a step costs: ``12 ms per step, 1.4 MiB sent by a rank``."""
+    if not speed.step_time:
+        return ""
+    return f"{speed.step_time} per step" + (f", {speed.sent} sent by a rank" if speed.sent else "")
 
 
 def _aligned(lines: list[tuple[str, str]]) -> list[str]:
@@ -159,8 +165,7 @@ def _curves(run: Run) -> str:
     if len(names) > CURVES:
         cells.append(f"<p><small>{len(names) - CURVES} more in {_code(run, 'metrics')}</small></p>")
     speed = throughput(run)
-    step = speed.step_time and f"{speed.step_time} per step"
-    text = "; ".join(filter(None, [step, speed.message]))
+    text = "; ".join(filter(None, [_cost(speed), speed.message]))
     if text:
         cells.append(f'<p style="margin: 2px 0"><small>{escape(text)}</small></p>')
     return f"<div>{''.join(cells)}</div>" if cells else ""

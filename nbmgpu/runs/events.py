@@ -122,9 +122,11 @@ class Heartbeat(Event):
         cpu, cores: usage in percent of one core, and the number of usable cores.
         memory, memory_total: of the process and of the machine, in bytes.
         gpu: utilization in percent; -1 when unknown, as all below.
-        gpu_memory, gpu_memory_total, gpu_allocated: in bytes.
+        gpu_memory, gpu_memory_total: in bytes; what torch allocated where the driver is not known.
         logged: size of the rank's log, in bytes.
         passes: backward passes started.
+        sent: bytes that the rank sent per step since the last heartbeat, as in
+            ``nbmgpu.strategies.communication``; 0 without a step.
     """
 
     kind: ClassVar[str] = "heartbeat"
@@ -138,9 +140,9 @@ class Heartbeat(Event):
     gpu: float = -1
     gpu_memory: int = -1
     gpu_memory_total: int = -1
-    gpu_allocated: int = -1
     logged: int = 0
     passes: int = 0
+    sent: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,8 @@ class Measurements(Event):
         memory: peak bytes of the process, above those before the cell's data arrived.
         gpu_memory: peak bytes that torch allocated on the GPU, -1 without one; see
             ``nbmgpu.rank.metrics.memory``.
+        sent: bytes that the rank sent in the same steps as ``seconds``, as in
+            ``nbmgpu.strategies.communication``.
     """
 
     kind: ClassVar[str] = "measured"
@@ -181,6 +185,7 @@ class Measurements(Event):
     held: int
     memory: int
     gpu_memory: int = -1
+    sent: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

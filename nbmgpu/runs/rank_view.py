@@ -61,11 +61,13 @@ class StepTime(NamedTuple):
         step: the last step taken.
         step_time: seconds per step since the last heartbeat.
         own_time: the part of it outside backward passes, where ranks synchronize.
+        sent: bytes that the rank sent per step.
     """
 
     step: int
     step_time: float
     own_time: float
+    sent: float = 0.0
 
 
 @dataclass
@@ -111,7 +113,8 @@ class RankView:
                 self.step = max(self.step, event.step)
                 self.marks.add(event.logged, event.time)
                 if event.step_time:
-                    self.step_times.append(StepTime(event.step, event.step_time, event.own_time))
+                    pace = StepTime(event.step, event.step_time, event.own_time, event.sent)
+                    self.step_times.append(pace)
             case Stderr():
                 self.stderr.add(event.start, event.end)
                 self.marks.add(event.end, event.time)

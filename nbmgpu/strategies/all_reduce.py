@@ -22,6 +22,8 @@ from nbmgpu.errors import RankError, format_message, step_mismatch_message
 from nbmgpu.system.limits import usable_cores
 from nbmgpu.system.shared_memory import CACHE_LINE, PHASES, SLOT_BYTES, SharedMemory, header_bytes
 
+from .communication import counter
+
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
@@ -75,6 +77,7 @@ class SharedMemoryAllReduce:
             what = f"Rank {self.rank} was interrupted while it reduced gradients"
             raise RankError(format_message(what, "Its state is unknown", "the cell again"))
         self._broken = True
+        counter.sent += tensor.nbytes
         size = SLOT_BYTES // tensor.element_size()
         with torch.no_grad():
             for part in tensor.view(-1).split(size):

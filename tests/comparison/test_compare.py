@@ -95,6 +95,10 @@ def test_all_runs_take_the_same_steps_and_reach_the_same_loss(compared):
         assert row.launch.sent > 42 * 16 * 4
         assert 0 < row.launch.start_up < 60
     baseline, ddp, fsdp = comparison.rows
+    gradients = sum(p.nbytes for p in notebook()["model"].parameters())
+    assert baseline.timing.sent == 0
+    assert gradients <= ddp.timing.sent < gradients + 1024, "gradients, and checks of the rank"
+    assert fsdp.timing.sent > ddp.timing.sent, "also the rank's shard of the parameters"
     assert (baseline.speed_up, baseline.line) == (1.0, "")
     assert ddp.speed_up == pytest.approx(
         ddp.timing.samples_per_second / baseline.timing.samples_per_second

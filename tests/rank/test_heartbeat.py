@@ -17,6 +17,7 @@ from nbmgpu.rank.metrics.step_time import StepTimer, StepTimerWindow, tokens_in
 from nbmgpu.report.curves import straggler
 from nbmgpu.runs.event_file import EventTail, EventWriter
 from nbmgpu.runs.events import Heartbeat
+from nbmgpu.strategies.communication import counter
 
 
 @pytest.fixture
@@ -86,24 +87,26 @@ def test_it_draws_no_random_numbers(fast_heartbeat):
 
 
 class TestStepTimer:
-    def test_time_of_a_step_and_the_ranks_own_part(self, monkeypatch):
+    def test_time_of_a_step_the_ranks_own_part_and_the_bytes_that_it_sends(self, monkeypatch):
         clock = [0.0]
         monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+        monkeypatch.setattr(counter, "sent", 0)
         timer, window = StepTimer(), StepTimerWindow()
 
         def step(number, own, together):
             clock[0] += own
             timer.begin_backward()
             clock[0] += together
+            counter.sent += 100 * number
             timer.end_backward(number)
 
-        assert window.take(timer) == (0.0, 0.0)
+        assert window.take(timer) == (0.0, 0.0, 0.0)
         step(1, own=5.0, together=1.0)
-        assert window.take(timer) == (0.0, 0.0)  # the first step includes the startup
+        assert window.take(timer) == (0.0, 0.0, 0.0)  # the first step includes the startup
         step(2, own=0.25, together=0.5)
         step(3, own=0.75, together=0.5)
-        assert window.take(timer) == (1.0, 0.5)
-        assert window.take(timer) == (0.0, 0.0)  # none since
+        assert window.take(timer) == (1.0, 0.5, 250.0)
+        assert window.take(timer) == (0.0, 0.0, 0.0)  # none since
 
     def test_several_backward_passes_of_a_step_count_as_one(self, monkeypatch):
         clock = [0.0]

@@ -151,12 +151,14 @@ class TestThroughput:
     def heartbeats(self, run, own, step_time=0.01, count=5):
         for number in range(1, count + 1):
             for rank, seconds in enumerate(own):
-                run.heartbeat(rank, step=100 * number, step_time=step_time, own_time=seconds)
+                more = {"step_time": step_time, "own_time": seconds, "sent": 1024.0 * rank}
+                run.heartbeat(rank, step=100 * number, **more)
         return throughput(run.polled())
 
     def test_without_heartbeats(self, staged):
         found = throughput(staged(2).polled())
         assert (found.rate, found.step_time, found.slowest, found.message) == ("", "", -1, "")
+        assert found.sent == ""
         assert found.rates == found.step_times == []
 
     def test_rates_are_not_shown_as_curves(self, staged):
@@ -171,6 +173,7 @@ class TestThroughput:
         found = self.heartbeats(staged(3), own=[0.004, 0.008, 0.004])
         assert found.slowest == 1
         assert found.step_time == "10 ms"
+        assert found.sent == "2.0 KiB", "of the rank that sends most"
         assert "Rank 1 is the slowest: the others wait for it 40 % of the time." in found.message
         assert [line.name for line in found.step_times] == ["step", "rank 0", "rank 1", "rank 2"]
         assert decode(found.step_times[2].points)[0].tolist() == [100, pytest.approx(0.008)]

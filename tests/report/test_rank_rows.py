@@ -38,7 +38,7 @@ def test_state_step_and_usage(staged):
 
 def test_allocated_memory_is_shown_without_driver_data(staged):
     run = staged(1, devices=["cuda:0"])
-    run.heartbeat(0, gpu_allocated=3 << 30)
+    run.heartbeat(0, gpu_memory=3 << 30)
     (row,) = current_rows(run)
     assert row.gpu.text == ""
     assert (row.gpu_memory.text, row.gpu_memory.fraction) == ("3.0 GiB", -1)

@@ -39,6 +39,8 @@ export interface Throughput {
   rate: string;
   /** the newest values, formatted. */
   step_time: string;
+  /** bytes that a rank sends per step, formatted; empty if none does. */
+  sent: string;
   /** the straggler, -1 when there is none. */
   slowest: number;
   /** a sentence about the straggler, or empty. */

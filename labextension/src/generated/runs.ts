@@ -117,16 +117,19 @@ export interface Heartbeat extends Event {
   memory_total: number;
   /** utilization in percent; -1 when unknown, as all below. */
   gpu: number;
-  /** in bytes. */
+  /** in bytes; what torch allocated where the driver is not known. */
   gpu_memory: number;
-  /** in bytes. */
+  /** in bytes; what torch allocated where the driver is not known. */
   gpu_memory_total: number;
-  /** in bytes. */
-  gpu_allocated: number;
   /** size of the rank's log, in bytes. */
   logged: number;
   /** backward passes started. */
   passes: number;
+  /**
+   * bytes that the rank sent per step since the last heartbeat, as in
+   * `nbmgpu.strategies.communication`; 0 without a step.
+   */
+  sent: number;
 }
 
 /** A checkpoint is complete. */
@@ -160,6 +163,11 @@ export interface Measurements extends Event {
    * `nbmgpu.rank.metrics.memory`.
    */
   gpu_memory: number;
+  /**
+   * bytes that the rank sent in the same steps as `seconds`, as in
+   * `nbmgpu.strategies.communication`.
+   */
+  sent: number[];
 }
 
 /**

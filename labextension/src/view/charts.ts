@@ -10,9 +10,10 @@ import {
   addArrowKeyNavigation,
   setText
 } from './dom';
-import { formatSeconds } from './format';
+import { formatSeconds, stepCost } from './format';
 import type { ISection, ISectionContext, ISectionView } from './section';
 import { unpack } from './points';
+import type { ITranslate } from './source';
 import { onThemeChange } from './theme';
 
 /** Number of charts shown by default; buttons show the others. */
@@ -105,7 +106,7 @@ function create({ source, trans, memory, read }: ISectionContext): ISectionView 
   );
 
   const update = () => {
-    const all = specs(read('curves'), read('throughput'));
+    const all = specs(read('curves'), read('throughput'), trans);
     const shown = all.map((chart, index) => chosen[chart.key] ?? index < DEFAULT_CHARTS);
     toggles.update(all.map((chart, index) => ({ chart, shown: shown[index] })));
     shownCharts.update(all.filter((_, index) => shown[index]));
@@ -141,7 +142,11 @@ function create({ source, trans, memory, read }: ISectionContext): ISectionView 
 }
 
 /** All available charts, in order. */
-function specs(curves: Parts['curves'], throughput: Parts['throughput']): IChart[] {
+function specs(
+  curves: Parts['curves'],
+  throughput: Parts['throughput'],
+  trans: ITranslate
+): IChart[] {
   const single = (line: CurveLine): IChart => ({
     key: line.name,
     title: line.name,
@@ -153,19 +158,23 @@ function specs(curves: Parts['curves'], throughput: Parts['throughput']): IChart
   });
   const all = [...curves.shown, ...throughput.rates].map(single);
   if (throughput.step_times.length) {
-    all.push(stepTime(throughput));
+    all.push(stepTime(throughput, trans));
   }
   return all;
 }
 
-function stepTime(throughput: Parts['throughput']): IChart {
+function stepTime(throughput: Parts['throughput'], trans: ITranslate): IChart {
   const lines = throughput.step_times;
   const values = unpack(lines[0].points).y;
   const highlighted = lines.findIndex(line => line.name === `rank ${throughput.slowest}`);
   return {
     key: 'step time',
     title: 'step time',
-    last: throughput.step_time || formatSeconds(values[values.length - 1]),
+    last: stepCost(
+      throughput.step_time || formatSeconds(values[values.length - 1]),
+      throughput.sent,
+      trans
+    ),
     finite: true,
     lines,
     seconds: true,

@@ -4,8 +4,10 @@ import {
   formatDuration,
   formatNumber,
   formatSeconds,
-  formatShare
+  formatShare,
+  stepCost
 } from './format';
+import { english } from './source';
 
 // The same cases as in Python's tests of text_format, except for rounding: both are shown together.
 it.each([
@@ -58,4 +60,9 @@ it.each([
   [100 * 2 ** 20, '100 MiB']
 ])('%d bytes are written %s', (size, text) => {
   expect(formatBytes(size)).toBe(text);
+});
+
+it('shows what a rank sends per step, if it sends anything', () => {
+  expect(stepCost('12 ms', '1.4 MiB', english)).toBe('12 ms, 1.4 MiB sent by a rank');
+  expect(stepCost('12 ms', '', english)).toBe('12 ms');
 });

@@ -1,3 +1,5 @@
+import type { ITranslate } from './source';
+
 /** Format a value, like `number` in nbmgpu/report/text_format.py. */
 export function formatNumber(value: number): string {
   const size = Math.abs(value);
@@ -56,4 +58,9 @@ export function formatBytes(size: number): string {
     unit += 1;
   }
   return `${size.toFixed(unit === 0 || size >= 99.5 ? 0 : 1)} ${UNITS[unit]}`;
+}
+
+/** What a step costs: its time, and the bytes that a rank sends in it unless that is empty. */
+export function stepCost(time: string, sent: string, trans: ITranslate): string {
+  return sent ? trans.__('%1, %2 sent by a rank', time, sent) : time;
 }

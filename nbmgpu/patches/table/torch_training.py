@@ -5,6 +5,11 @@ from __future__ import annotations
 from .build import patched
 from .libraries import NUMPY, TORCH
 
+COUNTS_BYTES = (
+    "Bytes that a rank sends per step are counted where it hands tensors to a collective."
+)
+NOT_COUNTED = "bytes sent by it are not counted"
+
 ENTRIES = (
     *patched(
         TORCH, "torch.autograd", "backward",
@@ -26,6 +31,19 @@ ENTRIES = (
     *patched(
         TORCH, "torch.distributed", "init_process_group destroy_process_group",
         "A cell that makes a process group for DistributedDataParallel has that of the ranks.",
+    ),
+    *patched(
+        TORCH, "torch.distributed.ProcessGroup",
+        "allreduce allreduce_coalesced reduce send broadcast allgather allgather_coalesced "
+        "allgather_into_tensor_coalesced _allgather_base alltoall alltoall_base gather "
+        "reduce_scatter _reduce_scatter_base reduce_scatter_tensor_coalesced scatter",
+        COUNTS_BYTES, without=NOT_COUNTED,
+    ),
+    *patched(
+        TORCH, "torch.distributed.ProcessGroup",
+        "all_gather_single all_gather_single_coalesced all_to_all_single reduce_scatter_single "
+        "reduce_scatter_single_coalesced",
+        COUNTS_BYTES, without=NOT_COUNTED, since="2.13",
     ),
     *patched(
         TORCH, "torch.distributed.pipelining.stage._PipelineStageBase", "__init__",

@@ -26,7 +26,7 @@ from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import Heartbeat
 from nbmgpu.system.limits import usable_cores, usable_memory
 
-from .step_time import StepTimerWindow
+from .step_time import StepCost, StepTimerWindow
 
 if TYPE_CHECKING:
     from nbmgpu.rank.hang_reports import HangReports
@@ -100,12 +100,13 @@ class HeartbeatThread:
 
     def _emit(self) -> None:
         progress, timer = self._training or (None, None)
-        step_time, own_time = self._window.take(timer) if timer else (0.0, 0.0)
+        cost = self._window.take(timer) if timer else StepCost()
         self._events.emit(
             Heartbeat,
             step=progress.step if progress else 0,
-            step_time=step_time,
-            own_time=own_time,
+            step_time=cost.step_time,
+            own_time=cost.own_time,
+            sent=cost.sent,
             cpu=self._process.cpu_percent(),
             memory=self._process.memory_info().rss,
             logged=log_size(self._log),
@@ -120,7 +121,7 @@ class HeartbeatThread:
             return {}
         if self._gpus is None:
             self._gpus = GpuMonitor()
-        return self._gpus.usage() | allocated_memory()
+        return allocated_memory() | self._gpus.usage()
 
 
 class GpuMonitor:
@@ -169,4 +170,4 @@ def allocated_memory() -> dict[str, float]:
     from nbmgpu.environment.accelerator import memory_allocated
 
     allocated = memory_allocated()
-    return {} if allocated is None else {"gpu_allocated": allocated}
+    return {} if allocated is None else {"gpu_memory": allocated}

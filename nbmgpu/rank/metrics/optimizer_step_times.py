@@ -1,4 +1,4 @@
-"""Measures the time from the end of each optimizer step to the end of the next."""
+"""Measures time and bytes sent from the end of each optimizer step to the end of the next."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from itertools import pairwise
 import torch
 
 from nbmgpu.environment.accelerator import is_accelerator
+from nbmgpu.strategies.communication import counter
 
 MAX_STEPS = 10_000
 """Number of steps to time; later ones take as long."""
@@ -23,12 +24,14 @@ class OptimizerStepTimer:
         self._times: list[float] = []
         self._events: list[torch.Event] = []
         self._samples: list[int] = []
+        self._sent: list[int] = []
 
     def mark(self, samples: int) -> None:
         """Record the end of a step; ``samples`` is the number of samples used so far."""
         if len(self._samples) > MAX_STEPS:
             return
         self._samples.append(samples)
+        self._sent.append(counter.sent)
         if not self._on_gpu:
             self._times.append(time.perf_counter())
             return
@@ -46,3 +49,7 @@ class OptimizerStepTimer:
     def samples(self) -> list[int]:
         """Return the samples of the same steps, over all ranks; zeros if they are unknown."""
         return [b - a for a, b in pairwise(self._samples)]
+
+    def sent(self) -> list[int]:
+        """Return the bytes that this rank sent in the same steps."""
+        return [b - a for a, b in pairwise(self._sent)]

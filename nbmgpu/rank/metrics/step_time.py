@@ -1,9 +1,26 @@
-"""Measures the time of a step, and the rank's own part of it."""
+"""Measures the time of a step, the rank's own part of it, and the bytes that the rank sends."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import NamedTuple
+
+from nbmgpu.strategies.communication import counter
+
+
+class StepCost(NamedTuple):
+    """What a step costs on average; zeros without a step.
+
+    Attributes:
+        step_time: seconds.
+        own_time: the rank's own part of them, without waiting for others.
+        sent: bytes that the rank sent.
+    """
+
+    step_time: float = 0.0
+    own_time: float = 0.0
+    sent: float = 0.0
 
 
 class StepTimer:
@@ -13,6 +30,7 @@ class StepTimer:
         step: the number of the last step.
         own_seconds: total seconds from the end of a backward pass to the beginning of the next.
         ended_at: when the last backward pass ended, on the monotonic clock.
+        sent: bytes that the rank had sent by then.
     """
 
     def __init__(self) -> None:
@@ -20,6 +38,7 @@ class StepTimer:
         self.step = 0
         self.own_seconds = 0.0
         self.ended_at = 0.0
+        self.sent = 0
 
     def begin_backward(self) -> None:
         """Record that a backward pass begins, in which ranks wait for each other."""
@@ -28,7 +47,7 @@ class StepTimer:
 
     def end_backward(self, step: int) -> None:
         """Record that the backward pass of ``step`` has ended."""
-        self.step, self.ended_at = step, time.monotonic()
+        self.step, self.ended_at, self.sent = step, time.monotonic(), counter.sent
 
 
 class StepTimerWindow:
@@ -36,18 +55,19 @@ class StepTimerWindow:
 
     def __init__(self) -> None:
         """Start without an earlier reading."""
-        self._before = (0, 0.0, 0.0)
+        self._before = (0, 0.0, 0.0, 0)
 
-    def take(self, timer: StepTimer) -> tuple[float, float]:
-        """Return seconds per step, and the rank's own part of them; zeros without a step."""
-        now = (timer.step, timer.ended_at, timer.own_seconds)
-        (before, at, own), steps = self._before, timer.step - self._before[0]
+    def take(self, timer: StepTimer) -> StepCost:
+        """Return what a step has cost since the last call."""
+        now = (timer.step, timer.ended_at, timer.own_seconds, timer.sent)
+        before, at, own, sent = self._before
+        steps = timer.step - before
         if steps <= 0:
-            return 0.0, 0.0
+            return StepCost()
         self._before = now
         if not before:
-            return 0.0, 0.0  # the first step includes the startup
-        return (now[1] - at) / steps, (now[2] - own) / steps
+            return StepCost()  # the first step includes the startup
+        return StepCost((now[1] - at) / steps, (now[2] - own) / steps, (now[3] - sent) / steps)
 
 
 def tokens_in(batch: object) -> int:

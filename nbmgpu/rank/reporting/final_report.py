@@ -39,6 +39,7 @@ def emit_measurements(
         held=memory_usage.tensor_bytes(),
         memory=memory_usage.peak(),
         gpu_memory=memory_usage.gpu_peak(),
+        sent=timer.sent(),
     )
 
 
