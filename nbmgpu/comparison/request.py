@@ -51,6 +51,10 @@ UNSUPPORTED = {
     "--no-pull": "A comparison writes nothing back anyway",
     "--background": "Its runs follow one another, and the notebook must not change meanwhile",
     "--dry-run": "Use it for a single run: %%mgpu --dry-run",
+    "--checkpoint-every": "Its runs are short",
+    "--keep": "Its runs write no checkpoints",
+    "--resume": "All of its runs start from the notebook's objects as they are",
+    "--max-restarts": "A run that fails is a row of its table",
 }
 """Flags of ``%%mgpu`` that do not apply to several runs, and why."""
 

@@ -22,6 +22,7 @@ from nbmgpu.options.model_parallelism import with_plan
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.patches.versions import untested_notice
 from nbmgpu.report.digest import write_digest
+from nbmgpu.report.text_format import exit_word
 from nbmgpu.runs.failure import exception_of, plain
 from nbmgpu.runs.folder import new_run_id, runs_root
 from nbmgpu.runs.number_topics import SAME_WORK
@@ -32,35 +33,17 @@ from nbmgpu.strategies.mesh_sizes import format_mesh, mesh_sizes
 from nbmgpu.strategies.profiles import COMPILER_MODULES
 from nbmgpu.system.processes import creation_time
 
+from . import notices
 from .batch_size import batch_line
 from .launched_run import LaunchedRun
 from .notebook_context import NotebookContext
-from .resumed_options import resumed_notice, with_checkpoint
+from .resumed_options import options_after_failure, resumed_notice, with_checkpoint
 from .write_back import WriteBack
 
 if TYPE_CHECKING:
     from nbmgpu.devices.placement import Placement
     from nbmgpu.engines.base import Engine, RunStorage
     from nbmgpu.runs.run import Run
-
-PATCHED_LIBRARIES = (
-    "{}: the notebook has put a function of its own there, and ranks have the library's. Put the "
-    "assignment into the cell."
-)
-DETACHED = (
-    "{}: computed in the notebook with gradients; the graph stays there, so a backward pass in "
-    "the cell ends at these tensors."
-)
-RESTARTED = (
-    "On shards of a batch, the cell {reason}. After {seconds:.1f} s it has started again with "
-    "whole batches, which give the numbers of one device; a step may take longer. For speed: "
-    "%%mgpu --exact never"
-)
-RESTARTED_TO_DIVIDE = (
-    "No loader divides what the cell trains on, so every rank would do all the work. After "
-    "{seconds:.1f} s it has started again with whole batches, of which ranks divide the calls of "
-    "its modules. For none of that: %%mgpu --exact never"
-)
 
 
 @dataclass
@@ -183,8 +166,8 @@ class Execution:
         return {
             "devices": self.placement.notice,
             "bundle": bundle_notice,
-            "detached": detached and DETACHED.format(detached),
-            "patches": patches and PATCHED_LIBRARIES.format(patches),
+            "detached": detached and notices.DETACHED.format(detached),
+            "patches": patches and notices.PATCHED_LIBRARIES.format(patches),
             "library-version": untested_notice(),
             "restarted": self._restart_notice,
             "resumed": resumed_notice(self.options),
@@ -254,6 +237,15 @@ class Execution:
         self.run.stop(force=self.run.is_asked_to_stop)
 
     @property
+    def is_to_resume(self) -> bool:
+        """Whether the cell starts again from a checkpoint, as a signal has ended a rank."""
+        if self.options.max_restarts == 0 or self.options.background:
+            return False
+        if self.run.state != "failed" or self.run.is_asked_to_stop:
+            return False
+        return (exited := self.run.view.first_silent_exit) is not None and exited.code < 0
+
+    @property
     def is_to_restart(self) -> bool:
         """Whether the cell starts again with whole batches, as its numbers would differ."""
         return bool(self.run.view.restart_reason)
@@ -289,9 +281,25 @@ class Execution:
         self.options = dataclasses.replace(self.options, exact="always")
         self._describe()
         reason = first.view.restart_reason
-        text = RESTARTED_TO_DIVIDE if reason == SAME_WORK else RESTARTED
+        text = notices.RESTARTED_TO_DIVIDE if reason == SAME_WORK else notices.RESTARTED
         self._restart_notice = text.format(
             seconds=time.time() - first.record.created, reason=reason
+        )
+        return self.start()
+
+    def resume(self) -> Run:
+        """Start the cell again from its newest checkpoint, after a rank was killed.
+
+        Raises:
+            LaunchError: see ``start``.
+        """
+        failed, killed = self.run, self.run.view.first_silent_exit
+        assert killed is not None
+        self._launched_run.release(reusable=False)  # rank 0 may have written into the bundle
+        write_digest(failed)
+        self.options = options_after_failure(self.options, failed)
+        self._restart_notice = notices.KILLED.format(
+            rank=killed.of_rank, exit=exit_word(killed.code), run=failed.id
         )
         return self.start()
 

@@ -149,6 +149,8 @@ def _collect(execution: Execution, run: Run, output: RunDisplay) -> bool:
         execution.discard()
         output.discard()
         return False
+    if run is execution.run and execution.is_to_resume:
+        return False
     if run is not execution.run or not execution.taken_over:
         execution.finish()
     return True
@@ -156,7 +158,7 @@ def _collect(execution: Execution, run: Run, output: RunDisplay) -> bool:
 
 def _restart(execution: Execution) -> Run:
     global last_run
-    last_run = execution.restart()
+    last_run = execution.resume() if execution.is_to_resume else execution.restart()
     return last_run
 
 

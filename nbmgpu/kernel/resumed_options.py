@@ -34,6 +34,13 @@ def with_checkpoint(options: RunOptions, cell: str, notebook: str) -> RunOptions
     return options
 
 
+def options_after_failure(options: RunOptions, failed: Run) -> RunOptions:
+    """Return the options of the run that replaces one whose rank was killed."""
+    checkpoints = checkpoints_of(failed)
+    resume = str(checkpoints[-1].folder) if checkpoints else options.resume
+    return dataclasses.replace(options, resume=resume, max_restarts=options.max_restarts - 1)
+
+
 def resumed_notice(options: RunOptions) -> str:
     """Return where a run goes on; empty for one that starts anew."""
     if options.resume is None:

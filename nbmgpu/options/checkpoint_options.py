@@ -56,11 +56,14 @@ class CheckpointOptions:
         checkpoint_every: interval between checkpoints, see ``CheckpointInterval``; None for none.
         keep: number of checkpoints that are kept.
         resume: the run to go on with, or the folder of a checkpoint; None to start anew.
+        max_restarts: how often a run starts again by itself, from its newest checkpoint, after a
+            rank was ended by a signal.
     """
 
     checkpoint_every: str | None = None
     keep: int = 3
     resume: str | None = None
+    max_restarts: int = 0
 
 
 def validate_checkpoint_every(value: object) -> str | None:

@@ -173,6 +173,14 @@ FLAGS = (
         constant=NEWEST,
         optional_value=True,
     ),
+    Flag(
+        "--max-restarts",
+        "max_restarts",
+        "start again from the newest checkpoint if a rank is killed (default: 0)",
+        metavar="N",
+        validate=values.validate_max_restarts,
+        completions=lambda: ("1", "3"),
+    ),
     Flag("--dry-run", "dry_run", "start nothing; show what would be sent and written back"),
     Flag("--fresh", "fresh", "start the ranks with torchrun in new processes (slower)"),
     Flag(

@@ -230,6 +230,17 @@ validate_accumulate = _count(
 )
 
 
+def validate_max_restarts(value: object) -> int:
+    """Return how often a run may start again."""
+    try:
+        if (number := _integer(value)) >= 0:
+            return number
+    except ValueError:
+        pass
+    problem = Problem(f"{value!r} is not a number of restarts", "An integer from 0")
+    raise InvalidValueError(problem, 1)
+
+
 def _positive(what: str, allowed: str, suggestion: float) -> Callable[[object], float | None]:
     """Return a validator for a positive number; None, for no value, is valid."""
 

@@ -183,7 +183,12 @@ class RunView:
 
     @property
     def exited_silently(self) -> int | None:
-        """The rank that exited first without being asked and without an exception, if any.
+        """The rank of ``first_silent_exit``."""
+        return None if (exited := self.first_silent_exit) is None else exited.of_rank
+
+    @property
+    def first_silent_exit(self) -> Exited | None:
+        """The first exit of a rank without being asked and without an exception, if any.
 
         Later exceptions of other ranks, such as a lost connection, are consequences.
         """
@@ -194,8 +199,8 @@ class RunView:
             and not rank.exited.terminating
             and (rank.exited.code or rank.state != "finished")
         ]
-        first = min(exits, key=lambda e: e.time).of_rank if exits else None
-        return None if first is None or self.ranks[first].failure else first
+        first = min(exits, key=lambda e: e.time, default=None)
+        return None if first is None or self.ranks[first.of_rank].failure else first
 
     @property
     def failed_rank(self) -> int | None:

@@ -1,0 +1,26 @@
+"""Texts of the notices of the kernel about a launch."""
+
+from __future__ import annotations
+
+PATCHED_LIBRARIES = (
+    "{}: the notebook has put a function of its own there, and ranks have the library's. Put the "
+    "assignment into the cell."
+)
+DETACHED = (
+    "{}: computed in the notebook with gradients; the graph stays there, so a backward pass in "
+    "the cell ends at these tensors."
+)
+RESTARTED = (
+    "On shards of a batch, the cell {reason}. After {seconds:.1f} s it has started again with "
+    "whole batches, which give the numbers of one device; a step may take longer. For speed: "
+    "%%mgpu --exact never"
+)
+KILLED = (
+    "Rank {rank} of run {run} was ended by {exit}, so the cell has started again, as "
+    "--max-restarts allows."
+)
+RESTARTED_TO_DIVIDE = (
+    "No loader divides what the cell trains on, so every rank would do all the work. After "
+    "{seconds:.1f} s it has started again with whole batches, of which ranks divide the calls of "
+    "its modules. For none of that: %%mgpu --exact never"
+)
