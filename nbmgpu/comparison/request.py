@@ -14,12 +14,8 @@ from typing import Any
 from nbmgpu.devices.placement import DEFAULT_CPU_RANKS
 from nbmgpu.devices.probe import Machine, probe
 from nbmgpu.errors import OptionError
-from nbmgpu.options.flags import (
-    FLAGS,
-    RUN,
-    Flag,
-    FlagTable,
-)
+from nbmgpu.options.flag_table import Flag, FlagTable
+from nbmgpu.options.flags import FLAGS, RUN
 from nbmgpu.options.parsing import (
     format_flags,
     format_problems,

@@ -18,7 +18,8 @@ from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMa
 from nbmgpu.comparison.request import TABLES
 from nbmgpu.devices.placement import DEFAULT_CPU_RANKS
 from nbmgpu.devices.probe import probe
-from nbmgpu.options.flags import COMMANDS, INFO_OPTIONS, RUN, Flag, FlagTable
+from nbmgpu.options.flag_table import Flag, FlagTable
+from nbmgpu.options.flags import COMMANDS, INFO_OPTIONS, RUN
 from nbmgpu.runs.run import list_runs
 
 MAX_RUNS = 30

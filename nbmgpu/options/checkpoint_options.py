@@ -8,7 +8,7 @@ from typing import Literal
 
 from nbmgpu.runs.checkpoint import NEWEST
 
-from .values import InvalidValueError, Problem
+from .values import InvalidValueError, Problem, count_of, integer
 
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 FORMS = "every 10m (or 30s, 2h), every 500steps, or every epoch"
@@ -89,3 +89,19 @@ def validate_resume(value: object) -> str | None:
         return value
     problem = Problem(f"{value!r} is not a run", "A run's id, or the path of a checkpoint")
     raise InvalidValueError(problem, NEWEST)
+
+
+validate_keep = count_of(
+    "checkpoints", "The number of checkpoints that are kept", 3, optional=False
+)
+
+
+def validate_max_restarts(value: object) -> int:
+    """Return how often a run may start again."""
+    try:
+        if (number := integer(value)) >= 0:
+            return number
+    except ValueError:
+        pass
+    problem = Problem(f"{value!r} is not a number of restarts", "An integer from 0")
+    raise InvalidValueError(problem, 1)

@@ -15,7 +15,7 @@ from typing import Any
 from nbmgpu.errors import OptionError, closest_match, format_message
 from nbmgpu.strategies import canonical
 
-from .flags import Flag, FlagTable
+from .flag_table import Flag, FlagTable
 from .values import InvalidValueError, Problem
 
 

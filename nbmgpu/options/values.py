@@ -49,7 +49,7 @@ class InvalidValueError(Exception):
         self.other_options = other_options
 
 
-def _integer(value: object) -> int:
+def integer(value: object) -> int:
     """Return ``value`` as an integer; raise ValueError for anything else."""
     if isinstance(value, str):
         return int(value)
@@ -130,14 +130,14 @@ def validate_gpus(value: object) -> GpuRequest:
         parts = [part for part in value.split(",") if part.strip()]
     try:
         if isinstance(parts, Iterable) and not isinstance(parts, str):
-            listed = tuple(map(_integer, parts))
+            listed = tuple(map(integer, parts))
             wanted = tuple(dict.fromkeys(i for i in listed if i >= 0))
             if not listed:
                 raise invalid("The list of GPUs is empty", "all")
             if min(listed) < 0:
                 raise invalid(f"There is no GPU {min(listed)}", wanted or "all")
             return listed
-        count = _integer(value)
+        count = integer(value)
     except ValueError:
         raise invalid(f"{value!r} does not name GPUs", "all") from None
     if count == 0:
@@ -201,7 +201,7 @@ validate_balance = _one_of(
 )  # fmt: skip
 
 
-def _count(
+def count_of(
     what: str, allowed: str, suggestion: int, optional: bool = True
 ) -> Callable[[object], int | None]:
     """Return a validator for an integer from 1; None, for no value, is valid if ``optional``."""
@@ -210,7 +210,7 @@ def _count(
         if value is None and optional:
             return None
         try:
-            if (number := _integer(value)) >= 1:
+            if (number := integer(value)) >= 1:
                 return number
         except ValueError:
             pass
@@ -220,25 +220,13 @@ def _count(
     return read
 
 
-validate_steps = _count("optimizer steps", "The cell ends after that many steps", 20)
-validate_microbatches = _count(
+validate_steps = count_of("optimizer steps", "The cell ends after that many steps", 20)
+validate_microbatches = count_of(
     "microbatches", "The number of parts in which a batch runs through the stages", 4
 )
-validate_keep = _count("checkpoints", "The number of checkpoints that are kept", 3, optional=False)
-validate_accumulate = _count(
+validate_accumulate = count_of(
     "batches to accumulate", "The number of batches per optimizer step", 2, optional=False
 )
-
-
-def validate_max_restarts(value: object) -> int:
-    """Return how often a run may start again."""
-    try:
-        if (number := _integer(value)) >= 0:
-            return number
-    except ValueError:
-        pass
-    problem = Problem(f"{value!r} is not a number of restarts", "An integer from 0")
-    raise InvalidValueError(problem, 1)
 
 
 def _positive(what: str, allowed: str, suggestion: float) -> Callable[[object], float | None]:
@@ -296,7 +284,7 @@ validate_classes = names_of(
 def validate_seed(value: object) -> int | None:
     """Return a seed of 32 bits, or None."""
     try:
-        if value is None or 0 <= (seed := _integer(value)) < 2**32:
+        if value is None or 0 <= (seed := integer(value)) < 2**32:
             return None if value is None else seed
     except ValueError:
         pass
