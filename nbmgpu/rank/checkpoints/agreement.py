@@ -54,6 +54,11 @@ class IterationAgreement:
             )
         return self._due is not None and iteration >= self._due
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether a checkpoint has been asked for and is not written yet, as this rank knows."""
+        return self._work is not None or self._due is not None
+
     def done(self) -> None:
         """Note that the checkpoint has been written."""
         self._due = None

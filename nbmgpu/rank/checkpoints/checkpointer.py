@@ -76,7 +76,7 @@ class Checkpointer:
             interval, session.progress, agreement, asks=session.rank_info.rank == 0
         )
         self._instrumentation = Instrumentation(self.loops, self.loops.enter, self._skips_iteration)
-        self._random = RandomPosition(session.streams, self.loops)
+        self._random = RandomPosition(session.streams, self.loops, self._schedule.is_near)
         self._constants: dict[str, Any] = {}
 
     def install(self) -> None:

@@ -42,9 +42,12 @@ class RankRandomStates:
 class RandomPosition:
     """Records random states, and restores those of a checkpoint."""
 
-    def __init__(self, streams: RandomStreams, loops: LoopStack) -> None:
-        """Record the states of ``streams`` at passes of ``loops``."""
+    def __init__(
+        self, streams: RandomStreams, loops: LoopStack, is_near: Callable[[], bool]
+    ) -> None:
+        """Record the states of ``streams`` at passes of ``loops``, and while one ``is_near``."""
         self._streams = streams
+        self._is_near = is_near
         self._loops = loops
         self._open: MutableMapping[PassRecord, LoaderPass] = weakref.WeakValueDictionary()
         self._initial: Any = None
@@ -107,7 +110,7 @@ class RandomPosition:
         if saved is not None:
             self._streams.restore(saved.begun)
         record = self._loops.begin_pass(self._streams.states(), frame)
-        followed = LoaderPass(record, begin(), self._streams)
+        followed = LoaderPass(record, begin(), self._streams, self._is_near)
         if saved is not None and resume is not None:
             followed.resume_from(saved, lambda: resume.is_next(self._loops.active))
         self._open[record] = followed

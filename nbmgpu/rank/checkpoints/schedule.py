@@ -45,6 +45,14 @@ class CheckpointSchedule:
         self._agreement.done()
         self._last_step, self._last_time = self._progress.step, time.monotonic()
 
+    def is_near(self) -> bool:
+        """Return whether a checkpoint may be due in the next iteration."""
+        if self.interval is None or self.interval.unit == "epoch":
+            return self.interval is not None
+        if self.interval.unit == "steps":
+            return self._progress.step + 2 - self._last_step >= self.interval.number
+        return self._agreement.is_pending
+
     def is_due(self, loop: ActiveLoop, has_ended_loop: bool) -> bool:
         """Return whether a checkpoint is written now; ask once in each iteration of any loop.
 
