@@ -233,6 +233,33 @@ CELLS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "",
         {"exact": "always"},
     ),
+    "layers unfrozen and counters in a module": (
+        """
+        for epoch in range(3):
+            if epoch == 1:
+                model.first.requires_grad_(True)
+                model.scale = 0.5
+            for x, y in loader:
+                step(x, y)
+            history.append(model.seen)
+        """,
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first, self.last = nn.Linear(16, 64), nn.Linear(64, 4)
+                self.seen, self.scale = 0, 1.0
+
+            def forward(self, x):
+                self.seen += 1
+                return self.last(torch.relu(self.first(x))) * (self.scale + 0.01 * self.seen)
+
+        model = Net()
+        model.first.requires_grad_(False)
+        opt = torch.optim.Adam(model.parameters(), lr=1e-2)
+        """,
+        {},
+    ),
     "after some time": (
         """
         import time

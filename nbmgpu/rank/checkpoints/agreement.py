@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 REQUEST_FILE = "checkpoint"
-"""A file in the run folder: its content is the number of the checkpoint that is asked for."""
+"""A file in the run folder, of one byte for each checkpoint that has been asked for."""
 
 
 class IterationAgreement:

@@ -16,6 +16,7 @@ import torch
 
 from nbmgpu.runs.checkpoint_state import PATH, TENSOR
 
+from .module_attributes import ATTRIBUTES, module_attributes
 from .references import find_references, is_reference, is_stateful
 
 MIN_BYTES = 1024
@@ -98,6 +99,7 @@ def capture(variables: Mapping[str, Any], with_values: bool) -> CapturedState:
         kept = {name: v for name, v in variables.items() if not is_reference(v)}
         left_out = [name for name, value in kept.items() if not _is_picklable(value, paths)]
         kept = {name: value for name, value in kept.items() if name not in left_out}
+        kept[ATTRIBUTES] = module_attributes(references, lambda each: _is_picklable(each, paths))
         values = _dumps(kept, paths, tensors)
     return CapturedState(states, values, tensors, num_states, left_out)
 

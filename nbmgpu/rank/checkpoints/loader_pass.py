@@ -20,7 +20,6 @@ class PassRecord:
         loaded: the random states before its last batch was loaded, if a checkpoint was near.
         batches: number of batches loaded.
         is_over: whether all have been.
-        is_open: whether the cell may read further batches.
         in_body: whether the body of the loop has begun it, by ``iter(loader)``.
     """
 
@@ -29,7 +28,6 @@ class PassRecord:
     loaded: StreamStates | None = None
     batches: int = 0
     is_over: bool = False
-    is_open: bool = True
     in_body: bool = False
 
 

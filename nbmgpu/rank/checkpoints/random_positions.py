@@ -64,7 +64,7 @@ class RandomPosition:
     def states(self) -> RankRandomStates:
         """Return the states now."""
         passes = [
-            [replace(each, is_open=self._is_open(each)) for each in level.passes]
+            [replace(each) for each in level.passes]  # as they are now
             for level in self._loops.levels
         ]
         return RankRandomStates(self._initial, self._streams.states(), passes)

@@ -17,6 +17,7 @@ from .capture import load_states
 from .frames import UserFrame
 from .in_place import InPlaceUpdate
 from .loops import ActiveLoop
+from .module_attributes import ATTRIBUTES, restore_module_attributes
 from .references import find_references
 
 INSTEAD = "the cell without --resume, which starts from the beginning"
@@ -118,6 +119,8 @@ class Resume:
             states = loads((self._checkpoint.folder / STATES).read_bytes(), self._tensors)
             load_states(states, references)
             values = self._values(references.__getitem__)
+            update = InPlaceUpdate()
+            restore_module_attributes(values[ATTRIBUTES], references, update)
         except NbmgpuError:
             raise
         except KeyError as missing:
@@ -126,7 +129,6 @@ class Resume:
         except Exception as error:
             what = f"A state of the checkpoint does not fit: {type(error).__name__}: {error}"
             raise ResumeError(format_message(what, CHANGED, INSTEAD)) from error
-        update = InPlaceUpdate()
         updated = {name: update(variables.get(name), value) for name, value in values.items()}
         for frame in frames:
             frame.assign(updated)
