@@ -17,6 +17,7 @@ from nbmgpu.runs.folder import COLLECTED_FILE, STOP_FILE
 from nbmgpu.runs.run import Run
 from nbmgpu.system.processes import own_process
 
+from .final_checkpoint import FinalCheckpoint
 from .hang.monitor import HangMonitor
 from .rank_processes import RankProcesses
 from .termination import Termination
@@ -68,7 +69,7 @@ def supervise_run(folder: Path, ranks: RankProcesses) -> None:
     run = Run(folder)
     events = EventWriter(run.events_path("launcher"), LAUNCHER)
     events.emit(Started, **own_process())
-    termination = Termination(ranks, folder)
+    termination = Termination(ranks, folder, FinalCheckpoint(run, events))
     supervise(run, ranks, events, termination)
     events.emit(Ended, ending=termination.ending, detail=termination.detail)
     events.close()

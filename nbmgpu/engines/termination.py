@@ -1,6 +1,8 @@
 """How ranks are ended: in stages, so that what was trained can be written back.
 
 ====================  =========================================================
+before                with --checkpoint-every, a checkpoint of a run that is stopped,
+                      or whose time is over
 0 s                   SIGINT to all: the cell gets a KeyboardInterrupt, and rank 0
                       writes its result
 0.3 s                 SIGINT again: the first may have ended a shell command, or been
@@ -28,6 +30,7 @@ from pathlib import Path
 from nbmgpu.runs.events import RunEnding
 from nbmgpu.runs.folder import COLLECTING_FILE, HANDLING_FILE, HOLDING_FILE, INTERRUPT_GRACE
 
+from .final_checkpoint import FinalCheckpoint
 from .rank_processes import RankProcesses
 
 REPEAT, FRESH = 0.5, 0.8
@@ -43,10 +46,11 @@ class Termination:
         force: whether all ranks were killed at once.
     """
 
-    def __init__(self, ranks: RankProcesses, folder: Path) -> None:
-        """Prepare to end ``ranks`` of the run in ``folder``."""
+    def __init__(self, ranks: RankProcesses, folder: Path, checkpoint: FinalCheckpoint) -> None:
+        """Prepare to end ``ranks`` of the run in ``folder``, after its final ``checkpoint``."""
         self.ranks = ranks
         self.folder = folder
+        self._checkpoint = checkpoint
         self.ending: RunEnding = "finished"
         self.detail = ""
         self.force = False
@@ -73,6 +77,10 @@ class Termination:
         if not self.started:
             self.ending, self.detail = ending, detail
             self._start = time.monotonic()
+            if ending in ("stopped", "timeout") and not force:
+                self._checkpoint.request()
+        elif force or ending == "failed":
+            self._checkpoint.give_up()
         if force and not self.force:
             self.force = True
             self.ranks.signal(signal.SIGKILL)
@@ -80,6 +88,9 @@ class Termination:
     def advance(self) -> None:
         """Carry out the stages that are due."""
         if self._start is None:
+            return
+        if self._checkpoint.is_awaited:
+            self._start = time.monotonic()
             return
         elapsed = time.monotonic() - self._start
         passed, self._advanced = elapsed - self._advanced, elapsed

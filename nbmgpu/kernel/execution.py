@@ -22,7 +22,6 @@ from nbmgpu.options.model_parallelism import with_plan
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.patches.versions import untested_notice
 from nbmgpu.report.digest import write_digest
-from nbmgpu.report.text_format import exit_word
 from nbmgpu.runs.failure import exception_of, plain
 from nbmgpu.runs.folder import new_run_id, runs_root
 from nbmgpu.runs.number_topics import SAME_WORK
@@ -37,7 +36,13 @@ from . import notices
 from .batch_size import batch_line
 from .launched_run import LaunchedRun
 from .notebook_context import NotebookContext
-from .resumed_options import options_after_failure, resumed_notice, with_checkpoint
+from .resumed_options import (
+    earlier_curves,
+    options_after_failure,
+    reason_to_restart,
+    resumed_notice,
+    with_checkpoint,
+)
 from .write_back import WriteBack
 
 if TYPE_CHECKING:
@@ -154,6 +159,7 @@ class Execution:
             self._launched.start(
                 self.bundle, self._notices(storage.bundle.notice), self._imports_of_strategy()
             )
+            self._launched.continue_curves(earlier_curves(self.options))
         except BaseException:
             self._release()
             raise
@@ -238,12 +244,8 @@ class Execution:
 
     @property
     def is_to_resume(self) -> bool:
-        """Whether the cell starts again from a checkpoint, as a signal has ended a rank."""
-        if self.options.max_restarts == 0 or self.options.background:
-            return False
-        if self.run.state != "failed" or self.run.is_asked_to_stop:
-            return False
-        return (exited := self.run.view.first_silent_exit) is not None and exited.code < 0
+        """Whether the cell starts again from a checkpoint, as a rank was killed, or hung."""
+        return bool(reason_to_restart(self.options, self.run))
 
     @property
     def is_to_restart(self) -> bool:
@@ -288,19 +290,16 @@ class Execution:
         return self.start()
 
     def resume(self) -> Run:
-        """Start the cell again from its newest checkpoint, after a rank was killed.
+        """Start the cell again from its newest checkpoint, after a rank was killed, or hung.
 
         Raises:
             LaunchError: see ``start``.
         """
-        failed, killed = self.run, self.run.view.first_silent_exit
-        assert killed is not None
+        failed = self.run
         self._launched_run.release(reusable=False)  # rank 0 may have written into the bundle
         write_digest(failed)
+        self._restart_notice = reason_to_restart(self.options, failed)
         self.options = options_after_failure(self.options, failed)
-        self._restart_notice = notices.KILLED.format(
-            rank=killed.of_rank, exit=exit_word(killed.code), run=failed.id
-        )
         return self.start()
 
     def finish(self) -> None:

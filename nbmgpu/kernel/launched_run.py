@@ -8,8 +8,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from nbmgpu.errors import LaunchError
+from nbmgpu.runs.curve import Curve
 from nbmgpu.runs.event_file import EventWriter
-from nbmgpu.runs.events import KERNEL, Ended, Event, Notice
+from nbmgpu.runs.events import KERNEL, Ended, Event, Metrics, Notice
 from nbmgpu.runs.folder import COLLECTED_FILE
 from nbmgpu.runs.run import Run
 from nbmgpu.runs.undo_log import undo
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from nbmgpu.engines.base import Engine, RunHandle, RunStorage
     from nbmgpu.runs.record import RunRecord
     from nbmgpu.serialization import Bundle
+
+
+POINTS = 10_000
+"""Maximum points in one event."""
 
 
 class LaunchedRun:
@@ -78,6 +83,16 @@ class LaunchedRun:
         except BaseException:  # otherwise ranks would wait for the bundle forever
             self.abandon()
             raise
+
+    def continue_curves(self, curves: Mapping[str, Curve]) -> None:
+        """Begin the run's curves, by metric, with those of the run that it resumes."""
+        for name, curve in curves.items():
+            steps, values = (array.tolist() for array in curve.arrays())
+            weights = [curve.weights[step] for step in steps]
+            for first in range(0, len(steps), POINTS):
+                part = slice(first, first + POINTS)
+                points = {"steps": steps[part], "values": values[part], "weights": weights[part]}
+                self._emit(Metrics, name=name, **points)
 
     @property
     def over(self) -> bool:

@@ -19,6 +19,9 @@ KILLED = (
     "Rank {rank} of run {run} was ended by {exit}, so the cell has started again, as "
     "--max-restarts allows."
 )
+HUNG = (
+    "Run {run} made no progress, so the cell has started again, as --on-hang restart asks: {cause}."
+)
 RESTARTED_TO_DIVIDE = (
     "No loader divides what the cell trains on, so every rank would do all the work. After "
     "{seconds:.1f} s it has started again with whole batches, of which ranks divide the calls of "

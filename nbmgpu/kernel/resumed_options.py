@@ -8,11 +8,18 @@ from pathlib import Path
 
 from nbmgpu.errors import OptionError, format_message
 from nbmgpu.options.run_options import RunOptions
+from nbmgpu.report.text_format import exit_word
 from nbmgpu.runs.checkpoint import DESCRIPTION, NEWEST, Checkpoint, checkpoints_of
+from nbmgpu.runs.curve import Curve
 from nbmgpu.runs.run import Run, find_run, list_runs
+
+from . import notices
 
 MAGIC_LINE = re.compile(r"\A\s*# %%mgpu.*")
 """The line of the magic in the source of a cell, which has the options."""
+
+RESTARTS = 3
+"""How often a run that hangs starts again with ``--on-hang restart`` alone, at most."""
 
 WITHOUT = "the cell without --resume, with --checkpoint-every 10m"
 
@@ -20,11 +27,14 @@ WITHOUT = "the cell without --resume, with --checkpoint-every 10m"
 def with_checkpoint(options: RunOptions, cell: str, notebook: str) -> RunOptions:
     """Return ``options`` with the folder of the checkpoint that ``--resume`` asks for.
 
-    A cell that had started again with whole batches goes on with them.
+    They also say how often a run that hangs starts again.  A cell that had started again with
+    whole batches goes on with them.
 
     Raises:
         OptionError: there is no checkpoint of this cell.
     """
+    if options.on_hang == "restart" and not options.max_restarts:
+        options = dataclasses.replace(options, max_restarts=RESTARTS)
     if options.resume is None:
         return options
     checkpoint, run = find_checkpoint(options.resume, cell, notebook)
@@ -34,8 +44,24 @@ def with_checkpoint(options: RunOptions, cell: str, notebook: str) -> RunOptions
     return options
 
 
+def reason_to_restart(options: RunOptions, ended: Run) -> str:
+    """Return why a run that has ended starts again from its newest checkpoint, in a sentence.
+
+    Empty if it does not: it was stopped, an exception has ended it, or no restart is left.
+    """
+    is_allowed = options.max_restarts > 0 and not options.background
+    if not is_allowed or ended.state != "failed" or ended.is_asked_to_stop:
+        return ""
+    exited, hang = ended.view.first_silent_exit, ended.view.hang
+    if exited is not None and exited.code < 0:
+        return notices.KILLED.format(rank=exited.of_rank, exit=exit_word(exited.code), run=ended.id)
+    if options.on_hang == "restart" and hang is not None and hang.stops:
+        return notices.HUNG.format(run=ended.id, cause=hang.cause)
+    return ""
+
+
 def options_after_failure(options: RunOptions, failed: Run) -> RunOptions:
-    """Return the options of the run that replaces one whose rank was killed."""
+    """Return the options of the run that replaces one whose rank was killed, or that hung."""
     checkpoints = checkpoints_of(failed)
     resume = str(checkpoints[-1].folder) if checkpoints else options.resume
     return dataclasses.replace(options, resume=resume, max_restarts=options.max_restarts - 1)
@@ -47,6 +73,19 @@ def resumed_notice(options: RunOptions) -> str:
         return ""
     checkpoint = Checkpoint(Path(options.resume))
     return f"Resumed after step {checkpoint.step} of run {checkpoint.folder.parents[1].name}."
+
+
+def earlier_curves(options: RunOptions) -> dict[str, Curve]:
+    """Return the curves up to the checkpoint where a run goes on; none for one that starts anew."""
+    if options.resume is None:
+        return {}
+    checkpoint = Checkpoint(Path(options.resume))
+    run, ends = Run(checkpoint.folder.parents[1]), checkpoint.description.curves
+    run.refresh()
+    return {
+        name: curve.until(ends.get(name, checkpoint.step))
+        for name, curve in run.view.curves.items()
+    }
 
 
 def find_checkpoint(resume: str, cell: str, notebook: str) -> tuple[Checkpoint, Run]:

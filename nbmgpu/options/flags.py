@@ -86,10 +86,11 @@ FLAGS = (
     Flag(
         "--on-hang",
         "on_hang",
-        "when no rank makes progress: say where each one waits (default), or also end the run",
-        metavar="warn|stop",
+        "when no rank makes progress: say where each one waits (default), or also end the run, "
+        "or start it again (see --max-restarts)",
+        metavar="warn|stop|restart",
         validate=values.validate_on_hang,
-        completions=lambda: ("warn", "stop"),
+        completions=lambda: ("warn", "stop", "restart"),
     ),
     Flag(
         "--hang-after",

@@ -62,7 +62,7 @@ class RunOptions(CheckpointOptions, StrategyOptions):
     pull: tuple[str, ...] | None = None
     background: bool = False
     timeout: float | None = None
-    on_hang: Literal["warn", "stop"] = "warn"
+    on_hang: Literal["warn", "stop", "restart"] = "warn"
     hang_after: float | None = None
     steps: int | None = None
     dry_run: bool = False

@@ -179,8 +179,9 @@ validate_exact = _one_of(
     default="auto",
 )  # fmt: skip
 validate_on_hang = _one_of(
-    "warn", "stop", what="The option --on-hang",
-    meaning="warn: when no rank makes progress, say where each one waits; stop: also end the run",
+    "warn", "stop", "restart", what="The option --on-hang",
+    meaning="warn: when no rank makes progress, say where each one waits; stop: also end the run; "
+    "restart: also start it again, at most --max-restarts times (default: 3)",
     default="warn",
 )  # fmt: skip
 validate_compress = _one_of(

@@ -14,6 +14,7 @@ class TrainingProgress:
         shard: this rank's part of the current batch; None outside of loops over sharded loaders.
         step: number of batches so far, or of backward passes outside of such loops; the x axis of
             metrics.
+        trained_step: the last step with a backward pass; ``step`` may be a batch after it.
         samples: number of samples in all global batches so far.
         backwards_begun: number of backward passes that have begun on all ranks.
         backwards: number of backward passes that have finished.
@@ -27,6 +28,7 @@ class TrainingProgress:
         """Begin before the first batch."""
         self.shard: BatchShard | None = None
         self.step = 0
+        self.trained_step = 0
         self.samples = 0
         self.backwards_begun = 0
         self.backwards = 0

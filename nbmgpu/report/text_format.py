@@ -128,7 +128,7 @@ def batch_line(record: RunRecord) -> str:
 
 def notices(view: RunView) -> list[str]:
     """Return the texts of all notices, in order, of a hang that lasts, and of a checkpoint."""
-    texts = [notice.text for notice in view.notices.values()]
+    texts = view.notice_texts
     if view.hang is not None and not view.hang.stops:
         texts.append(hang_notice(view.hang))
     if view.checkpoint is not None:

@@ -68,7 +68,9 @@ class CheckpointDescription:
     """The content of ``checkpoint.json``.
 
     Attributes:
-        step: the training step, as in the run's curves.
+        step: the last training step, as in the run's curves.
+        loaded: the step of the last batch that was loaded; later than ``step`` in most loops.
+        curves: the step of the last point of each curve.
         samples: number of samples so far.
         world_size: number of ranks.
         levels: the cell, and the loops that were running, outermost first.
@@ -78,6 +80,8 @@ class CheckpointDescription:
     """
 
     step: int
+    loaded: int
+    curves: dict[str, int]
     samples: int
     world_size: int
     levels: list[LoopPosition]

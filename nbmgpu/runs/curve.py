@@ -31,6 +31,11 @@ class Curve:
                 self.sums[step] = self.sums.get(step, 0.0) + weight * value
                 self.weights[step] = self.weights.get(step, 0.0) + weight
 
+    def until(self, step: int) -> Curve:
+        """Return the points up to and including ``step``."""
+        sums = {at: value for at, value in self.sums.items() if at <= step}
+        return Curve(sums, {at: self.weights[at] for at in sums})
+
     def __len__(self) -> int:
         """Return the number of steps."""
         return len(self.sums)

@@ -13,6 +13,8 @@ Everything about one run of one cell is in ``<runs root>/<run id>/``::
     hang/                 what ranks report when they make no progress (see nbmgpu.runs.stacks)
     shadows/rank-K/       files that the cell writes on ranks other than 0; removed at the end
     stop                  created to ask the run to stop
+    checkpoint            a byte for each checkpoint that ranks were asked for, besides those of
+                          a number of steps or epochs
     handling              touched when a SIGINT arrives while the cell handles one
     holding               created when ranks with shards of a model are about to stop together
     collecting            created when rank 0 has finished the cell and writes its result
@@ -31,6 +33,7 @@ import secrets
 from pathlib import Path
 
 STOP_FILE = "stop"
+CHECKPOINT_REQUEST_FILE = "checkpoint"
 HANDLING_FILE = "handling"
 HOLDING_FILE = "holding"
 INTERRUPT_GRACE = 10.0

@@ -27,6 +27,9 @@ from .events import (
 from .number_topics import DIFFERS
 from .rank_view import RankView
 
+STOPPING = "stopping"
+"""Topic of the notice of what a run does before it stops."""
+
 
 @dataclass
 class ProgressTrack:
@@ -101,6 +104,12 @@ class RunView:
                 self.ended = event
         if event.rank >= 0:
             self.ranks[event.rank].add(event)
+
+    @property
+    def notice_texts(self) -> list[str]:
+        """The texts of the notices that still hold, in order."""
+        over = {STOPPING} if self.ended else set()
+        return [notice.text for notice in self.notices.values() if notice.topic not in over]
 
     @property
     def progress(self) -> dict[str, Progress]:

@@ -74,8 +74,9 @@ def notebook(cells: str = "", fail_at: int | None = None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Both:
-    """The namespaces after the unbroken and the resumed run, and the run that failed."""
+    """The namespaces after the unbroken and the resumed run, and the three runs."""
 
+    whole: Run
     unbroken: dict[str, Any]
     resumed: dict[str, Any]
     failed: Run
@@ -88,6 +89,13 @@ class Both:
         assert len(values[0]) == len(values[1])
         weights = max(float((a - b).abs().max()) for a, b in zip(*states, strict=True))
         return max([weights, *(abs(a - b) for a, b in zip(*values, strict=True))])
+
+
+def assert_same_curve(resumed: Run, unbroken: Run) -> None:
+    """Each step has a point, of the same samples: none is missing, and none came twice."""
+    own, other = (run.view.curves["loss"] for run in (resumed, unbroken))
+    assert own.weights == pytest.approx(other.weights)
+    assert own.sums == pytest.approx(other.sums, abs=1e-6)
 
 
 def run_both(
@@ -111,11 +119,12 @@ def run_both(
     options = {"gpus": 2, "cpu": True, "exact": "never", **options}
     unbroken = notebook(cells)
     nbmgpu.run(cell, unbroken, **options)
+    whole = nbmgpu.last_run
     failed = run_until_it_fails(cell, notebook(cells, fail_at), checkpoint_every=every, **options)
     resumed = notebook(cells)
     torch.manual_seed(1)  # a new kernel has other random states
     nbmgpu.run(cell, resumed, resume=True, **options | (resume_with or {}))
-    return Both(unbroken, resumed, failed, nbmgpu.last_run)
+    return Both(whole, unbroken, resumed, failed, nbmgpu.last_run)
 
 
 def run_until_it_fails(cell: str, namespace: dict[str, Any], **options: Any) -> Run:

@@ -51,6 +51,20 @@ def test_a_cell_without_restarts_left_raises() -> None:
     assert sum(1 for _ in list_runs()) == before + 2
 
 
+def test_a_run_that_hangs_starts_again(tmp_path) -> None:
+    unbroken = notebook()
+    nbmgpu.run(LOOP, unbroken, **OPTIONS)
+    hung = notebook(
+        KILLED.replace("os.kill(os.getpid(), signal.SIGKILL)", "__import__('time').sleep(600)")
+        + f"MARK = {str(tmp_path / 'mark')!r}"
+    )
+    restart = {"on_hang": "restart", "hang_after": 2, "max_restarts": 1}
+    nbmgpu.run(LOOP, hung, **OPTIONS, **restart)
+    assert float((weights(unbroken) - weights(hung)).abs().max()) == 0
+    assert hung["meter"].values == pytest.approx(unbroken["meter"].values)
+    assert "Rank 0 has not reached" in nbmgpu.last_run.view.notices["restarted"].text
+
+
 def test_an_exception_is_no_reason_to_start_again() -> None:
     before = sum(1 for _ in list_runs())
     with pytest.raises(Exception, match=r"^$") as raised:

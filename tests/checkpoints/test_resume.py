@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 from checkpoints_cells import CELLS
-from interrupted import LOOP, notebook, run_both, run_until_it_fails, weights
+from interrupted import LOOP, assert_same_curve, notebook, run_both, run_until_it_fails, weights
 from matrix_selection import sampled
 from torch import nn
 
@@ -33,6 +33,7 @@ def test_cells(name: str) -> None:
     assert both.difference() <= EXACT
     assert both.resumed["history"] == both.unbroken["history"]
     assert "resumed" in both.resuming.view.notices
+    assert_same_curve(both.resuming, both.whole)
 
 
 @pytest.mark.parametrize(

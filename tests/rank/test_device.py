@@ -15,7 +15,8 @@ from nbmgpu.rank.startup import backends
 def test_after_an_error_in_a_gpu_kernel_nothing_is_read_from_the_gpu():
     """The cell ends before the error is known, as kernels run asynchronously."""
     cell = """
-import nbmgpu.rank.shutdown
+import nbmgpu.rank.shutdown, torch
+torch.distributed.barrier()  # both have begun
 def device_error(device):
     return RuntimeError("CUDA error: device-side assert triggered")
 nbmgpu.rank.shutdown.device_error = device_error

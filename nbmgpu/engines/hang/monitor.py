@@ -51,7 +51,7 @@ class HangMonitor:
         self._events = events
         self._cell = run.cell.splitlines()  # now: the folder may be removed while the run goes on
         values = run.record.options.values
-        self._stops = values.get("on_hang") == "stop"
+        self._stops = values.get("on_hang") in ("stop", "restart")
         self._hang_after: float | None = values.get("hang_after")
         now = time.monotonic()
         self._ranks = [

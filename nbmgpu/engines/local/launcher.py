@@ -15,6 +15,7 @@ import tempfile
 from datetime import timedelta
 from pathlib import Path
 
+from nbmgpu.engines.final_checkpoint import FinalCheckpoint
 from nbmgpu.engines.supervision import stop_request, supervise
 from nbmgpu.engines.termination import Termination
 from nbmgpu.runs.event_file import EventWriter
@@ -63,7 +64,7 @@ def launch(folder: str, environment: ProcessEnvironment, server: int) -> None:
     )
     fresh = run.record.options.fresh
     ranks: LocalRanks = TorchrunRanks(run) if fresh else ForkedRanks(run)
-    termination = Termination(ranks, run.folder)
+    termination = Termination(ranks, run.folder, FinalCheckpoint(run, events))
     signal.signal(signal.SIGTERM, lambda *_: _end_without_kernel(run.folder, termination))
     if stop_request(run.folder) is not None:  # the kernel may have given up waiting for this one
         termination.start("stopped", STOPPED_BEFORE_START)

@@ -1,4 +1,4 @@
-"""Lets all ranks write a checkpoint at the same iteration, which rank 0 asks for at any time."""
+"""Lets all ranks write a checkpoint at the same iteration, which is asked for at any time."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-REQUEST_FILE = "checkpoint"
-"""A file in the run folder, of one byte for each checkpoint that has been asked for."""
+from nbmgpu.runs.folder import CHECKPOINT_REQUEST_FILE
 
 
 class IterationAgreement:
@@ -24,7 +23,7 @@ class IterationAgreement:
 
     def __init__(self, folder: Path, group: ProcessGroup | None) -> None:
         """Read requests from the run's ``folder``; ``group`` has all ranks, with gloo."""
-        self._path = folder / REQUEST_FILE
+        self._path = folder / CHECKPOINT_REQUEST_FILE
         self._group = group
         self._seen = 0
         self._latest: torch.Tensor | None = None

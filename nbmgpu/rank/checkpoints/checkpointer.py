@@ -85,6 +85,7 @@ class Checkpointer:
         self._instrumentation.instrument_functions(self._shell.user_ns)
         self._session.loaders.follow = self._follow
         namespace = self._shell.user_ns
+        self._session.recorder.drops_metrics = self._resume is not None
         self._constants = {n: v for n, v in namespace.items() if isinstance(v, CONSTANTS)}
         self._random.begin(self._resume, self._session.rank_info.rank)
 
@@ -168,7 +169,9 @@ class Checkpointer:
             names = ", ".join(f"`{name.rpartition(':')[2]}`" for name in state.left_out)
             session.recorder.notice("left-out", notices.LEFT_OUT.format(names=names))
         description = CheckpointDescription(
-            step=progress.step,
+            step=progress.trained_step,
+            loaded=progress.step + session.loader_events.current_batch.num_queued,
+            curves=dict(session.recorder.last_steps),
             samples=progress.samples,
             world_size=session.rank_info.world_size,
             levels=[
@@ -183,7 +186,7 @@ class Checkpointer:
             num_tensors=len(state.tensors),
             left_out=state.left_out,
         )
-        folder = step_folder(self._run.folder, progress.step)
+        folder = step_folder(self._run.folder, progress.trained_step)
         self._writer.write(folder, state, random, description, begun)
 
     def _advance(self, resume: Resume) -> bool:
@@ -192,14 +195,20 @@ class Checkpointer:
         if resume.skips(active):
             if active[-1].count == 1 and resume.is_before(active):
                 resume.bind_missing(*self._frames(frame))
+            self._session.loader_events.current_batch.skip()
             return True
         if not resume.is_reached(active):
             return False
         session, progress = self._session, self._session.progress
         with session.losses.batch_dependence.paused():
             resume.apply(*self._frames(frame))
-        self._random.restore(resume)
-        progress.step, progress.samples = resume.description.step, resume.description.samples
+        batches = session.loader_events.current_batch
+        if self._random.restore(resume):
+            batches.skip()
+        description = resume.description
+        progress.step = description.loaded - batches.num_queued
+        progress.samples, progress.trained_step = description.samples, description.step
+        session.recorder.drops_metrics = False
         self._schedule.restart()
         active[-1].step = progress.step
         self._resume = None

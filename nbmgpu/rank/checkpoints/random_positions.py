@@ -81,12 +81,15 @@ class RandomPosition:
             for each in loop.passes
         )
 
-    def restore(self, resume: Resume) -> None:
+    def restore(self, resume: Resume) -> bool:
         """Restore the states of when the checkpoint was written.
 
         Passes that the cell reads by ``next`` are first brought to their batch.
+
+        Returns:
+            Whether batches were loaded for that.
         """
-        saved = self._saved(resume)
+        saved, loaded = self._saved(resume), False
         for loop, passes in zip(self._loops.levels, saved.passes, strict=True):
             live, level = list(loop.passes), loop.passes
             level.clear()
@@ -97,10 +100,12 @@ class RandomPosition:
                     continue
                 live.remove(found)
                 if found in self._open:
+                    loaded |= found.batches < before.batches
                     self._open[found].advance(before)
                 found.begun, found.loaded = before.begun, before.loaded
                 level.append(found)
         self._streams.restore(saved.now)
+        return loaded
 
     def follow(
         self, begin: Callable[[], Iterator[Any]], frame: FrameType, resume: Resume | None

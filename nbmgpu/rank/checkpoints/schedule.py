@@ -43,15 +43,16 @@ class CheckpointSchedule:
     def restart(self) -> None:
         """Count from now on: a checkpoint is written, or read."""
         self._agreement.done()
-        self._last_step, self._last_time = self._progress.step, time.monotonic()
+        self._last_step, self._last_time = self._progress.trained_step, time.monotonic()
 
     def is_near(self) -> bool:
         """Return whether a checkpoint may be due in the next iteration."""
         if self.interval is None or self.interval.unit == "epoch":
             return self.interval is not None
-        if self.interval.unit == "steps":
-            return self._progress.step + 2 - self._last_step >= self.interval.number
-        return self._agreement.is_pending
+        if self._agreement.is_pending:
+            return True
+        next_step = self._progress.trained_step + 2
+        return self.interval.unit == "steps" and next_step - self._last_step >= self.interval.number
 
     def is_due(self, loop: ActiveLoop, has_ended_loop: bool) -> bool:
         """Return whether a checkpoint is written now; ask once in each iteration of any loop.
@@ -64,11 +65,14 @@ class CheckpointSchedule:
         self._iterations += 1
         if interval is None:
             return False
-        new = progress.step > self._last_step and progress.has_no_pending_gradients
+        new = progress.trained_step > self._last_step and progress.has_no_pending_gradients
+        is_asked_for = self._agreement.is_due(self._iterations)
+        if not new or is_asked_for:
+            return new
         if interval.unit == "epoch":
-            return new and has_ended_loop and progress.step > loop.step
+            return has_ended_loop and progress.step > loop.step
         if interval.unit == "steps":
-            return new and progress.step - self._last_step >= interval.number
+            return progress.trained_step - self._last_step >= interval.number
         if self._asks and time.monotonic() - self._last_time >= interval.number:
             self._agreement.request()
-        return self._agreement.is_due(self._iterations) and new
+        return False

@@ -67,6 +67,16 @@ class CurrentBatch:
             self._apply_until(batches[-1] if len(batches) > 1 else self._queue[-1])
         self._used, self._matched = True, False
 
+    @property
+    def num_queued(self) -> int:
+        """The number of batches that are queued."""
+        return sum(event.begins_step for event in self._queue)
+
+    def skip(self) -> None:
+        """Mark all batches as used, as the loop does nothing with them."""
+        self.flush()
+        self._used, self._matched = True, False
+
     def match_inputs(self, inputs: list[Any]) -> None:
         """Make the batch current to which the ``inputs`` of a forward pass belong."""
         if not self._queue or self._current is None:

@@ -45,11 +45,15 @@ class Recorder:
 
     Attributes:
         restart: asked before each notice whether the cell is to start again; None if it never is.
+        last_steps: the step of the newest point of each curve.
+        drops_metrics: whether points are dropped, as the run that this one resumes has them.
     """
 
     def __init__(self, events: EventWriter) -> None:
         """Write to ``events``."""
         self.events = events
+        self.last_steps: dict[str, int] = {}
+        self.drops_metrics = False
         self._points: dict[str, list[tuple[int, Any, float]]] = {}
         self._pending = 0
         self._copied: deque[_Points] = deque()
@@ -62,8 +66,11 @@ class Recorder:
 
     def metric(self, name: str, step: int, value: Any, weight: float = 1.0) -> None:
         """Add a point to a curve: ``value`` is a number or a tensor with one element."""
+        if self.drops_metrics:
+            return
         if isinstance(value, torch.Tensor):
             value = as_scalar(value)
+        self.last_steps[name] = step
         self._points.setdefault(name, []).append((step, value, weight))
         self._pending += 1
         self.maybe_flush()

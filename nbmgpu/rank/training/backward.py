@@ -158,6 +158,7 @@ class BackwardPatch:
             progress.step += 1
         else:
             self._losses.diagnostics.digest.add_step(progress.step)
+        progress.trained_step = progress.step
         self._metrics.timer.end_backward(progress.step)
         if losses is not None and self._losses.state.are_recorded:
             self._metrics.record_loss(losses)
