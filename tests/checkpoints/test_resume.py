@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 
 import pytest
+import torch
 from checkpoints_cells import CELLS
 from interrupted import LOOP, assert_same_curve, notebook, run_both, run_until_it_fails, weights
 from matrix_selection import sampled
@@ -52,6 +53,20 @@ def test_dropout_with_whole_batches_on_another_number_of_ranks() -> None:
 def test_another_strategy() -> None:
     both = run_both(LOOP, strategy="fsdp", resume_with={"strategy": "zero1"})
     assert both.difference() <= EXACT
+
+
+def test_no_rank_writes_all_of_a_sharded_model() -> None:
+    """The cell holds tensors that rank 0 alone cannot gather."""
+    cell = "held = [p.data for p in model.parameters()], model.state_dict()\n" + LOOP
+    both = run_both(cell, strategy="fsdp")
+    assert both.difference() <= EXACT
+    folder = both.failed.checkpoint().folder
+    sizes = [path.stat().st_size for path in sorted(folder.glob("*.distcp"))]
+    assert len(sizes) == 2
+    assert max(sizes) < 0.7 * sum(sizes)
+    assert (folder / "states").stat().st_size < 4096  # of 15 KiB of tensors
+    held = both.resumed["held"][1]["0.weight"]
+    assert torch.equal(held, both.resumed["model"].state_dict()["0.weight"])
 
 
 def test_checkpoints_of_epochs_are_shown(capsys) -> None:

@@ -1,13 +1,14 @@
-"""Pickles the state of a cell: states of models and optimizers, values of variables, random states.
+"""Pickles the state of a cell: states of models and optimizers, and values of variables.
 
-Tensors are not in the pickles: ``tensors`` has those, and ``torch.distributed.checkpoint`` writes
-them.
+Tensors are not in the pickles.  Each rank has about the same bytes of them to write, and no rank
+ever has all: a tensor that is sharded over ranks is gathered for the one that writes it, and
+dropped before the next one is gathered.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ import cloudpickle
 import torch
 
 from nbmgpu.runs.checkpoint_state import PATH, TENSOR
+from nbmgpu.strategies.sharding.full_tensor_view import FullTensorView, full_tensor_of
 
 from .module_attributes import ATTRIBUTES, module_attributes
 from .references import find_references, is_reference, is_stateful
@@ -25,20 +27,24 @@ MIN_BYTES = 1024
 
 @dataclass(frozen=True)
 class CapturedState:
-    """The state of a cell between two iterations.
+    """The state of a cell between two iterations, and what this rank writes of its tensors.
 
     Attributes:
         states: a pickle of all state dicts by the path of their object.
         values: a pickle of the variables by name; empty on ranks other than 0.
-        tensors: what the pickles refer to.  Those of ``states`` come first, alike on all ranks.
-        num_states: number of tensors of ``states``.
+        num_states: number of tensors of ``states``, which come before those of ``values``.
+        num_tensors: number of all tensors.
+        nbytes: size of all tensors.
+        tensors: those that this rank writes, by number.
         left_out: names of variables that cannot be pickled.
     """
 
     states: bytes
     values: bytes
-    tensors: list[torch.Tensor]
     num_states: int
+    num_tensors: int
+    nbytes: int
+    tensors: dict[int, torch.Tensor]
     left_out: list[str]
 
 
@@ -82,26 +88,64 @@ def load_states(states: Mapping[str, Any], references: Mapping[str, Any]) -> Non
             value.load_state_dict(state)
 
 
-def capture(variables: Mapping[str, Any], with_values: bool) -> CapturedState:
-    """Capture the state of a cell.
+def capture(variables: Mapping[str, Any], rank: int, world_size: int) -> CapturedState:
+    """Capture the state of a cell; all ranks call it together.
 
     Args:
         variables: all variables by name, of the cell and of functions.
-        with_values: whether this rank's variables are pickled, and not only what has a state dict.
+        rank: this rank; rank 0 writes the tensors of variables, as they are there.
+        world_size: number of ranks.
     """
     references = find_references(variables)
     tensors: list[torch.Tensor] = []
     states = _dumps(state_dicts(references), {}, tensors)
     num_states = len(tensors)
-    values, left_out = b"", []
-    if with_values:
-        paths = {id(value): path for path, value in references.items()}
-        kept = {name: v for name, v in variables.items() if not is_reference(v)}
-        left_out = [name for name, value in kept.items() if not _is_picklable(value, paths)]
-        kept = {name: value for name, value in kept.items() if name not in left_out}
-        kept[ATTRIBUTES] = module_attributes(references, lambda each: _is_picklable(each, paths))
-        values = _dumps(kept, paths, tensors)
-    return CapturedState(states, values, tensors, num_states, left_out)
+    paths = {id(value): path for path, value in references.items()}
+    kept = {name: v for name, v in variables.items() if not is_reference(v)}
+    left_out = [name for name, value in kept.items() if not _is_picklable(value, paths)]
+    kept = {name: value for name, value in kept.items() if name not in left_out}
+    kept[ATTRIBUTES] = module_attributes(references, lambda each: _is_picklable(each, paths))
+    values = _dumps(kept, paths, tensors)
+    sizes = [_nbytes(tensor) for tensor in tensors]
+    writers = _writers(sizes[:num_states], world_size) + [0] * (len(tensors) - num_states)
+    own = {number for number, writer in enumerate(writers) if writer == rank}
+    return CapturedState(
+        states=states,
+        values=values if rank == 0 else b"",
+        num_states=num_states,
+        num_tensors=len(tensors),
+        nbytes=sum(sizes),
+        tensors=_gathered(tensors, own),
+        left_out=left_out,
+    )
+
+
+def _writers(sizes: Sequence[int], world_size: int) -> list[int]:
+    """Return the rank that writes each tensor: about the same bytes for each rank."""
+    loads, writers = [0] * world_size, [0] * len(sizes)
+    for number in sorted(range(len(sizes)), key=lambda n: -sizes[n]):
+        writers[number] = rank = loads.index(min(loads))
+        loads[rank] += sizes[number]
+    return writers
+
+
+def _gathered(tensors: Sequence[torch.Tensor], own: Collection[int]) -> dict[int, torch.Tensor]:
+    """Return the ``own`` tensors, those that are sharded in host memory; collective."""
+    gathered: dict[int, torch.Tensor] = {}
+    for number, tensor in enumerate(tensors):
+        if isinstance(tensor, FullTensorView):
+            with torch.no_grad():
+                full = full_tensor_of(tensor).detach().cpu()
+        else:
+            full = tensor
+        if number in own:
+            gathered[number] = full
+    return gathered
+
+
+def _nbytes(tensor: torch.Tensor) -> int:
+    with torch._C.DisableTorchFunctionSubclass():  # of a sharded tensor without gathering it
+        return tensor.numel() * tensor.element_size()
 
 
 def _is_picklable(value: Any, paths: Mapping[int, str]) -> bool:
@@ -134,10 +178,13 @@ class _StatePickler(cloudpickle.Pickler):  # type: ignore[misc]
             return PATH, path
         if not _is_separate(obj):
             return None
+        with torch._C.DisableTorchFunctionSubclass():
+            is_trained = obj.requires_grad and obj.is_leaf
         if id(obj) not in self._numbers:
             self._numbers[id(obj)] = len(self._tensors)
-            self._tensors.append(obj.detach())
-        return TENSOR, (self._numbers[id(obj)], obj.requires_grad and obj.is_leaf)
+            tensor: Any = obj if isinstance(obj, FullTensorView) else obj.detach()
+            self._tensors.append(tensor)
+        return TENSOR, (self._numbers[id(obj)], is_trained)
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, torch.Tensor) and obj.requires_grad and not obj.is_leaf:
@@ -146,6 +193,8 @@ class _StatePickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def _is_separate(obj: Any) -> bool:
+    if isinstance(obj, FullTensorView):
+        return True
     if type(obj) is not torch.Tensor or obj.layout is not torch.strided:
         return False
     return obj.numel() * obj.element_size() >= MIN_BYTES

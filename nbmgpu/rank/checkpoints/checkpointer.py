@@ -162,7 +162,7 @@ class Checkpointer:
         rank = session.rank_info.rank
         with session.losses.batch_dependence.paused():
             _, variables = self._frames(frame)
-            state = capture(variables, with_values=rank == 0)
+            state = capture(variables, rank, session.rank_info.world_size)
         random: list[Any] = [None] * session.rank_info.world_size
         dist.all_gather_object(random, self._random.states(), group=self._group)
         if rank == 0 and state.left_out:
@@ -183,7 +183,7 @@ class Checkpointer:
                 for loop in self.loops.levels
             ],
             num_states=state.num_states,
-            num_tensors=len(state.tensors),
+            num_tensors=state.num_tensors,
             left_out=state.left_out,
         )
         folder = step_folder(self._run.folder, progress.trained_step)

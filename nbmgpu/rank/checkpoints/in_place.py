@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+
+from nbmgpu.strategies.sharding.full_tensor_view import FullTensorView
 
 from .references import is_reference
 
@@ -28,6 +30,9 @@ class InPlaceUpdate:
         if id(saved) in self._updated:
             return self._updated[id(saved)]
         self._kept.append(saved)
+        if type(live) is type(saved) is tuple and len(live) == len(saved):
+            items = tuple(self(*pair) for pair in zip(live, saved, strict=True))
+            return self._updated.setdefault(id(saved), items)
         update = self._updater(live, saved)
         self._updated[id(saved)] = saved if update is None else live
         if update is not None:
@@ -37,19 +42,19 @@ class InPlaceUpdate:
     def _updater(self, live: Any, saved: Any) -> Callable[[Any, Any], None] | None:
         """Return what updates ``live``; None if it is of another kind or cannot change."""
         kind = type(saved)
+        if isinstance(saved, torch.Tensor) and isinstance(live, FullTensorView):
+            return _copy_tensor if _are_alike(live, saved) else None
         if type(live) is not kind:
             return None
         if isinstance(saved, torch.Tensor):
-            alike = live.shape == saved.shape and live.dtype == saved.dtype
-            return _copy_tensor if alike and live.is_leaf else None
+            return _copy_tensor if _are_alike(live, saved) and live.is_leaf else None
         if isinstance(saved, np.ndarray):
-            alike = live.shape == saved.shape and live.dtype == saved.dtype
-            return (
-                np.copyto if alike and live.flags.writeable and not live.dtype.hasobject else None
-            )
+            is_writable = live.flags.writeable and not live.dtype.hasobject
+            return np.copyto if _are_alike(live, saved) and is_writable else None
         updaters = {
-            list: self._items, deque: self._items, dict: self._pairs, set: _set_items,
-            bytearray: _bytes, random.Random: _python_generator, np.random.Generator: _generator,
+            list: self._items, deque: self._items, dict: self._pairs, OrderedDict: self._pairs,
+            defaultdict: self._pairs, Counter: self._pairs, set: _set_items, bytearray: _bytes,
+            random.Random: _python_generator, np.random.Generator: _generator,
         }  # fmt: skip
         if kind in updaters:
             return updaters[kind]
@@ -71,6 +76,10 @@ class InPlaceUpdate:
 
     def _attributes(self, live: Any, saved: Any) -> None:
         self._pairs(live.__dict__, saved.__dict__)
+
+
+def _are_alike(live: Any, saved: Any) -> bool:
+    return bool(live.shape == saved.shape and live.dtype == saved.dtype)
 
 
 def _copy_tensor(live: torch.Tensor, saved: torch.Tensor) -> None:

@@ -79,7 +79,7 @@ class CheckpointWriter:
     ) -> None:
         """Begin to write a checkpoint; returns once all tensors are copied to host memory.
 
-        All ranks call it together.  Each writes a part of the tensors that all of them have.
+        All ranks call it together.
 
         Args:
             folder: where to write.
@@ -90,28 +90,16 @@ class CheckpointWriter:
         """
         self.finish()
         files = {STATES: state.states, VALUES: state.values, RANDOM: pickle.dumps(random)}
-        own = {tensor_key(number): state.tensors[number] for number in self._own_numbers(state)}
+        own = {tensor_key(number): tensor for number, tensor in state.tensors.items()}
         future: Future[Any] = async_save(  # type: ignore[assignment]
             own,
             storage_writer=FileSystemWriter(folder, thread_count=1),
             process_group=self._group,
         )
-        nbytes = sum(tensor.numel() * tensor.element_size() for tensor in state.tensors)
         held = time.perf_counter() - begun
-        self._pending = PendingCheckpoint(folder, files, description, begun, held, nbytes, future)
-
-    def _own_numbers(self, state: CapturedState) -> list[int]:
-        """Return the numbers of the tensors that this rank writes: about the same bytes each."""
-        ranks = dist.get_world_size(self._group)
-        sizes = [t.numel() * t.element_size() for t in state.tensors[: state.num_states]]
-        loads, own = [0] * ranks, []
-        for number in sorted(range(len(sizes)), key=lambda n: -sizes[n]):
-            rank = loads.index(min(loads))
-            loads[rank] += sizes[number]
-            if rank == self._rank:
-                own.append(number)
-        values = range(state.num_states, len(state.tensors)) if self._rank == 0 else ()
-        return [*own, *values]
+        self._pending = PendingCheckpoint(
+            folder, files, description, begun, held, state.nbytes, future
+        )
 
     def poll(self) -> None:
         """Complete a checkpoint whose tensors are written."""
