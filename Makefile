@@ -54,7 +54,7 @@ test: $(TEST) $(FRONT) chromium  ## run the tests, without the matrix (15 minute
 	$(BIN)/python -m pytest $(TOGETHER) -m "not matrix and not alone"
 	$(BIN)/python -m pytest -m "alone and not matrix" $(ALONE)
 
-test-all: test matrix  ## run every test, with all combinations (another 45 minutes)
+test-all: test matrix  ## run every test, with all combinations (another four hours)
 
 # MATRIXFLAGS=--matrix-minutes=20 runs a part: see tests/conftest.py.
 matrix: $(TEST) $(FRONT)

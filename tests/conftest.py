@@ -4,8 +4,9 @@ Test processes take one file after the other, so that fixtures of modules are se
 that take long come first: a process that had one of them left would end last.
 
 Tests marked ``matrix`` repeat a check for every combination: each idiom under each strategy, each
-notebook.  So are some cases of each function that takes longer than a few seconds in all, spread
-evenly.  ``make test`` leaves them out, ``make test-all`` runs them all, and CI runs a part::
+notebook.  So are the slowest tests of each file that takes longer than some seconds in all, and
+some cases of each such function, spread evenly.  ``make test`` leaves them out, ``make test-all``
+runs them all, and CI runs a part::
 
     pytest tests -m matrix --matrix-minutes=25 --matrix-date=2026-11-24 --matrix-changed=FILE
 
@@ -25,7 +26,7 @@ from pathlib import Path
 
 import pytest
 from durations import longest_files_first
-from matrix_selection import beyond_budget, select
+from matrix_selection import beyond_budget, matrix_mark, select
 
 DEADLINE = pytest.StashKey[float]()
 """When no test of the matrix starts any more, by ``time.monotonic()``."""
@@ -53,7 +54,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(tryfirst=True)  # before `-m` deselects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in beyond_budget(items):
-        item.add_marker(pytest.mark.matrix)
+        item.add_marker(matrix_mark(item))
     if config.getoption("--matrix-minutes") is not None:
         _select_matrix(config, items)
     items[:] = longest_files_first(items)

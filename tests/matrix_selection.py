@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 from _pytest.mark import ParameterSet
-from durations import duration
+from durations import duration, file_of
 
 
 def sampled(
@@ -38,12 +38,44 @@ FUNCTION_BUDGET = 6.0
 """Seconds that the cases of one function take in ``make test``, unless one takes longer alone."""
 
 
+FILE_BUDGET = 12.0
+"""Seconds that the tests of one file take in ``make test``, unless its quickest takes longer."""
+
+
 def beyond_budget(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Return the cases that ``make test`` leaves out: every function keeps some, spread evenly."""
+    """Return the tests that ``make test`` leaves out.
+
+    Every function keeps some cases, spread evenly, and every file its quickest tests.
+    """
+    rest = [item for item in items if not any(item.iter_markers("matrix"))]
+    cases = set(_cases_beyond_budget(rest))
+    files: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in rest:
+        if item not in cases:
+            files[file_of(item)].append(item)
+    slow = []
+    for tests in files.values():
+        quickest, *others = sorted(tests, key=duration)  # stable
+        seconds = FILE_BUDGET - duration(quickest)
+        for item in others:
+            seconds -= duration(item)
+            slow += [item] if seconds < 0 else []
+    return [*cases, *slow]
+
+
+def matrix_mark(item: pytest.Item) -> pytest.MarkDecorator:
+    """Return the mark of a test that ``make test`` leaves out.
+
+    A test in ``tests/kernel`` exercises ``nbmgpu/kernel``.
+    """
+    package = file_of(item).removeprefix("tests/").partition("/")[0]
+    return pytest.mark.matrix(f"nbmgpu/{package}/")
+
+
+def _cases_beyond_budget(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     functions: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if not any(item.iter_markers("matrix")):
-            functions[item.nodeid.partition("[")[0]].append(item)
+        functions[item.nodeid.partition("[")[0]].append(item)
     left_out = []
     for cases in functions.values():
         most = max(int(FUNCTION_BUDGET / max(duration(cases[0]), 0.01)), 1)

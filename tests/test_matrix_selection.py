@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from durations import RECORDED, UNKNOWN, longest_files_first
-from matrix_selection import beyond_budget, select
+from matrix_selection import beyond_budget, exercises, matrix_mark, select
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +61,15 @@ def test_a_function_with_many_slow_cases_keeps_a_few() -> None:
     left_out = beyond_budget([*slow, *other, *FSDP])
     assert set(left_out) == {*slow} - {slow[0]}  # of 5 s each, one fits
     assert beyond_budget(slow[:1]) == []
+
+
+def test_a_file_with_many_slow_functions_keeps_a_few() -> None:
+    slow = [Item(f"tests/unknown.py::test_{n}") for n in range(10)]
+    assert beyond_budget(slow) == slow[2:]  # of 5 s each, two fit
+    mark = matrix_mark(Item("tests/kernel/test_leaks.py::test"))
+    marked = Item("tests/kernel/test_leaks.py::test", (mark.mark,))
+    assert exercises(marked, ["nbmgpu/kernel/execution.py"])
+    assert not exercises(marked, ["nbmgpu/kernels.py"])
 
 
 def test_files_that_take_longest_come_first() -> None:
