@@ -5,7 +5,10 @@ Imports nothing heavy: a notebook asks here whether it is a rank, before torch i
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from nbmgpu.rank.checkpoints.trainers import TrainerCheckpoints
 
 
 class MetricsLog(Protocol):
@@ -21,3 +24,6 @@ class MetricsLog(Protocol):
 
 metrics_log: MetricsLog | None = None
 """Set while this process is a rank; None in a notebook."""
+
+trainer_checkpoints: TrainerCheckpoints | None = None
+"""Set in ranks that write checkpoints, or resume from one, before a Trainer trains."""

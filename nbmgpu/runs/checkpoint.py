@@ -12,7 +12,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from nbmgpu.errors import OptionError, format_message
 
 from .checkpoint_state import loads
+from .trainer_checkpoint import TrainerLibrary, trainer_states
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -77,6 +80,7 @@ class CheckpointDescription:
         num_states: number of tensors of state dicts; those of variables follow.
         num_tensors: number of all tensors.
         left_out: variables that cannot be pickled.
+        trainer: the library whose Trainer has written it, with files of its own.
     """
 
     step: int
@@ -84,10 +88,11 @@ class CheckpointDescription:
     curves: dict[str, int]
     samples: int
     world_size: int
-    levels: list[LoopPosition]
-    num_states: int
-    num_tensors: int
+    levels: list[LoopPosition] = field(default_factory=list)
+    num_states: int = 0
+    num_tensors: int = 0
     left_out: list[str] = field(default_factory=list)
+    trainer: TrainerLibrary = ""
 
     def to_json(self) -> str:
         """Return the text of the file."""
@@ -131,6 +136,8 @@ class Checkpoint:
     @property
     def states(self) -> dict[str, Any]:
         """The state dicts of models, optimizers, schedulers and scalers, by variable."""
+        if library := self.description.trainer:
+            return trainer_states(self.folder, library)
         data = (self.folder / STATES).read_bytes()
         states: dict[str, Any] = loads(data, self.read_tensors(self.description.num_states))
         return states
@@ -148,7 +155,7 @@ class Checkpoint:
         states, own = self.states, module.state_dict()
         fitting = [
             path for path, state in states.items()
-            if isinstance(state, dict) and state.keys() == own.keys()
+            if isinstance(state, dict) and _fits(state, own)
         ]  # fmt: skip
         chosen = [name] if name in states else fitting
         if len(chosen) != 1 or (name and name not in states):
@@ -157,7 +164,7 @@ class Checkpoint:
                 "No model of the checkpoint has the same parameters"
             )  # fmt: skip
             raise OptionError(format_message(what, f"It has the states of {', '.join(states)}"))
-        module.load_state_dict(states[chosen[0]])
+        module.load_state_dict(states[chosen[0]], strict=not self.description.trainer)
 
     def read_tensors(self, number: int) -> list[Tensor]:
         """Read the first ``number`` tensors, on the CPU; needs no process group."""
@@ -182,6 +189,25 @@ class Checkpoint:
     def __repr__(self) -> str:
         """Return step and folder."""
         return f"<Checkpoint after step {self.step}: {str(self.folder)!r}>"
+
+
+def _fits(state: dict[str, Any], own: dict[str, Any]) -> bool:
+    """Return whether a state dict has all tensors of ``own``, shared ones at least once."""
+    known = {own[name].data_ptr() for name in state.keys() & own.keys()}
+    return (
+        bool(state)
+        and state.keys() <= own.keys()
+        and all(name in state or tensor.data_ptr() in known for name, tensor in own.items())
+    )
+
+
+def remove_old(checkpoints: Path, keep: int) -> None:
+    """Remove all complete checkpoints in a folder but the newest ``keep``."""
+    complete = sorted(path.parent for path in checkpoints.glob(f"step-*/{DESCRIPTION}"))
+    for folder in complete[:-keep]:
+        with suppress(OSError):
+            (folder / DESCRIPTION).unlink()  # first: it is not complete any more
+            shutil.rmtree(folder)
 
 
 def tensor_key(number: int) -> str:

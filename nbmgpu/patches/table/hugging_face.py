@@ -90,6 +90,11 @@ ENTRIES = (
     *patched(TRANSFORMERS, TRAINER, "_save_checkpoint save_model", ONCE),
     *patched(
         TRANSFORMERS, TRAINER,
+        "_maybe_log_save_evaluate", "It saves when --checkpoint-every is due.",
+        without="--checkpoint-every writes no checkpoint of a Trainer",
+    ),
+    *patched(
+        TRANSFORMERS, TRAINER,
         "get_train_dataloader get_batch_samples training_step floating_point_ops", ONE_LOOP,
     ),
     *private(

@@ -16,6 +16,7 @@ ONCE = "Ranks run the same Trainer; files are written and decisions are made by 
 READS_AHEAD = "A fetcher reads batches ahead; a batch's step begins when it is handed out."
 TRAINS = "Training loops are distinguished from others."
 PATCHED = "Its methods are patched."
+SAVES = "A Trainer saves when --checkpoint-every is due, and resumes there."
 STEP = "A step follows its backward pass, as in a plain loop."
 
 ENTRIES = (
@@ -32,6 +33,8 @@ ENTRIES = (
         "A Fabric is kept on the rank's device, and refused where it distributes by itself.",
     ),
     *patched(LIGHTNING, f"{TRAINER}.call", "_call_and_handle_interrupt", ONE_DEVICE),
+    *patched(LIGHTNING, f"{TRAINER}.trainer.Trainer", "_fit_impl", SAVES),
+    *patched(LIGHTNING, f"{LOOPS}.fit_loop._FitLoop", "run on_advance_end", SAVES),
     *patched(LIGHTNING, f"{LOOPS}.fetchers._DataFetcher", "__next__ reset", READS_AHEAD),
     *patched(LIGHTNING, f"{LOOPS}.fetchers._PrefetchDataFetcher", "__next__", READS_AHEAD),
     *patched(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from nbmgpu.options.checkpoint_options import CheckpointInterval
+from nbmgpu.rank import current
 from nbmgpu.rank.reporting import notices
 from nbmgpu.runs.checkpoint import (
     Checkpoint,
@@ -28,6 +29,7 @@ from .loops import LoopStack
 from .random_positions import RandomPosition
 from .resume import Resume
 from .schedule import CheckpointSchedule
+from .trainers import TrainerCheckpoints
 from .writer import CheckpointWriter
 
 if TYPE_CHECKING:
@@ -68,7 +70,8 @@ class Checkpointer:
         self._run = run
         self._session = session
         self._shell = shell
-        self._resume = None if checkpoint is None else Resume(checkpoint)
+        is_of_trainer = checkpoint is not None and bool(checkpoint.description.trainer)
+        self._resume = None if checkpoint is None or is_of_trainer else Resume(checkpoint)
         self._group = group
         self._writer = CheckpointWriter(session.rank_info.rank, session.recorder, keep)
         agreement = IterationAgreement(run.folder, group)
@@ -77,10 +80,14 @@ class Checkpointer:
         )
         self._instrumentation = Instrumentation(self.loops, self.loops.enter, self._skips_iteration)
         self._random = RandomPosition(session.streams, self.loops, self._schedule.is_near)
+        self._of_trainers = TrainerCheckpoints(
+            run, session, self._random, interval, checkpoint, keep
+        )
         self._constants: dict[str, Any] = {}
 
     def install(self) -> None:
         """Follow the loops of the cell, of functions in the shell's namespace, and loaders."""
+        current.trainer_checkpoints = self._of_trainers
         self._shell.ast_transformers.append(self._instrumentation.transformer())
         self._instrumentation.instrument_functions(self._shell.user_ns)
         self._session.loaders.follow = self._follow
@@ -95,17 +102,19 @@ class Checkpointer:
         transform: Any = self._shell.transform_cell
         self._instrumentation.restore_functions(transform(self._run.cell))
         recorder = self._session.recorder
-        if self._resume is not None and not failed:
+        if (self._resume is not None or self._of_trainers.is_to_resume) and not failed:
             recorder.notice("not-resumed", notices.NOT_RESUMED)
         elif (
             self._schedule.interval is not None
             and not self.loops.active
+            and not self._of_trainers.is_used
             and self._session.progress.step
         ):
             recorder.notice("no-checkpoints", notices.NO_CHECKPOINTS)
 
     def _follow(self, begin: Callable[[], Iterator[Any]], frame: FrameType) -> Iterator[Any]:
         """Begin a pass over a loader for ``frame``, and follow its batches."""
+        self._of_trainers.begin_pass()
         return self._random.follow(begin, frame, self._resume)
 
     def _skips_iteration(self, number: int) -> bool:
@@ -120,7 +129,7 @@ class Checkpointer:
             return self._advance(self._resume)
         has_ended_loop = len(self.loops.active) < depth
         self._writer.poll()
-        if self._schedule.is_due(loop, has_ended_loop):
+        if self._schedule.is_due(has_ended_loop and self._session.progress.step > loop.step):
             self._schedule.restart()
             if self._can_resume(sys._getframe(1)):
                 self._write(sys._getframe(1))

@@ -40,7 +40,11 @@ class RankRandomStates:
 
 
 class RandomPosition:
-    """Records random states, and restores those of a checkpoint."""
+    """Records random states, and restores those of a checkpoint.
+
+    Attributes:
+        initial: the states before the cell.
+    """
 
     def __init__(
         self, streams: RandomStreams, loops: LoopStack, is_near: Callable[[], bool]
@@ -50,16 +54,16 @@ class RandomPosition:
         self._is_near = is_near
         self._loops = loops
         self._open: MutableMapping[PassRecord, LoaderPass] = weakref.WeakValueDictionary()
-        self._initial: Any = None
+        self.initial: Any = None
         self._rank = 0
 
     def begin(self, resume: Resume | None, rank: int) -> None:
         """Note the states before the cell; those of the first run for a resumed cell."""
         self._rank = rank
-        self._initial = random_state.capture()
+        self.initial = random_state.capture()
         if resume is not None:
-            self._initial = self._saved(resume).initial
-            random_state.restore(self._initial)
+            self.initial = self._saved(resume).initial
+            random_state.restore(self.initial)
 
     def states(self) -> RankRandomStates:
         """Return the states now."""
@@ -67,7 +71,7 @@ class RandomPosition:
             [replace(each) for each in level.passes]  # as they are now
             for level in self._loops.levels
         ]
-        return RankRandomStates(self._initial, self._streams.states(), passes)
+        return RankRandomStates(self.initial, self._streams.states(), passes)
 
     @property
     def is_recorded(self) -> bool:
@@ -80,6 +84,12 @@ class RandomPosition:
             for loop in self._loops.active
             for each in loop.passes
         )
+
+    @property
+    def newest_pass(self) -> Any:
+        """The random states before the newest pass over a loader that is in progress, or None."""
+        passes = [each for level in self._loops.levels for each in level.passes]
+        return next((each.begun for each in reversed(passes) if self._is_open(each)), None)
 
     def restore(self, resume: Resume) -> bool:
         """Restore the states of when the checkpoint was written.

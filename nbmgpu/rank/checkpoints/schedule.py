@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from nbmgpu.options.checkpoint_options import CheckpointInterval
 
 from .agreement import IterationAgreement
-from .loops import ActiveLoop
 
 if TYPE_CHECKING:
     from nbmgpu.rank.progress import TrainingProgress
@@ -24,7 +23,7 @@ class CheckpointSchedule:
         agreement: IterationAgreement,
         asks: bool,
     ) -> None:
-        """Count from now on.
+        """Count from now on; ``group`` is that of ``agreement``.
 
         Args:
             interval: between two checkpoints; None for no checkpoints.
@@ -33,6 +32,7 @@ class CheckpointSchedule:
             asks: whether this rank measures that time.
         """
         self.interval = interval
+        self.group = agreement.group
         self._progress = progress
         self._agreement = agreement
         self._asks = asks
@@ -54,12 +54,11 @@ class CheckpointSchedule:
         next_step = self._progress.trained_step + 2
         return self.interval.unit == "steps" and next_step - self._last_step >= self.interval.number
 
-    def is_due(self, loop: ActiveLoop, has_ended_loop: bool) -> bool:
+    def is_due(self, ends_epoch: bool) -> bool:
         """Return whether a checkpoint is written now; ask once in each iteration of any loop.
 
         Args:
-            loop: which begins an iteration.
-            has_ended_loop: whether a loop inside of it has ended since the last iteration.
+            ends_epoch: whether a loop has ended that had trained.
         """
         progress, interval = self._progress, self.interval
         self._iterations += 1
@@ -70,7 +69,7 @@ class CheckpointSchedule:
         if not new or is_asked_for:
             return new
         if interval.unit == "epoch":
-            return has_ended_loop and progress.step > loop.step
+            return ends_epoch
         if interval.unit == "steps":
             return progress.trained_step - self._last_step >= interval.number
         if self._asks and time.monotonic() - self._last_time >= interval.number:

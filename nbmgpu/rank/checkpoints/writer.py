@@ -6,7 +6,6 @@ import pickle
 import shutil
 import time
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from nbmgpu.runs.checkpoint import (
     STATES,
     VALUES,
     CheckpointDescription,
+    remove_old,
     tensor_key,
 )
 from nbmgpu.runs.events import CheckpointWritten
@@ -128,7 +128,7 @@ class CheckpointWriter:
                 shutil.rmtree(pending.folder, ignore_errors=True)
             return
         if self._rank == 0:
-            self._remove_old(pending.folder.parent)
+            remove_old(pending.folder.parent, self._keep)
             self._recorder.events.emit(
                 CheckpointWritten,
                 step=pending.description.step,
@@ -136,13 +136,6 @@ class CheckpointWriter:
                 held=pending.held,
                 seconds=time.perf_counter() - pending.begun,
             )
-
-    def _remove_old(self, checkpoints: Path) -> None:
-        complete = sorted(path.parent for path in checkpoints.glob(f"step-*/{DESCRIPTION}"))
-        for folder in complete[: -self._keep]:
-            with suppress(OSError):
-                (folder / DESCRIPTION).unlink()  # first: it is not complete any more
-                shutil.rmtree(folder)
 
 
 def _reason(error: BaseException) -> str:

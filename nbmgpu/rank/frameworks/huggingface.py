@@ -18,6 +18,7 @@ from nbmgpu.rank.source_analysis import training_loops
 from nbmgpu.rank.store.broadcast import broadcast_from_rank_0, sum_over_ranks, wait_for_rank_0
 
 from .own_distribution import distributes_by_itself, line_for, refuse
+from .trainer_checkpoints import TrainerCheckpointPatch
 from .trainer_loop import TRAINER, TrainingLoop
 from .trainer_reports import Reports
 
@@ -62,6 +63,7 @@ def install(session: TrainingSession) -> None:
         make_loop,
         patches,
     ).install()
+    TrainerCheckpointPatch(session.rank_info.rank, patches).install()
 
 
 def _at_most_one(n_gpu: Any) -> property:

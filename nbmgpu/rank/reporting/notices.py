@@ -297,8 +297,8 @@ NOT_RESUMED = (
 )
 NO_CHECKPOINTS = (
     "No checkpoint was written: nbmgpu writes them between iterations of loops in the cell and in "
-    "functions of the notebook, and this training loop is a library's. Use its own checkpoints, "
-    "such as save_steps of TrainingArguments, or ModelCheckpoint of Lightning."
+    "functions of the notebook, and by the Trainers of Hugging Face and Lightning; this training "
+    "loop is another library's. Use its own checkpoints."
 )
 UNFOLLOWED_CALLER = (
     "No checkpoint was written: {caller}() calls the training loop, perhaps in a loop of its own, "

@@ -10,6 +10,7 @@ like a plain loop.  The patches
   with the epoch (``training``);
 - let evaluations draw the notebook's random numbers, the same on all ranks
   (``evaluation``);
+- write and resume checkpoints (``checkpoints``);
 - write Lightning's files once, and use rank 0's decisions (``files``);
 - reduce the values that training steps log, and show them as curves (``values``);
 - disable its progress bars, as the panel shows progress.
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING
 
 from nbmgpu.rank.source_analysis import training_loops
 
+from .checkpoints import CheckpointPatch
 from .evaluation import EvaluationPatch
 from .fetchers import FetcherPatch
 from .files import Coordination
@@ -75,6 +77,7 @@ def _patch(session: TrainingSession, library: LightningLibrary) -> None:
     EvaluationPatch(progress, session.streams, recorder, library).install()
     _disable_bars(library)
     coordination.install()
+    CheckpointPatch(library).install()
     LoggedValues(rank_info, progress, session.losses, recorder, strategy.device, library).install()
 
 
