@@ -17,10 +17,11 @@ RESTARTED = (
 )
 KILLED = (
     "Rank {rank} of run {run} was ended by {exit}, so the cell has started again, as "
-    "--max-restarts allows."
+    "--max-restarts allows. Restarts left: {left}."
 )
 HUNG = (
-    "Run {run} made no progress, so the cell has started again, as --on-hang restart asks: {cause}."
+    "Run {run} made no progress, so the cell has started again, as --on-hang restart asks: "
+    "{cause}. Restarts left: {left}."
 )
 RESTARTED_TO_DIVIDE = (
     "No loader divides what the cell trains on, so every rank would do all the work. After "

@@ -52,11 +52,12 @@ def reason_to_restart(options: RunOptions, ended: Run) -> str:
     is_allowed = options.max_restarts > 0 and not options.background
     if not is_allowed or ended.state != "failed" or ended.is_asked_to_stop:
         return ""
-    exited, hang = ended.view.first_silent_exit, ended.view.hang
+    exited, hang, left = ended.view.first_silent_exit, ended.view.hang, options.max_restarts - 1
     if exited is not None and exited.code < 0:
-        return notices.KILLED.format(rank=exited.of_rank, exit=exit_word(exited.code), run=ended.id)
+        word = exit_word(exited.code)
+        return notices.KILLED.format(rank=exited.of_rank, exit=word, run=ended.id, left=left)
     if options.on_hang == "restart" and hang is not None and hang.stops:
-        return notices.HUNG.format(run=ended.id, cause=hang.cause)
+        return notices.HUNG.format(run=ended.id, cause=hang.cause, left=left)
     return ""
 
 

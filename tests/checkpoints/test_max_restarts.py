@@ -38,6 +38,7 @@ def test_the_cell_goes_on_with_the_numbers_of_an_unbroken_run(tmp_path) -> None:
     notices = nbmgpu.last_run.view.notices
     assert "Rank 0" in notices["restarted"].text
     assert "SIGKILL" in notices["restarted"].text
+    assert "Restarts left: 1." in notices["restarted"].text
     # The checkpoint after step 28 may be incomplete at step 30.
     assert re.search("step (28|21) ", notices["resumed"].text)
     assert sum(1 for _ in list_runs()) == before + 2

@@ -85,6 +85,16 @@ def test_constants_of_the_notebook_may_change() -> None:
     assert len(resumed["meter"].values) == 52
 
 
+def test_tensors_that_the_cell_only_reads_are_left_out() -> None:
+    """A table that it changes in place is in the checkpoint."""
+    cell = LOOP.replace("step(x, y)", "step(x, y); counts[i] += 1; x + data[0, 0]")
+    cells = "counts, data = torch.zeros(300), torch.zeros(100, 1000)\n"
+    both = run_both(cell, cells)
+    assert both.resumed["counts"].tolist() == both.unbroken["counts"].tolist()
+    folder = both.failed.checkpoint().folder
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 400_000
+
+
 def test_the_newest_checkpoints_are_kept_and_load_into_a_plain_model() -> None:
     options = {"checkpoint_every": "3steps", "keep": 2, "strategy": "fsdp"}
     run = run_until_it_fails(LOOP, notebook(fail_at=20), **options)

@@ -23,6 +23,7 @@ from nbmgpu.runs.checkpoint import (
 
 from .agreement import IterationAgreement
 from .capture import capture
+from .constants import Constants
 from .frames import UserFrame, unfollowed_caller, user_frames
 from .instrumentation import Instrumentation
 from .loops import LoopStack
@@ -36,10 +37,6 @@ if TYPE_CHECKING:
     from nbmgpu.rank.session import TrainingSession
     from nbmgpu.rank.shell import RankShell
     from nbmgpu.runs.run import Run
-
-CONSTANTS = (str, bytes, int, float, complex, type(None))
-"""Types of values that do not change.  What the notebook has under a name holds for a resumed cell,
-unless the cell has bound the name: ``EPOCHS = 20`` in an earlier cell lets it train for longer."""
 
 ERROR_GRACE = 10.0
 """Seconds to wait for a checkpoint that is being written when the cell has failed."""
@@ -83,7 +80,7 @@ class Checkpointer:
         self._of_trainers = TrainerCheckpoints(
             run, session, self._random, interval, checkpoint, keep
         )
-        self._constants: dict[str, Any] = {}
+        self._constants = Constants({})
 
     def install(self) -> None:
         """Follow the loops of the cell, of functions in the shell's namespace, and loaders."""
@@ -93,7 +90,7 @@ class Checkpointer:
         self._session.loaders.follow = self._follow
         namespace = self._shell.user_ns
         self._session.recorder.drops_metrics = self._resume is not None
-        self._constants = {n: v for n, v in namespace.items() if isinstance(v, CONSTANTS)}
+        self._constants = Constants(namespace)
         self._random.begin(self._resume, self._session.rank_info.rank)
 
     def close(self, failed: bool) -> None:
@@ -155,9 +152,7 @@ class Checkpointer:
         frames = user_frames(frame, self._shell.user_ns)
         is_own = self._shell.is_own
         variables = {k: v for each in frames for k, v in each.variables(is_own).items()}
-        for name, value in self._constants.items():
-            if name in variables and variables[name] is value:
-                del variables[name]
+        self._constants.drop_from(variables)
         for loop in self.loops.active:
             name = loop.site.function.rpartition(".")[2]
             for each in frames:
