@@ -11,7 +11,7 @@ import pytest
 USER = 12345
 """The id of a user who owns nothing and is in no group."""
 
-IMPORTS = "import os, pathlib, socket, sys\n"
+IMPORTS = "import encodings.idna, os, pathlib, socket, sys\n"
 BECOME = f"os.setgroups([]); os.setgid({USER}); os.setuid({USER})\n"
 
 

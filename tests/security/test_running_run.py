@@ -34,6 +34,27 @@ def test_all_listening_ports_are_on_the_loopback_interface(waiting):
     assert away == []
 
 
+GREET = """
+for port in map(int, sys.argv[1:]):
+    for words in (b"", b"x" * 7, b"GET / HTTP/1.1\\r\\n\\r\\n", bytes(4096)):
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as raw:
+            raw.sendall(words)
+            print("connected")
+"""
+
+
+def test_another_user_at_gloos_ports_does_not_end_the_run(waiting):
+    """These ports ask for no password; the fixture checks that the run finishes."""
+    ports = {
+        str(connection.laddr.port)
+        for process in waiting.processes
+        for connection in process.net_connections("tcp")
+        if connection.status == "LISTEN"
+    }
+    assert run_as_other_user(GREET, *ports).split() == ["connected"] * 4 * len(ports)
+    assert all(process.is_running() for process in waiting.processes)
+
+
 def test_unix_domain_sockets_are_in_folders_that_no_other_user_enters(waiting):
     sockets = {
         c.laddr for process in waiting.processes for c in process.net_connections("unix") if c.laddr
