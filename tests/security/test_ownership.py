@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import json
 import os
 import pickle
 import timeit
@@ -144,14 +145,22 @@ def checkpoint(stage, proof):
     folder = step_folder(run.folder, 5)
     folder.mkdir(parents=True)
     position = LoopPosition(None, 0, [])
-    description = CheckpointDescription(5, 40, 1, [position], 0, 0)
+    description = CheckpointDescription(5, 5, {}, 40, 1, [position])
     (folder / DESCRIPTION).write_text(description.to_json())
     for name in (STATES, VALUES, RANDOM):
         (folder / name).write_bytes(pickle.dumps(Payload(proof)))
     return run, Checkpoint(folder)
 
 
+def trainer_states(run, checkpoint):
+    """Read the states of a checkpoint that Lightning has written, in a folder of its own."""
+    path = checkpoint.folder / DESCRIPTION
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"trainer": "lightning"}))
+    return checkpoint.states
+
+
 READERS = {
+    "states of a Trainer": trainer_states,
     "run.checkpoint": lambda run, checkpoint: run.checkpoint(-1),
     "states": lambda run, checkpoint: checkpoint.states,
     "tensors": lambda run, checkpoint: checkpoint.read_tensors(1),
@@ -238,6 +247,8 @@ UNPICKLED = {
     "serialization/flat_encoding.py": "part of the stream of such a container",
     "serialization/pickler.py": "the stream of such a container",
     "runs/checkpoint_state.py": "bytes of a checkpoint, which has been checked",
+    "runs/trainer_checkpoint.py": "files of a checkpoint, which has been checked",
+    "rank/checkpoints/trainers.py": "bytes of a checkpoint, which is checked when it is taken",
     "runs/failure.py": "an event, of which the file is checked",
     "rank/checkpoints/resume.py": "bytes of a checkpoint, which is checked",
     "rank/store/broadcast.py": "from another rank, through the store",
