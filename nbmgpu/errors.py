@@ -53,6 +53,10 @@ class ResumeError(NbmgpuError, RuntimeError):
     """The cell cannot go on where a checkpoint was written."""
 
 
+class OwnershipError(NbmgpuError, RuntimeError):
+    """Another user may have written a file that is to be unpickled."""
+
+
 class StrategyError(NbmgpuError, RuntimeError):
     """The strategy cannot train this cell with the numbers of one device."""
 

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from nbmgpu.runs.event_file import EventWriter
+from nbmgpu.runs.event_lines import encode
 from nbmgpu.runs.events import (
     Ended,
     Event,
@@ -20,7 +21,6 @@ from nbmgpu.runs.events import (
     Started,
     Status,
     Stderr,
-    encode,
 )
 from nbmgpu.runs.folder import new_run_id
 from nbmgpu.runs.record import KernelRecord, LaunchOptions, RunRecord, StoragePaths

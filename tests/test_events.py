@@ -8,7 +8,8 @@ import typing
 import pytest
 
 from nbmgpu.runs.event_file import EventTail, EventWriter
-from nbmgpu.runs.events import EVENT_TYPES, Metrics, Notice, decode, encode
+from nbmgpu.runs.event_lines import decode, encode
+from nbmgpu.runs.events import EVENT_TYPES, Metrics, Notice
 
 SAMPLES = {
     str: "grün <b>\n",

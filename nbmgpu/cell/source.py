@@ -75,6 +75,9 @@ class CellSource:
             )
         except SyntaxError as error:
             raise self._relocate_error(error, code, line_of) from None
+        except (ValueError, RecursionError, MemoryError) as error:
+            # Characters that no encoding has, null bytes in some versions, deep nesting.
+            raise SyntaxError(f"Python cannot compile the cell: {error}") from None
         needs_await = bool(compiled.co_flags & inspect.CO_COROUTINE)
         return Fragment(code, ast.parse(code), needs_await, line_of)
 

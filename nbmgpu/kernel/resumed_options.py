@@ -32,12 +32,14 @@ def with_checkpoint(options: RunOptions, cell: str, notebook: str) -> RunOptions
 
     Raises:
         OptionError: there is no checkpoint of this cell.
+        OwnershipError: another user may have written it.
     """
     if options.on_hang == "restart" and not options.max_restarts:
         options = dataclasses.replace(options, max_restarts=RESTARTS)
     if options.resume is None:
         return options
     checkpoint, run = find_checkpoint(options.resume, cell, notebook)
+    checkpoint.require_own()
     options = dataclasses.replace(options, resume=str(checkpoint.folder))
     if options.may_restart and run.record.options.values.get("exact") == "always":
         options = dataclasses.replace(options, exact="always")

@@ -67,8 +67,10 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Path, RankEnvironment
         "RANK, WORLD_SIZE and, with several machines, LOCAL_RANK and others as torchrun sets them.",
     )
     parser.add_argument("folder", type=Path, help="the run folder")
-    parser.add_argument("--init-method", default="env://", help="rendezvous, tcp://host:port")
-    parser.add_argument("--interface", default="", help="network interface for gloo")
+    parser.add_argument(
+        "--init-method", default="env://", help="rendezvous, such as tcp://host:port"
+    )
+    parser.add_argument("--interface", default="", help="network interface for gloo and NCCL")
     parser.add_argument("--socket-folder", default="", help="for sockets of DataLoader workers")
     parser.add_argument(
         "--restore-variables",

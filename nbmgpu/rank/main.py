@@ -46,7 +46,8 @@ def run_rank(run: Run, environment: RankEnvironment) -> NoReturn:
     rank = environment.rank
     os.environ.update(environment.variables())
     if environment.interface:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", environment.interface)
+        for library in ("GLOO", "NCCL"):  # also where the notebook has another one for a cluster
+            os.environ[f"{library}_SOCKET_IFNAME"] = environment.interface
     if environment.shared_memory is not None:
         all_reduce.shared = all_reduce.SharedMemoryAllReduce(environment.shared_memory, rank)
     code = 1

@@ -20,8 +20,9 @@ class RankEnvironment:
         local_rank, local_world_size: the same among the ranks of this machine.
         node_rank, nodes: number of this machine, and of machines.
         init_method: rendezvous of ``torch.distributed.init_process_group``: ``tcp://host:port``,
-            or ``env://`` for ``MASTER_ADDR`` and ``MASTER_PORT``.
-        interface: network interface for gloo; empty for gloo's own choice.
+            ``env://`` for ``MASTER_ADDR`` and ``MASTER_PORT``, or ``unix:///path`` for the store
+            server of ``nbmgpu.engines.local``, which serves no other user.
+        interface: network interface for gloo and NCCL; empty for their own choice.
         parent: pid of the parent process, with which the rank ends; None for an engine that ends
             ranks by other means.
         shared_memory: for all-reduce on the CPU, if all ranks were forked with it.

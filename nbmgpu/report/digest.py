@@ -35,7 +35,7 @@ def read_digest(folder: Path, seen: list[Any]) -> RunLine | None:
         if kept["seen"] != seen:
             return None
         return RunLine.from_dict(kept["line"])
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
 
 

@@ -69,6 +69,8 @@ def number(value: float) -> str:
 
 def clock(seconds: float, tenths: bool = True) -> str:
     """Format a duration: ``12.3 s`` (``12 s`` without ``tenths``), ``3:05``, ``1:02:03``."""
+    if not math.isfinite(seconds):
+        return f"{seconds} s"
     if seconds < 60:
         return f"{seconds:.1f} s" if tenths else f"{int(seconds)} s"
     minutes, rest = divmod(int(seconds), 60)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbmgpu.errors import OptionError, format_message
+from nbmgpu.system.ownership import require_own_folder
 
 from .checkpoint_state import loads
 from .trainer_checkpoint import TrainerLibrary, trainer_states
@@ -128,6 +129,14 @@ class Checkpoint:
         """Where in the cell it was written."""
         return CheckpointDescription.from_json((self.folder / DESCRIPTION).read_text())
 
+    def require_own(self) -> None:
+        """Raise an error unless all of its files are one's own: they are unpickled.
+
+        Raises:
+            OwnershipError: another user may have written one of them.
+        """
+        require_own_folder(self.folder)
+
     @property
     def step(self) -> int:
         """The training step that it was written after."""
@@ -136,6 +145,7 @@ class Checkpoint:
     @property
     def states(self) -> dict[str, Any]:
         """The state dicts of models, optimizers, schedulers and scalers, by variable."""
+        self.require_own()
         if library := self.description.trainer:
             return trainer_states(self.folder, library)
         data = (self.folder / STATES).read_bytes()
@@ -151,6 +161,7 @@ class Checkpoint:
 
         Raises:
             OptionError: the checkpoint has no such model, or several.
+            OwnershipError: another user may have written it.
         """
         states, own = self.states, module.state_dict()
         fitting = [
@@ -167,7 +178,12 @@ class Checkpoint:
         module.load_state_dict(states[chosen[0]], strict=not self.description.trainer)
 
     def read_tensors(self, number: int) -> list[Tensor]:
-        """Read the first ``number`` tensors, on the CPU; needs no process group."""
+        """Read the first ``number`` tensors, on the CPU; needs no process group.
+
+        Raises:
+            OwnershipError: another user may have written the checkpoint.
+        """
+        self.require_own()
         import torch
         from torch.distributed.checkpoint.filesystem import FileSystemReader
         from torch.distributed.checkpoint.metadata import TensorStorageMetadata

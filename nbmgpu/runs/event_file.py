@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .events import HIGH_VOLUME, E, Event, decode, encode
+from .event_lines import decode, encode
+from .events import HIGH_VOLUME, E, Event
 from .preallocation import ReservedSpace
 
 
@@ -66,4 +67,4 @@ class EventTail:
             return []
         self._offset += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
-        return [event for line in lines if (event := decode(line.decode())) is not None]
+        return [event for line in lines if (event := decode(line)) is not None]

@@ -7,8 +7,6 @@ an incomplete last line.
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -328,20 +326,3 @@ HIGH_VOLUME = (Metrics, Progress, Display, Stderr, Heartbeat)
 """Frequent events; on a full disk they leave the reserved space to events that explain why."""
 
 E = TypeVar("E", bound=Event)
-
-
-def encode(event: Event) -> str:
-    """Return the event as a line of JSON, without the newline."""
-    fields = {f.name: getattr(event, f.name) for f in dataclasses.fields(event)}
-    return json.dumps({"kind": event.kind, **fields}, separators=(",", ":"))
-
-
-def decode(line: str) -> Event | None:
-    """Return the event of a line, or None for one that this version cannot read."""
-    try:
-        fields = json.loads(line)
-        cls = EVENT_TYPES[fields.pop("kind")]
-        known = {f.name for f in dataclasses.fields(cls)}
-        return cls(**{k: v for k, v in fields.items() if k in known})
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None  # truncated by a full disk, or of another version

@@ -21,6 +21,7 @@ from nbmgpu.errors import (
     RunTimeoutError,
     step_mismatch_message,
 )
+from nbmgpu.system.ownership import require_own
 
 from .events import Failure, Hang
 from .hang_text import hang_report
@@ -190,7 +191,7 @@ def explain_signal(number: int) -> tuple[str, str]:
 
 
 def _raised(run: Run, failure: Failure) -> BaseException:
-    error = _unpickled(failure) or RankError(f"{failure.type}: {failure.message}")
+    error = _unpickled(run, failure) or RankError(f"{failure.type}: {failure.message}")
     where = f"Rank {failure.rank} of {run.record.world_size} raised {failure.type}"
     if 0 < failure.line <= len(cell := run.cell.splitlines()):
         where += f", line {failure.line} of the cell: {cell[failure.line - 1].strip()}"
@@ -211,13 +212,14 @@ def left_behind(run: Run, failure: Failure) -> str:
     return step_mismatch_message(f"Rank {through[0]}", f"rank {failure.rank}", where)
 
 
-def _unpickled(failure: Failure) -> BaseException | None:
+def _unpickled(run: Run, failure: Failure) -> BaseException | None:
     if not failure.pickled:
         return None
     try:
+        require_own(run.events_path(f"rank-{failure.rank}"))
         error = pickle.loads(base64.b64decode(failure.pickled))
     except Exception:
-        return None  # its class cannot be imported here
+        return None  # its class cannot be imported here, or others may have written the events
     return error if isinstance(error, BaseException) else None
 
 

@@ -32,6 +32,8 @@ import os
 import secrets
 from pathlib import Path
 
+from nbmgpu.system.ownership import require_own
+
 STOP_FILE = "stop"
 CHECKPOINT_REQUEST_FILE = "checkpoint"
 HANDLING_FILE = "handling"
@@ -63,6 +65,17 @@ def new_run_id() -> str:
     """
     now = datetime.datetime.now(datetime.timezone.utc)
     return f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03d}{secrets.token_hex(1)}"
+
+
+def make_run_folder(folder: Path) -> None:
+    """Make the folder of a run, and that of all runs, which only their owner can enter.
+
+    Raises:
+        OwnershipError: another user has made it before, in a folder that all may write to.
+    """
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    require_own(folder)
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from nbmgpu.strategies.mesh_sizes import parse_mesh, position
 
 from .engine_plugins import DEFAULT_ENGINE
+from .field_types import has_declared_types
 
 
 @dataclass(frozen=True)
@@ -92,15 +93,18 @@ class RunRecord:
         Raises:
             ValueError, TypeError: it is incomplete, or another version of nbmgpu wrote it.
         """
-        fields = json.loads(text)
         try:
+            fields = json.loads(text)
             nested = {
                 "options": LaunchOptions(**fields["options"]),
                 "kernel": KernelRecord(**fields["kernel"]),
                 "storage": StoragePaths(**fields["storage"]),
             }
-            return cls(**fields | nested)
-        except (KeyError, TypeError) as error:
+            record = cls(**fields | nested)
+            if not has_declared_types(record):
+                raise TypeError("a field has another type")
+            return record
+        except (KeyError, TypeError, RecursionError) as error:
             raise ValueError(
                 f"run.json was written by another version of nbmgpu: {error}"
             ) from None

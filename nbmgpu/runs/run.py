@@ -20,7 +20,7 @@ from .checkpoint import Checkpoint, checkpoints_of
 from .engine_plugins import run_control
 from .event_file import EventTail
 from .events import ACTIVE_STATES, Event, RunState
-from .folder import COLLECTED_FILE, STOP_FILE, runs_root, write_atomically
+from .folder import COLLECTED_FILE, STOP_FILE, make_run_folder, runs_root, write_atomically
 from .record import RunRecord
 from .shard_table import ShardTable, shard_table
 from .view import RunView
@@ -73,10 +73,11 @@ class Run:
 
         Raises:
             LaunchError: the folder cannot be written, as on a full disk.
+            OwnershipError: another user has made it before.
         """
         folder = runs_root() / record.id
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_run_folder(folder)
             for name in ("events", "logs", "hang"):
                 (folder / name).mkdir()
             (folder / "cell.py").write_text(cell, encoding="utf-8")
@@ -220,13 +221,16 @@ class Run:
 
         Raises:
             OptionError: the run has none there.
+            OwnershipError: another user may have written it.
         """
         checkpoints = self.checkpoints
         try:
-            return checkpoints[number]
+            found = checkpoints[number]
         except IndexError:
             what = f"Run {self.id} has {format_count(len(checkpoints), 'checkpoint')}"
             raise OptionError(format_message(what, instead="--checkpoint-every 10m")) from None
+        found.require_own()
+        return found
 
     @property
     def duration(self) -> float:

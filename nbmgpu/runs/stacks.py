@@ -136,5 +136,5 @@ def read_collective(folder: Path, rank: int) -> Collective | None:
     """Return the last collective that ``rank`` has reported, None if it has not."""
     try:
         return Collective(**json.loads(collective_path(folder, rank).read_text()))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return None

@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from nbmgpu.system.ownership import require_own
+
 FOLDER = "undo"
 """Name of the folder in the run folder."""
 
@@ -99,8 +101,12 @@ def undo(run_folder: Path) -> None:
 
     Raises:
         OSError: a file cannot be restored.
+        OwnershipError: another user may have written the log.
     """
     folder = run_folder / FOLDER
+    if not folder.exists():
+        return
+    require_own(run_folder)
     lines = (line for log in folder.glob("*.jsonl") for line in log.read_text().splitlines())
     entries = sorted((Entry(**json.loads(line)) for line in lines), key=lambda each: each.time)
     for entry in reversed(entries):

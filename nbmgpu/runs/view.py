@@ -75,7 +75,10 @@ class RunView:
         self.last_time: float = 0.0
 
     def add(self, event: Event) -> None:
-        """Apply an event."""
+        """Apply an event; ignore that of a rank which the run does not have."""
+        about = event.of_rank if isinstance(event, Exited) else 0
+        if not (LAUNCHER <= event.rank < len(self.ranks) and 0 <= about < len(self.ranks)):
+            return
         self.first_time = event.time if self.first_time is None else self.first_time
         self.last_time = max(self.last_time, event.time)
         match event:

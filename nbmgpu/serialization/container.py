@@ -27,6 +27,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from nbmgpu.system.ownership import require_own
+
 from .file_layout import LARGE, FileLayout, Span
 from .file_mapping import PRIVATE, SHARED, FileMap, NewPageWriter, write_at
 from .threaded_copy import copy_changed, copy_in_threads
@@ -222,9 +224,11 @@ def read(path: str, expected: bytes = MAGIC) -> Container:
     """Map the container at ``path``, whose magic must be ``expected``.
 
     Raises:
+        OwnershipError: another user may have written it.
         ValueError: it is not a container, or not a complete one.
     """
     with open(path, "rb") as file:
+        require_own(path, file.fileno())
         if os.fstat(file.fileno()).st_size < HEADER.size:
             raise ValueError(f"{path} is empty")
         mapped = FileMap(file.fileno(), os.fstat(file.fileno()).st_size, PRIVATE).view

@@ -115,8 +115,10 @@ def allocate_storage(folder: Path, name: str, size: int) -> Storage:
     free_memory = available_memory() - RESERVED_BYTES
     if hasattr(os, "memfd_create") and size <= free_memory:
         fd = os.memfd_create(f"nbmgpu-{name}")
+        os.fchmod(fd, 0o600)  # as of a file: readers check it
         return Storage(f"/proc/{os.getpid()}/fd/{fd}", fd)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
     free_disk = psutil.disk_usage(str(folder)).free
     if size > free_disk:
         raise LaunchError(

@@ -67,7 +67,7 @@ class Handler(AuthenticatedHandler, APIHandler):
         """Return the JSON body as a dataclass ``kind``, or None if it has other fields."""
         try:
             return kind(**json.loads(self.request.body or b"{}"))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             return None
 
     def log_exception(self, *raised: Any) -> None:

@@ -52,7 +52,7 @@ class Stream(WebSocketMixin, WebSocketHandler, AuthenticatedHandler):
         """Handle ``Visibility`` messages; ignore all others."""
         try:
             visible = json.loads(message)["visible"]
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             return
         if visible:
             self._visible.set()

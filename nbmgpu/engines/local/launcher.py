@@ -12,12 +12,12 @@ import signal
 import socket
 import sys
 import tempfile
-from datetime import timedelta
 from pathlib import Path
 
 from nbmgpu.engines.final_checkpoint import FinalCheckpoint
 from nbmgpu.engines.supervision import stop_request, supervise
 from nbmgpu.engines.termination import Termination
+from nbmgpu.rank.store.unix_store import init_method
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import LAUNCHER, Ended, RunEnding, Started
 from nbmgpu.runs.folder import SHADOWS
@@ -28,6 +28,9 @@ from nbmgpu.system.processes import own_process
 from .cleanup import ForkedPids, clean_up
 from .process_environment import ProcessEnvironment
 from .processes import ForkedRanks, LocalRanks, TorchrunRanks
+from .store_server import StoreServer
+
+LOCALHOST = "127.0.0.1"
 
 KERNEL_ENDED = "The kernel that had started the run, or its fork server, has ended."
 
@@ -53,17 +56,16 @@ def launch(folder: str, environment: ProcessEnvironment, server: int) -> None:
     environment.apply()
     os.chdir(run.record.kernel.cwd)
     sys.path[:] = run.record.kernel.sys_path
-    listener = socket.create_server(("127.0.0.1", 0))
+    reserved = _reserve_port()
     os.environ.update(
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(listener.getsockname()[1]),
+        MASTER_ADDR=LOCALHOST,
+        MASTER_PORT=str(reserved.getsockname()[1]),
         TORCHELASTIC_USE_AGENT_STORE="True",
         TORCHELASTIC_RUN_ID=run.id,
         TORCHELASTIC_RESTART_COUNT="0",
         TORCHELASTIC_MAX_RESTARTS="0",
     )
-    fresh = run.record.options.fresh
-    ranks: LocalRanks = TorchrunRanks(run) if fresh else ForkedRanks(run)
+    ranks: LocalRanks = TorchrunRanks(run) if run.record.options.fresh else ForkedRanks(run)
     termination = Termination(ranks, run.folder, FinalCheckpoint(run, events))
     signal.signal(signal.SIGTERM, lambda *_: _end_without_kernel(run.folder, termination))
     if stop_request(run.folder) is not None:  # the kernel may have given up waiting for this one
@@ -72,13 +74,13 @@ def launch(folder: str, environment: ProcessEnvironment, server: int) -> None:
         forked = ForkedPids()  # before the ranks, so that they and their children are recorded
         socket_folder = _make_socket_folder()
         try:
-            ranks.start(socket_folder)
-            store = None if fresh else _serve_store(listener)  # a thread: after forks
+            store = StoreServer(socket_folder)
+            ranks.start(socket_folder, init_method(store.path))
+            store.start()  # a thread: after forks
             supervise(run, ranks, events, termination)
             run.refresh()
             pids = [view.process.pid for view in run.view.ranks if view.process is not None]
             clean_up(pids, forked, run.record.created)
-            del store
         finally:
             for left in (run.folder / SHADOWS, socket_folder):  # the first by killed ranks
                 shutil.rmtree(left, ignore_errors=True)
@@ -124,16 +126,12 @@ def _redirect_output(log: Path) -> None:
     os.close(fd)
 
 
-def _serve_store(listener: socket.socket) -> object:
-    """Serve the ranks' rendezvous on a socket that is bound to the loopback interface alone."""
-    import torch.distributed as dist
+def _reserve_port() -> socket.socket:
+    """Return a socket at a port for ``MASTER_PORT``, at which nobody can listen.
 
-    port = listener.getsockname()[1]
-    return dist.TCPStore(  # type: ignore[attr-defined]
-        "127.0.0.1",
-        port,
-        is_master=True,
-        wait_for_workers=False,
-        timeout=timedelta(minutes=30),
-        master_listen_fd=listener.detach(),
-    )
+    Libraries in the cell read the variable, and have no use for the port: the ranks have a process
+    group.  One that tried to connect must not find a store of another user there.
+    """
+    reserved = socket.socket()
+    reserved.bind((LOCALHOST, 0))
+    return reserved

@@ -33,18 +33,19 @@ class LocalRanks(RankProcesses):
         self.world_size = run.record.world_size
 
     @abstractmethod
-    def start(self, socket_folder: str) -> None:
+    def start(self, socket_folder: str, init_method: str) -> None:
         """Start every rank.
 
         Args:
             socket_folder: where ranks and their children put their sockets; may be empty.
+            init_method: see ``RankEnvironment``.
         """
 
 
 class ForkedRanks(LocalRanks):
     """Ranks forked from the launcher, which has torch imported and one thread."""
 
-    def start(self, socket_folder: str) -> None:
+    def start(self, socket_folder: str, init_method: str) -> None:
         """Fork every rank."""
         use_socket_folder(socket_folder)
         self._pids: dict[int, int] = {}
@@ -63,6 +64,7 @@ class ForkedRanks(LocalRanks):
                     size,
                     local_rank=rank,
                     local_world_size=size,
+                    init_method=init_method,
                     interface=LOOPBACK,
                     parent=launcher,
                     shared_memory=shared_memory,
@@ -94,15 +96,15 @@ class ForkedRanks(LocalRanks):
 class TorchrunRanks(LocalRanks):
     """Ranks started by torchrun in new processes, for ``--fresh``."""
 
-    def start(self, socket_folder: str) -> None:
+    def start(self, socket_folder: str, init_method: str) -> None:
         """Start torchrun on ``python -m nbmgpu.rank``."""
         logs = self.run.folder / "logs"
         self._log = logs / "torchrun.log"
-        rank = rank_command(self.run.folder, interface=LOOPBACK, socket_folder=socket_folder)
+        rank = rank_command(self.run.folder, init_method, LOOPBACK, socket_folder)
         command = [
-            *(sys.executable, "-m", "torch.distributed.run"),
+            *(sys.executable, "-m", "nbmgpu.engines.local.torchrun"),
             *("--nnodes=1", f"--nproc-per-node={self.world_size}"),
-            *("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"),
+            f"--rdzv-endpoint={os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}",
             f"--log-dir={logs / 'torchrun'}",  # else it leaves a folder in the working directory
             *rank.arguments,
         ]

@@ -32,7 +32,12 @@ class Resume:
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        """Read where ``checkpoint`` was written."""
+        """Read where ``checkpoint`` was written.
+
+        Raises:
+            OwnershipError: another user may have written it.
+        """
+        checkpoint.require_own()
         self._checkpoint = checkpoint
         self.description = checkpoint.description
         self.random = pickle.loads((checkpoint.folder / RANDOM).read_bytes())

@@ -84,10 +84,15 @@ class TrainerCheckpoints:
         return self._checkpoint is not None
 
     def take(self, library: TrainerLibrary) -> Path | None:
-        """Return the folder in which the training that begins finds its states, if it does."""
+        """Return the folder in which the training that begins finds its states, if it does.
+
+        Raises:
+            OwnershipError: another user may have written it.
+        """
         checkpoint, progress = self._checkpoint, self._session.progress
         if checkpoint is None or checkpoint.description.trainer != library:
             return None
+        checkpoint.require_own()  # the library unpickles what is there
         description, self._checkpoint = checkpoint.description, None
         progress.step, progress.samples = description.loaded, description.samples
         progress.trained_step = description.step

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nbmgpu.errors import RankError, format_message
-from nbmgpu.runs.events import Heartbeat, decode
+from nbmgpu.runs.event_lines import decode
+from nbmgpu.runs.events import Heartbeat
 
 TAIL_BYTES = 1 << 16
 """Size of the part at the end of an events file to read: it contains heartbeats, one a second."""
@@ -51,7 +52,7 @@ def backward_passes_begun(events: Path) -> int:
     except FileNotFoundError:  # the run folder was removed
         return 0
     for line in reversed(lines):
-        if isinstance(event := decode(line.decode()), Heartbeat):
+        if isinstance(event := decode(line), Heartbeat):
             return event.passes
     return 0
 

@@ -1,0 +1,204 @@
+"""``init_method="unix:///path"``: the store of a process group over a Unix domain socket.
+
+Torch's ``TCPStore`` serves every user of the machine: any of them may read, change and delete its
+keys.  The socket of this store is in a folder that only its owner can enter, and the server
+(``nbmgpu.engines.local.store_server``) checks the user of each connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+import torch.distributed as dist
+from torch.distributed.rendezvous import register_rendezvous_handler
+
+from .messages import encode, receive, socket_address
+
+SCHEME = "unix"
+
+Value = bytes | str
+
+_stores: list[UnixStore] = []
+"""All stores of this process: torch keeps their C++ half alone, which calls methods of this one."""
+
+
+def init_method(path: str) -> str:
+    """Return the address of the server at ``path`` for ``init_process_group``."""
+    return f"{SCHEME}:///{quote(path, safe='')}"
+
+
+def register() -> None:
+    """Let ``torch.distributed.init_process_group`` accept ``unix://`` addresses."""
+    with contextlib.suppress(RuntimeError):  # it does already
+        register_rendezvous_handler(SCHEME, _rendezvous)
+
+
+def _rendezvous(
+    url: str, timeout: timedelta = timedelta(minutes=30), **_: Any
+) -> Iterator[tuple[UnixStore, int, int]]:
+    """Yield store, rank and number of ranks of a process group, as torch's own handlers do."""
+    parts = urlsplit(url)
+    query = dict(pair.split("=") for pair in parts.query.split("&"))
+    store = UnixStore(unquote(parts.path[1:]))
+    store.set_timeout(timeout)
+    _stores.append(store)
+    yield store, int(query["rank"]), int(query["world_size"])
+
+
+class Connection(socket.socket):
+    """A connection that ends with its thread, or in a forked process with its first request."""
+
+    def __init__(self, path: str) -> None:
+        """Connect to the server at ``path``.
+
+        Raises:
+            OSError: there is no server.
+        """
+        super().__init__(socket.AF_UNIX)
+        self.process = os.getpid()
+        try:
+            self.connect(socket_address(path))
+        except OSError:
+            self.close()
+            raise
+
+    def __del__(self) -> None:
+        """Close it."""
+        self.close()
+
+
+class UnixStore(dist.Store):  # type: ignore[misc, name-defined]
+    """A client of the store server.
+
+    Each thread has a connection of its own, so a thread that waits for a key holds up no other.
+    Torch calls the methods from C++, some of them by other names than those for Python.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Connect to the server at ``path`` with the first operation."""
+        super().__init__()
+        self.path = path
+        self._local = threading.local()
+
+    def clone(self) -> UnixStore:
+        """Return the store itself, which may be used by all threads."""
+        return self
+
+    def set(self, key: str, value: Value) -> None:
+        """Set ``key`` to ``value``."""
+        self._call(b"set", key, value)
+
+    def get(self, key: str) -> bytes:
+        """Return the value of ``key`` when it is set.
+
+        Raises:
+            DistStoreError: it was not set within the timeout of the store.
+        """
+        return self.multi_get([key])[0]
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        """Return the values of ``keys`` when all are set; see ``get``."""
+        return self._call(b"get", *keys, timeout=self.timeout)
+
+    def multi_set(self, keys: list[str], values: list[Value]) -> None:
+        """Set each of ``keys`` to its value."""
+        for key, value in zip(keys, values, strict=True):
+            self.set(key, value)
+
+    def append(self, key: str, value: Value) -> None:
+        """Append ``value`` to that of ``key``."""
+        self._call(b"append", key, value)
+
+    def add(self, key: str, value: int) -> int:
+        """Add to the number that ``key`` is set to, 0 if it is not set; return the sum."""
+        return int(self._call(b"add", key, str(value))[0])
+
+    def compare_set(self, key: str, expected: Value, desired: Value) -> bytes:
+        """Set ``key`` if it is ``expected``, or if that is empty and it is not set.
+
+        Returns:
+            The value of the key afterwards; ``expected`` if the key is not set.
+        """
+        return self._call(b"compare_set", key, expected, desired)[0]
+
+    def check(self, keys: list[str]) -> bool:
+        """Return whether all ``keys`` are set."""
+        return self._call(b"check", *keys)[0] == b"1"
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        """Wait until all ``keys`` are set.
+
+        Args:
+            keys: names.
+            timeout: for how long; by default the timeout of the store.
+
+        Raises:
+            DistStoreError: they were not all set in time.
+        """
+        self._call(b"wait", *keys, timeout=self.timeout if timeout is None else timeout)
+
+    def delete_key(self, key: str) -> bool:
+        """Delete ``key``; return whether it was set."""
+        return self._call(b"delete", key)[0] == b"1"
+
+    def num_keys(self) -> int:
+        """Return the number of keys that are set."""
+        return len(self.list_keys())
+
+    def list_keys(self) -> list[str]:
+        """Return all keys that are set."""
+        return [key.decode() for key in self._call(b"list")]
+
+    def has_extended_api(self) -> bool:
+        """Return whether there are ``append``, ``multi_get`` and ``multi_set``."""
+        return True
+
+    deleteKey, getNumKeys, listKeys = delete_key, num_keys, list_keys
+
+    def _call(
+        self, operation: bytes, *arguments: Value, timeout: timedelta | None = None
+    ) -> list[bytes]:
+        """Send a request; return the response.
+
+        An interrupt may raise an exception at any point.  The connection is then closed, as the
+        next response on it would be that of this request.
+        """
+        parts = [part.encode() if isinstance(part, str) else bytes(part) for part in arguments]
+        connection = self._connection()
+        try:
+            connection.settimeout(None if timeout is None else max(timeout.total_seconds(), 1e-3))
+            connection.sendall(encode([operation, *parts]))
+            response = receive(connection)
+        except TimeoutError:
+            self._disconnect()
+            names = ", ".join(str(argument) for argument in arguments)
+            raise dist.DistStoreError(f"wait timeout after {timeout}, keys: {names}") from None
+        except OSError as error:
+            self._disconnect()
+            raise dist.DistNetworkError(f"The store at {self.path}: {error}") from error
+        except BaseException:
+            self._disconnect()
+            raise
+        return response
+
+    def _connection(self) -> Connection:
+        """Return this thread's connection; a forked process has its own."""
+        known: Connection | None = getattr(self._local, "connection", None)
+        if known is not None and known.process == os.getpid():
+            return known
+        try:
+            self._local.connection = new = Connection(self.path)
+        except OSError as error:
+            raise dist.DistNetworkError(f"The store at {self.path}: {error}") from error
+        return new
+
+    def _disconnect(self) -> None:
+        self._local.connection.close()
+        self._local.connection = None
