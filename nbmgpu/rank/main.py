@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 from nbmgpu.patches import explain_missing, on_missing
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import Started, Status
+from nbmgpu.runs.failure import INTERRUPTED
 from nbmgpu.runs.run import Run
 from nbmgpu.strategies import all_reduce
 from nbmgpu.system.parent_death import die_with_parent
@@ -86,7 +87,7 @@ def _run_cell(
         rank = prepare(run, environment, recorder, log, heartbeat)
         events.emit(Status, state="running")
     except KeyboardInterrupt:  # a stop before the cell has begun: the state stays "loading"
-        return 1
+        return INTERRUPTED
     except Exception as error:
         recorder.flush()
         lines = traceback.format_exception(error)

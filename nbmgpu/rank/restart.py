@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 import torch
 
 from nbmgpu.errors import OptionError, RankError, StrategyError
-from nbmgpu.runs.event_file import EventWriter
-from nbmgpu.runs.events import Restart
+from nbmgpu.runs.event_file import EventTail, EventWriter
+from nbmgpu.runs.events import Exited, Restart
 from nbmgpu.runs.number_topics import DIFFERS, MAY_DIFFER, SAME_WORK
 from nbmgpu.runs.undo_log import UndoLog
 
@@ -37,6 +37,9 @@ SAME_ERRORS = (MemoryError, torch.OutOfMemoryError, OptionError, StrategyError)
 
 CLOSED_BY_PEER = "Connection closed by peer"
 """What gloo says where another rank has ended."""
+
+REPORTED_WITHIN = 0.5
+"""Seconds within which the launcher reports the end of a rank."""
 
 EXIT_CODE = 75
 """What ranks exit with: ``EX_TEMPFAIL`` of sysexits.h, a failure after which to try again."""
@@ -78,6 +81,7 @@ class RestartRequest:
         self._began = time.monotonic()
         self._process = os.getpid()
         self._undo_log = UndoLog(folder)
+        self._launcher_events = folder / "events" / "launcher.jsonl"
         self._has_effects = False
         folders = folder, Path.home() / ".cache", "/dev", "/proc", sys.prefix
         temporary = os.path.join(os.path.realpath(tempfile.gettempdir()), "")
@@ -132,7 +136,22 @@ class RestartRequest:
         """
         is_of_cell = isinstance(error, Exception) and not isinstance(error, SAME_ERRORS)
         if is_of_cell and self._seconds < WITHIN_OF_ERROR and self.possible:
+            if CLOSED_BY_PEER in str(error) and self._another_rank_has_failed():
+                return
             self._exit(_failure(error))
+
+    def _another_rank_has_failed(self) -> bool:
+        """Return whether another rank was killed or interrupted, or has raised an exception.
+
+        The launcher reports it at about the time when this rank loses the connection.
+        """
+        tail, deadline = EventTail(self._launcher_events), time.monotonic() + REPORTED_WITHIN
+        while time.monotonic() < deadline:
+            for event in tail.read():
+                if isinstance(event, Exited):
+                    return event.code not in (0, EXIT_CODE)
+            time.sleep(0.01)
+        return False
 
     def _exit(self, reason: str) -> NoReturn:
         self._events.emit(Restart, reason=reason)

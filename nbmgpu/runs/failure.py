@@ -44,6 +44,9 @@ EXPLANATIONS = {
     signal.SIGILL: "it met an instruction that this processor does not have; see its log",
     signal.SIGTERM: "somebody or a job scheduler asked it to end",
 }
+INTERRUPTED = 128 + signal.SIGINT
+"""Exit code of a rank that was interrupted before it had begun to run the cell, as in a shell."""
+
 TAIL = 15
 """Lines of a log that go into a message."""
 
@@ -91,18 +94,19 @@ def exception_of(run: Run) -> BaseException | None:
     if view.hang is not None and view.hang.stops:
         return plain(HangError(_hang(run, view.hang)))
     if view.ended and view.ended.detail:
-        return plain(LaunchError(f"{view.ended.detail}\nFolder: {run.folder}"))
+        return plain(LaunchError(_unsupervised(run, view.ended.detail)))
     if view.exited_silently is not None:
         return plain(_silent(run, view.exited_silently))
     if view.failure is not None:
         return _raised(run, view.failure)
-    return plain(
-        LaunchError(
-            f"Run {run.id} ended without a report ({state}): "
-            "its launcher was killed or has failed.\n"
-            f"Folder: {run.folder}\n{_launcher_log(run)}".rstrip()
-        )
-    )
+    what = f"Run {run.id} ended without a report ({state}): its launcher was killed or has failed."
+    return plain(LaunchError(_unsupervised(run, what)))
+
+
+def _unsupervised(run: Run, what: str) -> str:
+    """Return the message about a run of which the launcher could not observe the end."""
+    lines = [what, _sentence(_what_is_back(run)), f"Folder: {run.folder}", _launcher_log(run)]
+    return "\n".join(lines).rstrip()
 
 
 def _what_is_back(run: Run) -> str:
@@ -158,9 +162,11 @@ def _silent(run: Run, rank: int) -> BaseException:
     code = run.view.ranks[rank].exit_code or 0
     if run.view.ranks[rank].process is None:
         return LaunchError(f"{who} did not start (exit code {code}).\n{_launcher_log(run)}")
-    if run.view.ranks[rank].state == "stopped":
-        return KeyboardInterrupt(f"{who} was interrupted, by its cell or by a signal from outside")
     sentence = f"\n{_sentence(_what_is_back(run))}"
+    has_begun = run.view.ranks[rank].state not in ("starting", "loading")
+    if run.view.ranks[rank].state == "stopped" or (code == INTERRUPTED and not has_begun):
+        by = "by its cell or by a signal from outside" if has_begun else "by a signal from outside"
+        return KeyboardInterrupt(f"{who} was interrupted, {by}.{sentence}")
     tail = _tail(run.log(rank))
     log = run.log_path(rank)
     end = f"{sentence}\n" + (f"The end of its log, {log}:\n{tail}" if tail else f"Its log: {log}")

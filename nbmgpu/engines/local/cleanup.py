@@ -20,6 +20,8 @@ from pathlib import Path
 
 import psutil
 
+from nbmgpu.runs.folder import SHADOWS, SOCKETS
+
 SHARED_MEMORY = Path("/dev/shm")
 
 RESOURCE_TRACKERS = ("multiprocessing.resource_tracker", "torch_shm_manager")
@@ -80,6 +82,15 @@ def clean_up(ranks: Iterable[int], forked: ForkedPids, since: float) -> None:
         match = CREATED_BY.match(path.name)
         if match and ((pid := int(match[1])) in pids or pid in forked):
             _remove(path, since)
+
+
+def remove_folders(run_folder: Path) -> None:
+    """Remove what killed ranks have left on the disk: copies of files, and sockets."""
+    shutil.rmtree(run_folder / SHADOWS, ignore_errors=True)
+    link = run_folder / SOCKETS
+    with suppress(OSError):
+        shutil.rmtree(os.readlink(link), ignore_errors=True)
+        link.unlink()
 
 
 def _is_resource_tracker(process: psutil.Process) -> bool:

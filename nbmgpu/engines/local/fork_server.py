@@ -19,6 +19,7 @@ import time
 import traceback
 from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 import psutil
@@ -26,6 +27,7 @@ import psutil
 from nbmgpu.strategies import load_strategy
 from nbmgpu.system.parent_death import adopt_orphans
 
+from .ended_launcher import report_end
 from .huge_pages import LargePages
 from .preload import COMMON_MODULES, Preloader
 from .process_environment import ProcessEnvironment
@@ -43,6 +45,9 @@ a longer run, a second of one core makes no difference."""
 SHORT_QUIET_PERIOD = 1.0
 """The same where an earlier run has postponed that work already.  Of runs that follow one another
 at once only the first is left alone, or there would never be time."""
+
+ORPHAN_TIMEOUT = 1.0
+"""Seconds to wait for what a killed launcher leaves behind, after it was killed as well."""
 
 REQUIRED_MODULES = (
     "IPython.core.application",
@@ -80,7 +85,7 @@ class ForkServer:
         """Start without launchers."""
         self._kernel = os.getppid()
         self._unparsed = b""
-        self._launchers: set[int] = set()
+        self._launchers: dict[int, Path] = {}  # run folders by pid
         self._last_launch = 0.0
         self._quiet_period = QUIET_PERIOD
         self._postponed = False
@@ -113,7 +118,7 @@ class ForkServer:
         self._quiet_period = SHORT_QUIET_PERIOD if pending and self._postponed else QUIET_PERIOD
         self._postponed = pending
         self._last_launch = time.monotonic()
-        self._launchers.add(self._fork_launcher(request))
+        self._launchers[self._fork_launcher(request)] = Path(request["folder"])
 
     def _poll_timeout(self) -> float:
         """Return the seconds to wait for a request before working in the background."""
@@ -175,12 +180,15 @@ class ForkServer:
                 if self._preloader.is_trial(pid):
                     self._preloader.end_trial(os.waitstatus_to_exitcode(status))
                     continue
-                self._launchers.discard(pid)
+                folder = self._launchers.pop(pid, None)
                 for child in psutil.Process().children():
                     known = child.pid in self._launchers or self._preloader.is_trial(child.pid)
                     if not known:
-                        with suppress(psutil.NoSuchProcess):
+                        with suppress(psutil.Error):
                             child.kill()
+                            child.wait(ORPHAN_TIMEOUT)
+                if folder is not None and status:
+                    report_end(folder, os.waitstatus_to_exitcode(status))
         except ChildProcessError:
             pass
 

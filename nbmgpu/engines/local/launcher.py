@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from nbmgpu.engines.final_checkpoint import FinalCheckpoint
@@ -20,12 +21,12 @@ from nbmgpu.engines.termination import Termination
 from nbmgpu.rank.store.unix_store import init_method
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import LAUNCHER, Ended, RunEnding, Started
-from nbmgpu.runs.folder import SHADOWS
+from nbmgpu.runs.folder import SOCKETS
 from nbmgpu.runs.run import Run
 from nbmgpu.system.parent_death import adopt_orphans, die_with_parent
 from nbmgpu.system.processes import own_process
 
-from .cleanup import ForkedPids, clean_up
+from .cleanup import ForkedPids, clean_up, remove_folders
 from .process_environment import ProcessEnvironment
 from .processes import ForkedRanks, LocalRanks, TorchrunRanks
 from .store_server import StoreServer
@@ -34,6 +35,10 @@ LOCALHOST = "127.0.0.1"
 
 KERNEL_ENDED = "The kernel that had started the run, or its fork server, has ended."
 
+TERMINATED = (
+    "The run's launcher was ended by SIGTERM: by a job scheduler, by somebody, or by Stop where "
+    "the disk is full."
+)
 STOPPED_BEFORE_START = "It was stopped, or given up, before its ranks had been started."
 MAX_SOCKET_PARENT = 107 - len("/nbmgpu-12345678/listener-12345678")
 
@@ -67,12 +72,14 @@ def launch(folder: str, environment: ProcessEnvironment, server: int) -> None:
     )
     ranks: LocalRanks = TorchrunRanks(run) if run.record.options.fresh else ForkedRanks(run)
     termination = Termination(ranks, run.folder, FinalCheckpoint(run, events))
-    signal.signal(signal.SIGTERM, lambda *_: _end_without_kernel(run.folder, termination))
+    signal.signal(signal.SIGTERM, lambda *_: _end_at_once(run.folder, termination, server))
     if stop_request(run.folder) is not None:  # the kernel may have given up waiting for this one
         termination.start("stopped", STOPPED_BEFORE_START)
     else:
         forked = ForkedPids()  # before the ranks, so that they and their children are recorded
         socket_folder = _make_socket_folder()
+        with suppress(OSError):  # the disk is full
+            (run.folder / SOCKETS).symlink_to(socket_folder)
         try:
             store = StoreServer(socket_folder)
             ranks.start(socket_folder, init_method(store.path))
@@ -82,18 +89,19 @@ def launch(folder: str, environment: ProcessEnvironment, server: int) -> None:
             pids = [view.process.pid for view in run.view.ranks if view.process is not None]
             clean_up(pids, forked, run.record.created)
         finally:
-            for left in (run.folder / SHADOWS, socket_folder):  # the first by killed ranks
-                shutil.rmtree(left, ignore_errors=True)
+            remove_folders(run.folder)
+            shutil.rmtree(socket_folder, ignore_errors=True)
     if not run.to_collect:  # a kernel that has ended has not removed its files
         _remove_data(run)
     events.emit(Ended, ending=termination.ending, detail=termination.detail)
     events.close()
 
 
-def _end_without_kernel(folder: Path, termination: Termination) -> None:
-    """End the run, as no process is left to read its results; the kernel may have stopped it."""
+def _end_at_once(folder: Path, termination: Termination, server: int) -> None:
+    """End the run at SIGTERM, which the system sends when the fork server has ended."""
     ending: RunEnding = "failed" if stop_request(folder) is None else "stopped"
-    termination.start(ending, KERNEL_ENDED, force=True)
+    detail = TERMINATED if os.getppid() == server else KERNEL_ENDED
+    termination.start(ending, detail, force=True)
 
 
 def _remove_data(run: Run) -> None:

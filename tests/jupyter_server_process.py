@@ -13,7 +13,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from email.message import Message
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any
 
 import websocket
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[1]
 BASE = "/hub/user/x/"
 
 
@@ -86,8 +86,17 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, *arguments: str) -> Iterator[Server]:
-    """Start a server whose folders are all in ``folder``."""
+def serving(
+    folder: Path, *arguments: str, wrapper: Sequence[str] = (), **variables: str
+) -> Iterator[Server]:
+    """Start a server whose folders are all in ``folder``.
+
+    Args:
+        folder: its folders and its log.
+        arguments: of its command line.
+        wrapper: a command that gets the server's command as arguments.
+        variables: environment variables.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -102,8 +111,9 @@ def serving(folder: Path, *arguments: str) -> Iterator[Server]:
         "NBMGPU_RUNS": str(runs),
         "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests")]),
     }
+    environment |= variables
     command = [
-        sys.executable, "-W", "error::RuntimeWarning", "-m", "jupyter_server",
+        *wrapper, sys.executable, "-W", "error::RuntimeWarning", "-m", "jupyter_server",
         "--no-browser", "--allow-root", f"--port={port}", "--ServerApp.port_retries=0",
         f"--ServerApp.base_url={BASE}", f"--IdentityProvider.token={token}",
         f"--ServerApp.root_dir={folder / 'root'}",
