@@ -118,7 +118,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     Args:
         request: ``cell`` and ``options``; ``width`` and ``samples`` of the model and its data;
             ``names``, further values of the notebook, as source; ``again``, to keep the names
-            of the last cell.
+            of the last cell.  Or ``source``, which the notebook runs itself.
     """
     size = request.get("width", 64), request.get("samples", SAMPLES)
     if size not in expected:
@@ -132,7 +132,10 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         names.update({n: eval(source) for n, source in request.get("names", {}).items()})
     error, text = "", ""
     try:
-        nbmgpu.run(request["cell"], names, **{"gpus": 2, "cpu": True, **request["options"]})
+        if "source" in request:
+            exec(request["source"], names)
+        else:
+            nbmgpu.run(request["cell"], names, **{"gpus": 2, "cpu": True, **request["options"]})
     except BaseException as raised:
         error, text = type(raised).__name__, f"{raised}\n{raised.__cause__ or ''}"
     weights = seen(names)

@@ -70,6 +70,14 @@ def state_of(pid: int) -> str:
         return ""
 
 
+def session_of(pid: int) -> int:
+    """Return the process session of a process: that of its own for a launcher, not for a trial."""
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return pid
+
+
 def command_of(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
@@ -168,7 +176,9 @@ class Session:
 
     def allowed(self) -> set[int]:
         """Return the pids of processes that stay between runs."""
-        return {self.pid, *(p for p in children(self.pid) if "fork_server" in command_of(p))}
+        servers = [p for p in children(self.pid) if "fork_server" in command_of(p)]
+        trials = [p for server in servers for p in children(server) if session_of(p) != p]
+        return {self.pid, *servers, *trials}
 
     def close(self) -> None:
         """End all of its processes, and remove its folders."""
@@ -249,7 +259,9 @@ class KernelSession(Session):
         self.client.load_connection_file()
         self.client.start_channels()
         self._stack.callback(self.client.stop_channels)
-        self.client.wait_for_ready(timeout=60)
+        # wait_for_ready gives up at once where the kernel was started by others.
+        self.client.kernel_info(reply=True, timeout=60)
+        time.sleep(0.5)  # until this client gets what the kernel publishes
 
     def send(self, request: dict[str, Any]) -> None:
         """Start a cell."""

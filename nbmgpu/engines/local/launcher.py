@@ -24,7 +24,7 @@ from nbmgpu.runs.events import LAUNCHER, Ended, RunEnding, Started
 from nbmgpu.runs.folder import SOCKETS
 from nbmgpu.runs.run import Run
 from nbmgpu.system.parent_death import adopt_orphans, die_with_parent
-from nbmgpu.system.processes import own_process
+from nbmgpu.system.processes import own_process, process_is_alive
 
 from .cleanup import ForkedPids, clean_up, remove_folders
 from .process_environment import ProcessEnvironment
@@ -33,7 +33,8 @@ from .store_server import StoreServer
 
 LOCALHOST = "127.0.0.1"
 
-KERNEL_ENDED = "The kernel that had started the run, or its fork server, has ended."
+KERNEL_ENDED = "The kernel that had started the run has ended."
+SERVER_ENDED = "The kernel's fork server has ended, and with it the run."
 
 TERMINATED = (
     "The run's launcher was ended by SIGTERM: by a job scheduler, by somebody, or by Stop where "
@@ -72,7 +73,7 @@ def launch(folder: str, environment: ProcessEnvironment, server: int) -> None:
     )
     ranks: LocalRanks = TorchrunRanks(run) if run.record.options.fresh else ForkedRanks(run)
     termination = Termination(ranks, run.folder, FinalCheckpoint(run, events))
-    signal.signal(signal.SIGTERM, lambda *_: _end_at_once(run.folder, termination, server))
+    signal.signal(signal.SIGTERM, lambda *_: _end_at_once(run, termination, server))
     if stop_request(run.folder) is not None:  # the kernel may have given up waiting for this one
         termination.start("stopped", STOPPED_BEFORE_START)
     else:
@@ -97,10 +98,16 @@ def launch(folder: str, environment: ProcessEnvironment, server: int) -> None:
     events.close()
 
 
-def _end_at_once(folder: Path, termination: Termination, server: int) -> None:
+def _end_at_once(run: Run, termination: Termination, server: int) -> None:
     """End the run at SIGTERM, which the system sends when the fork server has ended."""
-    ending: RunEnding = "failed" if stop_request(folder) is None else "stopped"
-    detail = TERMINATED if os.getppid() == server else KERNEL_ENDED
+    ending: RunEnding = "failed" if stop_request(run.folder) is None else "stopped"
+    kernel = run.record.kernel
+    if os.getppid() == server:
+        detail = TERMINATED
+    elif process_is_alive(kernel.pid, kernel.create_time):
+        detail = SERVER_ENDED
+    else:
+        detail = KERNEL_ENDED
     termination.start(ending, detail, force=True)
 
 
