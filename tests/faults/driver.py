@@ -22,6 +22,9 @@ from nbmgpu.runs.checkpoint import CHECKPOINTS, DESCRIPTION
 from nbmgpu.runs.folder import COLLECTING_FILE
 from nbmgpu.runs.run import Run
 
+PATIENCE = 90.0
+"""Seconds to wait for a phase, and for the end of the cell: a new fork server may take a while."""
+
 SUSPENDED = 1.0
 """Seconds for which a process is suspended."""
 
@@ -68,7 +71,7 @@ class Fault:
         if self.case.ends_notebook:
             wait_for(lambda: not session.alive, 20, "the end of the notebook's process")
             return None
-        return session.reply(40)
+        return session.reply(PATIENCE)
 
     def _request(self) -> dict[str, Any]:
         role, phase = self.case.role, self.case.phase
@@ -161,7 +164,7 @@ class Fault:
         return self.run.view.ranks[rank].state
 
     def _wait(self, found: Any, pause: float = 0.01) -> Any:
-        return wait_for(found, 40, f"phase {self.case.phase}", pause)
+        return wait_for(found, PATIENCE, f"phase {self.case.phase}", pause)
 
     def _launcher(self) -> int:
         assert self.run is not None

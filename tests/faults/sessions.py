@@ -129,7 +129,7 @@ class Session:
     def reply(self, seconds: float) -> dict[str, Any]:
         """Wait for the answer to the last request."""
 
-    def ask(self, seconds: float = 60, **request: Any) -> dict[str, Any]:
+    def ask(self, seconds: float = 120, **request: Any) -> dict[str, Any]:
         """Run a cell to its end; see ``fault_notebook.answer``."""
         self.send({"options": {}, **request})
         return self.reply(seconds)
@@ -139,12 +139,12 @@ class Session:
         return int(
             wait_for(
                 lambda: next((p for p in children(self.pid) if "fork_server" in command_of(p)), 0),
-                20,
+                60,
                 "a fork server",
             )
         )
 
-    def new_run(self, seconds: float = 30) -> Run:
+    def new_run(self, seconds: float = 60) -> Run:
         """Wait for the folder of a run that ``known`` does not have."""
 
         def found() -> Run | None:
@@ -273,7 +273,7 @@ class KernelSession(Session):
         def execute() -> None:
             with contextlib.suppress(Exception):  # the kernel may be killed
                 self.client.execute_interactive(
-                    source, output_hook=self._receive, timeout=100, stop_on_error=False
+                    source, output_hook=self._receive, timeout=300, stop_on_error=False
                 )
             ensure_event_loop().close()
 

@@ -51,6 +51,7 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewSession]:
 def fill(folder: Path) -> Path:
     """Fill the disk; return the file that does."""
     free = os.statvfs(folder)
+    assert free.f_blocks * free.f_frsize < 1 << 24, "this is not the small disk"
     path = folder / "filler"
     with path.open("wb") as file, contextlib.suppress(OSError):
         file.write(bytes(free.f_bavail * free.f_frsize))

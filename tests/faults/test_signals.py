@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from cases import Case, cases, expected
-from driver import Fault, MissedError
+from driver import PATIENCE, Fault, MissedError
 from invariants import (
     left,
     next_run_problems,
@@ -53,7 +53,7 @@ def test_a_fault(case: Case, sessions) -> None:
             session.close()
             raise
         except MissedError:
-            session.reply(40)
+            session.reply(PATIENCE)
             continue
         break
     else:

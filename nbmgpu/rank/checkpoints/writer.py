@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
@@ -121,7 +122,7 @@ class CheckpointWriter:
                 for name, data in pending.files.items():
                     (pending.folder / name).write_bytes(data)
                 write_atomically(pending.folder / DESCRIPTION, pending.description.to_json())
-        except Exception as error:
+        except (Exception, CheckpointException) as error:  # which is a BaseException
             if self._rank == 0:
                 text = NOT_WRITTEN.format(step=pending.description.step, error=_reason(error))
                 self._recorder.notice("checkpoint-failed", text)
