@@ -92,7 +92,7 @@ def test_a_checkpoint_that_does_not_fit_is_said_and_the_cell_goes_on(limited: Ne
     reply = session.ask(cell=TRAIN, options={"checkpoint_every": "10steps"}, **LARGE)
     found = problems(session, Expected(), reply, checkpoints=True)
     assert "could not be written" in reply["notices"]["checkpoint-failed"]
-    assert "No space left on device" in reply["notices"]["checkpoint-failed"]
+    assert "no space left on the disk" in reply["notices"]["checkpoint-failed"]
     assert not list(session.runs.glob("*/checkpoints/step-*"))
     found += next_run_problems(session)
     remove_runs(session)

@@ -15,6 +15,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
+from nbmgpu.formatting import format_bytes
 from nbmgpu.rank.reporting.recorder import Recorder
 from nbmgpu.runs.checkpoint import (
     DESCRIPTION,
@@ -124,7 +125,9 @@ class CheckpointWriter:
                 write_atomically(pending.folder / DESCRIPTION, pending.description.to_json())
         except (Exception, CheckpointException) as error:  # which is a BaseException
             if self._rank == 0:
-                text = NOT_WRITTEN.format(step=pending.description.step, error=_reason(error))
+                text = NOT_WRITTEN.format(
+                    step=pending.description.step, error=_reason(error, pending)
+                )
                 self._recorder.notice("checkpoint-failed", text)
                 shutil.rmtree(pending.folder, ignore_errors=True)
             return
@@ -139,8 +142,16 @@ class CheckpointWriter:
             )
 
 
-def _reason(error: BaseException) -> str:
-    """Return the first cause of ``error``, on one line."""
+def _reason(error: BaseException, pending: PendingCheckpoint) -> str:
+    """Return the first cause of ``error``, on one line.
+
+    On a full disk torch's writer of archives fails by an assertion.
+    """
+    with suppress(OSError):
+        free = shutil.disk_usage(pending.folder).free
+        if free < pending.nbytes:
+            left, needed = format_bytes(free), format_bytes(pending.nbytes)
+            return f"no space left on the disk ({left} are free, of {needed} for its tensors)"
     failures = getattr(error, "failures", None)  # CheckpointException: by rank
     if failures:
         error = next(iter(failures.values()))[0]
