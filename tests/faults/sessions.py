@@ -36,7 +36,9 @@ MARK = "FAULTS_SESSION"
 """An environment variable that tells the processes of a session from all others."""
 
 PLAIN = "import fault_notebook; fault_notebook.main()"
-ANSWER = "import json, fault_notebook; print(json.dumps(fault_notebook.answer({request!r})))"
+ANSWER = (
+    "import json, fault_notebook; print('\\n' + json.dumps(fault_notebook.answer({request!r})))"
+)
 
 can_mount = (
     subprocess.run([*NAMESPACE, "mount -t tmpfs tmpfs /mnt"], check=False, capture_output=True)
