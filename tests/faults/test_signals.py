@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
-from cases import Case, cases, expected
+from cases import Case, Role, cases, expected
 from driver import PATIENCE, Fault, MissedError
 from invariants import (
     left,
@@ -14,36 +16,49 @@ from invariants import (
     run_problems,
     summary,
 )
+from sessions import Session
+
+Sessions = Callable[[str], Session]
 
 matrix = pytest.mark.matrix("nbmgpu/engines", "nbmgpu/kernel", "nbmgpu/rank", "nbmgpu/runs")
 
 FAST = {
     "rank 0, KILL, all-reduce",
-    "rank 1, KILL, training",
     "rank 1, TERM, barrier",
-    "rank 1, STOP, all-reduce",
-    "rank 0, KILL, checkpoint",
-    "rank 0, KILL, sending",
-    "rank 1, KILL, join",
-    "launcher, KILL, training",
-    "launcher, TERM, launch",
-    "fork server, KILL, training",
-    "kernel, KILL, all-reduce",
+    "launcher, KILL, launch",
+    "launcher, TERM, training",
 }
-"""The cases that ``make test`` runs."""
+"""The cases that ``make test`` runs; tests/kernel kills kernels and fork servers as well."""
 
 ATTEMPTS = 4
 """A phase that lasts some milliseconds may be missed."""
 
 
-def parameters() -> list[object]:
+def parameters(*roles: Role) -> list[object]:
     return [
-        pytest.param(case, id=case.id, marks=() if case.id in FAST else matrix) for case in cases()
+        pytest.param(case, id=case.id, marks=() if case.id in FAST else matrix)
+        for case in cases()
+        if case.role in roles
     ]
 
 
-@pytest.mark.parametrize("case", parameters())
-def test_a_fault(case: Case, sessions) -> None:
+@pytest.mark.parametrize("case", parameters("rank 0", "rank 1"))
+def test_a_rank_is_hit(case: Case, sessions: Sessions) -> None:
+    check(case, sessions)
+
+
+@pytest.mark.parametrize("case", parameters("launcher", "fork server"))
+def test_a_process_between_kernel_and_ranks_is_hit(case: Case, sessions: Sessions) -> None:
+    check(case, sessions)
+
+
+@pytest.mark.parametrize("case", parameters("kernel", "Jupyter server"))
+def test_a_process_of_jupyter_is_hit(case: Case, sessions: Sessions) -> None:
+    check(case, sessions)
+
+
+def check(case: Case, sessions: Sessions) -> None:
+    """Let a fault happen, and check everything that must hold after it."""
     for _ in range(ATTEMPTS):
         session = sessions(case.role)
         fault = Fault(session, case)

@@ -6,6 +6,7 @@ import pickle
 import shutil
 import time
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
