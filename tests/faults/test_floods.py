@@ -135,13 +135,15 @@ GROWTH = {"kernel: memory": 40.0, "fork server: memory": 15.0}
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_200_runs_leave_nothing(kernel: Session) -> None:
     names = {"CELL": repr(TRAIN), "COUNT": "20"}
-    kernel.ask(source=RUNS, names=names, seconds=200)
+    assert not kernel.ask(source=RUNS, names=names, seconds=200)["error"]
     wait_for(lambda: not left(kernel), 20, "the end of all ranks")
     before = resources(kernel)
     for _ in range(3):
-        kernel.ask(source=RUNS, names={**names, "COUNT": "60"}, seconds=200)
+        reply = kernel.ask(source=RUNS, names={**names, "COUNT": "60"}, seconds=200)
+        assert not reply["error"]
     assert not left(kernel)
     after = resources(kernel)
     print("\n" + json.dumps({name: (before[name], after[name]) for name in before}, indent=1))
