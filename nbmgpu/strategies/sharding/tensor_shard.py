@@ -121,33 +121,36 @@ class ShardLayout(TensorLayout):
 
     def gather(self, part: Tensor, device: torch.device) -> Tensor:
         """Gather the parts of all ranks."""
-        world_size, chunk = dist.get_world_size(self.group), self.chunk_size
         if not self.shape.numel():
             return part.new_empty(self.shape, device=device)
-        rows = part.to(device).movedim(self.dim, 0)  # what is gathered comes first
-        if rows.shape[0] < chunk:
-            padding = rows.new_zeros((chunk - rows.shape[0], *rows.shape[1:]))
-            rows = torch.cat([rows, padding])
-        gathered = rows.new_empty((chunk * world_size, *rows.shape[1:]))
-        all_gather_single(gathered, rows.contiguous(), group=self.group)
-        size = self.shape[self.dim]
-        if self.dim == 0 and gathered.shape[0] == size:
-            return gathered
-        full = gathered[:size].movedim(0, self.dim)
+        world_size, size = dist.get_world_size(self.group), self.shape[self.dim]
+        own = self._padded(part.to(device), self.chunk_size).contiguous()
+        gathered = own.new_empty((world_size * own.shape[0], *own.shape[1:]))
+        all_gather_single(gathered, own, group=self.group)
+        if self.dim:  # rows are copied as they are, much faster than by a transposition
+            gathered = torch.cat(gathered.chunk(world_size), self.dim)
+        if gathered.shape[self.dim] != size:
+            gathered = gathered.narrow(self.dim, 0, size).clone()
         # Random numbers are drawn in the order of memory.
-        return full.clone(memory_format=torch.contiguous_format)
+        return gathered.contiguous()
 
     def reduce_scatter(self, full: Tensor) -> Tensor:
         """Return this rank's part of the sum of all ranks' ``full`` tensors."""
         if not self.shape.numel():
             return self.part_of(full)
-        rows, chunk = full.movedim(self.dim, 0), self.chunk_size  # what is scattered comes first
-        missing = chunk * dist.get_world_size(self.group) - rows.shape[0]
-        if missing:  # all parts have the size of the first
-            rows = torch.cat([rows, rows.new_zeros((missing, *rows.shape[1:]))])
-        own = rows.new_empty((chunk, *rows.shape[1:]))
-        reduce_scatter_single(own, rows.contiguous(), group=self.group)
-        return own[: self.part_size].movedim(0, self.dim)
+        world_size = dist.get_world_size(self.group)
+        padded = self._padded(full, self.chunk_size * world_size)  # all parts have one size
+        parts = padded.chunk(world_size, self.dim)
+        rows = torch.cat(parts).contiguous() if self.dim else padded.contiguous()
+        own = rows.new_empty(parts[0].shape)
+        reduce_scatter_single(own, rows, group=self.group)
+        return own.narrow(self.dim, 0, self.part_size)
+
+    def _padded(self, tensor: Tensor, size: int) -> Tensor:
+        """Return ``tensor`` with zeros after it, so that it has ``size`` along ``dim``."""
+        shape = list(tensor.shape)
+        shape[self.dim] = size - shape[self.dim]
+        return torch.cat([tensor, tensor.new_zeros(shape)], self.dim) if shape[self.dim] else tensor
 
 
 @dataclass(frozen=True)
