@@ -18,7 +18,8 @@ class IterationAgreement:
     A rank that sees a request all-reduces the number of its iteration (MAX), asynchronously, and
     waits for the result in its next iteration.  A checkpoint is due one iteration after the
     largest: there all ranks know the result.  None can wait for one that waits for it in a
-    collective of the cell, because it has taken part in all collectives of earlier iterations.
+    collective of the cell, because it has taken part in all collectives of earlier iterations, and
+    the other looks for the request at each iteration.
     """
 
     def __init__(self, folder: Path, group: ProcessGroup | None) -> None:
