@@ -204,8 +204,8 @@ def test_an_unreadable_digest_is_recomputed(runs, stage, content):
 def test_a_damaged_folder_does_not_hide_others(runs, stage):
     play(stage, 1)
     broken = play(stage, 2)
-    nonsense = '{"kind": "status", "time": "noon", "rank": 1, "state": "running"}\n'
-    (broken.folder / "events" / "rank-1.jsonl").write_text(nonsense)
+    (broken.folder / "events" / "rank-1.jsonl").unlink(missing_ok=True)
+    (broken.folder / "events" / "rank-1.jsonl").mkdir()
     assert ids(runs.request("runs")) == [name_of(1)]
     answer = runs.request(f"runs/{broken.id}")
     assert answer.status == 500

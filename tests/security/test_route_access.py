@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import pytest
 import websocket
 from other_user import USER, require_root
-from server.jupyter_server_process import BASE, Server, serving
+from jupyter_server_process import BASE, Server, serving
 from staged import Stage
 from tornado.web import RequestHandler
 from tornado.websocket import WebSocketHandler
