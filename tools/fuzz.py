@@ -31,7 +31,10 @@ def main() -> int:
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory(prefix="nbmgpu-fuzz-") as folder:
         os.environ["NBMGPU_RUNS"] = folder
-        from fuzz_targets import Targets, make_inputs
+        import pytest
+        from fuzz_targets import Targets, cache_slow_functions, make_inputs
+
+        cache_slow_functions(pytest.MonkeyPatch())
 
         targets = make_inputs(Targets(), given.seed)
         failures: dict[str, int] = {}

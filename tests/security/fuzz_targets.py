@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 from staged import StagedRun
 
@@ -42,10 +43,14 @@ STAR_IMPORT = re.compile(r"import\s*\(?\s*\*|__import__")
 """Cells with star imports are not read: that imports the module."""
 
 RUN = "20260101-120000-000aa"
-for module, name in (
-    (comparison, "probe"), (picker_state, "probe"), (importlib.metadata, "entry_points"),
-):  # fmt: skip
-    setattr(module, name, functools.cache(getattr(module, name)))  # none of them changes
+SLOW = ((comparison, "probe"), (picker_state, "probe"), (importlib.metadata, "entry_points"))
+
+
+def cache_slow_functions(patch: pytest.MonkeyPatch) -> None:
+    """Call what reads devices and installed packages once: neither changes meanwhile."""
+    for module, name in SLOW:
+        patch.setattr(module, name, functools.cache(getattr(module, name)))
+
 
 TRANSFORM = TransformerManager().transform_cell
 

@@ -10,7 +10,14 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
-from fuzz_targets import OPTION_WORDS, TOKENS, Mutator, Targets, stdlib_sources
+from fuzz_targets import (
+    OPTION_WORDS,
+    TOKENS,
+    Mutator,
+    Targets,
+    cache_slow_functions,
+    stdlib_sources,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -52,6 +59,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Targets]:
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         patch.setenv("NBMGPU_RUNS", str(tmp_path_factory.mktemp("runs")))
+        cache_slow_functions(patch)
         yield Targets()
 
 

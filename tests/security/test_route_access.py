@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import pytest
 import websocket
-from other_user import USER, require_root
 from jupyter_server_process import BASE, Server, serving
+from other_user import USER, require_root
 from staged import Stage
 from tornado.web import RequestHandler
 from tornado.websocket import WebSocketHandler
