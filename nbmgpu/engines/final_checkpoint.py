@@ -47,9 +47,8 @@ class FinalCheckpoint:
         """Do not wait for it any longer."""
         self._deadline = None
 
-    @property
-    def is_awaited(self) -> bool:
-        """Whether it may still be completed in time."""
+    def poll(self) -> bool:
+        """Read new events; return whether it may still be completed in time."""
         if self._deadline is None:
             return False
         can_write = self._can_write()  # reads the events

@@ -89,7 +89,7 @@ class Termination:
         """Carry out the stages that are due."""
         if self._start is None:
             return
-        if self._checkpoint.is_awaited:
+        if self._checkpoint.poll():
             self._start = time.monotonic()
             return
         elapsed = time.monotonic() - self._start

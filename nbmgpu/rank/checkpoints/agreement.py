@@ -25,7 +25,7 @@ class IterationAgreement:
     def __init__(self, folder: Path, group: ProcessGroup | None) -> None:
         """Read requests from the run's ``folder``; ``group`` has all ranks, with gloo."""
         self._path = folder / CHECKPOINT_REQUEST_FILE
-        self.group = group
+        self._group = group
         self._seen = 0
         self._latest: torch.Tensor | None = None
         self._work: Any = None
@@ -50,7 +50,7 @@ class IterationAgreement:
         elif self._due is None and self._is_requested():
             self._latest = torch.tensor(iteration)
             self._work = dist.all_reduce(
-                self._latest, dist.ReduceOp.MAX, group=self.group, async_op=True
+                self._latest, dist.ReduceOp.MAX, group=self._group, async_op=True
             )
         return self._due is not None and iteration >= self._due
 

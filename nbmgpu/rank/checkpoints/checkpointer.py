@@ -27,6 +27,7 @@ from .constants import Constants
 from .frames import UserFrame, unfollowed_caller, user_frames
 from .instrumentation import Instrumentation
 from .loops import LoopStack
+from .position import restore_position, training_position
 from .random_positions import RandomPosition
 from .resume import Resume
 from .schedule import CheckpointSchedule
@@ -78,7 +79,7 @@ class Checkpointer:
         self._instrumentation = Instrumentation(self.loops, self.loops.enter, self._skips_iteration)
         self._random = RandomPosition(session.streams, self.loops, self._schedule.is_near)
         self._of_trainers = TrainerCheckpoints(
-            run, session, self._random, interval, checkpoint, keep
+            run, session, self._random, self._schedule, group, checkpoint, keep
         )
         self._constants = Constants({})
 
@@ -162,7 +163,7 @@ class Checkpointer:
         return frames, variables
 
     def _write(self, frame: Any) -> None:
-        begun, session, progress = time.perf_counter(), self._session, self._session.progress
+        begun, session = time.perf_counter(), self._session
         rank = session.rank_info.rank
         with session.losses.batch_dependence.paused():
             _, variables = self._frames(frame)
@@ -173,11 +174,7 @@ class Checkpointer:
             names = ", ".join(f"`{name.rpartition(':')[2]}`" for name in state.left_out)
             session.recorder.notice("left-out", notices.LEFT_OUT.format(names=names))
         description = CheckpointDescription(
-            step=progress.trained_step,
-            loaded=progress.step + session.loader_events.current_batch.num_queued,
-            curves=dict(session.recorder.last_steps),
-            samples=progress.samples,
-            world_size=session.rank_info.world_size,
+            **training_position(session),
             levels=[
                 LoopPosition(
                     None if loop is self.loops.cell else loop.identity,
@@ -190,7 +187,7 @@ class Checkpointer:
             num_tensors=state.num_tensors,
             left_out=state.left_out,
         )
-        folder = step_folder(self._run.folder, progress.trained_step)
+        folder = step_folder(self._run.folder, description.step)
         self._writer.write(folder, state, random, description, begun)
 
     def _advance(self, resume: Resume) -> bool:
@@ -203,18 +200,14 @@ class Checkpointer:
             return True
         if not resume.is_reached(active):
             return False
-        session, progress = self._session, self._session.progress
+        session = self._session
         with session.losses.batch_dependence.paused():
             resume.apply(*self._frames(frame))
-        batches = session.loader_events.current_batch
         if self._random.restore(resume):
-            batches.skip()
-        description = resume.description
-        progress.step = description.loaded - batches.num_queued
-        progress.samples, progress.trained_step = description.samples, description.step
-        session.recorder.drops_metrics = False
+            session.loader_events.current_batch.skip()
+        restore_position(session, resume.description)
         self._schedule.restart()
-        active[-1].step = progress.step
+        active[-1].step = session.progress.step
         self._resume = None
         return False
 

@@ -23,7 +23,7 @@ class CheckpointSchedule:
         agreement: IterationAgreement,
         asks: bool,
     ) -> None:
-        """Count from now on; ``group`` is that of ``agreement``.
+        """Count from now on.
 
         Args:
             interval: between two checkpoints; None for no checkpoints.
@@ -32,7 +32,6 @@ class CheckpointSchedule:
             asks: whether this rank measures that time.
         """
         self.interval = interval
-        self.group = agreement.group
         self._progress = progress
         self._agreement = agreement
         self._asks = asks

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
+from torch.distributed import ProcessGroup
 
 from nbmgpu.environment import random_state
-from nbmgpu.options.checkpoint_options import CheckpointInterval
 from nbmgpu.rank.store.broadcast import barrier
 from nbmgpu.runs.checkpoint import (
     DESCRIPTION,
@@ -26,7 +26,7 @@ from nbmgpu.runs.events import CheckpointWritten
 from nbmgpu.runs.folder import write_atomically
 from nbmgpu.runs.trainer_checkpoint import TrainerLibrary
 
-from .agreement import IterationAgreement
+from .position import restore_position, training_position
 from .random_positions import RandomPosition
 from .schedule import CheckpointSchedule
 
@@ -62,15 +62,18 @@ class TrainerCheckpoints:
         run: Run,
         session: TrainingSession,
         random: RandomPosition,
-        interval: CheckpointInterval | None,
+        schedule: CheckpointSchedule,
+        group: ProcessGroup | None,
         checkpoint: Checkpoint | None,
         keep: int,
     ) -> None:
-        """Write one every ``interval``; the first training goes on at ``checkpoint``."""
-        agreement = IterationAgreement(run.folder, dist.new_group(backend="gloo"))
-        rank = session.rank_info.rank
+        """Write one when ``schedule`` says so; the first training goes on at ``checkpoint``.
+
+        ``group`` has all ranks, with gloo.
+        """
         self.is_used = False
-        self._schedule = CheckpointSchedule(interval, session.progress, agreement, asks=rank == 0)
+        self._schedule = schedule
+        self._group = group
         self._run = run
         self._session = session
         self._random = random
@@ -89,13 +92,12 @@ class TrainerCheckpoints:
         Raises:
             OwnershipError: another user may have written it.
         """
-        checkpoint, progress = self._checkpoint, self._session.progress
+        checkpoint = self._checkpoint
         if checkpoint is None or checkpoint.description.trainer != library:
             return None
         checkpoint.require_own()  # the library unpickles what is there
-        description, self._checkpoint = checkpoint.description, None
-        progress.step, progress.samples = description.loaded, description.samples
-        progress.trained_step = description.step
+        restore_position(self._session, checkpoint.description)
+        self._checkpoint = None
         self._schedule.restart()
         states = self._random_states(checkpoint.folder)
         random_state.restore(states.initial)
@@ -133,29 +135,21 @@ class TrainerCheckpoints:
             save: writes its states into a new folder, on all ranks together.
         """
         begun, session = time.perf_counter(), self._session
-        progress, recorder, ranks = session.progress, session.recorder, session.rank_info.world_size
         self._schedule.restart()
-        folder = step_folder(self._run.folder, progress.trained_step)
+        folder = step_folder(self._run.folder, session.progress.trained_step)
         save(folder)
         begun_with = None if ends_epoch else self._random.newest_pass
         own = TrainerRandomStates(self._random.initial, session.streams.states(), begun_with)
-        random: list[Any] = [None] * ranks
-        dist.all_gather_object(random, own, self._schedule.group)
+        random: list[Any] = [None] * session.rank_info.world_size
+        dist.all_gather_object(random, own, self._group)
         if session.rank_info.rank == 0:
             (folder / RANDOM).write_bytes(pickle.dumps(random))
-            description = CheckpointDescription(
-                step=progress.trained_step,
-                loaded=progress.step,
-                curves=dict(recorder.last_steps),
-                samples=progress.samples,
-                world_size=ranks,
-                trainer=library,
-            )
+            description = CheckpointDescription(**training_position(session), trainer=library)
             write_atomically(folder / DESCRIPTION, description.to_json())
             remove_old(folder.parent, self._keep)
             held = time.perf_counter() - begun
             nbytes = sum(path.stat().st_size for path in folder.iterdir())
-            recorder.events.emit(
+            session.recorder.events.emit(
                 CheckpointWritten, step=description.step, nbytes=nbytes, held=held, seconds=held
             )
         barrier()
