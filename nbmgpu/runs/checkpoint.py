@@ -82,6 +82,7 @@ class CheckpointDescription:
         num_tensors: number of all tensors.
         left_out: variables that cannot be pickled.
         trainer: the library whose Trainer has written it, with files of its own.
+        training: which training of the cell that was, from 1.
     """
 
     step: int
@@ -94,6 +95,7 @@ class CheckpointDescription:
     num_tensors: int = 0
     left_out: list[str] = field(default_factory=list)
     trainer: TrainerLibrary = ""
+    training: int = 0
 
     def to_json(self) -> str:
         """Return the text of the file."""

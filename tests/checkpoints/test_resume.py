@@ -95,6 +95,18 @@ def test_tensors_that_the_cell_only_reads_are_left_out() -> None:
     assert sum(path.stat().st_size for path in folder.iterdir()) < 400_000
 
 
+def test_tensors_that_change_without_a_new_version_are_in_the_checkpoint() -> None:
+    """Neither `.data` nor the running statistics of F.batch_norm count as a change in place."""
+    cell = LOOP.replace(
+        "step(x, y)",
+        "step(x, y); counts.data[i] += 1; F.batch_norm(x, mean, var, training=True, momentum=0.1)",
+    )
+    cells = "counts, mean, var = torch.zeros(300), torch.zeros(16), torch.ones(16)\n"
+    both = run_both(cell, cells, strategy="none", exact="auto")
+    for name in ("counts", "mean", "var"):
+        assert torch.equal(both.resumed[name], both.unbroken[name]), name
+
+
 def test_the_newest_checkpoints_are_kept_and_load_into_a_plain_model() -> None:
     options = {"checkpoint_every": "3steps", "keep": 2, "strategy": "fsdp"}
     run = run_until_it_fails(LOOP, notebook(fail_at=20), **options)

@@ -89,6 +89,32 @@ def weights(namespace: dict[str, Any]) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in namespace["model"].parameters()])
 
 
+def test_the_second_training_of_a_cell_goes_on(tmp_path) -> None:
+    """A resumed cell runs the first one again: its checkpoint is of the second."""
+    setup = LIGHTNING.replace("trainer.global_step == FAIL_AT", "FAIL_AT == (trainer.max_epochs, "
+                              "trainer.global_step)")  # fmt: skip
+    make = setup[setup.index("trainer = pl.Trainer(") :]
+    cell = f"trainer.fit(model, loader)\n{make.replace('max_epochs=3', 'max_epochs=4')}" + (
+        "trainer.fit(model, loader)"
+    )
+    options = {"gpus": 2, "cpu": True, "exact": "never"}
+
+    def namespace(fail_at: object) -> dict[str, Any]:
+        found: dict[str, Any] = {"__name__": "__main__", "FAIL_AT": fail_at}
+        exec(setup, found)
+        return found
+
+    unbroken = namespace(-1)
+    nbmgpu.run(cell, unbroken, **options)
+    whole = nbmgpu.last_run
+    run_until_it_fails(cell, namespace((4, 13)), checkpoint_every="epoch", **options)
+    resumed = namespace(-1)
+    torch.manual_seed(1)
+    nbmgpu.run(cell, resumed, resume=True, **options)
+    assert float((weights(unbroken) - weights(resumed)).abs().max()) < 1e-6
+    assert_same_curve(nbmgpu.last_run, whole)
+
+
 CASES = [(library, strategy) for strategy in ("ddp", "fsdp") for library in CELLS]
 
 

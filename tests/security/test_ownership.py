@@ -248,7 +248,7 @@ UNPICKLED = {
     "serialization/pickler.py": "the stream of such a container",
     "runs/checkpoint_state.py": "bytes of a checkpoint, which has been checked",
     "runs/trainer_checkpoint.py": "files of a checkpoint, which has been checked",
-    "rank/checkpoints/trainers.py": "bytes of a checkpoint, which is checked when it is taken",
+    "rank/checkpoints/trainers.py": "bytes of a checkpoint, which is checked",
     "runs/failure.py": "an event, of which the file is checked",
     "rank/checkpoints/resume.py": "bytes of a checkpoint, which is checked",
     "rank/store/broadcast.py": "from another rank, through the store",

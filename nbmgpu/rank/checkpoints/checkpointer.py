@@ -68,8 +68,8 @@ class Checkpointer:
         self._run = run
         self._session = session
         self._shell = shell
-        is_of_trainer = checkpoint is not None and bool(checkpoint.description.trainer)
-        self._resume = None if checkpoint is None or is_of_trainer else Resume(checkpoint)
+        of_trainer = checkpoint if checkpoint and checkpoint.description.trainer else None
+        self._resume = Resume(checkpoint) if checkpoint and not of_trainer else None
         self._group = group
         self._writer = CheckpointWriter(session.rank_info.rank, session.recorder, keep)
         agreement = IterationAgreement(run.folder, group)
@@ -79,7 +79,7 @@ class Checkpointer:
         self._instrumentation = Instrumentation(self.loops, self.loops.enter, self._skips_iteration)
         self._random = RandomPosition(session.streams, self.loops, self._schedule.is_near)
         self._of_trainers = TrainerCheckpoints(
-            run, session, self._random, self._schedule, group, checkpoint, keep
+            run, session, self._random, self._schedule, group, of_trainer, keep
         )
         self._constants = Constants({})
 
@@ -90,9 +90,15 @@ class Checkpointer:
         self._instrumentation.instrument_functions(self._shell.user_ns)
         self._session.loaders.follow = self._follow
         namespace = self._shell.user_ns
-        self._session.recorder.drops_metrics = self._resume is not None
+        self._session.recorder.drops_metrics = self._is_to_resume
         self._constants = Constants(namespace)
         self._random.begin(self._resume, self._session.rank_info.rank)
+        self._of_trainers.begin_cell()
+
+    @property
+    def _is_to_resume(self) -> bool:
+        """Whether the cell has not come to its checkpoint yet."""
+        return self._resume is not None or self._of_trainers.is_to_resume
 
     def close(self, failed: bool) -> None:
         """Complete the last checkpoint, and give functions their own code again."""
@@ -100,7 +106,7 @@ class Checkpointer:
         transform: Any = self._shell.transform_cell
         self._instrumentation.restore_functions(transform(self._run.cell))
         recorder = self._session.recorder
-        if (self._resume is not None or self._of_trainers.is_to_resume) and not failed:
+        if self._is_to_resume and not failed:
             recorder.notice("not-resumed", notices.NOT_RESUMED)
         elif (
             self._schedule.interval is not None

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from nbmgpu.strategies.replication import bit_checksums
+
 IMMUTABLE = (str, bytes, int, float, complex, type(None))
 
 
@@ -20,25 +22,26 @@ class Constants:
     def __init__(self, namespace: Mapping[str, Any]) -> None:
         """Note the values in ``namespace``."""
         self._values = {
-            name: (value, version)
+            name: (value, content)
             for name, value in namespace.items()
-            if (version := _version(value)) is not None
+            if (content := _content(value)) is not None
         }
 
     def drop_from(self, variables: MutableMapping[str, Any]) -> None:
         """Remove the variables that are bound to what they were bound to, and have not changed."""
-        for name, (value, version) in self._values.items():
-            if variables.get(name, self) is value and _version(value) == version:
+        for name, (value, content) in self._values.items():
+            if variables.get(name, self) is value and _content(value) == content:
                 del variables[name]
 
 
-def _version(value: Any) -> int | None:
-    """Return a number that changes with ``value``; None if there is none.
+def _content(value: Any) -> Any:
+    """Return what changes with ``value``; None if nothing does.
 
-    Tensors count their changes in place.
+    Tensors count their changes in place, but not those by ``.data`` or of running statistics.
     """
     if isinstance(value, IMMUTABLE):
-        return 0
-    if type(value) is torch.Tensor and not value.is_inference():
-        return int(value._version)
-    return None
+        return True
+    if type(value) is not torch.Tensor or value.is_inference():
+        return None
+    (checksum,) = bit_checksums([value])
+    return (value._version, checksum) if checksum else None

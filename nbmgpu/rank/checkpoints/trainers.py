@@ -67,7 +67,7 @@ class TrainerCheckpoints:
         checkpoint: Checkpoint | None,
         keep: int,
     ) -> None:
-        """Write one when ``schedule`` says so; the first training goes on at ``checkpoint``.
+        """Write one when ``schedule`` says so; a training goes on at ``checkpoint``.
 
         ``group`` has all ranks, with gloo.
         """
@@ -79,50 +79,59 @@ class TrainerCheckpoints:
         self._random = random
         self._checkpoint = checkpoint
         self._keep = keep
-        self._pass_states: Any = None
+        self._states: TrainerRandomStates | None = None
+        self._trainings = 0
 
     @property
     def is_to_resume(self) -> bool:
-        """Whether a training is to go on at a checkpoint, and none has begun."""
+        """Whether a training is to go on at the checkpoint, and has not begun."""
         return self._checkpoint is not None
 
-    def take(self, library: TrainerLibrary) -> Path | None:
-        """Return the folder in which the training that begins finds its states, if it does.
+    def begin_cell(self) -> None:
+        """Restore the random states that the interrupted cell began with.
 
         Raises:
-            OwnershipError: another user may have written it.
+            OwnershipError: another user may have written the checkpoint.
         """
+        if self._checkpoint is not None:
+            self._checkpoint.require_own()  # the library unpickles what is there, too
+            states = pickle.loads((self._checkpoint.folder / RANDOM).read_bytes())
+            self._states = states[self._session.rank_info.rank % len(states)]
+            self._random.initial = self._states.initial
+            random_state.restore(self._random.initial)
+
+    def begin_training(self, library: TrainerLibrary) -> Path | None:
+        """Begin a training; return the folder with its states if it is the interrupted one.
+
+        Earlier trainings of the cell run again, from their beginning.
+        """
+        self._trainings += 1
         checkpoint = self._checkpoint
-        if checkpoint is None or checkpoint.description.trainer != library:
+        if checkpoint is None or checkpoint.description.training != self._trainings:
             return None
-        checkpoint.require_own()  # the library unpickles what is there
+        if checkpoint.description.trainer != library:
+            return None
         restore_position(self._session, checkpoint.description)
         self._checkpoint = None
         self._schedule.restart()
-        states = self._random_states(checkpoint.folder)
-        random_state.restore(states.initial)
-        self._pass_states = states.begun
         return checkpoint.folder
 
     def begin_pass(self) -> None:
-        """Let the first pass of a resumed training begin in the order of the interrupted one."""
-        if self._pass_states is not None:
-            self._session.streams.restore(self._pass_states)
-            self._pass_states = None
+        """Let the first pass of the resumed training begin in the order of the interrupted one."""
+        if self._states is not None and not self.is_to_resume:
+            if self._states.begun is not None:
+                self._session.streams.restore(self._states.begun)
+            self._states = None
 
-    def restore_random_states(self, folder: Path) -> None:
-        """Restore the random states that a checkpoint was written with."""
-        self._session.streams.restore(self._random_states(folder).now)
-
-    def _random_states(self, folder: Path) -> TrainerRandomStates:
-        states = pickle.loads((folder / RANDOM).read_bytes())
-        own: TrainerRandomStates = states[self._session.rank_info.rank % len(states)]
-        return own
+    def restore_random_states(self) -> None:
+        """Restore the random states that the checkpoint was written with, if a training resumes."""
+        if self._states is not None and not self.is_to_resume:
+            self._session.streams.restore(self._states.now)
 
     def is_due(self, ends_epoch: bool) -> bool:
         """Return whether a checkpoint is due after an optimizer step, or after an epoch."""
         self.is_used = True
-        return self._schedule.is_due(ends_epoch)
+        return self._schedule.is_due(ends_epoch) and not self.is_to_resume
 
     def write(
         self, library: TrainerLibrary, save: Callable[[Path], None], ends_epoch: bool
@@ -144,7 +153,9 @@ class TrainerCheckpoints:
         dist.all_gather_object(random, own, self._group)
         if session.rank_info.rank == 0:
             (folder / RANDOM).write_bytes(pickle.dumps(random))
-            description = CheckpointDescription(**training_position(session), trainer=library)
+            description = CheckpointDescription(
+                **training_position(session), trainer=library, training=self._trainings
+            )
             write_atomically(folder / DESCRIPTION, description.to_json())
             remove_old(folder.parent, self._keep)
             held = time.perf_counter() - begun

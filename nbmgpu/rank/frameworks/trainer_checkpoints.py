@@ -34,9 +34,8 @@ class TrainerCheckpointPatch:
             trainer: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any
         ) -> Any:
             checkpoints = current.trainer_checkpoints
-            if checkpoints is not None and not resume_from_checkpoint:
-                folder = checkpoints.take("transformers")
-                resume_from_checkpoint = None if folder is None else str(folder)
+            if checkpoints is not None and (folder := checkpoints.begin_training("transformers")):
+                resume_from_checkpoint = str(folder)
             return original(trainer, resume_from_checkpoint, *args, **kwargs)
 
         return train

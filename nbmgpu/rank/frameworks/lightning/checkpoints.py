@@ -29,7 +29,6 @@ class CheckpointPatch:
     def __init__(self, library: LightningLibrary) -> None:
         """Patch ``library``."""
         self.library = library
-        self._resumed: Path | None = None
 
     def install(self) -> None:
         """Install the patches, for the rest of this process."""
@@ -42,10 +41,8 @@ class CheckpointPatch:
 
         def fit(trainer: Any, *args: Any, **kwargs: Any) -> Any:
             checkpoints = _checkpoints()
-            given = args[CKPT_PATH] if len(args) > CKPT_PATH else kwargs.get("ckpt_path")
-            if checkpoints is None or given or not (folder := checkpoints.take("lightning")):
+            if checkpoints is None or not (folder := checkpoints.begin_training("lightning")):
                 return original(trainer, *args, **kwargs)
-            self._resumed = folder
             more = {"weights_only": False} if has_weights_only else {}
             kwargs |= {"ckpt_path": str(folder / LIGHTNING_FILE), **more}
             return original(trainer, *args[:CKPT_PATH], **kwargs)
@@ -56,9 +53,8 @@ class CheckpointPatch:
         """Restore the random states, which Lightning does not save, before it reads a batch."""
 
         def run(loop: Any) -> None:
-            folder, self._resumed = self._resumed, None
-            if folder is not None and (checkpoints := _checkpoints()) is not None:
-                checkpoints.restore_random_states(folder)
+            if (checkpoints := _checkpoints()) is not None:
+                checkpoints.restore_random_states()
             original(loop)
 
         return run
