@@ -21,6 +21,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="memfd_create is Linu
 @pytest.fixture
 def fd():
     made = os.memfd_create("test")
+    os.fchmod(made, 0o600)  # as the storage does, and readers check
     yield made
     os.close(made)
 
