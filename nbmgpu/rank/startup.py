@@ -33,7 +33,7 @@ from .rng.seeding import SeedSource
 from .session import TrainingSession, make_session
 from .shell import RankShell, make_shell
 from .source_analysis.notebook_code import NotebookCode
-from .store import desync, unix_store
+from .store import desync, run_store
 from .training import user_hooks
 from .training.backward import BackwardPatch
 from .training.optimizer_registry import OptimizerRegistry
@@ -131,7 +131,7 @@ def prepare(
 
 
 def _join_process_group(record: RunRecord, environment: RankEnvironment, device: str) -> None:
-    unix_store.register()
+    run_store.register()
     dist.init_process_group(
         backends(device, shared=len(set(record.devices)) < record.world_size),
         environment.init_method,

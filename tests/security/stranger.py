@@ -10,7 +10,8 @@ REPOSITORY = Path(__file__).parents[2]
 
 IMPORTS = f"""
 sys.path.insert(0, {str(REPOSITORY)!r})
-from nbmgpu.rank.store.messages import encode, socket_address
+from nbmgpu.rank.store.messages import encode
+from nbmgpu.rank.store.store_address import StoreAddress
 """
 STRANGER = """
 key = b"secret"
@@ -19,7 +20,7 @@ for request in requests:
     with socket.socket(socket.AF_UNIX) as raw:
         raw.settimeout(5)
         try:
-            raw.connect(socket_address(sys.argv[1]))
+            raw.connect(StoreAddress(sys.argv[1]).socket_address())
             raw.sendall(encode(request))
             print(raw.recv(1000))
         except (PermissionError, ConnectionError) as error:

@@ -10,7 +10,8 @@ import pytest
 from other_user import readable_by_others, run_as_other_user
 from stranger import use_store_as_other_user
 
-from nbmgpu.rank.store.unix_store import UnixStore
+from nbmgpu.rank.store.run_store import RunStore
+from nbmgpu.rank.store.store_address import StoreAddress
 
 CONNECT = """
 for path in sys.argv[1:]:
@@ -72,10 +73,10 @@ def test_the_fork_server_listens_nowhere(waiting):
 def test_the_store_of_a_run_is_closed_to_another_user(waiting):
     (folder,) = [f for f in waiting.socket_folders if (f / "store").exists()]
     path = str(folder / "store")
-    keys = UnixStore(path).list_keys()
+    keys = RunStore(StoreAddress(path)).list_keys()
     assert keys  # this user may read them
     assert set(use_store_as_other_user(path)) == {"PermissionError"}
-    assert sorted(UnixStore(path).list_keys()) == sorted(keys)
+    assert sorted(RunStore(StoreAddress(path)).list_keys()) == sorted(keys)
 
 
 def test_nobody_serves_the_port_that_libraries_read(waiting):

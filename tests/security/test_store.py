@@ -1,5 +1,6 @@
 """The store of a run: what it does for ranks, and that it does nothing for another user."""
 
+import contextlib
 import os
 import socket
 import threading
@@ -11,29 +12,40 @@ import torch.distributed as dist
 from other_user import require_root
 from stranger import use_store_as_other_user
 
-from nbmgpu.engines.local.store_server import StoreServer
-from nbmgpu.rank.store.messages import Decoder, encode
-from nbmgpu.rank.store.unix_store import UnixStore
+from nbmgpu.engines.store_server import StoreServer
+from nbmgpu.rank.store import store_address
+from nbmgpu.rank.store.messages import Decoder, encode, receive
+from nbmgpu.rank.store.run_store import RunStore
+
+KEY = bytes(range(32))
 
 
 @pytest.fixture
 def server(tmp_path):
     folder = tmp_path / "sockets"
     folder.mkdir(mode=0o700)
-    server = StoreServer(str(folder))
+    server = StoreServer.on_unix_socket(str(folder))
     server.start()
     return server
 
 
 @pytest.fixture
+def port_server(monkeypatch):
+    server = StoreServer.on_port("127.0.0.1", KEY)
+    server.start()
+    monkeypatch.setattr(store_address, "_key", KEY)
+    return server
+
+
+@pytest.fixture
 def store(server):
-    return UnixStore(server.path)
+    return RunStore(server.address)
 
 
-def test_a_store_does_what_torchs_does(store):
+def test_a_store_does_what_torchs_does(store, port_server):
     """The same calls, also through the C++ half of the class."""
     other = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    for each in (store, other, dist.PrefixStore("prefix", store)):
+    for each in (store, other, RunStore(port_server.address), dist.PrefixStore("prefix", store)):
         each.set("key", "first")
         each.set("binary", bytes(range(256)))
         assert each.get("key") == b"first"
@@ -80,7 +92,7 @@ def test_a_response_never_belongs_to_an_earlier_request(store, server):
     store.set_timeout(timedelta(milliseconds=20))
     with pytest.raises(dist.DistStoreError):
         store.get("key")
-    UnixStore(server.path).set("key", b"late")
+    RunStore(server.address).set("key", b"late")
     store.set("other", b"value")
     assert store.get("other") == b"value"
 
@@ -90,7 +102,7 @@ def test_a_request_that_is_none_ends_only_its_connection(store, server):
     for request in ([b"nothing"], [b"add", b"key", b"1"], [b"set"], []):
         with socket.socket(socket.AF_UNIX) as raw:
             raw.settimeout(20)
-            raw.connect(server.path)
+            raw.connect(server.address.path)
             raw.sendall(encode(request))
             assert raw.recv(1) == b""
     assert store.get("key") == b"value"
@@ -112,7 +124,7 @@ REFUSED = {"b''", "BrokenPipeError", "ConnectionResetError"}
 def test_another_user_cannot_reach_the_socket(store, server):
     require_root()
     store.set("secret", b"value")
-    assert set(use_store_as_other_user(server.path)) == {"PermissionError"}
+    assert set(use_store_as_other_user(server.address.path)) == {"PermissionError"}
     assert store.get("secret") == b"value"
     assert store.list_keys() == ["secret"]
 
@@ -121,16 +133,52 @@ def test_another_user_cannot_reach_the_socket(store, server):
 def test_the_server_answers_no_other_user_who_reaches_it(tmp_path, opened):
     """Not even where all folders on the way are open, or where the disk has no room for a file."""
     require_root()
-    server = StoreServer(str(tmp_path) if opened == "folder" else "")
+    server = StoreServer.on_unix_socket(str(tmp_path) if opened == "folder" else "")
     server.start()
-    store = UnixStore(server.path)
+    store = RunStore(server.address)
     store.set("secret", b"value")
     if opened == "folder":
-        os.chmod(server.path, 0o777)
-        for folder in Path(server.path).parents[:-2]:
+        os.chmod(server.address.path, 0o777)
+        for folder in Path(server.address.path).parents[:-2]:
             folder.chmod(0o755)
-    answers = use_store_as_other_user(server.path)
+    answers = use_store_as_other_user(server.address.path)
     assert len(answers) == 5
     assert set(answers) <= REFUSED
     assert store.get("secret") == b"value"
     assert store.list_keys() == ["secret"]
+
+
+@pytest.mark.parametrize("reply", ["nothing", "another key", "a replay", "a request", "megabytes"])
+def test_a_port_answers_only_who_knows_the_key(port_server, reply):
+    host, port = port_server.address.socket_address()
+    with socket.create_connection((host, port)) as raw, socket.create_connection((host, port)) as b:
+        raw.settimeout(5)
+        (challenge,) = receive(raw)
+        (other,) = receive(b)
+        assert challenge != other
+        sent = {
+            "nothing": b"",
+            "another key": encode([store_address.answer(b"another", challenge)]),
+            "a replay": encode([store_address.answer(KEY, other)]),
+            "a request": b"",
+            "megabytes": (1 << 20).to_bytes(4, "little") + bytes(1 << 20),
+        }[reply]
+        with contextlib.suppress(ConnectionError):
+            raw.sendall(sent + encode([b"set", b"key", b"stolen"]))
+        with contextlib.suppress(ConnectionError):
+            assert raw.recv(1) == b""
+    assert RunStore(port_server.address).list_keys() == []
+
+
+def test_a_rank_with_another_key_is_told_so(port_server, monkeypatch):
+    monkeypatch.setattr(store_address, "_key", b"another")
+    with pytest.raises(dist.DistNetworkError, match=r"has ended|reset"):
+        RunStore(port_server.address).list_keys()
+
+
+def test_the_key_is_not_in_the_environment_of_the_cell(monkeypatch):
+    monkeypatch.setattr(store_address, "_key", b"")
+    monkeypatch.setenv(store_address.KEY_VARIABLE, KEY.hex())
+    assert store_address.store_key() == KEY
+    assert store_address.KEY_VARIABLE not in os.environ
+    assert store_address.store_key() == KEY

@@ -16,9 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from nbmgpu.engines.final_checkpoint import FinalCheckpoint
+from nbmgpu.engines.store_server import StoreServer
 from nbmgpu.engines.supervision import stop_request, supervise
 from nbmgpu.engines.termination import Termination
-from nbmgpu.rank.store.unix_store import init_method
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import LAUNCHER, Ended, RunEnding, Started
 from nbmgpu.runs.folder import SOCKETS
@@ -29,7 +29,6 @@ from nbmgpu.system.processes import own_process, process_is_alive
 from .cleanup import ForkedPids, clean_up, remove_folders
 from .process_environment import ProcessEnvironment
 from .processes import ForkedRanks, LocalRanks, TorchrunRanks
-from .store_server import StoreServer
 
 LOCALHOST = "127.0.0.1"
 
@@ -82,8 +81,8 @@ def launch(folder: str, environment: ProcessEnvironment, server: int) -> None:
         with suppress(OSError):  # the disk is full
             (run.folder / SOCKETS).symlink_to(socket_folder)
         try:
-            store = StoreServer(socket_folder)
-            ranks.start(socket_folder, init_method(store.path))
+            store = StoreServer.on_unix_socket(socket_folder)
+            ranks.start(socket_folder, store.address.init_method())
             store.start()  # a thread: after forks
             supervise(run, ranks, events, termination)
             run.refresh()

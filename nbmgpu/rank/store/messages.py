@@ -32,6 +32,10 @@ class Decoder:
         while (message := self._next()) is not None:
             yield message
 
+    def __len__(self) -> int:
+        """Return the number of bytes of a message that is not complete yet."""
+        return len(self._data)
+
     def _next(self) -> list[bytes] | None:
         if len(self._data) < COUNT.size:
             return None
@@ -62,8 +66,3 @@ def receive(connection: socket.socket) -> list[bytes]:
         for message in decoder.feed(data):
             return message
     raise ConnectionError("the store server has ended")
-
-
-def socket_address(path: str) -> str:
-    """Return the address of the socket at ``path``; ``@name`` is one of Linux without a file."""
-    return f"\0{path[1:]}" if path.startswith("@") else path

@@ -1,7 +1,12 @@
-"""Serves the store of a run's process group over a Unix domain socket, to this user alone."""
+"""Serves the store of a run's process group to the ranks of this run alone.
+
+On one machine it listens on a Unix domain socket, and serves this user.  For several machines it
+listens on a TCP port, and serves who knows the key of the run.
+"""
 
 from __future__ import annotations
 
+import hmac
 import os
 import secrets
 import selectors
@@ -13,7 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nbmgpu.rank.store.messages import Decoder, encode, socket_address
+from nbmgpu.rank.store.messages import Decoder, encode
+from nbmgpu.rank.store.store_address import StoreAddress, answer
 
 SOCKET = "store"
 """Name of the socket in its folder."""
@@ -23,6 +29,9 @@ BACKLOG = 1024
 
 CREDENTIALS = struct.Struct("iII")
 """What Linux knows about the process at the other end: its pid, uid and gid."""
+
+MOST_UNPROVEN = 256
+"""Bytes that are read from a connection before it has proven that it knows the key."""
 
 SET, UNSET = b"1", b"0"
 
@@ -35,19 +44,38 @@ class Client:
         connection: of a rank's thread.
         waits_for: keys that are to be set before the pending request is answered.
         answers: whether the answer to that request has the values of the keys.
+        expected: what it must send first; empty once it has, and if there is no key.
     """
 
     connection: socket.socket
     waits_for: list[bytes] = field(default_factory=list)
     answers: bool = False
+    expected: bytes = b""
     decoder: Decoder = field(default_factory=Decoder)
 
 
 class StoreServer:
     """The keys of one run, and the connections of its ranks."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, listener: socket.socket, address: StoreAddress, key: bytes = b"") -> None:
         """Listen; ranks may connect from now on.
+
+        Args:
+            listener: a socket that is bound to ``address``.
+            address: where ranks connect.
+            key: what they must know; empty if they are known by their user.
+        """
+        self.address = address
+        self._key = key
+        self._listener = listener
+        self._listener.listen(BACKLOG)
+        self._selector = selectors.DefaultSelector()
+        self._keys: dict[bytes, bytes] = {}
+        self._waiting: dict[bytes, list[Client]] = {}
+
+    @classmethod
+    def on_unix_socket(cls, folder: str) -> StoreServer:
+        """Return a server for ranks on this machine.
 
         Args:
             folder: where to make the socket, which only this user can enter.  If it is empty, as
@@ -56,13 +84,25 @@ class StoreServer:
         Raises:
             OSError: the socket cannot be made.
         """
-        self.path = str(Path(folder) / SOCKET) if folder else f"@nbmgpu-{secrets.token_hex(16)}"
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(socket_address(self.path))
-        self._listener.listen(BACKLOG)
-        self._selector = selectors.DefaultSelector()
-        self._keys: dict[bytes, bytes] = {}
-        self._waiting: dict[bytes, list[Client]] = {}
+        path = str(Path(folder) / SOCKET) if folder else f"@nbmgpu-{secrets.token_hex(16)}"
+        listener, address = socket.socket(socket.AF_UNIX), StoreAddress(path)
+        listener.bind(address.socket_address())
+        return cls(listener, address)
+
+    @classmethod
+    def on_port(cls, host: str, key: bytes) -> StoreServer:
+        """Return a server for ranks on several machines.
+
+        Args:
+            host: of the interface to listen on; empty for all of them.
+            key: what ranks must know.
+
+        Raises:
+            OSError: the machine has no such interface.
+        """
+        listener = socket.socket(socket.AF_INET)
+        listener.bind((host, 0))
+        return cls(listener, StoreAddress(host=host, port=listener.getsockname()[1]), key)
 
     def start(self) -> None:
         """Serve in a thread, until the process ends."""
@@ -82,17 +122,26 @@ class StoreServer:
             connection, _ = self._listener.accept()
         except OSError:  # too many open files, or the client is gone
             return
-        if peer_user(connection) not in (os.geteuid(), None):
+        client = Client(connection)
+        if self._key:
+            challenge = secrets.token_bytes(32)
+            client.expected = answer(self._key, challenge)
+            with suppress(OSError):  # its end is read next
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                connection.sendall(encode([challenge]))
+        elif peer_user(connection) not in (os.geteuid(), None):
             connection.close()
             return
-        client = Client(connection)
         self._selector.register(connection, selectors.EVENT_READ, client)
 
     def _read(self, client: Client) -> None:
         try:
-            data = client.connection.recv(1 << 16)
+            data = client.connection.recv(MOST_UNPROVEN if client.expected else 1 << 16)
             for message in client.decoder.feed(data):
                 self._handle(client, message)
+            if client.expected and len(client.decoder) > MOST_UNPROVEN:
+                raise ValueError("not an answer to the challenge")
         except (OSError, LookupError, TypeError, ValueError):  # gone, or not a request
             data = b""
         if not data:
@@ -101,6 +150,11 @@ class StoreServer:
             client.connection.close()
 
     def _handle(self, client: Client, message: list[bytes]) -> None:
+        if client.expected:
+            if not hmac.compare_digest(b"".join(message), client.expected):
+                raise ValueError("another key")
+            client.expected = b""
+            return
         operation, *arguments = message
         if operation in (b"get", b"wait"):
             client.waits_for, client.answers = arguments, operation == b"get"

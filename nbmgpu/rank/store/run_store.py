@@ -1,93 +1,65 @@
-"""``init_method="unix:///path"``: the store of a process group over a Unix domain socket.
+"""The store of a process group that serves this run alone.
 
 Torch's ``TCPStore`` serves every user of the machine: any of them may read, change and delete its
-keys.  The socket of this store is in a folder that only its owner can enter, and the server
-(``nbmgpu.engines.local.store_server``) checks the user of each connection.
+keys.  The server of this store (``nbmgpu.engines.store_server``) checks who connects: the user at
+the other end of a Unix domain socket, or over TCP that he knows the key of the run.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import urlsplit
 
 import torch.distributed as dist
 from torch.distributed.rendezvous import register_rendezvous_handler
 
-from .messages import encode, receive, socket_address
-
-SCHEME = "unix"
+from .messages import encode, receive
+from .store_address import TCP, UNIX, Connection, StoreAddress
 
 Value = bytes | str
 
-_stores: list[UnixStore] = []
+_stores: list[RunStore] = []
 """All stores of this process: torch keeps their C++ half alone, which calls methods of this one."""
 
 
-def init_method(path: str) -> str:
-    """Return the address of the server at ``path`` for ``init_process_group``."""
-    return f"{SCHEME}:///{quote(path, safe='')}"
-
-
 def register() -> None:
-    """Let ``torch.distributed.init_process_group`` accept ``unix://`` addresses."""
-    with contextlib.suppress(RuntimeError):  # it does already
-        register_rendezvous_handler(SCHEME, _rendezvous)
+    """Let ``torch.distributed.init_process_group`` accept the addresses of such stores."""
+    for scheme in (UNIX, TCP):
+        with contextlib.suppress(RuntimeError):  # it does already
+            register_rendezvous_handler(scheme, _rendezvous)
 
 
 def _rendezvous(
     url: str, timeout: timedelta = timedelta(minutes=30), **_: Any
-) -> Iterator[tuple[UnixStore, int, int]]:
+) -> Iterator[tuple[RunStore, int, int]]:
     """Yield store, rank and number of ranks of a process group, as torch's own handlers do."""
     parts = urlsplit(url)
     query = dict(pair.split("=") for pair in parts.query.split("&"))
-    store = UnixStore(unquote(parts.path[1:]))
+    store = RunStore(StoreAddress.parse(url))
     store.set_timeout(timeout)
     _stores.append(store)
     yield store, int(query["rank"]), int(query["world_size"])
 
 
-class Connection(socket.socket):
-    """A connection that ends with its thread, or in a forked process with its first request."""
-
-    def __init__(self, path: str) -> None:
-        """Connect to the server at ``path``.
-
-        Raises:
-            OSError: there is no server.
-        """
-        super().__init__(socket.AF_UNIX)
-        self.process = os.getpid()
-        try:
-            self.connect(socket_address(path))
-        except OSError:
-            self.close()
-            raise
-
-    def __del__(self) -> None:
-        """Close it."""
-        self.close()
-
-
-class UnixStore(dist.Store):  # type: ignore[misc, name-defined]
+class RunStore(dist.Store):  # type: ignore[misc, name-defined]
     """A client of the store server.
 
     Each thread has a connection of its own, so a thread that waits for a key holds up no other.
     Torch calls the methods from C++, some of them by other names than those for Python.
     """
 
-    def __init__(self, path: str) -> None:
-        """Connect to the server at ``path`` with the first operation."""
+    def __init__(self, address: StoreAddress) -> None:
+        """Connect to the server at ``address`` with the first operation."""
         super().__init__()
-        self.path = path
+        self.address = address
         self._local = threading.local()
 
-    def clone(self) -> UnixStore:
+    def clone(self) -> RunStore:
         """Return the store itself, which may be used by all threads."""
         return self
 
@@ -182,7 +154,7 @@ class UnixStore(dist.Store):  # type: ignore[misc, name-defined]
             raise dist.DistStoreError(f"wait timeout after {timeout}, keys: {names}") from None
         except OSError as error:
             self._disconnect()
-            raise dist.DistNetworkError(f"The store at {self.path}: {error}") from error
+            raise dist.DistNetworkError(f"The store at {self.address}: {error}") from error
         except BaseException:
             self._disconnect()
             raise
@@ -194,9 +166,9 @@ class UnixStore(dist.Store):  # type: ignore[misc, name-defined]
         if known is not None and known.process == os.getpid():
             return known
         try:
-            self._local.connection = new = Connection(self.path)
+            self._local.connection = new = Connection(self.address)
         except OSError as error:
-            raise dist.DistNetworkError(f"The store at {self.path}: {error}") from error
+            raise dist.DistNetworkError(f"The store at {self.address}: {error}") from error
         return new
 
     def _disconnect(self) -> None:
