@@ -37,11 +37,13 @@ class Placement:
         devices: one per rank: ``cpu``, ``cuda:1``, or ``cuda:0,1`` for a rank with several GPUs.
         threads: CPU threads of each rank.
         notice: a line for the user; may be empty.
+        nodes: number of machines; ``devices`` has those of the first one first.
     """
 
     devices: tuple[str, ...]
     threads: int
     notice: str = ""
+    nodes: int = 1
 
     @property
     def world_size(self) -> int:

@@ -45,6 +45,10 @@ class RunHandle:
         """Return why the run will never start; empty as long as it may, or once it has started."""
         return ""
 
+    def status(self) -> str:
+        """Return what the run waits for before it starts, such as its place in a queue."""
+        return ""
+
 
 class Engine(RunControl, Protocol):
     """Starts runs.  One instance per process; readers of a run use ``is_alive`` and ``stop``."""

@@ -23,3 +23,7 @@ class RankProcesses(ABC):
     @abstractmethod
     def signal(self, sig: signal.Signals, others: bool = False) -> None:
         """Send ``sig`` to all living ranks, or with ``others`` to those other than rank 0."""
+
+    def problem(self) -> str:
+        """Return why the ranks cannot run, in words; the run then fails.  Empty if they can."""
+        return ""

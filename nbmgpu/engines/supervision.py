@@ -45,7 +45,10 @@ def supervise(
     hangs = HangMonitor(run, ranks, events)
     wait = _waiter()
     while True:
-        for rank, code in ranks.poll():
+        ended = ranks.poll()
+        if problem := ranks.problem():
+            termination.start("failed", detail=problem)
+        for rank, code in ended:
             events.emit(Exited, of_rank=rank, code=code, terminating=termination.started)
             if code != 0 or not _has_finished(run, rank):
                 termination.start("failed")

@@ -191,6 +191,7 @@ class Execution:
             created=time.time(),
             devices=list(self.placement.devices),
             threads=self.placement.threads,
+            nodes=self.placement.nodes,
             batch_line=self.batch_line,
             options=LaunchOptions(
                 strategy=options.strategy,

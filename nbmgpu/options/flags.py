@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nbmgpu.runs.checkpoint import NEWEST
 
-from . import checkpoint_options, model_parallelism, values
+from . import checkpoint_options, engine_options, model_parallelism, values
 from .flag_table import Flag, FlagTable
 
 COMMANDS = {
@@ -150,6 +150,22 @@ FLAGS = (
         metavar="NAME",
         validate=values.validate_engine,
         completions=values.known_engines,
+    ),
+    Flag(
+        "--nodes",
+        "nodes",
+        "how many machines; --gpus is then the number on each (slurm)",
+        metavar="N",
+        validate=engine_options.validate_nodes,
+        completions=lambda: ("1", "2"),
+    ),
+    Flag(
+        "--engine-option",
+        "engine_option",
+        "what the engine is told, such as the partition and the time limit of a Slurm job",
+        metavar="key=value",
+        validate=engine_options.validate_engine_option,
+        several=True,
     ),
     Flag(
         "--accumulate",

@@ -18,6 +18,7 @@ from nbmgpu.strategies.profiles import BUILT_IN
 from nbmgpu.strategies.strategy_options import StrategyOptions
 
 from .checkpoint_options import CheckpointOptions
+from .engine_options import EngineOptions
 from .flags import FLAGS, RUN
 from .parsing import (
     format_flags,
@@ -31,8 +32,8 @@ from .values import GpuRequest, Problem
 
 
 @dataclass(frozen=True)
-class RunOptions(CheckpointOptions, StrategyOptions):
-    """The options of a run, of its checkpoints and of its strategy.
+class RunOptions(CheckpointOptions, EngineOptions, StrategyOptions):
+    """The options of a run, of its checkpoints, of its engine and of its strategy.
 
     Made by ``parse`` or ``of``; invalid values raise OptionError.
 
@@ -51,7 +52,6 @@ class RunOptions(CheckpointOptions, StrategyOptions):
         steps: optimizer steps after which the cell is over; None for all.
         dry_run: whether the plan is shown, and nothing started.
         fresh: whether ranks are started anew by torchrun, not forked from the fork server.
-        engine: name of the engine that places and starts the ranks, see ``nbmgpu.engines``.
     """
 
     strategy: str = "ddp"
@@ -67,7 +67,6 @@ class RunOptions(CheckpointOptions, StrategyOptions):
     steps: int | None = None
     dry_run: bool = False
     fresh: bool = False
-    engine: str = DEFAULT_ENGINE
 
     def __post_init__(self) -> None:
         """Convert every field to its type, or raise OptionError with all problems."""
@@ -168,13 +167,30 @@ def _mesh_of_no_strategy(values: dict[str, Any]) -> dict[str, Problem]:
 
 def _contradictions(values: dict[str, Any]) -> dict[str, Problem]:
     """Return a problem where two options contradict each other, and correct ``values``."""
+    problems = _options_of_one_machine(values)
     if values.get("exact") == "always":
-        return _inexact_options(values)
+        return problems | _inexact_options(values)
     if not values.get("split_points") or values.get("balance", "parameters") == "parameters":
-        return {}
+        return problems
     values["balance"] = "parameters"
     what = "--split-points and --balance time both say where stages begin"
-    return {"balance": Problem(what, "One of them")}
+    return problems | {"balance": Problem(what, "One of them")}
+
+
+def _options_of_one_machine(values: dict[str, Any]) -> dict[str, Problem]:
+    """Return a problem for options that the engine of this machine does not have."""
+    if values.get("engine", DEFAULT_ENGINE) != DEFAULT_ENGINE:
+        return {}
+    problems = {}
+    if (values.get("nodes") or 1) > 1:
+        what = f"--nodes {values['nodes']} needs an engine for several machines"
+        problems["nodes"] = Problem(what, "--engine slurm; the default is this machine alone")
+        values["nodes"] = None
+    if values.get("engine_option"):
+        what = "--engine-option tells an engine for several machines what to do"
+        problems["engine_option"] = Problem(what, "--engine slurm; this machine takes none")
+        values["engine_option"] = ()
+    return problems
 
 
 def _inexact_options(values: dict[str, Any]) -> dict[str, Problem]:

@@ -40,19 +40,36 @@ def rank_command(
         socket_folder: a folder with a short path for sockets of DataLoader workers, which the
             engine removes; empty for a temporary folder of each process.
     """
+    variables, restored = start_variables()
+    arguments = [
+        *("-m", "nbmgpu.rank", str(folder)),
+        *(f"--init-method={init_method}", f"--interface={interface}"),
+        *(f"--socket-folder={socket_folder}", f"--restore-variables={restored}"),
+    ]
+    return RankCommand(arguments, variables)
+
+
+def start_variables() -> tuple[dict[str, str], str]:
+    """Return variables that Python needs at its start, and what ``restore_variables`` takes."""
     variables = {
         "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
         "PYTHONSAFEPATH": "1",  # else the notebook's folder would be before Python's own
         # Sets of strings must have the same order on all ranks: what is made of them is paired.
         "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0"),
     }
-    original = json.dumps({name: os.environ.get(name) for name in variables})
-    arguments = [
-        *("-m", "nbmgpu.rank", str(folder)),
-        *(f"--init-method={init_method}", f"--interface={interface}"),
-        *(f"--socket-folder={socket_folder}", f"--restore-variables={original}"),
-    ]
-    return RankCommand(arguments, variables)
+    return variables, json.dumps({name: os.environ.get(name) for name in variables})
+
+
+def restore_variables(values: str) -> None:
+    """Give variables the values that they had in the kernel.
+
+    Args:
+        values: by name, as JSON; null removes a variable.
+    """
+    for name, value in json.loads(values).items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[Path, RankEnvironment]:
@@ -74,16 +91,12 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Path, RankEnvironment
     parser.add_argument("--socket-folder", default="", help="for sockets of DataLoader workers")
     parser.add_argument(
         "--restore-variables",
-        type=json.loads,
-        default={},
+        default="{}",
         help="environment variables to set before the cell runs, as JSON; null removes one",
     )
     given = parser.parse_args(arguments)
     use_socket_folder(given.socket_folder)
-    for name, value in given.restore_variables.items():
-        os.environ.pop(name, None)
-        if value is not None:
-            os.environ[name] = value
+    restore_variables(given.restore_variables)
     environment = RankEnvironment.from_variables(
         os.environ, given.init_method, given.interface, parent=os.getppid()
     )

@@ -133,7 +133,7 @@ def prepare(
 def _join_process_group(record: RunRecord, environment: RankEnvironment, device: str) -> None:
     run_store.register()
     dist.init_process_group(
-        backends(device, shared=len(set(record.devices)) < record.world_size),
+        backends(device, shared=record.ranks_share_devices),
         environment.init_method,
         rank=environment.rank,
         world_size=record.world_size,

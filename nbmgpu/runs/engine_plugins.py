@@ -22,7 +22,10 @@ GROUP = "nbmgpu.engines"
 
 DEFAULT_ENGINE = "local"
 
-BUILT_IN = {DEFAULT_ENGINE: ("nbmgpu.engines.local.engine", "LocalEngine")}
+BUILT_IN = {
+    DEFAULT_ENGINE: ("nbmgpu.engines.local.engine", "LocalEngine"),
+    "slurm": ("nbmgpu.engines.slurm.engine", "SlurmEngine"),
+}
 """Not found by entry points: scanning all installed packages would slow ``%load_ext`` down."""
 
 

@@ -72,6 +72,7 @@ class RunRecord:
         devices: one name per rank (``cuda:1``, ``cpu``).
         threads: threads per rank, for computing on the CPU.
         batch_line: how the global batch is sharded, as text.
+        nodes: number of machines; all have as many ranks.
         options: the options of the launch.
         kernel: the kernel that launched it.
         storage: where the bundle and the results are.
@@ -85,6 +86,7 @@ class RunRecord:
     storage: StoragePaths
     threads: int = 1
     batch_line: str = ""
+    nodes: int = 1
 
     @classmethod
     def from_json(cls, text: str) -> RunRecord:
@@ -117,6 +119,17 @@ class RunRecord:
         mesh = parse_mesh(self.options.values.get("mesh") or ())
         places = position(mesh, rank).items()
         return " ".join(f"{name} {index}" for name, index in places if mesh[name] > 1)
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Number of ranks on each machine."""
+        return self.world_size // self.nodes
+
+    @property
+    def ranks_share_devices(self) -> bool:
+        """Whether several ranks use the same GPU."""
+        of_node = self.devices[: self.ranks_per_node]
+        return len(set(of_node)) < len(of_node)
 
     @property
     def world_size(self) -> int:

@@ -117,6 +117,29 @@ def allocate_storage(folder: Path, name: str, size: int) -> Storage:
         fd = os.memfd_create(f"nbmgpu-{name}")
         os.fchmod(fd, 0o600)  # as of a file: readers check it
         return Storage(f"/proc/{os.getpid()}/fd/{fd}", fd)
+    notice = (
+        f"The data ({size / 2**30:.2f} GiB) does not fit into free memory "
+        f"({max(free_memory, 0) / 2**30:.2f} GiB): it is written to disk, which is slower."
+    )
+    memory = f"{max(free_memory, 0) / 2**30:.1f} GiB of memory and "
+    return allocate_file(folder, name, size, notice, memory)
+
+
+def allocate_file(
+    folder: Path, name: str, size: int, notice: str = "", memory: str = ""
+) -> Storage:
+    """Return a file in ``folder`` for ``size`` bytes; readers may open it before it is written.
+
+    Args:
+        folder: the run folder, which need not exist yet.
+        name: of the file.
+        size: bytes that there must be room for.
+        notice: why it is a file, for the user.
+        memory: what an error says of memory.
+
+    Raises:
+        LaunchError: the disk has too little space.
+    """
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
     free_disk = psutil.disk_usage(str(folder)).free
@@ -124,17 +147,12 @@ def allocate_storage(folder: Path, name: str, size: int) -> Storage:
         raise LaunchError(
             format_message(
                 f"The cell's data needs {size / 2**30:.1f} GiB",
-                f"There is {max(free_memory, 0) / 2**30:.1f} GiB of memory and "
-                f"{free_disk / 2**30:.1f} GiB on disk at {folder}",
+                f"There is {memory}{free_disk / 2**30:.1f} GiB on disk at {folder}",
                 "set NBMGPU_RUNS to a folder with enough space, or read less in the cell",
             )
         )
-    notice = (
-        f"The data ({size / 2**30:.2f} GiB) does not fit into free memory "
-        f"({max(free_memory, 0) / 2**30:.2f} GiB): it is written to disk, which is slower."
-    )
     path = folder / name
-    path.touch(mode=0o600)  # readers may open it before it is written
+    path.touch(mode=0o600)
     return Storage(str(path), notice=notice)
 
 

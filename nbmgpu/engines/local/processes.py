@@ -43,7 +43,24 @@ class LocalRanks(RankProcesses):
 
 
 class ForkedRanks(LocalRanks):
-    """Ranks forked from the launcher, which has torch imported and one thread."""
+    """The ranks of one node, forked from its launcher, which has torch imported and one thread."""
+
+    def __init__(self, run: Run, node_rank: int = 0, interface: str = LOOPBACK) -> None:
+        """Prepare the ranks; none is started yet.
+
+        Args:
+            run: the run.
+            node_rank: number of this node.
+            interface: network interface for gloo and NCCL; empty for their own choice.
+        """
+        super().__init__(run)
+        self._node_rank = node_rank
+        self._interface = interface
+
+    @property
+    def pids(self) -> list[int]:
+        """Pids of the ranks that have not been waited for."""
+        return list(self._pids.values())
 
     def start(self, socket_folder: str, init_method: str) -> None:
         """Fork every rank."""
@@ -51,9 +68,10 @@ class ForkedRanks(LocalRanks):
         self._pids: dict[int, int] = {}
         launcher = os.getpid()
         on_cpu = all(device == "cpu" for device in self.run.record.devices)
-        size = self.world_size
-        shared_memory = SharedMemory.create(size) if on_cpu and size > 1 else None
-        for rank in range(size):
+        size, nodes = self.run.record.ranks_per_node, self.run.record.nodes
+        shared_memory = SharedMemory.create(size) if on_cpu and size > 1 and nodes == 1 else None
+        for local_rank in range(size):
+            rank = self._node_rank * size + local_rank
             pid = os.fork()
             if pid == 0:
                 from nbmgpu.rank.main import run_rank
@@ -61,11 +79,13 @@ class ForkedRanks(LocalRanks):
                 os.setsid()  # SIGINT to the kernel's group is not for ranks; torchrun does the same
                 environment = RankEnvironment(
                     rank,
-                    size,
-                    local_rank=rank,
+                    self.world_size,
+                    local_rank=local_rank,
                     local_world_size=size,
+                    node_rank=self._node_rank,
+                    nodes=nodes,
                     init_method=init_method,
-                    interface=LOOPBACK,
+                    interface=self._interface,
                     parent=launcher,
                     shared_memory=shared_memory,
                 )

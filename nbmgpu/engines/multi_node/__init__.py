@@ -1,0 +1,16 @@
+"""Runs on several machines, for engines whose machines share the run folder.
+
+On the first machine a *head* serves the store of the run and supervises all ranks.  On each machine
+a *node launcher* forks the ranks of that machine.  Both are processes of the cluster's job, and
+outlive the kernel.  Node launchers report to the head, and get signals from it, through the store.
+
+======================  ============================================================
+key of the store        value
+======================  ============================================================
+``exits``               a line per rank that has ended: its number and its exit code
+``problems``            a line per reason why a node cannot run ranks
+``signal/N``            the N-th signal: its number, and whether rank 0 is spared
+======================  ============================================================
+"""
+
+EXITS, PROBLEMS, SIGNAL = "exits", "problems", "signal/{}"

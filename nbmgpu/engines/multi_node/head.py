@@ -1,0 +1,72 @@
+"""The head of a run: serves its store, supervises its ranks, writes ``events/launcher.jsonl``."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from nbmgpu.engines.final_checkpoint import FinalCheckpoint
+from nbmgpu.engines.store_server import StoreServer
+from nbmgpu.engines.supervision import stop_request, supervise
+from nbmgpu.engines.termination import Termination
+from nbmgpu.rank.store.run_store import RunStore
+from nbmgpu.rank.store.store_address import KEY_VARIABLE, StoreAddress
+from nbmgpu.runs.event_file import EventWriter
+from nbmgpu.runs.events import LAUNCHER, Ended, RunEnding, Started
+from nbmgpu.runs.run import Run
+from nbmgpu.system.processes import own_process
+
+from .launch_file import LaunchFile
+from .node_processes import NodeProcesses
+from .remote_ranks import RemoteRanks
+
+STOP, FORCE_STOP = signal.SIGUSR1, signal.SIGUSR2
+"""Signals by which an engine stops a run at once: a file may take a while to cross a network."""
+
+ENDED_BY_SCHEDULER = (
+    "The scheduler has ended the job: its time limit, preemption, or a cancellation."
+)
+
+
+def run_head(folder: Path, start_nodes: Callable[[int], NodeProcesses]) -> None:
+    """Run a run from start to end.
+
+    Args:
+        folder: the run folder.
+        start_nodes: starts one node launcher per node, given the port of the store.
+    """
+    run = Run(folder)
+    events = EventWriter(run.events_path("launcher"), LAUNCHER)
+    events.emit(Started, **own_process())
+    os.environ[KEY_VARIABLE] = key = LaunchFile.read(folder).key
+    server = StoreServer.on_port("", bytes.fromhex(key))
+    server.start()
+    store = RunStore(StoreAddress(host="127.0.0.1", port=server.address.port))
+    nodes = start_nodes(server.address.port)
+    ranks = RemoteRanks(run, nodes, store)
+    termination = Termination(ranks, folder, FinalCheckpoint(run, events))
+    _handle_signals(run, termination)
+    try:
+        if stop_request(folder) is not None:  # while the job was in the queue
+            termination.start("stopped", force=True)
+        supervise(run, ranks, events, termination)
+    finally:
+        nodes.end()
+        events.emit(Ended, ending=termination.ending, detail=termination.detail)
+        events.close()
+
+
+def _handle_signals(run: Run, termination: Termination) -> None:
+    """Start to end the run when the engine or the scheduler signals the head."""
+
+    def handle(sig: int, _: object) -> None:
+        if sig in (STOP, FORCE_STOP):
+            termination.start("stopped", force=sig == FORCE_STOP)
+        else:
+            ending: RunEnding = "failed" if stop_request(run.folder) is None else "stopped"
+            termination.start(ending, ENDED_BY_SCHEDULER)
+
+    for sig in (STOP, FORCE_STOP, signal.SIGTERM):
+        signal.signal(sig, handle)

@@ -1,0 +1,58 @@
+"""All ranks of a run on several nodes, as the head sees them through the store."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from nbmgpu.engines.rank_processes import RankProcesses
+from nbmgpu.rank.store.run_store import RunStore
+from nbmgpu.runs.run import Run
+
+from . import EXITS, PROBLEMS, SIGNAL
+from .node_processes import NodeProcesses
+
+GRACE = 1.0
+"""Seconds in which the last reports of node launchers arrive after they have ended."""
+
+
+class RemoteRanks(RankProcesses):
+    """The ranks of a run, started by one node launcher per node."""
+
+    def __init__(self, run: Run, nodes: NodeProcesses, store: RunStore) -> None:
+        """Observe the ranks of ``run``, whose ``nodes`` have been started."""
+        self._left = set(range(run.record.world_size))
+        self._nodes = nodes
+        self._store = store
+        self._signals = self._read = 0
+        self._nodes_ended: float | None = None
+        store.set(EXITS, "")
+        store.set(PROBLEMS, "")
+
+    def alive(self) -> bool:
+        """Return whether there is a rank whose end was not reported."""
+        return bool(self._left)
+
+    def poll(self) -> list[tuple[int, int]]:
+        """Return what node launchers have reported; ranks of lost nodes count as killed."""
+        lines = self._store.get(EXITS).decode().splitlines()
+        ended = [(int(rank), int(code)) for rank, code in map(str.split, lines[self._read :])]
+        self._read = len(lines)
+        self._left -= {rank for rank, _ in ended}
+        if self._nodes.ended and not ended and self._left:
+            self._nodes_ended = self._nodes_ended or time.monotonic()
+            if time.monotonic() - self._nodes_ended > GRACE:
+                ended = [(rank, -signal.SIGKILL) for rank in sorted(self._left)]
+                self._left.clear()
+        return ended
+
+    def problem(self) -> str:
+        """Return what nodes have reported, or why they have not started ranks."""
+        if found := self._store.get(PROBLEMS).decode().strip():
+            return "\n".join(dict.fromkeys(found.splitlines()))
+        return self._nodes.problem() if self._nodes_ended else ""
+
+    def signal(self, sig: signal.Signals, others: bool = False) -> None:
+        """Let node launchers signal their ranks."""
+        self._store.set(SIGNAL.format(self._signals), f"{int(sig)} {int(others)}")
+        self._signals += 1

@@ -1,0 +1,82 @@
+"""The engine that submits runs as jobs of Slurm."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nbmgpu.engines.base import Engine, RunHandle, RunStorage
+from nbmgpu.engines.multi_node.placement import place_on_nodes
+from nbmgpu.serialization.storage import allocate_file
+
+from .commands import run_command
+from .job import Job, submit_job
+from .job_options import JobOptions
+
+if TYPE_CHECKING:
+    from nbmgpu.devices.placement import Placement
+    from nbmgpu.options.run_options import RunOptions
+    from nbmgpu.runs.run import Run
+
+STOP, FORCE_STOP = "USR1", "USR2"
+"""As ``nbmgpu.engines.multi_node.head`` has them."""
+
+
+class SlurmEngine(Engine):
+    """Submits a job per run."""
+
+    outlives_kernel = True
+
+    def __init__(self) -> None:
+        """Know no job yet."""
+        self._jobs: dict[str, Job] = {}
+
+    def place(self, options: RunOptions) -> Placement:
+        """Place the same number of ranks on each node; Slurm chooses the nodes, and their GPUs."""
+        job = JobOptions.of(options.engine_values())
+        return place_on_nodes(options, lambda: gpus_per_node(job), job.cpus_per_rank)
+
+    def allocate(self, folder: Path, nbytes: int, world_size: int) -> RunStorage:
+        """Return files in the run folder, which all nodes see."""
+        bundle = allocate_file(folder, "bundle", nbytes)
+        results = (allocate_file(folder, f"result-{rank}", 0) for rank in range(world_size))
+        return RunStorage(bundle, tuple(results))
+
+    def launch(self, run: Run) -> RunHandle:
+        """Submit the job."""
+        values = dict(pair.split("=", 1) for pair in run.record.options.values["engine_option"])
+        job = self._jobs[run.id] = submit_job(run, JobOptions.of(values))
+        return job
+
+    def release(self, storage: RunStorage, in_use: bool) -> None:
+        """Remove the files."""
+        for each in (storage.bundle, *storage.results):
+            each.close()
+
+    def is_alive(self, run: Run) -> bool:
+        """Return whether Slurm still lists the job, or it has not been submitted yet."""
+        return not self._job(run).ended
+
+    def stop(self, run: Run, force: bool, requested: bool) -> None:
+        """Signal the head of the run; cancel a job that has none yet."""
+        head_runs = run.view.launcher is not None
+        self._job(run).cancel((FORCE_STOP if force else STOP) if head_runs else "")
+
+    def _job(self, run: Run) -> Job:
+        return self._jobs.setdefault(run.id, Job(run.folder))
+
+
+def gpus_per_node(options: JobOptions) -> int:
+    """Return how many GPUs each node of the partition has, at least; 0 without any.
+
+    Raises:
+        LaunchError: Slurm does not answer.
+    """
+    partition = options.sbatch.get("partition")
+    words = [f"--partition={partition}"] if partition else []
+    listed = run_command(["sinfo", "-h", "-o", "%P|%G", *words]).splitlines()
+    if not partition:  # the default one has a star
+        listed = [line for line in listed if line.partition("|")[0].endswith("*")] or listed
+    found = [re.findall(r"\bgpu:(?:[^:,(]+:)?(\d+)", line.partition("|")[2]) for line in listed]
+    return min((sum(map(int, each)) for each in found), default=0)

@@ -1,0 +1,81 @@
+"""``python -m nbmgpu.engines.slurm.head``: the batch step of a job."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+from pathlib import Path
+
+from nbmgpu.engines.multi_node.head import run_head
+from nbmgpu.rank.command_line import start_variables
+from nbmgpu.runs.folder import write_atomically
+
+SRUN_LOG = "srun.log"
+NODE_ENDED = "A node of the job has ended before its ranks had: {said}"
+
+NODE_COMMAND = (
+    'exec "$0" -m nbmgpu.engines.multi_node.node_launcher "$1" --node-rank="$SLURM_NODEID" '
+    '--node-name="$SLURMD_NODENAME" --head="$SLURM_LAUNCH_NODE_IPADDR:$2" --restore-variables="$3"'
+)
+"""What each node runs, with these arguments of its shell: Python, run folder, port, variables."""
+
+
+def main() -> None:
+    """Run the head of the run that the command line names."""
+    parser = argparse.ArgumentParser(prog="python -m nbmgpu.engines.slurm.head")
+    parser.add_argument("folder", type=Path, help="the run folder")
+    parser.add_argument("--cpus", required=True, help="cores of a node")
+    parser.add_argument("--python", required=True, help="the interpreter")
+    parser.add_argument("--restore-variables", default="{}", help="as of nbmgpu.rank")
+    given = parser.parse_args()
+    variables, _ = start_variables()
+    write_atomically(given.folder / "nodes", os.environ.get("SLURM_JOB_NODELIST", ""))
+
+    def start_nodes(port: int) -> SlurmNodes:
+        arguments = [given.python, str(given.folder), str(port), given.restore_variables]
+        return SlurmNodes(given.folder, given.cpus, arguments, variables)
+
+    run_head(given.folder, start_nodes)
+
+
+class SlurmNodes:
+    """The tasks of one ``srun``, a node launcher per node."""
+
+    def __init__(
+        self, folder: Path, cpus: str, arguments: list[str], variables: dict[str, str]
+    ) -> None:
+        """Start them; what they print goes into ``logs`` of the run folder."""
+        self._log = folder / "logs" / SRUN_LOG
+        with self._log.open("wb") as log:
+            self._srun = subprocess.Popen(
+                [
+                    *("srun", "--ntasks-per-node=1", f"--cpus-per-task={cpus}"),
+                    *("--kill-on-bad-exit=0", "--wait=0", "--cpu-bind=none"),
+                    *("sh", "-c", NODE_COMMAND, *arguments),
+                ],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ | variables,
+                start_new_session=True,
+            )  # fmt: skip
+
+    @property
+    def ended(self) -> bool:
+        """Whether ``srun`` has ended, and all its tasks with it."""
+        return self._srun.poll() is not None
+
+    def problem(self) -> str:
+        """Return what ``srun`` and its tasks have printed last."""
+        said = self._log.read_text(errors="replace").strip()[-2000:]
+        return NODE_ENDED.format(said=said or "srun gives no reason")
+
+    def end(self) -> None:
+        """End what is left after the ranks have ended."""
+        try:
+            self._srun.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._srun.terminate()
+            self._srun.wait(timeout=10)
+
+
+if __name__ == "__main__":
+    main()
