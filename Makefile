@@ -27,7 +27,7 @@ WATCHED := build/labextensions
 JLPM := cd labextension && PATH="$(CURDIR)/$(BIN):$$PATH" jlpm
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab env front watch test test-all matrix check format bench chromium clean
+.PHONY: help demo lab env front watch test test-all matrix check format bench chromium slurm clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -49,7 +49,7 @@ watch: $(FRONT)  ## rebuild the front end on every change; `make lab` and a relo
 	@ln -sfn $(CURDIR)/nbmgpu/labextension $(WATCHED)/nbmgpu
 	@trap 'rm -f $(WATCHED)/nbmgpu' EXIT; $(JLPM) watch
 
-test: $(TEST) $(FRONT) chromium  ## run the tests, without the matrix (15 minutes on two cores)
+test: $(TEST) $(FRONT) chromium slurm  ## run the tests, without the matrix (15 minutes on two cores)
 	$(JLPM) test
 	$(BIN)/python -m pytest $(TOGETHER) -m "not matrix and not alone"
 	$(BIN)/python -m pytest -m "alone and not matrix" $(ALONE)
@@ -83,6 +83,13 @@ $(BENCH): constraints.txt benchmarks/requirements.txt
 	SKIP_JUPYTER_BUILDER=1 $(BENCH)/bin/python -m pip install -qq --constraint constraints.txt \
 		--editable . -r benchmarks/requirements.txt
 	@touch $(BENCH)
+
+# Tests of clusters run a Slurm of their own.  As with Chromium, they are skipped where it cannot be had.
+slurm:
+	@command -v slurmctld >/dev/null || test -x /usr/sbin/slurmctld || { test "$$(id -u)" = 0 \
+		&& command -v apt-get >/dev/null && echo "Installing Slurm for the tests of clusters" \
+		&& apt-get update -qq && apt-get install -y -qq --no-install-recommends slurm-wlm munge; } \
+		|| echo "No Slurm: its tests are skipped. To run them too: sudo apt-get install slurm-wlm munge"
 
 # Browser tests drive the system's Chromium.  Where it can be had, it is installed; where it cannot,
 # those tests are skipped.

@@ -210,4 +210,5 @@ def test_the_table_of_flags_covers_the_options_and_the_help():
         for value in flag.completions():
             strategy = ALTERNATIVES.get(flag.field)
             before = f"--strategy {strategy} " if strategy else ""
+            before += "--engine slurm " if flag.field == "nodes" else ""
             RunOptions.parse(f"{before}{flag.name} {value}")

@@ -100,6 +100,10 @@ class Engine(RunControl, Protocol):
         """Free storage, or keep it for the next run unless ranks are still ``in_use`` of it."""
         ...
 
+    def missing(self) -> str:
+        """Return what this machine needs to use the engine, and does not have; usually empty."""
+        return ""
+
     def preload(self, modules: Iterable[str] = ()) -> None:
         """Prepare for runs to come, in the background: they will import ``modules``."""
 

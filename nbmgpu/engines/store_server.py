@@ -45,12 +45,14 @@ class Client:
         waits_for: keys that are to be set before the pending request is answered.
         answers: whether the answer to that request has the values of the keys.
         expected: what it must send first; empty once it has, and if there is no key.
+        at_close: key and value to append when it ends, however its process does.
     """
 
     connection: socket.socket
     waits_for: list[bytes] = field(default_factory=list)
     answers: bool = False
     expected: bytes = b""
+    at_close: tuple[bytes, bytes] | None = None
     decoder: Decoder = field(default_factory=Decoder)
 
 
@@ -128,7 +130,7 @@ class StoreServer:
             client.expected = answer(self._key, challenge)
             with suppress(OSError):  # its end is read next
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                notice_lost_peers(connection)
                 connection.sendall(encode([challenge]))
         elif peer_user(connection) not in (os.geteuid(), None):
             connection.close()
@@ -148,6 +150,8 @@ class StoreServer:
             self._forget(client)
             self._selector.unregister(client.connection)
             client.connection.close()
+            if client.at_close is not None:
+                self._append(*client.at_close)
 
     def _handle(self, client: Client, message: list[bytes]) -> None:
         if client.expected:
@@ -156,6 +160,11 @@ class StoreServer:
             client.expected = b""
             return
         operation, *arguments = message
+        if operation == b"at_close":
+            key, value = arguments
+            client.at_close = key, value
+            client.connection.sendall(encode([]))
+            return
         if operation in (b"get", b"wait"):
             client.waits_for, client.answers = arguments, operation == b"get"
             if not self._answer(client):
@@ -225,6 +234,14 @@ OPERATIONS: dict[bytes, Callable[..., list[bytes]]] = {
     b"list": StoreServer._list,
 }
 """What is answered at once."""
+
+
+def notice_lost_peers(connection: socket.socket) -> None:
+    """End a connection when the other machine has not answered for 40 seconds."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}.items():
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def peer_user(connection: socket.socket) -> int | None:

@@ -74,8 +74,9 @@ def device_lines(machine: Machine) -> list[str]:
 
 
 def engine_lines() -> list[str]:
-    """Return a line for each engine, if other packages provide any."""
+    """Return a line for each engine that this machine can use, if there are several."""
     engines = {name: get_engine(name) for name in engine_names()}
+    engines = {name: engine for name, engine in engines.items() if not engine.missing()}
     if len(engines) == 1:
         return []
     lifetimes = {False: "runs end with this kernel", True: "runs outlive this kernel"}

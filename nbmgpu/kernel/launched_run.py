@@ -14,6 +14,7 @@ from nbmgpu.runs.events import KERNEL, Ended, Event, Metrics, Notice
 from nbmgpu.runs.folder import COLLECTED_FILE
 from nbmgpu.runs.run import Run
 from nbmgpu.runs.undo_log import undo
+from nbmgpu.runs.view import QUEUED
 
 if TYPE_CHECKING:
     from nbmgpu.engines.base import Engine, RunHandle, RunStorage
@@ -39,6 +40,7 @@ class LaunchedRun:
         self._storage: RunStorage | None = storage
         self._events: EventWriter | None = None
         self._handle: RunHandle | None = None
+        self._status = ""
 
     @classmethod
     def create(
@@ -97,18 +99,26 @@ class LaunchedRun:
     @property
     def over(self) -> bool:
         """Whether every rank has ended, or none will ever start."""
-        if self.run.over:
-            return True
-        if self.run.view.launcher is not None or self._handle is None:
-            return False
-        if not (error := self._handle.error()):
-            return False
-        self._emit(Ended, ending="failed", detail=error)
+        if self._handle is not None and not self._has_started:
+            error = self._handle.error()
+            if error and not self._has_started:
+                self._emit(Ended, ending="failed", detail=error)
         return self.run.over
 
+    @property
+    def _has_started(self) -> bool:
+        """Whether there is a launcher, or was, or will be none."""
+        self.run.refresh()
+        return self.run.view.launcher is not None or self.run.view.ended is not None
+
     def sync(self) -> None:
-        """Let the engine copy new events and logs to this machine."""
+        """Let the engine copy new events and logs to this machine; say what the run waits for."""
         self._engine.sync(self.run)
+        if self._handle is not None and self.run.view.launcher is None:
+            status = self._handle.status()
+            if status and status != self._status:
+                self._status = status
+                self.notice(QUEUED, status)
 
     def notice(self, topic: str, text: str) -> None:
         """Emit a notice about the run."""

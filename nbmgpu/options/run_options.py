@@ -184,12 +184,12 @@ def _options_of_one_machine(values: dict[str, Any]) -> dict[str, Problem]:
     problems = {}
     if (values.get("nodes") or 1) > 1:
         what = f"--nodes {values['nodes']} needs an engine for several machines"
-        problems["nodes"] = Problem(what, "--engine slurm; the default is this machine alone")
-        values["nodes"] = None
+        problems["nodes"] = Problem(what, "The default engine is this machine alone")
     if values.get("engine_option"):
         what = "--engine-option tells an engine for several machines what to do"
-        problems["engine_option"] = Problem(what, "--engine slurm; this machine takes none")
-        values["engine_option"] = ()
+        problems["engine_option"] = Problem(what, "The default engine is this machine, without any")
+    if problems:
+        values["engine"] = "slurm"
     return problems
 
 

@@ -60,8 +60,9 @@ def run_rank(run: Run, environment: RankEnvironment) -> NoReturn:
         stdio.redirect(log)
         events = EventWriter(run.events_path(f"rank-{rank}"), rank)
         hang_reports = HangReports(run.folder, rank)  # first: its signal ends other processes
-        events.emit(Started, **own_process(), device=run.record.devices[rank])
-        heartbeat = HeartbeatThread(events, log, run.record.devices[rank], hang_reports)
+        device = run.record.devices[rank]
+        events.emit(Started, **own_process(), device=device, host=environment.host)
+        heartbeat = HeartbeatThread(events, log, device, hang_reports)
         with heartbeat:
             code = _run_cell(run, environment, events, log, heartbeat)
         events.close()

@@ -19,6 +19,7 @@ class RankEnvironment:
         world_size: number of ranks.
         local_rank, local_world_size: the same among the ranks of this machine.
         node_rank, nodes: number of this machine, and of machines.
+        host: name of this machine, with several.
         init_method: rendezvous of ``torch.distributed.init_process_group``: ``tcp://host:port``,
             ``env://`` for ``MASTER_ADDR`` and ``MASTER_PORT``, or ``unix:///path`` for the store
             server of ``nbmgpu.engines.local``, which serves no other user.
@@ -34,6 +35,7 @@ class RankEnvironment:
     local_world_size: int
     node_rank: int = 0
     nodes: int = 1
+    host: str = ""
     init_method: str = "env://"
     interface: str = ""
     parent: int | None = None
@@ -59,6 +61,7 @@ class RankEnvironment:
             int(variables.get("LOCAL_WORLD_SIZE", world_size)),
             int(variables.get("GROUP_RANK", 0)),
             int(variables.get("GROUP_WORLD_SIZE", 1)),
+            "",
             init_method,
             interface,
             parent,

@@ -36,12 +36,16 @@ class Event:
 
 @dataclass(frozen=True)
 class Started(Event):
-    """A process of the run has started; ``create_time`` guards against reused pids."""
+    """A process of the run has started; ``create_time`` guards against reused pids.
+
+    ``host`` is the name of its machine, with several.
+    """
 
     kind: ClassVar[str] = "started"
     pid: int
     create_time: float
     device: str = ""
+    host: str = ""
 
 
 @dataclass(frozen=True)

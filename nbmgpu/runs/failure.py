@@ -158,7 +158,7 @@ def plain(error: ErrorT) -> ErrorT:
 
 def _silent(run: Run, rank: int) -> BaseException:
     """Return the error for a rank that ended without reporting an exception."""
-    who = f"Rank {rank} of {run.record.world_size}"
+    who = run.rank_name(rank)
     code = run.view.ranks[rank].exit_code or 0
     if run.view.ranks[rank].process is None:
         return LaunchError(f"{who} did not start (exit code {code}).\n{_launcher_log(run)}")
@@ -198,7 +198,7 @@ def explain_signal(number: int) -> tuple[str, str]:
 
 def _raised(run: Run, failure: Failure) -> BaseException:
     error = _unpickled(run, failure) or RankError(f"{failure.type}: {failure.message}")
-    where = f"Rank {failure.rank} of {run.record.world_size} raised {failure.type}"
+    where = f"{run.rank_name(failure.rank)} raised {failure.type}"
     if 0 < failure.line <= len(cell := run.cell.splitlines()):
         where += f", line {failure.line} of the cell: {cell[failure.line - 1].strip()}"
     lines = [where, *failure.traceback, *filter(None, [left_behind(run, failure)])]

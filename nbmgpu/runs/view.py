@@ -30,6 +30,9 @@ from .rank_view import RankView
 STOPPING = "stopping"
 """Topic of the notice of what a run does before it stops."""
 
+QUEUED = "queued"
+"""Topic of the notice of what a run waits for before it starts; a later one replaces it."""
+
 
 @dataclass
 class ProgressTrack:
@@ -93,6 +96,8 @@ class RunView:
                     track.add(event)
                 else:
                     self.tracks[event.key] = ProgressTrack.of(event)
+            case Notice() if event.topic == QUEUED:
+                self.notices[QUEUED] = event
             case Notice():
                 self.notices.setdefault(event.topic, event)
             case CheckpointWritten():
@@ -112,6 +117,7 @@ class RunView:
     def notice_texts(self) -> list[str]:
         """The texts of the notices that still hold, in order."""
         over = {STOPPING} if self.ended else set()
+        over |= {QUEUED} if self.launcher else set()
         return [notice.text for notice in self.notices.values() if notice.topic not in over]
 
     @property

@@ -32,12 +32,17 @@ export interface Event {
   rank: number;
 }
 
-/** A process of the run has started; `create_time` guards against reused pids. */
+/**
+ * A process of the run has started; `create_time` guards against reused pids.
+ *
+ * `host` is the name of its machine, with several.
+ */
 export interface Started extends Event {
   kind: 'started';
   pid: number;
   create_time: number;
   device: string;
+  host: string;
 }
 
 /** A rank entered a state; `detail` is a short sentence for display. */
@@ -344,6 +349,8 @@ export interface RunRecord {
   threads: number;
   /** how the global batch is sharded, as text. */
   batch_line: string;
+  /** number of machines; all have as many ranks. */
+  nodes: number;
 }
 
 /** What the ranks store of a layer, or of neighbouring layers. */

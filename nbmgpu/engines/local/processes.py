@@ -45,17 +45,27 @@ class LocalRanks(RankProcesses):
 class ForkedRanks(LocalRanks):
     """The ranks of one node, forked from its launcher, which has torch imported and one thread."""
 
-    def __init__(self, run: Run, node_rank: int = 0, interface: str = LOOPBACK) -> None:
+    def __init__(
+        self, run: Run, node_rank: int = 0, host: str = "", interface: str = LOOPBACK
+    ) -> None:
         """Prepare the ranks; none is started yet.
 
         Args:
             run: the run.
             node_rank: number of this node.
+            host: its name, if there are several.
             interface: network interface for gloo and NCCL; empty for their own choice.
         """
         super().__init__(run)
         self._node_rank = node_rank
+        self._host = host
         self._interface = interface
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of this node's ranks."""
+        size = self.run.record.ranks_per_node
+        return range(self._node_rank * size, (self._node_rank + 1) * size)
 
     @property
     def pids(self) -> list[int]:
@@ -70,8 +80,7 @@ class ForkedRanks(LocalRanks):
         on_cpu = all(device == "cpu" for device in self.run.record.devices)
         size, nodes = self.run.record.ranks_per_node, self.run.record.nodes
         shared_memory = SharedMemory.create(size) if on_cpu and size > 1 and nodes == 1 else None
-        for local_rank in range(size):
-            rank = self._node_rank * size + local_rank
+        for local_rank, rank in enumerate(self.numbers):
             pid = os.fork()
             if pid == 0:
                 from nbmgpu.rank.main import run_rank
@@ -84,6 +93,7 @@ class ForkedRanks(LocalRanks):
                     local_world_size=size,
                     node_rank=self._node_rank,
                     nodes=nodes,
+                    host=self._host,
                     init_method=init_method,
                     interface=self._interface,
                     parent=launcher,

@@ -11,8 +11,8 @@ from nbmgpu.engines.final_checkpoint import FinalCheckpoint
 from nbmgpu.engines.store_server import StoreServer
 from nbmgpu.engines.supervision import stop_request, supervise
 from nbmgpu.engines.termination import Termination
-from nbmgpu.rank.store.run_store import RunStore
 from nbmgpu.rank.store.store_address import KEY_VARIABLE, StoreAddress
+from nbmgpu.rank.store.store_client import StoreClient
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import LAUNCHER, Ended, RunEnding, Started
 from nbmgpu.runs.run import Run
@@ -43,7 +43,7 @@ def run_head(folder: Path, start_nodes: Callable[[int], NodeProcesses]) -> None:
     os.environ[KEY_VARIABLE] = key = LaunchFile.read(folder).key
     server = StoreServer.on_port("", bytes.fromhex(key))
     server.start()
-    store = RunStore(StoreAddress(host="127.0.0.1", port=server.address.port))
+    store = StoreClient(StoreAddress(host="127.0.0.1", port=server.address.port))
     nodes = start_nodes(server.address.port)
     ranks = RemoteRanks(run, nodes, store)
     termination = Termination(ranks, folder, FinalCheckpoint(run, events))

@@ -16,18 +16,16 @@ import tempfile
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 
 import psutil
-import torch.distributed as dist
 
 from nbmgpu.engines.local.cleanup import ForkedPids, clean_up
 from nbmgpu.engines.local.fork_server import REQUIRED_MODULES, import_missing
 from nbmgpu.engines.local.processes import ForkedRanks
 from nbmgpu.rank.command_line import restore_variables
-from nbmgpu.rank.store.run_store import RunStore
 from nbmgpu.rank.store.store_address import KEY_VARIABLE, StoreAddress
+from nbmgpu.rank.store.store_client import StoreClient
 from nbmgpu.runs.run import Run
 from nbmgpu.system.parent_death import adopt_orphans
 
@@ -37,8 +35,6 @@ from .versions import Versions
 
 POLL = 0.02
 """Seconds between two polls of the ranks."""
-
-LONG = timedelta(days=1000)
 
 NO_FOLDER = (
     "Node {node} does not see {folder}. Set NBMGPU_RUNS in the notebook to a folder that all nodes "
@@ -91,10 +87,10 @@ def main() -> None:
         signal.signal(sig, lambda *_: None)
     launch = LaunchFile.read(given.folder)
     os.environ[KEY_VARIABLE] = launch.key
-    store = RunStore(node.head)
+    store = StoreClient(node.head)
     try:
         store.append(PROBLEMS, "")
-    except dist.DistNetworkError as error:
+    except OSError as error:
         sys.exit(NO_HEAD.format(node=node.name, head=host, error=error))
     run = Run(given.folder)
     if problem := _problem(run, launch, node):
@@ -113,7 +109,7 @@ def _problem(run: Run, launch: LaunchFile, node: Node) -> str:
     return ""
 
 
-def run_node(run: Run, node: Node, launch: LaunchFile, store: RunStore) -> None:
+def run_node(run: Run, node: Node, launch: LaunchFile, store: StoreClient) -> None:
     """Fork the ranks of a node, and supervise them until the last has ended."""
     adopt_orphans()
     os.chdir(run.record.kernel.cwd)
@@ -122,7 +118,7 @@ def run_node(run: Run, node: Node, launch: LaunchFile, store: RunStore) -> None:
     import_missing(REQUIRED_MODULES)
     forked = ForkedPids()
     socket_folder = tempfile.mkdtemp(prefix="nbmgpu-")
-    ranks = ForkedRanks(run, node.rank, launch.interface or interface_to(node.head))
+    ranks = ForkedRanks(run, node.rank, node.name, launch.interface or interface_to(node.head))
     pids: list[int] = []
     try:
         ranks.start(socket_folder, node.head.init_method())
@@ -134,8 +130,11 @@ def run_node(run: Run, node: Node, launch: LaunchFile, store: RunStore) -> None:
         shutil.rmtree(socket_folder, ignore_errors=True)
 
 
-def _supervise(ranks: ForkedRanks, store: RunStore) -> None:
+def _supervise(ranks: ForkedRanks, store: StoreClient) -> None:
     """Report the ends of ranks, and signal them as the head asks; return when none is left."""
+    # When this process is killed, the system ends its ranks.
+    lost = "".join(f"{rank} {-signal.SIGKILL}\n" for rank in ranks.numbers)
+    store.call("at_close", EXITS, lost)
     signals: queue.Queue[tuple[int, bool] | None] = queue.Queue()
     threading.Thread(target=_receive_signals, args=(store, signals), daemon=True).start()
     while ranks.alive():
@@ -148,15 +147,14 @@ def _supervise(ranks: ForkedRanks, store: RunStore) -> None:
             store.append(EXITS, f"{rank} {code}\n")
 
 
-def _receive_signals(store: RunStore, signals: queue.Queue[tuple[int, bool] | None]) -> None:
+def _receive_signals(store: StoreClient, signals: queue.Queue[tuple[int, bool] | None]) -> None:
     """Put each signal of the head into ``signals``, and None when the head is gone."""
     number = 0
     while True:
         key = SIGNAL.format(number)
         try:
-            store.wait([key], LONG)
             sig, others = map(int, store.get(key).split())
-        except (dist.DistNetworkError, dist.DistStoreError):
+        except OSError:
             signals.put(None)
             return
         signals.put((sig, bool(others)))

@@ -6,7 +6,7 @@ import signal
 import time
 
 from nbmgpu.engines.rank_processes import RankProcesses
-from nbmgpu.rank.store.run_store import RunStore
+from nbmgpu.rank.store.store_client import StoreClient
 from nbmgpu.runs.run import Run
 
 from . import EXITS, PROBLEMS, SIGNAL
@@ -19,15 +19,15 @@ GRACE = 1.0
 class RemoteRanks(RankProcesses):
     """The ranks of a run, started by one node launcher per node."""
 
-    def __init__(self, run: Run, nodes: NodeProcesses, store: RunStore) -> None:
+    def __init__(self, run: Run, nodes: NodeProcesses, store: StoreClient) -> None:
         """Observe the ranks of ``run``, whose ``nodes`` have been started."""
         self._left = set(range(run.record.world_size))
         self._nodes = nodes
         self._store = store
         self._signals = self._read = 0
         self._nodes_ended: float | None = None
-        store.set(EXITS, "")
-        store.set(PROBLEMS, "")
+        for key in (EXITS, PROBLEMS):
+            store.append(key, "")
 
     def alive(self) -> bool:
         """Return whether there is a rank whose end was not reported."""
@@ -35,10 +35,13 @@ class RemoteRanks(RankProcesses):
 
     def poll(self) -> list[tuple[int, int]]:
         """Return what node launchers have reported; ranks of lost nodes count as killed."""
-        lines = self._store.get(EXITS).decode().splitlines()
-        ended = [(int(rank), int(code)) for rank, code in map(str.split, lines[self._read :])]
+        lines = self._store.get(EXITS).splitlines()
+        ended = []
+        for rank, code in (map(int, line.split()) for line in lines[self._read :]):
+            if rank in self._left:  # a node launcher that ends leaves lines for all of its ranks
+                self._left.remove(rank)
+                ended.append((rank, code))
         self._read = len(lines)
-        self._left -= {rank for rank, _ in ended}
         if self._nodes.ended and not ended and self._left:
             self._nodes_ended = self._nodes_ended or time.monotonic()
             if time.monotonic() - self._nodes_ended > GRACE:
@@ -48,11 +51,12 @@ class RemoteRanks(RankProcesses):
 
     def problem(self) -> str:
         """Return what nodes have reported, or why they have not started ranks."""
-        if found := self._store.get(PROBLEMS).decode().strip():
+        if found := self._store.get(PROBLEMS).strip():
             return "\n".join(dict.fromkeys(found.splitlines()))
         return self._nodes.problem() if self._nodes_ended else ""
 
     def signal(self, sig: signal.Signals, others: bool = False) -> None:
         """Let node launchers signal their ranks."""
-        self._store.set(SIGNAL.format(self._signals), f"{int(sig)} {int(others)}")
+        key = SIGNAL.format(self._signals)
+        self._store.call("set", key, f"{int(sig)} {int(others)}")
         self._signals += 1

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nbmgpu.engines.base import Engine, RunHandle, RunStorage
 from nbmgpu.engines.multi_node.placement import place_on_nodes
+from nbmgpu.runs.event_file import EventWriter
+from nbmgpu.runs.events import LAUNCHER, Ended
 from nbmgpu.serialization.storage import allocate_file
 
 from .commands import run_command
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 STOP, FORCE_STOP = "USR1", "USR2"
 """As ``nbmgpu.engines.multi_node.head`` has them."""
 
+NOT_STARTED = "Its job was cancelled before its ranks had started."
+
 
 class SlurmEngine(Engine):
     """Submits a job per run."""
@@ -31,6 +36,10 @@ class SlurmEngine(Engine):
     def __init__(self) -> None:
         """Know no job yet."""
         self._jobs: dict[str, Job] = {}
+
+    def missing(self) -> str:
+        """Return Slurm's command where it is not installed."""
+        return "" if shutil.which("sbatch") else "sbatch"
 
     def place(self, options: RunOptions) -> Placement:
         """Place the same number of ranks on each node; Slurm chooses the nodes, and their GPUs."""
@@ -60,8 +69,14 @@ class SlurmEngine(Engine):
 
     def stop(self, run: Run, force: bool, requested: bool) -> None:
         """Signal the head of the run; cancel a job that has none yet."""
-        head_runs = run.view.launcher is not None
-        self._job(run).cancel((FORCE_STOP if force else STOP) if head_runs else "")
+        run.refresh()
+        if run.view.launcher is not None:
+            self._job(run).cancel(FORCE_STOP if force else STOP)
+            return
+        self._job(run).cancel()
+        events = EventWriter(run.events_path("launcher"), LAUNCHER)
+        events.emit(Ended, ending="stopped", detail=NOT_STARTED)
+        events.close()
 
     def _job(self, run: Run) -> Job:
         return self._jobs.setdefault(run.id, Job(run.folder))

@@ -8,8 +8,6 @@ the other end of a Unix domain socket, or over TCP that he knows the key of the 
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -18,10 +16,8 @@ from urllib.parse import urlsplit
 import torch.distributed as dist
 from torch.distributed.rendezvous import register_rendezvous_handler
 
-from .messages import encode, receive
-from .store_address import TCP, UNIX, Connection, StoreAddress
-
-Value = bytes | str
+from .store_address import TCP, UNIX, StoreAddress
+from .store_client import StoreClient, Value
 
 _stores: list[RunStore] = []
 """All stores of this process: torch keeps their C++ half alone, which calls methods of this one."""
@@ -56,8 +52,7 @@ class RunStore(dist.Store):  # type: ignore[misc, name-defined]
     def __init__(self, address: StoreAddress) -> None:
         """Connect to the server at ``address`` with the first operation."""
         super().__init__()
-        self.address = address
-        self._local = threading.local()
+        self._client = StoreClient(address)
 
     def clone(self) -> RunStore:
         """Return the store itself, which may be used by all threads."""
@@ -65,7 +60,7 @@ class RunStore(dist.Store):  # type: ignore[misc, name-defined]
 
     def set(self, key: str, value: Value) -> None:
         """Set ``key`` to ``value``."""
-        self._call(b"set", key, value)
+        self._call("set", key, value)
 
     def get(self, key: str) -> bytes:
         """Return the value of ``key`` when it is set.
@@ -77,7 +72,7 @@ class RunStore(dist.Store):  # type: ignore[misc, name-defined]
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
         """Return the values of ``keys`` when all are set; see ``get``."""
-        return self._call(b"get", *keys, timeout=self.timeout)
+        return self._call("get", *keys, timeout=self.timeout)
 
     def multi_set(self, keys: list[str], values: list[Value]) -> None:
         """Set each of ``keys`` to its value."""
@@ -86,11 +81,11 @@ class RunStore(dist.Store):  # type: ignore[misc, name-defined]
 
     def append(self, key: str, value: Value) -> None:
         """Append ``value`` to that of ``key``."""
-        self._call(b"append", key, value)
+        self._call("append", key, value)
 
     def add(self, key: str, value: int) -> int:
         """Add to the number that ``key`` is set to, 0 if it is not set; return the sum."""
-        return int(self._call(b"add", key, str(value))[0])
+        return int(self._call("add", key, str(value))[0])
 
     def compare_set(self, key: str, expected: Value, desired: Value) -> bytes:
         """Set ``key`` if it is ``expected``, or if that is empty and it is not set.
@@ -98,11 +93,11 @@ class RunStore(dist.Store):  # type: ignore[misc, name-defined]
         Returns:
             The value of the key afterwards; ``expected`` if the key is not set.
         """
-        return self._call(b"compare_set", key, expected, desired)[0]
+        return self._call("compare_set", key, expected, desired)[0]
 
     def check(self, keys: list[str]) -> bool:
         """Return whether all ``keys`` are set."""
-        return self._call(b"check", *keys)[0] == b"1"
+        return self._call("check", *keys)[0] == b"1"
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         """Wait until all ``keys`` are set.
@@ -114,11 +109,11 @@ class RunStore(dist.Store):  # type: ignore[misc, name-defined]
         Raises:
             DistStoreError: they were not all set in time.
         """
-        self._call(b"wait", *keys, timeout=self.timeout if timeout is None else timeout)
+        self._call("wait", *keys, timeout=self.timeout if timeout is None else timeout)
 
     def delete_key(self, key: str) -> bool:
         """Delete ``key``; return whether it was set."""
-        return self._call(b"delete", key)[0] == b"1"
+        return self._call("delete", key)[0] == b"1"
 
     def num_keys(self) -> int:
         """Return the number of keys that are set."""
@@ -126,7 +121,7 @@ class RunStore(dist.Store):  # type: ignore[misc, name-defined]
 
     def list_keys(self) -> list[str]:
         """Return all keys that are set."""
-        return [key.decode() for key in self._call(b"list")]
+        return [key.decode() for key in self._call("list")]
 
     def has_extended_api(self) -> bool:
         """Return whether there are ``append``, ``multi_get`` and ``multi_set``."""
@@ -135,42 +130,15 @@ class RunStore(dist.Store):  # type: ignore[misc, name-defined]
     deleteKey, getNumKeys, listKeys = delete_key, num_keys, list_keys
 
     def _call(
-        self, operation: bytes, *arguments: Value, timeout: timedelta | None = None
+        self, operation: str, *arguments: Value, timeout: timedelta | None = None
     ) -> list[bytes]:
-        """Send a request; return the response.
-
-        An interrupt may raise an exception at any point.  The connection is then closed, as the
-        next response on it would be that of this request.
-        """
-        parts = [part.encode() if isinstance(part, str) else bytes(part) for part in arguments]
-        connection = self._connection()
+        """Send a request; return the response."""
+        seconds = None if timeout is None else max(timeout.total_seconds(), 1e-3)
         try:
-            connection.settimeout(None if timeout is None else max(timeout.total_seconds(), 1e-3))
-            connection.sendall(encode([operation, *parts]))
-            response = receive(connection)
+            return self._client.call(operation, *arguments, timeout=seconds)
         except TimeoutError:
-            self._disconnect()
             names = ", ".join(str(argument) for argument in arguments)
             raise dist.DistStoreError(f"wait timeout after {timeout}, keys: {names}") from None
         except OSError as error:
-            self._disconnect()
-            raise dist.DistNetworkError(f"The store at {self.address}: {error}") from error
-        except BaseException:
-            self._disconnect()
-            raise
-        return response
-
-    def _connection(self) -> Connection:
-        """Return this thread's connection; a forked process has its own."""
-        known: Connection | None = getattr(self._local, "connection", None)
-        if known is not None and known.process == os.getpid():
-            return known
-        try:
-            self._local.connection = new = Connection(self.address)
-        except OSError as error:
-            raise dist.DistNetworkError(f"The store at {self.address}: {error}") from error
-        return new
-
-    def _disconnect(self) -> None:
-        self._local.connection.close()
-        self._local.connection = None
+            message = f"The store at {self._client.address}: {error}"
+            raise dist.DistNetworkError(message) from error
