@@ -84,19 +84,22 @@ def attach(rest: str) -> None:
 
 def stop(rest: str) -> None:
     """Stop a run, by default the newest active one; a second call kills it at once."""
+    print(stop_text(rest))
+
+
+def stop_text(rest: str) -> str:
+    """Do what ``stop`` does; return what has come of it."""
     run = select_run(rest)
     if run.over:
-        print(f"Run {run.id} has already ended: {run.state}.")
-        return
+        return f"Run {run.id} has already ended: {run.state}."
     run.stop(force=run.is_asked_to_stop)
     state = run.wait(timeout=STOP_TIMEOUT)
     if run.over:
         owner = "" if run.record.kernel.pid == os.getpid() else f" of {_owner(run)}"
-        print(f"Run {run.id}{owner}: {state}.")
-    else:
-        again = f"%mgpu stop {run.id}  (kills the ranks at once; no results are written back)"
-        what = f"Run {run.id} is stopping: rank 0 has a minute to save the trained state"
-        print(format_message(what, instead=again))
+        return f"Run {run.id}{owner}: {state}."
+    again = f"%mgpu stop {run.id}  (kills the ranks at once; no results are written back)"
+    what = f"Run {run.id} is stopping: rank 0 has a minute to save the trained state"
+    return format_message(what, instead=again)
 
 
 def _owner(run: Run) -> str:

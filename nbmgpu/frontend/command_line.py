@@ -1,0 +1,114 @@
+"""``nbmgpu runs | show | logs | stop | info``: runs from a terminal, as on a login node."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from nbmgpu._version import __version__
+from nbmgpu.errors import NbmgpuError
+from nbmgpu.runs.run import find_run
+
+from . import commands
+from .info import info_text
+
+FOLLOW = 0.2
+"""Seconds between two looks at the logs of an active run."""
+
+CHUNK = 1 << 16
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command that ``arguments``, by default those of the process, name.
+
+    Returns:
+        0, or 1 after an error, which is printed.
+    """
+    given = _parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace], None] = given.command
+    try:
+        run(given)
+    except NbmgpuError as error:
+        print(in_terminal(str(error)), file=sys.stderr)
+        return 1
+    except (KeyboardInterrupt, BrokenPipeError):  # of `logs -f`
+        return 0
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("nbmgpu", description="Runs of %%mgpu cells, from a terminal.")
+    parser.add_argument("--version", action="version", version=__version__)
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(
+        name: str, what: str, command: Callable[[argparse.Namespace], None], run: str = ""
+    ) -> argparse.ArgumentParser:
+        added = subparsers.add_parser(name, help=what, description=what)
+        added.set_defaults(command=command)
+        if run:
+            added.add_argument("run", nargs="?", default="", help=run)
+        return added
+
+    newest = "id of the run, or its beginning (default: the newest)"
+    active = "id of the run, or its beginning (default: the newest that is active)"
+    add("runs", "list the runs, newest first", _runs)
+    add("show", "show one run: state, curves, notices and folder", _show, newest)
+    logs = add("logs", "print what the ranks have written", _logs, newest)
+    logs.add_argument("-f", "--follow", action="store_true", help="until the run is over")
+    logs.add_argument("--rank", type=int, default=0, help="of this rank (default: 0)")
+    add("stop", "stop a run; a second time, kill it without its results", _stop, active)
+    add("info", "show devices, versions, engines and what is missing", _info)
+    return parser
+
+
+def _runs(_: argparse.Namespace) -> None:
+    frame = commands.runs("")
+    print(frame.to_string() if len(frame) else "There is no run yet.")
+
+
+def _show(given: argparse.Namespace) -> None:
+    print(commands.show(given.run))
+
+
+def _logs(given: argparse.Namespace) -> None:
+    run = find_run(given.run)
+    path, at = run.log_path(given.rank), 0
+    while True:
+        over = run.over
+        at = _print_from(path, at)
+        if over or not given.follow:
+            return
+        time.sleep(FOLLOW)
+
+
+def _print_from(path: Path, at: int) -> int:
+    """Print what ``path`` has from byte ``at`` on; return its size."""
+    if not path.exists():
+        return at
+    with path.open("rb") as file:
+        file.seek(at)
+        while chunk := file.read(CHUNK):
+            sys.stdout.buffer.write(chunk)
+        sys.stdout.flush()
+        return file.tell()
+
+
+def _stop(given: argparse.Namespace) -> None:
+    print(in_terminal(commands.stop_text(given.run)))
+
+
+def _info(_: argparse.Namespace) -> None:
+    print(in_terminal(info_text()))
+
+
+def in_terminal(text: str) -> str:
+    """Return a text of the magic with the commands as a terminal has them."""
+    return text.replace("%mgpu ", "nbmgpu ").replace("%nbmgpu", "%%mgpu")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
