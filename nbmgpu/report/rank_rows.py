@@ -67,7 +67,7 @@ def rows(run: Run, now: float, stopping: bool = False) -> list[RankRow]:
     warned = warnings(view, now, slowest)
     return [
         replace(
-            _row(rank, seen, rank_place(run.record, rank), rank == failed_rank),
+            _row(rank, seen, rank_place(run.record, rank, seen.host), rank == failed_rank),
             slowest=slowest is not None and rank == slowest.rank,
             warning=warning,
         )

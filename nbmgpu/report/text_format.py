@@ -102,14 +102,19 @@ def ending_sentence(state: RunState) -> str:
 def headline(record: RunRecord) -> str:
     """Return strategy, ranks, devices and mesh: ``tp on 4 ranks (cuda:0-3), dp=2 x tp=2``."""
     ranks = format_count(record.world_size, "rank")
-    text = f"{record.options.strategy} on {ranks} ({device_names(record.devices)})"
+    nodes = f" of {record.nodes} nodes" if record.nodes > 1 else ""
+    text = f"{record.options.strategy} on {ranks}{nodes} ({device_names(record.devices)})"
     mesh = record.options.values.get("mesh") or ()
     return plain(", ".join(filter(None, [text, " x ".join(mesh)])))
 
 
-def rank_place(record: RunRecord, rank: int) -> str:
-    """Return where a rank is: its device, and its position in a mesh (``cuda:2, dp 1 tp 0``)."""
-    return plain(", ".join(filter(None, [record.devices[rank], record.mesh_position(rank)])))
+def rank_place(record: RunRecord, rank: int, host: str = "") -> str:
+    """Return where a rank is: its device, and its position in a mesh (``cuda:2, dp 1 tp 0``).
+
+    With several machines, the name of its ``host`` comes first.
+    """
+    places = [host, record.devices[rank], record.mesh_position(rank)]
+    return plain(", ".join(filter(None, places)))
 
 
 def device_names(devices: list[str]) -> str:

@@ -132,6 +132,11 @@ class RankView:
                 self.recent[points.name] = RecentMean(value, value)
 
     @property
+    def host(self) -> str:
+        """The name of its machine, in a run on several ones."""
+        return self.process.host if self.process else ""
+
+    @property
     def exit_code(self) -> int | None:
         """The process's exit code, negative for a signal; None while it lives."""
         return self.exited.code if self.exited else None

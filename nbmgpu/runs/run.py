@@ -178,9 +178,8 @@ class Run:
 
     def rank_name(self, rank: int) -> str:
         """Return ``Rank 3 of 4``, and with several machines ``Rank 3 of 4 on node2``."""
-        process = self.view.ranks[rank].process
-        on_host = f" on {process.host}" if process and process.host else ""
-        return f"Rank {rank} of {self.record.world_size}{on_host}"
+        host = self.view.ranks[rank].host
+        return f"Rank {rank} of {self.record.world_size}{f' on {host}' if host else ''}"
 
     def events_path(self, who: str) -> Path:
         """Path of the events of ``who``: "kernel", "launcher" or "rank-K"."""

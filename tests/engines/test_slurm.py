@@ -22,6 +22,8 @@ from nbmgpu.engines.slurm.commands import GONE, job_state
 from nbmgpu.engines.slurm.job import JOB_FILE
 from nbmgpu.errors import LaunchError, OptionError, RankKilledError
 from nbmgpu.options.run_options import RunOptions
+from nbmgpu.report.rank_rows import rows
+from nbmgpu.report.summary import summary_text
 from nbmgpu.runs.run import Run
 
 pytestmark = pytest.mark.skipif(bool(missing_program()), reason=f"no Slurm: {INSTALL}")
@@ -90,8 +92,11 @@ def test_the_numbers_are_those_of_one_device(
 ) -> None:
     result = assert_equal(BY_NAME[idiom], strategy=strategy, **ON_TWO_NODES, **options)
     assert result.run.record.nodes == 2
-    hosts = {view.process.host for view in result.run.view.ranks if view.process}
-    assert hosts == {"node1", "node2"}
+    assert {view.host for view in result.run.view.ranks} == {"node1", "node2"}
+    assert "on 4 ranks of 2 nodes (cpu)" in summary_text(result.run)
+    assert [row.device.split(", ")[0] for row in rows(result.run, 0.0)] == ["node1"] * 2 + [
+        "node2"
+    ] * 2
 
 
 def test_ranks_know_their_place_and_write_results_back() -> None:
