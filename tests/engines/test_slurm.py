@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -205,13 +206,28 @@ def test_other_versions_on_a_node_are_named(tmp_path: Path) -> None:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1.0\n")
     python = tmp_path / "python"
     python.write_text(
-        f'#!/bin/sh\nPYTHONPATH="{tmp_path}:$PYTHONPATH" exec {os.sys.executable} "$@"\n'
+        f'#!/bin/sh\nPYTHONPATH="{tmp_path}:$PYTHONPATH" exec {sys.executable} "$@"\n'
     )
     python.chmod(0o755)
     with pytest.raises(LaunchError, match=r"Node node\d has torch 1.0 instead of \d"):
         nbmgpu.run(
             "1", {"__name__": "__main__"}, engine_option=[f"python={python}"], **ON_TWO_NODES
         )
+
+
+def test_a_node_without_python_is_named(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(
+        '#!/bin/sh\n[ "$SLURM_NODEID" = 1 ] && echo "no Python on $SLURMD_NODENAME" && exit 1\n'
+        f'exec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    with pytest.raises(LaunchError) as caught:
+        nbmgpu.run(
+            "1", {"__name__": "__main__"}, engine_option=[f"python={python}"], **ON_TWO_NODES
+        )
+    assert "of 2 nodes" in str(caught.value)
+    assert "no Python on node2" in str(caught.value)
 
 
 def test_a_python_that_nodes_do_not_have_is_said() -> None:
@@ -238,3 +254,40 @@ def test_options_are_written_as_they_are_read() -> None:
     assert RunOptions.parse(options.line()) == options
     with pytest.raises(OptionError, match="--engine slurm"):
         RunOptions.parse("--nodes 2")
+
+
+@matrix
+def test_ranks_of_several_nodes_agree_on_the_checkpoint_of_a_stop() -> None:
+    cell = """
+import time, torch
+for step, (x, y) in enumerate(loader):
+    opt.zero_grad()
+    torch.nn.functional.mse_loss(model(x), y).backward()
+    opt.step()
+    time.sleep(0.1)
+    if step == 3:
+        print("ready", flush=True)
+"""
+
+    def names() -> dict[str, Any]:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 1)
+        data = torch.utils.data.TensorDataset(torch.randn(480, 3), torch.randn(480, 1))
+        return {
+            "__name__": "__main__",
+            "model": model,
+            "opt": torch.optim.Adam(model.parameters()),
+            "loader": torch.utils.data.DataLoader(data, 8, shuffle=True),
+        }
+
+    alone = names()
+    exec(cell.replace("time.sleep(0.1)", ""), alone)
+    run = started(cell, names(), checkpoint_every="1h")
+    Run(run.folder).stop()
+    with pytest.raises(KeyboardInterrupt):
+        nbmgpu.attach(run.id)
+    (checkpoint,) = run.checkpoints
+    assert 4 <= checkpoint.step < 60
+    namespace = names()
+    nbmgpu.run(cell, namespace, resume=run.id, gpus=2, cpu=True)
+    torch.testing.assert_close(namespace["model"].weight, alone["model"].weight, atol=1e-6, rtol=0)

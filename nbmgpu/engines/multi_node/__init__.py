@@ -7,10 +7,11 @@ outlive the kernel.  Node launchers report to the head, and get signals from it,
 ======================  ============================================================
 key of the store        value
 ======================  ============================================================
+``nodes``               a line per node that has reached the head: its name
 ``exits``               a line per rank that has ended: its number and its exit code
 ``problems``            a line per reason why a node cannot run ranks
 ``signal/N``            the N-th signal: its number, and whether rank 0 is spared
 ======================  ============================================================
 """
 
-EXITS, PROBLEMS, SIGNAL = "exits", "problems", "signal/{}"
+NODES, EXITS, PROBLEMS, SIGNAL = "nodes", "exits", "problems", "signal/{}"

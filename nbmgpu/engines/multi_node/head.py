@@ -52,10 +52,13 @@ def run_head(folder: Path, start_nodes: Callable[[int], NodeProcesses]) -> None:
         if stop_request(folder) is not None:  # while the job was in the queue
             termination.start("stopped", force=True)
         supervise(run, ranks, events, termination)
+    except Exception as error:
+        termination.start("failed", f"The head of the run has failed: {error!r}")
+        raise
     finally:
-        nodes.end()
         events.emit(Ended, ending=termination.ending, detail=termination.detail)
         events.close()
+        nodes.end()
 
 
 def _handle_signals(run: Run, termination: Termination) -> None:

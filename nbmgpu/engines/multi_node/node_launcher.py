@@ -29,7 +29,7 @@ from nbmgpu.rank.store.store_client import StoreClient
 from nbmgpu.runs.run import Run
 from nbmgpu.system.parent_death import adopt_orphans
 
-from . import EXITS, PROBLEMS, SIGNAL
+from . import EXITS, NODES, PROBLEMS, SIGNAL
 from .launch_file import LaunchFile
 from .versions import Versions
 
@@ -89,7 +89,7 @@ def main() -> None:
     os.environ[KEY_VARIABLE] = launch.key
     store = StoreClient(node.head)
     try:
-        store.append(PROBLEMS, "")
+        store.append(NODES, f"{node.name}\n")
     except OSError as error:
         sys.exit(NO_HEAD.format(node=node.name, head=host, error=error))
     run = Run(given.folder)

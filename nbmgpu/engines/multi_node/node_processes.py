@@ -13,8 +13,13 @@ class NodeProcesses(Protocol):
         """Whether none of them is left."""
         ...
 
-    def problem(self) -> str:
-        """Return why they ended before their ranks did, in words."""
+    @property
+    def failed(self) -> bool:
+        """Whether one of them has ended with an error."""
+        ...
+
+    def output(self) -> str:
+        """Return the end of what they have printed."""
         ...
 
     def end(self) -> None:

@@ -9,11 +9,17 @@ from nbmgpu.engines.rank_processes import RankProcesses
 from nbmgpu.rank.store.store_client import StoreClient
 from nbmgpu.runs.run import Run
 
-from . import EXITS, PROBLEMS, SIGNAL
+from . import EXITS, NODES, PROBLEMS, SIGNAL
 from .node_processes import NodeProcesses
 
 GRACE = 1.0
 """Seconds in which the last reports of node launchers arrive after they have ended."""
+
+JOIN_TIMEOUT = 60.0
+"""Seconds in which all nodes reach the head, once the first one has."""
+
+NOT_JOINED = "{joined} of {nodes} nodes ({names}) could start ranks. The others say: {output}"
+ENDED = "The launchers of all nodes have ended before their ranks had. They say: {output}"
 
 
 class RemoteRanks(RankProcesses):
@@ -22,11 +28,14 @@ class RemoteRanks(RankProcesses):
     def __init__(self, run: Run, nodes: NodeProcesses, store: StoreClient) -> None:
         """Observe the ranks of ``run``, whose ``nodes`` have been started."""
         self._left = set(range(run.record.world_size))
+        self._expected = run.record.nodes
         self._nodes = nodes
         self._store = store
         self._signals = self._read = 0
+        self._joined: list[str] = []
+        self._first_joined: float | None = None
         self._nodes_ended: float | None = None
-        for key in (EXITS, PROBLEMS):
+        for key in (NODES, EXITS, PROBLEMS):
             store.append(key, "")
 
     def alive(self) -> bool:
@@ -42,7 +51,7 @@ class RemoteRanks(RankProcesses):
                 self._left.remove(rank)
                 ended.append((rank, code))
         self._read = len(lines)
-        if self._nodes.ended and not ended and self._left:
+        if self._left and self._nodes.ended and not ended:
             self._nodes_ended = self._nodes_ended or time.monotonic()
             if time.monotonic() - self._nodes_ended > GRACE:
                 ended = [(rank, -signal.SIGKILL) for rank in sorted(self._left)]
@@ -53,7 +62,24 @@ class RemoteRanks(RankProcesses):
         """Return what nodes have reported, or why they have not started ranks."""
         if found := self._store.get(PROBLEMS).strip():
             return "\n".join(dict.fromkeys(found.splitlines()))
-        return self._nodes.problem() if self._nodes_ended else ""
+        if len(self._joined) < self._expected and self._is_incomplete():
+            return NOT_JOINED.format(
+                joined=len(self._joined),
+                nodes=self._expected,
+                names=", ".join(self._joined) or "none",
+                output=self._nodes.output(),
+            )
+        return ENDED.format(output=self._nodes.output()) if self._nodes_ended else ""
+
+    def _is_incomplete(self) -> bool:
+        """Return whether some nodes will never reach the head."""
+        failed = self._nodes.failed or self._nodes.ended
+        self._joined = self._store.get(NODES).splitlines()
+        if len(self._joined) == self._expected or not (self._joined or failed):
+            return False
+        now = time.monotonic()
+        self._first_joined = self._first_joined or now
+        return failed or now - self._first_joined > JOIN_TIMEOUT
 
     def signal(self, sig: signal.Signals, others: bool = False) -> None:
         """Let node launchers signal their ranks."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from nbmgpu.rank.command_line import start_variables
 from nbmgpu.runs.folder import write_atomically
 
 SRUN_LOG = "srun.log"
-NODE_ENDED = "A node of the job has ended before its ranks had: {said}"
+FAILED_TASK = re.compile(r"^srun: error: \S+: tasks? [\d,-]+: ", re.MULTILINE)
+"""What srun prints of a task that ended with an error: ``srun: error: n2: task 1: Killed``."""
 
 NODE_COMMAND = (
     'exec "$0" -m nbmgpu.engines.multi_node.node_launcher "$1" --node-rank="$SLURM_NODEID" '
@@ -63,10 +65,14 @@ class SlurmNodes:
         """Whether ``srun`` has ended, and all its tasks with it."""
         return self._srun.poll() is not None
 
-    def problem(self) -> str:
+    @property
+    def failed(self) -> bool:
+        """Whether ``srun`` has reported that a task ended with an error."""
+        return bool(FAILED_TASK.search(self.output()))
+
+    def output(self) -> str:
         """Return what ``srun`` and its tasks have printed last."""
-        said = self._log.read_text(errors="replace").strip()[-2000:]
-        return NODE_ENDED.format(said=said or "srun gives no reason")
+        return self._log.read_text(errors="replace").strip()[-2000:]
 
     def end(self) -> None:
         """End what is left after the ranks have ended."""

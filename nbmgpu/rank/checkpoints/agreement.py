@@ -11,6 +11,9 @@ from torch.distributed import ProcessGroup
 
 from nbmgpu.runs.folder import CHECKPOINT_REQUEST_FILE
 
+PASSED_ON = "nbmgpu/checkpoint/{}"
+"""Key of the N-th request in the store."""
+
 
 class IterationAgreement:
     """Agrees on an iteration that no rank has begun yet, without holding up any of them.
@@ -20,12 +23,28 @@ class IterationAgreement:
     largest: there all ranks know the result.  None can wait for one that waits for it in a
     collective of the cell, because it has taken part in all collectives of earlier iterations, and
     the other looks for the request at each iteration.
+
+    This needs requests that each rank sees as soon as another one has seen them.  Files of one
+    machine are so; those of a network are not.  There, rank 0 alone reads the file, and passes
+    requests on through the store of the process group.
     """
 
-    def __init__(self, folder: Path, group: ProcessGroup | None) -> None:
-        """Read requests from the run's ``folder``; ``group`` has all ranks, with gloo."""
+    def __init__(
+        self, folder: Path, group: ProcessGroup | None, rank: int = 0, nodes: int = 1
+    ) -> None:
+        """Read requests from the run's ``folder``.
+
+        Args:
+            folder: the run folder.
+            group: has all ranks, with gloo.
+            rank: of this process.
+            nodes: number of machines.
+        """
         self._path = folder / CHECKPOINT_REQUEST_FILE
         self._group = group
+        self._store: Any = dist.distributed_c10d._get_default_store() if nodes > 1 else None
+        self._reads_file = rank == 0 or nodes == 1
+        self._passed_on = 0
         self._seen = 0
         self._latest: torch.Tensor | None = None
         self._work: Any = None
@@ -64,6 +83,16 @@ class IterationAgreement:
         self._due = None
 
     def _is_requested(self) -> bool:
+        if self._store is None:
+            return self._is_in_file()
+        if self._reads_file and self._is_in_file():
+            self._store.set(PASSED_ON.format(self._passed_on), b"1")
+        if not self._store.check([PASSED_ON.format(self._passed_on)]):
+            return False
+        self._passed_on += 1
+        return True
+
+    def _is_in_file(self) -> bool:
         try:
             size = self._path.stat().st_size
         except OSError:

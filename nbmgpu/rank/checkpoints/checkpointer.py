@@ -72,10 +72,9 @@ class Checkpointer:
         self._resume = Resume(checkpoint) if checkpoint and not of_trainer else None
         self._group = group
         self._writer = CheckpointWriter(session.rank_info.rank, session.recorder, keep)
-        agreement = IterationAgreement(run.folder, group)
-        self._schedule = CheckpointSchedule(
-            interval, session.progress, agreement, asks=session.rank_info.rank == 0
-        )
+        rank, nodes = session.rank_info.rank, run.record.nodes
+        agreement = IterationAgreement(run.folder, group, rank, nodes)
+        self._schedule = CheckpointSchedule(interval, session.progress, agreement, asks=rank == 0)
         self._instrumentation = Instrumentation(self.loops, self.loops.enter, self._skips_iteration)
         self._random = RandomPosition(session.streams, self.loops, self._schedule.is_near)
         self._of_trainers = TrainerCheckpoints(
