@@ -45,9 +45,13 @@ ReturnToService=2
 KillWait=5
 MinJobAge=10
 MailProg=/bin/true
+GresTypes=gpu
 PartitionName=main Nodes=node1,node2 Default=YES MaxTime=INFINITE State=UP
 """
-NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=8 State=UNKNOWN\n"
+NODE = (
+    "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=8 Gres=gpu:2 "
+    "State=UNKNOWN\n"
+)
 
 
 def missing_program() -> str:
@@ -79,6 +83,9 @@ class SlurmCluster:
         nodes = [NODE.format(name=name, host=host, port=_free_port()) for name in NODES]
         self.config.write_text(text.replace("PartitionName", "".join(nodes) + "PartitionName"))
         (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+        for index in (0, 1):  # GPUs that Slurm counts, and no program sees
+            (folder / f"gpu{index}").touch()
+        (folder / "gres.conf").write_text(f"Name=gpu File={folder}/gpu[0-1]\n")
         key = folder / "munge.key"
         key.write_bytes(secrets.token_bytes(1024))
         key.chmod(0o600)

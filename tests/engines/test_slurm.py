@@ -19,6 +19,7 @@ from idioms.tables import BY_NAME
 from slurm_cluster import INSTALL, SlurmCluster, missing_program
 
 import nbmgpu
+from nbmgpu.engines.registry import get_engine
 from nbmgpu.engines.slurm.commands import GONE, job_state
 from nbmgpu.engines.slurm.job import JOB_FILE
 from nbmgpu.errors import LaunchError, OptionError, RankKilledError
@@ -291,3 +292,35 @@ for step, (x, y) in enumerate(loader):
     namespace = names()
     nbmgpu.run(cell, namespace, resume=run.id, gpus=2, cpu=True)
     torch.testing.assert_close(namespace["model"].weight, alone["model"].weight, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("line", "devices"),
+    [
+        ("--nodes 2", ["cuda:0", "cuda:1"] * 2),
+        ("--nodes 3 --gpus 1", ["cuda:0"] * 3),
+        ("", ["cuda:0", "cuda:1"]),
+        ("--nodes 2 --cpu", ["cpu"] * 4),
+        ("--nodes 2 --mesh dp=2,tp=2", ["cuda:0", "cuda:1"] * 2),
+        ("--engine-option partition=main", ["cuda:0", "cuda:1"]),
+    ],
+)
+def test_each_node_gives_the_gpus_that_slurm_lists(line: str, devices: list[str]) -> None:
+    options = RunOptions.parse(f"--engine slurm {line}")
+    placement = get_engine("slurm").place(options)
+    assert list(placement.devices) == devices
+    assert placement.nodes == (options.nodes or 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--gpus 3", "--gpus 3 is more than each node has.*--gpus 2"),
+        ("--gpus 0,1", "--gpus 0,1 lists GPUs.*slurm chooses them.*--gpus 2"),
+        ("--nodes 2 --mesh tp=3", "tp=3 has 3 ranks.*--nodes 1"),
+        ("--strategy mp", "mp runs in one process.*fsdp"),
+    ],
+)
+def test_what_nodes_do_not_have_is_refused(line: str, words: str) -> None:
+    with pytest.raises(OptionError, match=f"(?s){words}"):
+        get_engine("slurm").place(RunOptions.parse(f"--engine slurm {line}"))
