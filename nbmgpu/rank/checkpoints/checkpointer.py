@@ -14,12 +14,8 @@ import torch.distributed as dist
 from nbmgpu.options.checkpoint_options import CheckpointInterval
 from nbmgpu.rank import current
 from nbmgpu.rank.reporting import notices
-from nbmgpu.runs.checkpoint import (
-    Checkpoint,
-    CheckpointDescription,
-    LoopPosition,
-    step_folder,
-)
+from nbmgpu.runs.checkpoint import Checkpoint, step_folder
+from nbmgpu.runs.checkpoint_description import CheckpointDescription, LoopPosition
 
 from .agreement import IterationAgreement
 from .capture import capture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nbmgpu.runs.checkpoint import CheckpointDescription
+from nbmgpu.runs.checkpoint_description import CheckpointDescription
 
 if TYPE_CHECKING:
     from nbmgpu.rank.session import TrainingSession

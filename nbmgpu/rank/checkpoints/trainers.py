@@ -14,16 +14,9 @@ from torch.distributed import ProcessGroup
 
 from nbmgpu.environment import random_state
 from nbmgpu.rank.store.broadcast import barrier
-from nbmgpu.runs.checkpoint import (
-    DESCRIPTION,
-    RANDOM,
-    Checkpoint,
-    CheckpointDescription,
-    remove_old,
-    step_folder,
-)
+from nbmgpu.runs.checkpoint import RANDOM, Checkpoint, complete, remove_old, step_folder
+from nbmgpu.runs.checkpoint_description import CheckpointDescription
 from nbmgpu.runs.events import CheckpointWritten
-from nbmgpu.runs.folder import write_atomically
 from nbmgpu.runs.trainer_checkpoint import TrainerLibrary
 
 from .position import restore_position, training_position
@@ -91,11 +84,13 @@ class TrainerCheckpoints:
         """Restore the random states that the interrupted cell began with.
 
         Raises:
+            CheckpointError: a file of the checkpoint is missing or damaged.
             OwnershipError: another user may have written the checkpoint.
         """
         if self._checkpoint is not None:
             self._checkpoint.require_own()  # the library unpickles what is there, too
-            states = pickle.loads((self._checkpoint.folder / RANDOM).read_bytes())
+            self._checkpoint.check(content=True)
+            states = pickle.loads(self._checkpoint.read(RANDOM))
             self._states = states[self._session.rank_info.rank % len(states)]
             self._random.initial = self._states.initial
             random_state.restore(self._random.initial)
@@ -156,7 +151,7 @@ class TrainerCheckpoints:
             description = CheckpointDescription(
                 **training_position(session), trainer=library, training=self._trainings
             )
-            write_atomically(folder / DESCRIPTION, description.to_json())
+            complete(folder, description)
             remove_old(folder.parent, self._keep)
             held = time.perf_counter() - begun
             nbytes = sum(path.stat().st_size for path in folder.iterdir())

@@ -19,16 +19,15 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from nbmgpu.formatting import format_bytes
 from nbmgpu.rank.reporting.recorder import Recorder
 from nbmgpu.runs.checkpoint import (
-    DESCRIPTION,
     RANDOM,
     STATES,
     VALUES,
-    CheckpointDescription,
+    complete,
     remove_old,
-    tensor_key,
 )
+from nbmgpu.runs.checkpoint_description import CheckpointDescription
+from nbmgpu.runs.checkpoint_tensors import METADATA, tensor_key
 from nbmgpu.runs.events import CheckpointWritten
-from nbmgpu.runs.folder import write_atomically
 
 from .capture import CapturedState
 
@@ -123,7 +122,7 @@ class CheckpointWriter:
             if self._rank == 0:
                 for name, data in pending.files.items():
                     (pending.folder / name).write_bytes(data)
-                write_atomically(pending.folder / DESCRIPTION, pending.description.to_json())
+                complete(pending.folder, pending.description, checked=[*pending.files, METADATA])
         except (Exception, CheckpointException) as error:  # which is a BaseException
             if self._rank == 0:
                 text = NOT_WRITTEN.format(
