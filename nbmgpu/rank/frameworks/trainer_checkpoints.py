@@ -17,9 +17,8 @@ from .trainer_loop import TRAINER
 class TrainerCheckpointPatch:
     """Lets Trainers save when a checkpoint is due, and begin at the one that is resumed."""
 
-    def __init__(self, rank: int, patches: PatchStack) -> None:
-        """Patch by ``patches`` on ``rank``."""
-        self.rank = rank
+    def __init__(self, patches: PatchStack) -> None:
+        """Patch by ``patches``."""
         self.patches = patches
         self._step = -1
 
@@ -57,14 +56,14 @@ class TrainerCheckpointPatch:
                 return
             if checkpoints.is_due(ends_epoch):
                 save = functools.partial(self._save, trainer)
-                checkpoints.write("transformers", save, ends_epoch)
+                checkpoints.write("transformers", save, ends_epoch, _arrange)
 
         return log_save_evaluate
 
     def _save(self, trainer: Any, folder: Path) -> None:
-        """Write a checkpoint of the Trainer into ``folder``, which does not exist."""
+        """Write a checkpoint of the Trainer into ``folder``, which is empty."""
         arguments, state = trainer.args, trainer.state
-        changed = {"output_dir": str(folder.parent), "save_total_limit": None,
+        changed = {"output_dir": str(folder), "save_total_limit": None,
                    "save_only_model": False, "push_to_hub": False}  # fmt: skip
         before = {name: getattr(arguments, name) for name in changed}
         best = state.best_model_checkpoint
@@ -74,6 +73,11 @@ class TrainerCheckpointPatch:
         finally:
             vars(arguments).update(before)
             state.best_model_checkpoint = best
-        if self.rank == 0:
-            written = folder.parent / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
-            written.rename(folder)
+
+
+def _arrange(folder: Path) -> None:
+    """Move the files of a Trainer's checkpoint out of the folder that it has made in ``folder``."""
+    for written in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
+        for path in written.iterdir():
+            path.rename(folder / path.name)
+        written.rmdir()
