@@ -54,6 +54,7 @@ class CheckpointDescription:
         left_out: variables that cannot be pickled.
         trainer: the library whose Trainer has written it, with files of its own.
         training: which training of the cell that was, from 1.
+        loss_scale: the scale of losses under ``--precision fp16``; empty without.
         sizes: of all other files, in bytes, by their path in the folder.
         checksums: CRC-32 of the files that are pickles; tensors have theirs beside them.
     """
@@ -69,6 +70,7 @@ class CheckpointDescription:
     left_out: list[str] = field(default_factory=list)
     trainer: TrainerLibrary = ""
     training: int = 0
+    loss_scale: dict[str, float] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     checksums: dict[str, int] = field(default_factory=dict)
 
