@@ -49,6 +49,10 @@ class ResultsError(NbmgpuError, RuntimeError):
     """The results of the ranks could not be restored."""
 
 
+class CheckpointError(NbmgpuError, RuntimeError):
+    """A file of a checkpoint is missing or damaged."""
+
+
 class ResumeError(NbmgpuError, RuntimeError):
     """The cell cannot go on where a checkpoint was written."""
 

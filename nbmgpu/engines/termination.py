@@ -2,7 +2,7 @@
 
 ====================  =========================================================
 before                with --checkpoint-every, a checkpoint of a run that is stopped,
-                      or whose time is over
+                      whose time is over, or that the system ends
 0 s                   SIGINT to all: the cell gets a KeyboardInterrupt, and rank 0
                       writes its result
 0.3 s                 SIGINT again: the first may have ended a shell command, or been
@@ -51,6 +51,7 @@ class Termination:
         self.ranks = ranks
         self.folder = folder
         self._checkpoint = checkpoint
+        self._asked_to_end: str | None = None
         self.ending: RunEnding = "finished"
         self.detail = ""
         self.force = False
@@ -72,12 +73,31 @@ class Termination:
         """Whether ranks are being ended."""
         return self._start is not None
 
-    def start(self, ending: RunEnding, detail: str = "", force: bool = False) -> None:
-        """Start to end the run, unless that has started; ``force`` kills at once in any case."""
+    def end_soon(self, detail: str) -> None:
+        """End the run as failed, from the next ``advance`` on, though its ranks are well.
+
+        For a signal handler: a job scheduler announces the end of a job.
+
+        Args:
+            detail: the reason, for people.
+        """
+        self._asked_to_end = detail
+
+    def start(
+        self, ending: RunEnding, detail: str = "", force: bool = False, well: bool = False
+    ) -> None:
+        """Start to end the run, unless that has started.
+
+        Args:
+            ending: how it ends.
+            detail: the reason, for people.
+            force: kill at once in any case.
+            well: whether ranks can write a checkpoint, though the run has failed.
+        """
         if not self.started:
             self.ending, self.detail = ending, detail
             self._start = time.monotonic()
-            if ending in ("stopped", "timeout") and not force:
+            if (well or ending in ("stopped", "timeout")) and not force:
                 self._checkpoint.request()
         elif force or ending == "failed":
             self._checkpoint.give_up()
@@ -87,6 +107,8 @@ class Termination:
 
     def advance(self) -> None:
         """Carry out the stages that are due."""
+        if self._asked_to_end is not None and self._start is None:
+            self.start("failed", self._asked_to_end, well=True)
         if self._start is None:
             return
         if self._checkpoint.poll():

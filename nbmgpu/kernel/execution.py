@@ -40,7 +40,6 @@ from .resumed_options import (
     earlier_curves,
     options_after_failure,
     reason_to_restart,
-    resumed_notice,
     with_checkpoint,
 )
 from .write_back import WriteBack
@@ -82,7 +81,7 @@ class Execution:
     taken_over: bool = field(init=False, default=False)
     _engine: Engine = field(init=False)
     _launched: LaunchedRun | None = field(init=False, default=None)
-    _restart_notice: str = field(init=False, default="")
+    _continuation: dict[str, str] = field(init=False, default_factory=dict)  # notices by topic
 
     def __post_init__(self) -> None:
         """Get the engine; drop leading blank lines as IPython does, to keep line numbers equal."""
@@ -94,13 +93,15 @@ class Execution:
 
         Raises:
             SyntaxError, UnknownNameError: the cell cannot run anywhere.
-            OptionError: the engine does not have the requested devices.
+            OptionError: the engine does not have the requested devices, or nothing is to resume.
+            CheckpointError: what is to resume is damaged.
             StrategyError: the strategy cannot train with these options.
             SerializationError: a value cannot be sent to the ranks.
         """
         self.cell = read_cell(self.source, self.namespace, self.context.transform)
         self.options = with_plan(self.options, self.namespace)
-        self.options = with_checkpoint(self.options, self.source, self.context.notebook)
+        resumed = with_checkpoint(self.options, self.source, self.context.notebook)
+        self.options, self._continuation["resumed"] = resumed.options, resumed.notice
         self._check_strategy()
         self.placement = self._engine.place(self.options)
         names = {n: self.namespace[n] for n in self.cell.reads if n in self.namespace}
@@ -175,8 +176,7 @@ class Execution:
             "detached": detached and notices.DETACHED.format(detached),
             "patches": patches and notices.PATCHED_LIBRARIES.format(patches),
             "library-version": untested_notice(),
-            "restarted": self._restart_notice,
-            "resumed": resumed_notice(self.options),
+            **self._continuation,
         }
 
     def _imports_of_strategy(self) -> tuple[str, ...]:
@@ -285,7 +285,7 @@ class Execution:
         self._describe()
         reason = first.view.restart_reason
         text = notices.RESTARTED_TO_DIVIDE if reason == SAME_WORK else notices.RESTARTED
-        self._restart_notice = text.format(
+        self._continuation["restarted"] = text.format(
             seconds=time.time() - first.record.created, reason=reason
         )
         return self.start()
@@ -299,8 +299,9 @@ class Execution:
         failed = self.run
         self._launched_run.release(reusable=False)  # rank 0 may have written into the bundle
         write_digest(failed)
-        self._restart_notice = reason_to_restart(self.options, failed)
-        self.options = options_after_failure(self.options, failed)
+        self._continuation["restarted"] = reason_to_restart(self.options, failed)
+        resumed = options_after_failure(self.options, failed)
+        self.options, self._continuation["resumed"] = resumed.options, resumed.notice
         return self.start()
 
     def finish(self) -> None:

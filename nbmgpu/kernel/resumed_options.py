@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-from nbmgpu.errors import OptionError, format_message
+from nbmgpu.errors import CheckpointError, OptionError, format_message
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.report.text_format import exit_word
-from nbmgpu.runs.checkpoint import DESCRIPTION, NEWEST, Checkpoint, checkpoints_of
+from nbmgpu.runs.checkpoint import (
+    DESCRIPTION,
+    NEWEST,
+    STEP_FOLDER,
+    Checkpoint,
+    find_checkpoints,
+)
 from nbmgpu.runs.curve import Curve
 from nbmgpu.runs.run import Run, find_run, list_runs
 
@@ -24,26 +32,41 @@ RESTARTS = 3
 WITHOUT = "the cell without --resume, with --checkpoint-every 10m"
 
 
-def with_checkpoint(options: RunOptions, cell: str, notebook: str) -> RunOptions:
+@dataclass(frozen=True)
+class ResumedOptions:
+    """The options of a run, and where it goes on.
+
+    Attributes:
+        options: with the folder of a checkpoint, or None, as ``resume``.
+        notice: from which checkpoint it goes on, and which ones are damaged; empty for a run that
+            starts anew.
+    """
+
+    options: RunOptions
+    notice: str = ""
+
+
+def with_checkpoint(options: RunOptions, cell: str, notebook: str) -> ResumedOptions:
     """Return ``options`` with the folder of the checkpoint that ``--resume`` asks for.
 
     They also say how often a run that hangs starts again.  A cell that had started again with
     whole batches goes on with them.
 
     Raises:
+        CheckpointError: all checkpoints of this cell are damaged, or the one that is asked for.
         OptionError: there is no checkpoint of this cell.
         OwnershipError: another user may have written it.
     """
     if options.on_hang == "restart" and not options.max_restarts:
         options = dataclasses.replace(options, max_restarts=RESTARTS)
     if options.resume is None:
-        return options
-    checkpoint, run = find_checkpoint(options.resume, cell, notebook)
-    checkpoint.require_own()
-    options = dataclasses.replace(options, resume=str(checkpoint.folder))
-    if options.may_restart and run.record.options.values.get("exact") == "always":
+        return ResumedOptions(options)
+    found = find_checkpoint(options.resume, cell, notebook)
+    found.checkpoint.require_own()
+    options = dataclasses.replace(options, resume=str(found.checkpoint.folder))
+    if options.may_restart and found.run.record.options.values.get("exact") == "always":
         options = dataclasses.replace(options, exact="always")
-    return options
+    return ResumedOptions(options, _resumed_notice(found.checkpoint, found.damaged))
 
 
 def reason_to_restart(options: RunOptions, ended: Run) -> str:
@@ -63,19 +86,22 @@ def reason_to_restart(options: RunOptions, ended: Run) -> str:
     return ""
 
 
-def options_after_failure(options: RunOptions, failed: Run) -> RunOptions:
+def options_after_failure(options: RunOptions, failed: Run) -> ResumedOptions:
     """Return the options of the run that replaces one whose rank was killed, or that hung."""
-    checkpoints = checkpoints_of(failed)
-    resume = str(checkpoints[-1].folder) if checkpoints else options.resume
-    return dataclasses.replace(options, resume=resume, max_restarts=options.max_restarts - 1)
+    found = find_checkpoints(failed)
+    resume = str(found.whole[-1].folder) if found.whole else options.resume
+    options = dataclasses.replace(options, resume=resume, max_restarts=options.max_restarts - 1)
+    checkpoint = None if resume is None else Checkpoint(Path(resume))
+    return ResumedOptions(options, _resumed_notice(checkpoint, found.damaged))
 
 
-def resumed_notice(options: RunOptions) -> str:
-    """Return where a run goes on; empty for one that starts anew."""
-    if options.resume is None:
-        return ""
-    checkpoint = Checkpoint(Path(options.resume))
-    return f"Resumed after step {checkpoint.step} of run {checkpoint.folder.parents[1].name}."
+def _resumed_notice(checkpoint: Checkpoint | None, damaged: list[CheckpointError]) -> str:
+    """Return where a run goes on, and which later checkpoints it cannot go on from."""
+    sentences = [str(error).partition("\n")[0] for error in damaged]
+    if checkpoint is not None:
+        run = checkpoint.folder.parents[1].name
+        sentences.insert(0, f"Resumed after step {checkpoint.step} of run {run}.")
+    return " ".join(sentences)
 
 
 def earlier_curves(options: RunOptions) -> dict[str, Curve]:
@@ -91,8 +117,23 @@ def earlier_curves(options: RunOptions) -> dict[str, Curve]:
     }
 
 
-def find_checkpoint(resume: str, cell: str, notebook: str) -> tuple[Checkpoint, Run]:
-    """Return the checkpoint that ``--resume`` asks for, and its run.
+@dataclass(frozen=True)
+class FoundCheckpoint:
+    """The checkpoint that ``--resume`` asks for.
+
+    Attributes:
+        checkpoint: it has all of its files.
+        run: the run that has written it.
+        damaged: what is the matter with checkpoints that the run, or a later one, has as well.
+    """
+
+    checkpoint: Checkpoint
+    run: Run
+    damaged: list[CheckpointError]
+
+
+def find_checkpoint(resume: str, cell: str, notebook: str) -> FoundCheckpoint:
+    """Return the checkpoint that ``--resume`` asks for: the newest undamaged one.
 
     Args:
         resume: ``newest``, the beginning of a run's id, or the folder of a checkpoint.
@@ -100,23 +141,47 @@ def find_checkpoint(resume: str, cell: str, notebook: str) -> tuple[Checkpoint, 
         notebook: path of its notebook.
 
     Raises:
+        CheckpointError: all are damaged.
         OptionError: there is none, or it is of another cell.
     """
-    if (Path(resume) / DESCRIPTION).is_file():
-        checkpoint = Checkpoint(Path(resume))
-        return checkpoint, _checked(Run(checkpoint.folder.parents[1]), cell)
+    folder = Path(resume)
+    if (folder / DESCRIPTION).is_file() or (folder.is_dir() and STEP_FOLDER in folder.name):
+        checkpoint = Checkpoint(folder)
+        checkpoint.check()
+        return FoundCheckpoint(checkpoint, _checked(_run_of(checkpoint), cell), [])
     if resume != NEWEST:
-        run = _checked(find_run(resume), cell)
-        if not (found := checkpoints_of(run)):
-            what = f"Run {run.id} has no checkpoint"
-            raise OptionError(format_message(what, instead=WITHOUT))
-        return found[-1], run
-    for run in list_runs():
-        is_same = is_same_cell(run.cell, cell) and run.record.kernel.notebook == notebook
-        if is_same and (found := checkpoints_of(run)):
-            return found[-1], run
+        runs: Iterable[Run] = [_checked(find_run(resume), cell)]
+    else:
+        runs = (
+            run for run in list_runs()
+            if is_same_cell(run.cell, cell) and run.record.kernel.notebook == notebook
+        )  # fmt: skip
+    damaged: list[CheckpointError] = []
+    for run in runs:
+        found = find_checkpoints(run)
+        damaged += reversed(found.damaged)
+        if found.whole:
+            return FoundCheckpoint(found.whole[-1], run, damaged)
+    if damaged:
+        raise damaged[0]
+    if resume != NEWEST:
+        what = f"Run {find_run(resume).id} has no checkpoint"
+        raise OptionError(format_message(what, instead=WITHOUT))
     what = "No run of this cell has a checkpoint"
     raise OptionError(format_message(what, "The cell must be as it was", WITHOUT))
+
+
+def _run_of(checkpoint: Checkpoint) -> Run:
+    """Return the run that has written a checkpoint.
+
+    Raises:
+        OptionError: it is not in the folder of a run.
+    """
+    try:
+        return Run(checkpoint.folder.resolve().parents[1])
+    except (OSError, ValueError, TypeError, IndexError):
+        what = f"{checkpoint.folder} is not in the folder of its run, which tells the cell"
+        raise OptionError(format_message(what, instead="the path where the run wrote it")) from None
 
 
 def is_same_cell(one: str, other: str) -> bool:

@@ -120,7 +120,7 @@ def prepare(
     _restore_environment(record, received.header, shell)
     if session.rank_info.shards_data:
         _write_on_rank_0(files, shell, session)
-    if (checkpointer := checkpointer_of(run, session, shell)) is not None:
+    if (checkpointer := checkpointer_of(run, session, shell, files.saves)) is not None:
         checkpointer.install()
     if record.options.may_restart and session.rank_info.splits_batches:
         recorder.restart = RestartRequest(recorder.events, run.folder)

@@ -11,19 +11,23 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import shutil
-import warnings
+import zlib
+from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbmgpu.errors import OptionError, format_message
+from nbmgpu.errors import CheckpointError, OptionError, format_message
 from nbmgpu.system.ownership import require_own_folder
 
+from .checkpoint_description import CheckpointDescription
 from .checkpoint_state import loads
-from .trainer_checkpoint import TrainerLibrary, trainer_states
+from .checkpoint_tensors import METADATA, read_tensors
+from .folder import write_atomically
+from .trainer_checkpoint import trainer_states
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -36,84 +40,13 @@ NEWEST = "newest"
 CHECKPOINTS = "checkpoints"
 DESCRIPTION = "checkpoint.json"
 STATES, VALUES, RANDOM = "states", "values", "random"
+STEP_FOLDER = "step-"
 
-
-@dataclass(frozen=True)
-class LoopEntry:
-    """A loop that has begun.
-
-    Attributes:
-        function, line: where it is, see ``nbmgpu.rank.checkpoints.loops.LoopSite``.
-        entry: how often it had begun before, in the same iteration of the loop around it.
-    """
-
-    function: str
-    line: int
-    entry: int
-
-
-@dataclass(frozen=True)
-class LoopPosition:
-    """A loop that was running when a checkpoint was written, or the cell around all loops.
-
-    Attributes:
-        loop: the loop; None for the cell.
-        count: number of iterations begun.
-        trained: loops in this iteration that were over and had trained.
-    """
-
-    loop: LoopEntry | None
-    count: int
-    trained: list[LoopEntry]
-
-
-@dataclass(frozen=True)
-class CheckpointDescription:
-    """The content of ``checkpoint.json``.
-
-    Attributes:
-        step: the last training step, as in the run's curves.
-        loaded: the step of the last batch that was loaded; later than ``step`` in most loops.
-        curves: the step of the last point of each curve.
-        samples: number of samples so far.
-        world_size: number of ranks.
-        levels: the cell, and the loops that were running, outermost first.
-        num_states: number of tensors of state dicts; those of variables follow.
-        num_tensors: number of all tensors.
-        left_out: variables that cannot be pickled.
-        trainer: the library whose Trainer has written it, with files of its own.
-        training: which training of the cell that was, from 1.
-    """
-
-    step: int
-    loaded: int
-    curves: dict[str, int]
-    samples: int
-    world_size: int
-    levels: list[LoopPosition] = field(default_factory=list)
-    num_states: int = 0
-    num_tensors: int = 0
-    left_out: list[str] = field(default_factory=list)
-    trainer: TrainerLibrary = ""
-    training: int = 0
-
-    def to_json(self) -> str:
-        """Return the text of the file."""
-        return json.dumps(asdict(self), indent=1)
-
-    @classmethod
-    def from_json(cls, text: str) -> CheckpointDescription:
-        """Return what the text of the file says."""
-        fields = json.loads(text)
-        levels = [
-            LoopPosition(
-                None if each["loop"] is None else LoopEntry(**each["loop"]),
-                each["count"],
-                [LoopEntry(**trained) for trained in each["trained"]],
-            )
-            for each in fields["levels"]
-        ]
-        return cls(**fields | {"levels": levels})
+DAMAGED = "It was incomplete, or has been changed, since it had been written"
+FROM_BEGINNING = "the cell without --resume, which starts from the beginning"
+WRONG_CHECKSUM = "its checksum is another one"
+BLOCK = 1 << 24
+"""Bytes of a file that are read at once."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +61,71 @@ class Checkpoint:
 
     @property
     def description(self) -> CheckpointDescription:
-        """Where in the cell it was written."""
-        return CheckpointDescription.from_json((self.folder / DESCRIPTION).read_text())
+        """Where in the cell it was written.
+
+        Raises:
+            CheckpointError: ``checkpoint.json`` is missing or damaged.
+        """
+        try:
+            return CheckpointDescription.from_json((self.folder / DESCRIPTION).read_text())
+        except (OSError, ValueError) as error:
+            raise self.damaged(DESCRIPTION, error) from None
+
+    def check(self, content: bool = False) -> None:
+        """Raise an error unless all files are there in full.
+
+        Args:
+            content: whether to read the files, too, of which there are checksums.
+
+        Raises:
+            CheckpointError: a file is missing or damaged.
+        """
+        description = self.description
+        for name, size in description.sizes.items():
+            try:
+                found = (self.folder / name).stat().st_size
+            except OSError as error:
+                raise self.damaged(name, error) from None
+            if found != size:
+                raise self.damaged(name, f"it has {found} of {size} bytes")
+        for name, checksum in description.checksums.items() if content else ():
+            if _checksum(self.folder / name) != checksum:
+                raise self.damaged(name, WRONG_CHECKSUM)
+
+    def damaged(self, file: str, cause: Exception | str) -> CheckpointError:
+        """Return the error that a file is missing or damaged, and where else a cell may go on."""
+        if isinstance(cause, OSError) and cause.strerror:
+            cause = cause.strerror
+        where = f"{file!r} of checkpoint {self.folder.name} cannot be read: {cause}"
+        earlier = self._previous()
+        way = f"--resume '{earlier.folder}', the one before" if earlier else FROM_BEGINNING
+        return CheckpointError(format_message(where, f"{DAMAGED}: {self.folder / file}", way))
+
+    def _previous(self) -> Checkpoint | None:
+        """Return the newest undamaged checkpoint of the run that is older."""
+        older = [Checkpoint(each) for each in complete_folders(self.folder.parent)
+                 if each.name < self.folder.name]  # fmt: skip
+        while older:
+            with suppress(CheckpointError):
+                older[-1].check()
+                return older[-1]
+            older.pop()
+        return None
+
+    def read(self, name: str) -> bytes:
+        """Return the content of one of the files that are pickles.
+
+        Raises:
+            CheckpointError: it is missing or damaged.
+        """
+        checksum = self.description.checksums.get(name)
+        try:
+            data = (self.folder / name).read_bytes()
+        except OSError as error:
+            raise self.damaged(name, error) from None
+        if checksum is not None and zlib.crc32(data) != checksum:
+            raise self.damaged(name, WRONG_CHECKSUM)
+        return data
 
     def require_own(self) -> None:
         """Raise an error unless all of its files are one's own: they are unpickled.
@@ -146,11 +142,17 @@ class Checkpoint:
 
     @property
     def states(self) -> dict[str, Any]:
-        """The state dicts of models, optimizers, schedulers and scalers, by variable."""
+        """The state dicts of models, optimizers, schedulers and scalers, by variable.
+
+        Raises:
+            CheckpointError: a file is missing or damaged.
+            OwnershipError: another user may have written the checkpoint.
+        """
         self.require_own()
         if library := self.description.trainer:
+            self.check(content=True)
             return trainer_states(self.folder, library)
-        data = (self.folder / STATES).read_bytes()
+        data = self.read(STATES)
         states: dict[str, Any] = loads(data, self.read_tensors(self.description.num_states))
         return states
 
@@ -183,30 +185,16 @@ class Checkpoint:
         """Read the first ``number`` tensors, on the CPU; needs no process group.
 
         Raises:
+            CheckpointError: a file is missing or damaged.
             OwnershipError: another user may have written the checkpoint.
         """
         self.require_own()
-        import torch
-        from torch.distributed.checkpoint.filesystem import FileSystemReader
-        from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-        from torch.distributed.checkpoint.state_dict_loader import load
-
-        reader = FileSystemReader(self.folder)
-        entries = reader.read_metadata().state_dict_metadata
-        tensors: dict[str, Any] = {}
-        for at in range(number):
-            entry = entries[tensor_key(at)]
-            assert isinstance(entry, TensorStorageMetadata)
-            tensors[tensor_key(at)] = torch.empty(entry.size, dtype=entry.properties.dtype)
-        if tensors:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as asked for
-                load(tensors, storage_reader=reader, no_dist=True)
-        return list(tensors.values())
+        self.read(METADATA)
+        return read_tensors(self.folder, number, self.damaged)
 
     def __repr__(self) -> str:
-        """Return step and folder."""
-        return f"<Checkpoint after step {self.step}: {str(self.folder)!r}>"
+        """Return the folder, whose name has the step."""
+        return f"<Checkpoint {str(self.folder)!r}>"
 
 
 def _fits(state: dict[str, Any], own: dict[str, Any]) -> bool:
@@ -219,26 +207,73 @@ def _fits(state: dict[str, Any], own: dict[str, Any]) -> bool:
     )
 
 
+@dataclass(frozen=True)
+class FoundCheckpoints:
+    """The checkpoints in a folder, oldest first.
+
+    Attributes:
+        whole: those whose files are all there.
+        damaged: what is the matter with each of the others.
+    """
+
+    whole: list[Checkpoint]
+    damaged: list[CheckpointError]
+
+
+def _checksum(path: Path) -> int:
+    """Return the CRC-32 of a file."""
+    checksum = 0
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            checksum = zlib.crc32(block, checksum)
+    return checksum
+
+
+def complete(
+    folder: Path, description: CheckpointDescription, checked: Collection[str] | None = None
+) -> None:
+    """Write ``description`` as the last file of a checkpoint, with the sizes of all others.
+
+    Args:
+        folder: the checkpoint, which has all other files.
+        description: without sizes and checksums.
+        checked: the files that get a checksum; None for all.
+    """
+    files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    sizes = {name: path.stat().st_size for name, path in files.items()}
+    checksums = {name: _checksum(files[name]) for name in (files if checked is None else checked)}
+    text = dataclasses.replace(description, sizes=sizes, checksums=checksums).to_json()
+    write_atomically(folder / DESCRIPTION, text)
+
+
+def complete_folders(checkpoints: Path) -> list[Path]:
+    """Return the folders of checkpoints that were completed, oldest first."""
+    return sorted(path.parent for path in checkpoints.glob(f"{STEP_FOLDER}*/{DESCRIPTION}"))
+
+
 def remove_old(checkpoints: Path, keep: int) -> None:
     """Remove all complete checkpoints in a folder but the newest ``keep``."""
-    complete = sorted(path.parent for path in checkpoints.glob(f"step-*/{DESCRIPTION}"))
-    for folder in complete[:-keep]:
+    for folder in complete_folders(checkpoints)[:-keep]:
         with suppress(OSError):
             (folder / DESCRIPTION).unlink()  # first: it is not complete any more
             shutil.rmtree(folder)
 
 
-def tensor_key(number: int) -> str:
-    """Return the name of a tensor in a checkpoint."""
-    return f"tensor-{number}"
-
-
 def step_folder(run_folder: Path, step: int) -> Path:
     """Return the folder of the checkpoint after a step."""
-    return run_folder / CHECKPOINTS / f"step-{step:08d}"
+    return run_folder / CHECKPOINTS / f"{STEP_FOLDER}{step:08d}"
 
 
-def checkpoints_of(run: Run) -> list[Checkpoint]:
-    """Return the complete checkpoints of a run, oldest first."""
-    folders = sorted((run.folder / CHECKPOINTS).glob("step-*"))
-    return [Checkpoint(folder) for folder in folders if (folder / DESCRIPTION).exists()]
+def find_checkpoints(run: Run) -> FoundCheckpoints:
+    """Return the checkpoints of a run that were completed."""
+    found = FoundCheckpoints([], [])
+    for folder in complete_folders(run.folder / CHECKPOINTS):
+        checkpoint = Checkpoint(folder)
+        try:
+            checkpoint.check()
+        except CheckpointError as error:
+            if (folder / DESCRIPTION).exists():  # otherwise a running run has just removed it
+                found.damaged.append(error)
+        else:
+            found.whole.append(checkpoint)
+    return found

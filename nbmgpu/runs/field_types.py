@@ -41,6 +41,9 @@ def _check_of(hint: Any) -> Check:
     if origin in (Union, types.UnionType):
         checks = [_check_of(each) for each in arguments]
         return lambda value: any(check(value) for check in checks)
+    if origin is list and dataclasses.is_dataclass(arguments[0]):
+        check = _check_of(arguments[0])
+        return lambda value: type(value) is list and all(map(check, value))
     if origin is list:
         allowed = _json_types(arguments[0])
         return lambda value: (

@@ -7,6 +7,7 @@ import itertools
 import json
 import shutil
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +17,7 @@ from nbmgpu.errors import LaunchError, OptionError, format_message
 from nbmgpu.formatting import format_count
 from nbmgpu.system.processes import process_is_alive
 
-from .checkpoint import Checkpoint, checkpoints_of
+from .checkpoint import Checkpoint, find_checkpoints
 from .engine_plugins import run_control
 from .event_file import EventTail
 from .events import ACTIVE_STATES, Event, RunState
@@ -218,13 +219,20 @@ class Run:
 
     @property
     def checkpoints(self) -> list[Checkpoint]:
-        """The complete checkpoints, oldest first; see ``--checkpoint-every``."""
-        return checkpoints_of(self)
+        """The complete checkpoints, oldest first; see ``--checkpoint-every``.
+
+        Damaged ones are left out, with a warning.
+        """
+        found = find_checkpoints(self)
+        for error in found.damaged:
+            warnings.warn(str(error), stacklevel=2)
+        return found.whole
 
     def checkpoint(self, number: int = -1) -> Checkpoint:
         """Return a checkpoint by its place among ``checkpoints``; by default the newest.
 
         Raises:
+            CheckpointError: it has some, and all of them are damaged.
             OptionError: the run has none there.
             OwnershipError: another user may have written it.
         """
@@ -232,6 +240,8 @@ class Run:
         try:
             found = checkpoints[number]
         except IndexError:
+            if not checkpoints and (damaged := find_checkpoints(self).damaged):
+                raise damaged[-1] from None
             what = f"Run {self.id} has {format_count(len(checkpoints), 'checkpoint')}"
             raise OptionError(format_message(what, instead="--checkpoint-every 10m")) from None
         found.require_own()

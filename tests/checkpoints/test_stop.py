@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from typing import Any
@@ -10,23 +12,34 @@ import pytest
 from interrupted import LOOP, assert_same_curve, notebook, weights
 
 import nbmgpu
-from nbmgpu.errors import RunTimeoutError
+from nbmgpu.errors import LaunchError, RunTimeoutError
 from nbmgpu.runs.run import Run, list_runs
 
 SLOW = LOOP.replace("    history", "        __import__('time').sleep(SECONDS)\n    history")
 OPTIONS = {"gpus": 2, "cpu": True, "exact": "never", "checkpoint_every": "1000steps"}
 
 
-def stop_when_it_trains(known: set[str], step: int = 12) -> None:
-    """Stop the run that is not ``known``, once rank 0 has come to ``step``."""
+def wait_until_it_trains(known: set[str], step: int = 12) -> Run:
+    """Return the run that is not ``known``, once rank 0 has come to ``step``."""
     while True:
         for run in list_runs():
             if run.id not in known:
                 run.refresh()
                 if any(len(curve) >= step for curve in run.view.curves.values()):
-                    run.stop()
-                    return
+                    return run
         time.sleep(0.05)
+
+
+def stop_when_it_trains(known: set[str], step: int = 12) -> None:
+    """Stop the run that is not ``known``, once rank 0 has come to ``step``."""
+    wait_until_it_trains(known, step).stop()
+
+
+def end_when_it_trains(known: set[str]) -> None:
+    """Ask the launcher of the run that is not ``known`` to end."""
+    launcher = wait_until_it_trains(known).view.launcher
+    assert launcher is not None
+    os.kill(launcher.pid, signal.SIGTERM)
 
 
 def run_until_it_is_stopped(namespace: dict[str, Any], **options: Any) -> Run:
@@ -56,6 +69,23 @@ def test_a_stopped_run_goes_on_where_it_was(options, capsys) -> None:
     assert float((weights(unbroken) - weights(resumed)).abs().max()) == 0
     assert resumed["meter"].values == unbroken["meter"].values
     assert_same_curve(nbmgpu.last_run, unbroken_run)
+
+
+def test_a_run_whose_launcher_is_asked_to_end_goes_on_where_it_was() -> None:
+    """As by a job scheduler that needs the machine for something else."""
+    unbroken = notebook("SECONDS = 0")
+    nbmgpu.run(SLOW, unbroken, **OPTIONS)
+    ended = notebook("SECONDS = 0.1")
+    known = {run.id for run in list_runs()}
+    threading.Thread(target=end_when_it_trains, args=[known], daemon=True).start()
+    with pytest.raises(LaunchError, match=r"SIGTERM[\s\S]*trained so far is back"):
+        nbmgpu.run(SLOW, ended, **OPTIONS)
+    (*_, last) = nbmgpu.last_run.checkpoints
+    assert 12 <= last.step <= len(ended["meter"].values) < 39
+    resumed = notebook("SECONDS = 0")
+    nbmgpu.run(SLOW, resumed, resume=True, **OPTIONS)
+    assert float((weights(unbroken) - weights(resumed)).abs().max()) == 0
+    assert resumed["meter"].values == unbroken["meter"].values
 
 
 def test_a_run_whose_time_is_over_has_a_checkpoint() -> None:

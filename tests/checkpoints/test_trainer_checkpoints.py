@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -32,9 +33,12 @@ model = BertForSequenceClassification(BertConfig(
 ))
 arguments = TrainingArguments(
     OUT, num_train_epochs=3, per_device_train_batch_size=8, report_to=[], use_cpu=True,
-    save_strategy="no", logging_steps=1, learning_rate=1e-2,
+    save_strategy="no", logging_steps=5, learning_rate=1e-2,
+    eval_on_start=True, eval_strategy="steps", eval_steps=4,
 )
-trainer = Trainer(model, arguments, train_dataset=data, callbacks=[FailAt()])
+trainer = Trainer(
+    model, arguments, train_dataset=data, eval_dataset=data[:12], callbacks=[FailAt()]
+)
 """
 LIGHTNING = """
 import lightning.pytorch as pl
@@ -89,6 +93,15 @@ def weights(namespace: dict[str, Any]) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in namespace["model"].parameters()])
 
 
+def logs(namespace: dict[str, Any]) -> list[Any]:
+    """Return what transformers' Trainer has logged, without times."""
+    log = getattr(namespace["trainer"], "state", None)
+    return [
+        {key: value for key, value in entry.items() if not re.search("runtime|second", key)}
+        for entry in getattr(log, "log_history", ())
+    ]
+
+
 def test_the_second_training_of_a_cell_goes_on(tmp_path) -> None:
     """A resumed cell runs the first one again: its checkpoint is of the second."""
     setup = LIGHTNING.replace("trainer.global_step == FAIL_AT", "FAIL_AT == (trainer.max_epochs, "
@@ -138,6 +151,8 @@ def test_a_training_goes_on_where_it_was(library: str, strategy: str, tmp_path) 
     assert float((weights(unbroken) - weights(resumed)).abs().max()) < 1e-6
     assert "not-resumed" not in nbmgpu.last_run.view.notices
     assert_same_curve(nbmgpu.last_run, whole)
+    for entry, expected in zip(logs(resumed), logs(unbroken), strict=True):
+        assert entry == pytest.approx(expected, abs=1e-6)
     fresh = notebook(library, out)
     before = weights(fresh)
     failed.checkpoint().load(fresh["model"])

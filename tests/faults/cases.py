@@ -91,7 +91,8 @@ def expected(case: Case) -> Expected:
             return _of_rank(case)
         case "launcher":
             words = {"KILL": "launcher was killed", "TERM": "launcher was ended by SIGTERM"}
-            return Expected("LaunchError", words[case.signal], "before")
+            is_asked = case.signal == "TERM" and case.phase not in ("launch", "join")
+            return Expected("LaunchError", words[case.signal], "trained" if is_asked else "before")
         case _:
             if case.phase == "packing":  # the next fork server is started for this run
                 return Expected()

@@ -23,10 +23,9 @@ from nbmgpu.runs.checkpoint import (
     STATES,
     VALUES,
     Checkpoint,
-    CheckpointDescription,
-    LoopPosition,
     step_folder,
 )
+from nbmgpu.runs.checkpoint_description import CheckpointDescription, LoopPosition
 from nbmgpu.runs.events import Failure
 from nbmgpu.runs.failure import exception_of
 from nbmgpu.runs.undo_log import UndoLog, undo

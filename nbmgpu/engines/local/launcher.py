@@ -72,7 +72,7 @@ def launch(folder: str, environment: ProcessEnvironment, server: int) -> None:
     )
     ranks: LocalRanks = TorchrunRanks(run) if run.record.options.fresh else ForkedRanks(run)
     termination = Termination(ranks, run.folder, FinalCheckpoint(run, events))
-    signal.signal(signal.SIGTERM, lambda *_: _end_at_once(run, termination, server))
+    signal.signal(signal.SIGTERM, lambda *_: _end(run, termination, server))
     if stop_request(run.folder) is not None:  # the kernel may have given up waiting for this one
         termination.start("stopped", STOPPED_BEFORE_START)
     else:
@@ -97,10 +97,13 @@ def launch(folder: str, environment: ProcessEnvironment, server: int) -> None:
     events.close()
 
 
-def _end_at_once(run: Run, termination: Termination, server: int) -> None:
-    """End the run at SIGTERM, which the system sends when the fork server has ended."""
+def _end(run: Run, termination: Termination, server: int) -> None:
+    """End the run at SIGTERM: at once at a second one, or where the fork server has ended."""
     ending: RunEnding = "failed" if stop_request(run.folder) is None else "stopped"
     kernel = run.record.kernel
+    if os.getppid() == server and not termination.started:
+        termination.end_soon(TERMINATED)
+        return
     if os.getppid() == server:
         detail = TERMINATED
     elif process_is_alive(kernel.pid, kernel.create_time):

@@ -14,7 +14,7 @@ from nbmgpu.engines.termination import Termination
 from nbmgpu.rank.store.store_address import KEY_VARIABLE, StoreAddress
 from nbmgpu.rank.store.store_client import StoreClient
 from nbmgpu.runs.event_file import EventWriter
-from nbmgpu.runs.events import LAUNCHER, Ended, RunEnding, Started
+from nbmgpu.runs.events import LAUNCHER, Ended, Started
 from nbmgpu.runs.run import Run
 from nbmgpu.system.processes import own_process
 
@@ -67,9 +67,10 @@ def _handle_signals(run: Run, termination: Termination) -> None:
     def handle(sig: int, _: object) -> None:
         if sig in (STOP, FORCE_STOP):
             termination.start("stopped", force=sig == FORCE_STOP)
+        elif stop_request(run.folder) is None:
+            termination.end_soon(ENDED_BY_SCHEDULER)
         else:
-            ending: RunEnding = "failed" if stop_request(run.folder) is None else "stopped"
-            termination.start(ending, ENDED_BY_SCHEDULER)
+            termination.start("stopped", ENDED_BY_SCHEDULER)
 
     for sig in (STOP, FORCE_STOP, signal.SIGTERM):
         signal.signal(sig, handle)

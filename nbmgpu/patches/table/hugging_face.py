@@ -102,6 +102,11 @@ ENTRIES = (
         "Under tp, attention that returns its weights computes all heads on every rank.",
     ),
     *private(TRANSFORMERS, TRAINER, "_train_batch_size _get_num_items_in_batch", ONE_LOOP),
+    *private(
+        TRANSFORMERS, TRAINER,
+        "_tr_loss _total_loss_scalar _globalstep_last_logged _initial_global_step",
+        "A resumed training logs the losses of the unbroken one.",
+    ),
     *private(TRANSFORMERS, "transformers.training_args.TrainingArguments", "_n_gpu", ONE_LOOP),
     *patched(
         TRANSFORMERS, "transformers.trainer_callback.CallbackHandler",

@@ -20,6 +20,7 @@ from nbmgpu.strategies.sharding.full_tensor_view import FullTensorView, full_ten
 
 from .module_attributes import ATTRIBUTES, module_attributes
 from .references import find_references, is_reference, is_stateful
+from .sizes import tensor_bytes
 
 MIN_BYTES = 1024
 """Smaller tensors stay in the pickles."""
@@ -106,7 +107,7 @@ def capture(variables: Mapping[str, Any], rank: int, world_size: int) -> Capture
     kept = {name: value for name, value in kept.items() if name not in left_out}
     kept[ATTRIBUTES] = module_attributes(references, lambda each: _is_picklable(each, paths))
     values = _dumps(kept, paths, tensors)
-    sizes = [_nbytes(tensor) for tensor in tensors]
+    sizes = [tensor_bytes(tensor) for tensor in tensors]
     writers = _writers(sizes[:num_states], world_size) + [0] * (len(tensors) - num_states)
     own = {number for number, writer in enumerate(writers) if writer == rank}
     return CapturedState(
@@ -141,11 +142,6 @@ def _gathered(tensors: Sequence[torch.Tensor], own: Collection[int]) -> dict[int
         if number in own:
             gathered[number] = full
     return gathered
-
-
-def _nbytes(tensor: torch.Tensor) -> int:
-    with torch._C.DisableTorchFunctionSubclass():  # of a sharded tensor without gathering it
-        return tensor.numel() * tensor.element_size()
 
 
 def _is_picklable(value: Any, paths: Mapping[int, str]) -> bool:

@@ -14,12 +14,8 @@ import torch.distributed as dist
 from nbmgpu.options.checkpoint_options import CheckpointInterval
 from nbmgpu.rank import current
 from nbmgpu.rank.reporting import notices
-from nbmgpu.runs.checkpoint import (
-    Checkpoint,
-    CheckpointDescription,
-    LoopPosition,
-    step_folder,
-)
+from nbmgpu.runs.checkpoint import Checkpoint, step_folder
+from nbmgpu.runs.checkpoint_description import CheckpointDescription, LoopPosition
 
 from .agreement import IterationAgreement
 from .capture import capture
@@ -35,6 +31,7 @@ from .trainers import TrainerCheckpoints
 from .writer import CheckpointWriter
 
 if TYPE_CHECKING:
+    from nbmgpu.rank.files.saves import Saves
     from nbmgpu.rank.session import TrainingSession
     from nbmgpu.rank.shell import RankShell
     from nbmgpu.runs.run import Run
@@ -58,10 +55,12 @@ class Checkpointer:
         interval: CheckpointInterval | None,
         checkpoint: Checkpoint | None,
         keep: int,
+        saves: Saves,
     ) -> None:
         """Prepare to write a checkpoint every ``interval``, and to resume from ``checkpoint``.
 
-        All ranks call it together.  The newest ``keep`` checkpoints are kept.
+        All ranks call it together.  The newest ``keep`` checkpoints are kept.  Trainers write files
+        by ``saves``.
         """
         group = dist.new_group(backend="gloo")
         self.loops = LoopStack(lambda: session.progress.step)
@@ -78,7 +77,7 @@ class Checkpointer:
         self._instrumentation = Instrumentation(self.loops, self.loops.enter, self._skips_iteration)
         self._random = RandomPosition(session.streams, self.loops, self._schedule.is_near)
         self._of_trainers = TrainerCheckpoints(
-            run, session, self._random, self._schedule, group, of_trainer, keep
+            run, session, self._random, self._schedule, group, of_trainer, keep, saves
         )
         self._constants = Constants({})
 
@@ -217,7 +216,9 @@ class Checkpointer:
         return False
 
 
-def checkpointer_of(run: Run, session: TrainingSession, shell: RankShell) -> Checkpointer | None:
+def checkpointer_of(
+    run: Run, session: TrainingSession, shell: RankShell, saves: Saves
+) -> Checkpointer | None:
     """Return the checkpointer that the options of a run ask for."""
     values = run.record.options.values
     every, resume = values.get("checkpoint_every"), values.get("resume")
@@ -225,4 +226,4 @@ def checkpointer_of(run: Run, session: TrainingSession, shell: RankShell) -> Che
         return None
     interval = CheckpointInterval.parse(every) if every else None
     checkpoint = Checkpoint(Path(resume)) if resume else None
-    return Checkpointer(run, session, shell, interval, checkpoint, values.get("keep") or 3)
+    return Checkpointer(run, session, shell, interval, checkpoint, values.get("keep") or 3, saves)

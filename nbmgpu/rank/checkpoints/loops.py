@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from nbmgpu.runs.checkpoint import LoopEntry
+from nbmgpu.runs.checkpoint_description import LoopEntry
 
 from .loader_pass import PassRecord
 

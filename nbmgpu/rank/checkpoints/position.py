@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nbmgpu.runs.checkpoint import CheckpointDescription
+from nbmgpu.runs.checkpoint_description import CheckpointDescription
 
 if TYPE_CHECKING:
     from nbmgpu.rank.session import TrainingSession
@@ -19,6 +19,7 @@ def training_position(session: TrainingSession) -> dict[str, Any]:
         "curves": dict(session.recorder.last_steps),
         "samples": progress.samples,
         "world_size": session.rank_info.world_size,
+        "loss_scale": session.trained.options.loss_scale.state_dict(),
     }
 
 
@@ -27,4 +28,5 @@ def restore_position(session: TrainingSession, description: CheckpointDescriptio
     progress = session.progress
     progress.step = description.loaded - session.loader_events.current_batch.num_queued
     progress.samples, progress.trained_step = description.samples, description.step
+    session.trained.options.loss_scale.load_state_dict(description.loss_scale)
     session.recorder.drops_metrics = False

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from nbmgpu.errors import NbmgpuError, ResumeError, format_message
-from nbmgpu.runs.checkpoint import RANDOM, STATES, VALUES, Checkpoint
+from nbmgpu.runs.checkpoint import FROM_BEGINNING, RANDOM, STATES, VALUES, Checkpoint
 from nbmgpu.runs.checkpoint_state import loads
 
 from .capture import load_states
@@ -19,8 +19,6 @@ from .in_place import InPlaceUpdate
 from .loops import ActiveLoop
 from .module_attributes import ATTRIBUTES, restore_module_attributes
 from .references import find_references
-
-INSTEAD = "the cell without --resume, which starts from the beginning"
 
 
 class Resume:
@@ -35,12 +33,13 @@ class Resume:
         """Read where ``checkpoint`` was written.
 
         Raises:
+            CheckpointError: a file is missing or damaged.
             OwnershipError: another user may have written it.
         """
         checkpoint.require_own()
         self._checkpoint = checkpoint
         self.description = checkpoint.description
-        self.random = pickle.loads((checkpoint.folder / RANDOM).read_bytes())
+        self.random = pickle.loads(checkpoint.read(RANDOM))
 
     def skips(self, active: Sequence[ActiveLoop]) -> bool:
         """Return whether the iteration that the innermost of ``active`` begins is over already.
@@ -60,7 +59,7 @@ class Resume:
         if loop.count > count:
             what = f"The loop in {loop.site} has passed iteration {count}"
             reason = "The cell has taken another way than when the checkpoint was written"
-            raise ResumeError(format_message(what, reason, INSTEAD))
+            raise ResumeError(format_message(what, reason, FROM_BEGINNING))
         return loop.count < count
 
     def is_before(self, active: Sequence[ActiveLoop]) -> bool:
@@ -101,7 +100,7 @@ class Resume:
             frame.assign({n: v for n, v in values.items() if n not in variables})
 
     def _values(self, resolve: Callable[[str], Any]) -> dict[str, Any]:
-        data = (self._checkpoint.folder / VALUES).read_bytes()
+        data = self._checkpoint.read(VALUES)
         values: dict[str, Any] = loads(data, self._tensors, resolve)
         return values
 
@@ -121,7 +120,7 @@ class Resume:
         """
         references = find_references(variables)
         try:
-            states = loads((self._checkpoint.folder / STATES).read_bytes(), self._tensors)
+            states = loads(self._checkpoint.read(STATES), self._tensors)
             load_states(states, references)
             values = self._values(references.__getitem__)
             update = InPlaceUpdate()
@@ -130,10 +129,10 @@ class Resume:
             raise
         except KeyError as missing:
             what = f"The checkpoint has {missing}, and the cell does not"
-            raise ResumeError(format_message(what, CHANGED, INSTEAD)) from None
+            raise ResumeError(format_message(what, CHANGED, FROM_BEGINNING)) from None
         except Exception as error:
             what = f"A state of the checkpoint does not fit: {type(error).__name__}: {error}"
-            raise ResumeError(format_message(what, CHANGED, INSTEAD)) from error
+            raise ResumeError(format_message(what, CHANGED, FROM_BEGINNING)) from error
         updated = {name: update(variables.get(name), value) for name, value in values.items()}
         for frame in frames:
             frame.assign(updated)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import time
 from collections.abc import Callable
@@ -13,24 +14,21 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from nbmgpu.environment import random_state
-from nbmgpu.rank.store.broadcast import barrier
-from nbmgpu.runs.checkpoint import (
-    DESCRIPTION,
-    RANDOM,
-    Checkpoint,
-    CheckpointDescription,
-    remove_old,
-    step_folder,
-)
+from nbmgpu.rank.files.writes import unpatched
+from nbmgpu.rank.store.broadcast import barrier, broadcast_from_rank_0
+from nbmgpu.runs.checkpoint import RANDOM, Checkpoint, complete, remove_old, step_folder
+from nbmgpu.runs.checkpoint_description import CheckpointDescription
 from nbmgpu.runs.events import CheckpointWritten
-from nbmgpu.runs.folder import write_atomically
 from nbmgpu.runs.trainer_checkpoint import TrainerLibrary
 
+from .failures import discard, require_space, text_of
 from .position import restore_position, training_position
 from .random_positions import RandomPosition
 from .schedule import CheckpointSchedule
+from .sizes import state_bytes
 
 if TYPE_CHECKING:
+    from nbmgpu.rank.files.saves import Saves
     from nbmgpu.rank.session import TrainingSession
     from nbmgpu.runs.run import Run
 
@@ -66,10 +64,11 @@ class TrainerCheckpoints:
         group: ProcessGroup | None,
         checkpoint: Checkpoint | None,
         keep: int,
+        saves: Saves,
     ) -> None:
         """Write one when ``schedule`` says so; a training goes on at ``checkpoint``.
 
-        ``group`` has all ranks, with gloo.
+        ``group`` has all ranks, with gloo.  Trainers write their files by ``saves``.
         """
         self.is_used = False
         self._schedule = schedule
@@ -79,6 +78,7 @@ class TrainerCheckpoints:
         self._random = random
         self._checkpoint = checkpoint
         self._keep = keep
+        self._saves = saves
         self._states: TrainerRandomStates | None = None
         self._trainings = 0
 
@@ -91,11 +91,13 @@ class TrainerCheckpoints:
         """Restore the random states that the interrupted cell began with.
 
         Raises:
+            CheckpointError: a file of the checkpoint is missing or damaged.
             OwnershipError: another user may have written the checkpoint.
         """
         if self._checkpoint is not None:
             self._checkpoint.require_own()  # the library unpickles what is there, too
-            states = pickle.loads((self._checkpoint.folder / RANDOM).read_bytes())
+            self._checkpoint.check(content=True)
+            states = pickle.loads(self._checkpoint.read(RANDOM))
             self._states = states[self._session.rank_info.rank % len(states)]
             self._random.initial = self._states.initial
             random_state.restore(self._random.initial)
@@ -134,33 +136,85 @@ class TrainerCheckpoints:
         return self._schedule.is_due(ends_epoch) and not self.is_to_resume
 
     def write(
-        self, library: TrainerLibrary, save: Callable[[Path], None], ends_epoch: bool
+        self,
+        library: TrainerLibrary,
+        save: Callable[[Path], None],
+        ends_epoch: bool,
+        arrange: Callable[[Path], None] = lambda folder: None,
     ) -> None:
         """Write a checkpoint; all ranks call it together.
+
+        If it cannot be written, a notice says so, and the training goes on.
 
         Args:
             library: the library of the Trainer.
             ends_epoch: whether the pass over its loader is over.
-            save: writes its states into a new folder, on all ranks together.
+            save: writes its states into an empty folder, on all ranks together.
+            arrange: moves files there, on rank 0, when all ranks have saved.
         """
         begun, session = time.perf_counter(), self._session
+        rank, step = session.rank_info.rank, session.progress.trained_step
         self._schedule.restart()
-        folder = step_folder(self._run.folder, session.progress.trained_step)
-        save(folder)
+        folder, needed = step_folder(self._run.folder, step), state_bytes(session.trained.units)
+        error = _error_of(functools.partial(require_space, folder, needed)) if rank == 0 else ""
+        if not (error := broadcast_from_rank_0(error)):
+            error = self._save(save, folder)
         begun_with = None if ends_epoch else self._random.newest_pass
         own = TrainerRandomStates(self._random.initial, session.streams.states(), begun_with)
-        random: list[Any] = [None] * session.rank_info.world_size
-        dist.all_gather_object(random, own, self._group)
-        if session.rank_info.rank == 0:
-            (folder / RANDOM).write_bytes(pickle.dumps(random))
-            description = CheckpointDescription(
-                **training_position(session), trainer=library, training=self._trainings
-            )
-            write_atomically(folder / DESCRIPTION, description.to_json())
-            remove_old(folder.parent, self._keep)
-            held = time.perf_counter() - begun
-            nbytes = sum(path.stat().st_size for path in folder.iterdir())
-            session.recorder.events.emit(
-                CheckpointWritten, step=description.step, nbytes=nbytes, held=held, seconds=held
-            )
+        of_ranks: list[Any] = [None] * session.rank_info.world_size
+        dist.all_gather_object(of_ranks, (own, error), self._group)
+        error = next((each for _, each in of_ranks if each), "")
+        if rank == 0:
+            random = pickle.dumps([own for own, _ in of_ranks])
+            write = functools.partial(self._complete, library, folder, random, arrange)
+            error = error or _error_of(write)
+            if error:
+                discard(folder, step, needed, error, session.recorder)
+            else:
+                self._report(folder, step, time.perf_counter() - begun)
         barrier()
+
+    def _save(self, save: Callable[[Path], None], folder: Path) -> str:
+        """Save into ``folder``; return an error as text.
+
+        Ranks save one file after the other together, so rank 0 comes to all of them.
+        """
+        failures: list[Exception] = []
+        self._saves.failures = failures
+        try:
+            error = _error_of(functools.partial(save, folder))
+        finally:
+            self._saves.failures = None
+        return text_of(failures[0]) if failures else error
+
+    def _complete(
+        self,
+        library: TrainerLibrary,
+        folder: Path,
+        random: bytes,
+        arrange: Callable[[Path], None],
+    ) -> None:
+        with unpatched():  # other ranks do not look for these files
+            arrange(folder)
+        (folder / RANDOM).write_bytes(random)
+        description = CheckpointDescription(
+            **training_position(self._session), trainer=library, training=self._trainings
+        )
+        complete(folder, description)
+
+    def _report(self, folder: Path, step: int, held: float) -> None:
+        with unpatched():  # rank 0 alone removes them
+            remove_old(folder.parent, self._keep)
+        nbytes = sum(path.stat().st_size for path in folder.iterdir())
+        self._session.recorder.events.emit(
+            CheckpointWritten, step=step, nbytes=nbytes, held=held, seconds=held
+        )
+
+
+def _error_of(write: Callable[[], None]) -> str:
+    """Call ``write``; return the error that it raises, as text."""
+    try:
+        write()
+    except Exception as error:  # of the library, or of one that it writes with
+        return text_of(error)
+    return ""

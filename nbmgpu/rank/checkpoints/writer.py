@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pickle
-import shutil
 import time
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,26 +14,20 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
-from nbmgpu.formatting import format_bytes
 from nbmgpu.rank.reporting.recorder import Recorder
 from nbmgpu.runs.checkpoint import (
-    DESCRIPTION,
     RANDOM,
     STATES,
     VALUES,
-    CheckpointDescription,
+    complete,
     remove_old,
-    tensor_key,
 )
+from nbmgpu.runs.checkpoint_description import CheckpointDescription
+from nbmgpu.runs.checkpoint_tensors import METADATA, tensor_key
 from nbmgpu.runs.events import CheckpointWritten
-from nbmgpu.runs.folder import write_atomically
 
 from .capture import CapturedState
-
-NOT_WRITTEN = (
-    "The checkpoint after step {step} could not be written: {error}. The cell goes on; the next "
-    "checkpoint is tried again."
-)
+from .failures import discard, text_of
 
 
 @dataclass(frozen=True)
@@ -123,14 +115,11 @@ class CheckpointWriter:
             if self._rank == 0:
                 for name, data in pending.files.items():
                     (pending.folder / name).write_bytes(data)
-                write_atomically(pending.folder / DESCRIPTION, pending.description.to_json())
+                complete(pending.folder, pending.description, checked=[*pending.files, METADATA])
         except (Exception, CheckpointException) as error:  # which is a BaseException
             if self._rank == 0:
-                text = NOT_WRITTEN.format(
-                    step=pending.description.step, error=_reason(error, pending)
-                )
-                self._recorder.notice("checkpoint-failed", text)
-                shutil.rmtree(pending.folder, ignore_errors=True)
+                step, cause = pending.description.step, text_of(error)
+                discard(pending.folder, step, pending.nbytes, cause, self._recorder)
             return
         if self._rank == 0:
             remove_old(pending.folder.parent, self._keep)
@@ -141,19 +130,3 @@ class CheckpointWriter:
                 held=pending.held,
                 seconds=time.perf_counter() - pending.begun,
             )
-
-
-def _reason(error: BaseException, pending: PendingCheckpoint) -> str:
-    """Return the first cause of ``error``, on one line.
-
-    On a full disk torch's writer of archives fails by an assertion.
-    """
-    with suppress(OSError):
-        free = shutil.disk_usage(pending.folder).free
-        if free < pending.nbytes:
-            left, needed = format_bytes(free), format_bytes(pending.nbytes)
-            return f"no space left on the disk ({left} are free, of {needed} for its tensors)"
-    failures = getattr(error, "failures", None)  # CheckpointException: by rank
-    if failures:
-        error = next(iter(failures.values()))[0]
-    return f"{type(error).__name__}: {error}".partition("\n")[0].rstrip(".")

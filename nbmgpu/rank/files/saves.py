@@ -36,6 +36,8 @@ class Saves:
         files: the files that have been saved.
         writer: writes them.
         join_save: takes part in the gathers of rank 0 while that pickles a value.
+        failures: errors of saves on rank 0, which then goes on to the next one, as the other ranks
+            do; None if they are raised.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Saves:
         self.files = SavedFiles()
         self.writer = AtomicWriter()
         self.join_save: Callable[[Any], None] = lambda value: None
+        self.failures: list[Exception] | None = None
         self._rank = rank
         self._is_private = is_private
         self._on_shared = on_shared
@@ -103,7 +106,12 @@ class Saves:
         if repeated or (not previous and os.path.lexists(path)):  # others may be reading it
             self._rendezvous.wait_for_others(save.path_key, [previous] if previous else [])
         overwrite = os.path.lexists(path) and not store.check([_own_key(path)])
-        return self._rendezvous.run_on_rank_0(save.path_key, in_place if overwrite else atomic)
+        try:
+            return self._rendezvous.run_on_rank_0(save.path_key, in_place if overwrite else atomic)
+        except Exception as error:
+            if self.failures is None:
+                raise
+            self.failures.append(error)
 
     def _leave_to_rank_0(
         self, path: str, in_place: Callable[[], Any], atomic: Callable[[], Any], pickled: Any

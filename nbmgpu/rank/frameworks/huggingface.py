@@ -63,7 +63,7 @@ def install(session: TrainingSession) -> None:
         make_loop,
         patches,
     ).install()
-    TrainerCheckpointPatch(session.rank_info.rank, patches).install()
+    TrainerCheckpointPatch(patches).install()
 
 
 def _at_most_one(n_gpu: Any) -> property:
@@ -219,7 +219,12 @@ class TrainerPatch:
             original(trainer, *args)
 
     def wait_for_save(self, original: Any, trainer: Any, *args: Any, **kwargs: Any) -> None:
-        """Return when rank 0 has written the files."""
-        original(trainer, *args, **kwargs)
+        """Return when rank 0 has written the files, or has failed to."""
+        try:
+            original(trainer, *args, **kwargs)
+        except Exception:
+            if self.rank_info.shards_data and self.rank_info.rank == 0:
+                wait_for_rank_0("saved")
+            raise
         if self.rank_info.shards_data:
             wait_for_rank_0("saved")

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import functools
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed as dist
+from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from nbmgpu.patches import PatchStack
 from nbmgpu.rank import current
+from nbmgpu.rank.files.writes import unpatched
+from nbmgpu.rank.store.broadcast import sum_over_ranks
 
 from .trainer_loop import TRAINER
+
+LOSS_SUMS = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step")
+"""What a Trainer computes logged losses and the mean loss from, and does not save."""
+
+LOSS_SUMS_FILE = "loss_sums.json"
 
 
 class TrainerCheckpointPatch:
     """Lets Trainers save when a checkpoint is due, and begin at the one that is resumed."""
 
-    def __init__(self, rank: int, patches: PatchStack) -> None:
-        """Patch by ``patches`` on ``rank``."""
-        self.rank = rank
+    def __init__(self, patches: PatchStack) -> None:
+        """Patch by ``patches``."""
         self.patches = patches
         self._step = -1
 
@@ -34,9 +46,10 @@ class TrainerCheckpointPatch:
             trainer: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any
         ) -> Any:
             checkpoints = current.trainer_checkpoints
-            if checkpoints is not None and (folder := checkpoints.begin_training("transformers")):
-                resume_from_checkpoint = str(folder)
-            return original(trainer, resume_from_checkpoint, *args, **kwargs)
+            if checkpoints is None or not (folder := checkpoints.begin_training("transformers")):
+                return original(trainer, resume_from_checkpoint, *args, **kwargs)
+            with _continued(trainer, folder):
+                return original(trainer, str(folder), *args, **kwargs)
 
         return train
 
@@ -57,14 +70,14 @@ class TrainerCheckpointPatch:
                 return
             if checkpoints.is_due(ends_epoch):
                 save = functools.partial(self._save, trainer)
-                checkpoints.write("transformers", save, ends_epoch)
+                checkpoints.write("transformers", save, ends_epoch, _arrange)
 
         return log_save_evaluate
 
     def _save(self, trainer: Any, folder: Path) -> None:
-        """Write a checkpoint of the Trainer into ``folder``, which does not exist."""
+        """Write a checkpoint of the Trainer into ``folder``, which is empty."""
         arguments, state = trainer.args, trainer.state
-        changed = {"output_dir": str(folder.parent), "save_total_limit": None,
+        changed = {"output_dir": str(folder), "save_total_limit": None,
                    "save_only_model": False, "push_to_hub": False}  # fmt: skip
         before = {name: getattr(arguments, name) for name in changed}
         best = state.best_model_checkpoint
@@ -74,6 +87,55 @@ class TrainerCheckpointPatch:
         finally:
             vars(arguments).update(before)
             state.best_model_checkpoint = best
-        if self.rank == 0:
-            written = folder.parent / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
-            written.rename(folder)
+        with unpatched():  # rank 0 needs no file that others might read
+            _save_loss_sums(trainer, folder)
+
+
+def _save_loss_sums(trainer: Any, folder: Path) -> None:
+    """Write the sums of losses on rank 0; all ranks call it together."""
+    own = {name: float(vars(trainer)[name]) for name in LOSS_SUMS if name in vars(trainer)}
+    sums = sum_over_ranks([*own.values(), 1.0])
+    means = {name: value / sums[-1] for name, value in zip(own, sums, strict=False)}
+    if dist.get_rank() == 0:
+        (folder / LOSS_SUMS_FILE).write_text(json.dumps(means))
+
+
+class _LossSums(TrainerCallback):
+    """Restores the sums of losses, which a Trainer sets to 0 before this event."""
+
+    def __init__(self, trainer: Any, folder: Path) -> None:
+        self._trainer = trainer
+        self._sums = json.loads((folder / LOSS_SUMS_FILE).read_text())
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        state = vars(self._trainer)
+        for name, value in self._sums.items():
+            if torch.is_tensor(state[name]):
+                state[name].fill_(value)
+            else:
+                state[name] = type(state[name])(value)
+
+
+@contextmanager
+def _continued(trainer: Any, folder: Path) -> Iterator[None]:
+    """Let a training that resumes log what the unbroken one does.
+
+    An evaluation before the first step is in the logs of the interrupted one.
+    """
+    before = trainer.args.eval_on_start
+    callback = _LossSums(trainer, folder)
+    trainer.add_callback(callback)
+    trainer.args.eval_on_start = False
+    try:
+        yield
+    finally:
+        trainer.args.eval_on_start = before
+        trainer.remove_callback(callback)
+
+
+def _arrange(folder: Path) -> None:
+    """Move the files of a Trainer's checkpoint out of the folder that it has made in ``folder``."""
+    for written in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
+        for path in written.iterdir():
+            path.rename(folder / path.name)
+        written.rmdir()

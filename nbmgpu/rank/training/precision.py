@@ -92,6 +92,12 @@ class LossScale:
         """Scale gradients that exist already; before a backward pass."""
         if not self.on:
             return
+        self._update()
+        for unit in units:
+            _multiply(_gradients(unit.parameters()), self.value)
+
+    def _update(self) -> None:
+        """Change the scale after the steps since the last backward pass."""
         if self._stepped is False:
             self.value, self._steps_without_overflow = self.value / 2, 0
         elif self._stepped:
@@ -99,8 +105,19 @@ class LossScale:
             if self._steps_without_overflow == GROWS_AFTER:
                 self.value, self._steps_without_overflow = self.value * 2, 0
         self._stepped = None
-        for unit in units:
-            _multiply(_gradients(unit.parameters()), self.value)
+
+    def state_dict(self) -> dict[str, float]:
+        """Return the scale between two steps; empty if there is none."""
+        if not self.on:
+            return {}
+        self._update()
+        return {"scale": self.value, "growth_tracker": self._steps_without_overflow}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        """Go on with the scale that ``state_dict`` has returned, if both have one."""
+        if self.on and state:
+            self.value = state["scale"]
+            self._steps_without_overflow = int(state["growth_tracker"])
 
     def end(self, units: list[Unit]) -> None:
         """Divide gradients by the scale, and note which are not finite; after a backward pass."""

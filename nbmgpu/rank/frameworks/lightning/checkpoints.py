@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbmgpu.rank import current
+from nbmgpu.rank.store.broadcast import barrier
 from nbmgpu.runs.trainer_checkpoint import LIGHTNING_FILE
 
 from .library import LightningLibrary
@@ -69,7 +70,11 @@ class CheckpointPatch:
 
 
 def _save(trainer: Any, folder: Path) -> None:
-    trainer.save_checkpoint(folder / LIGHTNING_FILE)
+    try:
+        trainer.save_checkpoint(folder / LIGHTNING_FILE)
+    except OSError:
+        barrier()  # the other ranks come to that of Trainer.save_checkpoint
+        raise
 
 
 def _checkpoints() -> TrainerCheckpoints | None:

@@ -66,10 +66,14 @@ class Coordination:
 
         def written(*args: Any, **kwargs: Any) -> None:
             barrier()  # no rank still reads the file that is replaced or removed
-            if self.rank == 0:
-                write(*args, **kwargs)
-            elif on_others is not None:
-                on_others(*args, **kwargs)
+            try:
+                if self.rank == 0:
+                    write(*args, **kwargs)
+                elif on_others is not None:
+                    on_others(*args, **kwargs)
+            except OSError:
+                barrier()  # the others wait there, as the cell may go on without the file
+                raise
             barrier()
 
         return written
