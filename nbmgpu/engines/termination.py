@@ -73,7 +73,11 @@ class Termination:
         return self._start is not None
 
     def start(self, ending: RunEnding, detail: str = "", force: bool = False) -> None:
-        """Start to end the run, unless that has started; ``force`` kills at once in any case."""
+        """Start to end the run, unless that has started; ``force`` kills at once in any case.
+
+        The first ``ending`` holds, and the first reason: a kernel that is shut down interrupts its
+        run, and then ends.
+        """
         if not self.started:
             self.ending, self.detail = ending, detail
             self._start = time.monotonic()
@@ -83,6 +87,7 @@ class Termination:
             self._checkpoint.give_up()
         if force and not self.force:
             self.force = True
+            self.detail = self.detail or detail
             self.ranks.signal(signal.SIGKILL)
 
     def advance(self) -> None:
