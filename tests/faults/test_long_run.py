@@ -67,8 +67,12 @@ def processes(session: Session, run: Run) -> dict[str, psutil.Process]:
 
 
 def sample(found: dict[str, psutil.Process], memory: dict[str, list[float]]) -> None:
-    """Add the private memory of each process in MiB; shared memory is of the fork server."""
-    measured = {name: process.memory_full_info().uss / MIB for name, process in found.items()}
+    """Add the resident memory of each process in MiB.
+
+    Private memory would grow in all that is forked, with each page of the fork server that is
+    written to.
+    """
+    measured = {name: process.memory_info().rss / MIB for name, process in found.items()}
     for name, value in measured.items():
         memory[name].append(value)
 

@@ -101,7 +101,7 @@ def check(case: Case, sessions: Sessions) -> None:
         pytest.fail("the phase was missed")
     if reply is None:
         found = left(session)
-        found += run_problems(fault.run, session, reported=True)
+        found += run_problems(fault.run, session, reported=True, interrupted=case.interrupts)
         session = sessions(case.role)
     else:
         checkpoints = case.phase == "checkpoint"
