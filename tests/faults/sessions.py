@@ -240,6 +240,8 @@ class PlainSession(Session):
 class KernelSession(Session):
     """A kernel that this process has started."""
 
+    longest = 300.0  # seconds that a cell may take
+
     def __init__(self, folder: Path, mounts: str = "", **variables: str) -> None:
         """Start the kernel."""
         super().__init__(folder, mounts, **variables)
@@ -281,7 +283,7 @@ class KernelSession(Session):
         def execute() -> None:
             with contextlib.suppress(Exception):  # the kernel may be killed
                 self.client.execute_interactive(
-                    source, output_hook=self._receive, timeout=300, stop_on_error=False
+                    source, output_hook=self._receive, timeout=self.longest, stop_on_error=False
                 )
             ensure_event_loop().close()
 
