@@ -88,6 +88,9 @@ class Termination:
     ) -> None:
         """Start to end the run, unless that has started.
 
+        The first ``ending`` holds, and the first reason: a kernel that is shut down interrupts its
+        run, and then ends.
+
         Args:
             ending: how it ends.
             detail: the reason, for people.
@@ -103,6 +106,7 @@ class Termination:
             self._checkpoint.give_up()
         if force and not self.force:
             self.force = True
+            self.detail = self.detail or detail
             self.ranks.signal(signal.SIGKILL)
 
     def advance(self) -> None:

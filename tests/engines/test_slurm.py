@@ -258,7 +258,8 @@ def test_options_are_written_as_they_are_read() -> None:
 
 
 @matrix
-def test_ranks_of_several_nodes_agree_on_the_checkpoint_of_a_stop() -> None:
+@pytest.mark.parametrize("by", ["Stop", "the warning before the time limit"])
+def test_ranks_of_several_nodes_agree_on_a_last_checkpoint(by: str, cluster: SlurmCluster) -> None:
     cell = """
 import time, torch
 for step, (x, y) in enumerate(loader):
@@ -284,8 +285,12 @@ for step, (x, y) in enumerate(loader):
     alone = names()
     exec(cell.replace("time.sleep(0.1)", ""), alone)
     run = started(cell, names(), checkpoint_every="1h")
-    Run(run.folder).stop()
-    with pytest.raises(KeyboardInterrupt):
+    if by == "Stop":
+        Run(run.folder).stop()
+    else:
+        job = (run.folder / JOB_FILE).read_text()
+        cluster.run("scancel", "--signal=TERM", "--batch", job)
+    with pytest.raises((KeyboardInterrupt, LaunchError), match=r"stopped|scheduler"):
         nbmgpu.attach(run.id)
     (checkpoint,) = run.checkpoints
     assert 4 <= checkpoint.step < 60

@@ -55,6 +55,11 @@ class Case:
         """Whether the process of the notebook ends with it."""
         return self.role in ("kernel", "Jupyter server") and self.signal != "STOP"
 
+    @property
+    def interrupts(self) -> bool:
+        """Whether the kernel is interrupted: a Jupyter server does so before it ends a kernel."""
+        return self.role == "Jupyter server" and self.signal == "TERM"
+
 
 @dataclass(frozen=True)
 class Expected:

@@ -69,7 +69,8 @@ class Fault:
         finally:
             self.go_on()
         if self.case.ends_notebook:
-            wait_for(lambda: not session.alive, 20, "the end of the notebook's process")
+            wait_for(lambda: not session.alive, PATIENCE, "the end of the notebook's process")
+            wait_for(session.over, PATIENCE, "the end of its Jupyter server")
             return None
         return session.reply(PATIENCE)
 

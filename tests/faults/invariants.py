@@ -79,13 +79,16 @@ def _files(session: Session) -> list[str]:
     return [str(p) for p in (*session.shm.iterdir(), *data, *sockets)]
 
 
-def run_problems(run: Run | None, session: Session, *, reported: bool) -> list[str]:
+def run_problems(
+    run: Run | None, session: Session, *, reported: bool, interrupted: bool = False
+) -> list[str]:
     """Return what another process cannot tell about a run that was hit.
 
     Args:
         run: the run, if there was one.
         session: where it ran.
         reported: whether it has not finished, so that it must have a cause.
+        interrupted: whether its kernel was interrupted, so that it may have been stopped.
     """
     if run is None:
         return []
@@ -94,7 +97,8 @@ def run_problems(run: Run | None, session: Session, *, reported: bool) -> list[s
         wait_for(lambda: reader.over, CLEAN_WITHIN, "")
     if not reader.over:
         return [f"run {reader.id} seems to be active: {reader.state}"]
-    if not reported or reader.state == "finished":
+    stopped = interrupted or "stopped" in reader.view.notices
+    if not reported or reader.state == "finished" or (reader.state == "stopped" and stopped):
         return []
     shown = cause(reader, reader.state)
     if shown is None or not (shown.error or shown.explanation):

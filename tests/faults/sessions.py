@@ -176,8 +176,14 @@ class Session:
         """Whether the process that runs cells is alive."""
         return state_of(self.pid) not in ("", "Z")
 
+    def over(self) -> bool:
+        """Whether what has started the notebook's process has ended as well."""
+        return not self.alive
+
     def allowed(self) -> set[int]:
-        """Return the pids of processes that stay between runs."""
+        """Return the pids of processes that stay between runs; none, once this one has ended."""
+        if not self.alive:
+            return set()
         servers = [p for p in children(self.pid) if "fork_server" in command_of(p)]
         trials = [p for server in servers for p in children(server) if session_of(p) != p]
         return {self.pid, *servers, *trials}
@@ -234,6 +240,8 @@ class PlainSession(Session):
 class KernelSession(Session):
     """A kernel that this process has started."""
 
+    longest = 300.0  # seconds that a cell may take
+
     def __init__(self, folder: Path, mounts: str = "", **variables: str) -> None:
         """Start the kernel."""
         super().__init__(folder, mounts, **variables)
@@ -275,7 +283,7 @@ class KernelSession(Session):
         def execute() -> None:
             with contextlib.suppress(Exception):  # the kernel may be killed
                 self.client.execute_interactive(
-                    source, output_hook=self._receive, timeout=300, stop_on_error=False
+                    source, output_hook=self._receive, timeout=self.longest, stop_on_error=False
                 )
             ensure_event_loop().close()
 
@@ -315,9 +323,13 @@ class ServerSession(KernelSession):
         name = f"kernel-{started.json['id']}.json"
         self._connect(str(folder / "runtime" / name))
 
+    def over(self) -> bool:
+        """Whether kernel and server have ended: the kernel is first, if there is time."""
+        return super().over() and state_of(self.jupyter.process.pid) in ("", "Z")
+
     def allowed(self) -> set[int]:
-        """Return the pids of processes that stay between runs."""
-        return {self.jupyter.process.pid, *super().allowed()}
+        """Return the pids of processes that stay between runs; none, once the kernel has ended."""
+        return {self.jupyter.process.pid, *super().allowed()} if self.alive else set()
 
 
 def _end_kernel(manager: KernelManager) -> None:

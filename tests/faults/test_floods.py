@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,6 @@ from fault_notebook import TRAIN
 from invariants import left, next_run_problems
 from sessions import KernelSession, PlainSession, Session, wait_for
 
-from nbmgpu.runs.events import Heartbeat
 from nbmgpu.runs.run import Run
 
 pytestmark = pytest.mark.matrix("nbmgpu/engines", "nbmgpu/kernel", "nbmgpu/ui", "nbmgpu/runs")
@@ -149,45 +147,3 @@ def test_200_runs_leave_nothing(kernel: Session) -> None:
     print("\n" + json.dumps({name: (before[name], after[name]) for name in before}, indent=1))
     for name, value in after.items():
         assert value <= before[name] + GROWTH.get(name, 0.0), name
-
-
-MINUTES = float(os.environ.get("NBMGPU_LONG_RUN", "2"))
-LONG = """
-import time, nbmgpu
-end, n = time.time() + SECONDS, 0
-while time.time() < end:
-    for x, y in loader:
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        n += 1
-        if n % 100 == 0: print("step", n)
-        time.sleep(0.004)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_a_long_run_does_not_grow(kernel: Session) -> None:
-    known = memory(kernel.pid)
-    reply = kernel.ask(
-        cell=LONG,
-        names={"SECONDS": str(60 * MINUTES)},
-        options={"strategy": "ddp", "exact": "never"},
-        seconds=60 * MINUTES + 60,
-    )
-    assert reply["error"] == ""
-    run = Run(kernel.runs / reply["run"])
-    beats: dict[int, list[Heartbeat]] = {0: [], 1: []}
-    for event in run.poll():
-        if isinstance(event, Heartbeat):
-            beats[event.rank].append(event)
-    for rank, found in beats.items():
-        early, late = found[len(found) // 5].memory / MIB, found[-2].memory / MIB
-        print(f"\nrank {rank}: {found[-1].step} steps, {early:.1f} MiB, at the end {late:.1f} MiB")
-        assert late < early + 10
-    grown = memory(kernel.pid) - known
-    events = sum(path.stat().st_size for path in (run.folder / "events").iterdir()) / MIB
-    print(f"kernel: +{grown:.1f} MiB, events: {events:.1f} MiB")
-    assert grown < 60

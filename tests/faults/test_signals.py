@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from cases import Case, Role, cases, expected
 from driver import PATIENCE, Fault, MissedError
+from fault_notebook import TRAIN
 from invariants import (
     left,
     next_run_problems,
@@ -16,7 +21,7 @@ from invariants import (
     run_problems,
     summary,
 )
-from sessions import Session
+from sessions import PlainSession, Session, wait_for
 
 Sessions = Callable[[str], Session]
 
@@ -57,6 +62,27 @@ def test_a_process_of_jupyter_is_hit(case: Case, sessions: Sessions) -> None:
     check(case, sessions)
 
 
+@matrix
+def test_a_kernel_is_killed_while_its_fork_server_imports_torch(tmp_path: Path) -> None:
+    """The run is requested already: nobody is left who would want it."""
+    session = PlainSession(tmp_path)
+    try:
+        session.send({"cell": TRAIN, "options": {}})
+        server = session.server()
+        os.kill(server, signal.SIGSTOP)
+        run = session.new_run()
+        time.sleep(0.2)
+        os.kill(session.pid, signal.SIGKILL)
+        os.kill(server, signal.SIGCONT)
+        wait_for(lambda: not session.alive, 20, "the end of the kernel")
+        found = left(session) + run_problems(run, session, reported=True)
+        assert not found, found
+        run.refresh()
+        assert run.view.launcher is None, "the run was started"
+    finally:
+        session.close()
+
+
 def check(case: Case, sessions: Sessions) -> None:
     """Let a fault happen, and check everything that must hold after it."""
     for _ in range(ATTEMPTS):
@@ -75,7 +101,7 @@ def check(case: Case, sessions: Sessions) -> None:
         pytest.fail("the phase was missed")
     if reply is None:
         found = left(session)
-        found += run_problems(fault.run, session, reported=True)
+        found += run_problems(fault.run, session, reported=True, interrupted=case.interrupts)
         session = sessions(case.role)
     else:
         checkpoints = case.phase == "checkpoint"

@@ -122,6 +122,7 @@ def test_a_run_stopped_at_kernel_shutdown_is_stopped(
     active.fork_server.kill()  # before the launcher has polled the stop file
     active.assert_all_removed()
     assert active.run.state == "stopped"
+    assert "the kernel was shut down" in active.run.view.notices["stopped"].text
 
 
 def test_a_fork_server_killed_during_a_request_raises_an_error(notebook: Notebook) -> None:

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from nbmgpu.runs.run import Run
 
 SERVER_COMMAND = """import sys
-sys.path[:] = sys.argv[1:]
+kernel, sys.path[:] = int(sys.argv[1]), sys.argv[2:]
 del sys.argv[1:]
 from nbmgpu.engines.local.fork_server import main
-main()"""
-"""With this process's module search path: ``-m`` and ``PYTHONPATH`` would put the notebook's
-folder before Python's own, and a file ``random.py`` in it would be taken for Python's."""
+main(kernel)"""
+"""With this process's pid, and its search path for modules: ``-m`` and ``PYTHONPATH`` would put
+the notebook's folder before Python's own, and a file ``random.py`` there would be Python's."""
 
 SINGLE_THREADED = {
     "OPENBLAS_NUM_THREADS": "1",
@@ -67,6 +67,7 @@ class ForkServerClient(RunHandle):
                 sys.executable,
                 "-c",
                 SERVER_COMMAND,
+                str(self._owner),
                 *(p for p in sys.path if p and isinstance(p, str)),
             ],
             stdin=subprocess.PIPE,

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 import psutil
 
 from nbmgpu.strategies import load_strategy
-from nbmgpu.system.parent_death import adopt_orphans
+from nbmgpu.system.parent_death import adopt_orphans, exit_with_parent, outlive_grandparent
 
 from .ended_launcher import report_end
 from .huge_pages import LargePages
@@ -70,20 +70,25 @@ REQUIRED_MODULES = (
 """What launchers and ranks import in any case; IPython's modules when a rank makes its shell."""
 
 
-def main() -> NoReturn:
-    """Import what ranks need, then fork a launcher for every request."""
+def main(kernel: int) -> NoReturn:
+    """Import what ranks need, then fork a launcher for every request.
+
+    Args:
+        kernel: pid of the kernel, with which this process ends.
+    """
+    exit_with_parent(kernel)
     adopt_orphans()
     import_missing(REQUIRED_MODULES)
-    ForkServer().serve()
+    ForkServer(kernel).serve()
     os._exit(0)  # tearing torch down takes longer than all the rest
 
 
 class ForkServer:
     """The state of the server between requests."""
 
-    def __init__(self) -> None:
-        """Start without launchers."""
-        self._kernel = os.getppid()
+    def __init__(self, kernel: int) -> None:
+        """Start without launchers, for the kernel with that pid."""
+        self._kernel = kernel
         self._unparsed = b""
         self._launchers: dict[int, Path] = {}  # run folders by pid
         self._last_launch = 0.0
@@ -152,6 +157,7 @@ class ForkServer:
             return pid
         code = 1
         try:
+            outlive_grandparent()
             os.setsid()
             null = os.open(os.devnull, os.O_RDWR)
             for fd in (0, 1):

@@ -20,7 +20,7 @@ from nbmgpu.engines.store_server import StoreServer
 from nbmgpu.engines.supervision import stop_request, supervise
 from nbmgpu.engines.termination import Termination
 from nbmgpu.runs.event_file import EventWriter
-from nbmgpu.runs.events import LAUNCHER, Ended, RunEnding, Started
+from nbmgpu.runs.events import LAUNCHER, Ended, Notice, RunEnding, Started
 from nbmgpu.runs.folder import SOCKETS
 from nbmgpu.runs.run import Run
 from nbmgpu.system.parent_death import adopt_orphans, die_with_parent
@@ -33,7 +33,10 @@ from .processes import ForkedRanks, LocalRanks, TorchrunRanks
 LOCALHOST = "127.0.0.1"
 
 KERNEL_ENDED = "The kernel that had started the run has ended."
-SERVER_ENDED = "The kernel's fork server has ended, and with it the run."
+SERVER_ENDED = (
+    "The kernel's fork server has ended, and with it the run: it was killed, or the kernel was "
+    "shut down."
+)
 
 TERMINATED = (
     "The run's launcher was ended by SIGTERM: by a job scheduler, by somebody, or by Stop where "
@@ -93,6 +96,8 @@ def launch(folder: str, environment: ProcessEnvironment, server: int) -> None:
             shutil.rmtree(socket_folder, ignore_errors=True)
     if not run.to_collect:  # a kernel that has ended has not removed its files
         _remove_data(run)
+    if termination.ending == "stopped" and termination.detail:
+        events.emit(Notice, topic="stopped", text=termination.detail)
     events.emit(Ended, ending=termination.ending, detail=termination.detail)
     events.close()
 

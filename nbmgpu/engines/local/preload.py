@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from nbmgpu.system.parent_death import die_with_parent
+from nbmgpu.system.parent_death import die_with_parent, outlive_grandparent
 from nbmgpu.system.procfs import open_files
 
 NEVER_PRELOADED = frozenset({
@@ -145,6 +145,7 @@ class Preloader:
             return False
         code = 1
         try:
+            outlive_grandparent()
             os.nice(10)
             die_with_parent(server, signal.SIGKILL)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
