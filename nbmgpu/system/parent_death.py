@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import sys
+from typing import Any
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -56,7 +57,7 @@ def outlive_grandparent() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_DFL if _before is None else _before)
 
 
-_before: signal._HANDLER = None
+_before: Any = None
 """What SIGHUP did before ``exit_with_parent``."""
 
 
