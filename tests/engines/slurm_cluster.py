@@ -72,7 +72,11 @@ class SlurmCluster:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Start the cluster; it is ready when this returns."""
+        """Start the cluster; it is ready when this returns.
+
+        Raises:
+            TimeoutError: it is not ready after a while; the logs are in ``folder``.
+        """
         self.folder = folder
         self.config = folder / "slurm.conf"
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -94,11 +98,11 @@ class SlurmCluster:
             f"--key-file={key}", f"--pid-file={folder}/munged.pid",
             f"--log-file={folder}/munged.log", f"--seed-file={folder}/munged.seed",
         )  # fmt: skip
-        _wait((folder / "munge.socket").exists)
-        self._start("slurmctld", "-D", "-f", str(self.config))
-        for name in NODES:
-            self._start("slurmd", "-D", "-N", name, "-f", str(self.config))
         try:
+            _wait((folder / "munge.socket").exists)
+            self._start("slurmctld", "-D", "-f", str(self.config))
+            for name in NODES:
+                self._start("slurmd", "-D", "-N", name, "-f", str(self.config))
             _wait(lambda: self.run("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == "2")
         except TimeoutError:
             self.stop()
