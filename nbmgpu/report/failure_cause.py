@@ -96,7 +96,7 @@ def cause(run: Run, state: RunState) -> Cause | None:
             run, origin, error or state_word(state), explanation, "a larger --timeout, or none"
         )
     exited = None if failed_rank is None else view.ranks[failed_rank].exited
-    if error and exited is not None and exited.code < 0:
+    if error and exited is not None and (exited.code < 0 or exited.terminating):
         # The detail says why ranks were terminated.
         return _without_exception(run, "", *split_remedy(error))
     if exited is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import signal
+import time
 from typing import Literal
 
 from nbmgpu.formatting import format_bytes, format_count
@@ -144,10 +145,11 @@ def notices(view: RunView) -> list[str]:
 
 
 def checkpoint_text(checkpoint: CheckpointWritten) -> str:
-    """Return where the newest checkpoint was written, what it cost, and how to go on there."""
+    """Return where and when the newest checkpoint was written, its cost, and how to go on there."""
+    when = time.strftime("%H:%M:%S", time.localtime(checkpoint.time))
     return (
-        f"Checkpoint after step {checkpoint.step}: {format_bytes(checkpoint.nbytes)}; it held up "
-        f"the cell for {1000 * checkpoint.held:.0f} ms, and was complete after "
+        f"Checkpoint after step {checkpoint.step} at {when}: {format_bytes(checkpoint.nbytes)}; "
+        f"it held up the cell for {1000 * checkpoint.held:.0f} ms, and was complete after "
         f"{checkpoint.seconds:.1f} s. To go on there: %%mgpu --resume"
     )
 

@@ -231,8 +231,11 @@ def _checksum(path: Path) -> int:
 
 def complete(
     folder: Path, description: CheckpointDescription, checked: Collection[str] | None = None
-) -> None:
+) -> int:
     """Write ``description`` as the last file of a checkpoint, with the sizes of all others.
+
+    Returns:
+        The size of all of them.
 
     Args:
         folder: the checkpoint, which has all other files.
@@ -244,6 +247,7 @@ def complete(
     checksums = {name: _checksum(files[name]) for name in (files if checked is None else checked)}
     text = dataclasses.replace(description, sizes=sizes, checksums=checksums).to_json()
     write_atomically(folder / DESCRIPTION, text)
+    return sum(sizes.values())
 
 
 def complete_folders(checkpoints: Path) -> list[Path]:

@@ -153,7 +153,7 @@ class CheckpointWritten(Event):
 
     Attributes:
         step: the training step after which it was written.
-        nbytes: size of its tensors.
+        nbytes: size of its files.
         held: seconds that it held up the cell.
         seconds: until it was complete.
     """

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -291,6 +292,13 @@ class Strategy(ABC):
             The norm before clipping, shape ().
         """
         return plain(parameters)
+
+    def describing_states(self) -> AbstractContextManager[None]:
+        """Return a context in which states that are on one rank only are not gathered.
+
+        The other ranks find tensors on ``meta`` in their place: a checkpoint is captured.
+        """
+        return nullcontext()
 
     def join_save(self, value: Any) -> None:  # noqa: B027 - most strategies have all on rank 0
         """Take part, on the other ranks, in the collectives with which rank 0 pickles ``value``."""

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 State = dict[Any, Any]
 
+MIN_BYTES = 1024
+"""Smaller tensors are sent although the states of other ranks are only described."""
+
 
 class ShardedStates(defaultdict[Any, State]):
     """The states of an optimizer, by parameter; each rank keeps those of some parameters.
@@ -47,7 +50,7 @@ class ShardedStates(defaultdict[Any, State]):
         self.remote = {id(p) for p in parameters} - {id(p) for p in own}
         self.is_complete = True
         self._group = group
-        self._stepping = False
+        self._stepping = self._describes = False
         self._steps = 0
         # The step in which each entry was added, so that gathering restores one device's order.
         self._added_at = {id(key): n - len(states) for n, key in enumerate(states)}
@@ -89,6 +92,30 @@ class ShardedStates(defaultdict[Any, State]):
                 with self.local_only():
                     pass
 
+    @contextmanager
+    def described_on_access(self) -> Iterator[None]:
+        """Let an access find tensors on ``meta`` in place of large ones of other ranks; collective.
+
+        Where the cell still holds tensors of a rank, which an access brings up to date, it finds
+        the tensors themselves.
+        """
+        if self.is_complete or self._are_held():
+            yield
+            return
+        self._describes = True
+        try:
+            yield
+        finally:
+            self._describes = self.is_complete = False
+            for key in [key for key in dict.keys(self) if id(key) in self.remote]:
+                dict.pop(self, key)
+
+    def _are_held(self) -> bool:
+        """Return whether the cell of any rank holds tensors that were dropped."""
+        held: list[Any] = [False] * dist.get_world_size(self._group)
+        dist.all_gather_object(held, bool(self._dropped), self._group)
+        return any(held)
+
     def gather(self, dst: int | None = None) -> None:
         """Gather all entries on rank ``dst`` of the group, or on every rank; collective.
 
@@ -99,7 +126,7 @@ class ShardedStates(defaultdict[Any, State]):
         index = {id(p): i for i, p in enumerate(self.parameters)}
         entries = list(dict.items(self))
         mine = [(self._added_at[id(k)], index[id(k)], v) for k, v in entries if id(k) in index]
-        parts = gather_objects(mine, self._group, dst)
+        parts = gather_objects(mine, self._group, dst, self._describes)
         if dst is not None and dist.get_rank(self._group) != dst:
             return
         dict.clear(self)
@@ -115,7 +142,7 @@ class ShardedStates(defaultdict[Any, State]):
 
     def _restore_tensors(self, key: int, state: State) -> State:
         """Return ``state`` with its values in the dropped tensors that the cell still holds."""
-        for name, value in state.items():
+        for name, value in state.items() if not self._describes else ():
             held = self._dropped.get((key, name))
             if held is not None and held is not value and held.shape == value.shape:
                 state[name] = held.copy_(value)
@@ -164,7 +191,10 @@ for _name in (
 
 
 def gather_objects(
-    obj: Any, group: ProcessGroup | None = None, dst: int | None = None
+    obj: Any,
+    group: ProcessGroup | None = None,
+    dst: int | None = None,
+    describes: bool = False,
 ) -> list[Any]:
     """Send ``obj`` to rank ``dst`` of ``group``, or to all its ranks; collective.
 
@@ -175,6 +205,7 @@ def gather_objects(
         obj: any object that can be pickled.
         group: the ranks that take part; None for all.
         dst: rank in the group; None for every rank.
+        describes: whether large tensors of other ranks are on ``meta``, and are not sent.
 
     Returns:
         The objects of all ranks, by rank; this rank's is ``obj`` itself.  Empty on ranks other
@@ -182,17 +213,23 @@ def gather_objects(
     """
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     file = io.BytesIO()
-    packer = _Packer(file)
+    packer = _Packer(file, MIN_BYTES if describes else 0)
     packer.dump(obj)
     packed: list[Any] = [None] * size
     dist.all_gather_object(packed, (file.getvalue(), packer.shapes), group)
     objects: list[Any] = []
     for owner, (data, shapes) in enumerate(packed):
         if owner == rank:
-            _send(packer.tensors, rank, group, dst)
+            if not describes:
+                _send(packer.tensors, rank, group, dst)
             objects.append(obj)
         elif dst is None or rank == dst:
-            tensors = [_receive(shape, owner, group, dst) for shape in shapes]
+            tensors = [
+                torch.empty(shape[0], dtype=shape[1], device="meta")
+                if describes
+                else _receive(shape, owner, group, dst)
+                for shape in shapes
+            ]
             objects.append(_Unpacker(io.BytesIO(data), tensors).load())
     return objects if dst is None or rank == dst else []
 
@@ -220,13 +257,16 @@ def _receive(
 class _Packer(pickle.Pickler):
     """Pickles everything but dense tensors, which it collects."""
 
-    def __init__(self, file: io.BytesIO) -> None:
+    def __init__(self, file: io.BytesIO, min_bytes: int = 0) -> None:
         super().__init__(file)
+        self._min_bytes = min_bytes
         self.tensors: list[Tensor] = []
         self.shapes: list[tuple[Any, ...]] = []
 
     def persistent_id(self, obj: Any) -> int | None:
         if type(obj) is not torch.Tensor or obj.layout is not torch.strided:
+            return None
+        if obj.numel() * obj.element_size() < self._min_bytes:
             return None
         self.tensors.append(obj.detach())
         self.shapes.append((tuple(obj.shape), obj.dtype, str(obj.device)))

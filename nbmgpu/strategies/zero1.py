@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 from weakref import WeakKeyDictionary
 
@@ -215,6 +215,14 @@ class ZeroStage1(DistributedDataParallel):
             return partitioned.step_of(optimizer, *args, **kwargs)
 
         return Optimizer.profile_hook_step(step)(optimizer, *args, **kwargs)
+
+    @contextmanager
+    def describing_states(self) -> Iterator[None]:
+        """Describe optimizer states of other ranks while a checkpoint is captured."""
+        with ExitStack() as stack:
+            for _, states in self._sharded():
+                stack.enter_context(states.described_on_access())
+            yield
 
     def join_save(self, value: Any) -> None:
         """Gather, together with rank 0, the states of the optimizers that it pickles."""

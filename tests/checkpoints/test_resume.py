@@ -13,6 +13,8 @@ from torch import nn
 
 import nbmgpu
 from nbmgpu.errors import OptionError, ResumeError
+from nbmgpu.rank.checkpoints.references import find_references
+from nbmgpu.runs.checkpoint_state import loads
 
 EXACT = 1e-6
 """Rounding: some losses are summed in another order than by the unbroken run."""
@@ -67,6 +69,32 @@ def test_no_rank_writes_all_of_a_sharded_model() -> None:
     assert (folder / "states").stat().st_size < 4096  # of 15 KiB of tensors
     held = both.resumed["held"][1]["0.weight"]
     assert torch.equal(held, both.resumed["model"].state_dict()["0.weight"])
+
+
+def test_no_rank_gets_the_optimizer_states_of_others() -> None:
+    """Under zero1, rank 0 has those of one of four parameters, also after a checkpoint."""
+    cell = LOOP.replace("step(x, y)", "held.append(len(dict.keys(opt.state))); step(x, y)")
+    namespace = notebook("held = []\n")
+    options = {"gpus": 2, "cpu": True, "exact": "never", "strategy": "zero1"}
+    nbmgpu.run(cell, namespace, checkpoint_every="3steps", **options)
+    assert namespace["held"] == [0] + [1] * 38
+    (*_, last) = nbmgpu.last_run.checkpoints
+    assert len(list(last.folder.glob("*.distcp"))) == 2
+    assert len(last.states["opt"]["state"]) == 4
+
+
+def test_states_that_the_cell_holds_are_in_the_checkpoint_as_they_are_now() -> None:
+    """On one device, steps change what an earlier `state_dict()` has returned."""
+    cell = LOOP.replace("step(x, y)", "step(x, y); held = held or opt.state_dict()")
+    options = {"gpus": 2, "cpu": True, "exact": "never", "strategy": "zero1"}
+    namespace = notebook("held = None\n")
+    nbmgpu.run(cell, namespace, checkpoint_every="5steps", **options)
+    (*_, last) = nbmgpu.last_run.checkpoints
+    tensors = last.read_tensors(last.description.num_tensors)
+    objects = find_references({"meter": namespace["meter"]})
+    held = loads(last.read("values"), tensors, objects.get)["held"]["state"]
+    for number, state in last.states["opt"]["state"].items():
+        assert torch.equal(held[number]["exp_avg"], state["exp_avg"])
 
 
 def test_checkpoints_of_epochs_are_shown(capsys) -> None:

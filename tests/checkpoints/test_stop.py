@@ -71,7 +71,7 @@ def test_a_stopped_run_goes_on_where_it_was(options, capsys) -> None:
     assert_same_curve(nbmgpu.last_run, unbroken_run)
 
 
-def test_a_run_whose_launcher_is_asked_to_end_goes_on_where_it_was() -> None:
+def test_a_run_whose_launcher_is_asked_to_end_goes_on_where_it_was(capsys) -> None:
     """As by a job scheduler that needs the machine for something else."""
     unbroken = notebook("SECONDS = 0")
     nbmgpu.run(SLOW, unbroken, **OPTIONS)
@@ -82,6 +82,7 @@ def test_a_run_whose_launcher_is_asked_to_end_goes_on_where_it_was() -> None:
         nbmgpu.run(SLOW, ended, **OPTIONS)
     (*_, last) = nbmgpu.last_run.checkpoints
     assert 12 <= last.step <= len(ended["meter"].values) < 39
+    assert "failure  The run's launcher was ended by SIGTERM" in capsys.readouterr().out
     resumed = notebook("SECONDS = 0")
     nbmgpu.run(SLOW, resumed, resume=True, **OPTIONS)
     assert float((weights(unbroken) - weights(resumed)).abs().max()) == 0

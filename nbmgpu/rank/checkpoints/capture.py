@@ -14,6 +14,8 @@ from typing import Any
 
 import cloudpickle
 import torch
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
 
 from nbmgpu.runs.checkpoint_state import PATH, TENSOR
 from nbmgpu.strategies.sharding.full_tensor_view import FullTensorView, full_tensor_of
@@ -89,13 +91,16 @@ def load_states(states: Mapping[str, Any], references: Mapping[str, Any]) -> Non
             value.load_state_dict(state)
 
 
-def capture(variables: Mapping[str, Any], rank: int, world_size: int) -> CapturedState:
+def capture(
+    variables: Mapping[str, Any], rank: int, world_size: int, group: ProcessGroup | None
+) -> CapturedState:
     """Capture the state of a cell; all ranks call it together.
 
     Args:
         variables: all variables by name, of the cell and of functions.
         rank: this rank; rank 0 writes the tensors of variables, as they are there.
         world_size: number of ranks.
+        group: all ranks, with gloo.
     """
     references = find_references(variables)
     tensors: list[torch.Tensor] = []
@@ -108,7 +113,8 @@ def capture(variables: Mapping[str, Any], rank: int, world_size: int) -> Capture
     kept[ATTRIBUTES] = module_attributes(references, lambda each: _is_picklable(each, paths))
     values = _dumps(kept, paths, tensors)
     sizes = [tensor_bytes(tensor) for tensor in tensors]
-    writers = _writers(sizes[:num_states], world_size) + [0] * (len(tensors) - num_states)
+    owners = _owners(tensors[:num_states], world_size, group)
+    writers = _writers(sizes[:num_states], world_size, owners) + [0] * (len(tensors) - num_states)
     own = {number for number, writer in enumerate(writers) if writer == rank}
     return CapturedState(
         states=states,
@@ -121,11 +127,27 @@ def capture(variables: Mapping[str, Any], rank: int, world_size: int) -> Capture
     )
 
 
-def _writers(sizes: Sequence[int], world_size: int) -> list[int]:
-    """Return the rank that writes each tensor: about the same bytes for each rank."""
+def _owners(
+    tensors: Sequence[torch.Tensor], world_size: int, group: ProcessGroup | None
+) -> dict[int, int]:
+    """Return the rank that has a tensor, by number, of those that some ranks have on ``meta``."""
+    absent: list[Any] = [set()] * world_size
+    own = {n for n, t in enumerate(tensors) if not isinstance(t, FullTensorView) and t.is_meta}
+    dist.all_gather_object(absent, own, group)
+    return {
+        number: next((rank for rank, each in enumerate(absent) if number not in each), 0)
+        for number in set().union(*absent)
+    }
+
+
+def _writers(sizes: Sequence[int], world_size: int, owners: Mapping[int, int]) -> list[int]:
+    """Return the rank that writes each tensor: about the same bytes for each rank.
+
+    Of ``owners``, it is the one that has it.
+    """
     loads, writers = [0] * world_size, [0] * len(sizes)
-    for number in sorted(range(len(sizes)), key=lambda n: -sizes[n]):
-        writers[number] = rank = loads.index(min(loads))
+    for number in sorted(range(len(sizes)), key=lambda n: (n not in owners, -sizes[n])):
+        writers[number] = rank = owners.get(number, loads.index(min(loads)))
         loads[rank] += sizes[number]
     return writers
 

@@ -171,7 +171,8 @@ class Checkpointer:
         rank = session.rank_info.rank
         with session.losses.batch_dependence.paused():
             _, variables = self._frames(frame)
-            state = capture(variables, rank, session.rank_info.world_size)
+            with session.strategy.describing_states():
+                state = capture(variables, rank, session.rank_info.world_size, self._group)
         random: list[Any] = [None] * session.rank_info.world_size
         dist.all_gather_object(random, self._random.states(), group=self._group)
         if rank == 0 and state.left_out:

@@ -205,7 +205,7 @@ class TrainerCheckpoints:
     def _report(self, folder: Path, step: int, held: float) -> None:
         with unpatched():  # rank 0 alone removes them
             remove_old(folder.parent, self._keep)
-        nbytes = sum(path.stat().st_size for path in folder.iterdir())
+        nbytes = sum(path.stat().st_size for path in folder.rglob("*"))
         self._session.recorder.events.emit(
             CheckpointWritten, step=step, nbytes=nbytes, held=held, seconds=held
         )

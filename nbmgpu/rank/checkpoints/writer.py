@@ -115,7 +115,8 @@ class CheckpointWriter:
             if self._rank == 0:
                 for name, data in pending.files.items():
                     (pending.folder / name).write_bytes(data)
-                complete(pending.folder, pending.description, checked=[*pending.files, METADATA])
+                checked = [*pending.files, METADATA]
+                nbytes = complete(pending.folder, pending.description, checked)
         except (Exception, CheckpointException) as error:  # which is a BaseException
             if self._rank == 0:
                 step, cause = pending.description.step, text_of(error)
@@ -126,7 +127,7 @@ class CheckpointWriter:
             self._recorder.events.emit(
                 CheckpointWritten,
                 step=pending.description.step,
-                nbytes=pending.nbytes,
+                nbytes=nbytes,
                 held=pending.held,
                 seconds=time.perf_counter() - pending.begun,
             )
