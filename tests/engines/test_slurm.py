@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as lightning
 import psutil
 import pytest
 import torch
@@ -339,3 +340,38 @@ def test_each_node_gives_the_gpus_that_slurm_lists(line: str, devices: list[str]
 def test_what_nodes_do_not_have_is_refused(line: str, words: str) -> None:
     with pytest.raises(OptionError, match=f"(?s){words}"):
         get_engine("slurm").place(RunOptions.parse(f"--engine slurm {line}"))
+
+
+@matrix
+@pytest.mark.filterwarnings("ignore")  # Lightning's own
+def test_a_trainer_of_lightning_trains_on_all_nodes() -> None:
+    cell = """
+trainer = L.Trainer(max_epochs=2, logger=False, enable_checkpointing=False,
+                    enable_model_summary=False)
+trainer.fit(module, loader)
+"""
+
+    def names() -> dict[str, Any]:
+        torch.manual_seed(0)
+        data = torch.utils.data.TensorDataset(torch.randn(32, 3), torch.randn(32, 1))
+        loader = torch.utils.data.DataLoader(data, 8)
+        return {"__name__": "__main__", "L": lightning, "module": Module(), "loader": loader}
+
+    alone, ranks = names(), names()
+    exec(cell, alone)
+    nbmgpu.run(cell, ranks, **ON_TWO_NODES)
+    expected, found = (each["module"].layer.weight for each in (alone, ranks))
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+
+
+class Module(lightning.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 1)
+
+    def training_step(self, batch: Any, _: int) -> torch.Tensor:
+        x, y = batch
+        return torch.nn.functional.mse_loss(self.layer(x), y)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.parameters(), lr=0.01)

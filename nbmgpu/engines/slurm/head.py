@@ -16,8 +16,13 @@ SRUN_LOG = "srun.log"
 FAILED_TASK = re.compile(r"^srun: error: \S+: tasks? [\d,-]+: ", re.MULTILINE)
 """What srun prints of a task that ended with an error: ``srun: error: n2: task 1: Killed``."""
 
+OF_TASKS = ("NTASKS", "NTASKS_PER_NODE", "NPROCS", "PROCID", "LOCALID", "TASKS_PER_NODE")
+"""Variables that describe the tasks of the job, one per node.  Lightning and others would take
+them for ranks."""
+
 NODE_COMMAND = (
-    'exec "$0" -m nbmgpu.engines.multi_node.node_launcher "$1" --node-rank="$SLURM_NODEID" '
+    f'exec env {" ".join(f"-u SLURM_{name}" for name in OF_TASKS)} "$0" -m '
+    'nbmgpu.engines.multi_node.node_launcher "$1" --node-rank="$SLURM_NODEID" '
     '--node-name="$SLURMD_NODENAME" --head="$SLURM_LAUNCH_NODE_IPADDR:$2" --restore-variables="$3"'
 )
 """What each node runs, with these arguments of its shell: Python, run folder, port, variables."""

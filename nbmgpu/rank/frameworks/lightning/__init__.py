@@ -24,6 +24,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
+import warnings
 from typing import TYPE_CHECKING
 
 from nbmgpu.rank.source_analysis import training_loops
@@ -54,6 +55,8 @@ def install(session: TrainingSession) -> None:
     for package in PACKAGES:
         if hasattr(sys.modules.get(package), "Trainer") and package not in _patched:
             _patched.add(package)
+            # A rank need not be a task of Slurm, whatever is installed on the machine.
+            warnings.filterwarnings("ignore", "The `srun` command is available")
             if session.strategy.profile.shards_data:
                 _patch(session, LightningLibrary(package))
             elif reason := session.strategy.refuses_lightning:
