@@ -250,7 +250,7 @@ class KernelSession(Session):
         self._start()
         self._run("import os; print(os.getpid())")
         assert self._thread is not None
-        self._thread.join(60)
+        self._thread.join(180)
         self.pid = int("".join(self._answer))
 
     def _start(self) -> None:
@@ -270,7 +270,7 @@ class KernelSession(Session):
         self.client.start_channels()
         self._stack.callback(self.client.stop_channels)
         # wait_for_ready gives up at once where the kernel was started by others.
-        self.client.kernel_info(reply=True, timeout=60)
+        self.client.kernel_info(reply=True, timeout=180)
         time.sleep(0.5)  # until this client gets what the kernel publishes
 
     def send(self, request: dict[str, Any]) -> None:

@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -49,7 +48,7 @@ MOST_MEMORY = 600
 
 
 @pytest.mark.parametrize("name", FLOODS)
-def test_a_flood(kernel: Session, name: str, record_property: Any) -> None:
+def test_a_flood(kernel: Session, name: str) -> None:
     cell, nbytes = FLOODS[name]
     before, begun = memory(kernel.pid), time.monotonic()
     reply = kernel.ask(cell=cell, seconds=200)
