@@ -23,6 +23,7 @@ from .dry_run import plan_text
 from .execution import Execution
 from .in_rank import refuse_inside_a_rank
 from .interrupts import interrupts_to
+from .later_write_back import LaterWriteBack
 from .notebook_context import NotebookContext
 from .run_display import DisplayFactory, RunDisplay
 
@@ -115,10 +116,14 @@ class _Reader:
 
 
 def monitor(run: Run, display: DisplayFactory) -> Run:
-    """Show a run of another process until it is over; its results are not written back."""
+    """Show a run of another process until it is over.
+
+    Its results are written back if that process has ended, and the run has outlived it.
+    """
     with _show(run, NotebookContext.current(), display) as output:
         for pause in _poll(_Reader(run), run, output):
             time.sleep(pause)
+    _write_back_later(run)
     return run
 
 
@@ -127,7 +132,16 @@ async def monitor_async(run: Run, display: DisplayFactory) -> Run:
     with _show(run, NotebookContext.current(), display) as output:
         for pause in _poll(_Reader(run), run, output):
             await asyncio.sleep(pause)
+    _write_back_later(run)
     return run
+
+
+def _write_back_later(run: Run) -> None:
+    """Write the results of a run back that has outlived its own kernel, and say so."""
+    later = LaterWriteBack(run, NotebookContext.current().namespace)
+    if later.is_due:
+        later.apply()
+        print(f"Results of run {run.id}: {'; '.join(later.texts) or 'none'}")
 
 
 def _poll(source: Execution | _Reader, run: Run, output: RunDisplay) -> Iterator[float]:

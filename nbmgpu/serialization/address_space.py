@@ -99,6 +99,10 @@ class MappedRegion:
             self._between[skew] = torch.frombuffer(raw, dtype=torch.uint8).untyped_storage()
         return self._between[skew]
 
+    def storages(self) -> list[Any]:
+        """Return the torch storages that have been made over the bytes."""
+        return [self._storage, *self._between.values()] if self._storage is not None else []
+
     def span(self) -> tuple[str, int, int]:
         """Return the device and the start and end address of the bytes in this process."""
         if self.device == CPU or self._storage is None:

@@ -1,0 +1,96 @@
+"""A run on Slurm outlives its kernel, and a later kernel gets its results."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kernels import Notebook
+
+sys.path.append(str(Path(__file__).parents[1] / "engines"))
+from slurm_cluster import INSTALL, SlurmCluster, missing_program
+
+pytestmark = [
+    pytest.mark.skipif(bool(missing_program()), reason=f"no Slurm: {INSTALL}"),
+    pytest.mark.matrix("nbmgpu/engines", "nbmgpu/kernel", "nbmgpu/serialization"),
+]
+
+CELL = """
+losses = []
+for epoch in range(EPOCHS):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        history.append(len(losses))
+        time.sleep(PAUSE)
+"""
+TRAINS_MODEL = "optimizer.param_groups[0]['params'][0] is model.weight"
+STATE = "model.weight.flatten().tolist(), losses, history"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[SlurmCluster]:
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    try:
+        cluster = SlurmCluster(folder)
+    except TimeoutError:
+        pytest.skip("Slurm does not start here")
+    yield cluster
+    cluster.stop()
+
+
+def test_a_later_kernel_gets_the_results(new_notebook, cluster, tmp_path):
+    variables = {"SLURM_CONF": str(cluster.config), "NBMGPU_RUNS": str(tmp_path / "runs")}
+    first = new_notebook("first", **variables)
+    first.run("PAUSE, EPOCHS, history = 0.3, 3, []")
+    start = f"%%mgpu --engine slurm --nodes 2 --gpus 1 --cpu --background\n{CELL}"
+    first.run(start)
+    ids = [first.value("nbmgpu.last_run.id")]
+    first.run(start)
+    ids.append(first.value("nbmgpu.last_run.id"))
+    logs = [tmp_path / "runs" / run / "events" / "rank-1.jsonl" for run in ids]
+    deadline = time.monotonic() + 90
+    while not all(log.exists() and "running" in log.read_text() for log in logs):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.kill(first.value("os.getpid()"), signal.SIGKILL)
+
+    second = new_notebook("second", **variables)
+    second.run("history, PAUSE, EPOCHS = [], 0, 3\nown, kept = model, history")
+    told = attached(second, ids[0])
+    assert re.search(r"updated in place: .*`model`, `history`; new: .*`losses`", told)
+    assert second.value("own is model, kept is history, " + TRAINS_MODEL) == (True, True, True)
+    results = second.value(STATE)
+    left = {path.name for path in (tmp_path / "runs" / ids[0]).iterdir()}
+    assert not left & {"bundle", "result-0", "result-1"}
+
+    second.run("del optimizer")
+    told = attached(second, ids[1])
+    assert "This notebook has no `optimizer` like that of the run" in told
+    assert second.value("own is model, " + TRAINS_MODEL) == (False, True)
+    again = second.value(STATE)
+
+    third = new_notebook("third", **variables)
+    third.run("history, PAUSE, EPOCHS = [], 0, 3")
+    third.run(CELL)
+    weights, losses, history = third.value(STATE)
+    for found in (results, again):
+        assert found[0] == pytest.approx(weights, abs=1e-6)
+        assert found[1] == pytest.approx(losses, abs=1e-6)
+        assert found[2] == history
+    assert "Results of run" not in attached(third, ids[0]), "they come home once"
+
+
+def attached(notebook: Notebook, run: str) -> str:
+    """Attach to a run; return all that is shown."""
+    return "".join(notebook.run(f"%mgpu attach {run}").seen)
