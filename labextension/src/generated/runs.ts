@@ -142,7 +142,7 @@ export interface CheckpointWritten extends Event {
   kind: 'checkpoint';
   /** the training step after which it was written. */
   step: number;
-  /** size of its tensors. */
+  /** size of its files. */
   nbytes: number;
   /** seconds that it held up the cell. */
   held: number;
