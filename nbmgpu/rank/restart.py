@@ -8,6 +8,7 @@ Python's audit events tell.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 import time
@@ -19,6 +20,7 @@ import torch
 from nbmgpu.errors import OptionError, RankError, StrategyError
 from nbmgpu.runs.event_file import EventTail, EventWriter
 from nbmgpu.runs.events import Exited, Restart
+from nbmgpu.runs.failure import LOST_CONNECTION
 from nbmgpu.runs.number_topics import DIFFERS, MAY_DIFFER, SAME_WORK
 from nbmgpu.runs.undo_log import UndoLog
 
@@ -34,9 +36,6 @@ WITHIN_OF_ERROR = 10.0
 
 SAME_ERRORS = (MemoryError, torch.OutOfMemoryError, OptionError, StrategyError)
 """Exceptions that whole batches do not prevent: they need more memory, or are about options."""
-
-CLOSED_BY_PEER = "Connection closed by peer"
-"""What gloo says where another rank has ended."""
 
 REPORTED_WITHIN = 0.5
 """Seconds within which the launcher reports the end of a rank."""
@@ -136,7 +135,8 @@ class RestartRequest:
         """
         is_of_cell = isinstance(error, Exception) and not isinstance(error, SAME_ERRORS)
         if is_of_cell and self._seconds < WITHIN_OF_ERROR and self.possible:
-            if CLOSED_BY_PEER in str(error) and self._another_rank_has_failed():
+            lost = re.search(LOST_CONNECTION, str(error))
+            if lost and self._another_rank_has_failed():
                 return
             self._exit(_failure(error))
 
@@ -204,7 +204,7 @@ class RestartRequest:
 
 def _failure(error: BaseException) -> str:
     """Return what a cell does that raises ``error``, as a predicate."""
-    if isinstance(error, RankError) or CLOSED_BY_PEER in str(error):
+    if isinstance(error, RankError) or re.search(LOST_CONNECTION, str(error)):
         return "takes other steps on one rank than on another"
     line = f"{type(error).__name__}: {error}".partition("\n")[0]
     return f"raises {line.rstrip('.')}"
