@@ -65,7 +65,8 @@ class LaterWriteBack:
         options = RunOptions(**run.record.options.values)
         notice = lambda _, text: self.texts.append(text)  # noqa: E731
         WriteBack(run, bundle, there, options, _loop_targets(run.cell), notice).apply()
-        results = run.results.get(0, {})
+        if (results := run.results.get(0)) is None:  # what was sent is as it was: not a result
+            return
         bound = {n: v for n, v in results.items() if n != VALUE and sent.get(n) is not v}
         updated = self._update({n: v for n, v in sent.items() if n not in bound})
         self.namespace.update(bound)
@@ -76,15 +77,15 @@ class LaterWriteBack:
     def _update(self, sent: dict[str, Any]) -> list[str]:
         """Give the notebook's objects the state of those that were sent; return their names."""
         stateful = {name: value for name, value in sent.items() if _has_state(value)}
+        contents = [n for n, v in sent.items() if n not in stateful and self._take_contents(n, v)]
         others = [name for name, value in stateful.items() if not self._fits(name, value)]
         if others:
             self.namespace.update(stateful)
             self._tell(MISSING, others)
-            return []
+            return contents
         # Modules first: an optimizer's states are moved to where its parameters are.
         for name in sorted(stateful, key=lambda name: _is_optimizer(stateful[name])):
             self.namespace[name].load_state_dict(stateful[name].state_dict())
-        contents = [n for n, v in sent.items() if n not in stateful and self._take_contents(n, v)]
         return [*stateful, *contents]
 
     def _fits(self, name: str, value: Any) -> bool:

@@ -74,7 +74,7 @@ def test_a_later_kernel_gets_the_results(new_notebook, cluster, tmp_path):
     left = {path.name for path in (tmp_path / "runs" / ids[0]).iterdir()}
     assert not left & {"bundle", "result-0", "result-1"}
 
-    second.run("del optimizer")
+    second.run("del optimizer\nhistory.clear()")
     told = attached(second, ids[1])
     assert "This notebook has no `optimizer` like that of the run" in told
     assert second.value("own is model, " + TRAINS_MODEL) == (False, True)
@@ -89,6 +89,20 @@ def test_a_later_kernel_gets_the_results(new_notebook, cluster, tmp_path):
         assert found[1] == pytest.approx(losses, abs=1e-6)
         assert found[2] == history
     assert "Results of run" not in attached(third, ids[0]), "they come home once"
+
+
+def test_a_failed_run_without_results_changes_nothing(new_notebook, cluster, tmp_path):
+    variables = {"SLURM_CONF": str(cluster.config), "NBMGPU_RUNS": str(tmp_path / "runs")}
+    first = new_notebook("first", **variables)
+    cell = "optimizer\ntime.sleep(3)\nmodel.weight.data.fill_(7)\nos.kill(os.getpid(), 9)"
+    first.run(f"%%mgpu --engine slurm --gpus 2 --cpu --background --strategy none\n{cell}")
+    run = first.value("nbmgpu.last_run.id")
+    os.kill(first.value("os.getpid()"), signal.SIGKILL)
+    second = new_notebook("second", **variables)
+    second.run("model.weight.data.fill_(5)")
+    attached(second, run)
+    assert second.value(f"nbmgpu.runs.run.find_run({run!r}).state") == "failed"
+    assert second.value("model.weight.unique().tolist()") == [5.0]
 
 
 def attached(notebook: Notebook, run: str) -> str:
