@@ -14,4 +14,9 @@ key of the store        value
 ======================  ============================================================
 """
 
+import signal
+
 NODES, EXITS, PROBLEMS, SIGNAL = "nodes", "exits", "problems", "signal/{}"
+
+STOP, FORCE_STOP = signal.SIGUSR1, signal.SIGUSR2
+"""Signals by which an engine stops a head at once: a file may take a while to cross a network."""

@@ -18,12 +18,10 @@ from nbmgpu.runs.events import LAUNCHER, Ended, Started
 from nbmgpu.runs.run import Run
 from nbmgpu.system.processes import own_process
 
+from . import FORCE_STOP, STOP
 from .launch_file import LaunchFile
 from .node_processes import NodeProcesses
 from .remote_ranks import RemoteRanks
-
-STOP, FORCE_STOP = signal.SIGUSR1, signal.SIGUSR2
-"""Signals by which an engine stops a run at once: a file may take a while to cross a network."""
 
 ENDED_BY_SCHEDULER = (
     "The scheduler has ended the job: its time limit, preemption, or a cancellation."

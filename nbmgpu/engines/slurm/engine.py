@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nbmgpu.engines.base import Engine, RunHandle, RunStorage
+from nbmgpu.engines.multi_node import FORCE_STOP, STOP
 from nbmgpu.engines.multi_node.placement import place_on_nodes
+from nbmgpu.options.engine_options import EngineOptions
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import LAUNCHER, Ended
 from nbmgpu.serialization.storage import allocate_file
@@ -21,9 +23,6 @@ if TYPE_CHECKING:
     from nbmgpu.devices.placement import Placement
     from nbmgpu.options.run_options import RunOptions
     from nbmgpu.runs.run import Run
-
-STOP, FORCE_STOP = "USR1", "USR2"
-"""As ``nbmgpu.engines.multi_node.head`` has them."""
 
 NOT_STARTED = "Its job was cancelled before its ranks had started."
 
@@ -54,8 +53,8 @@ class SlurmEngine(Engine):
 
     def launch(self, run: Run) -> RunHandle:
         """Submit the job."""
-        values = dict(pair.split("=", 1) for pair in run.record.options.values["engine_option"])
-        job = self._jobs[run.id] = submit_job(run, JobOptions.of(values))
+        options = EngineOptions(engine_option=tuple(run.record.options.values["engine_option"]))
+        job = self._jobs[run.id] = submit_job(run, JobOptions.of(options.engine_values()))
         return job
 
     def release(self, storage: RunStorage, in_use: bool) -> None:
@@ -71,7 +70,7 @@ class SlurmEngine(Engine):
         """Signal the head of the run; cancel a job that has none yet."""
         run.refresh()
         if run.view.launcher is not None:
-            self._job(run).cancel(FORCE_STOP if force else STOP)
+            self._job(run).cancel((FORCE_STOP if force else STOP).name)
             return
         self._job(run).cancel()
         events = EventWriter(run.events_path("launcher"), LAUNCHER)
@@ -79,7 +78,9 @@ class SlurmEngine(Engine):
         events.close()
 
     def _job(self, run: Run) -> Job:
-        return self._jobs.setdefault(run.id, Job(run.folder))
+        if run.id not in self._jobs:
+            self._jobs[run.id] = Job(run.folder)
+        return self._jobs[run.id]
 
 
 def gpus_per_node(options: JobOptions) -> int:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from nbmgpu.engines.multi_node.head import run_head
 from nbmgpu.rank.command_line import start_variables
-from nbmgpu.runs.folder import write_atomically
 
 SRUN_LOG = "srun.log"
 FAILED_TASK = re.compile(r"^srun: error: \S+: tasks? [\d,-]+: ", re.MULTILINE)
@@ -37,7 +36,6 @@ def main() -> None:
     parser.add_argument("--restore-variables", default="{}", help="as of nbmgpu.rank")
     given = parser.parse_args()
     variables, _ = start_variables()
-    write_atomically(given.folder / "nodes", os.environ.get("SLURM_JOB_NODELIST", ""))
 
     def start_nodes(port: int) -> SlurmNodes:
         arguments = [given.python, str(given.folder), str(port), given.restore_variables]

@@ -122,15 +122,13 @@ class Job(RunHandle):
         """Return why the ranks will never start; empty as long as they may."""
         if not self.ended:
             return ""
-        log = self._folder / "logs" / "launcher.log"
-        with suppress(OSError):
+        text = ""
+        with suppress(OSError):  # no node sees the folder
+            log = self._folder / "logs" / "launcher.log"
             text = log.read_text(errors="replace").strip()
-            said = f"It says: {text[-2000:]}\n" if text else ""
-            return NEVER_STARTED.format(
-                job=self.number, state=self._state.name.lower(), log=said, folder=self._folder
-            )
+        said = f"It says: {text[-2000:]}\n" if text else ""
         return NEVER_STARTED.format(
-            job=self.number, state=self._state.name.lower(), log="", folder=self._folder
+            job=self.number, state=self._state.name.lower(), log=said, folder=self._folder
         )
 
     def status(self) -> str:
