@@ -76,10 +76,10 @@ class RunOptions(CheckpointOptions, EngineOptions, StrategyOptions):
         problems |= _unsupported_options(values) | _contradictions(values)
         if problems:
             changed = {name: value for name, value in values.items() if name in problems}
-            if (
-                values["strategy"] != given["strategy"]
-            ):  # by an alias, or to one that supports the option
-                changed["strategy"] = values["strategy"]
+            # By an alias, or to one that supports the option.
+            for name in ("strategy", "engine"):
+                if values[name] != given[name]:
+                    changed[name] = values[name]
             suggestion = ", ".join(f"{name}={value!r}" for name, value in changed.items())
             raise OptionError(format_problems(problems.values(), suggestion))
         for name, value in values.items():

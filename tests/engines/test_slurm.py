@@ -266,6 +266,8 @@ def test_options_are_written_as_they_are_read() -> None:
     assert RunOptions.parse(options.line()) == options
     with pytest.raises(OptionError, match="--engine slurm"):
         RunOptions.parse("--nodes 2")
+    with pytest.raises(OptionError, match="Try: nodes=2, engine='slurm'"):
+        RunOptions.of(nodes=2)
 
 
 @matrix
