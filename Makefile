@@ -58,7 +58,8 @@ test-all: test matrix  ## run every test, with all combinations (another four ho
 
 # MATRIXFLAGS=--matrix-minutes=20 runs a part: see tests/conftest.py.
 matrix: $(TEST) $(FRONT)
-	$(BIN)/python -m pytest tests $(TOGETHER) -m matrix $(MATRIXFLAGS)
+	$(BIN)/python -m pytest tests $(TOGETHER) -m "matrix and not alone" $(MATRIXFLAGS)
+	$(if $(MATRIXFLAGS),,$(BIN)/python -m pytest -m "matrix and alone" $(ALONE))
 
 check: $(TEST) $(FRONT)  ## lint and check types
 	$(JLPM) check

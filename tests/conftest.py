@@ -66,6 +66,8 @@ def _select_matrix(config: pytest.Config, items: list[pytest.Item]) -> None:
     day = (config.getoption("--matrix-date") or datetime.date.today()).toordinal()
     seconds = config.getoption("--matrix-minutes") * 60 * config.getoption("--matrix-workers")
     matrix = [item for item in items if item.get_closest_marker("matrix")]
-    chosen = set(select(matrix, changed, day, seconds))
+    # Tests that measure time are left out: here, other tests run beside them.
+    together = [item for item in matrix if not item.get_closest_marker("alone")]
+    chosen = set(select(together, changed, day, seconds))
     config.hook.pytest_deselected(items=[item for item in matrix if item not in chosen])
     items[:] = [item for item in items if item not in matrix or item in chosen]

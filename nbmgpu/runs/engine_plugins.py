@@ -24,6 +24,7 @@ DEFAULT_ENGINE = "local"
 
 BUILT_IN = {
     DEFAULT_ENGINE: ("nbmgpu.engines.local.engine", "LocalEngine"),
+    "ray": ("nbmgpu.engines.ray.engine", "RayEngine"),
     "slurm": ("nbmgpu.engines.slurm.engine", "SlurmEngine"),
 }
 """Not found by entry points: scanning all installed packages would slow ``%load_ext`` down."""

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import nbmgpu
+from nbmgpu.advisor.advice import Advice
 from nbmgpu.advisor.model_advisor import ModelAdvisor
 from nbmgpu.advisor.request import AdviceRequest
 from nbmgpu.devices.probe import Gpu, Machine
@@ -280,33 +281,42 @@ def small_llama():
         return transformers.LlamaForCausalLM(config)
 
 
-@pytest.fixture(scope="module")
-def llama():
+def large_llama(layers: int):
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
-        hidden_size=8192, intermediate_size=28672, num_hidden_layers=80,
+        hidden_size=8192, intermediate_size=28672, num_hidden_layers=layers,
         num_attention_heads=64, num_key_value_heads=8, vocab_size=128256,
     )  # fmt: skip
     with torch.device("meta"):
         return transformers.LlamaForCausalLM(config)
 
 
-def test_70_billion_parameters_need_no_memory(llama):
-    held = psutil.Process().memory_info().rss
-    start = time.process_time()  # other processes may have the cores meanwhile
+@pytest.fixture(scope="module")
+def llama():
+    return large_llama(80)
+
+
+def advise_on_64_gpus(model) -> tuple[Advice, float]:
+    """Return the advice, and the seconds of CPU that it took: others may use the cores, too."""
+    start = time.process_time()
     advice = nbmgpu.advise(
-        llama, torch.optim.AdamW(llama.parameters()), (64, 4096),
+        model, torch.optim.AdamW(model.parameters()), (64, 4096),
         gpus=64, memory="80 GB", precision="bf16", checkpointing=True,
     )  # fmt: skip
-    took = time.process_time() - start
+    return advice, time.process_time() - start
+
+
+def test_70_billion_parameters_need_no_memory(llama):
+    _, eighth = advise_on_64_gpus(large_llama(10))
+    held = psutil.Process().memory_info().rss
+    advice, took = advise_on_64_gpus(llama)
     assert psutil.Process().memory_info().rss - held < 1 << 29
-    assert took < 20
+    assert took < 3 * 8 * eighth, "the time grows faster than the number of layers"
     assert "70.6 billion parameters" in advice.model
     assert advice.row("ddp").fits == "no"
     assert advice.row("zero1").fits == "no"
     assert advice.row("ddp").low > 16 * 70e9
     assert advice.recommended.startswith("fsdp")
-    print(f"{took:.1f} s", advice, sep="\n")
 
 
 def test_70_billion_parameters_are_offloaded_to_the_host(llama):

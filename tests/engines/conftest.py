@@ -1,12 +1,15 @@
-"""The engine of CONTRIBUTING.md, installed as another package would be."""
+"""The engine of CONTRIBUTING.md, installed as another package would be, and real clusters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from entry_points import example_of_contributing, installed
+from ray_cluster import RayCluster, started_ray
 from runs_folder import runs_folder  # noqa: F401
+from slurm_cluster import INSTALL, SlurmCluster, missing_program
 
 from nbmgpu.runs import engine_plugins
 
@@ -19,3 +22,34 @@ def subprocess_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
     with installed(tmp_path_factory.mktemp("site-packages"), *engine):
         (name,) = engine.entry_points
         yield name
+
+
+@pytest.fixture(scope="module")
+def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    """Start Slurm with the nodes ``node1`` and ``node2``."""
+    if missing_program():
+        pytest.skip(f"no Slurm: {INSTALL}")
+    folder = tmp_path_factory.mktemp("slurm")
+    try:
+        cluster = SlurmCluster(folder)
+    except TimeoutError:  # such as in a container that munge or Slurm do not like
+        pytest.skip(f"Slurm does not start here: {last_lines(folder)}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_CONF", str(cluster.config))
+        yield cluster
+    cluster.stop()
+
+
+def last_lines(folder: Path) -> str:
+    """Return the last line of each log in ``folder``."""
+    texts = {log.name: log.read_text(errors="replace").strip() for log in folder.glob("*.log")}
+    return "; ".join(f"{name}: {text.splitlines()[-1]}" for name, text in texts.items() if text)
+
+
+@pytest.fixture(scope="module")
+def ray_cluster() -> Iterator[RayCluster]:
+    """Start Ray with the nodes ``node1`` and ``node2``."""
+    with started_ray() as cluster:
+        for name in ("node1", "node2"):
+            cluster.add(name)
+        yield cluster

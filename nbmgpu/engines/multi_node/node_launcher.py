@@ -85,6 +85,7 @@ def main() -> None:
         sys.exit(NO_FOLDER.format(node=node.name, folder=given.folder))
     for sig in (signal.SIGTERM, signal.SIGINT):  # the head decides how a run ends
         signal.signal(sig, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray blocks SIGINT; ranks would, too
     launch = LaunchFile.read(given.folder)
     os.environ[KEY_VARIABLE] = launch.key
     store = StoreClient(node.head)

@@ -22,6 +22,14 @@ class NodeProcesses(Protocol):
         """Return the end of what they have printed."""
         ...
 
+    def have_copied(self, since: float) -> bool:
+        """Return whether the run folder has all that nodes had written at ``since``.
+
+        Args:
+            since: a time of ``time.monotonic()``.
+        """
+        ...
+
     def end(self) -> None:
         """End those that are left."""
         ...

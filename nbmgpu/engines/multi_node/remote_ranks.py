@@ -32,6 +32,7 @@ class RemoteRanks(RankProcesses):
         self._nodes = nodes
         self._store = store
         self._signals = self._read = 0
+        self._exited: float | None = None
         self._joined: list[str] = []
         self._first_joined: float | None = None
         self._nodes_ended: float | None = None
@@ -45,6 +46,11 @@ class RemoteRanks(RankProcesses):
     def poll(self) -> list[tuple[int, int]]:
         """Return what node launchers have reported; ranks of lost nodes count as killed."""
         lines = self._store.get(EXITS).splitlines()
+        if len(lines) > self._read:
+            self._exited = self._exited or time.monotonic()
+            if not self._nodes.have_copied(self._exited):  # their last events
+                return []
+            self._exited = None
         ended = []
         for rank, code in (map(int, line.split()) for line in lines[self._read :]):
             if rank in self._left:  # a node launcher that ends leaves lines for all of its ranks

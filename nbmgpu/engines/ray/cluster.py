@@ -1,0 +1,146 @@
+"""A Ray cluster, and the process that connects to it for a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbmgpu.engines.base import RunHandle
+from nbmgpu.errors import LaunchError, format_message
+from nbmgpu.runs.folder import write_atomically
+from nbmgpu.system.processes import creation_time, process_is_alive
+
+HEAD_FILE = "ray-head"
+"""Has pid and start time of the head, which may still wait for room in the cluster."""
+
+WAITING_FILE = "ray-waiting"
+"""Says, in words, what the head waits for."""
+
+NOT_CONNECTED = "Cannot connect to the Ray cluster{address}: {error}"
+NEVER_STARTED = "The head of the run has ended before its ranks had started. It says: {log}"
+
+
+@dataclass(frozen=True)
+class NodeResources:
+    """What a node of the cluster has in all: cores and GPUs."""
+
+    name: str
+    cpus: float
+    gpus: float
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The nodes of a cluster; ``dashboard`` is ``host:port``, empty without one."""
+
+    nodes: tuple[NodeResources, ...]
+    dashboard: str = ""
+
+    def gpus_per_node(self, nodes: int) -> int:
+        """Return how many GPUs each of ``nodes`` nodes has; 0 if there are fewer with GPUs."""
+        gpus = sorted((int(node.gpus) for node in self.nodes), reverse=True)
+        return gpus[nodes - 1] if nodes <= len(gpus) else 0
+
+
+class HeadProcess:
+    """The head of a run to come: a process of its own, which outlives this one with its run.
+
+    Attributes:
+        address: of the cluster that it connects to.
+    """
+
+    def __init__(self, address: str) -> None:
+        """Start the process."""
+        self.address = address
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "nbmgpu.engines.ray.head", f"--address={address}"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
+            env=os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONSAFEPATH": "1"},
+            start_new_session=True,
+        )  # fmt: skip
+        threading.Thread(target=self._process.wait, daemon=True).start()
+
+    @property
+    def waits(self) -> bool:
+        """Whether it can still begin a run."""
+        return self._process.poll() is None
+
+    def cluster(self) -> Cluster:
+        """Wait until it is connected, and return the cluster.
+
+        Raises:
+            LaunchError: it cannot connect.
+        """
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                fields = json.loads(line)
+                nodes = tuple(NodeResources(**node) for node in fields["nodes"])
+                return Cluster(nodes, fields["dashboard"])
+        self._process.wait()
+        self._errors.seek(0)
+        said = self._errors.read().decode(errors="replace").strip().splitlines() or ["no reason"]
+        self.close()
+        address = f" at {self.address}" if self.address else ""
+        what = NOT_CONNECTED.format(address=address, error=said[-1])
+        raise LaunchError(format_message(what, instead="--engine-option address=host:6379"))
+
+    def begin(self, folder: Path) -> Head:
+        """Let it run the run in ``folder``."""
+        assert self._process.stdin is not None
+        pid = self._process.pid
+        fields = {"pid": pid, "create_time": creation_time(pid)}
+        write_atomically(folder / HEAD_FILE, json.dumps(fields))
+        self._process.stdin.write(f"{folder}\n")
+        self.close()
+        return Head(folder)
+
+    def close(self) -> None:
+        """Close what connects this process with it; unless it has begun a run, it ends."""
+        for each in (self._process.stdin, self._process.stdout, self._errors):
+            if each is not None:
+                each.close()
+
+
+class Head(RunHandle):
+    """The head of a run, as any process of this machine knows it."""
+
+    def __init__(self, folder: Path) -> None:
+        """Refer to the head of the run in ``folder``."""
+        self._folder = folder
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs, or has not been started yet."""
+        try:
+            fields = json.loads((self._folder / HEAD_FILE).read_text())
+        except FileNotFoundError:
+            return True
+        return process_is_alive(fields["pid"], fields["create_time"])
+
+    def error(self) -> str:
+        """Return why the ranks will never start; empty as long as they may."""
+        if self.alive:
+            return ""
+        log = (self._folder / "logs" / "launcher.log").read_text(errors="replace").strip()
+        return NEVER_STARTED.format(log=log[-2000:] or "nothing")
+
+    def status(self) -> str:
+        """Return what the head waits for; empty if it does not wait for room in the cluster."""
+        with suppress(FileNotFoundError):
+            return (self._folder / WAITING_FILE).read_text()
+        return ""
+
+    def signal(self, sig: signal.Signals) -> None:
+        """Signal it, if it runs."""
+        if (self._folder / HEAD_FILE).exists() and self.alive:
+            os.kill(json.loads((self._folder / HEAD_FILE).read_text())["pid"], sig)

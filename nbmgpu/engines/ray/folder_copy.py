@@ -1,0 +1,108 @@
+"""The run folder of this machine, kept in step with the copy on a node that does not see it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nbmgpu.engines.multi_node.launch_file import LAUNCH_FILE
+from nbmgpu.runs.stacks import request_path
+from nbmgpu.serialization import container
+
+from .node_actor import APPENDED, CHUNK, Change
+
+MAX_MODULES = 64 * 2**20
+"""Most bytes of Python files beside the notebook that are sent."""
+
+NOT_SENT = ("node_modules", "site-packages", "__pycache__")
+"""Folders without modules of the notebook's own; so are those that begin with a dot."""
+
+TOO_LARGE = (
+    "The Python files in {folder} take more than {limit} MiB, and a node does not see them. Run "
+    "the notebook from a folder of its own, or from one that all nodes share."
+)
+
+Call = Callable[..., Any]
+"""Calls a method of the node's actor, by its name, and returns what it returns."""
+
+FIRST_FILES = ("run.json", "cell.py", LAUNCH_FILE)
+
+
+class FolderCopy:
+    """The copy of a run folder on one node.
+
+    Attributes:
+        path: where it is there.
+        bundle_sent: whether it has the bundle.
+    """
+
+    def __init__(self, folder: Path, cwd: str, call: Call, python: str) -> None:
+        """Create the copy, as yet without the bundle.
+
+        Args:
+            folder: the run folder.
+            cwd: the notebook's folder, whose modules the cell may import.
+            call: calls the node's actor.
+            python: see ``NodeActor.copy_folder``.
+        """
+        self._folder = folder
+        self._call = call
+        self.bundle_sent = False
+        self._request = b""
+        files = {name: (folder / name).read_bytes() for name in FIRST_FILES} | {"bundle": b""}
+        self.path: str = call("copy_folder", folder.name, files, modules_in(cwd), python)
+
+    def send(self, bundle: str) -> None:
+        """Send what ranks read: the bundle once it is complete, and requests for stacks."""
+        if not self.bundle_sent and container.is_complete(bundle):
+            self._send_bundle(bundle)
+            self.bundle_sent = True
+        path = request_path(self._folder)
+        request = path.read_bytes() if path.exists() else b""
+        if request != self._request:
+            self._call("write", str(path.relative_to(self._folder)), 0, request)
+            self._request = request
+
+    def _send_bundle(self, bundle: str) -> None:
+        """Send the bundle, and the first bytes last: ranks wait for them."""
+        start = len(container.MAGIC)
+        with open(bundle, "rb") as file:
+            file.seek(start)
+            while content := file.read(CHUNK):
+                self._call("write", "bundle", file.tell() - len(content), content)
+            file.seek(0)
+            self._call("write", "bundle", 0, file.read(start))
+
+    def receive(self, changes: list[Change]) -> None:
+        """Write what has changed in the copy."""
+        for name, offset, content, complete in changes:
+            path = self._folder / name
+            grows = Path(name).parts[0] in APPENDED
+            target = path if grows else path.with_name(f".{path.name}.part")
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+                file.seek(offset)
+                file.write(content)
+                file.truncate()
+            if complete and not grows:
+                target.replace(path)
+
+
+def modules_in(folder: str) -> dict[str, bytes]:
+    """Return the Python files in ``folder``, by their paths in it.
+
+    Raises:
+        RuntimeError: they are too large to be sent.
+    """
+    found: dict[str, bytes] = {}
+    size = 0
+    for place, folders, names in os.walk(folder):
+        folders[:] = [each for each in folders if each[0] != "." and each not in NOT_SENT]
+        for path in (Path(place, name) for name in names if name.endswith(".py")):
+            size += path.stat().st_size
+            if size > MAX_MODULES:
+                raise RuntimeError(TOO_LARGE.format(folder=folder, limit=MAX_MODULES >> 20))
+            found[str(path.relative_to(folder))] = path.read_bytes()
+    return found

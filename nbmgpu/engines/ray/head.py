@@ -1,0 +1,138 @@
+"""``python -m nbmgpu.engines.ray.head``: the head of a run, and its driver in the cluster.
+
+It prints the nodes of the cluster as one line of JSON, and reads the run folder from its input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import select
+import socket
+import sys
+from pathlib import Path
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group
+
+from nbmgpu.engines.multi_node.head import run_head
+from nbmgpu.formatting import format_count
+from nbmgpu.rank.store.store_address import StoreAddress
+from nbmgpu.runs.folder import write_atomically
+from nbmgpu.runs.run import Run
+
+from .cluster import WAITING_FILE, Cluster, NodeResources
+from .cluster_options import ClusterOptions
+from .nodes import RayNodes
+
+IDLE_LIMIT = 300.0
+"""Seconds that it waits for a run."""
+
+CONNECT_TIMEOUT = 10.0
+"""Seconds."""
+
+CLIENT = "ray://"
+"""Begins addresses of clusters in which this machine is no node."""
+
+
+def main() -> None:
+    """Connect, and run the run whose folder the kernel names."""
+    parser = argparse.ArgumentParser(prog="python -m nbmgpu.engines.ray.head")
+    parser.add_argument("--address", default="", help="of the cluster")
+    address = parser.parse_args().address
+    print(json.dumps(dataclasses.asdict(connect(address))), flush=True)
+    if not select.select([sys.stdin], [], [], IDLE_LIMIT)[0]:
+        return
+    if folder := sys.stdin.readline().strip():
+        _redirect_output(Path(folder) / "logs" / "launcher.log")
+        run_on_cluster(Path(folder), address)
+
+
+def connect(address: str) -> Cluster:
+    """Connect this process to the cluster; return its nodes.
+
+    Raises:
+        OSError: nothing listens there; Ray would try for minutes.
+    """
+    known = address or os.environ.get("RAY_ADDRESS", "")
+    host, _, port = known.removeprefix(CLIENT).rpartition(":")
+    if port.isdecimal():
+        socket.create_connection((host, int(port)), CONNECT_TIMEOUT).close()
+    context = ray.init(
+        address or None, log_to_driver=False, logging_level="ERROR", include_dashboard=None
+    )
+    nodes = [
+        NodeResources(
+            node["NodeManagerHostname"],
+            node["Resources"].get("CPU", 0),
+            node["Resources"].get("GPU", 0),
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+    return Cluster(tuple(nodes), context.dashboard_url or "")
+
+
+def run_on_cluster(folder: Path, address: str) -> None:
+    """Run a run from start to end."""
+    run = Run(folder)
+    values = dict(pair.split("=", 1) for pair in run.record.options.values["engine_option"])
+    options = ClusterOptions.of(values)
+    group = reserve(run, options)
+    host = own_address(address)
+
+    def start_nodes(port: int) -> RayNodes:
+        return RayNodes(run, group, StoreAddress(host=host, port=port), options.python)
+
+    run_head(folder, start_nodes)
+
+
+def reserve(run: Run, options: ClusterOptions) -> PlacementGroup:
+    """Return a placement group with a bundle per node, once the cluster has room for it."""
+    record = run.record
+    gpus = sum(device != "cpu" for device in record.devices[: record.ranks_per_node])
+    cores = record.ranks_per_node * record.threads
+    bundle = {"CPU": float(cores)}
+    if gpus:
+        bundle["GPU"] = float(gpus)
+    if options.memory:
+        bundle["memory"] = float(options.memory)
+    if options.accelerator_type:
+        bundle[f"accelerator_type:{options.accelerator_type}"] = 0.001
+    group = placement_group([bundle] * record.nodes, "STRICT_SPREAD", name=f"nbmgpu-{run.id}")
+    waiting = run.folder / WAITING_FILE
+    what = format_count(gpus, "free GPU") if gpus else format_count(cores, "free core")
+    while not group.wait(1):
+        free = ray.available_resources()
+        text = (
+            f"Ray has no {format_count(record.nodes, 'node')} with {what} each yet; free in all: "
+            f"{format_count(int(free.get('CPU', 0)), 'core')}, "
+            f"{format_count(int(free.get('GPU', 0)), 'GPU')}"
+        )
+        write_atomically(waiting, text)
+    waiting.unlink(missing_ok=True)
+    return group
+
+
+def own_address(address: str) -> str:
+    """Return the address at which nodes reach this machine."""
+    if not address.startswith(CLIENT):
+        return str(ray.util.get_node_ip_address())
+    host, _, port = address.removeprefix(CLIENT).rpartition(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # sends nothing
+        probe.connect((host, int(port)))
+        return str(probe.getsockname()[0])
+
+
+def _redirect_output(path: Path) -> None:
+    """Let this process print into the run's log."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for stream in (1, 2):
+        os.dup2(fd, stream)
+    os.close(fd)
+
+
+if __name__ == "__main__":
+    main()

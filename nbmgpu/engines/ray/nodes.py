@@ -1,0 +1,187 @@
+"""The nodes of a run: on each an actor of Ray, which starts a node launcher."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError
+from ray.util.placement_group import PlacementGroup, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from nbmgpu.engines.multi_node import EXITS, PROBLEMS
+from nbmgpu.engines.multi_node.launch_file import LAUNCH_FILE
+from nbmgpu.rank.command_line import start_variables
+from nbmgpu.rank.store.store_address import StoreAddress
+from nbmgpu.rank.store.store_client import StoreClient
+from nbmgpu.runs.run import Run
+
+from . import node_actor
+from .folder_copy import FolderCopy
+
+END_TIMEOUT = 10.0
+"""Seconds that node launchers may take to end after their ranks."""
+
+BRIEF, LONG = 0.02, 0.5
+"""Seconds that a poll of a node waits for changes: until the bundle is sent, and later."""
+
+LOST = "Ray has lost the node {node} with its ranks ({error})."
+NO_CHECKPOINTS = (
+    "Node {node} does not see the run folder {folder}, and checkpoints need a folder that "
+    "all nodes share. Set NBMGPU_RUNS in the notebook to one, or leave --checkpoint-every and "
+    "--resume out."
+)
+
+
+class RayNodes:
+    """All nodes of a run; a ``NodeProcesses``."""
+
+    def __init__(self, run: Run, group: PlacementGroup, head: StoreAddress, python: str) -> None:
+        """Start a node launcher on each node.
+
+        Args:
+            run: the run.
+            group: its placement group, with a bundle per node.
+            head: the address of the store, as nodes reach it.
+            python: the interpreter on the nodes; empty for that of Ray's workers.
+        """
+        self._group = group
+        self._nodes = [Node(run, rank, group, head, python) for rank in range(run.record.nodes)]
+        for node in self._nodes:
+            node.thread.start()
+
+    @property
+    def ended(self) -> bool:
+        """Whether no node launcher is left."""
+        return all(node.code is not None for node in self._nodes)
+
+    @property
+    def failed(self) -> bool:
+        """Whether one of them has ended with an error."""
+        return any(node.code for node in self._nodes)
+
+    def output(self) -> str:
+        """Return what they have printed last."""
+        return "\n".join(node.output for node in self._nodes if node.output)[-2000:]
+
+    def have_copied(self, since: float) -> bool:
+        """Return whether this machine has all files as nodes had them at ``since``."""
+        return all(node.code is not None or node.copied_at > since for node in self._nodes)
+
+    def end(self) -> None:
+        """End actors, and give their resources back."""
+        deadline = time.monotonic() + END_TIMEOUT
+        for node in self._nodes:
+            node.thread.join(max(deadline - time.monotonic(), 0))
+        for node in self._nodes:
+            node.end()
+        remove_placement_group(self._group)
+
+
+class Node:
+    """A node, its actor, and the thread of this process that waits for it.
+
+    Attributes:
+        code: exit code of the node launcher; None as long as it may run.
+        output: what it has printed last.
+        copied_at: time, of ``time.monotonic()``, as of which the files of the node are here.
+    """
+
+    def __init__(
+        self, run: Run, rank: int, group: PlacementGroup, head: StoreAddress, python: str
+    ) -> None:
+        """Prepare the node with the number ``rank``."""
+        self.code: int | None = None
+        self.output = ""
+        self.copied_at = 0.0
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self._record, self._folder, self._rank = run.record, run.folder, rank
+        self._strategy = PlacementGroupSchedulingStrategy(group, rank)
+        self._head, self._python = head, python
+        self._name = f"number {rank}"
+        self._copy: FolderCopy | None = None
+        self._actor: Any = None
+
+    def _run(self) -> None:
+        try:
+            self._start()
+            while self.code is None:
+                self._poll()
+        except RayActorError as error:
+            self._report(LOST.format(node=self._name, error=str(error).partition("\n")[0]))
+        except Exception as error:  # whatever it is, the run must end with it
+            self._report(f"Node {self._name} has failed: {error}")
+
+    def _report(self, problem: str) -> None:
+        """Let the run fail with ``problem``; the ranks of this node count as killed."""
+        store = StoreClient(StoreAddress(host="127.0.0.1", port=self._head.port))
+        store.append(PROBLEMS, f"{problem}\n")
+        size = self._record.ranks_per_node
+        ranks = range(self._rank * size, (self._rank + 1) * size)
+        store.append(EXITS, "".join(f"{rank} {-signal.SIGKILL}\n" for rank in ranks))
+        self.output, self.code = problem, 1
+
+    def _start(self) -> None:
+        """Start the actor and the node launcher, with a copy of the run folder if it needs one."""
+        self._actor = self._new_actor()
+        digest = hashlib.sha256((self._folder / LAUNCH_FILE).read_bytes()).hexdigest()
+        cwd = self._record.kernel.cwd
+        self._name, visible = self._call("describe", str(self._folder), digest, cwd)
+        variables, restored = start_variables()
+        folder = str(self._folder)
+        if visible:
+            variables = os.environ | variables
+        else:
+            values = self._record.options.values
+            if values.get("checkpoint_every") or values.get("resume"):
+                raise RuntimeError(NO_CHECKPOINTS.format(node=self._name, folder=self._folder))
+            self._copy = FolderCopy(self._folder, cwd, self._call, self._python)
+            folder = self._copy.path
+            variables = {name: variables[name] for name in ("PYTHONHASHSEED", "PYTHONSAFEPATH")}
+        arguments = [
+            *(f"--node-rank={self._rank}", f"--node-name={self._name}"),
+            f"--head={self._head.host}:{self._head.port}",
+            f"--restore-variables={restored if visible else '{}'}",
+        ]
+        self._call("start", folder, self._python, arguments, variables)
+
+    def _new_actor(self) -> Any:
+        """Return a new actor with all resources of this node."""
+        bundle = self._strategy.placement_group.bundle_specs[self._rank]
+        ray.cloudpickle.register_pickle_by_value(node_actor)
+        actor = ray.remote(node_actor.NodeActor).options(
+            num_cpus=bundle["CPU"],
+            num_gpus=bundle.get("GPU", 0),
+            scheduling_strategy=self._strategy,
+        )
+        return actor.remote()
+
+    def _call(self, method: str, *arguments: object) -> Any:
+        """Return what a method of the actor returns."""
+        return ray.get(getattr(self._actor, method).remote(*arguments))
+
+    def _poll(self) -> None:
+        """Wait for the node for a while; bring files here and there."""
+        begun = time.monotonic()
+        waits = self._copy is not None and not self._copy.bundle_sent
+        code, self.output, changes = self._call("poll", BRIEF if waits else LONG)
+        if self._copy is not None:
+            self._copy.receive(changes)
+            self._copy.send(self._record.storage.bundle)
+        if all(complete for *_, complete in changes):
+            self.copied_at = begun
+        self.code = code
+
+    def end(self) -> None:
+        """End the actor and what it has started."""
+        if self._actor is not None:
+            try:
+                ray.get(self._actor.end.remote(), timeout=END_TIMEOUT)
+            except Exception:
+                pass
+            ray.kill(self._actor)

@@ -1,0 +1,128 @@
+"""A real Ray cluster on this machine: a head without cores, and nodes with names of their own."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+START_TIMEOUT = 90.0
+CORES = 2
+NO_USAGE_STATS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_MEMORY_MONITOR": "1"}
+
+
+def why_not() -> str:
+    """Return why no cluster can run here; empty if one can."""
+    if importlib.util.find_spec("ray") is None:
+        return "ray is not installed"
+    probe = subprocess.run(
+        ["unshare", "--uts", "--mount", "true"], capture_output=True, check=False
+    )
+    return "" if probe.returncode == 0 else "unshare --uts --mount is not permitted"
+
+
+@contextmanager
+def started_ray() -> Iterator[RayCluster]:
+    """Start Ray without nodes; runs use it meanwhile."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with RayCluster() as cluster, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_ADDRESS", cluster.address)
+        yield cluster
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class RayCluster:
+    """A head and its nodes; ``stop`` ends all their processes.
+
+    Attributes:
+        address: of the cluster.
+    """
+
+    def __init__(self) -> None:
+        """Start the head."""
+        self._folder = Path(tempfile.mkdtemp(prefix="ray-"))  # short: it has sockets
+        self.address = f"127.0.0.1:{free_port()}"
+        self.nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self._start(
+            "head", "", "--head", f"--port={self.address.partition(':')[2]}",
+            "--include-dashboard=false", f"--temp-dir={self._folder}/t", "--num-cpus=0",
+        )  # fmt: skip
+
+    def add(self, name: str, hidden: Path | None = None) -> None:
+        """Start a node with two cores.
+
+        Args:
+            name: its host name.
+            hidden: a folder that it does not see: an empty one is in its place.
+        """
+        hide = f"mount -t tmpfs tmpfs {hidden} && " if hidden else ""
+        self._start(name, hide, f"--address={self.address}", f"--num-cpus={CORES}")
+
+    def _start(self, name: str, prepare: str, *arguments: str) -> None:
+        log = self._folder / f"{name}.log"
+        ray = Path(sys.executable).with_name("ray")
+        command = (
+            f"hostname {name} && {prepare}cd / && exec {ray} start --block --disable-usage-stats "
+            f"--node-ip-address=127.0.0.1 --object-store-memory=200000000 {' '.join(arguments)}"
+        )
+        with log.open("wb") as file:
+            self.nodes[name] = process = subprocess.Popen(
+                ["unshare", "--uts", "--mount", "sh", "-c", command],
+                stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
+                env=os.environ | NO_USAGE_STATS,
+            )  # fmt: skip
+        deadline = time.monotonic() + START_TIMEOUT
+        while "Ray runtime started" not in log.read_text(errors="replace"):
+            if process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                raise TimeoutError(log.read_text(errors="replace")[-500:])
+            time.sleep(0.1)
+
+    def __enter__(self) -> RayCluster:
+        """Return the cluster."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it."""
+        self.stop()
+
+    def raylet(self, name: str) -> psutil.Process:
+        """Return the process that is the node."""
+        children = psutil.Process(self.nodes[name].pid).children(recursive=True)
+        (found,) = [each for each in children if each.name() == "raylet"]
+        return found
+
+    def remove(self, name: str) -> None:
+        """End all processes of a node."""
+        process = self.nodes.pop(name)
+        own = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGTERM)
+        _, left = psutil.wait_procs(own, timeout=10)
+        for each in left:
+            each.kill()
+        process.kill()
+        process.wait()
+
+    def stop(self) -> None:
+        """End all processes of the cluster, the head last."""
+        for name in [*self.nodes][::-1]:
+            self.remove(name)
+        shutil.rmtree(self._folder, ignore_errors=True)

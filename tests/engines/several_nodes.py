@@ -1,0 +1,46 @@
+"""Runs on two nodes of a cluster on this machine, with two CPU ranks each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+
+import nbmgpu
+from nbmgpu.runs.run import Run
+
+ON_TWO_NODES: dict[str, Any] = {"nodes": 2, "gpus": 2, "cpu": True}
+
+WAIT = "print('ready', flush=True)\nimport time\ntime.sleep(120)\n"
+
+
+def wait(done: Callable[[], object], seconds: float = 60.0) -> None:
+    """Wait until ``done`` returns something true."""
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def children() -> list[str]:
+    """Return pid and command line of the heads and node launchers of this machine."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        line = " ".join(process.info["cmdline"] or ())
+        if "nbmgpu.engines.slurm" in line or "multi_node" in line or "ray.head" in line:
+            found.append(f"{process.pid} {line}")
+    return found
+
+
+def started(
+    engine: str, cell: str = WAIT, names: dict[str, Any] | None = None, **options: Any
+) -> Run:
+    """Return a background run whose ranks all run the cell."""
+    namespace = {"__name__": "__main__"} if names is None else names
+    run = nbmgpu.run(cell, namespace, background=True, engine=engine, **ON_TWO_NODES | options)
+    assert run is not None
+    wait(lambda: run.over or all("ready" in run.log(rank) for rank in range(4)))
+    assert run.state == "running", run.view.ended
+    return run

@@ -1,0 +1,177 @@
+"""Runs on a real Ray cluster: its queue, its nodes, and nodes that see no file of the notebook."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from idioms.comparison import assert_equal
+from idioms.tables import BY_NAME
+from ray_cluster import RayCluster, started_ray
+from several_nodes import WAIT, children, started, wait
+
+import nbmgpu
+from nbmgpu.engines.ray.cluster_options import ClusterOptions
+from nbmgpu.errors import LaunchError, OptionError, RankKilledError
+from nbmgpu.runs.run import Run
+
+matrix = pytest.mark.matrix("nbmgpu/engines")
+
+ON_TWO_NODES: dict[str, Any] = {"engine": "ray", "nodes": 2, "gpus": 2, "cpu": True}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    """Start a node that sees this machine's files, and one that does not see those of tests."""
+    with started_ray() as cluster:
+        cluster.add("near")
+        cluster.add("apart", hidden=tmp_path_factory.getbasetemp())
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def folders(cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Keep runs and notebook in folders that the second node does not see."""
+    monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path / "runs"))
+    (tmp_path / "notebook").mkdir()
+    monkeypatch.chdir(tmp_path / "notebook")
+    monkeypatch.syspath_prepend(str(tmp_path / "notebook"))
+    before = set(children())
+    yield
+    wait(lambda: not set(children()) - before, 30)
+    wait(lambda: not list(Path(tempfile.gettempdir()).glob("nbmgpu-copy-*")), 30)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=matrix)])
+def test_the_numbers_are_those_of_one_device(strategy: str) -> None:
+    result = assert_equal(BY_NAME["AdamW"], strategy=strategy, **ON_TWO_NODES)
+    assert {view.host for view in result.run.view.ranks} == {"near", "apart"}
+
+
+def test_results_logs_and_curves_come_from_a_node_that_sees_no_files() -> None:
+    Path("beside.py").write_text("VALUE = 17\n")
+    namespace = {"__name__": "__main__", "model": torch.nn.Linear(1, 1), "nbmgpu": nbmgpu}
+    namespace["data"] = torch.arange(9 * 2**20)  # more than travels at once
+    cell = """
+import os, sys, socket, torch
+import beside
+rank = int(os.environ["RANK"])
+print(f"rank {rank} on {socket.gethostname()} has {beside.VALUE}")
+nbmgpu.log(value=rank)
+model.weight.data.fill_(float(rank))
+data += 1
+"""
+    run = nbmgpu.run(cell, namespace, strategy="none", **ON_TWO_NODES)
+    assert run is not None
+    assert torch.equal(namespace["data"], torch.arange(1, 9 * 2**20 + 1))
+    for rank, view in enumerate(run.view.ranks):
+        assert run.log(rank).endswith(f"rank {rank} on {view.host} has 17\n")
+        assert run.results[rank]["rank"] == rank
+        assert view.state == "finished"
+
+
+def test_stop_writes_partial_results_back() -> None:
+    namespace = {"__name__": "__main__", "model": torch.nn.Linear(1, 1)}
+    run = started("ray", "import torch\nmodel.weight.data.fill_(7)\n" + WAIT, namespace)
+    Run(run.folder).stop()  # as another process does
+    with pytest.raises(KeyboardInterrupt, match="back in the notebook"):
+        nbmgpu.attach(run.id)
+    assert namespace["model"].weight.item() == 7
+
+
+def test_an_error_on_a_node_that_sees_no_files_names_it_and_the_line() -> None:
+    cell = "import socket\nif socket.gethostname() == 'apart':\n    raise KeyError('here')\n" + WAIT
+    with pytest.raises(KeyError, match="here") as caught:
+        nbmgpu.run(cell, {"__name__": "__main__"}, **ON_TWO_NODES)
+    assert "on apart raised KeyError, line 3 of the cell" in str(caught.value.__cause__)
+
+
+def test_checkpoints_need_a_folder_that_all_nodes_share() -> None:
+    with pytest.raises(LaunchError, match=r"Node apart does not see .*NBMGPU_RUNS"):
+        nbmgpu.run("1", {"__name__": "__main__"}, checkpoint_every="1h", **ON_TWO_NODES)
+
+
+def test_a_run_waits_for_cores_says_so_and_can_be_stopped() -> None:
+    run = nbmgpu.run(
+        WAIT, {"__name__": "__main__"}, background=True,
+        **ON_TWO_NODES | {"gpus": 3},
+    )  # fmt: skip
+    assert run is not None
+    reader = Run(run.folder)
+
+    def stop_when_queued() -> None:
+        wait(lambda: reader.state == "starting" and "queued" in reader.view.notices)
+        reader.stop()
+
+    stopper = threading.Thread(target=stop_when_queued)
+    stopper.start()
+    with pytest.raises(KeyboardInterrupt, match="its ranks had not been started"):
+        nbmgpu.attach(run.id)
+    stopper.join()
+    assert run.state == "stopped"
+    text = reader.view.notices["queued"].text
+    assert text.startswith("Ray has no 2 nodes with 3 free cores each yet; free in all: 4 cores")
+
+
+def kill_raylet(cluster: RayCluster, name: str) -> None:
+    cluster.raylet(name).kill()
+
+
+def kill_node_launcher(cluster: RayCluster, name: str) -> None:
+    (pid, *_) = [line.split()[0] for line in children() if f"--node-name={name}" in line]
+    os.kill(int(pid), 9)
+
+
+@pytest.mark.parametrize("kill", [kill_raylet, pytest.param(kill_node_launcher, marks=matrix)])
+def test_a_lost_node_is_named(cluster: RayCluster, kill: Callable[..., None]) -> None:
+    cluster.add("lost")
+    try:
+        run = started("ray", nodes=3, gpus=2)
+        kill(cluster, "lost")
+        with pytest.raises((LaunchError, RankKilledError), match="lost"):
+            nbmgpu.attach(run.id)
+    finally:
+        cluster.remove("lost")
+
+
+@matrix
+def test_a_head_that_is_killed_ends_the_run_everywhere() -> None:
+    run = started("ray")
+    launcher = run.view.launcher
+    assert launcher is not None
+    os.kill(launcher.pid, 9)
+    with pytest.raises((LaunchError, RankKilledError)):
+        nbmgpu.attach(run.id)
+    pids = [view.process.pid for view in run.view.ranks if view.process]
+    wait(lambda: not any(map(psutil.pid_exists, pids)), 30)
+
+
+def test_a_cluster_that_is_not_there_is_said() -> None:
+    with pytest.raises(LaunchError, match=r"Cannot connect to the Ray cluster at 127.0.0.1:9"):
+        nbmgpu.run(
+            "1", {"__name__": "__main__"}, engine_option=["address=127.0.0.1:9"], **ON_TWO_NODES
+        )
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"adress": "auto"}, "--engine-option address="),
+        ({"cpus-per-rank": "0"}, "cpus-per-rank=4"),
+        ({"memory": "much"}, "memory=64G"),
+    ],
+)
+def test_options_are_checked(values: dict[str, str], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        ClusterOptions.of(values)
+
+
+def test_sizes_are_read() -> None:
+    assert ClusterOptions.of({"memory": "1.5G"}).memory == 3 << 29

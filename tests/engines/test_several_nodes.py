@@ -1,0 +1,244 @@
+"""What Slurm and Ray have in common: real clusters, two nodes, two ranks each."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as lightning
+import pytest
+import torch
+from idioms.comparison import assert_equal
+from idioms.tables import BY_NAME
+from several_nodes import ON_TWO_NODES, WAIT, children, started, wait
+
+import nbmgpu
+from nbmgpu.errors import LaunchError, RankKilledError
+from nbmgpu.report.rank_rows import rows
+from nbmgpu.report.summary import summary_text
+from nbmgpu.runs.run import Run
+
+matrix = pytest.mark.matrix("nbmgpu/engines", "nbmgpu/rank/store", "nbmgpu/serialization")
+
+
+@pytest.fixture(scope="module", params=["slurm", "ray"])
+def engine(request: pytest.FixtureRequest) -> str:
+    """Start a cluster of the engine; return the engine's name."""
+    request.getfixturevalue(f"{request.param}_cluster")
+    return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(engine: str) -> Iterator[None]:
+    """After each test, no processes of runs are left."""
+    before = set(children())
+    yield
+    wait(lambda: not set(children()) - before, 30)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "idiom", "options"),
+    [
+        pytest.param("ddp", "AdamW", {}, id="ddp"),
+        pytest.param("fsdp", "AdamW", {}, id="fsdp", marks=matrix),
+        pytest.param("tp", "AdamW", {"mesh": "dp=2,tp=2"}, id="tp inside a node", marks=matrix),
+    ],
+)
+def test_the_numbers_are_those_of_one_device(
+    engine: str, strategy: str, idiom: str, options: dict[str, Any]
+) -> None:
+    result = assert_equal(
+        BY_NAME[idiom], strategy=strategy, engine=engine, **ON_TWO_NODES, **options
+    )
+    assert result.run.record.nodes == 2
+    hosts = [view.host for view in result.run.view.ranks]
+    assert sorted(hosts) == ["node1", "node1", "node2", "node2"]
+    assert hosts[0] == hosts[1]
+    assert "on 4 ranks of 2 nodes (cpu)" in summary_text(result.run)
+    assert [row.device.split(", ")[0] for row in rows(result.run, 0.0)] == hosts
+
+
+def test_ranks_know_their_place_and_write_results_back(engine: str) -> None:
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+    cell = f"""
+import os, torch, torch.distributed as dist
+place = [None] * 4
+dist.all_gather_object(place, [int(os.environ[n]) for n in {names}])
+model.weight.data.fill_(dist.get_world_size())
+values.append(os.environ.get("NBMGPU_STORE_KEY"))
+hash("x")
+"""
+    namespace: dict[str, Any] = {"__name__": "__main__", "model": torch.nn.Linear(1, 1)}
+    namespace["values"] = []
+    model = namespace["model"]
+    run = nbmgpu.run(cell, namespace, strategy="none", engine=engine, **ON_TWO_NODES)
+    assert run is not None
+    assert namespace["place"] == [[n, n % 2, 4, 2, n // 2] for n in range(4)]
+    assert namespace["model"] is model
+    assert model.weight.item() == 4
+    assert namespace["values"] == [None]
+    assert not {p.name for p in run.folder.iterdir()} & {"bundle", "result-0", "result-3"}
+
+
+def test_an_error_names_rank_node_and_line(engine: str) -> None:
+    cell = "import os\n\nif os.environ['RANK'] == '3':\n    raise KeyError('here')\n" + WAIT
+    with pytest.raises(KeyError, match="here") as caught:
+        nbmgpu.run(cell, {"__name__": "__main__"}, engine=engine, **ON_TWO_NODES)
+    assert re.search(
+        r"Rank 3 of 4 on node\d raised KeyError, line 4 of the cell", str(caught.value.__cause__)
+    )
+
+
+def test_stop_writes_partial_results_back(engine: str) -> None:
+    namespace = {"__name__": "__main__", "model": torch.nn.Linear(1, 1)}
+    run = started(engine, "import torch\nmodel.weight.data.fill_(7)\n" + WAIT, namespace)
+    Run(run.folder).stop()  # as another process does
+    with pytest.raises(KeyboardInterrupt, match="back in the notebook"):
+        nbmgpu.attach(run.id)
+    assert namespace["model"].weight.item() == 7
+
+
+@matrix
+def test_a_node_launcher_that_is_killed_fails_the_run(engine: str) -> None:
+    run = started(engine)
+    (pid, *_) = [line.split()[0] for line in children() if "--node-rank=1" in line]
+    os.kill(int(pid), 9)
+    with pytest.raises((LaunchError, RankKilledError)) as caught:
+        nbmgpu.attach(run.id)
+    assert re.search(r"node\d", str(caught.value))
+
+
+@matrix
+def test_a_killed_rank_fails_the_run(engine: str) -> None:
+    cell = "import os\nif os.environ['RANK'] == '2':\n    os.kill(os.getpid(), 9)\n" + WAIT
+    with pytest.raises(RankKilledError, match=r"Rank 2 of 4 on node\d was ended by SIGKILL"):
+        nbmgpu.run(cell, {"__name__": "__main__"}, engine=engine, **ON_TWO_NODES)
+
+
+def test_other_versions_on_a_node_are_named(engine: str, tmp_path: Path) -> None:
+    info = tmp_path / "torch-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1.0\n")
+    python = tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\nPYTHONPATH="{tmp_path}:$PYTHONPATH" exec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    with pytest.raises(LaunchError, match=r"Node node\d has torch 1.0 instead of \d"):
+        nbmgpu.run(
+            "1",
+            {"__name__": "__main__"},
+            engine_option=[f"python={python}"],
+            engine=engine,
+            **ON_TWO_NODES,
+        )
+
+
+def test_a_node_without_python_is_named(engine: str, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(
+        '#!/bin/sh\n[ "$SLURM_NODEID" = 1 -o "$(hostname)" = node2 ] '
+        '&& echo "no Python on node2" && exit 1\n'
+        f'exec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    with pytest.raises(LaunchError) as caught:
+        nbmgpu.run(
+            "1",
+            {"__name__": "__main__"},
+            engine_option=[f"python={python}"],
+            engine=engine,
+            **ON_TWO_NODES,
+        )
+    assert "of 2 nodes" in str(caught.value)
+    assert "no Python on node2" in str(caught.value)
+
+
+def test_a_python_that_nodes_do_not_have_is_said(engine: str) -> None:
+    with pytest.raises(LaunchError, match="/none/python"):
+        nbmgpu.run(
+            "1", {"__name__": "__main__"}, engine_option=["python=/none/python"], **ON_TWO_NODES
+        )
+
+
+@matrix
+@pytest.mark.parametrize("by", ["Stop", "SIGTERM"])
+def test_ranks_of_several_nodes_agree_on_a_last_checkpoint(engine: str, by: str) -> None:
+    cell = """
+import time, torch
+for step, (x, y) in enumerate(loader):
+    opt.zero_grad()
+    torch.nn.functional.mse_loss(model(x), y).backward()
+    opt.step()
+    time.sleep(0.1)
+    if step == 3:
+        print("ready", flush=True)
+"""
+
+    def names() -> dict[str, Any]:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 1)
+        data = torch.utils.data.TensorDataset(torch.randn(480, 3), torch.randn(480, 1))
+        return {
+            "__name__": "__main__",
+            "model": model,
+            "opt": torch.optim.Adam(model.parameters()),
+            "loader": torch.utils.data.DataLoader(data, 8, shuffle=True),
+        }
+
+    alone = names()
+    exec(cell.replace("time.sleep(0.1)", ""), alone)
+    run = started(engine, cell, names(), checkpoint_every="1h")
+    if by == "Stop":
+        Run(run.folder).stop()
+    else:
+        launcher = run.view.launcher
+        assert launcher is not None
+        os.kill(launcher.pid, signal.SIGTERM)  # as Slurm does; the head is on this machine
+    with pytest.raises((KeyboardInterrupt, LaunchError), match=r"stopped|scheduler"):
+        nbmgpu.attach(run.id)
+    (checkpoint,) = run.checkpoints
+    assert 4 <= checkpoint.step < 60
+    namespace = names()
+    nbmgpu.run(cell, namespace, resume=run.id, gpus=2, cpu=True)
+    torch.testing.assert_close(namespace["model"].weight, alone["model"].weight, atol=1e-6, rtol=0)
+
+
+@matrix
+@pytest.mark.filterwarnings("ignore")  # Lightning's own
+def test_a_trainer_of_lightning_trains_on_all_nodes(engine: str) -> None:
+    cell = """
+trainer = L.Trainer(max_epochs=2, logger=False, enable_checkpointing=False,
+                    enable_model_summary=False)
+trainer.fit(module, loader)
+"""
+
+    def names() -> dict[str, Any]:
+        torch.manual_seed(0)
+        data = torch.utils.data.TensorDataset(torch.randn(32, 3), torch.randn(32, 1))
+        loader = torch.utils.data.DataLoader(data, 8)
+        return {"__name__": "__main__", "L": lightning, "module": Module(), "loader": loader}
+
+    alone, ranks = names(), names()
+    exec(cell, alone)
+    nbmgpu.run(cell, ranks, engine=engine, **ON_TWO_NODES)
+    expected, found = (each["module"].layer.weight for each in (alone, ranks))
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+
+
+class Module(lightning.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 1)
+
+    def training_step(self, batch: Any, _: int) -> torch.Tensor:
+        x, y = batch
+        return torch.nn.functional.mse_loss(self.layer(x), y)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.parameters(), lr=0.01)
