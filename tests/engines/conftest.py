@@ -49,7 +49,5 @@ def last_lines(folder: Path) -> str:
 @pytest.fixture(scope="module")
 def ray_cluster() -> Iterator[RayCluster]:
     """Start Ray with the nodes ``node1`` and ``node2``."""
-    with started_ray() as cluster:
-        for name in ("node1", "node2"):
-            cluster.add(name)
+    with started_ray({"node1": None, "node2": None}) as cluster:
         yield cluster

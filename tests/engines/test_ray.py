@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,7 @@ ON_TWO_NODES: dict[str, Any] = {"engine": "ray", "nodes": 2, "gpus": 2, "cpu": T
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
     """Start a node that sees this machine's files, and one that does not see those of tests."""
-    with started_ray() as cluster:
-        cluster.add("near")
-        cluster.add("apart", hidden=tmp_path_factory.getbasetemp())
+    with started_ray({"near": None, "apart": tmp_path_factory.getbasetemp()}) as cluster:
         yield cluster
 
 
@@ -120,25 +118,31 @@ def test_a_run_waits_for_cores_says_so_and_can_be_stopped() -> None:
     assert text.startswith("Ray has no 2 nodes with 3 free cores each yet; free in all: 4 cores")
 
 
-def kill_raylet(cluster: RayCluster, name: str) -> None:
-    cluster.raylet(name).kill()
-
-
-def kill_node_launcher(cluster: RayCluster, name: str) -> None:
-    (pid, *_) = [line.split()[0] for line in children() if f"--node-name={name}" in line]
-    os.kill(int(pid), 9)
-
-
-@pytest.mark.parametrize("kill", [kill_raylet, pytest.param(kill_node_launcher, marks=matrix)])
-def test_a_lost_node_is_named(cluster: RayCluster, kill: Callable[..., None]) -> None:
+@matrix
+def test_a_lost_node_is_named(cluster: RayCluster) -> None:
     cluster.add("lost")
     try:
-        run = started("ray", nodes=3, gpus=2)
-        kill(cluster, "lost")
+        run = started("ray", nodes=3)
+        cluster.raylet("lost").kill()
         with pytest.raises((LaunchError, RankKilledError), match="lost"):
             nbmgpu.attach(run.id)
     finally:
         cluster.remove("lost")
+
+
+@matrix
+def test_a_cluster_of_this_machine_is_started_for_the_run_and_ends_with_it() -> None:
+    before = {process.pid for process in psutil.process_iter() if process.name() == "raylet"}
+    cell = "model.weight.data.fill_(3)"
+    names = {"__name__": "__main__", "model": torch.nn.Linear(1, 1)}
+    nbmgpu.run(cell, names, engine="ray", gpus=2, cpu=True, engine_option=["address=local"])
+    assert names["model"].weight.item() == 3
+    wait(
+        lambda: (
+            before
+            >= {process.pid for process in psutil.process_iter() if process.name() == "raylet"}
+        )
+    )
 
 
 @matrix

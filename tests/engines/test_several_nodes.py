@@ -162,8 +162,9 @@ def test_a_node_without_python_is_named(engine: str, tmp_path: Path) -> None:
 def test_a_python_that_nodes_do_not_have_is_said(engine: str) -> None:
     with pytest.raises(LaunchError, match="/none/python"):
         nbmgpu.run(
-            "1", {"__name__": "__main__"}, engine_option=["python=/none/python"], **ON_TWO_NODES
-        )
+            "1", {"__name__": "__main__"}, engine_option=["python=/none/python"], engine=engine,
+            **ON_TWO_NODES,
+        )  # fmt: skip
 
 
 @matrix

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import signal
 from pathlib import Path
@@ -50,7 +51,13 @@ class RayEngine(Engine):
         self._next = head = self._connected(wanted.address)
         cluster = head.cluster()
         nodes = options.nodes or 1
-        return place_on_nodes(options, lambda: cluster.gpus_per_node(nodes), wanted.cpus_per_rank)
+        placement = place_on_nodes(
+            options, lambda: cluster.gpus_per_node(nodes), wanted.cpus_per_rank
+        )
+        if not cluster.dashboard:
+            return placement
+        notice = f"{placement.notice} Ray's dashboard: http://{cluster.dashboard}"
+        return dataclasses.replace(placement, notice=notice)
 
     def _connected(self, address: str) -> HeadProcess:
         """Return a head for the next run: the last one, if it has not been used."""
