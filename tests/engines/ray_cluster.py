@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -22,7 +23,10 @@ ATTEMPTS = 3
 """Ray gives a node up that takes half a minute to start, as it may on a busy machine."""
 
 CORES = 2
-ENVIRONMENT = {
+AUTHENTICATION = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+"""Nodes and drivers must know this."""
+
+ENVIRONMENT = AUTHENTICATION | {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_enable_worker_prestart": "0",  # two cores have enough to do
     "RAY_prestart_worker_first_driver": "0",
@@ -54,7 +58,8 @@ def started_ray(nodes: dict[str, Path | None]) -> Iterator[RayCluster]:
                 cluster.add(name, hidden)
         except TimeoutError as error:
             pytest.skip(f"Ray does not start here: {error}")
-        patch.setenv("RAY_ADDRESS", cluster.address)
+        for name, value in ({"RAY_ADDRESS": cluster.address} | AUTHENTICATION).items():
+            patch.setenv(name, value)
         yield cluster
 
 
