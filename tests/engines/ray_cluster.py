@@ -12,15 +12,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
-START_TIMEOUT = 90.0
-ATTEMPTS = 3
-"""Ray gives a node up that takes half a minute to start, as it may on a busy machine."""
+START_TIMEOUT = 70.0
+"""Seconds for a node.  On a busy machine Ray gives it up after 30, and it is started again."""
 
 CORES = 2
 AUTHENTICATION = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
@@ -52,12 +51,14 @@ def started_ray(nodes: dict[str, Path | None]) -> Iterator[RayCluster]:
     """
     if reason := why_not():
         pytest.skip(reason)
-    with RayCluster() as cluster, pytest.MonkeyPatch.context() as patch:
+    with ExitStack() as stack:
         try:
+            cluster = stack.enter_context(RayCluster())
             for name, hidden in nodes.items():
                 cluster.add(name, hidden)
         except TimeoutError as error:
             pytest.skip(f"Ray does not start here: {error}")
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
         for name, value in ({"RAY_ADDRESS": cluster.address} | AUTHENTICATION).items():
             patch.setenv(name, value)
         yield cluster
@@ -97,13 +98,16 @@ class RayCluster:
         self._start(name, hide, f"--address={self.address}", f"--num-cpus={CORES}")
 
     def _start(self, name: str, prepare: str, *arguments: str) -> None:
-        for _ in range(ATTEMPTS - 1):
-            with suppress(TimeoutError):
-                self._try_to_start(name, prepare, *arguments)
-                return
-        self._try_to_start(name, prepare, *arguments)
+        deadline = time.monotonic() + START_TIMEOUT
+        while not self._has_started(deadline, name, prepare, *arguments):
+            self.remove(name)
 
-    def _try_to_start(self, name: str, prepare: str, *arguments: str) -> None:
+    def _has_started(self, deadline: float, name: str, prepare: str, *arguments: str) -> bool:
+        """Start a node; return whether it has started, or ended instead.
+
+        Raises:
+            TimeoutError: it has done neither at ``deadline``.
+        """
         log = self._folder / f"{name}.log"
         ray = Path(sys.executable).with_name("ray")
         command = (
@@ -116,12 +120,14 @@ class RayCluster:
                 stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
                 env=os.environ | ENVIRONMENT,
             )  # fmt: skip
-        deadline = time.monotonic() + START_TIMEOUT
         while "Ray runtime started" not in log.read_text(errors="replace"):
-            if process.poll() is not None or time.monotonic() > deadline:
+            if time.monotonic() > deadline:
                 self.remove(name)
                 raise TimeoutError(log.read_text(errors="replace")[-500:])
+            if process.poll() is not None:
+                return False
             time.sleep(0.1)
+        return True
 
     def __enter__(self) -> RayCluster:
         """Return the cluster."""

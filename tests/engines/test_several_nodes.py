@@ -14,7 +14,8 @@ import lightning.pytorch as lightning
 import pytest
 import torch
 from idioms.comparison import assert_equal
-from idioms.tables import BY_NAME
+from idioms.idiom import Idiom
+from idioms.tables import BY_NAME, TABLES
 from several_nodes import ON_TWO_NODES, WAIT, children, started, wait
 
 import nbmgpu
@@ -24,6 +25,9 @@ from nbmgpu.report.summary import summary_text
 from nbmgpu.runs.run import Run
 
 matrix = pytest.mark.matrix("nbmgpu/engines", "nbmgpu/rank/store", "nbmgpu/serialization")
+
+
+IDIOMS = [TABLES[table][0] for table in ("loaders", "losses", "optimizers", "evaluation")]
 
 
 @pytest.fixture(scope="module", params=["slurm", "ray"])
@@ -61,6 +65,12 @@ def test_the_numbers_are_those_of_one_device(
     assert hosts[0] == hosts[1]
     assert "on 4 ranks of 2 nodes (cpu)" in summary_text(result.run)
     assert [row.device.split(", ")[0] for row in rows(result.run, 0.0)] == hosts
+
+
+@matrix
+@pytest.mark.parametrize("idiom", IDIOMS)
+def test_idioms_have_the_numbers_of_one_device(engine: str, idiom: Idiom) -> None:
+    assert_equal(idiom, engine=engine, **ON_TWO_NODES)
 
 
 def test_ranks_know_their_place_and_write_results_back(engine: str) -> None:
