@@ -154,7 +154,7 @@ FLAGS = (
     Flag(
         "--nodes",
         "nodes",
-        "how many machines; --gpus is then the number on each (slurm)",
+        "how many machines; --gpus is then the number on each (slurm, ray)",
         metavar="N",
         validate=engine_options.validate_nodes,
         completions=lambda: ("1", "2"),

@@ -1,4 +1,4 @@
-"""A run on Slurm outlives its kernel, and a later kernel gets its results."""
+"""A run on a cluster outlives its kernel, and a later kernel gets its results."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ import pytest
 from kernels import Notebook
 
 sys.path.append(str(Path(__file__).parents[1] / "engines"))
+from ray_cluster import started_ray
 from slurm_cluster import INSTALL, SlurmCluster, missing_program
 
-pytestmark = [
-    pytest.mark.skipif(bool(missing_program()), reason=f"no Slurm: {INSTALL}"),
-    pytest.mark.matrix("nbmgpu/engines", "nbmgpu/kernel", "nbmgpu/serialization"),
-]
+pytestmark = pytest.mark.matrix("nbmgpu/engines", "nbmgpu/kernel", "nbmgpu/serialization")
 
 CELL = """
 losses = []
@@ -37,23 +35,32 @@ TRAINS_MODEL = "optimizer.param_groups[0]['params'][0] is model.weight"
 STATE = "model.weight.flatten().tolist(), losses, history"
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[SlurmCluster]:
+@pytest.fixture(params=["slurm", "ray"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Start a cluster that kernels find by their environment; return the engine's name."""
+    if request.param == "ray":
+        with started_ray({"node1": None, "node2": None}):
+            yield "ray"
+        return
+    if missing_program():
+        pytest.skip(f"no Slurm: {INSTALL}")
     folder = tmp_path / "slurm"
     folder.mkdir()
     try:
         cluster = SlurmCluster(folder)
     except TimeoutError:
         pytest.skip("Slurm does not start here")
-    yield cluster
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_CONF", str(cluster.config))
+        yield "slurm"
     cluster.stop()
 
 
-def test_a_later_kernel_gets_the_results(new_notebook, cluster, tmp_path):
-    variables = {"SLURM_CONF": str(cluster.config), "NBMGPU_RUNS": str(tmp_path / "runs")}
+def test_a_later_kernel_gets_the_results(new_notebook, engine, tmp_path):
+    variables = {"NBMGPU_RUNS": str(tmp_path / "runs")}
     first = new_notebook("first", **variables)
     first.run("PAUSE, EPOCHS, history = 0.3, 3, []")
-    start = f"%%mgpu --engine slurm --nodes 2 --gpus 1 --cpu --background\n{CELL}"
+    start = f"%%mgpu --engine {engine} --nodes 2 --gpus 1 --cpu --background\n{CELL}"
     first.run(start)
     ids = [first.value("nbmgpu.last_run.id")]
     first.run(start)
@@ -91,11 +98,11 @@ def test_a_later_kernel_gets_the_results(new_notebook, cluster, tmp_path):
     assert "Results of run" not in attached(third, ids[0]), "they come home once"
 
 
-def test_a_failed_run_without_results_changes_nothing(new_notebook, cluster, tmp_path):
-    variables = {"SLURM_CONF": str(cluster.config), "NBMGPU_RUNS": str(tmp_path / "runs")}
+def test_a_failed_run_without_results_changes_nothing(new_notebook, engine, tmp_path):
+    variables = {"NBMGPU_RUNS": str(tmp_path / "runs")}
     first = new_notebook("first", **variables)
     cell = "optimizer\ntime.sleep(3)\nmodel.weight.data.fill_(7)\nos.kill(os.getpid(), 9)"
-    first.run(f"%%mgpu --engine slurm --gpus 2 --cpu --background --strategy none\n{cell}")
+    first.run(f"%%mgpu --engine {engine} --gpus 2 --cpu --background --strategy none\n{cell}")
     run = first.value("nbmgpu.last_run.id")
     os.kill(first.value("os.getpid()"), signal.SIGKILL)
     second = new_notebook("second", **variables)
