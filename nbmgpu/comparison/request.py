@@ -46,6 +46,7 @@ UNSUPPORTED = {
     "--pull": "A comparison writes nothing back: the notebook's objects stay as they are",
     "--no-pull": "A comparison writes nothing back anyway",
     "--background": "Its runs follow one another, and the notebook must not change meanwhile",
+    "--detach": "Its runs follow one another, and the notebook starts each",
     "--dry-run": "Use it for a single run: %%mgpu --dry-run",
     "--checkpoint-every": "Its runs are short",
     "--keep": "Its runs write no checkpoints",

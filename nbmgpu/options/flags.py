@@ -76,6 +76,11 @@ FLAGS = (
     ),
     Flag("--background", "background", "return at once; write results back when the run ends"),
     Flag(
+        "--detach",
+        "detach",
+        "as --background, and the run outlives the kernel, for 24 h or --timeout at most",
+    ),
+    Flag(
         "--timeout",
         "timeout",
         "stop the run after this many seconds",
