@@ -1,8 +1,9 @@
-"""``nbmgpu runs | show | logs | stop | info``: runs from a terminal, as on a login node."""
+"""The command ``nbmgpu``: runs from a terminal, as on a login node."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from nbmgpu.errors import NbmgpuError
 from nbmgpu.runs.run import find_run
 
 from . import commands
+from .engine_command import engine_text
 from .info import info_text
 
 FOLLOW = 0.2
@@ -61,6 +63,8 @@ def _parser() -> argparse.ArgumentParser:
     logs.add_argument("-f", "--follow", action="store_true", help="until the run is over")
     logs.add_argument("--rank", type=int, default=0, help="of this rank (default: 0)")
     add("stop", "stop a run; a second time, kill it without its results", _stop, active)
+    engine = add("engine", "list engine profiles; add NAME --engine ..., remove NAME", _engine)
+    engine.add_argument("words", nargs=argparse.REMAINDER, metavar="add | remove NAME ...")
     add("info", "show devices, versions, engines and what is missing", _info)
     return parser
 
@@ -99,6 +103,10 @@ def _print_from(path: Path, at: int) -> int:
 
 def _stop(given: argparse.Namespace) -> None:
     print(in_terminal(commands.stop_text(given.run)))
+
+
+def _engine(given: argparse.Namespace) -> None:
+    print(in_terminal(engine_text(shlex.join(given.words))))
 
 
 def _info(_: argparse.Namespace) -> None:

@@ -50,7 +50,7 @@ validate_nodes = count_of("machines", "--nodes", 1)
 
 def validate_engine_option(value: object) -> tuple[str, ...]:
     """Return pairs ``key=value``, of each key the last one."""
-    words = PAIRS.split(value.strip(" ,")) if isinstance(value, str) else [*iterate(value)]
+    words = option_words(value)
     pairs = [str(word).partition("=") for word in words if word]
     good = {key: f"{key}={text}" for key, sign, text in pairs if key and sign}
     wrong = [f"{key}{sign}{text}" for key, sign, text in pairs if not (key and sign)]
@@ -58,6 +58,11 @@ def validate_engine_option(value: object) -> tuple[str, ...]:
         return tuple(good.values())
     what = f"--engine-option takes key=value, not {' '.join(map(repr, wrong))}"
     raise InvalidValueError(Problem(what, "Such as partition=gpu"), tuple(good.values()))
+
+
+def option_words(value: object) -> list[object]:
+    """Return the pairs of a text, a sequence or a dict; they are not validated."""
+    return [*(PAIRS.split(value.strip(" ,")) if isinstance(value, str) else iterate(value))]
 
 
 def iterate(value: object) -> Iterable[object]:

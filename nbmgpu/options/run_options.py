@@ -19,6 +19,7 @@ from nbmgpu.strategies.strategy_options import StrategyOptions
 
 from .checkpoint_options import CheckpointOptions
 from .engine_options import DETACHED_LIMIT, EngineOptions
+from .engine_profiles import with_profile
 from .flags import FLAGS, RUN
 from .parsing import (
     format_flags,
@@ -93,7 +94,7 @@ class RunOptions(CheckpointOptions, EngineOptions, StrategyOptions):
             OptionError: a keyword is unknown or has a wrong value.
         """
         reject_unknown(keywords, RUN)
-        return cls(**_with_strategy_of_mesh(keywords))
+        return cls(**_with_strategy_of_mesh(with_profile(keywords)))
 
     @classmethod
     def parse(cls, line: str) -> RunOptions:
@@ -103,7 +104,9 @@ class RunOptions(CheckpointOptions, EngineOptions, StrategyOptions):
             OptionError: the message lists every problem and ends with a line that works.
         """
         given, problems = parse_line(line, RUN, DEFAULTS)
-        values, more = validate(_with_strategy_of_mesh(given), RUN)
+        values, more = validate(_with_strategy_of_mesh(with_profile(given)), RUN)
+        if "engine" in more:  # a profile may be suggested
+            values, _ = validate(with_profile(values), RUN)
         if "strategy" not in values:
             more = _mesh_of_no_strategy(values) | more
         if "strategy" in values:
