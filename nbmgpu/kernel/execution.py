@@ -243,11 +243,6 @@ class Execution:
         self.run.stop(force=self.run.is_asked_to_stop)
 
     @property
-    def outlives_kernel(self) -> bool:
-        """Whether the run goes on when this process ends."""
-        return self._engine.outlives_kernel
-
-    @property
     def is_to_resume(self) -> bool:
         """Whether the cell starts again from a checkpoint, as a rank was killed, or hung."""
         return bool(reason_to_restart(self.options, self.run))

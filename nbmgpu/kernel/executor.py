@@ -193,11 +193,11 @@ def _show_execution(
 
 
 def _end(execution: Execution, run: Run) -> None:
-    """Remove ``run`` from the background runs.  If it is active, kill it, or let it outlive this.
+    """Remove ``run`` from the background runs; kill it if it is active, unless it is detached.
 
-    The loop of a kernel that is shut down ends what monitors its background runs.
+    A detached run is then in the background again: whoever has waited for it was interrupted.
     """
-    if execution.outlives_kernel and not execution.over:
+    if execution.options.is_detached and not execution.over:
         _background[run.id], execution.taken_over = execution, False
         return
     _background.pop(run.id, None)
