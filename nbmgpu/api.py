@@ -9,9 +9,8 @@ from typing import Any
 
 from .errors import OptionError, format_message
 from .kernel.execution import Execution
-from .kernel.executor import execute, monitor, take_over, wait_for_results
+from .kernel.executor import execute, interrupts_of_attach, monitor, take_over, wait_for_results
 from .kernel.in_rank import metrics_log
-from .kernel.interrupts import interrupts_to
 from .kernel.notebook_context import NotebookContext
 from .options.run_options import RunOptions
 from .runs.run import Run
@@ -72,8 +71,8 @@ def launch(function: Callable[..., Any], *args: Any, **options: Any) -> LaunchRe
     Args:
         function: any function, including one defined in the notebook or in ``__main__``.
         args: its positional arguments.
-        options: as for ``run``, except ``background`` and ``dry_run``.  All keywords are options;
-            to pass some to the function, use ``functools.partial(function, name=value)``.
+        options: as for ``run``, except ``background``, ``detach`` and ``dry_run``.  All keywords
+            are options; to pass some to the function, use ``functools.partial(function, name=1)``.
 
     Returns:
         What the function returned, on rank 0 and on each rank, and the run, which has finished.
@@ -86,7 +85,7 @@ def launch(function: Callable[..., Any], *args: Any, **options: Any) -> LaunchRe
     call = {**namespace, "_nbmgpu_function": function, "_nbmgpu_args": args}
     source = "_nbmgpu_function(*_nbmgpu_args)"
     chosen = RunOptions.of(**options)
-    if chosen.background or chosen.dry_run:
+    if chosen.in_background or chosen.dry_run:
         what = "nbmgpu.launch waits for the function's result"
         raise OptionError(format_message(what, instead="nbmgpu.run(..., background=True)"))
     execution = Execution(source, call, chosen, NotebookContext.current())
@@ -114,7 +113,7 @@ def attach(name: str = "") -> Run:
     run, execution = take_over(name)
     if execution is None:
         return monitor(run, LiveOutput)
-    with interrupts_to(execution.interrupt):
+    with interrupts_of_attach(execution):
         return wait_for_results(execution, run, LiveOutput)
 
 

@@ -41,6 +41,7 @@ def try_line(message: str) -> str:
         ("--pull 'model, loss' loss", {"pull": ("model", "loss")}),
         ("--no-pull", {"pull": ()}),
         ("--background --fresh", {"background": True, "fresh": True}),
+        ("--detach", {"detach": True}),
         ("--timeout 1.5", {"timeout": 1.5}),
         ("--timeout=60", {"timeout": 60.0}),
         ("--dry-run", {"dry_run": True}),
@@ -193,6 +194,23 @@ def test_keyword_arguments_may_be_text_or_lists():
     assert RunOptions.of(pull="") == RunOptions.of(pull=[]) == RunOptions.parse("--no-pull")
     options = RunOptions.parse("--gpus 1, --pull a")
     assert RunOptions.of(**dataclasses.asdict(options)) == options
+
+
+@pytest.mark.parametrize(
+    ("line", "in_background", "limit", "may_restart"),
+    [
+        ("", False, None, True),
+        ("--detach", True, 24 * 3600, False),
+        ("--detach --timeout 60", True, 60, False),
+        ("--detach --engine slurm", False, None, True),
+        ("--background", True, None, False),
+    ],
+)
+def test_a_detached_run_is_in_the_background_and_limited(line, in_background, limit, may_restart):
+    options = RunOptions.parse(line)
+    assert options.in_background is in_background
+    assert options.time_limit == limit
+    assert options.may_restart is may_restart
 
 
 def test_options_are_frozen_and_hashable():

@@ -14,6 +14,7 @@ from typing import Any
 from nbmgpu.devices.placement import DEFAULT_CPU_RANKS
 from nbmgpu.devices.probe import Machine, probe
 from nbmgpu.errors import OptionError
+from nbmgpu.options.engine_profiles import with_profile
 from nbmgpu.options.flag_table import Flag, FlagTable
 from nbmgpu.options.flags import FLAGS, RUN
 from nbmgpu.options.parsing import (
@@ -46,6 +47,7 @@ UNSUPPORTED = {
     "--pull": "A comparison writes nothing back: the notebook's objects stay as they are",
     "--no-pull": "A comparison writes nothing back anyway",
     "--background": "Its runs follow one another, and the notebook must not change meanwhile",
+    "--detach": "Its runs follow one another, and the notebook starts each",
     "--dry-run": "Use it for a single run: %%mgpu --dry-run",
     "--checkpoint-every": "Its runs are short",
     "--keep": "Its runs write no checkpoints",
@@ -115,7 +117,7 @@ def _table(command: str, without: str, own: Iterable[Flag]) -> FlagTable:
         help=f"end each run after this many optimizer steps (default: {STEPS})",
         validate=_validate_steps,
     )
-    left_out = {without, "steps", "pull", "background", "dry_run"}
+    left_out = {without, "steps", "pull", "background", "detach", "dry_run"}
     others = [flag for flag in FLAGS if flag.field not in left_out]
     return FlagTable(command, (*own, steps, *others), UNSUPPORTED)
 
@@ -206,7 +208,9 @@ def parse(kind: str, line: str) -> Request:
     """
     table = TABLES[kind]
     given, problems = parse_line(line, table, OWN_DEFAULTS)
-    values, more = validate(given, table)
+    values, more = validate(with_profile(given), table)
+    if "engine" in more:  # a profile may be suggested
+        values, _ = validate(with_profile(values), table)
     request = _request(kind, values, probe())
     if problems or more:
         raise OptionError(format_problems([*problems, *more.values()], request.command))
@@ -221,7 +225,7 @@ def from_keywords(kind: str, **keywords: Any) -> Request:
     """
     table = TABLES[kind]
     reject_unknown(keywords, table)
-    values, problems = validate(keywords, table)
+    values, problems = validate(with_profile(keywords), table)
     if problems:
         suggestion = ", ".join(f"{name}={values[name]!r}" for name in problems)
         raise OptionError(format_problems(problems.values(), suggestion))

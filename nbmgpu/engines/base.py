@@ -57,6 +57,13 @@ class Engine(RunControl, Protocol):
     """Whether a run continues when the kernel that launched it ends.  Its results then stay in the
     run folder and are not written back, as the notebook's objects no longer exist."""
 
+    def detached(self) -> Engine | None:
+        """Return the engine for runs with ``--detach``: they outlive the kernel.
+
+        By default the engine itself if its runs do so anyway, else None: it has no such runs.
+        """
+        return self if self.outlives_kernel else None
+
     def place(self, options: RunOptions) -> Placement:
         """Choose the device of each rank.
 

@@ -1,42 +1,50 @@
-"""``nbmgpu runs | show | logs | stop | info``: runs from a terminal, as on a login node."""
+"""The command ``nbmgpu``: runs from a terminal, as on a login node."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from nbmgpu._version import __version__
 from nbmgpu.errors import NbmgpuError
+from nbmgpu.kernel.executor import select_run
+from nbmgpu.kernel.later_write_back import LaterWriteBack
+from nbmgpu.report.summary import summary_text
 from nbmgpu.runs.run import find_run
 
 from . import commands
+from .engine_command import engine_text
 from .info import info_text
+from .run_follower import LogReader, RunFollower
 
 FOLLOW = 0.2
 """Seconds between two looks at the logs of an active run."""
 
-CHUNK = 1 << 16
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as of a shell."""
+
+GOES_ON = "Run {run} goes on. nbmgpu attach {run} follows it again; nbmgpu stop {run} ends it."
+RESULTS = "Its results are in its folder: %mgpu attach {run} in a notebook writes them into it."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that ``arguments``, by default those of the process, name.
 
     Returns:
-        0, or 1 after an error, which is printed.
+        0, or 1 after an error, which is printed, or where an attached run has not finished.
     """
     given = _parser().parse_args(arguments)
-    run: Callable[[argparse.Namespace], None] = given.command
+    run: Callable[[argparse.Namespace], int | None] = given.command
     try:
-        run(given)
+        return run(given) or 0
     except NbmgpuError as error:
         print(in_terminal(str(error)), file=sys.stderr)
         return 1
     except (KeyboardInterrupt, BrokenPipeError):  # of `logs -f`
         return 0
-    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -45,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(
-        name: str, what: str, command: Callable[[argparse.Namespace], None], run: str = ""
+        name: str, what: str, command: Callable[[argparse.Namespace], int | None], run: str = ""
     ) -> argparse.ArgumentParser:
         added = subparsers.add_parser(name, help=what, description=what)
         added.set_defaults(command=command)
@@ -60,7 +68,13 @@ def _parser() -> argparse.ArgumentParser:
     logs = add("logs", "print what the ranks have written", _logs, newest)
     logs.add_argument("-f", "--follow", action="store_true", help="until the run is over")
     logs.add_argument("--rank", type=int, default=0, help="of this rank (default: 0)")
+    attach = add(
+        "attach", "follow a run until it is over: exit code 0 if it finishes", _attach, active
+    )
+    attach.add_argument("--rank", type=int, default=0, help="print this rank's log (default: 0)")
     add("stop", "stop a run; a second time, kill it without its results", _stop, active)
+    engine = add("engine", "list engine profiles; add NAME --engine ..., remove NAME", _engine)
+    engine.add_argument("words", nargs=argparse.REMAINDER, metavar="add | remove NAME ...")
     add("info", "show devices, versions, engines and what is missing", _info)
     return parser
 
@@ -76,29 +90,34 @@ def _show(given: argparse.Namespace) -> None:
 
 def _logs(given: argparse.Namespace) -> None:
     run = find_run(given.run)
-    path, at = run.log_path(given.rank), 0
+    log = LogReader(run.log_path(given.rank))
     while True:
         over = run.over
-        at = _print_from(path, at)
+        log.print_new()
         if over or not given.follow:
             return
         time.sleep(FOLLOW)
 
 
-def _print_from(path: Path, at: int) -> int:
-    """Print what ``path`` has from byte ``at`` on; return its size."""
-    if not path.exists():
-        return at
-    with path.open("rb") as file:
-        file.seek(at)
-        while chunk := file.read(CHUNK):
-            sys.stdout.buffer.write(chunk)
-        sys.stdout.flush()
-        return file.tell()
+def _attach(given: argparse.Namespace) -> int:
+    run = select_run(given.run)
+    try:
+        RunFollower(run, given.rank).follow()
+    except KeyboardInterrupt:
+        print(GOES_ON.format(run=run.id), file=sys.stderr)
+        return INTERRUPTED
+    print(in_terminal(summary_text(run)))
+    if LaterWriteBack(run, {}).is_due:
+        print(RESULTS.format(run=run.id))
+    return 0 if run.state == "finished" else 1
 
 
 def _stop(given: argparse.Namespace) -> None:
     print(in_terminal(commands.stop_text(given.run)))
+
+
+def _engine(given: argparse.Namespace) -> None:
+    print(in_terminal(engine_text(shlex.join(given.words))))
 
 
 def _info(_: argparse.Namespace) -> None:

@@ -24,6 +24,7 @@ from nbmgpu.report.digest import line_of
 from nbmgpu.report.summary import summary_html, summary_text
 from nbmgpu.runs.run import Run, find_run, list_runs
 
+from .engine_command import engine_text
 from .info import info_text
 
 if TYPE_CHECKING:
@@ -128,6 +129,11 @@ def _parse_names_and_options(rest: str) -> tuple[TrainingObjects, RunOptions]:
     options = RunOptions.parse(" ".join(words[first:]))
     names = [word.rstrip(",") for word in words[:first]]
     return find_training_objects(names, NotebookContext.current().namespace), options
+
+
+def engine(rest: str) -> None:
+    """List, add or remove engine profiles."""
+    print(engine_text(rest))
 
 
 def info(rest: str) -> None:

@@ -18,9 +18,13 @@ from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMa
 from nbmgpu.comparison.request import TABLES
 from nbmgpu.devices.placement import DEFAULT_CPU_RANKS
 from nbmgpu.devices.probe import probe
+from nbmgpu.options.engine_profiles import known_engines
 from nbmgpu.options.flag_table import Flag, FlagTable
 from nbmgpu.options.flags import COMMANDS, INFO_OPTIONS, RUN
+from nbmgpu.runs.engine_plugins import engine_names
 from nbmgpu.runs.run import list_runs
+
+from .engine_command import PROFILE
 
 MAX_RUNS = 30
 """Maximum number of run ids that are offered."""
@@ -74,9 +78,24 @@ def _command_completions(before: list[str], namespace: Mapping[str, Any]) -> Ite
         return [name for name in _training_names(namespace) if name not in before]
     if before == ["info"]:
         return INFO_OPTIONS
+    if before[0] == "engine":
+        return _profile_completions(before[1:])
     if before in (["show"], ["attach"], ["stop"]):
         runs = islice(list_runs(), MAX_RUNS)
         return [run.id for run in runs if before != ["stop"] or not run.over]
+    return ()
+
+
+def _profile_completions(before: list[str]) -> Iterable[str]:
+    """Return the completions after ``%mgpu engine`` and the words ``before``."""
+    if not before:
+        return ("add", "remove")
+    if before == ["remove"]:
+        return known_engines()[len(engine_names()) :]
+    if before[0] == "add" and len(before) > 1:
+        if before[-1] == "--engine":
+            return engine_names()
+        return [flag.name for flag in PROFILE.flags if flag.name not in before]
     return ()
 
 

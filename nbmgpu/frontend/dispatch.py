@@ -11,7 +11,6 @@ from nbmgpu.comparison import ComparisonRunner, request
 from nbmgpu.errors import OptionError, closest_match, format_message
 from nbmgpu.kernel import executor
 from nbmgpu.kernel.execution import Execution
-from nbmgpu.kernel.interrupts import interrupts_to
 from nbmgpu.kernel.notebook_context import NotebookContext
 from nbmgpu.options import flags
 from nbmgpu.options.run_options import RunOptions
@@ -53,7 +52,7 @@ async def run_cell_awaited(shell: InteractiveShell, line: str, cell: str) -> Any
             return None
         execution = _execution(shell, line, cell)
         run = await executor.execute_async(execution, LiveOutput)
-        if run is not None and execution.options.background:
+        if run is not None and execution.options.in_background:
             _background_tasks.add(asyncio.ensure_future(_monitor_in_background(shell, execution)))
     return execution.value
 
@@ -86,7 +85,7 @@ async def attach_awaited(shell: InteractiveShell, line: str) -> None:
         if execution is None:
             await executor.monitor_async(run, LiveOutput)
             return
-        with interrupts_to(execution.interrupt):
+        with executor.interrupts_of_attach(execution):
             await executor.wait_for_results_async(execution, run, LiveOutput)
 
 

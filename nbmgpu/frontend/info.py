@@ -16,8 +16,11 @@ from nbmgpu._version import __version__
 from nbmgpu.devices.placement import place_ranks
 from nbmgpu.devices.probe import Machine, probe, torch_build
 from nbmgpu.engines.registry import get_engine
+from nbmgpu.errors import OptionError
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.runs.engine_plugins import engine_names
+
+from . import engine_command
 
 GIB = 1 << 30
 
@@ -48,6 +51,7 @@ def info_text(machine: Machine | None = None) -> str:
     sections = {
         "Devices": device_lines(machine),
         "Engines": engine_lines(),
+        "Engine profiles": profile_lines(),
         "Versions": version_lines(),
         "GPU memory held by this kernel": kernel_memory_lines(),
         "Missing": missing_lines(machine),
@@ -81,6 +85,14 @@ def engine_lines() -> list[str]:
         return []
     lifetimes = {False: "runs end with this kernel", True: "runs outlive this kernel"}
     return _table((name, lifetimes[engine.outlives_kernel]) for name, engine in engines.items())
+
+
+def profile_lines() -> list[str]:
+    """Return a line for each profile, or why they cannot be read."""
+    try:
+        return [f"  {line}" for line in engine_command.profile_lines()]
+    except OptionError as error:
+        return [f"  {error}"]
 
 
 def version_lines() -> list[str]:

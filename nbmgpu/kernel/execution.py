@@ -86,7 +86,7 @@ class Execution:
     def __post_init__(self) -> None:
         """Get the engine; drop leading blank lines as IPython does, to keep line numbers equal."""
         self.source = LEADING_BLANK_LINES.sub("", self.source)
-        self._engine = get_engine(self.options.engine)
+        self._engine = get_engine(self.options.engine, self.options.detach)
 
     def prepare(self) -> None:
         """Read the cell, choose devices and serialize the bundle.
@@ -176,6 +176,7 @@ class Execution:
             "detached": detached and notices.DETACHED.format(detached),
             "patches": patches and notices.PATCHED_LIBRARIES.format(patches),
             "library-version": untested_notice(),
+            "outlives-kernel": notices.outlives_kernel(self.options, self.run.id),
             **self._continuation,
         }
 
@@ -197,7 +198,7 @@ class Execution:
                 strategy=options.strategy,
                 batch=options.batch,
                 seed=options.seed,
-                timeout=options.timeout,
+                timeout=options.time_limit,
                 fresh=options.fresh,
                 engine=options.engine,
                 may_restart=options.may_restart,
@@ -207,9 +208,7 @@ class Execution:
                 pid=os.getpid(),
                 create_time=creation_time(os.getpid()),
                 cwd=os.getcwd(),
-                sys_path=[
-                    path for path in sys.path if isinstance(path, str)
-                ],  # Python ignores others
+                sys_path=[p for p in sys.path if isinstance(p, str)],  # Python ignores others
                 notebook=self.context.notebook,
             ),
             storage=StoragePaths(

@@ -11,7 +11,7 @@ import copy
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from nbmgpu.engines.registry import get_engine
 from nbmgpu.report.digest import line_of
@@ -45,7 +45,7 @@ def execute(execution: Execution, display: DisplayFactory) -> Run | None:
     if execution.options.dry_run:
         print(plan_text(execution))
         return None
-    if execution.options.background:
+    if execution.options.in_background:
         run = start(execution)
         _background[run.id] = execution
         return run
@@ -56,7 +56,7 @@ def execute(execution: Execution, display: DisplayFactory) -> Run | None:
 
 async def execute_async(execution: Execution, display: DisplayFactory) -> Run | None:
     """Do what ``execute`` does without blocking the event loop."""
-    if execution.options.dry_run or execution.options.background:
+    if execution.options.dry_run or execution.options.in_background:
         return execute(execution, display)
     refuse_inside_a_rank()
     with interrupts_to(execution.interrupt):  # ipykernel would cancel this task
@@ -105,7 +105,8 @@ class _Reader:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self._engine = get_engine(run.record.options.engine)
+        options = run.record.options
+        self._engine = get_engine(options.engine, options.detached)
 
     @property
     def over(self) -> bool:
@@ -180,7 +181,7 @@ def _restart(execution: Execution) -> Run:
 def _show_execution(
     execution: Execution, run: Run, display: DisplayFactory
 ) -> Iterator[RunDisplay]:
-    """Show the run of ``execution`` as ``run`` reads it; end the run if that fails."""
+    """Show the run of ``execution`` as ``run`` reads it; see ``_end`` if that fails."""
     try:
         with _show(run, execution.context, display) as output:
             try:
@@ -192,7 +193,13 @@ def _show_execution(
 
 
 def _end(execution: Execution, run: Run) -> None:
-    """Kill ``run`` if it is active, and remove it from the background runs."""
+    """Remove ``run`` from the background runs; kill it if it is active, unless it is detached.
+
+    A detached run is then in the background again: whoever has waited for it was interrupted.
+    """
+    if execution.options.is_detached and not execution.over:
+        _background[run.id], execution.taken_over = execution, False
+        return
     _background.pop(run.id, None)
     if not execution.over:
         execution.abandon()
@@ -206,6 +213,11 @@ def _show(run: Run, context: NotebookContext, display: DisplayFactory) -> Iterat
         yield output
     finally:
         output.finish()
+
+
+def interrupts_of_attach(execution: Execution) -> AbstractContextManager[None]:
+    """Let an interrupt of ``attach`` stop the run; it only ends the waiting for a detached one."""
+    return nullcontext() if execution.options.is_detached else interrupts_to(execution.interrupt)
 
 
 def select_run(name: str = "") -> Run:

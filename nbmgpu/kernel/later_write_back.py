@@ -34,7 +34,7 @@ class LaterWriteBack:
     """Writes the results of ``run``, which is over, into ``namespace``.
 
     Attributes:
-        run: a run whose kernel is gone, by an engine whose runs outlive it.
+        run: a run whose kernel is gone, and which may have outlived it.
         namespace: the notebook's names.
         texts: what to tell the user; filled by ``apply``.
     """
@@ -47,7 +47,8 @@ class LaterWriteBack:
     def is_due(self) -> bool:
         """Whether the results are there, and no other kernel has them or waits for them."""
         run = self.run
-        if not get_engine(run.record.options.engine).outlives_kernel or run.to_collect:
+        options = run.record.options
+        if not get_engine(options.engine, options.detached).outlives_kernel or run.to_collect:
             return False
         is_collected = (run.folder / COLLECTED_FILE).exists()
         return not is_collected and Path(run.record.storage.bundle).exists()

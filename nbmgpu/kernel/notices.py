@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nbmgpu.options.run_options import RunOptions
+
 PATCHED_LIBRARIES = (
     "{}: the notebook has put a function of its own there, and ranks have the library's. Put the "
     "assignment into the cell."
@@ -9,6 +14,10 @@ PATCHED_LIBRARIES = (
 DETACHED = (
     "{}: computed in the notebook with gradients; the graph stays there, so a backward pass in "
     "the cell ends at these tensors."
+)
+OUTLIVES_KERNEL = (
+    "The run outlives this kernel, for {hours:.3g} h at most (--timeout). `%mgpu attach {run}` "
+    "brings its results into a later one; `%mgpu stop {run}` ends it."
 )
 RESTARTED = (
     "On shards of a batch, the cell {reason}. After {seconds:.1f} s it has started again with "
@@ -28,3 +37,10 @@ RESTARTED_TO_DIVIDE = (
     "{seconds:.1f} s it has started again with whole batches, of which ranks divide the calls of "
     "its modules. For none of that: %%mgpu --exact never"
 )
+
+
+def outlives_kernel(options: RunOptions, run: str) -> str:
+    """Return how to reach the detached run with that id; empty for other runs."""
+    if not options.is_detached:
+        return ""
+    return OUTLIVES_KERNEL.format(hours=(options.time_limit or 0) / 3600, run=run)

@@ -74,7 +74,7 @@ def reason_to_restart(options: RunOptions, ended: Run) -> str:
 
     Empty if it does not: it was stopped, an exception has ended it, or no restart is left.
     """
-    is_allowed = options.max_restarts > 0 and not options.background
+    is_allowed = options.max_restarts > 0 and not options.in_background
     if not is_allowed or ended.state != "failed" or ended.is_asked_to_stop:
         return ""
     exited, hang, left = ended.view.first_silent_exit, ended.view.hang, options.max_restarts - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nbmgpu.runs.checkpoint import NEWEST
 
-from . import checkpoint_options, engine_options, model_parallelism, values
+from . import checkpoint_options, engine_options, engine_profiles, model_parallelism, values
 from .flag_table import Flag, FlagTable
 
 COMMANDS = {
@@ -13,6 +13,7 @@ COMMANDS = {
     "attach": "follow a run here, and write its results back",
     "stop": "stop a run; a second time, kill it without its results",
     "info": "show devices, versions and what is missing; --patches: what is replaced in libraries",
+    "engine": "list engine profiles; add NAME --engine ..., remove NAME",
     "advise": "recommend a strategy for a model: %mgpu advise model optimizer loader",
     "pick": "choose a strategy from a table of memory and speed",
 }
@@ -75,6 +76,11 @@ FLAGS = (
         constant=(),
     ),
     Flag("--background", "background", "return at once; write results back when the run ends"),
+    Flag(
+        "--detach",
+        "detach",
+        "as --background, and the run outlives the kernel, for 24 h or --timeout at most",
+    ),
     Flag(
         "--timeout",
         "timeout",
@@ -146,10 +152,10 @@ FLAGS = (
     Flag(
         "--engine",
         "engine",
-        "where ranks run (default: local, this machine)",
+        "where ranks run: an engine, or a profile of one (default: local, this machine)",
         metavar="NAME",
-        validate=values.validate_engine,
-        completions=values.known_engines,
+        validate=engine_profiles.validate_engine,
+        completions=engine_profiles.known_engines,
     ),
     Flag(
         "--nodes",

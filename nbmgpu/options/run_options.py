@@ -18,7 +18,8 @@ from nbmgpu.strategies.profiles import BUILT_IN
 from nbmgpu.strategies.strategy_options import StrategyOptions
 
 from .checkpoint_options import CheckpointOptions
-from .engine_options import EngineOptions
+from .engine_options import DETACHED_LIMIT, EngineOptions
+from .engine_profiles import with_profile
 from .flags import FLAGS, RUN
 from .parsing import (
     format_flags,
@@ -45,8 +46,8 @@ class RunOptions(CheckpointOptions, EngineOptions, StrategyOptions):
         batch: whether the loader's batch is the global one, or each rank's.
         seed: of all random numbers in the ranks; None for the notebook's random state.
         pull: names to bring back: None for every name the cell assigns, ``()`` for none.
-        background: whether the call returns at once.
-        timeout: seconds after which the run is ended; None for no limit.
+        background: whether the call returns at once; see also ``in_background``.
+        timeout: seconds after which the run is ended; see also ``time_limit``.
         on_hang: what to do when ranks make no progress, besides saying where each one waits.
         hang_after: seconds without progress that count as a hang; None for the default.
         steps: optimizer steps after which the cell is over; None for all.
@@ -93,7 +94,7 @@ class RunOptions(CheckpointOptions, EngineOptions, StrategyOptions):
             OptionError: a keyword is unknown or has a wrong value.
         """
         reject_unknown(keywords, RUN)
-        return cls(**_with_strategy_of_mesh(keywords))
+        return cls(**_with_strategy_of_mesh(with_profile(keywords)))
 
     @classmethod
     def parse(cls, line: str) -> RunOptions:
@@ -103,7 +104,9 @@ class RunOptions(CheckpointOptions, EngineOptions, StrategyOptions):
             OptionError: the message lists every problem and ends with a line that works.
         """
         given, problems = parse_line(line, RUN, DEFAULTS)
-        values, more = validate(_with_strategy_of_mesh(given), RUN)
+        values, more = validate(_with_strategy_of_mesh(with_profile(given)), RUN)
+        if "engine" in more:  # a profile may be suggested
+            values, _ = validate(with_profile(values), RUN)
         if "strategy" not in values:
             more = _mesh_of_no_strategy(values) | more
         if "strategy" in values:
@@ -115,11 +118,24 @@ class RunOptions(CheckpointOptions, EngineOptions, StrategyOptions):
         return options
 
     @property
+    def in_background(self) -> bool:
+        """Whether the call returns at once: the shutdown of a kernel interrupts what it waits for.
+
+        So a detached run has nobody who starts it again, and is in the background.
+        """
+        return self.background or self.is_detached
+
+    @property
+    def time_limit(self) -> float | None:
+        """Seconds after which the run is ended; None for no limit."""
+        return self.timeout or (DETACHED_LIMIT if self.is_detached else None)
+
+    @property
     def may_restart(self) -> bool:
         """Whether a cell whose numbers would differ starts again with ``--exact always``."""
         contradicted = any(getattr(self, name) != DEFAULTS[name] for name in INEXACT)
         is_supported = "exact" in profile_of(self.strategy).options.supported
-        return self.exact == "auto" and is_supported and not self.background and not contradicted
+        return self.exact == "auto" and is_supported and not self.in_background and not contradicted
 
     def line(self) -> str:
         """Return a line for ``parse``: the strategy, then what differs from the defaults."""

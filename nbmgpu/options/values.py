@@ -93,27 +93,6 @@ def validate_strategy(value: object) -> str:
     raise InvalidValueError(problem, nearest(str(value)))
 
 
-def known_engines() -> tuple[str, ...]:
-    """Return the names that ``--engine`` takes."""
-    from nbmgpu.runs.engine_plugins import engine_names
-
-    return engine_names()
-
-
-def validate_engine(value: object) -> str:
-    """Return the name of an installed engine."""
-    from nbmgpu.runs.engine_plugins import DEFAULT_ENGINE
-
-    if value == DEFAULT_ENGINE:
-        return DEFAULT_ENGINE  # without a search for entry points
-    names = known_engines()
-    if isinstance(value, str) and value in names:
-        return value
-    near = closest_match(str(value).lower(), names) or DEFAULT_ENGINE
-    problem = Problem(f"There is no engine {value!r}", f"Engines: {', '.join(names)}")
-    raise InvalidValueError(problem, near)
-
-
 def validate_gpus(value: object) -> GpuRequest:
     """Return a count, ``"all"``, a tuple of indices, or None."""
 

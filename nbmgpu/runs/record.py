@@ -61,6 +61,11 @@ class LaunchOptions:
     may_restart: bool = False
     values: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def detached(self) -> bool:
+        """Whether the run outlives its kernel though runs of its engine usually do not."""
+        return self.engine == DEFAULT_ENGINE and bool(self.values.get("detach"))
+
 
 @dataclass(frozen=True)
 class RunRecord:

@@ -163,7 +163,8 @@ def rewrite(path: str, blocks: Iterable[tuple[int, memoryview]], owner: str) -> 
 def can_rewrite(path: str, owner: str) -> bool:
     """Return whether the container at ``path`` is complete, in memory, and still for ``owner``.
 
-    Rewriting a file on disk is not faster than writing a new one.
+    Rewriting a file on disk is not faster than writing a new one.  A file with a name, as on tmpfs,
+    stays as it was sent: a later kernel may open it.
     """
     with open(path, "rb") as file:
         return _can_rewrite(file.fileno(), owner)
@@ -171,7 +172,7 @@ def can_rewrite(path: str, owner: str) -> bool:
 
 def _can_rewrite(fd: int, owner: str) -> bool:
     head = os.pread(fd, HEADER.size, 0)
-    if not _is_memory(fd) or len(head) < HEADER.size:
+    if not _is_memory(fd) or os.fstat(fd).st_nlink or len(head) < HEADER.size:
         return False
     magic, *_, found = HEADER.unpack(head)
     return bool(magic == MAGIC and found.rstrip(b"\0").decode() == owner)

@@ -50,6 +50,11 @@ def test_a_model_that_is_sharded_over_ranks_is_gathered(subprocess_engine: str) 
     assert_equal(BY_NAME["AdamW"], engine=subprocess_engine, strategy="fsdp")
 
 
+def test_its_runs_cannot_be_detached(subprocess_engine: str) -> None:
+    with pytest.raises(OptionError, match=r"it has no --detach.*\n.*--engine local --detach"):
+        nbmgpu.run("1", {}, engine=subprocess_engine, gpus=1, detach=True)
+
+
 def test_results_of_all_ranks_are_read(subprocess_engine: str) -> None:
     namespace = {"__name__": "__main__", "values": [1]}
     cell = "import os\nvalues.append(2); rank = int(os.environ['RANK']); seed = hash('x')\nrank"

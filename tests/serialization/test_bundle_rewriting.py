@@ -1,6 +1,7 @@
 """Results are written into the bundle's memory once no other process reads it."""
 
 import os
+import tempfile
 from pickle import UnpicklingError
 
 import numpy as np
@@ -136,8 +137,13 @@ def test_memory_of_another_run_is_not_rewritten(trained):
     assert bytes(container.read(bundle_storage.path).blocks[0]) == before
 
 
-def test_a_file_on_disk_is_not_rewritten(tmp_path):
-    path = str(tmp_path / "bundle")
+@pytest.mark.parametrize("folder", ["/dev/shm", None])
+def test_a_file_with_a_name_is_not_rewritten(tmp_path, folder):
+    with tempfile.NamedTemporaryFile(dir=folder or tmp_path) as file:
+        _assert_not_rewritten(file.name)
+
+
+def _assert_not_rewritten(path):
     container.write(path, b"", b"", [(0, 100)], [memoryview(bytes(100))])
     assert not container.rewrite(path, [(0, memoryview(b"x" * 100))], "")
     assert bytes(container.read(path).blocks[0]) == bytes(100)

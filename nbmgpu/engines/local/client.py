@@ -104,7 +104,8 @@ class ForkServerClient(RunHandle):
         """
         try:
             modules = [name for name in COMMON_MODULES if name in sys.modules]
-            self._send({"folder": str(run.folder), "modules": modules})
+            detached = run.record.options.detached
+            self._send({"folder": str(run.folder), "modules": modules, "detached": detached})
         except OSError as error:
             raise LaunchError(f"The fork server has ended: {error}\n{self.stderr()}") from None
 
@@ -154,7 +155,7 @@ class ForkServerClient(RunHandle):
         return self._errors.read().decode(errors="replace")[-4000:]
 
     def close(self) -> None:
-        """End the server, and with it every run that it has started."""
+        """End the server, and with it every run that it has started, except detached ones."""
         if self._owner != os.getpid():
             return
         self._process.kill()  # the system signals launchers, which end their ranks

@@ -6,14 +6,33 @@ The kernel may wait for a launcher that has not reported that it has started.
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import LAUNCHER, Ended
 from nbmgpu.runs.run import Run
 
 from .cleanup import remove_folders
+
+ORPHAN_TIMEOUT = 1.0
+"""Seconds to wait for what a killed launcher leaves behind, after it was killed as well."""
+
+
+def kill_orphans(is_known: Callable[[int], bool]) -> None:
+    """Kill the children of this process that a launcher has left to it.
+
+    Args:
+        is_known: whether the child with that pid is its own.
+    """
+    for child in psutil.Process().children():
+        if not is_known(child.pid):
+            with suppress(psutil.Error):
+                child.kill()
+                child.wait(ORPHAN_TIMEOUT)
 
 
 def report_end(folder: Path, code: int) -> None:

@@ -1,4 +1,4 @@
-"""The engine for ranks on this machine."""
+"""The engine for ranks on this machine, and that for ranks that go on when the kernel ends."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nbmgpu.engines.base import Engine, RunHandle, RunStorage
+from nbmgpu.errors import LaunchError
 from nbmgpu.system.processes import process_is_alive
 
 from .client import fork_server_client
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 START_TIMEOUT = 120.0
 """Seconds within which a launcher must report; a busy fork server may take a while to fork it."""
 
+POLL = 0.01
+"""Seconds between two checks whether a launcher has reported."""
+
 
 class LocalEngine(Engine):
     """Forks ranks from a fork server that lives as long as the kernel.
@@ -32,6 +36,10 @@ class LocalEngine(Engine):
     """
 
     outlives_kernel = False
+
+    def detached(self) -> Engine:
+        """Return the engine whose launchers do not end with the fork server."""
+        return DetachedEngine()
 
     def place(self, options: RunOptions) -> Placement:
         """Choose among the devices of this machine."""
@@ -100,3 +108,46 @@ class LocalEngine(Engine):
             return
         if process_is_alive(launcher.pid, launcher.create_time):
             os.kill(launcher.pid, signal.SIGTERM)
+
+
+class DetachedEngine(LocalEngine):
+    """Forks ranks as ``LocalEngine``, with files as storage, and a guard for each launcher."""
+
+    outlives_kernel = True
+
+    def detached(self) -> Engine:
+        """Return this engine."""
+        return self
+
+    def allocate(self, folder: Path, nbytes: int, world_size: int) -> RunStorage:
+        """Return files in the run folder: memory would end with the kernel."""
+        from nbmgpu.serialization.storage import allocate_file
+
+        bundle = allocate_file(folder, "bundle", nbytes)
+        results = (allocate_file(folder, f"result-{rank}", 0) for rank in range(world_size))
+        return RunStorage(bundle, tuple(results))
+
+    def send_bundle(self, run: Run) -> None:
+        """Wait until the launcher has started: from then on, the run needs this kernel no more.
+
+        Raises:
+            LaunchError: it does not start.
+        """
+        deadline = time.monotonic() + START_TIMEOUT
+        while True:
+            run.refresh()
+            if run.view.launcher is not None or run.view.ended is not None:
+                return
+            if error := fork_server_client().error():
+                raise LaunchError(error)
+            if time.monotonic() > deadline:
+                raise LaunchError(f"The launcher has not started within {START_TIMEOUT:.0f} s.")
+            time.sleep(POLL)
+
+    def sync(self, run: Run) -> None:
+        """Do nothing: there is one machine."""
+
+    def release(self, storage: RunStorage, in_use: bool) -> None:
+        """Remove the files."""
+        for each in (storage.bundle, *storage.results):
+            each.close()

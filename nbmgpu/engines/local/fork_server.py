@@ -18,16 +18,13 @@ import sys
 import time
 import traceback
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
-
-import psutil
 
 from nbmgpu.strategies import load_strategy
 from nbmgpu.system.parent_death import adopt_orphans, exit_with_parent, outlive_grandparent
 
-from .ended_launcher import report_end
+from .ended_launcher import kill_orphans, report_end
 from .huge_pages import LargePages
 from .preload import COMMON_MODULES, Preloader
 from .process_environment import ProcessEnvironment
@@ -45,9 +42,6 @@ a longer run, a second of one core makes no difference."""
 SHORT_QUIET_PERIOD = 1.0
 """The same where an earlier run has postponed that work already.  Of runs that follow one another
 at once only the first is left alone, or there would never be time."""
-
-ORPHAN_TIMEOUT = 1.0
-"""Seconds to wait for what a killed launcher leaves behind, after it was killed as well."""
 
 REQUIRED_MODULES = (
     "IPython.core.application",
@@ -90,7 +84,7 @@ class ForkServer:
         """Start without launchers, for the kernel with that pid."""
         self._kernel = kernel
         self._unparsed = b""
-        self._launchers: dict[int, Path] = {}  # run folders by pid
+        self._launchers: dict[int, Path] = {}  # run folders by pid of launchers and guards
         self._last_launch = 0.0
         self._quiet_period = QUIET_PERIOD
         self._postponed = False
@@ -162,10 +156,8 @@ class ForkServer:
             null = os.open(os.devnull, os.O_RDWR)
             for fd in (0, 1):
                 os.dup2(null, fd)
-            from .launcher import launch
-
             self._preloader.drop_reinstalled()
-            launch(request["folder"], ProcessEnvironment(**request["environment"]), server)
+            _launch(request, server)
             code = 0
         except BaseException:
             traceback.print_exc()
@@ -187,16 +179,25 @@ class ForkServer:
                     self._preloader.end_trial(os.waitstatus_to_exitcode(status))
                     continue
                 folder = self._launchers.pop(pid, None)
-                for child in psutil.Process().children():
-                    known = child.pid in self._launchers or self._preloader.is_trial(child.pid)
-                    if not known:
-                        with suppress(psutil.Error):
-                            child.kill()
-                            child.wait(ORPHAN_TIMEOUT)
+                kill_orphans(lambda pid: pid in self._launchers or self._preloader.is_trial(pid))
                 if folder is not None and status:
                     report_end(folder, os.waitstatus_to_exitcode(status))
         except ChildProcessError:
             pass
+
+
+def _launch(request: dict[str, Any], server: int) -> None:
+    """Be the launcher of a run, or the guard of a detached one's launcher."""
+    from .guard import guard_launcher
+    from .launcher import launch, redirect_output
+
+    folder = Path(request["folder"])
+    environment = ProcessEnvironment(**request["environment"])
+    if not request["detached"]:
+        launch(folder, environment, server)
+        return
+    redirect_output(folder)  # not into a file of the kernel
+    guard_launcher(folder, lambda guard: launch(folder, environment, guard))
 
 
 def import_missing(names: Iterable[str]) -> bool:

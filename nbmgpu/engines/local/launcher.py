@@ -1,7 +1,8 @@
 """The launcher: one process per run.
 
 It starts the ranks and supervises them.  It ends all of them when one fails, when it is asked to,
-or when the fork server is gone.
+or when its parent is gone: the fork server, which ends with the kernel, or the guard of a detached
+run.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from nbmgpu.engines.supervision import stop_request, supervise
 from nbmgpu.engines.termination import Termination
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import LAUNCHER, Ended, Notice, RunEnding, Started
-from nbmgpu.runs.folder import SOCKETS
+from nbmgpu.runs.folder import COLLECTED_FILE, SOCKETS
 from nbmgpu.runs.run import Run
+from nbmgpu.serialization.container import is_complete
 from nbmgpu.system.parent_death import adopt_orphans, die_with_parent
 from nbmgpu.system.processes import own_process, process_is_alive
 
@@ -37,6 +39,7 @@ SERVER_ENDED = (
     "The kernel's fork server has ended, and with it the run: it was killed, or the kernel was "
     "shut down."
 )
+GUARD_ENDED = "The process that guards the detached run was killed, and with it the run."
 
 TERMINATED = (
     "The run's launcher was ended by SIGTERM: by a job scheduler, by somebody, or by Stop where "
@@ -46,19 +49,19 @@ STOPPED_BEFORE_START = "It was stopped, or given up, before its ranks had been s
 MAX_SOCKET_PARENT = 107 - len("/nbmgpu-12345678/listener-12345678")
 
 
-def launch(folder: str, environment: ProcessEnvironment, server: int) -> None:
+def launch(folder: Path, environment: ProcessEnvironment, parent: int) -> None:
     """Run the ranks of the run in ``folder`` from start to end.
 
     Args:
         folder: the run folder.
         environment: what the ranks inherit from the kernel.
-        server: pid of the fork server, with which this process ends.
+        parent: pid of the fork server, or of the guard, with which this process ends.
     """
-    run = Run(Path(folder))
-    _redirect_output(run.folder / "logs" / "launcher.log")
+    run = Run(folder)
+    redirect_output(folder)
     events = EventWriter(run.events_path("launcher"), LAUNCHER)
     events.emit(Started, **own_process())
-    die_with_parent(server, signal.SIGTERM)
+    die_with_parent(parent, signal.SIGTERM)
     adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     environment.apply()
@@ -75,7 +78,7 @@ def launch(folder: str, environment: ProcessEnvironment, server: int) -> None:
     )
     ranks: LocalRanks = TorchrunRanks(run) if run.record.options.fresh else ForkedRanks(run)
     termination = Termination(ranks, run.folder, FinalCheckpoint(run, events))
-    signal.signal(signal.SIGTERM, lambda *_: _end(run, termination, server))
+    signal.signal(signal.SIGTERM, lambda *_: _end(run, termination, parent))
     if stop_request(run.folder) is not None:  # the kernel may have given up waiting for this one
         termination.start("stopped", STOPPED_BEFORE_START)
     else:
@@ -94,7 +97,7 @@ def launch(folder: str, environment: ProcessEnvironment, server: int) -> None:
         finally:
             remove_folders(run.folder)
             shutil.rmtree(socket_folder, ignore_errors=True)
-    if not run.to_collect:  # a kernel that has ended has not removed its files
+    if not _is_awaited(run, termination):  # a kernel that has ended has not removed its files
         _remove_data(run)
     if termination.ending == "stopped" and termination.detail:
         events.emit(Notice, topic="stopped", text=termination.detail)
@@ -102,20 +105,34 @@ def launch(folder: str, environment: ProcessEnvironment, server: int) -> None:
     events.close()
 
 
-def _end(run: Run, termination: Termination, server: int) -> None:
-    """End the run at SIGTERM: at once at a second one, or where the fork server has ended."""
+def _end(run: Run, termination: Termination, parent: int) -> None:
+    """End the run at SIGTERM: at once at a second one, or where the parent has ended."""
     ending: RunEnding = "failed" if stop_request(run.folder) is None else "stopped"
     kernel = run.record.kernel
-    if os.getppid() == server and not termination.started:
+    if os.getppid() == parent and not termination.started:
         termination.end_soon(TERMINATED)
         return
-    if os.getppid() == server:
+    if os.getppid() == parent:
         detail = TERMINATED
+    elif run.record.options.detached:
+        detail = GUARD_ENDED
     elif process_is_alive(kernel.pid, kernel.create_time):
         detail = SERVER_ENDED
     else:
         detail = KERNEL_ENDED
     termination.start(ending, detail, force=True)
+
+
+def _is_awaited(run: Run, termination: Termination) -> bool:
+    """Return whether a kernel may still read bundle and results.
+
+    Those of a detached run are for a later kernel, if there are any.
+    """
+    if not run.record.options.detached or run.to_collect:
+        return run.to_collect
+    is_collected = (run.folder / COLLECTED_FILE).exists()
+    has_results = termination.ending == "finished" or is_complete(run.record.storage.results[0])
+    return has_results and not is_collected
 
 
 def _remove_data(run: Run) -> None:
@@ -141,8 +158,9 @@ def _make_socket_folder() -> str:
         return ""
 
 
-def _redirect_output(log: Path) -> None:
-    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+def redirect_output(folder: Path) -> None:
+    """Let this process write into the log of the launcher of the run in ``folder``."""
+    fd = os.open(folder / "logs" / "launcher.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for target in (1, 2):
         os.dup2(fd, target)
     os.close(fd)

@@ -15,10 +15,13 @@ from nbmgpu.engines.rank_processes import RankProcesses
 from nbmgpu.rank.command_line import rank_command
 from nbmgpu.rank.rank_environment import RankEnvironment
 from nbmgpu.runs.run import Run
+from nbmgpu.serialization.container import is_complete
 from nbmgpu.system.parent_death import die_with_parent
 from nbmgpu.system.processes import process_is_alive
 from nbmgpu.system.shared_memory import SharedMemory
 from nbmgpu.system.worker_sockets import use_socket_folder
+
+KERNEL_ENDED = "The kernel has ended before it had sent the cell's data."
 
 LOOPBACK = "lo" if sys.platform == "linux" else ""
 """Ranks of one machine communicate over this interface alone."""
@@ -31,6 +34,16 @@ class LocalRanks(RankProcesses):
         """Prepare the ranks of ``run``; none is started yet."""
         self.run = run
         self.world_size = run.record.world_size
+        self._waits_for_kernel = run.record.options.detached
+
+    def problem(self) -> str:
+        """Return that a detached run waits for data that its kernel will never send."""
+        record = self.run.record
+        self._waits_for_kernel = self._waits_for_kernel and not is_complete(record.storage.bundle)
+        if not self._waits_for_kernel:
+            return ""
+        kernel = record.kernel
+        return "" if process_is_alive(kernel.pid, kernel.create_time) else KERNEL_ENDED
 
     @abstractmethod
     def start(self, socket_folder: str, init_method: str) -> None:

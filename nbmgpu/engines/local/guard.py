@@ -1,0 +1,39 @@
+"""The guard of a detached run: the parent of its launcher, when the fork server is gone.
+
+As the fork server does for other launchers, it reports the end of one that was killed, and ends
+what such a launcher leaves behind.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from nbmgpu.system.parent_death import adopt_orphans
+
+from .ended_launcher import kill_orphans, report_end
+
+
+def guard_launcher(folder: Path, launch: Callable[[int], None]) -> None:
+    """Fork a process that calls ``launch``, and wait for its end.  Both processes return.
+
+    Args:
+        folder: the run folder.
+        launch: called with this process's pid.
+    """
+    adopt_orphans()
+    guard = os.getpid()
+    launcher = os.fork()
+    if launcher == 0:
+        launch(guard)
+        return
+    for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(sig, signal.SIG_IGN)  # the launcher decides
+    pid, status = os.waitpid(-1, 0)
+    while pid != launcher:
+        pid, status = os.waitpid(-1, 0)
+    kill_orphans(lambda pid: False)
+    if status:
+        report_end(folder, os.waitstatus_to_exitcode(status))
