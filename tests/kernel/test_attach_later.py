@@ -59,7 +59,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 def test_a_later_kernel_gets_the_results(new_notebook, engine, tmp_path):
     variables = {"NBMGPU_RUNS": str(tmp_path / "runs")}
     first = new_notebook("first", **variables)
-    first.run("PAUSE, EPOCHS, history = 0.3, 3, []")
+    first.run("PAUSE, EPOCHS, history = 2, 3, []")
     start = f"%%mgpu --engine {engine} --nodes 2 --gpus 1 --cpu --background\n{CELL}"
     first.run(start)
     ids = [first.value("nbmgpu.last_run.id")]

@@ -25,6 +25,10 @@ WAITING_FILE = "ray-waiting"
 """Says, in words, what the head waits for."""
 
 NOT_CONNECTED = "Cannot connect to the Ray cluster{address}: {error}"
+NO_TOKEN = (
+    "The Ray cluster wants a token. Set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN in the notebook, to "
+    "what its head node prints"
+)
 NEVER_STARTED = "The head of the run has ended before its ranks had started. It says: {log}"
 
 
@@ -88,10 +92,12 @@ class HeadProcess:
                 return Cluster(nodes, fields["dashboard"])
         self._process.wait()
         self._errors.seek(0)
-        said = self._errors.read().decode(errors="replace").strip().splitlines() or ["no reason"]
+        said = self._errors.read().decode(errors="replace").strip() or "no reason"
         self.close()
+        if "InvalidAuthToken" in said:
+            raise LaunchError(format_message(NO_TOKEN, instead="ray get-auth-token"))
         address = f" at {self.address}" if self.address else ""
-        what = NOT_CONNECTED.format(address=address, error=said[-1])
+        what = NOT_CONNECTED.format(address=address, error=said.splitlines()[-1])
         raise LaunchError(format_message(what, instead="--engine-option address=host:6379"))
 
     def begin(self, folder: Path) -> Head:
