@@ -73,7 +73,10 @@ def test_idioms_have_the_numbers_of_one_device(engine: str, idiom: Idiom) -> Non
     assert_equal(idiom, engine=engine, **ON_TWO_NODES)
 
 
-def test_ranks_know_their_place_and_write_results_back(engine: str) -> None:
+def test_ranks_know_their_place_and_write_results_back(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SET_IN_THE_NOTEBOOK", "1")
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK")
     cell = f"""
 import os, torch, torch.distributed as dist
@@ -81,6 +84,8 @@ place = [None] * 4
 dist.all_gather_object(place, [int(os.environ[n]) for n in {names}])
 model.weight.data.fill_(dist.get_world_size())
 values.append(os.environ.get("NBMGPU_STORE_KEY"))
+values.append(os.environ.get("PYTHONSAFEPATH"))
+values.append(os.environ.get("SET_IN_THE_NOTEBOOK"))
 hash("x")
 """
     namespace: dict[str, Any] = {"__name__": "__main__", "model": torch.nn.Linear(1, 1)}
@@ -91,7 +96,7 @@ hash("x")
     assert namespace["place"] == [[n, n % 2, 4, 2, n // 2] for n in range(4)]
     assert namespace["model"] is model
     assert model.weight.item() == 4
-    assert namespace["values"] == [None]
+    assert namespace["values"] == [None, None, "1"]
     assert not {p.name for p in run.folder.iterdir()} & {"bundle", "result-0", "result-3"}
 
 

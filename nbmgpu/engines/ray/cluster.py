@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from nbmgpu.engines.base import RunHandle
 from nbmgpu.errors import LaunchError, format_message
+from nbmgpu.rank.command_line import start_variables
 from nbmgpu.runs.folder import write_atomically
 from nbmgpu.system.processes import creation_time, process_is_alive
 
@@ -23,6 +25,11 @@ HEAD_FILE = "ray-head"
 
 WAITING_FILE = "ray-waiting"
 """Says, in words, what the head waits for."""
+
+OF_MACHINE = (
+    "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HOSTNAME", "TMPDIR",
+)  # fmt: skip
+"""Environment variables that describe a machine: nodes keep their own, as Ray has set them."""
 
 NOT_CONNECTED = "Cannot connect to the Ray cluster{address}: {error}"
 NO_TOKEN = (
@@ -52,6 +59,28 @@ class Cluster:
         """Return how many GPUs each of ``nodes`` nodes has; 0 if there are fewer with GPUs."""
         gpus = sorted((int(node.gpus) for node in self.nodes), reverse=True)
         return gpus[nodes - 1] if nodes <= len(gpus) else 0
+
+
+@dataclass(frozen=True)
+class HeadRequest:
+    """What the kernel tells the head of a run, as one line of JSON.
+
+    Attributes:
+        folder: the run folder.
+        environment: variables for processes on nodes that see the notebook's files.
+        restored: what ``restore_variables`` takes there.
+    """
+
+    folder: str
+    environment: dict[str, str]
+    restored: str
+
+    @classmethod
+    def of_this_process(cls, folder: Path) -> HeadRequest:
+        """Return the request for a run of this kernel."""
+        variables, restored = start_variables()
+        kept = {n: value for n, value in os.environ.items() if n not in OF_MACHINE}
+        return cls(str(folder), kept | variables, restored)
 
 
 class HeadProcess:
@@ -106,7 +135,8 @@ class HeadProcess:
         pid = self._process.pid
         fields = {"pid": pid, "create_time": creation_time(pid)}
         write_atomically(folder / HEAD_FILE, json.dumps(fields))
-        self._process.stdin.write(f"{folder}\n")
+        request = HeadRequest.of_this_process(folder)
+        self._process.stdin.write(json.dumps(dataclasses.asdict(request)) + "\n")
         self.close()
         return Head(folder)
 

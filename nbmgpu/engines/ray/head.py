@@ -1,6 +1,6 @@
 """``python -m nbmgpu.engines.ray.head``: the head of a run, and its driver in the cluster.
 
-It prints the nodes of the cluster as one line of JSON, and reads the run folder from its input.
+It prints the nodes of the cluster as one line of JSON, and reads a ``HeadRequest`` from its input.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from nbmgpu.rank.store.store_address import StoreAddress
 from nbmgpu.runs.folder import write_atomically
 from nbmgpu.runs.run import Run
 
-from .cluster import WAITING_FILE, Cluster, NodeResources
+from .cluster import WAITING_FILE, Cluster, HeadRequest, NodeResources
 from .cluster_options import ClusterOptions
-from .nodes import RayNodes
+from .nodes import NodeStart, RayNodes
 
 IDLE_LIMIT = 300.0
 """Seconds that it waits for a run."""
@@ -38,16 +38,17 @@ CLIENT = "ray://"
 
 
 def main() -> None:
-    """Connect, and run the run whose folder the kernel names."""
+    """Connect, and run the run that the kernel asks for."""
     parser = argparse.ArgumentParser(prog="python -m nbmgpu.engines.ray.head")
     parser.add_argument("--address", default="", help="of the cluster")
     address = parser.parse_args().address
     print(json.dumps(dataclasses.asdict(connect(address))), flush=True)
     if not select.select([sys.stdin], [], [], IDLE_LIMIT)[0]:
         return
-    if folder := sys.stdin.readline().strip():
-        _redirect_output(Path(folder) / "logs" / "launcher.log")
-        run_on_cluster(Path(folder), address)
+    if line := sys.stdin.readline():
+        request = HeadRequest(**json.loads(line))
+        _redirect_output(Path(request.folder) / "logs" / "launcher.log")
+        run_on_cluster(request, address)
 
 
 def connect(address: str) -> Cluster:
@@ -60,9 +61,7 @@ def connect(address: str) -> Cluster:
     host, _, port = known.removeprefix(CLIENT).rpartition(":")
     if port.isdecimal():
         socket.create_connection((host, int(port)), CONNECT_TIMEOUT).close()
-    context = ray.init(
-        address or None, log_to_driver=False, logging_level="ERROR", include_dashboard=None
-    )
+    context = ray.init(address or None, log_to_driver=False, logging_level="ERROR")
     nodes = [
         NodeResources(
             node["NodeManagerHostname"],
@@ -75,18 +74,19 @@ def connect(address: str) -> Cluster:
     return Cluster(tuple(nodes), context.dashboard_url or "")
 
 
-def run_on_cluster(folder: Path, address: str) -> None:
+def run_on_cluster(request: HeadRequest, address: str) -> None:
     """Run a run from start to end."""
-    run = Run(folder)
+    run = Run(Path(request.folder))
     values = dict(pair.split("=", 1) for pair in run.record.options.values["engine_option"])
     options = ClusterOptions.of(values)
     group = reserve(run, options)
     host = own_address(address)
 
     def start_nodes(port: int) -> RayNodes:
-        return RayNodes(run, group, StoreAddress(host=host, port=port), options.python)
+        start = NodeStart(StoreAddress(host=host, port=port), options.python, request)
+        return RayNodes(run, group, start)
 
-    run_head(folder, start_nodes)
+    run_head(run.folder, start_nodes)
 
 
 def reserve(run: Run, options: ClusterOptions) -> PlacementGroup:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import os
+import json
 import signal
 import threading
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -16,12 +17,12 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from nbmgpu.engines.multi_node import EXITS, PROBLEMS
 from nbmgpu.engines.multi_node.launch_file import LAUNCH_FILE
-from nbmgpu.rank.command_line import start_variables
 from nbmgpu.rank.store.store_address import StoreAddress
 from nbmgpu.rank.store.store_client import StoreClient
 from nbmgpu.runs.run import Run
 
 from . import node_actor
+from .cluster import HeadRequest
 from .folder_copy import FolderCopy
 
 END_TIMEOUT = 10.0
@@ -38,20 +39,28 @@ NO_CHECKPOINTS = (
 )
 
 
+@dataclass(frozen=True)
+class NodeStart:
+    """What node launchers are started with.
+
+    Attributes:
+        head: the address of the store, as nodes reach it.
+        python: the interpreter on the nodes; empty for that of Ray's workers.
+        request: of the kernel.
+    """
+
+    head: StoreAddress
+    python: str
+    request: HeadRequest
+
+
 class RayNodes:
     """All nodes of a run; a ``NodeProcesses``."""
 
-    def __init__(self, run: Run, group: PlacementGroup, head: StoreAddress, python: str) -> None:
-        """Start a node launcher on each node.
-
-        Args:
-            run: the run.
-            group: its placement group, with a bundle per node.
-            head: the address of the store, as nodes reach it.
-            python: the interpreter on the nodes; empty for that of Ray's workers.
-        """
+    def __init__(self, run: Run, group: PlacementGroup, start: NodeStart) -> None:
+        """Start a node launcher on each node of ``group``, which has a bundle for each."""
         self._group = group
-        self._nodes = [Node(run, rank, group, head, python) for rank in range(run.record.nodes)]
+        self._nodes = [Node(run, rank, group, start) for rank in range(run.record.nodes)]
         for node in self._nodes:
             node.thread.start()
 
@@ -92,9 +101,7 @@ class Node:
         copied_at: time, of ``time.monotonic()``, as of which the files of the node are here.
     """
 
-    def __init__(
-        self, run: Run, rank: int, group: PlacementGroup, head: StoreAddress, python: str
-    ) -> None:
+    def __init__(self, run: Run, rank: int, group: PlacementGroup, start: NodeStart) -> None:
         """Prepare the node with the number ``rank``."""
         self.code: int | None = None
         self.output = ""
@@ -102,7 +109,7 @@ class Node:
         self.thread = threading.Thread(target=self._run, daemon=True)
         self._record, self._folder, self._rank = run.record, run.folder, rank
         self._strategy = PlacementGroupSchedulingStrategy(group, rank)
-        self._head, self._python = head, python
+        self._given = start
         self._name = f"number {rank}"
         self._copy: FolderCopy | None = None
         self._actor: Any = None
@@ -119,7 +126,7 @@ class Node:
 
     def _report(self, problem: str) -> None:
         """Let the run fail with ``problem``; the ranks of this node count as killed."""
-        store = StoreClient(StoreAddress(host="127.0.0.1", port=self._head.port))
+        store = StoreClient(StoreAddress(host="127.0.0.1", port=self._given.head.port))
         store.append(PROBLEMS, f"{problem}\n")
         size = self._record.ranks_per_node
         ranks = range(self._rank * size, (self._rank + 1) * size)
@@ -132,23 +139,22 @@ class Node:
         digest = hashlib.sha256((self._folder / LAUNCH_FILE).read_bytes()).hexdigest()
         cwd = self._record.kernel.cwd
         self._name, visible = self._call("describe", str(self._folder), digest, cwd)
-        variables, restored = start_variables()
-        folder = str(self._folder)
-        if visible:
-            variables = os.environ | variables
-        else:
+        folder, request, python = str(self._folder), self._given.request, self._given.python
+        variables, restored = request.environment, request.restored
+        if not visible:
             values = self._record.options.values
             if values.get("checkpoint_every") or values.get("resume"):
                 raise RuntimeError(NO_CHECKPOINTS.format(node=self._name, folder=self._folder))
-            self._copy = FolderCopy(self._folder, cwd, self._call, self._python)
+            self._copy = FolderCopy(self._folder, cwd, self._call, python)
             folder = self._copy.path
             variables = {name: variables[name] for name in ("PYTHONHASHSEED", "PYTHONSAFEPATH")}
+            restored = json.dumps(dict.fromkeys(variables))
         arguments = [
             *(f"--node-rank={self._rank}", f"--node-name={self._name}"),
-            f"--head={self._head.host}:{self._head.port}",
-            f"--restore-variables={restored if visible else '{}'}",
+            f"--head={self._given.head.host}:{self._given.head.port}",
+            f"--restore-variables={restored}",
         ]
-        self._call("start", folder, self._python, arguments, variables)
+        self._call("start", folder, python, arguments, variables)
 
     def _new_actor(self) -> Any:
         """Return a new actor with all resources of this node."""
