@@ -15,6 +15,7 @@ import os
 import random
 import time
 
+from nbmgpu.rank.reporting.recorder import write_interval
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import (
     LAUNCHER,
@@ -35,11 +36,8 @@ from nbmgpu.system.processes import own_process
 
 CELL = "for x, y in loader:\n    loss = criterion(model(x), y)\n    loss.backward()\n"
 
-POINTS_PER_SECOND = 10
-"""Events of metrics that a rank writes per second, at most."""
-
-STEP_TIME = 0.1
-"""Seconds per step of the simulated training."""
+STEPS_PER_SECOND = 10
+"""Steps of the simulated training."""
 
 MEMORY, MEMORY_TOTAL = 3 << 30, 64 << 30
 """Bytes of a rank, and of its machine."""
@@ -51,6 +49,7 @@ class SimulatedRun:
     def __init__(self, world_size: int, nodes: int, strategy: str = "ddp") -> None:
         """Create the folder, and the event file of each rank."""
         self.nodes, self.steps, self._random = nodes, 0, random.Random(0)
+        self._interval = write_interval(world_size)
         options = LaunchOptions(
             strategy=strategy, batch="global", seed=None, timeout=None, fresh=False
         )
@@ -82,28 +81,30 @@ class SimulatedRun:
     def advance(self, seconds: int = 1) -> None:
         """Every rank writes what it writes in ``seconds`` of training."""
         for _ in range(seconds):
-            first, self.steps = self.steps, self.steps + POINTS_PER_SECOND
+            first, self.steps = self.steps, self.steps + STEPS_PER_SECOND
             for rank in range(len(self.ranks)):
                 self.advance_rank(rank, first)
 
     def advance_rank(self, rank: int, first: int) -> None:
         """Write the events of one second, from step ``first`` on: points, heartbeat and output."""
         events = self.ranks[rank]
-        for step in range(first, first + POINTS_PER_SECOND):
-            loss = 2 * math.exp(-step / 500) + 0.05 * self._random.random()
-            events.emit(Metrics, name="loss", steps=[step], values=[loss], weights=[32.0])
-        last = first + POINTS_PER_SECOND
+        last, together = first + STEPS_PER_SECOND, round(self._interval * STEPS_PER_SECOND)
+        for begin in range(first, last, together):
+            steps = list(range(begin, min(begin + together, last)))
+            losses = [2 * math.exp(-s / 500) + 0.05 * self._random.random() for s in steps]
+            weights = [32.0] * len(steps)
+            events.emit(Metrics, name="loss", steps=steps, values=losses, weights=weights)
         if rank == 0:
             fields = {"key": "loader", "label": "epoch", "epoch": 1}
             events.emit(Progress, step=last, total=100_000, **fields)
         log = self.run.log_path(rank)
         with log.open("a") as file:
-            file.write(f"rank {rank} at step {last}: loss {loss:.4f}\n")
+            file.write(f"rank {rank} at step {last}: loss {losses[-1]:.4f}\n")
         events.emit(
             Heartbeat,
             step=last,
-            step_time=STEP_TIME,
-            own_time=0.3 * STEP_TIME + 0.01 * STEP_TIME * self._random.random(),
+            step_time=1 / STEPS_PER_SECOND,
+            own_time=(0.3 + 0.01 * self._random.random()) / STEPS_PER_SECOND,
             cpu=90 + 10 * self._random.random(),
             cores=8,
             memory=MEMORY + self._random.randrange(1 << 28),

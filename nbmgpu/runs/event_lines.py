@@ -32,8 +32,12 @@ def decode(line: str | bytes) -> Event | None:
         cls = EVENT_TYPES[fields.pop("kind")]
         checks = field_checks(cls)
         event = cls(**{name: value for name, value in fields.items() if name in checks})
-        valid = all(check(getattr(event, name)) for name, check in checks.items())
+        for name, check in checks.items():
+            if not check(getattr(event, name)):
+                return None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    lengths = {len(getattr(event, name)) for name in SAME_LENGTH.get(cls, ()) if valid}
-    return event if valid and len(lengths) <= 1 else None
+    if cls not in SAME_LENGTH:
+        return event
+    lengths = {len(getattr(event, name)) for name in SAME_LENGTH[cls]}
+    return event if len(lengths) == 1 else None
