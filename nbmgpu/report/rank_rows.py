@@ -102,7 +102,7 @@ def _cpu(seen: RankView) -> Meter:
 def _memory(seen: RankView) -> Meter:
     if seen.heartbeat is None:
         return UNKNOWN
-    return _usage(seen.heartbeat.memory, seen.heartbeat.memory_total)
+    return usage(seen.heartbeat.memory, seen.heartbeat.memory_total)
 
 
 def _gpu(seen: RankView) -> tuple[Meter | None, Meter | None]:
@@ -112,10 +112,11 @@ def _gpu(seen: RankView) -> tuple[Meter | None, Meter | None]:
     if max(heartbeat.gpu, heartbeat.gpu_memory) < 0:
         return None, None
     busy = Meter(f"{heartbeat.gpu:.0f} %", heartbeat.gpu / 100) if heartbeat.gpu >= 0 else UNKNOWN
-    return busy, _usage(heartbeat.gpu_memory, heartbeat.gpu_memory_total)
+    return busy, usage(heartbeat.gpu_memory, heartbeat.gpu_memory_total)
 
 
-def _usage(used: int, total: int) -> Meter:
+def usage(used: int, total: int) -> Meter:
+    """Return a usage of memory, in bytes; negative numbers are unknown."""
     if used < 0:
         return UNKNOWN
     return Meter(format_bytes(used), min(used / total, 1.0) if total > 0 else -1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,9 @@ from weakref import WeakValueDictionary
 
 from nbmgpu.report.curves import CurveLine, CurveRequest, curve_detail
 from nbmgpu.report.log_pages import LogPage, LogReader, LogRequest
+from nbmgpu.report.node_rows import RankRequest, rows_on_nodes
+from nbmgpu.report.rank_rows import RankRow
+from nbmgpu.report.stopping import stopping
 from nbmgpu.runs.run import Run
 
 from .run_folders import open_run, own_file, run_folder
@@ -48,6 +52,12 @@ class OpenRun:
                 refuse_link(self._run, rank)
             return self._logs.page(request)
 
+    def rank_rows(self, request: RankRequest) -> list[RankRow]:
+        """Return the rows of the ranks on some nodes."""
+        with self.current() as run:
+            stop = bool(stopping(run, run.state))
+            return rows_on_nodes(run, request, time.time(), stop)
+
     def curve_detail(self, request: CurveRequest) -> CurveLine | None:
         """Return a range of a metric at a higher resolution, or None if it has no points."""
         with self.current() as run:
@@ -82,6 +92,14 @@ class OpenRuns:
             NoSuchRunError: It does not exist, or its logs are symbolic links.
         """
         return self._get(name).page(request)
+
+    def rank_rows(self, name: str, request: RankRequest) -> list[RankRow]:
+        """Return the rows of the ranks on some nodes of the run ``name``.
+
+        Raises:
+            NoSuchRunError: It does not exist.
+        """
+        return self._get(name).rank_rows(request)
 
     def curve_detail(self, name: str, request: CurveRequest) -> CurveLine | None:
         """Return a range of a metric of the run ``name``.
