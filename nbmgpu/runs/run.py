@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +109,7 @@ class Run:
     def refresh(self) -> None:
         """Read the new events of all processes into ``view``, by time."""
         begun = time.monotonic()
-        events = sorted((e for tail in self._tails for e in tail.read()), key=lambda e: e.time)
+        events = sorted((e for tail in self._tails for e in tail.read()), key=attrgetter("time"))
         for event in events:
             self.view.add(event)
         self._unseen += events
