@@ -94,9 +94,10 @@ class SimulatedRun:
             losses = [2 * math.exp(-s / 500) + 0.05 * self._random.random() for s in steps]
             weights = [32.0] * len(steps)
             events.emit(Metrics, name="loss", steps=steps, values=losses, weights=weights)
-        if rank == 0:
-            fields = {"key": "loader", "label": "epoch", "epoch": 1}
-            events.emit(Progress, step=last, total=100_000, **fields)
+            fields = {"key": "loader", "label": "epoch", "epoch": 1, "total": 100_000}
+            events.emit(Progress, step=steps[-1] + 1, **fields)
+        rate = {"steps": [last - 1], "values": [32.0 * STEPS_PER_SECOND], "weights": [1.0]}
+        events.emit(Metrics, name="samples/s", **rate)
         log = self.run.log_path(rank)
         with log.open("a") as file:
             file.write(f"rank {rank} at step {last}: loss {losses[-1]:.4f}\n")

@@ -73,8 +73,8 @@ def test_ranks_write_as_many_events_as_readers_can_read(simulate, lines_read):
         simulated.advance()
         simulated.run.poll()
         per_rank.append(len([line for line in lines_read if line]) / len(simulated.ranks))
-    assert per_rank[0] <= 3  # a heartbeat and a line of metrics
-    assert per_rank[1] > 10
+    assert per_rank[0] <= 4  # a heartbeat, the loss, the rate and the progress
+    assert per_rank[1] > 20
     # No point is lost.
     assert len(many.run.view.curves["loss"]) == len(few.run.view.curves["loss"]) == 20
 
