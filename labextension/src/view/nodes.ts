@@ -53,7 +53,7 @@ function create(context: ISectionContext): ISectionView {
   const setTabOrder = () => {
     const all = [...body.querySelectorAll<HTMLElement>('button')];
     const chosen = all.find(each => each === current) ?? all[0];
-    all.forEach(each => (each.tabIndex = each === chosen ? 0 : -1));
+    all.forEach(each => setAttribute(each, 'tabindex', each === chosen ? '0' : '-1'));
   };
 
   const toggle = (number: number) => {

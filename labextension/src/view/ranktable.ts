@@ -143,7 +143,10 @@ export function meter(label: string): {
     const share = Math.max(value.fraction, 0);
     setAttribute(node, 'aria-valuenow', String(Math.round(100 * share)));
     setAttribute(node, 'aria-valuetext', value.text);
-    fill.style.width = `${100 * share}%`;
+    const width = `${Math.round(1000 * share) / 10}%`;
+    if (fill.style.width !== width) {
+      fill.style.width = width; // otherwise every update styles all rows again
+    }
     fill.toggleAttribute('data-full', share > 0.92);
   };
   return { node, update };
