@@ -226,6 +226,7 @@ export interface RunLine {
   status: RunStatus;
   strategy: string;
   world_size: number;
+  /** each name once; nodes have the same ones. */
   devices: string[];
   /** the first line of the cell that says what it does; empty if the cell is gone. */
   title: string;
