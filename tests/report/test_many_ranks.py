@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import nbmgpu
+from nbmgpu.report.failure_cause import cause
 from nbmgpu.report.node_rows import LINES, RankRequest, node_lines, node_rows, rows_on_nodes
 from nbmgpu.report.rank_rows import rows
 from nbmgpu.report.snapshot import Snapshot
@@ -230,6 +231,25 @@ class TestSummary:
         simulated.run.poll()
         shown = node_lines(node_rows(simulated.run, time.time()))
         assert len(shown) <= LINES
+
+
+def test_ranks_that_ended_alike_are_described_once(simulate):
+    simulated = simulate()
+    simulated.fail(1020)
+    simulated.fail(1021)
+    simulated.end()
+    simulated.run.poll()
+    found = cause(simulated.run, "failed")
+    assert found.origin == "rank 1020"
+    assert [(o.rank, o.label, o.alike) for o in found.others] == [
+        (0, "ended (SIGTERM)", 1021),
+        (1021, "failed as well (exit 1)", 0),
+    ]
+    few = simulate(4, 2)
+    few.fail(1)
+    few.end()
+    few.run.poll()
+    assert [other.rank for other in cause(few.run, "failed").others] == [0, 2, 3]
 
 
 def test_a_slow_reader_reads_less_often(simulate):

@@ -60,12 +60,15 @@ export interface CellLine {
 
 /**
  * Another rank than the one that failed first: how it ended, and its exception if any.
+ *
+ * `alike` counts further ranks that ended with the same exception, or all without one.
  */
 export interface OtherRank {
   rank: number;
   label: string;
   error: string;
   traceback: string;
+  alike: number;
 }
 
 /** Why a run failed. */
